@@ -157,7 +157,7 @@ def _documents(out: Path) -> object:
 
 
 def _print_table(study: StudyPlan, cells: Sequence[CellEstimates]) -> None:
-    from experiments.studies.report.words import cell_name, minutes, number
+    from experiments.studies.report.words import cell_name, interval, minutes, number
     from experiments.studies.trace.metrics import FRACTIONS, METRICS
 
     table = Table(title=study.name, caption="per partition-year, with 95 % intervals", show_lines=True)
@@ -168,6 +168,10 @@ def _print_table(study: StudyPlan, cells: Sequence[CellEstimates]) -> None:
         texts = []
         for metric in METRICS:
             value, text = values.estimates[metric.name], minutes if metric.name in FRACTIONS else number
-            texts.append(f"{text(value.estimate)}\n{text(value.ci_low)} – {text(value.ci_high)}")
+            texts.append(f"{text(value.estimate)}\n{interval(value, text)}")
         table.add_row(cell_name(cell.swept), *texts)
-    wide_console().print(table)
+    console = wide_console()
+    console.print(table)
+    for cell, values in zip(study.cells, cells, strict=True):
+        for warning in values.warnings:
+            console.print(f"{cell_name(cell.swept)}: {warning}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import statistics
@@ -18,12 +19,16 @@ import pytest
 
 from experiments.studies.design.loader import study_from
 from experiments.studies.design.model import CellParameters, StudyPlan
-from experiments.studies.estimation.statistics import Moments, fraction, rate
+from experiments.studies.estimation.intervals import interval, limits
+from experiments.studies.estimation.moments import Sums
+from experiments.studies.estimation.pairs import Products, compare
+from experiments.studies.estimation.sizes import assumed_sizes
 from experiments.studies.pipeline import analysis
 from experiments.studies.pipeline.analysis import PipelineFailed, analyze
 from experiments.studies.report.render import write_report
 from experiments.studies.sweeps.batches import batch_name
 from experiments.studies.sweeps.output import read_record
+from experiments.studies.trace.metrics import METRICS
 from experiments.studies.trace.schema import TraceRow, TrialResult
 from experiments.studies.trials.batch import Batch, Trial
 from experiments.support.errors import InputError
@@ -72,7 +77,7 @@ def processes_naming(text: Path) -> list[str]:
 
 
 def by_hand(parameters: CellParameters, seed: int) -> TrialResult:
-    """Ten seconds with a case for each rule of silver."""
+    """Ten seconds with a case for each rule of silver; with `kip-497` all weights are 2 from the sixth second on."""
 
     def state(time_ms: int, leader: int, serves: bool, isr_size: int) -> TraceRow:
         return TraceRow(time_ms, "state", 0, -1, leader, serves, isr_size, 0, 2)
@@ -91,6 +96,8 @@ def by_hand(parameters: CellParameters, seed: int) -> TrialResult:
         state(9_000, -1, False, 0),
         TraceRow(10_000, "end"),
     ]
+    if parameters.generation == "kip-497":
+        rows = [row._replace(log_weight=math.log(2.0) if row.time_ms >= 6_000 else 0.0) for row in rows]
     return TrialResult(rows, "hash", len(rows))
 
 
@@ -112,46 +119,89 @@ def analysed(tmp_path_factory: pytest.TempPathFactory, spark_files: Path) -> Pat
 
 
 def test_numbers_of_a_trace_written_by_hand(tmp_path: Path) -> None:
-    swept(tmp_path, by_hand, trials=1, duration="10s", base={}, sweep={"generation": ["kip-966"]})
-    (estimates,) = analyze(tmp_path)
-    (cell,) = cells_in(tmp_path)
-    assert estimates.document({"generation": "kip-966"}) == cell
+    swept(tmp_path, by_hand, trials=2, duration="10s", base={}, sweep={"generation": ["kip-966", "kip-497"]})
+    estimates = analyze(tmp_path)
+    cell, weighted = cells_in(tmp_path)
+    assert estimates[0].document({"generation": "kip-966"}).items() <= cell.items()
     assert cell["offline_fraction"]["estimate"] == pytest.approx(0.2)
     assert cell["stall_fraction"]["estimate"] == pytest.approx(0.05)
     assert cell["reject_fraction"]["estimate"] == pytest.approx(0.35)
-    assert cell["failover_ms"] == {"p50": 1_500, "p99": 1_500, "max": 1_500}
+    times = cell["failover_ms"]
+    assert [times[name] for name in ("p50", "p99", "max", "outages", "p50_ci_low")] == [1_500, 1_500, 1_500, 2, None]
     years = 10_000 / (365 * 86_400_000)
-    assert cell["partition_years"] == pytest.approx(years)
+    assert cell["partition_years"] == pytest.approx(2 * years)
     assert cell["loss_rate"]["estimate"] == pytest.approx(2 / years)
     assert cell["lost_records_per_year"]["estimate"] == pytest.approx(7 / years)
     assert cell["high_watermark_regressions_per_year"]["estimate"] == pytest.approx(1 / years)
     assert cell["unclean_recoveries_per_year"]["estimate"] == 0
-    outages = pq.read_table(tmp_path / "silver" / "outages").sort_by("start_ms").to_pylist()
-    assert [(row["start_ms"], row["failover_ms"], row["ended"]) for row in outages] == [
-        (1_000, 1_500, True),
-        (9_000, 1_000, False),
+    assert (cell["estimator"], weighted["estimator"]) == ("plain", "importance")
+    assert weighted["partition_years"] == cell["partition_years"]
+    assert weighted["offline_fraction"]["estimate"] == pytest.approx(3 / 16)
+    assert weighted["stall_fraction"]["estimate"] == pytest.approx(0.5 / 16)
+    assert weighted["reject_fraction"]["estimate"] == pytest.approx(4.5 / 16)
+    assert weighted["loss_rate"]["estimate"] == pytest.approx(2 / (1.6 * years))
+    assert weighted["high_watermark_regressions_per_year"]["estimate"] == pytest.approx(2 / (1.6 * years))
+    assert weighted["loss_rate"]["degenerate"]
+    assert (weighted["offline_fraction"]["events"], weighted["loss_rate"]["ci_low"]) == (4, 0.0)
+    assert weighted["offline_fraction"]["effective_sample_size"] == pytest.approx((2 * 3) ** 2 / (2 * 5))
+    compared = weighted["compared_with_first"]["offline_fraction"]
+    assert compared["pairs"] == 2
+    assert compared["difference"]["estimate"] == pytest.approx(3 / 16 - 0.2)
+    outages = [row for row in _silver(tmp_path, "outages") if (row["cell"], row["trial"]) == (1, 0)]
+    assert [(row["start_ms"], row["failover_ms"], row["ended"], row["weight"]) for row in outages] == [
+        (1_000, 1_500, True, 1.0),
+        (9_000, 1_000, False, pytest.approx(2.0)),
     ]
-    losses = pq.read_table(tmp_path / "silver" / "losses").sort_by("time_ms").to_pylist()
+    losses = [row for row in _silver(tmp_path, "losses") if (row["cell"], row["trial"]) == (0, 0)]
     assert [row["records"] for row in losses] == [3, 4]
+
+
+def _silver(out: Path, name: str) -> list[dict[str, Any]]:
+    """The rows of a table of `silver/`, in order of time."""
+    rows = pq.read_table(out / "silver" / name).to_pylist()
+    return sorted(rows, key=lambda row: row.get("start_ms", row.get("time_ms")))
 
 
 def test_numbers_equal_those_computed_in_python(analysed: Path) -> None:
     cells = cells_in(analysed)
+    plan = read_record(analysed).study
     assert [cell["generation"] for cell in cells] == ["kip-497", "kip-966"]
+    found: list[dict[str, Sums]] = []
     for index, cell in enumerate(cells):
-        trials = pq.read_table(analysed / file_of(analysed, index))
-        years = TRIALS * 2 / (365 * 24)
+        trials = pq.read_table(analysed / file_of(analysed, index)).to_pydict()
+        episodes = assumed_sizes(plan.cells[index].parameters)
+        found.append({})
         assert cell["trials"] == TRIALS
-        assert cell["loss_rate"] == pytest.approx(asdict(rate(Moments.of(trials["losses"].to_pylist()), years)))
-        per_trial = pq.read_table(analysed / "gold" / "trials", filters=[("cell", "=", index)])
-        assert sorted(per_trial["lost_records"].to_pylist()) == sorted(trials["lost_records"].to_pylist())
-        assert cell["offline_fraction"] == pytest.approx(asdict(fraction(Moments.of(per_trial["offline"].to_pylist()))))
+        for metric in METRICS:
+            values, events = trials[metric.column], trials[f"{metric.column}_events"]
+            found[index][metric.name] = Sums.of(values, trials["exposure"], sum(events))
+            assert cell[metric.name]["estimate"] == pytest.approx(found[index][metric.name].ratio)
+            if metric.name != "lost_records_per_year":
+                expected = asdict(interval(metric, found[index][metric.name], episodes))
+                assert cell[metric.name] == pytest.approx(expected)
         outages = pq.read_table(analysed / "silver" / "outages", filters=[("cell", "=", index)])
         lengths = outages["failover_ms"].to_pylist()
-        assert len(lengths) == TRIALS
-        assert cell["failover_ms"]["p50"] == statistics.median(lengths)
-        assert cell["failover_ms"]["max"] == max(lengths)
+        times = cell["failover_ms"]
+        assert times["outages"] == len(lengths) == TRIALS
+        assert times["p50_ci_low"] < times["p50"] < times["p50_ci_high"]
+        assert times["p50"] == statistics.median_low(lengths)
+        assert times["max"] == max(lengths)
+        assert times["p99_ci_high"] is None
         assert cell["stall_fraction"]["estimate"] == pytest.approx(1_000 / 7_200_000 if index == 0 else 0)
+
+
+def test_trials_of_one_number_are_pairs(analysed: Path) -> None:
+    first, second = (pq.read_table(analysed / file_of(analysed, index)).to_pydict() for index in (0, 1))
+    assert first["seed"] == second["seed"]
+    compared = cells_in(analysed)[1]["compared_with_first"]
+    assert compared["loss_rate"]["pairs"] == TRIALS
+    assert compared["loss_rate"]["difference"]["estimate"] == 0.0
+    metric = next(metric for metric in METRICS if metric.name == "stall_fraction")
+    mine, its = (Sums.of(each["stalled"], each["exposure"], sum(each["stalled_events"])) for each in (second, first))
+    episodes = assumed_sizes(read_record(analysed).study.cells[0].parameters)
+    products = Products(TRIALS, 0.0, 0.0, sum(first["stalled"]) * first["exposure"][0], its.exposure_squares)
+    expected = compare(mine, its, limits(metric, mine, episodes), limits(metric, its, episodes), products)
+    assert compared["stall_fraction"]["difference"] == pytest.approx(asdict(expected.difference))
 
 
 def test_no_process_and_no_temporary_folder_is_left(analysed: Path, spark_files: Path) -> None:

@@ -44,7 +44,10 @@ def page() -> str:
         f"Columns of `trace/`: {_columns(TRACE_SCHEMA.names)}. Columns of `trials/`: {_columns(TRIALS_SCHEMA.names)}.",
         "## `gold/cells.json`",
         "A list with one object per cell: each swept parameter as the file gives it, then the keys below. A metric is "
-        "an object `{estimate, ci_low, ci_high}` with its 95 % confidence interval.",
+        "an object `{estimate, ci_low, ci_high}` with its 95 % confidence interval; `one_sided`: nothing was seen, and "
+        "`ci_high` is a one-sided bound; `degenerate`: the weights are too uneven for an interval; `events`: the "
+        "events or episodes seen, `effective_sample_size`: what they are worth if weighted. "
+        "[statistics.md](../statistics.md) has the formulas.",
         table(("key", "unit", "meaning", "interval"), _keys()),
     )
 
@@ -69,9 +72,30 @@ def _columns(names: list[str]) -> str:
 def _keys() -> Iterator[tuple[str, str, str, str]]:
     yield code("trials"), "trials", "trials of the cell", ""
     yield code("partition_years"), "years", "observed time: trials x partitions x duration", ""
+    yield code("estimator"), "", "`plain`, or `importance` where trials have weights", ""
     for metric in METRICS:
         yield code(metric.name), metric.estimator.unit, metric.meaning, metric.estimator.interval
-    meaning = "`{p50, p99, max}` of the outages that ended within their trial; null if there was none"
-    yield code("failover_ms"), "ms", meaning, ""
+    meaning = (
+        "`{p50, p99, max}` of the outages that ended within their trial, and `outages`, their number; "
+        "`p50_ci_low` and the like: their limits; null if there was none"
+    )
+    yield code("failover_ms"), "ms", meaning, "order statistics, with as many times as the trials are worth"
+    comparison = "each metric against the same metric of the {} cell: `{{difference, ratio, pairs, pairing_gain}}`"
+    with_first, with_best = (comparison.format(name) for name in ("first", "recommended"))
+    yield (
+        code("compared_with_first"),
+        "",
+        with_first,
+        "recovered from the limits of both, with the correlation of pairs",
+    )
+    yield (
+        code("compared_with_recommended"),
+        "",
+        with_best,
+        "the same, simultaneous over all pairs of cells (Bonferroni)",
+    )
+    yield code("may_lose_least"), "", "whether the study does not eliminate the cell as the one that loses least", ""
+    yield code("recommended"), "", "whether it is the most available one of these", ""
+    yield code("warnings"), "", "degenerate weights, precision out of reach: one line each", ""
     for key, (_, unit, words) in KEYS.items():
         yield code(key), unit, words, ""

@@ -398,6 +398,12 @@ class StudyHeader(Frozen):
     functions: CustomFunctions | None = Field(
         None, description="The functions of a script, by name (docs/studies.md); a file cannot give them."
     )
+    equivalence_margin: float | None = Field(
+        None,
+        gt=0.0,
+        description="Relative difference of loss rates up to which two cells count as equal; without it the "
+        "report calls no cells equivalent.",
+    )
 
 
 class StudyPlan(StudyHeader):

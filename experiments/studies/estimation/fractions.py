@@ -9,9 +9,9 @@ Pearson's (Biometrika 26, 1934) with p n* of n* successes:
 
 Few episodes say little about how long the next one lasts. Var(p) is therefore at least that of independent episodes of
 exponential length, 2 p^2 / k after k episodes, and the upper limit is at least the gamma limit (`rates.py`) with one
-more episode of length D, the assumed mean length of an episode: a repair, or the detection of a failure
-(`episodes.py`). With no episode in T years it is the bound of the episodes' rate times D: 3.00 / T x D as a one-sided
-95 % bound.
+more episode of length D (of the largest weight), the assumed mean length of an episode: a repair, or the detection of
+a failure (`sizes.py`). With no episode in T years it is the bound of the episodes' rate times D: 3.00 / T x D as a
+one-sided 95 % bound.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from experiments.studies.estimation.moments import ALPHA, Sums, widening
 from experiments.studies.estimation.rates import gamma_limits, zero_bound
 
 
-def fraction_limits(sums: Sums, episode_years: float, alpha: float = ALPHA) -> tuple[float, float]:
-    """The two-sided limits of the share `sums.ratio` at confidence 1 - `alpha`. `episode_years`: D, in years."""
+def fraction_limits(sums: Sums, size: float, alpha: float = ALPHA) -> tuple[float, float]:
+    """The two-sided limits of the share `sums.ratio` at confidence 1 - `alpha`. `size`: D, in years."""
     if sums.value <= 0.0:
-        return 0.0, min(1.0, zero_bound(sums.years, alpha / 2.0) * episode_years)
+        return 0.0, min(1.0, zero_bound(sums.years, alpha / 2.0) * size)
     share = min(1.0, sums.ratio)
     n = effective_trials(sums, alpha)
     low = float(beta.ppf(alpha / 2.0, share * n, n - share * n + 1.0))
@@ -33,7 +33,7 @@ def fraction_limits(sums: Sums, episode_years: float, alpha: float = ALPHA) -> t
         return low, 1.0
     high = float(beta.ppf(1.0 - alpha / 2.0, share * n + 1.0, n - share * n))
     variance = share * (1.0 - share) / n * sums.exposure**2
-    _, bound = gamma_limits(sums.value, variance, episode_years, alpha)
+    _, bound = gamma_limits(sums.value, variance, size * sums.largest_weight, alpha)
     return low, min(1.0, max(high, bound / sums.exposure))
 
 

@@ -82,15 +82,16 @@ class Sums:
         events: int | None = None,
         *,
         size_squares: float | None = None,
-        largest_size: float = 1.0,
+        largest_size: float | None = None,
     ) -> Sums:
         """The sums of unweighted trials, with one value and one exposure each.
 
         `events`: how many events the values count; by default the values' sum, events that count as one each.
+        `size_squares`, `largest_size`: by default all events are of one size.
         """
         x, w = np.asarray(values, float), np.asarray(exposures, float)
         seen = round(float(x.sum())) if events is None else events
-        counted = seen == x.sum()
+        size = float(x.sum()) / seen if seen else 0.0
         return cls(
             trials=len(x),
             value=float(x.sum()),
@@ -103,8 +104,8 @@ class Sums:
             weight=float(seen),
             weight_squares=float(seen),
             largest_weight=float(seen > 0),
-            size_squares=float(seen * counted) if size_squares is None else size_squares,
-            largest_size=largest_size if seen else 0.0,
+            size_squares=size * size * seen if size_squares is None else size_squares,
+            largest_size=size if largest_size is None else largest_size,
         )
 
     @property

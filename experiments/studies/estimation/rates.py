@@ -14,8 +14,9 @@ Events of one trial may come together. So v is at least the variance of the tota
 independent events: the guard only widens.
 
 With nothing seen, low is 0 and high = -ln(alpha / 2) / T after T partition-years; as a one-sided bound,
--ln(0.05) / T = 3.00 / T (the "rule of three"). For lost records this assumes one record per event. Partitions count as
-independent until events are seen together.
+-ln(0.05) / T = 3.00 / T (the "rule of three"). Lost records have that bound times the assumed size of an event
+(`sizes.py`), and the sizes of few events are averaged with it: m is at least (size + y) / (events + 1). Partitions
+count as independent until events are seen together.
 """
 
 from __future__ import annotations
@@ -27,12 +28,15 @@ from scipy.stats import chi2
 from experiments.studies.estimation.moments import ALPHA, Sums, widening
 
 
-def rate_limits(sums: Sums, alpha: float = ALPHA) -> tuple[float, float]:
-    """The two-sided limits of the rate `sums.ratio` at confidence 1 - `alpha`, per partition-year."""
+def rate_limits(sums: Sums, size: float = 1.0, alpha: float = ALPHA) -> tuple[float, float]:
+    """The two-sided limits of the rate `sums.ratio` at confidence 1 - `alpha`, per partition-year. `size`: the assumed
+    size of an event."""
     if sums.value <= 0.0:
-        return 0.0, zero_bound(sums.years, alpha / 2.0)
+        return 0.0, zero_bound(sums.years, alpha / 2.0) * size
     variance = max(sums.size_squares, sums.variance * widening(sums.trials, alpha))
-    low, high = gamma_limits(sums.value, variance, max(sums.largest_size, variance / sums.value), alpha)
+    average = (size * sums.largest_weight + sums.value) / (sums.events + 1)
+    largest = max(sums.largest_size, variance / sums.value, average)
+    low, high = gamma_limits(sums.value, variance, largest, alpha)
     return low / sums.exposure, high / sums.exposure
 
 

@@ -42,17 +42,17 @@ Numbers = Sequence[float] | NDArray[np.float64]
 class LeadingTrials:
     """What the trials 0, 1, ... of a cell measured, up to the first that is missing: per trial the value of the metric
     that decides, the exposure (both weighted, in partition-years where they are times), and the number of events or
-    episodes. `episode_years`: the assumed length of an episode (`episodes.py`), for shares of time."""
+    episodes. `size`: the assumed size of one of them (`sizes.py`)."""
 
     values: Numbers
     exposures: Numbers
     events: Numbers
-    episode_years: float
+    size: float
 
     def estimate(self, metric: str, trials: int) -> tuple[Estimate, float]:
         """The metric by the first `trials` trials, and its effective events; 0 where nothing was seen."""
         sums = Sums.of(self.values[:trials], self.exposures[:trials], round(float(np.sum(self.events[:trials]))))
-        limits = fraction_limits(sums, self.episode_years) if metric in FRACTIONS else rate_limits(sums)
+        limits = (fraction_limits if metric in FRACTIONS else rate_limits)(sums, self.size)
         spread = max(sums.variance, sums.size_squares if metric not in FRACTIONS else 0.0)
         effective = sums.value**2 / spread if spread > 0.0 else float(sums.events)
         return Estimate(sums.ratio, *limits), effective

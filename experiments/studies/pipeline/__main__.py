@@ -8,23 +8,25 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import typer
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 
 from experiments.engines.ray.session import orderly_signals
-from experiments.studies.estimation.estimates import CellSums, FailoverTimes, estimate
+from experiments.studies.estimation.estimates import CellSums, FailoverTimes, estimate_cells
 from experiments.studies.estimation.measured import Quantiles, measured_document
-from experiments.studies.estimation.statistics import Moments
+from experiments.studies.estimation.moments import Sums
+from experiments.studies.estimation.pairs import Products
 from experiments.studies.pipeline import gold, measured, silver
 from experiments.studies.pipeline.bronze import read_batches
+from experiments.studies.pipeline.failover import NONE, failover_times
 from experiments.studies.pipeline.session import spark_session
 from experiments.studies.pipeline.stages import GOLD, READING, SILVER, report_stage
 from experiments.studies.sweeps.atomic import replaced_folder, write_text
 from experiments.studies.sweeps.output import StudyRecord, read_record
-from experiments.studies.trace.metrics import METRICS
 
 
 def pipeline(spark: SparkSession, out: Path, record: StudyRecord) -> None:
@@ -33,35 +35,51 @@ def pipeline(spark: SparkSession, out: Path, record: StudyRecord) -> None:
     trace, trials = read_batches(spark, out, record)
     report_stage(SILVER)
     with replaced_folder(out / "silver") as folder:
-        intervals = _stored(silver.intervals(trace, trials), folder / "intervals")
+        intervals = _stored(silver.intervals(trace), folder / "intervals")
         _stored(silver.outages(intervals, trials), folder / "outages")
         _stored(silver.losses(trace), folder / "losses")
     stored = {name: spark.read.parquet(str(out / "silver" / name)) for name in ("intervals", "outages")}
     report_stage(GOLD)
     with replaced_folder(out / "gold") as folder:
         per_trial = _stored(gold.per_trial(trace, trials, stored["intervals"]), folder / "trials")
-        per_cell = _stored(gold.per_cell(per_trial, stored["outages"]), folder / "cells")
-        sums = {row["cell"]: _sums(row.asDict()) for row in per_cell.collect()}
+        per_cell = _stored(gold.per_cell(per_trial), folder / "cells")
+        changes = {row["cell"]: row["changes"] for row in gold.changes(trace, trials).collect()}
+        cells = _cell_sums(per_cell, failover_times(stored["outages"]), changes)
+
+        def products_with(reference: int) -> dict[tuple[int, str], Products]:
+            products = gold.products(per_trial, reference).collect()
+            return {(row["cell"], row["metric"]): _read(row, Products) for row in products}
+
+        estimates = estimate_cells(record.study, cells, products_with)
         times = _quantiles(_stored(measured.per_cell(trace), folder / "measured"))
         documents = [
-            estimate(sums[cell.index]).document(cell.swept) | measured_document(times.get(cell.index, {}))
-            for cell in record.study.cells
+            values.document(cell.swept) | measured_document(times.get(cell.index, {}))
+            for cell, values in zip(record.study.cells, estimates, strict=True)
         ]
         write_text(folder / "cells.json", json.dumps(documents, indent=1) + "\n")
 
 
-def _sums(row: Mapping[str, Any]) -> CellSums:
-    """A row of `gold/cells`, typed."""
-    return CellSums(
-        trials=row["trials"],
-        partition_years=row["partition_years"],
-        moments={
-            metric.column: Moments(row["trials"], row[f"{metric.column}_sum"], row[f"{metric.column}_squares"])
-            for metric in METRICS
-        },
-        loss_size_squares=row["loss_size_squares"],
-        failover_ms=FailoverTimes(*(row[f"failover_{name}_ms"] for name in ("p50", "p99", "max"))),
-    )
+def _cell_sums(
+    per_cell: DataFrame, failover: Mapping[int, FailoverTimes], changes: Mapping[int, float]
+) -> list[CellSums]:
+    """The rows of `gold/cells`, typed, in the order of the cells."""
+    sums: dict[int, dict[str, Sums]] = {}
+    for row in per_cell.collect():
+        sums.setdefault(row["cell"], {})[row["metric"]] = _read(row, Sums)
+    found = []
+    for cell, by_metric in sorted(sums.items()):
+        any_metric = next(iter(by_metric.values()))
+        times = failover.get(cell, NONE)
+        found.append(CellSums(any_metric.trials, any_metric.years, by_metric, times, changes[cell]))
+    return found
+
+
+T = TypeVar("T", Sums, Products)
+
+
+def _read(row: Row, kind: type[T]) -> T:
+    """The dataclass whose fields are columns of the row."""
+    return kind(**{field.name: row[field.name] for field in fields(kind)})
 
 
 def _quantiles(frame: DataFrame) -> dict[int, dict[str, Quantiles]]:

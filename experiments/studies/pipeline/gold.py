@@ -1,74 +1,151 @@
-"""Gold: one row per trial, then one row per cell. Pure functions from DataFrame to DataFrame.
+"""Gold: one row per trial and metric, then sums per cell and metric. Pure functions from DataFrame to DataFrame.
 
-A cell's row holds, for every metric (`metrics.py`), the sum over its trials and the sum of the squares. The estimates
-need nothing else: Spark's part ends here, and `estimates.py` computes the numbers and intervals from the rows.
+Everything is weighted: an event with the likelihood ratio of its row, time with that of the row that ends its interval
+(`trace/schema.py`). The estimates need sums only (`estimation/moments.py`): Spark's part ends with them.
 """
 
 from __future__ import annotations
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from experiments.studies.design.model import YEAR_MS
-from experiments.studies.trace.metrics import FRACTIONS, RATES
-from experiments.studies.trace.schema import LOSS
+from experiments.studies.trace.metrics import FRACTIONS, METRICS, RATES
+from experiments.studies.trace.schema import STATE, YEAR_MS
 
 TRIAL = ["cell", "trial"]
-COUNTS = [metric.column for metric in RATES.values()]
-TIMES = [metric.column for metric in FRACTIONS.values()]
+PARTITION = [*TRIAL, "partition"]
+EVENT_SUMS = ("events", "weight", "weight_squares", "size_squares")
+EVENT_LARGEST = ("largest_weight", "largest_size")
 
 
 def per_trial(trace: DataFrame, trials: DataFrame, intervals: DataFrame) -> DataFrame:
-    """One row per trial: partition_years, the counts, the sum of squared loss sizes, the fractions of
-    partition-time."""
-
-    def counted(kind: str, value: Column) -> Column:
-        return F.sum(F.when(F.col("kind") == kind, value).otherwise(0))
-
-    counts = trace.groupBy(*TRIAL).agg(
-        *(
-            counted(metric.trace_kind, F.col("value") if metric.sums_values else F.lit(1)).alias(metric.column)
-            for metric in RATES.values()
-        ),
-        counted(LOSS, F.col("value") * F.col("value")).alias("loss_size_squares"),
+    """One row per trial and metric: partition_years, exposure and value (weighted; a share of time is measured in
+    partition-years), the number of events or episodes, and the sums and maxima of their weights and sizes."""
+    measured = (
+        _events(trace)
+        .unionByName(_episodes(intervals))
+        .groupBy(*TRIAL, "metric")
+        .agg(
+            F.sum("value").alias("value"),
+            F.sum("events").alias("events"),
+            F.sum("weight").alias("weight"),
+            F.sum(F.col("weight") * F.col("weight")).alias("weight_squares"),
+            F.max("weight").alias("largest_weight"),
+            F.sum(F.col("size") * F.col("size")).alias("size_squares"),
+            F.max("size").alias("largest_size"),
+        )
     )
-    times = intervals.groupBy(*TRIAL).agg(
-        *(F.sum(F.when(F.col(name), F.col("length_ms")).otherwise(0)).alias(name) for name in TIMES)
-    )
-    partition_ms = F.col("partitions") * F.col("duration_ms")
+    exposures = intervals.groupBy(*TRIAL).agg(F.sum(F.col("weight") * F.col("length_ms") / YEAR_MS).alias("exposure"))
+    every = F.explode(F.array(*(F.lit(metric.name) for metric in METRICS)))
     return (
-        trials.select(*TRIAL, "partitions", "duration_ms")
-        .join(counts, TRIAL)
-        .join(times, TRIAL)
+        trials.select(*TRIAL, (F.col("partitions") * F.col("duration_ms") / YEAR_MS).alias("partition_years"))
+        .join(exposures, TRIAL)
+        .withColumn("metric", every)
+        .join(measured, [*TRIAL, "metric"], "left")
+        .fillna(0)
+    )
+
+
+def _events(trace: DataFrame) -> DataFrame:
+    """One row per event and rate that it counts for."""
+    weight = F.exp("log_weight")
+    counted = [
+        F.when(
+            F.col("kind") == metric.trace_kind,
+            F.struct(
+                F.lit(metric.name).alias("metric"),
+                (weight * F.col("value") if metric.sums_values else weight).alias("value"),
+            ),
+        )
+        for metric in RATES.values()
+    ]
+    return (
+        trace.where(F.col("kind").isin(sorted({metric.trace_kind for metric in RATES.values()})))
+        .withColumn("counted", F.explode(F.array(*counted)))
+        .where(F.col("counted").isNotNull())
         .select(
             *TRIAL,
-            (partition_ms / YEAR_MS).alias("partition_years"),
-            *COUNTS,
-            "loss_size_squares",
-            *((F.col(name) / partition_ms).alias(name) for name in TIMES),
+            "counted.metric",
+            "counted.value",
+            F.lit(1).alias("events"),
+            weight.alias("weight"),
+            F.col("counted.value").alias("size"),
         )
     )
 
 
-def per_cell(trials: DataFrame, outages: DataFrame) -> DataFrame:
-    """One row per cell, by cell: trials, partition_years, `<metric>_sum` and `<metric>_squares`, and the failover times
-    (null where no outage ended)."""
-    sums = [F.sum(name).alias(f"{name}_sum") for name in (*COUNTS, *TIMES)]
-    squares = [F.sum(F.col(name) * F.col(name)).alias(f"{name}_squares") for name in (*COUNTS, *TIMES)]
-    cells = trials.groupBy("cell").agg(
-        F.count("*").alias("trials"),
-        F.sum("partition_years").alias("partition_years"),
-        F.sum("loss_size_squares").alias("loss_size_squares"),
-        *sums,
-        *squares,
+def _episodes(intervals: DataFrame) -> DataFrame:
+    """One row per interval and share of time that it counts for; an episode counts in its first interval."""
+    in_order = Window.partitionBy(*PARTITION).orderBy("start_ms")
+
+    def counted(name: str, column: str) -> Column:
+        begins = ~F.coalesce(F.col(f"{column}_before"), F.lit(False))
+        return F.when(F.col(column), F.struct(F.lit(name).alias("metric"), begins.cast("int").alias("events")))
+
+    columns = {metric.name: metric.column for metric in FRACTIONS.values()}
+    before = {f"{column}_before": F.lag(column).over(in_order) for column in columns.values()}
+    return (
+        intervals.withColumns(before)
+        .where(" or ".join(columns.values()))
+        .withColumn("counted", F.explode(F.array(*(counted(*names) for names in columns.items()))))
+        .where(F.col("counted").isNotNull())
+        .select(
+            *TRIAL,
+            "counted.metric",
+            (F.col("weight") * F.col("length_ms") / YEAR_MS).alias("value"),
+            "counted.events",
+            (F.col("weight") * F.col("counted.events")).alias("weight"),
+            F.lit(0.0).alias("size"),
+        )
     )
-    failover = (
-        outages.where("ended")
-        .groupBy("cell")
+
+
+def per_cell(trials: DataFrame) -> DataFrame:
+    """One row per cell and metric: the fields of `estimation.moments.Sums`."""
+    value, exposure = F.col("value"), F.col("exposure")
+    return (
+        trials.groupBy("cell", "metric")
         .agg(
-            F.percentile("failover_ms", 0.5).alias("failover_p50_ms"),
-            F.percentile("failover_ms", 0.99).alias("failover_p99_ms"),
-            F.max("failover_ms").alias("failover_max_ms"),
+            F.count("*").alias("trials"),
+            F.sum(value).alias("value"),
+            F.sum(value * value).alias("value_squares"),
+            F.sum(exposure).alias("exposure"),
+            F.sum(exposure * exposure).alias("exposure_squares"),
+            F.sum(value * exposure).alias("value_exposure"),
+            F.sum("partition_years").alias("years"),
+            *(F.sum(name).alias(name) for name in EVENT_SUMS),
+            *(F.max(name).alias(name) for name in EVENT_LARGEST),
+        )
+        .orderBy("cell", "metric")
+    )
+
+
+def changes(trace: DataFrame, trials: DataFrame) -> DataFrame:
+    """One row per cell: the changes of state of a partition in a trial, on average."""
+    found = trace.where(F.col("kind") == STATE).groupBy("cell").agg(F.count("*").alias("states"))
+    partitions = trials.groupBy("cell").agg(F.sum("partitions").alias("partitions"))
+    return found.join(partitions, "cell").select("cell", (F.col("states") / F.col("partitions")).alias("changes"))
+
+
+def products(trials: DataFrame, reference: int) -> DataFrame:
+    """One row per cell and metric: the fields of `estimation.pairs.Products` with the cell `reference`, whose trial k
+    is paired with trial k of the other cell."""
+    other = trials.where(F.col("cell") == reference).select(
+        "trial", "metric", F.col("value").alias("other_value"), F.col("exposure").alias("other_exposure")
+    )
+
+    def product(mine: str, its: str) -> Column:
+        return F.sum(F.col(mine) * F.col(f"other_{its}")).alias(f"{mine}_{its}")
+
+    return (
+        trials.where(F.col("cell") != reference)
+        .join(other, ["trial", "metric"])
+        .groupBy("cell", "metric")
+        .agg(
+            F.count("*").alias("pairs"),
+            product("value", "value"),
+            product("value", "exposure"),
+            product("exposure", "value"),
+            product("exposure", "exposure"),
         )
     )
-    return cells.join(failover, "cell", "left").orderBy("cell")

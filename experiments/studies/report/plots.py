@@ -9,7 +9,6 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import astuple
 from html import escape
 
 import matplotlib as mpl
@@ -18,7 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.typing import RcKeyType
 
 from experiments.studies.estimation.estimates import CellEstimates
-from experiments.studies.estimation.statistics import Estimate
+from experiments.studies.estimation.moments import Estimate
 from experiments.studies.report.words import MINUTES_PER_YEAR, number
 from experiments.studies.trace.metrics import FRACTIONS, RATES
 
@@ -88,7 +87,7 @@ def _loss_row(axes: Axes, row: int, rate: Estimate, colour: str, floor: float) -
         style = {"arrowstyle": "-|>", "color": colour, "linewidth": 2}
         axes.annotate("", xy=(floor * 1.02, row), xytext=(high, row), arrowprops=style)
         axes.plot([high], [row], "|", color=colour, markersize=14, markeredgewidth=2)
-        text = f"none seen (< {number(high)})"
+        text = f"none seen (one-sided: at most {number(high)})"
     axes.annotate(text, (high, row), xytext=(9, 0), textcoords="offset points", va="center", color=INK)
 
 
@@ -113,7 +112,8 @@ def availability_plot(names: Sequence[str], cells: Sequence[CellEstimates], best
 
 def _bars(axes: Axes, estimates: Sequence[Estimate], colour: str) -> None:
     """Bars with whiskers. An estimate of 0 has neither; its upper limit is in the table."""
-    per_year = [Estimate(*(value * MINUTES_PER_YEAR for value in astuple(estimate))) for estimate in estimates]
+    year = MINUTES_PER_YEAR
+    per_year = [Estimate(each.estimate * year, each.ci_low * year, each.ci_high * year) for each in estimates]
     seen = [row for row in per_year if row.estimate > 0]
     axes.barh(range(len(per_year)), [row.estimate for row in per_year], height=0.5, color=colour, alpha=0.85)
     for index, row in enumerate(per_year):

@@ -15,7 +15,7 @@ from markupsafe import Markup, escape
 
 from experiments.studies.estimation.estimates import CellEstimates, read_cells
 from experiments.studies.failures.words import shared_assumptions
-from experiments.studies.report import plots, words
+from experiments.studies.report import advice, plots, words
 from experiments.studies.sweeps.atomic import write_text
 from experiments.studies.sweeps.output import StudyRecord, read_record
 from experiments.studies.trace.metrics import FRACTIONS, METRICS
@@ -35,7 +35,8 @@ def render(record: StudyRecord, cells: Sequence[CellEstimates]) -> str:
     """The page as text; `cells` are the numbers of the study's cells, in their order."""
     study = record.study
     names = [words.cell_name(cell.swept) for cell in study.cells]
-    recommendation = words.recommend(names, cells)
+    recommendation = advice.recommend(names, cells)
+    trade_offs = advice.trade_offs(names, cells, recommendation, study.equivalence_margin)
     assumed, assumed_of_some = shared_assumptions(
         {name: cell.parameters for name, cell in zip(names, study.cells, strict=True)},
         None if study.functions is None else study.functions.failure_model,
@@ -50,6 +51,8 @@ def render(record: StudyRecord, cells: Sequence[CellEstimates]) -> str:
     environment.filters |= {
         "number": words.number,
         "with_code": _with_code,
+        "interval_in_numbers": lambda value: words.interval(value, words.number),
+        "interval_in_minutes": lambda value: words.interval(value, lambda share: _unbroken(words.minutes(share))),
         "minutes": lambda value: _unbroken(words.minutes(value)),
         "milliseconds": lambda value: _unbroken(words.milliseconds(value)),
     }
@@ -61,7 +64,9 @@ def render(record: StudyRecord, cells: Sequence[CellEstimates]) -> str:
         cells=cells,
         metrics=METRICS,
         fractions=FRACTIONS,
-        trade_offs=words.trade_offs(names, cells, recommendation),
+        trade_offs=trade_offs,
+        warnings=[(name, "; ".join(cell.warnings)) for name, cell in zip(names, cells, strict=True) if cell.warnings],
+        gains=sorted(row.gain for row in trade_offs if row.gain is not None),
         loss_svg=Markup(plots.loss_plot(names, cells, recommendation.best)),
         availability_svg=Markup(plots.availability_plot(names, cells, recommendation.best)),
         parameters=words.parameter_rows([cell.parameters for cell in study.cells]),

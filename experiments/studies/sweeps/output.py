@@ -41,7 +41,7 @@ LAYOUT = {
     "trace/": "Parquet, one file per batch, written by the worker that ran it: the traces of the trials",
     "trials/": "Parquet, one file per batch: one row per trial; and one file of digests per committed batch",
     "silver/intervals, silver/outages, silver/losses": "Parquet: the traces as intervals, outages and loss events",
-    "gold/trials, gold/cells": "Parquet: sums per trial and per cell",
+    "gold/trials, gold/cells": "Parquet: sums per trial and metric, and per cell and metric",
     "gold/measured": "Parquet: quantiles of what was measured in the trials of a cell",
     "gold/cells.json": "the numbers of each cell with their intervals",
     "report.html": "the report, one file that loads nothing",

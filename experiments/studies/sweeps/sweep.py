@@ -26,7 +26,7 @@ from typing import Any
 from experiments.engines.ray.session import ray_session
 from experiments.studies.design.estimator import fallbacks
 from experiments.studies.design.model import Cell, StudyPlan
-from experiments.studies.estimation.episodes import assumed_episode_years
+from experiments.studies.estimation.sizes import assumed_sizes
 from experiments.studies.estimation.stopping import LeadingTrials, wanted_trials
 from experiments.studies.sweeps.batches import check_batch, committed, disjoint, read_trials, remove_leftovers
 from experiments.studies.sweeps.identity import cell_digests, trial_code_digest
@@ -56,8 +56,8 @@ def trials_needed(study: StudyPlan, cell: Cell, values: Values) -> int:
         return study.max_trials
     column = _column(study) or ""
     value, exposure, events = values.reshape(-1, 3).T
-    episode_years = assumed_episode_years(cell.parameters).get(column, 0.0)
-    return wanted_trials(study.precision, LeadingTrials(value, exposure, events, episode_years))
+    size = assumed_sizes(cell.parameters)[column]
+    return wanted_trials(study.precision, LeadingTrials(value, exposure, events, size))
 
 
 def sweep(

@@ -25,10 +25,10 @@ from dataclasses import dataclass, replace
 from scipy.stats import gamma, norm, t
 
 from experiments.studies.design.model import CellParameters
-from experiments.studies.estimation.episodes import assumed_episode_years
 from experiments.studies.estimation.fractions import fraction_limits
 from experiments.studies.estimation.moments import Sums
 from experiments.studies.estimation.rates import rate_limits
+from experiments.studies.estimation.sizes import assumed_sizes
 from experiments.studies.theory.answers import Answer, model_of, solved
 from experiments.studies.theory.model import Model
 from experiments.studies.trace.measures import Measures, measure
@@ -204,10 +204,7 @@ def compared(cell: ValidationCell, answers: Mapping[str, Answer], trials: Sequen
             continue
         values = [trial.values[column] for trial in trials]
         sums = Sums.of(values, exposures, events)
-        if metric in RATES:
-            limits = rate_limits(sums)
-        else:
-            limits = fraction_limits(sums, assumed_episode_years(cell.parameters)[column])
+        limits = (rate_limits if metric in RATES else fraction_limits)(sums, assumed_sizes(cell.parameters)[column])
         z = z_score(sums, answer.value, is_count=metric in RATES)
         yield Comparison(cell.given, metric, sums.ratio, *limits, answer.value, z, len(trials), events)
 

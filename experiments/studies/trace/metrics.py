@@ -2,7 +2,7 @@
 
 `gold/cells.json`, the tables, the report, the stopping rule of the sweep and the Spark pipeline all follow `METRICS`.
 Rates are per partition-year (a year is 365 days). The definitions of the fractions of time in terms of a partition's
-state are in `pipeline/silver.py`; the formulas of the intervals are in `statistics.py`.
+state are in `pipeline/silver.py`; the formulas of the intervals in `estimation/`.
 """
 
 from __future__ import annotations
@@ -22,19 +22,22 @@ class Estimator:
 
 RATE = Estimator(
     "per partition-year",
-    "exact Poisson (Garwood), widened by the variance-to-mean ratio of the trials where it exceeds 1",
+    "exact Poisson (Garwood), for weighted or clustered events gamma limits (Fay and Feuer) with the variance "
+    "over trials",
 )
-FRACTION = Estimator("share of time", "Wilson score on the effective sample size (Korn-Graubard)")
+FRACTION = Estimator(
+    "share of time", "Clopper-Pearson on the effective sample size (Korn-Graubard) with t, widened for few episodes"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
     """A published number.
 
-    `name`: its key in `gold/cells.json`. `column`: where trials (`trials/`, `gold/trials`) hold its value. `title`
+    `name`: its key in `gold/cells.json`. `column`: where `trials/` holds its value. `title`
     and `meaning`: its words in tables and in the report. A rate counts the rows of the kind `trace_kind` in a trial's
     trace, or adds up their `value` if `sums_values`; a fraction is the share of partition-time in which the boolean
-    `column` of `silver/intervals` is true.
+    `column` of `silver/intervals` is true. Rows and times count with their weights.
     """
 
     name: str

@@ -3,22 +3,49 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from experiments.studies.design.loader import study_from
-from experiments.studies.estimation.estimates import CellEstimates, CellSums, FailoverTimes, estimate, read_cells
-from experiments.studies.estimation.statistics import Moments
+from experiments.studies.design.model import StudyPlan
+from experiments.studies.estimation.estimates import (
+    CellEstimates,
+    CellSums,
+    FailoverTimes,
+    estimate_cells,
+    read_cells,
+)
+from experiments.studies.estimation.moments import Sums
+from experiments.studies.estimation.pairs import Products
 from experiments.studies.trace.metrics import METRICS
 from experiments.support.errors import InputError
 
-STUDY = study_from({"name": "s", "trials": 2, "sweep": {"min_insync_replicas": [1, 2]}}, "s.yaml")
+STUDY = study_from({"name": "s", "trials": 8, "sweep": {"min_insync_replicas": [1, 2, 3]}}, "s.yaml")
+TRIALS = 8
+ZEROS = [0.0] * TRIALS
 
 
-def estimates_of(losses: int) -> CellEstimates:
-    moments = {metric.column: Moments(2, 0.0, 0.0) for metric in METRICS} | {"losses": Moments(2, losses, losses)}
-    return estimate(CellSums(2, 2.0, moments, 0.0, FailoverTimes(None, None, None)))
+def sums_of(losses: list[float], refused: list[float] | None = None) -> CellSums:
+    """A cell of eight trials of one year."""
+    values = {"loss_rate": losses, "reject_fraction": refused or ZEROS}
+    sums = {
+        metric.name: Sums.of(values.get(metric.name, ZEROS), [1.0] * TRIALS, round(sum(losses))) for metric in METRICS
+    }
+    return CellSums(TRIALS, float(TRIALS), sums, FailoverTimes(None, None, None))
+
+
+def estimates_of(*cells: CellSums, study: StudyPlan = STUDY) -> list[CellEstimates]:
+    return estimate_cells(study, cells, lambda reference: {})
+
+
+def documents_of(cells: list[CellEstimates], swept: str = "min_insync_replicas") -> list[dict[str, object]]:
+    return [values.document({swept: index + 1}) for index, values in enumerate(cells)]
+
+
+SMALL = estimates_of(sums_of([1.0] * 8), sums_of(ZEROS), sums_of([2.0] * 8))
 
 
 def write_cells(out: Path, text: str) -> Path:
@@ -29,9 +56,75 @@ def write_cells(out: Path, text: str) -> Path:
 
 
 def test_written_cells_are_read_back(tmp_path: Path) -> None:
-    cells = [estimates_of(1), estimates_of(2)]
-    documents = [values.document(cell.swept) for cell, values in zip(STUDY.cells, cells, strict=True)]
-    assert read_cells(write_cells(tmp_path, json.dumps(documents)), STUDY.cells) == cells
+    assert read_cells(write_cells(tmp_path, json.dumps(documents_of(SMALL))), STUDY.cells) == SMALL
+
+
+def test_document_has_the_published_keys() -> None:
+    first, second, _ = documents_of(SMALL)
+    assert set(first) == {metric.name for metric in METRICS} | {
+        *("min_insync_replicas", "trials", "partition_years", "estimator", "failover_ms", "warnings"),
+        *("compared_with_first", "compared_with_recommended", "may_lose_least", "recommended"),
+    }
+    assert first["loss_rate"] == {
+        "estimate": 1.0,
+        "ci_low": pytest.approx(0.4317, abs=1e-4),
+        "ci_high": pytest.approx(1.9704, abs=1e-4),
+        "events": 8,
+        "effective_sample_size": 8.0,
+        "one_sided": False,
+        "degenerate": False,
+    }
+    assert first["compared_with_first"] == {}
+    compared = cast("dict[str, dict[str, dict[str, float]]]", second["compared_with_first"])
+    assert set(compared) == {metric.name for metric in METRICS}
+    assert set(compared["loss_rate"]["difference"]) == set(compared["loss_rate"]["ratio"])
+    assert compared["loss_rate"]["difference"]["estimate"] == -1.0
+
+
+def test_products_are_asked_for_pairs_only() -> None:
+    asked: list[int] = []
+
+    def products_with(reference: int) -> dict[tuple[int, str], Products]:
+        asked.append(reference)
+        return {(1, "loss_rate"): Products(TRIALS, 0.0, 0.0, 8.0, 8.0)}
+
+    cells = [sums_of([1.0] * 8), sums_of(ZEROS), sums_of([2.0] * 8)]
+    paired = estimate_cells(STUDY, cells, products_with)
+    assert asked == [1, 0, 1]
+    assert paired[1].compared_with_first["loss_rate"].pairs == TRIALS
+    independent = estimate_cells(STUDY.model_copy(update={"pairing": False}), cells, products_with)
+    assert len(asked) == 3
+    assert independent[1].compared_with_first["loss_rate"].pairs == 0
+
+
+def test_the_best_may_be_any_cell_that_is_not_eliminated() -> None:
+    assert [cell.may_lose_least for cell in SMALL] == [False, True, False]
+    assert [cell.recommended for cell in SMALL] == [False, True, False]
+    close = estimates_of(sums_of([1.0] * 8, [0.1] * 8), sums_of([1.0] * 7 + [0.0], [0.2] * 8), sums_of([9.0] * 8))
+    assert [cell.may_lose_least for cell in close] == [True, True, False]
+    assert [cell.recommended for cell in close] == [True, False, False]
+
+
+def test_one_cell_is_the_best() -> None:
+    study = study_from({"name": "s", "trials": 8}, "s.yaml")
+    (cell,) = estimates_of(sums_of(ZEROS), study=study)
+    assert cell.recommended
+    assert cell.compared_with_recommended == {}
+
+
+def test_warnings_name_weights_and_precision() -> None:
+    precision = {"precision": {"relative_error": 0.1, "max_trials": 8}}
+    study = study_from({"name": "s", **precision}, "s.yaml")
+    cell = sums_of([0.001] * 8)
+    sums = dict(cell.sums)
+    sums["loss_rate"] = replace(
+        Sums.of([0.001] * 8, [1.0] * 8, events=8), weight=0.008, weight_squares=8e-6, largest_weight=0.001
+    )
+    (estimates,) = estimates_of(replace(cell, sums=sums), study=study)
+    assert estimates.estimator == "importance"
+    weights, reached = estimates.warnings
+    assert weights == "weights degenerate: loss_rate: 8 events are worth 8.0 of equal weight"
+    assert "precision out of reach" in reached
 
 
 def test_missing_cells_name_the_command_that_writes_them(tmp_path: Path) -> None:
@@ -46,9 +139,9 @@ def test_missing_cells_name_the_command_that_writes_them(tmp_path: Path) -> None
         ("{}", "damaged"),
         ("[1, 2]", "damaged"),
         ("[]", "another study"),
-        ('[{"min_insync_replicas": 1}, {"min_insync_replicas": 2}]', "another study"),
-        (json.dumps([estimates_of(0).document({"min_insync_replicas": value}) for value in (1, 3)]), "another study"),
-        (json.dumps([estimates_of(0).document({"acks": value}) for value in (1, 3)]), "another study"),
+        ('[{"min_insync_replicas": 1}, {"min_insync_replicas": 2}, {"min_insync_replicas": 3}]', "another study"),
+        (json.dumps(documents_of(SMALL)[::-1]), "another study"),
+        (json.dumps(documents_of(SMALL, swept="acks")), "another study"),
     ],
 )
 def test_cells_that_are_damaged_or_of_another_study_are_refused(tmp_path: Path, text: str, found: str) -> None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as ET
-from typing import Any
+from dataclasses import replace
 
 import pytest
 
 from experiments.studies.design.loader import study_from
-from experiments.studies.estimation.estimates import CellEstimates, CellSums, FailoverTimes, estimate
-from experiments.studies.estimation.statistics import Moments
-from experiments.studies.report import words
+from experiments.studies.design.model import StudyPlan
+from experiments.studies.estimation.estimates import CellEstimates, CellSums, FailoverTimes, estimate_cells
+from experiments.studies.estimation.moments import Estimate, Sums
+from experiments.studies.estimation.pairs import Comparison, Difference, Products, Ratio
+from experiments.studies.report import advice, words
 from experiments.studies.report.plots import loss_plot
 from experiments.studies.report.render import render
 from experiments.studies.sweeps.output import StudyRecord
@@ -29,67 +31,102 @@ STUDY = study_from(
 NAMES = [words.cell_name(cell.swept) for cell in STUDY.cells]
 
 
-def estimates(losses: int, offline: float = 1e-4, refuses: float = 1e-4) -> CellEstimates:
-    """A cell of 100 trials of one year: one loss of two records in each of the first `losses` trials."""
-    moments = {}
-    values = {"losses": losses, "lost_records": 2 * losses, "offline": offline * 100, "refuses": refuses * 100}
-    for column in {metric.column for metric in METRICS}:
-        total = values.get(column, 0)
-        size = {"lost_records": 2, "offline": offline, "refuses": refuses}.get(column, 1)
-        moments[column] = Moments(100, total, total * size)
-    return estimate(CellSums(100, 100.0, moments, losses * 4, FailoverTimes(9_000.0, 90_000.0, None)))
-
-
-def cells_of(losses: list[int], **changes: list[float]) -> list[CellEstimates]:
-    return [
-        estimates(lost, **{name: values[index] for name, values in changes.items()})
-        for index, lost in enumerate(losses)
+def cells_of(losses: list[int], study: StudyPlan = STUDY, **shares: list[float]) -> list[CellEstimates]:
+    """Cells of 100 trials of one year: one loss of two records in each of the first trials, as many as `losses` says;
+    the same share of time in every trial. Pairs of trials have their losses in common."""
+    exposure = [1.0] * 100
+    columns = []
+    for index, lost in enumerate(losses):
+        values = {"losses": [1.0] * lost + [0.0] * (100 - lost)}
+        values["lost_records"] = [2.0 * value for value in values["losses"]]
+        values |= {name: [each[index] * (0.9 + 0.002 * trial) for trial in range(100)] for name, each in shares.items()}
+        columns.append({metric.column: values.get(metric.column, [0.0] * 100) for metric in METRICS})
+    cells = [
+        CellSums(
+            100,
+            100.0,
+            {metric.name: Sums.of(column[metric.column], exposure, losses[index]) for metric in METRICS},
+            FailoverTimes(9_000.0, 90_000.0, 95_000.0, 8_000.0, 11_000.0, 70_000.0, None, 50),
+        )
+        for index, column in enumerate(columns)
     ]
 
+    def products_with(reference: int) -> dict[tuple[int, str], Products]:
+        found = {}
+        for index, column in enumerate(columns):
+            for metric in METRICS:
+                mine, its = column[metric.column], columns[reference][metric.column]
+                both = sum(x * y for x, y in zip(mine, its, strict=True))
+                found[index, metric.name] = Products(100, both, sum(mine), sum(its), 100.0)
+        return found
 
-def test_document_has_the_published_keys() -> None:
-    cell: dict[str, Any] = estimates(losses=50).document(STUDY.cells[0].swept)
-    assert {"generation", "min_insync_replicas", "trials", "partition_years", "failover_ms"} < set(cell)
-    assert set(cell) - {"generation", "min_insync_replicas", "trials", "partition_years", "failover_ms"} == {
-        "loss_rate",
-        "lost_records_per_year",
-        "offline_fraction",
-        "reject_fraction",
-        "stall_fraction",
-        "unclean_recoveries_per_year",
-        "high_watermark_regressions_per_year",
-        "acks_1_loss_rate",
-    }
-    assert all(set(cell[metric.name]) == {"estimate", "ci_low", "ci_high"} for metric in METRICS)
-    assert cell["loss_rate"]["estimate"] == 0.5
-    assert cell["lost_records_per_year"]["estimate"] == 1.0
-    assert cell["offline_fraction"]["estimate"] == pytest.approx(1e-4)
+    return estimate_cells(study, cells, products_with)
 
 
 def test_the_cell_with_the_lowest_loss_rate_is_recommended() -> None:
-    result = words.recommend(NAMES, cells_of([90, 80, 70, 0]))
+    result = advice.recommend(NAMES, cells_of([90, 80, 70, 0]))
     assert (result.best, result.rivals) == (3, ())
-    assert result.headline.startswith("Run kip-966 · min ISR 2: no acknowledged record lost")
+    assert result.headline.startswith("Run kip-966 · min ISR 2: no acknowledged record lost in 100 partition-years")
+    assert "one-sided 95 %: at most 0.03 events a year" in result.headline
     assert result.sentences[1].startswith("kip-497 · min ISR 1 loses most")
 
 
-def test_among_cells_whose_intervals_overlap_the_most_available_is_recommended() -> None:
-    result = words.recommend(NAMES, cells_of([90, 10, 80, 9], refuses=[0.0, 1e-4, 0.0, 1e-3]))
+def test_among_cells_that_may_lose_least_the_most_available_is_recommended() -> None:
+    result = advice.recommend(NAMES, cells_of([90, 10, 80, 9], refuses=[0.0, 1e-4, 0.0, 1e-3]))
     assert (result.best, result.rivals) == (1, (3,))
-    assert "not distinguished from that of kip-966 · min ISR 2" in result.sentences[-1]
+    assert "kip-497 · min ISR 2, kip-966 · min ISR 2 may lose least" in result.sentences[-1]
 
 
-def test_headline_reports_that_all_intervals_overlap() -> None:
-    assert "cannot tell which setting" in words.recommend(NAMES, cells_of([10, 11, 10, 9])).headline
+def test_headline_reports_that_any_cell_may_lose_least() -> None:
+    assert "cannot tell which setting" in advice.recommend(NAMES, cells_of([10, 11, 10, 9])).headline
 
 
 def test_trade_offs_compare_each_other_cell_with_the_recommended_one() -> None:
     cells = cells_of([90, 80, 70, 10], offline=[0.0, 0.0, 0.0, 1e-3], refuses=[0.0, 1e-4, 1e-4, 1e-3])
-    rows = words.trade_offs(NAMES, cells, words.recommend(NAMES, cells))
+    rows = advice.trade_offs(NAMES, cells, advice.recommend(NAMES, cells), None)
     assert [row.name for row in rows] == [NAMES[2], NAMES[1], NAMES[0]]
-    assert rows[0].losses == "+0.6 a year (× 7)"
-    assert rows[0].offline == "−8.76 h"
+    change, limits = rows[0].losses
+    assert change == "+0.6 a year (× 7)"
+    assert re.fullmatch(r"\+0\.\d+ to \+\d\.\d+", limits)
+    assert rows[0].offline[0].startswith("−8.7")
+    assert rows[0].verdict.startswith("Loses more; ")
     assert "availability" in rows[0].verdict
+    assert rows[0].gain is not None
+
+
+def comparison(low: float, high: float | None) -> Comparison:
+    upper = 1.0 if high is None else high - 1.0
+    return Comparison(Difference(0.0, low - 1.0, upper), Ratio(1.0, low, high), 10, None)
+
+
+@pytest.mark.parametrize(
+    ("compared", "margin", "words_"),
+    [
+        (comparison(0.95, 1.05), None, "not distinguished"),
+        (comparison(0.95, 1.05), 0.1, "equivalent within 10 %"),
+        (comparison(0.85, 1.05), 0.1, "not distinguished"),
+        (comparison(0.95, 1.25), 0.2, "not distinguished"),
+        (comparison(0.95, None), 0.2, "not distinguished"),
+        (comparison(1.01, 1.05), 0.2, "Loses more"),
+        (comparison(0.5, 0.9), 0.2, "Loses less"),
+    ],
+)
+def test_equivalence_is_claimed_within_a_margin_only(compared: Comparison, margin: float | None, words_: str) -> None:
+    assert words_ in advice.loss_verdict(compared, margin)
+
+
+def test_page_shows_warnings() -> None:
+    cells = cells_of([90, 80, 70, 0])
+    cells[1] = replace(cells[1], warnings=("weights degenerate: loss_rate: one event has 40 % of the weight",))
+    page = render(StudyRecord(STUDY, [{}]), cells)
+    assert f"<strong>{NAMES[1]}</strong>: weights degenerate: loss_rate" in page
+
+
+def test_kinds_of_intervals_are_named() -> None:
+    assert words.interval(Estimate(0.3, 0.2, 0.4), words.number) == "0.2 – 0.4"
+    assert words.interval(Estimate(0.0, 0.0, 0.03, one_sided=True), words.number) == "at most 0.03, one-sided"
+    degenerate = Estimate(0.001, 0.0, 0.03, degenerate=True)
+    assert words.interval(degenerate, words.number) == "0 – 0.03, weights degenerate"
 
 
 @pytest.mark.parametrize(
@@ -120,7 +157,9 @@ def test_page_loads_nothing_and_holds_names_methods_and_parameters() -> None:
     assert page.count('role="img" aria-label="') == 2
     assert all(name in page for name in NAMES)
     assert "exact Poisson (Garwood)" in page
-    assert "Wilson" in page
+    assert "Korn-Graubard" in page
+    assert "at most 0.03, one-sided" in page
+    assert "Trial k of all settings sees the same failures" in page
     assert "exponential, mean 30d" in page
     assert "<code>unclean.recovery.strategy</code> of the cluster" in page
     ids = re.findall(r'\bid="([^"]+)"', page)
@@ -131,7 +170,7 @@ def test_page_says_what_is_assumed_and_which_parameters_all_cells_share() -> Non
     """A swept preset changes other parameters too, which are then not the same in all cells."""
     raw = {"name": "s", "trials": 1, "base": {"brokers": 3}, "sweep": {"preset": ["none", "weekly-crash"]}}
     study = study_from(raw, "s.yaml")
-    page = render(StudyRecord(study, [{"isray": "0.1.0"}]), cells_of([1, 0]))
+    page = render(StudyRecord(study, [{"isray": "0.1.0"}]), cells_of([1, 0], study))
     assert "<li>There are no correlated failures.</li>" in page
     assert "preset weekly-crash: The failure model begins with the preset weekly-crash." in page
     shared = {name for name, _, _ in words.parameter_rows([cell.parameters for cell in study.cells])}

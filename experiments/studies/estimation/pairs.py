@@ -1,0 +1,134 @@
+"""Differences and ratios between two cells whose trials are pairs: trial k of both saw the same failures.
+
+What the failures add to both cells cancels in the difference. With the residuals e = x - r w of the two cells over
+their common trials (`moments.py`),
+
+    Cov(r_a, r_b) = n / (n - 1) sum(e_a e_b) / (W_a W_b),    rho = Cov / sqrt(Var(r_a) Var(r_b)).
+
+The limits of the difference r_b - r_a recover the variances from the limits l, u of each cell (Zou and Donner,
+Statistics in Medicine 27, 2008; with correlation: Zou, Psychological Methods 12, 2007):
+
+    low  = r_b - r_a - sqrt((r_b - l_b)^2 + (u_a - r_a)^2 - 2 rho (r_b - l_b)(u_a - r_a))
+    high = r_b - r_a + sqrt((u_b - r_b)^2 + (r_a - l_a)^2 - 2 rho (u_b - r_b)(r_a - l_a)).
+
+For many events this is the paired t interval, for few it has the skewness of the exact limits of each cell, and where
+no pair differs it is not of length 0. The limits of the ratio are those of the difference of the logarithms, but not
+closer to 1 than those of the difference allow, 1 / (1 - low / r_b) and 1 + high / r_a: where few pairs differ, the
+logarithms are too narrow. Cells that are not paired have rho = 0.
+
+The gain of pairing is (Var(r_a) + Var(r_b)) / Var(r_b - r_a): by so much the number of trials would have to grow for
+independent cells to give an interval of the same length.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from experiments.studies.estimation.moments import Sums
+
+Limits = tuple[float, float]
+Bounded = tuple[float, float, float]
+"""A number and its limits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Products:
+    """Sums over the common trials of two cells, this one and a reference: `pairs` is their number; of the products of
+    this cell's value or exposure (first) with the reference's value or exposure (second)."""
+
+    pairs: int
+    value_value: float
+    value_exposure: float
+    exposure_value: float
+    exposure_exposure: float
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A difference with its 95 % interval."""
+
+    estimate: float
+    ci_low: float
+    ci_high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """A ratio with its 95 % interval; None where it has no value or no upper limit, as the reference may be 0."""
+
+    estimate: float | None
+    ci_low: float
+    ci_high: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One metric of a cell against a reference cell. `pairs`: the number of pairs of trials, 0 for independent cells.
+    `pairing_gain`: by what factor pairing saved trials; None without pairs or variance."""
+
+    difference: Difference
+    ratio: Ratio
+    pairs: int
+    pairing_gain: float | None
+
+
+def compare(
+    mine: Sums, reference: Sums, my_limits: Limits, its_limits: Limits, products: Products | None
+) -> Comparison:
+    """This cell against the reference; the limits are those of each cell at the confidence of the comparison."""
+    covariance = 0.0 if products is None else _covariance(mine, reference, products)
+    mine_variance, its_variance = _variance(mine), _variance(reference)
+    scale = math.sqrt(mine_variance * its_variance)
+    rho = max(-1.0, min(1.0, covariance / scale)) if scale > 0.0 else 0.0
+    left = mine_variance + its_variance - 2.0 * rho * scale
+    gain = (mine_variance + its_variance) / left if products is not None and left > 1e-9 * scale > 0.0 else None
+    return Comparison(
+        Difference(*_difference((mine.ratio, *my_limits), (reference.ratio, *its_limits), rho)),
+        _ratio((mine.ratio, *my_limits), (reference.ratio, *its_limits), rho),
+        0 if products is None else products.pairs,
+        gain,
+    )
+
+
+def _variance(sums: Sums) -> float:
+    return sums.variance / sums.exposure**2 if sums.exposure > 0.0 else 0.0
+
+
+def _covariance(mine: Sums, reference: Sums, products: Products) -> float:
+    if products.pairs < 2:
+        return 0.0
+    residuals = (
+        products.value_value
+        - reference.ratio * products.value_exposure
+        - mine.ratio * products.exposure_value
+        + mine.ratio * reference.ratio * products.exposure_exposure
+    )
+    return residuals * products.pairs / (products.pairs - 1) / (mine.exposure * reference.exposure)
+
+
+def _difference(mine: Bounded, other: Bounded, rho: float) -> Bounded:
+    """The difference of two numbers, with its limits."""
+    (b, low_b, high_b), (a, low_a, high_a) = mine, other
+    down, up = _reach(b - low_b, high_a - a, rho), _reach(high_b - b, a - low_a, rho)
+    return b - a, b - a - down, b - a + up
+
+
+def _reach(mine: float, other: float, rho: float) -> float:
+    return math.sqrt(max(0.0, mine * mine + other * other - 2.0 * rho * mine * other))
+
+
+def _ratio(mine: Bounded, other: Bounded, rho: float) -> Ratio:
+    (b, low_b, high_b), (a, low_a, high_a) = mine, other
+    if a <= 0.0:
+        return Ratio(None, low_b / high_a if high_a > 0.0 else 0.0, None)
+    if b <= 0.0 or low_b <= 0.0 or low_a <= 0.0:
+        return Ratio(b / a, low_b / high_a, high_b / low_a if low_a > 0.0 else None)
+    _, low, high = _difference(mine, other, rho)
+    logs = _difference(_logarithms(mine), _logarithms(other), rho)
+    return Ratio(b / a, min(math.exp(logs[1]), b / (b - low)), max(math.exp(logs[2]), 1.0 + high / a))
+
+
+def _logarithms(number: Bounded) -> Bounded:
+    estimate, low, high = number
+    return math.log(estimate), math.log(low), math.log(high)

@@ -1,0 +1,74 @@
+"""Comparisons of paired cells, and the selection of the best one."""
+
+from __future__ import annotations
+
+import pytest
+
+from experiments.studies.estimation.moments import Sums
+from experiments.studies.estimation.pairs import Comparison, Products, compare
+from experiments.studies.estimation.rates import rate_limits
+from experiments.studies.estimation.selection import least_losing, most_available, screening_alpha, simultaneous_alpha
+
+ONES = [1.0] * 40
+
+
+def compared(mine: list[float], reference: list[float], paired: bool = True) -> Comparison:
+    a, b = Sums.of(mine, ONES), Sums.of(reference, ONES)
+    products = Products(40, sum(x * y for x, y in zip(mine, reference, strict=True)), sum(mine), sum(reference), 40.0)
+    return compare(a, b, rate_limits(a), rate_limits(b), products if paired else None)
+
+
+BUSY = [float(1 + 4 * (index % 3)) for index in range(40)]
+ONE_MORE = [value + (index % 4 == 0) for index, value in enumerate(BUSY)]
+
+
+def test_pairs_find_a_difference_that_independent_trials_do_not() -> None:
+    paired, independent = compared(ONE_MORE, BUSY), compared(ONE_MORE, BUSY, paired=False)
+    assert paired.difference.estimate == independent.difference.estimate == pytest.approx(0.25)
+    assert paired.difference.ci_low > 0.0 > independent.difference.ci_low
+    assert paired.ratio.ci_low > 1.0
+    assert paired.pairs == 40
+    assert paired.pairing_gain is not None
+    assert paired.pairing_gain > 50
+    assert (independent.pairs, independent.pairing_gain) == (0, None)
+
+
+def test_cells_that_never_differ_have_an_interval_as_wide_as_a_few_events() -> None:
+    same = compared(BUSY, BUSY)
+    assert same.difference.estimate == 0.0
+    assert same.difference.ci_low * 40 < -2.5
+    assert same.difference.ci_high * 40 > 2.5
+    assert (same.ratio.estimate, same.pairing_gain) == (1.0, None)
+
+
+def test_few_differing_pairs_are_no_difference() -> None:
+    """The exact sign test needs six pairs that all differ in one direction: 2 x 0.5^6 = 0.031."""
+
+    def low(more: int) -> float:
+        return compared([value + (index < more) for index, value in enumerate(BUSY)], BUSY).difference.ci_low
+
+    assert low(5) <= 0.0 < low(12)
+
+
+def test_ratio_without_an_upper_limit_says_so() -> None:
+    none = [0.0] * 40
+    some = compared(BUSY, none)
+    assert (some.ratio.estimate, some.ratio.ci_high) == (None, None)
+    assert some.ratio.ci_low > 1.0
+    assert compared(none, BUSY).ratio.ci_low == 0.0
+    assert compared(none, none).difference.ci_low < 0.0 < compared(none, none).difference.ci_high
+
+
+def test_selection_prefers_few_losses_then_availability() -> None:
+    def cell(loss: float, offline: float, reject: float) -> dict[str, float]:
+        return {"loss_rate": loss, "offline_fraction": offline, "stall_fraction": 0.0, "reject_fraction": reject}
+
+    cells = [cell(0.2, 0.0, 0.0), cell(0.1, 0.2, 0.0), cell(0.1, 0.0, 0.1)]
+    assert least_losing(cells) == 2
+    assert most_available(cells, [1, 2]) == 2
+    assert most_available(cells, [0, 1, 2]) == 0
+
+
+def test_confidence_of_selection_is_shared_by_the_cells() -> None:
+    assert [screening_alpha(cells) for cells in (2, 3, 11)] == pytest.approx([0.1, 0.05, 0.01])
+    assert [simultaneous_alpha(cells) for cells in (2, 3, 5)] == pytest.approx([0.05, 0.05 / 3, 0.005])
