@@ -68,14 +68,14 @@ class SnapshotGenerator:
     def take_if_due(self, now_ms: TimeMs, image: MetadataImage) -> bool:
         """Takes a snapshot if `image` is exactly the committed records and one is due; returns whether it has."""
         replica, end_offset = self._replica, image.next_offset
-        if end_offset != replica.high_watermark:
+        is_large = replica.log.bytes_since_snapshot >= self._every_bytes
+        if (end_offset == self._published and not is_large) or end_offset != replica.high_watermark:
             return False
         if replica.snapshot is not self._last:
             self.start(now_ms)
         is_new, self._published = end_offset > self._published, end_offset
-        is_due = replica.log.bytes_since_snapshot >= self._every_bytes
-        if is_new and self._every_ms:
-            is_due = is_due or now_ms - self._since_ms >= self._every_ms
+        is_late = is_new and 0 < self._every_ms <= now_ms - self._since_ms
+        is_due = is_large or is_late
         if is_due:
             records = pack_records(image.to_records(), record_version(image.feature_levels))
             replica.take_snapshot(end_offset, records)
