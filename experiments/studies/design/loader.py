@@ -42,7 +42,9 @@ class StudyFile(StudyHeader):
     model_config = ConfigDict(strict=True)
 
     duration: object = Field(PARAMETERS["duration"].default, description=PARAMETERS["duration"].description)
-    base: dict[str, object] = Field({}, description="Parameters that all cells share; see below.")
+    base: dict[str, object] = Field(
+        {}, description="Parameters that all cells share; see below. They may also stand beside `base`."
+    )
     sweep: dict[str, object] | None = Field(
         None,
         description="Parameter: list of values, or a range. The cells are all combinations, the last axis fastest.",
@@ -120,7 +122,7 @@ def study_from(raw: dict[str, object], source: str, text: str | None = None, fol
     Raises InputError.
     """
     try:
-        file = StudyFile.model_validate(raw)
+        file = StudyFile.model_validate(_gathered(raw, source))
     except ValidationError as error:
         raise field_error(source, error) from error
     if (file.trials is None) == (file.precision is None):
@@ -143,6 +145,17 @@ def study_from(raw: dict[str, object], source: str, text: str | None = None, fol
     return StudyPlan.model_validate(
         header | {"cells": cells, "source": raw, "text": text_of(raw) if text is None else text}
     )
+
+
+def _gathered(raw: dict[str, object], source: str) -> dict[str, object]:
+    """The fields of a study file, of which the parameters that stand beside `base` are in it."""
+    beside, base = {name: value for name, value in raw.items() if name in BASE}, raw.get("base", {})
+    if not beside or not isinstance(base, dict):
+        return raw
+    twice = next((name for name in beside if name in base), None)
+    if twice is not None:
+        raise InputError(source, twice, "twice, in base and beside it", "one value")
+    return {name: value for name, value in raw.items() if name not in beside} | {"base": base | beside}
 
 
 def _check_functions(file: StudyFile, source: str) -> None:

@@ -45,6 +45,7 @@ def study_with(**changes: object) -> dict[str, object]:
     [
         ({"nme": 1}, "nme", "name, question, engine"),
         ({"name": None}, "name", "required"),
+        ({"broker_mttf": "20d"}, "broker_mttf", "one value"),
         ({"trials": None}, "trials", "either trials or precision"),
         ({"trials": 0}, "trials", "1"),
         ({"trials": "200"}, "trials", "whole number"),
@@ -119,6 +120,13 @@ def test_sweep_is_the_product_in_the_order_of_the_file_with_values_as_written() 
     assert first.broker_mttf == Distribution(mean_ms=30 * DAY_MS)
     assert (first.detection_ms, first.flush_interval_ms, first.duration_ms) == (None, None, YEAR_MS)
     assert first.broker_mttr == CellParameters().broker_mttr
+
+
+def test_parameters_may_stand_beside_base() -> None:
+    beside = study_from(study_with(estimator="plain", preset="weekly-crash"), "s.yaml")
+    within = study_from(study_with(base__estimator="plain", base__preset="weekly-crash"), "s.yaml")
+    assert beside.cells == within.cells
+    assert beside.cells[0].parameters.estimator == "plain"
 
 
 def test_zip_pairs_its_lists_and_cells_are_taken_one_by_one() -> None:
