@@ -157,17 +157,19 @@ def _documents(out: Path) -> object:
 
 
 def _print_table(study: StudyPlan, cells: Sequence[CellEstimates]) -> None:
+    from experiments.studies.design.functions import metrics_of
     from experiments.studies.report.words import cell_name, interval, minutes, number
-    from experiments.studies.trace.metrics import FRACTIONS, METRICS
+    from experiments.studies.trace.metrics import FRACTION
 
     table = Table(title=study.name, caption="per partition-year, with 95 % intervals", show_lines=True)
     table.add_column("setting", no_wrap=True)
-    for metric in METRICS:
+    metrics = metrics_of(study.functions)
+    for metric in metrics:
         table.add_column(metric.title, justify="right")
     for cell, values in zip(study.cells, cells, strict=True):
         texts = []
-        for metric in METRICS:
-            value, text = values.estimates[metric.name], minutes if metric.name in FRACTIONS else number
+        for metric in metrics:
+            value, text = values.estimates[metric.name], minutes if metric.estimator is FRACTION else number
             texts.append(f"{text(value.estimate)}\n{interval(value, text)}")
         table.add_row(cell_name(cell.swept), *texts)
     console = wide_console()

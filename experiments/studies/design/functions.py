@@ -7,6 +7,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from experiments.studies.trace.metrics import FRACTION, METRICS, RATE, Metric
+
 METRIC_NAME = "[a-z][a-z0-9_]*"
 
 
@@ -27,3 +29,21 @@ class CustomFunctions(BaseModel):
 
     metrics: tuple[MetricDeclaration, ...] = Field((), description="Custom metrics.")
     failure_model: str | None = Field(None, description="The function that replaces the failures of the parameters.")
+
+
+def metrics_of(functions: CustomFunctions | None) -> tuple[Metric, ...]:
+    """Every metric of a study: the built-in ones, then the custom ones."""
+    custom = () if functions is None else functions.metrics
+    return (
+        *METRICS,
+        *(
+            Metric(
+                item.name,
+                item.name,
+                FRACTION if item.unit == "fraction" else RATE,
+                item.name.replace("_", " "),
+                item.meaning,
+            )
+            for item in custom
+        ),
+    )

@@ -15,6 +15,7 @@ from typing import Annotated
 
 from pydantic import Field, JsonValue, TypeAdapter
 
+from experiments.studies.design.functions import metrics_of
 from experiments.studies.design.model import Cell, StudyPlan
 from experiments.studies.estimation import selection
 from experiments.studies.estimation.intervals import interval, limits
@@ -23,7 +24,7 @@ from experiments.studies.estimation.pairs import Comparison, Products, compare
 from experiments.studies.estimation.sizes import assumed_sizes
 from experiments.studies.estimation.stopping import shortfall
 from experiments.studies.estimation.weights import degeneracy, is_weighted
-from experiments.studies.trace.metrics import METRICS
+from experiments.studies.trace.metrics import METRICS, Metric
 from experiments.support.errors import InputError
 
 ProductsWith = Callable[[int], Mapping[tuple[int, str], Products]]
@@ -92,6 +93,7 @@ class CellEstimates:
 def estimate_cells(plan: StudyPlan, cells: Sequence[CellSums], products_with: ProductsWith) -> list[CellEstimates]:
     """Every number of every cell. `cells`: the sums of the plan's cells in their order. `products_with`: asked for the
     first cell, for the one with the lowest loss rate and for the recommended one, if there are two cells or more."""
+    metrics = metrics_of(plan.functions)
     sizes = [assumed_sizes(cell.parameters, sums.changes) for cell, sums in zip(plan.cells, cells, strict=True)]
 
     def compared(reference: int, alpha: float) -> list[dict[str, Comparison]]:
@@ -105,7 +107,7 @@ def estimate_cells(plan: StudyPlan, cells: Sequence[CellSums], products_with: Pr
                     limits(metric, cells[reference].sums[metric.name], sizes[reference], alpha),
                     products.get((index, metric.name)),
                 )
-                for metric in METRICS
+                for metric in metrics
                 if index != reference
             }
             for index, mine in enumerate(cells)
@@ -138,8 +140,9 @@ def estimate_cells(plan: StudyPlan, cells: Sequence[CellSums], products_with: Pr
 
 def _single(plan: StudyPlan, cell: CellSums, sizes: Mapping[str, float]) -> CellEstimates:
     """The numbers of a cell that need no other cell."""
-    estimates = {metric.name: interval(metric, cell.sums[metric.name], sizes) for metric in METRICS}
-    reasons = {metric.name: degeneracy(cell.sums[metric.name]) for metric in METRICS}
+    metrics = metrics_of(plan.functions)
+    estimates = {metric.name: interval(metric, cell.sums[metric.name], sizes) for metric in metrics}
+    reasons = {metric.name: degeneracy(cell.sums[metric.name]) for metric in metrics}
     warnings = [f"weights degenerate: {name}: {reason}" for name, reason in reasons.items() if reason is not None]
     if plan.precision is not None:
         line = shortfall(plan.precision, estimates[plan.precision.metric], cell.trials)
@@ -162,8 +165,8 @@ _DOCUMENTS = TypeAdapter(list[dict[str, JsonValue]])
 _ESTIMATES = TypeAdapter(CellEstimates)
 
 
-def read_cells(out: Path, cells: Sequence[Cell]) -> list[CellEstimates]:
-    """The numbers in `gold/cells.json` of the study in `out`, which has `cells`.
+def read_cells(out: Path, cells: Sequence[Cell], metrics: Sequence[Metric] = METRICS) -> list[CellEstimates]:
+    """The numbers in `gold/cells.json` of the study in `out`, which has `cells` and `metrics`.
 
     Raises InputError if the file is missing, is damaged or holds the cells of another study.
     """
@@ -178,7 +181,7 @@ def read_cells(out: Path, cells: Sequence[Cell]) -> list[CellEstimates]:
     swept = [dict(cell.swept) for cell in cells]
     try:
         found = [{name: document[name] for name in names} for document, names in zip(documents, swept, strict=True)]
-        estimates = [_read_document(document) for document in documents]
+        estimates = [_read_document(document, metrics) for document in documents]
     except (KeyError, ValueError) as error:
         raise InputError(str(path), "", "cells of another study or version", allowed) from error
     if found != swept:
@@ -186,8 +189,8 @@ def read_cells(out: Path, cells: Sequence[Cell]) -> list[CellEstimates]:
     return estimates
 
 
-def _read_document(document: Mapping[str, JsonValue]) -> CellEstimates:
-    estimates = {metric.name: document[metric.name] for metric in METRICS}
+def _read_document(document: Mapping[str, JsonValue], metrics: Sequence[Metric]) -> CellEstimates:
+    estimates = {metric.name: document[metric.name] for metric in metrics}
     fields = {
         field.name: document[field.name] for field in dataclass_fields(CellEstimates) if field.name != "estimates"
     }

@@ -20,7 +20,7 @@ from experiments.studies.estimation.estimates import CellSums, FailoverTimes, es
 from experiments.studies.estimation.measured import Quantiles, measured_document
 from experiments.studies.estimation.moments import Sums
 from experiments.studies.estimation.pairs import Products
-from experiments.studies.pipeline import gold, measured, silver
+from experiments.studies.pipeline import custom, gold, measured, silver
 from experiments.studies.pipeline.bronze import read_batches
 from experiments.studies.pipeline.failover import NONE, failover_times
 from experiments.studies.pipeline.session import spark_session
@@ -41,7 +41,11 @@ def pipeline(spark: SparkSession, out: Path, record: StudyRecord) -> None:
     stored = {name: spark.read.parquet(str(out / "silver" / name)) for name in ("intervals", "outages")}
     report_stage(GOLD)
     with replaced_folder(out / "gold") as folder:
-        per_trial = _stored(gold.per_trial(trace, trials, stored["intervals"]), folder / "trials")
+        measured_trials = gold.per_trial(trace, trials, stored["intervals"])
+        if record.study.functions is not None:
+            own = custom.per_trial(measured_trials, trace, trials, record.study.functions.metrics)
+            measured_trials = measured_trials.unionByName(own)
+        per_trial = _stored(measured_trials, folder / "trials")
         per_cell = _stored(gold.per_cell(per_trial), folder / "cells")
         changes = {row["cell"]: row["changes"] for row in gold.changes(trace, trials).collect()}
         cells = _cell_sums(per_cell, failover_times(stored["outages"]), changes)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TextIO
 
 from experiments.engines.ray.session import orderly_signals
+from experiments.studies.design.functions import metrics_of
 from experiments.studies.estimation.estimates import CellEstimates, read_cells
 from experiments.studies.pipeline.java import java_home
 from experiments.studies.pipeline.stages import stage_of
@@ -45,7 +46,7 @@ def analyze(out: Path, progress: Progress = SILENT) -> list[CellEstimates]:
         check_complete(record, out)
         progress.show("starting Spark")
         _run_pipeline(out.resolve(), java_home(), progress)
-    return read_cells(out, record.study.cells)
+    return read_cells(out, record.study.cells, metrics_of(record.study.functions))
 
 
 def _run_pipeline(out: Path, java: Path, progress: Progress) -> None:

@@ -9,16 +9,16 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from experiments.studies.design.functions import metrics_of
 from experiments.studies.estimation.estimates import CellEstimates, read_cells
 from experiments.studies.failures.words import shared_assumptions
 from experiments.studies.report import advice, plots, words
 from experiments.studies.sweeps.atomic import write_text
 from experiments.studies.sweeps.output import StudyRecord, read_record
-from experiments.studies.trace.metrics import FRACTIONS, METRICS
+from experiments.studies.trace.metrics import FRACTION
 
 FOLDER = Path(__file__).resolve().parent
 
@@ -27,13 +27,14 @@ def write_report(out: Path) -> Path:
     """Writes `out/report.html` and returns its path. Raises InputError if `out` holds no analysed study."""
     record = read_record(out)
     path = out / "report.html"
-    write_text(path, render(record, read_cells(out, record.study.cells)))
+    write_text(path, render(record, read_cells(out, record.study.cells, metrics_of(record.study.functions))))
     return path
 
 
 def render(record: StudyRecord, cells: Sequence[CellEstimates]) -> str:
     """The page as text; `cells` are the numbers of the study's cells, in their order."""
     study = record.study
+    metrics = metrics_of(study.functions)
     names = [words.cell_name(cell.swept) for cell in study.cells]
     recommendation = advice.recommend(names, cells)
     trade_offs = advice.trade_offs(names, cells, recommendation, study.equivalence_margin)
@@ -62,8 +63,8 @@ def render(record: StudyRecord, cells: Sequence[CellEstimates]) -> str:
         recommendation=recommendation,
         names=names,
         cells=cells,
-        metrics=METRICS,
-        fractions=FRACTIONS,
+        metrics=metrics,
+        fractions={metric.name for metric in metrics if metric.estimator is FRACTION},
         trade_offs=trade_offs,
         warnings=[(name, "; ".join(cell.warnings)) for name, cell in zip(names, cells, strict=True) if cell.warnings],
         gains=sorted(row.gain for row in trade_offs if row.gain is not None),
@@ -73,7 +74,7 @@ def render(record: StudyRecord, cells: Sequence[CellEstimates]) -> str:
         assumed=assumed,
         assumed_of_some=assumed_of_some,
         versions=record.versions,
-        source=yaml.safe_dump(study.source, sort_keys=False, allow_unicode=True),
+        source=study.text,
         style=Markup((FOLDER / "report.css").read_text(encoding="utf-8")),
     )
 

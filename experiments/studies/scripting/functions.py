@@ -10,6 +10,8 @@ A *failure model* is a function of the cell's parameters and a random source, wh
 failures. It must draw from that random source only: the source depends on the seed of the trial, which two cells of a
 study have in common, so that they see the same failures if the model depends on the same parameters.
 
+A trial with functions is run in plain sampling: the functions see a whole trial of the original distribution.
+
 Functions travel to Ray's workers by cloudpickle, those of the script itself (`__main__`) by value. They are part of
 what a trial is: when the content of a function changes (`content.py`), its trials are run again.
 """
