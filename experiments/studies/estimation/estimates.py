@@ -15,6 +15,7 @@ from typing import Annotated
 
 from pydantic import Field, JsonValue, TypeAdapter
 
+from experiments.studies.design.estimator import choose, sentence
 from experiments.studies.design.functions import metrics_of
 from experiments.studies.design.model import Cell, StudyPlan
 from experiments.studies.estimation import selection
@@ -23,7 +24,7 @@ from experiments.studies.estimation.moments import ALPHA, Estimate, Sums
 from experiments.studies.estimation.pairs import Comparison, Products, compare
 from experiments.studies.estimation.sizes import assumed_sizes
 from experiments.studies.estimation.stopping import shortfall
-from experiments.studies.estimation.weights import degeneracy, is_weighted
+from experiments.studies.estimation.weights import degeneracy
 from experiments.studies.trace.metrics import METRICS, Metric
 from experiments.support.errors import InputError
 
@@ -62,7 +63,7 @@ class CellSums:
 class CellEstimates:
     """The numbers of one cell: `estimates` by the names of the metrics, and comparisons by them too.
 
-    `estimator`: `plain`, or `importance` if trials have weights. `compared_with_first`: each at 95 %.
+    `estimator`: that of the trials (`plain`, `importance`, `splitting`). `compared_with_first`: each at 95 %.
     `compared_with_recommended`: they hold together, for all cells, at 95 %. `may_lose_least`: the study does not tell
     the loss rate of this cell from the lowest one.
     """
@@ -113,7 +114,7 @@ def estimate_cells(plan: StudyPlan, cells: Sequence[CellSums], products_with: Pr
             for index, mine in enumerate(cells)
         ]
 
-    single = [_single(plan, *cell_and_sizes) for cell_and_sizes in zip(cells, sizes, strict=True)]
+    single = [_single(plan, *parts) for parts in zip(plan.cells, cells, sizes, strict=True)]
     if len(cells) == 1:
         return [replace(single[0], may_lose_least=True, recommended=True)]
     ratios = [{name: found.estimate for name, found in cell.estimates.items()} for cell in single]
@@ -138,19 +139,22 @@ def estimate_cells(plan: StudyPlan, cells: Sequence[CellSums], products_with: Pr
     ]
 
 
-def _single(plan: StudyPlan, cell: CellSums, sizes: Mapping[str, float]) -> CellEstimates:
-    """The numbers of a cell that need no other cell."""
+def _single(plan: StudyPlan, asked: Cell, cell: CellSums, sizes: Mapping[str, float]) -> CellEstimates:
+    """The numbers of a cell that need no other cell; `asked` is the cell in the plan."""
+    scripted = plan.functions is not None
+    choice = choose(asked.parameters, scripted)
     metrics = metrics_of(plan.functions)
     estimates = {metric.name: interval(metric, cell.sums[metric.name], sizes) for metric in metrics}
     reasons = {metric.name: degeneracy(cell.sums[metric.name]) for metric in metrics}
     warnings = [f"weights degenerate: {name}: {reason}" for name, reason in reasons.items() if reason is not None]
+    warnings += [sentence(asked.parameters, scripted)] if choice.falls_back else []
     if plan.precision is not None:
         line = shortfall(plan.precision, estimates[plan.precision.metric], cell.trials)
         warnings += [line] if line is not None else []
     return CellEstimates(
         trials=cell.trials,
         partition_years=cell.partition_years,
-        estimator="importance" if any(is_weighted(sums) for sums in cell.sums.values()) else "plain",
+        estimator=choice.estimator,
         estimates=estimates,
         failover_ms=cell.failover_ms,
         compared_with_first={},
@@ -178,7 +182,7 @@ def read_cells(out: Path, cells: Sequence[Cell], metrics: Sequence[Metric] = MET
         raise InputError(str(path), "", error.strerror, "a study that was analysed (`isray study analyze`)") from error
     except ValueError as error:
         raise InputError(str(path), "", "a damaged file", allowed) from error
-    swept = [dict(cell.swept) for cell in cells]
+    swept = [{name: value for name, value in cell.swept.items() if name != "estimator"} for cell in cells]
     try:
         found = [{name: document[name] for name in names} for document, names in zip(documents, swept, strict=True)]
         estimates = [_read_document(document, metrics) for document in documents]
