@@ -72,7 +72,7 @@ def _columns(names: list[str]) -> str:
 def _keys() -> Iterator[tuple[str, str, str, str]]:
     yield code("trials"), "trials", "trials of the cell", ""
     yield code("partition_years"), "years", "observed time: trials x partitions x duration", ""
-    yield code("estimator"), "", "`plain`, or `importance` where trials have weights", ""
+    yield code("estimator"), "", "what the trials of the cell used: `plain`, `importance` or `splitting`", ""
     for metric in METRICS:
         yield code(metric.name), metric.estimator.unit, metric.meaning, metric.estimator.interval
     meaning = (

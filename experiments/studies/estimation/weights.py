@@ -6,6 +6,8 @@ in the weights (Owen, Monte Carlo theory, methods and examples, 2013, 9.3):
 
 - Kish's effective sample size (sum w)^2 / sum w^2 of the events is below :data:`LEAST_EFFECTIVE_SAMPLE_SIZE`;
 - one event has more than :data:`LARGEST_SHARE` of the weight;
+- trials differ so much that their total is worth fewer independent events than that, (sum x)^2 / Var(sum x): events of
+  one trial may be copies of each other, as the paths of splitting are;
 - the mean weight of the exposure, which is 1 in expectation, is not within a factor :data:`MEAN_WEIGHT` of it.
 
 An estimate with any of them is degenerate. Its interval is from 0 to an upper bound that does not rest on the weights
@@ -38,6 +40,8 @@ def degeneracy(sums: Sums) -> str | None:
         return f"{sums.events} events are worth {sums.effective_sample_size:.1f} of equal weight"
     if sums.events and sums.largest_weight > LARGEST_SHARE * sums.weight:
         return f"one event has {100.0 * sums.largest_weight / sums.weight:.0f} % of the weight"
+    if sums.value**2 < LEAST_EFFECTIVE_SAMPLE_SIZE * sums.variance:
+        return f"{sums.trials} trials are worth {sums.value**2 / sums.variance:.1f} independent events"
     mean = sums.exposure / sums.years
     if not 1.0 / MEAN_WEIGHT <= mean <= MEAN_WEIGHT:
         return f"the mean weight of the exposure is {mean:.2g}, not 1"

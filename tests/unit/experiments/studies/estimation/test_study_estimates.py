@@ -121,7 +121,6 @@ def test_warnings_name_weights_and_precision() -> None:
         Sums.of([0.001] * 8, [1.0] * 8, events=8), weight=0.008, weight_squares=8e-6, largest_weight=0.001
     )
     (estimates,) = estimates_of(replace(cell, sums=sums), study=study)
-    assert estimates.estimator == "importance"
     weights, reached = estimates.warnings
     assert weights == "weights degenerate: loss_rate: 8 events are worth 8.0 of equal weight"
     assert "precision out of reach" in reached

@@ -137,6 +137,7 @@ def test_equal_weights_scale_the_limits_of_counts() -> None:
         (weighted([1e-6] * 30 + [1e-3]), "worth 1.1"),
         (weighted([1e-6] * 100 + [2.6e-5], 200), "one event has 21 %"),
         (replace(weighted([1e-6] * 40), exposure=30.0), "mean weight of the exposure is 0.3"),
+        (replace(weighted([1e-6] * 40), value_squares=4e-10), "100 trials are worth 4.1 independent events"),
     ],
 )
 def test_degenerate_weights_are_found(sums: Sums, reason: str | None) -> None:
