@@ -7,7 +7,8 @@
 
 `auto` takes plain sampling where `ENOUGH_TRIALS` trials are expected to see `ENOUGH_LOSSES` loss events or more, or
 where none can occur; otherwise importance sampling if it can be used, otherwise splitting. The expectation is rough: it
-counts the ways in which all replicas of a partition are down at once, with as many lost tails as a loss takes.
+counts the ways in which all replicas of a partition are down at once, with as many lost tails as a loss takes. Where
+splitting would gain little (`LEAST_STEP`), or failures are recorded, trials stay plain.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ Estimator = Literal["plain", "importance", "splitting"]
 NAMES = {"plain": "plain sampling", "importance": "importance sampling", "splitting": "splitting"}
 ENOUGH_TRIALS = 1_000
 ENOUGH_LOSSES = 10
+LEAST_STEP = 0.003
+"""The least probability of a failure during a repair for splitting: some of its 40 paths have to see one."""
 MOST_DOWN = 0.5
 """The largest mean number of brokers that are down for importance sampling: above it the cluster is rarely whole."""
 
@@ -40,6 +43,9 @@ def choose(params: CellParameters, scripted: bool = False) -> Choice:
     if scripted:
         reason = "functions of a script need plain trials"
         return Choice("plain", reason, falls_back=params.estimator in ("importance", "splitting"))
+    if params.failures is not None:
+        reason = "recorded failures cannot be drawn anew"
+        return Choice("plain", reason, falls_back=params.estimator in ("importance", "splitting"))
     if params.engine != "sim" or params.time_compression != 1.0:
         reason = "other estimators need the simulator, in uncompressed time"
         return Choice("plain", reason, falls_back=params.estimator in ("importance", "splitting"))
@@ -55,14 +61,21 @@ def choose(params: CellParameters, scripted: bool = False) -> Choice:
     if expected >= ENOUGH_LOSSES:
         return Choice("plain", f"about {expected:.1g} loss events are expected in {ENOUGH_TRIALS} trials")
     rare = f"only about {expected:.1g} loss events are expected in {ENOUGH_TRIALS} trials"
-    if obstacle:
-        return Choice("splitting", f"{rare}, and importance sampling is impossible, as {obstacle}")
-    return Choice("importance", rare)
+    if not obstacle:
+        return Choice("importance", rare)
+    rare += f", and importance sampling is impossible, as {obstacle}"
+    step = params.replication_factor * _share_down(params)
+    if step < LEAST_STEP:
+        little = f"splitting gains little where a failure during a repair has a probability of {step:.1g}"
+        return Choice("plain", f"{rare}; {little}", falls_back=True)
+    return Choice("splitting", rare)
 
 
 def sentence(params: CellParameters, scripted: bool = False) -> str:
     """What to say about the estimator of a cell; empty for plain sampling unless the study asks for another."""
     choice = choose(params, scripted)
+    if choice.falls_back and params.estimator == "auto":
+        return f"Losses are too rare for plain trials, which are used nevertheless: {choice.reason}."
     if choice.falls_back:
         return f"The study asks for {NAMES[params.estimator]}; {NAMES[choice.estimator]} is used: {choice.reason}."
     if choice.estimator == "plain":
@@ -84,12 +97,12 @@ def obstacle_to_importance(params: CellParameters) -> str:
     """Why importance sampling cannot be used for the cell; empty if it can."""
     if params.broker_mttf is not None and params.broker_mttf.dist != "exponential":
         return f"times to failure are {params.broker_mttf.dist}, not exponential"
-    for name in ("rolling_restart", "failures", "slow"):
+    for name in ("rolling_restart", "slow"):
         if getattr(params, name) is not None:
             return f"{name} is no process without memory"
     if params.generation == "kip-966" and params.unclean_recovery_strategy == "manual":
         return "with manual recovery a partition may stay without a leader for ever"
-    down = params.brokers * _failures_per_year(params) * params.longest_repair_ms / YEAR_MS
+    down = params.brokers * _share_down(params)
     if down > MOST_DOWN:
         return f"{down:.2g} brokers are down in the mean (allowed: {MOST_DOWN}), so the cluster is rarely whole"
     return ""
@@ -109,6 +122,11 @@ def _failures_per_year(params: CellParameters) -> float:
     return own + shared
 
 
+def _share_down(params: CellParameters) -> float:
+    """Failures of a broker during a repair, about the share of time that it is down if that is small."""
+    return _failures_per_year(params) * params.longest_repair_ms / YEAR_MS
+
+
 def lost_tails(params: CellParameters) -> int:
     """How many replicas that were in sync have to lose their tails for a loss."""
     return 1 if params.generation == "kip-497" else min(params.min_insync_replicas, params.replication_factor)
@@ -126,7 +144,7 @@ def rough_loss_rate(params: CellParameters) -> float:
     power_lost = lost if params.power_loss_probability is None else params.power_loss_probability
     needed = lost_tails(params)
     own = 0.0 if params.broker_mttf is None else YEAR_MS / params.broker_mttf.mean_ms
-    ratio = min(1.0, _failures_per_year(params) * params.longest_repair_ms / YEAR_MS)
+    ratio = min(1.0, _share_down(params))
 
     def further(down: int) -> float:
         """That the replicas that are up fail as well, once `down` of them are down."""

@@ -9,10 +9,12 @@ from experiments.studies.design.estimator import choose, fallbacks, rough_loss_r
 from experiments.studies.design.loader import study_from
 from experiments.studies.design.mappings import Burst, RollingRestart
 from experiments.studies.design.model import DAY_MS, CellParameters
+from experiments.studies.design.recorded import RecordedFailures, RecordedOutage
 from experiments.studies.theory.answers import answer
 
 RARE = CellParameters()
 FREQUENT = CellParameters(broker_mttf=Distribution(mean_ms=20 * DAY_MS), broker_mttr=Distribution(mean_ms=5 * DAY_MS))
+HOURS = Distribution(mean_ms=6 * 3_600_000)
 WEIBULL = Distribution(dist="weibull", mean_ms=130 * DAY_MS, shape=0.7)
 
 
@@ -25,9 +27,9 @@ def _cell(base: CellParameters, **changes: object) -> CellParameters:
     [
         (RARE, "importance"),
         (FREQUENT, "plain"),
-        (_cell(RARE, broker_mttf=WEIBULL), "splitting"),
-        (_cell(RARE, rolling_restart=RollingRestart(every_ms=30 * DAY_MS, down_ms=60_000)), "splitting"),
-        (_cell(RARE, unclean_recovery_strategy="manual"), "splitting"),
+        (_cell(RARE, broker_mttf=WEIBULL, broker_mttr=HOURS), "splitting"),
+        (_cell(RARE, broker_mttr=HOURS, rolling_restart=RollingRestart(every_ms=DAY_MS, down_ms=60_000)), "splitting"),
+        (_cell(RARE, broker_mttr=HOURS, unclean_recovery_strategy="manual"), "splitting"),
         (_cell(RARE, brokers=200, broker_mttf=Distribution(mean_ms=2 * DAY_MS)), "splitting"),
         (_cell(RARE, burst=Burst(per_year=1.0, size=2)), "importance"),
         (_cell(RARE, tail_loss_probability=0.0), "plain"),
@@ -61,6 +63,19 @@ def test_importance_sampling_that_is_impossible_falls_back_to_splitting_and_says
         "s.yaml",
     )
     assert [line.split(":")[0] for line in fallbacks(plan)] == ["cell 1"]
+
+
+def test_plain_trials_where_neither_of_the_others_helps_are_a_warning() -> None:
+    cell = _cell(RARE, broker_mttf=WEIBULL)
+    assert choose(cell)[::2] == ("plain", True)
+    assert sentence(cell).startswith("Losses are too rare for plain trials, which are used nevertheless: only about ")
+
+
+def test_recorded_failures_have_plain_trials() -> None:
+    outages = (RecordedOutage(0, 10, 20, "lossy"),)
+    record = RecordedFailures(file="a.csv", length_ms=RARE.duration_ms, outages=outages)
+    assert choose(_cell(RARE, failures=record))[::2] == ("plain", False)
+    assert choose(_cell(RARE, failures=record, estimator="splitting"))[::2] == ("plain", True)
 
 
 def test_functions_of_a_script_have_plain_trials() -> None:
