@@ -27,6 +27,7 @@ event, and its previous one is void.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -73,6 +74,8 @@ class Timer:
 
     def watchers_with(self, peer: NodeId) -> list[tuple[Timer, _Watch]]:
         """The passive timers whose pair is that of this active timer and `peer`."""
+        if not self.watchers:
+            return []
         return [item for item in self.watchers.items() if _is_one_pair(item[0].owner, item[1].peer, self.owner, peer)]
 
 
@@ -92,13 +95,11 @@ class Timers:
         self._is_sound = is_sound
         self._latency_ms = renewal_latency_ms
         self._elide = elide_idle
-        self._timers: dict[NodeId, dict[str, Timer]] = {}
+        self._timers: defaultdict[NodeId, dict[str, Timer]] = defaultdict(dict)
         self._asleep: dict[Timer, _Sleep] = {}
 
     def _timer(self, owner: NodeId, name: str) -> Timer:
-        own = self._timers.get(owner)
-        if own is None:
-            own = self._timers[owner] = {}
+        own = self._timers[owner]
         timer = own.get(name)
         if timer is None:
             timer = own[name] = Timer(owner, name)
