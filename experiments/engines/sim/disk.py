@@ -6,14 +6,15 @@ at the crash to what recovery would keep (`protocol/log/tail.py`), and reports t
 replaced disk is empty. Small files are durable at once, as the contract says. A full disk accepts no write until it has
 room again.
 
-A log's segments are kept as their base offsets; sizes and timestamps of segments are computed on request, which happens
-only for logs that were rolled.
+A log's segments are kept as their base offsets; sizes and timestamps of closed segments are computed on request, which
+happens only for logs that were rolled.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from random import Random
 
 from experiments.engines.port import Loss
@@ -36,6 +37,7 @@ class SimLog:
         "_bases",
         "_batches",
         "_epochs",
+        "_newest_ms",
         "_rolls",
         "_sizes",
         "_snapshots",
@@ -54,6 +56,7 @@ class SimLog:
         self._rolls: list[Offset] = [0]
         self._snapshots: dict[Offset, bytes] = {}
         self._epochs = LeaderEpochCache()
+        self._newest_ms: TimeMs = NO_TIMESTAMP
         self.active_bytes = 0
         self.end_offset: Offset = 0
         self.flushed_offset: Offset = 0
@@ -76,6 +79,8 @@ class SimLog:
         self._sizes.append(size_bytes)
         self._times_ms.append(batch.timestamp_ms)
         self.active_bytes += BATCH_OVERHEAD_BYTES + size_bytes
+        if batch.timestamp_ms > self._newest_ms:
+            self._newest_ms = batch.timestamp_ms
         self.end_offset = base_offset + batch.record_count
 
     def read(self, from_offset: Offset, max_bytes: int) -> Sequence[RecordBatch]:
@@ -100,15 +105,16 @@ class SimLog:
         self._keep_snapshots(self.start_offset, self.end_offset)
         while self._rolls[-1] > self.end_offset:
             self._rolls.pop()
-        self.active_bytes = self._segment(self._rolls[-1], self.end_offset).size_bytes
+        active = self._segment(self._rolls[-1], self.end_offset)
+        self.active_bytes, self._newest_ms = active.size_bytes, active.newest_ms
         self._epochs.truncate(self.end_offset)
 
     def flush(self) -> None:
         self.flushed_offset = self.end_offset
 
     def segments(self) -> Sequence[SegmentInfo]:
-        ends = [*self._rolls[1:], self.end_offset]
-        return [self._segment(base, end) for base, end in zip(self._rolls, ends, strict=True)]
+        closed = [self._segment(base, end) for base, end in pairwise(self._rolls)]
+        return [*closed, SegmentInfo(self._rolls[-1], self.end_offset, self.active_bytes, self._newest_ms)]
 
     def _segment(self, base_offset: Offset, end_offset: Offset) -> SegmentInfo:
         first, last = bisect_left(self._bases, base_offset), bisect_left(self._bases, end_offset)
@@ -119,7 +125,7 @@ class SimLog:
     def roll(self) -> None:
         if self.active_bytes:
             self._rolls.append(self.end_offset)
-            self.active_bytes = 0
+            self.active_bytes, self._newest_ms = 0, NO_TIMESTAMP
 
     def delete_segments_before(self, offset: Offset) -> None:
         kept = max(0, bisect_right(self._rolls, offset) - 1)
@@ -138,7 +144,7 @@ class SimLog:
         self._rolls = [offset]
         self._snapshots.clear()
         self._epochs.clear()
-        self.active_bytes = 0
+        self.active_bytes, self._newest_ms = 0, NO_TIMESTAMP
         self.end_offset = self.flushed_offset = offset
 
     def write_snapshot(self, data: bytes) -> None:

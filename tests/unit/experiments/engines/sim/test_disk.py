@@ -1,4 +1,4 @@
-"""Simulated logs: the leader epochs that a log keeps are those of its batches."""
+"""Simulated logs: the leader epochs and sizes that a log keeps are those of its batches."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.engines.sim.disk import SimLog
+from protocol.contract import BATCH_OVERHEAD_BYTES, SegmentInfo
 from protocol.ids import Epoch, Offset
 from protocol.messages.batch import RecordBatch
 
@@ -22,13 +23,23 @@ def epochs_of(log: SimLog, last: Epoch) -> list[tuple[Epoch, Offset]]:
     return list(found.items()) or ([(last, log.start_offset)] if last >= 0 else [])
 
 
+def newest_of(log: SimLog, segment: SegmentInfo) -> int:
+    """The largest timestamp of the segment's batches, -1 without one."""
+    batches = log.read(segment.base_offset, 2**62) if segment.end_offset > segment.base_offset else ()
+    return max((batch.timestamp_ms for batch in batches if batch.base_offset < segment.end_offset), default=-1)
+
+
 @given(st.lists(OPERATIONS, max_size=40))
 def test_epochs_are_those_of_the_batches_whatever_was_truncated_or_deleted(operations: list[tuple[str, int]]) -> None:
     log, epoch, deleted = SimLog(), 0, -1
     for operation, number in operations:
         before = log.read(log.start_offset, 2**62)
         if operation == "append":
-            log.append(RecordBatch(base_offset=log.end_offset, leader_epoch=epoch, record_count=2, payload=b"p"))
+            log.append(
+                RecordBatch(
+                    base_offset=log.end_offset, leader_epoch=epoch, record_count=2, payload=b"p", timestamp_ms=number
+                )
+            )
         elif operation == "next epoch":
             epoch += 1
         elif operation == "truncate":
@@ -44,3 +55,9 @@ def test_epochs_are_those_of_the_batches_whatever_was_truncated_or_deleted(opera
             log.reset(number)
             deleted = -1
         assert list(log.epoch_starts()) == epochs_of(log, deleted)
+        assert sum(segment.size_bytes for segment in log.segments()) == sum(
+            BATCH_OVERHEAD_BYTES + len(batch.payload) for batch in log.read(log.start_offset, 2**62)
+        )
+        assert [segment.newest_ms for segment in log.segments()] == [
+            newest_of(log, segment) for segment in log.segments()
+        ]
