@@ -51,6 +51,12 @@ def test_every_scenario_has_its_line_and_no_other_is_named() -> None:
     assert set(re.findall(r"`(recovery-[a-z-]+)`", recovery)) <= SHIPPED
 
 
+def test_every_shipped_study_has_its_line() -> None:
+    lines = (ROOT / "docs" / "studies.md").read_text(encoding="utf-8").splitlines()
+    listed = [re.findall(r"`([\w-]+)`", line.split("|")[1])[0] for line in lines if re.match(r"\| `[\w-]+` \|", line)]
+    assert sorted(listed) == sorted(path.stem for path in (ROOT / "experiments" / "studies").glob("*.yaml"))
+
+
 @pytest.mark.parametrize("name", ["architecture.svg", "recovery.svg"])
 def test_the_picture_needs_no_network(name: str) -> None:
     picture = (ROOT / "docs" / name).read_text(encoding="utf-8")
