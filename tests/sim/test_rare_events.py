@@ -138,10 +138,10 @@ def test_a_cluster_that_stays_without_a_leader_never_regenerates(monkeypatch: py
 @pytest.mark.slow
 def test_splitting_agrees_with_plain_sampling_where_failures_have_a_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(splitting, "EFFORT", 20)
-    plain, plain_error = _estimate(_measured(run_trial, AGEING, range(1_000, 1_400)))
-    split, split_error = _estimate(_measured(run_splitting_trial, AGEING, range(8)))
+    plain, plain_error = _estimate(_measured(run_trial, AGEING, range(1_000, 1_300)))
+    split, split_error = _estimate(_measured(run_splitting_trial, AGEING, range(6)))
     assert split == pytest.approx(plain, abs=3.3 * math.hypot(plain_error, split_error))
-    assert split_error < 0.6 * split
+    assert split_error < 0.7 * split
 
 
 def test_splitting_weights_losses_with_the_shares_of_paths_that_came_close(monkeypatch: pytest.MonkeyPatch) -> None:

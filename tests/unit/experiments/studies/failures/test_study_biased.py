@@ -71,13 +71,13 @@ CELLS = {
 
 @pytest.mark.parametrize("name", CELLS)
 def test_weights_average_one_and_weighted_sums_agree_with_the_model(name: str) -> None:
-    biased = list(zip(*(_cycle(CELLS[name], seed, True) for seed in range(2_000)), strict=True))
-    plain = list(zip(*(_cycle(CELLS[name], seed, False) for seed in range(2_000, 4_000)), strict=True))
+    biased = list(zip(*(_cycle(CELLS[name], seed, True) for seed in range(1_200)), strict=True))
+    plain = list(zip(*(_cycle(CELLS[name], seed, False) for seed in range(2_000, 3_200)), strict=True))
     assert set(plain[0]) == {1.0}
     for found, expected in zip(biased, plain, strict=True):
-        error = math.hypot(stdev(found), stdev(expected)) / math.sqrt(2_000)
+        error = math.hypot(stdev(found), stdev(expected)) / math.sqrt(1_200)
         assert fmean(found) == pytest.approx(fmean(expected), abs=3.5 * error)
-        assert error < 0.3 * max(1.0, fmean(expected))
+        assert error < 0.4 * max(1.0, fmean(expected))
     assert sum(value > 0 for value in biased[4]) > 4 * sum(value > 0 for value in plain[4])
 
 
