@@ -15,6 +15,9 @@ from experiments.studies.design.placement import assignments
 from experiments.studies.failures.biased import BiasedTimeline, draw_kind, length_biased_ms
 
 HOUR_MS = 3_600_000
+CYCLES = 1_200
+SEEN_ONCE = 2 / CYCLES
+"""Tolerance for what plain sampling sees once or not at all."""
 CELL = CellParameters(broker_mttf=Distribution(mean_ms=20 * DAY_MS), broker_mttr=Distribution(mean_ms=12 * HOUR_MS))
 SHARED = {
     "power_events_per_year": 2.0,
@@ -71,12 +74,12 @@ CELLS = {
 
 @pytest.mark.parametrize("name", CELLS)
 def test_weights_average_one_and_weighted_sums_agree_with_the_model(name: str) -> None:
-    biased = list(zip(*(_cycle(CELLS[name], seed, True) for seed in range(1_200)), strict=True))
-    plain = list(zip(*(_cycle(CELLS[name], seed, False) for seed in range(2_000, 3_200)), strict=True))
+    biased = list(zip(*(_cycle(CELLS[name], seed, True) for seed in range(CYCLES)), strict=True))
+    plain = list(zip(*(_cycle(CELLS[name], seed, False) for seed in range(CYCLES, 2 * CYCLES)), strict=True))
     assert set(plain[0]) == {1.0}
     for found, expected in zip(biased, plain, strict=True):
-        error = math.hypot(stdev(found), stdev(expected)) / math.sqrt(1_200)
-        assert fmean(found) == pytest.approx(fmean(expected), abs=3.5 * error)
+        error = math.hypot(stdev(found), stdev(expected)) / math.sqrt(CYCLES)
+        assert fmean(found) == pytest.approx(fmean(expected), abs=3.5 * error + SEEN_ONCE)
         assert error < 0.4 * max(1.0, fmean(expected))
     assert sum(value > 0 for value in biased[4]) > 4 * sum(value > 0 for value in plain[4])
 
