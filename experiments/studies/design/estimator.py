@@ -128,16 +128,19 @@ def _share_down(params: CellParameters) -> float:
 
 
 def lost_tails(params: CellParameters) -> int:
-    """How many replicas that were in sync have to lose their tails for a loss."""
-    return 1 if params.generation == "kip-497" else min(params.min_insync_replicas, params.replication_factor)
+    """How many replicas that were in sync have to lose their tails for a loss: all that were in the smallest ISR that
+    accepts writes, where a recovery looks at their logs; otherwise the one that leads next."""
+    if params.generation != "kip-966" or params.unclean_recovery_strategy == "proactive":
+        return 1
+    return min(params.min_insync_replicas, params.replication_factor)
 
 
 def rough_loss_rate(params: CellParameters) -> float:
     """Loss events per partition-year, to a factor of about ten.
 
     All n replicas have to be down at once: they fail one after another, each at rate l and back after 1 / m, at
-    n l ((n-1) l / m) ((n-2) l / 2m) ... per year; or a shared cause ends several of them. Before KIP-966 the last of
-    them has to lose its tail, with ELR all members of the smallest ISR that accepts writes.
+    n l ((n-1) l / m) ((n-2) l / 2m) ... per year; or a shared cause ends several of them. `lost_tails` of them have to
+    lose their tails.
     """
     n = params.replication_factor
     lost = params.unclean_probability * max(params.tail_loss_probability, params.disk_loss_probability)

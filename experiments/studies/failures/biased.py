@@ -52,6 +52,7 @@ SHORT = 0.1
 LONG = 0.7
 LOSING_FIRST = 0.25
 LOSING_NEXT = 0.6
+NO_BROKER = -1
 LOSING: frozenset[OutageKind] = frozenset({"lossy", "disk"})
 
 
@@ -86,7 +87,7 @@ def transitions_of(params: CellParameters) -> list[Transition]:
 
 class _Change(NamedTuple):
     """The next change, at `time_ms`: a broker is started, or an event strikes. `outages` begin at once, `later` ones
-    afterwards. `log_ratio`: of the interval that the change ends, and of the
+    afterwards; a burst may strike nothing. `log_ratio`: of the interval that the change ends, and of the
     outages."""
 
     time_ms: int
@@ -105,7 +106,7 @@ class _Change(NamedTuple):
         if self.start >= 0:
             return Event(self.time_ms, self.start, "start")
         if not self.outages:
-            return Event(self.time_ms, self.later[0].broker, "strike", self.later[0].cause)
+            return Event(self.time_ms, NO_BROKER, "strike")
         outage = self.outages[index]
         return Event(self.time_ms, outage.broker, outage.kind, outage.cause)
 

@@ -37,8 +37,8 @@ through is about one, so that e^-5 of the effect of the simulated cluster's firs
 class Event(NamedTuple):
     """At `time_ms` a broker fails (`kind` says how), or is started (`start`). Time 0 is the start of the measurement;
     the warm-up has negative times. `cause`: what failed, in words. A broker that is down may lose the tail of its logs
-    (`lossy`) or its disk (`disk`) by another cause. `strike`: a shared event has begun, whose outages come later; only
-    a timeline in importance sampling announces it."""
+    (`lossy`) or its disk (`disk`) by another cause. `strike`: a shared event has begun, whose outages, if any, come
+    later; only a timeline in importance sampling announces it, for no broker (-1)."""
 
     time_ms: int
     broker: NodeId

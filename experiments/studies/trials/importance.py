@@ -93,9 +93,9 @@ class RegenerativeTrial(Trial):
             self._in_cycle = True
         if event.kind == "strike":
             self._await_event()
-            return
-        super()._handle_event(event)
-        if event.kind == "start":
+        else:
+            super()._handle_event(event)
+        if event.kind in ("start", "strike"):
             self._check_later()
 
     # -- regeneration --------------------------------------------------------------------------------------------------

@@ -89,7 +89,15 @@ def test_sentences_name_the_estimator_and_the_reason() -> None:
 
 
 @pytest.mark.parametrize(
-    "changes", [{}, {"generation": "kip-497"}, {"min_insync_replicas": 1}, {"replication_factor": 2}]
+    "changes",
+    [
+        {},
+        {"generation": "kip-497"},
+        {"generation": "kip-966-elr"},
+        {"unclean_recovery_strategy": "proactive"},
+        {"min_insync_replicas": 1},
+        {"replication_factor": 2},
+    ],
 )
 def test_the_rough_rate_is_within_a_factor_of_ten_of_the_markov_model(changes: dict[str, object]) -> None:
     for base in (RARE, FREQUENT):
