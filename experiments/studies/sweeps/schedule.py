@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 TASK_S = 4.0
 """The least time that a batch should take."""
 DRIVER_S = 0.005
-"""The time that a batch may cost the driver, which submits its task and takes its result (a Ray call is about 1 ms;
-`isray bench sweep`). So that it serves any number of workers, batches last this long times the number of workers."""
+"""The time that a batch may cost the driver, which submits its task and takes its result (about 2 ms, `isray
+bench sweep`). So that it serves any number of workers, batches last this long times the number of workers."""
 FIRST_BATCH_TRIALS = 4
 LARGEST_BATCH_TRIALS = 10_000
 LARGEST_BATCH_ROWS = 250_000
