@@ -1,9 +1,8 @@
 """The controller's state of one partition: replicas, ISR, ELR, leader and epochs.
 
 The value is immutable: a change is a `PartitionChangeRecord` that `controller/partition_change.py` decides, that is
-appended to the metadata log, and that `replay_change` applies. The class is not frozen, because constructing a frozen
-dataclass takes three times as long; no code may assign to a field. `leader_epoch` rises with every change of the
-leader, `partition_epoch` with every change.
+appended to the metadata log, and that `replay_change` applies. `leader_epoch` rises with every change of the leader,
+`partition_epoch` with every change.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ class LeaderRecoveryState(IntEnum):
     RECOVERING = 1
 
 
-@dataclass(slots=True, unsafe_hash=True)
+@dataclass(frozen=True, slots=True)
 class PartitionState:
     """One partition as the controller has recorded it.
 

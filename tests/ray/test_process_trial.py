@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from experiments.studies.design.distribution import Distribution
+from experiments.studies.design.loader import study_from
 from experiments.studies.design.model import CellParameters
 from experiments.studies.failures.timeline import DrawnTimeline, events_until
+from experiments.studies.sweeps.batches import read_trials
+from experiments.studies.sweeps.output import read_record
+from experiments.studies.sweeps.storage import store_at
+from experiments.studies.sweeps.sweep import needed_batches, sweep
 from experiments.studies.trace.schema import (
     ACKNOWLEDGED,
     CRASH,
@@ -18,6 +25,7 @@ from experiments.studies.trace.schema import (
     THROUGHPUT,
     check_trace,
 )
+from experiments.studies.trials.estimators import run_cell_trial
 from experiments.studies.trials.trial import run_trial
 
 SEED = 75
@@ -65,3 +73,21 @@ def test_crashes_and_starts_are_those_of_the_timeline_and_a_lossy_crash_is_count
     leaders = [(row.leader, row.leader_serves) for row in rows if row.kind == STATE]
     assert leaders[0] == leaders[-1] == (0, True)
     assert (-1, False) in leaders
+
+
+@pytest.mark.slow
+def test_a_sweep_runs_the_same_cell_on_both_engines(private_ray: None, tmp_path: Path) -> None:
+    """As in the shipped comparison of simulation and processes, in which `engine` is swept."""
+    base = {"start": "fresh", "brokers": 2, "replication_factor": 2, "broker_mttf": "never", "detection": "2s"}
+    raw = {"name": "engines", "trials": 1, "duration": "3s", "base": base, "sweep": {"engine": ["sim", "ray"]}}
+    plan = study_from(raw, "engines.yaml")
+    assert sweep(plan, tmp_path, run_cell_trial) == 2
+
+    store = store_at(tmp_path)
+    batches, schedule = needed_batches(read_record(tmp_path), store)
+    assert schedule.finished
+    tables = [read_trials(store, batch) for batch in batches]
+    assert [table.num_rows for table in tables] == [1, 1]
+    assert len({table["trace_hash"][0].as_py() for table in tables}) == 2
+    assert {table["seed"][0].as_py() for table in tables} == {tables[0]["seed"][0].as_py()}
+    assert all(table["trace_rows"][0].as_py() >= 2 for table in tables)

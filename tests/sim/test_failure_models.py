@@ -73,7 +73,7 @@ def test_catch_up_lengthens_the_time_under_min_isr_by_what_is_behind(
 
 
 def test_a_broker_that_is_behind_may_be_elected_and_is_in_sync_as_leader() -> None:
-    """The last member of the ISR comes back behind nobody: with min ISR 1 only its own outage is without a leader."""
+    """No replica is ahead of the last member of the ISR: with min ISR 1 only its own outage is without a leader."""
     rows = _rows(_cell(**PAIR | {"min_insync_replicas": 1}, catch_up=CATCH_UP), _down(1, 1, 4), _down(0, 2, 1))
     assert _minutes_under_min_isr(rows) == pytest.approx(60, abs=0.2)
     assert _losses(rows) == 0

@@ -115,4 +115,4 @@ def test_json_is_one_document() -> None:
     done = CliRunner().invoke(app, ["bench", "sim", "--trials", "1", "--repeats", "1", "--seeds", "1", "--json"])
     figures = json.loads(done.stdout)["benches"]["sim"]
     assert [cell["cluster_years"] for cell in figures["cells"]] == [1.0] * len(REFERENCE)
-    assert sorted(figures) == ["build", "cells", "plans", "repeats", "total"]
+    assert sorted(figures) == ["build", "cells", "growth", "lengths", "plans", "repeats", "total"]

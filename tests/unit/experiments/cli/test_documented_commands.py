@@ -58,6 +58,12 @@ RUN_ELSEWHERE = {
         "tests/ray/test_sweep_cluster.py"
     ),
     "study run min-isr.yaml --out out/min-isr": "tests/spark/test_study_command.py",
+    "study run experiments/studies/simulation-against-processes.yaml --out out/engines": (
+        "tests/ray/test_process_trial.py"
+    ),
+    "study run experiments/studies/simulation-against-processes.yaml --engine ray --trials 2 --out out/processes": (
+        "tests/ray/test_process_trial.py"
+    ),
     "study validate --cells cells.yaml": "tests/unit/experiments/studies/theory/test_theory_validation.py",
     "fuzz --seeds 1..200 --jobs 2": "tests/sim/test_fuzz.py",
     "fuzz --seeds 1..200 --jobs ray": "tests/ray/test_fuzz_on_ray.py",
@@ -198,6 +204,7 @@ def test_documented_yaml_loads(page: str, body: str, tmp_path: Path) -> None:
         topics = [{"name": name, "assignments": [[0, 1, 2], [1, 2, 0]]} for name in ("t", "u")]
         content = {"name": "s", "cluster": cluster, "topics": topics, "steps": content}
         text = yaml.safe_dump(content)
+    (tmp_path / "outages.csv").write_text("node,down_ms,up_ms,kind\n0,86400000,86700000,unclean\n")
     path = tmp_path / "documented.yaml"
     path.write_text(text)
     loaded = load_scenario(path) if "steps" in content else load_study(path)
