@@ -11,6 +11,7 @@ import sys
 import tempfile
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from threading import Event
@@ -195,12 +196,17 @@ def test_job_is_listed_by_the_dashboard_and_its_log_shows_progress(nodes: Cluste
 def test_trials_of_a_killed_node_run_elsewhere(nodes: Cluster, expected: list[dict[str, Any]], tmp_path: Path) -> None:
     victim = list(nodes.worker_nodes)[-1]
     [raylet] = victim.all_processes["raylet"]
+    pid = raylet.process.pid
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
 
     def kill_raylet() -> None:
-        os.kill(raylet.process.pid, signal.SIGKILL)
+        os.kill(pid, signal.SIGKILL)
         raylet.process.wait()  # its workers notice that it is gone when it is no zombie
 
     kill = Hook(kill_raylet)
     assert sweep(study(), tmp_path, partial(stuck_on, victim.node_id), nodes.address, kill) == 32
+    for child in map(int, children):
+        with suppress(ProcessLookupError):
+            os.kill(child, signal.SIGKILL)
     assert kill.called
     assert trials_of(tmp_path) == expected
