@@ -30,9 +30,10 @@ remains of an earlier cycle:
   1e-9 at realistic rates.
 
 At a regeneration, and at the failure that begins a cycle, a `state` row for every partition ends the intervals, so that
-the long ones between cycles have weight 1. A trial ends in the regeneration state,
-at `duration` or, if a cycle is under way then, at its end. The number of cycles is thus a stopping time, and by Wald's
-identity weighted counts and weighted exposure have the ratio of their means per cycle: the long-run rate.
+the long ones between cycles have weight 1. A trial ends in the regeneration state: at `duration` or, if a cycle is
+under way then, at its end; and not before it has had `LEAST_CYCLES` cycles, since time without failures costs nothing
+and shows nothing. The number of cycles is thus a stopping time, and by Wald's identity weighted counts and weighted
+exposure have the ratio of their means per cycle: the long-run rate.
 """
 
 from __future__ import annotations
@@ -48,6 +49,8 @@ from protocol.contract import LogStorage
 from protocol.ids import NO_LEADER, NodeId, TopicPartition
 from protocol.nodes.broker import BrokerNode
 
+LEAST_CYCLES = 25
+"""Cycles of a trial at least, about 0.1 s of processor time."""
 RECHECK_MS = 1_000
 LONGEST_CYCLE_REPAIRS = 1_000
 
@@ -64,6 +67,8 @@ class RegenerativeTrial(Trial):
         self._cycles = BiasedTimeline(params, seed, self._placement, bias)
         super().__init__(params, seed, self._cycles)
         self._in_cycle = True
+        self._completed = -1
+        """Cycles that are complete; the set-up ends like a cycle, and is none."""
 
     def run(self) -> TrialResult:
         cluster = self.cluster
@@ -75,8 +80,16 @@ class RegenerativeTrial(Trial):
         self._await_event()
         cluster.run_until(self._zero_ms + self.params.duration_ms)
         self._finish_cycle()
+        while self._completed < LEAST_CYCLES and self._begin_cycle():
+            self._finish_cycle()
         self._add(TraceRow(0, END))
         return TrialResult(self.rows, cluster.trace_hash(), cluster.event_count)
+
+    def _begin_cycle(self) -> bool:
+        """Runs until a failure begins the next cycle; returns whether one does."""
+        while not self._in_cycle and self._awaited is not None:
+            self.cluster.step(self._zero_ms + self._awaited.time_ms)
+        return self._in_cycle
 
     def _finish_cycle(self) -> None:
         """Runs until the regeneration point that ends the present cycle, if one is under way."""
@@ -121,6 +134,7 @@ class RegenerativeTrial(Trial):
             self._cycles.regenerate(self.time_ms)
             self._await_event()
         self._in_cycle = False
+        self._completed += 1
         for writes in self.observer.writes.values():
             del writes.acked[:-1]
         return True
