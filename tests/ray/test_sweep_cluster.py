@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -174,13 +175,23 @@ def test_bucket_that_goes_away_ends_the_sweep_and_what_was_written_is_kept(
     assert trials_of(url) == expected
 
 
+def _submitted(command: list[str]) -> subprocess.CompletedProcess[str]:
+    """The end of a submitted job. Ray refuses jobs until an agent has registered with the dashboard."""
+    until_s = time.monotonic() + 120
+    while True:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
+        if "No available agent" not in done.stderr or time.monotonic() > until_s:
+            return done
+        time.sleep(1)
+
+
 def test_job_is_listed_by_the_dashboard_and_its_log_shows_progress(nodes: Cluster, tmp_path: Path) -> None:
     file, out = tmp_path / "submitted.yaml", tmp_path / "out"
     file.write_text(STUDY)
     dashboard = f"http://{nodes.head_node.webui_url}"
     command = [sys.executable, "-m", "ray.scripts.scripts", "job", "submit", "--address", dashboard]
     command += ["--working-dir", str(ROOT), "--", "isray", "study", "sweep", str(file), "--out", str(out)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
+    done = _submitted(command)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "isray study: sweep, 0 of 48 trials" in done.stdout
     assert f"48 trials run; traces: {out}/trace" in done.stdout

@@ -119,7 +119,14 @@ def analysed(tmp_path_factory: pytest.TempPathFactory, spark_files: Path) -> Pat
 
 
 def test_numbers_of_a_trace_written_by_hand(tmp_path: Path) -> None:
-    swept(tmp_path, by_hand, trials=2, duration="10s", base={}, sweep={"generation": ["kip-966", "kip-497"]})
+    swept(
+        tmp_path,
+        by_hand,
+        trials=2,
+        duration="10s",
+        base={"estimator": "plain"},
+        sweep={"generation": ["kip-966", "kip-497"]},
+    )
     estimates = analyze(tmp_path)
     cell, weighted = cells_in(tmp_path)
     assert estimates[0].document({"generation": "kip-966"}).items() <= cell.items()

@@ -50,7 +50,7 @@ def test_run_prints_one_document_and_a_second_run_the_table(file: Path, tmp_path
 
 @pytest.mark.parametrize(
     ("arguments", "field"),
-    [(["--engine", "ray"], "--engine"), (["--trials", "0"], "--trials"), (["--address", "no-address"], "--address")],
+    [(["--engine", "kafka"], "--engine"), (["--trials", "0"], "--trials"), (["--address", "no-address"], "--address")],
 )
 def test_wrong_options_are_refused_before_any_trial(
     file: Path, tmp_path: Path, arguments: list[str], field: str
