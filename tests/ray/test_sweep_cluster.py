@@ -182,7 +182,6 @@ def _submitted(command: list[str]) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
         if "No available agent" not in done.stderr or time.monotonic() > until_s:
             return done
-        time.sleep(1)
 
 
 def test_job_is_listed_by_the_dashboard_and_its_log_shows_progress(nodes: Cluster, tmp_path: Path) -> None:
