@@ -68,12 +68,6 @@ class Transition(NamedTuple):
     source: PoissonSource | None = None
 
 
-def is_memoryless(params: CellParameters) -> bool:
-    """Whether all failures of the model come at constant rates, so that a `BiasedTimeline` can draw them."""
-    own = params.broker_mttf is None or params.broker_mttf.dist == "exponential"
-    return own and params.rolling_restart is None and params.failures is None and params.slow is None
-
-
 def transitions_of(params: CellParameters) -> list[Transition]:
     """The transitions of a model without memory."""
     mttf, own = params.broker_mttf, kinds_of(params)

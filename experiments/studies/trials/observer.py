@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from experiments.engines.sim.cluster import SimCluster
 from experiments.studies.design.model import CellParameters
 from experiments.studies.trace.schema import ACKS_1_LOSS, LOSS, TraceRow
-from experiments.studies.trials.setting import ACKS
+from experiments.studies.trials.setting import ACKS, write_of
 from experiments.studies.trials.states import PartitionStates
 from protocol.errors import ErrorCode
 from protocol.events.base import Trace
@@ -21,12 +21,10 @@ from protocol.events.broker import BecameLeader, HighWatermarkAdvanced
 from protocol.events.client import ProduceCompleted
 from protocol.events.controller import PartitionChanged
 from protocol.ids import FIRST_CLIENT, NodeId, TimeMs, TopicPartition
-from protocol.messages.commands import ProduceCommand, ProduceOutcome
-from protocol.messages.trusted import trusted
+from protocol.messages.commands import ProduceOutcome
 from protocol.nodes.broker import BrokerNode
 
 _OBSERVED = frozenset((PartitionChanged, BecameLeader, HighWatermarkAdvanced, ProduceCompleted))
-_COMMAND = trusted(ProduceCommand)
 
 
 @dataclass(slots=True)
@@ -94,15 +92,7 @@ class Observer:
         writes.outstanding, writes.sent_ms, writes.again = command_id, cluster.now_ms, False
         writes.payload = command_id.to_bytes(8, "big")
         self._commands[command_id] = name
-        command = _COMMAND(
-            command_id=command_id,
-            topic=name.topic,
-            partition=name.partition,
-            acks=self._acks,
-            record_count=1,
-            payload=writes.payload,
-            final_errors=(ErrorCode.NOT_ENOUGH_REPLICAS,),
-        )
+        command = write_of(command_id, name, self._acks, writes.payload)
         cluster.call_at(cluster.now_ms, lambda: cluster.command(FIRST_CLIENT, command))
 
     def _handle_outcome(self, command_id: int) -> None:

@@ -18,8 +18,13 @@ from protocol.config import (
     ClusterConfig,
     Generation,
 )
+from protocol.errors import ErrorCode
 from protocol.ids import NodeId, TopicPartition
 from protocol.messages.admin import AdminRequest
+from protocol.messages.commands import ProduceCommand
+from protocol.messages.trusted import trusted
+
+_PRODUCE = trusted(ProduceCommand)
 
 ACKS = {"0": 0, "1": 1, "all": -1}
 """The producer's `acks` as the protocol writes them."""
@@ -58,6 +63,20 @@ def replicas_of(params: CellParameters) -> dict[NodeId, set[TopicPartition]]:
         broker: {TopicPartition(TOPIC, index) for index, replicas in enumerate(placed) if broker in replicas}
         for broker in range(params.brokers)
     }
+
+
+def write_of(command_id: int, partition: TopicPartition, acks: int, payload: bytes) -> ProduceCommand:
+    """The command that writes one record of a trial's workload. Too small an ISR is an answer; other errors are
+    retried."""
+    return _PRODUCE(
+        command_id=command_id,
+        topic=partition.topic,
+        partition=partition.partition,
+        acks=acks,
+        record_count=1,
+        payload=payload,
+        final_errors=(ErrorCode.NOT_ENOUGH_REPLICAS,),
+    )
 
 
 def loss_of(kind: str) -> Loss:

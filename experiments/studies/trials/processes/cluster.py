@@ -24,7 +24,7 @@ from experiments.studies.design.model import CellParameters
 from experiments.studies.trials.processes import folders
 from experiments.studies.trials.processes.recording import Lost, Recording
 from experiments.studies.trials.processes.rows import USED
-from experiments.studies.trials.setting import ACKS, cluster_spec, topic_request
+from experiments.studies.trials.setting import ACKS, cluster_spec, topic_request, write_of
 from experiments.studies.trials.states import TOPIC
 from protocol.errors import ErrorCode
 from protocol.events.broker import BecameLeader
@@ -36,7 +36,6 @@ from protocol.messages.commands import (
     AdminCommand,
     AdminOutcome,
     Command,
-    ProduceCommand,
     ProduceOutcome,
     SendOutcome,
     SendRecords,
@@ -166,16 +165,7 @@ class ProcessCluster:
         writer.outstanding, writer.sent_ms, writer.payload = command_id, now_ms, command_id.to_bytes(8, "big")
         self.recording.sent_ms[command_id] = now_ms
         self._commands[command_id] = name
-        command = ProduceCommand(
-            command_id=command_id,
-            topic=name.topic,
-            partition=name.partition,
-            acks=self._acks,
-            record_count=1,
-            payload=writer.payload,
-            final_errors=(ErrorCode.NOT_ENOUGH_REPLICAS,),
-        )
-        self.engine.submit(command)
+        self.engine.submit(write_of(command_id, name, self._acks, writer.payload))
 
     def _take_reports(self) -> None:
         """Takes the events and the outcomes of the polls so far."""
