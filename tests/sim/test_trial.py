@@ -142,7 +142,7 @@ def test_records_deleted_by_retention_are_not_counted_as_lost() -> None:
         log.append(RecordBatch(base_offset=offset, record_count=1, payload=b"%d" % offset))
         log.roll()
     log.delete_segments_before(2)
-    acked = trial.observer.writes[name].acked
+    acked = trial.observer.writer.writes[name].acked
     acked += [(0, b"0"), (1, b"1"), (2, b"2")]
     assert trial.observer.remove_lost(name, 0, log_end=3) == 0
     log.truncate(2)

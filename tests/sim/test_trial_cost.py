@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from experiments.studies.design.distribution import Distribution
 from experiments.studies.design.model import DAY_MS, CellParameters
 from experiments.studies.failures.timeline import DrawnTimeline, warm_up_ms
 from experiments.studies.trials.setting import SNAPSHOT_BYTES
+from experiments.studies.trials.states import TOPIC
 from experiments.studies.trials.trial import Trial
-from protocol.ids import METADATA_LOG, is_broker
-from protocol.messages.admin import MetadataRequest
+from protocol.ids import METADATA_LOG, NodeId, TopicPartition, is_client
+from protocol.messages.base import Message
+from protocol.messages.data import ProduceRequest
+from protocol.messages.topics import CreateTopicsRequest
 from protocol.quorum.log import QuorumLog
 
 DAYS = 150
@@ -51,12 +56,21 @@ def test_a_restarting_node_reads_a_bounded_part_of_the_metadata_log(opened: list
     assert SNAPSHOT_BYTES // 2 < max(opened) <= SNAPSHOT_BYTES + MISSED_BYTES
 
 
-def test_the_writer_asks_the_controller_for_the_leader() -> None:
+def test_the_writer_sends_one_request_per_write_to_the_leader() -> None:
     running = trial()
-    asked: set[int] = set()
-    running.cluster.on_message = lambda source, target, message: (
-        asked.add(target) if isinstance(message, MetadataRequest) else None
-    )
+    sent: Counter[type[Message]] = Counter()
+    to_others: list[Message] = []
+
+    def see(source: NodeId, target: NodeId, message: Message) -> None:
+        if is_client(source):
+            sent[type(message)] += 1
+            if isinstance(message, ProduceRequest):
+                leader = running.observer.states.partitions[TopicPartition(TOPIC, message.partition)].leader
+                to_others.extend([message] if target != leader else [])
+
+    running.cluster.on_message = see
     running.run()
-    assert asked
-    assert not any(is_broker(node) for node in asked)
+    [writes] = running.observer.writer.writes.values()
+    assert sent.keys() == {CreateTopicsRequest, ProduceRequest}
+    assert not to_others
+    assert len(writes.acked) <= sent[ProduceRequest] <= 1.2 * len(writes.acked)

@@ -70,8 +70,8 @@ class SimCluster:
 
     `model` is the latency of links. `elide_idle` leaves out the events of idle timers (`timers.py`), `paranoid` encodes
     and decodes every message, `keep_traces` collects trace events in `traces`, and with `instant_detection` a
-    controller's session timer for a broker expires at the broker's crash. `bootstrap_brokers` are the brokers in the
-    bootstrap list of clients, by default all; every controller is in it.
+    controller's session timer for a broker expires at the broker's crash. `build_client` builds the nodes of clients
+    instead of `ClientNode`.
 
     `on_event` is called with (time, node) after every event, once its effects are carried out; `on_message` with
     (source, target, message) for every message sent. ConfigError where the config names a data-loss hook that does not
@@ -87,10 +87,10 @@ class SimCluster:
         paranoid: bool = False,
         keep_traces: bool = True,
         instant_detection: bool = False,
-        bootstrap_brokers: Sequence[NodeId] | None = None,
+        build_client: Callable[[NodeId], Node] | None = None,
     ) -> None:
         self.spec = spec
-        self._bootstrap_brokers = spec.broker_ids if bootstrap_brokers is None else tuple(bootstrap_brokers)
+        self._build_client = build_client or self._client_node
         self.now_ms: TimeMs = 0
         self.event_count = 0
         self.network = Network(spec.seed, model or NetworkModel())
@@ -263,6 +263,10 @@ class SimCluster:
         self._hash.update("".join(self._unhashed).encode())
         self._unhashed.clear()
 
+    def send(self, source: NodeId, target: NodeId, message: Message) -> None:
+        """Sends a message from a node whose inputs are the experiment's own (`build_client`)."""
+        self._send(source, target, message, self.now_ms)
+
     def command(self, client: NodeId, message: Message) -> None:
         """Delivers a message of the experiment to a node at once: a command to a client, a shutdown to a broker."""
         now_ms = self._clock(client, self.now_ms)
@@ -306,8 +310,11 @@ class SimCluster:
         if is_recovery_manager(node):
             return RecoveryManagerNode(spec.config)
         if is_client(node):
-            return ClientNode(node, self._bootstrap_brokers, spec.controller_ids, spec.config)
+            return self._build_client(node)
         return ControllerNode(node, spec.controller_ids, spec.config, storage, rng)
+
+    def _client_node(self, node: NodeId) -> Node:
+        return ClientNode(node, self.spec.broker_ids, self.spec.controller_ids, self.spec.config)
 
     def crash(self, node: NodeId, loss: Loss) -> int:
         """Ends a node at once; returns the number of records that its disk lost."""

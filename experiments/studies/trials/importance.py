@@ -135,7 +135,7 @@ class RegenerativeTrial(Trial):
             self._await_event()
         self._in_cycle = False
         self._completed += 1
-        for writes in self.observer.writes.values():
+        for writes in self.observer.writer.writes.values():
             del writes.acked[:-1]
         return True
 
@@ -147,12 +147,12 @@ class RegenerativeTrial(Trial):
         return all(map(self._is_partition_restored, self.observer.states.partitions))
 
     def _is_partition_restored(self, name: TopicPartition) -> bool:
-        state, writes = self.observer.states.partitions[name], self.observer.writes[name]
+        state, writes = self.observer.states.partitions[name], self.observer.writer.writes[name]
         if state.leader == NO_LEADER or not state.serves or state.recovering or state.crashed is not None:
             return False
         if state.isr_size < self.params.replication_factor or state.elr_size or state.last_known_elr_size:
             return False
-        if writes.outstanding is not None or writes.again:
+        if writes.outstanding is not None or writes.due:
             return False
         logs = [self._log(name, broker) for broker in self._placement[name.partition]]
         ends = {log.end_offset if log is not None else -1 for log in logs}

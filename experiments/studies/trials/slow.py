@@ -1,6 +1,6 @@
 """Slow brokers in the simulated cluster: during an episode every message of the broker is delayed.
 
-Writes are continuous in the model, so the observer writes when an episode begins and when it ends: without a record to
+Writes are continuous in the model, so the writer writes when an episode begins and when it ends: without a record to
 fetch, a slow follower would never be behind.
 """
 

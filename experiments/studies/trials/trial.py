@@ -24,8 +24,8 @@ from experiments.studies.trials.compression import CompressedTimeline, compresse
 from experiments.studies.trials.observer import Observer
 from experiments.studies.trials.setting import cluster_spec, loss_of, replicas_of, topic_request
 from experiments.studies.trials.slow import SlowBrokers
-from protocol.ids import FIRST_CLIENT, NodeId, TimeMs
-from protocol.messages.commands import AdminCommand, ShutdownCommand
+from protocol.ids import FIRST_CLIENT, FIRST_CONTROLLER, NodeId, TimeMs
+from protocol.messages.commands import ShutdownCommand
 
 SET_UP_MS = 60_000
 RETRY_START_MS = 1_000
@@ -45,7 +45,7 @@ class Trial:
             NetworkModel(base_ms=params.network_latency_ms),
             keep_traces=False,
             instant_detection=params.detection_ms is None,
-            bootstrap_brokers=(),
+            build_client=lambda _: self.observer.writer,
         )
         self.rows: list[TraceRow] = []
         self.observer = Observer(params, self.cluster, self._add, self._handle_settled)
@@ -83,8 +83,7 @@ class Trial:
         for node in cluster.spec.node_ids:
             cluster.start(node)
         cluster.run_until(1_000)
-        command = AdminCommand(command_id=self.observer.command_id(), request=topic_request(params))
-        cluster.command(FIRST_CLIENT, command)
+        cluster.send(FIRST_CLIENT, FIRST_CONTROLLER, topic_request(params))
         while not all(partition.serves for partition in self.observer.states.partitions.values()):
             if not cluster.step(SET_UP_MS):
                 raise TrialSetUpError(f"no leaders after {SET_UP_MS} ms: {params}")

@@ -1,0 +1,142 @@
+"""The producer of a simulated trial: at most one record at a time in each partition, straight to the leader.
+
+It stands for clients that write all the time, of which a trial needs no more than one record after every change: one
+that depends on the present ISR and would show a loss. It learns of a change `LEARNING_MS` later, as by a metadata
+request, and of a new leader when that leader begins to serve. A client's own back-offs, time-outs and sequence numbers
+are left out: they take less than a second of an unavailability that is measured from the controller's and the leader's
+states (`states.py`). The trials on processes have Kafka's producer (`processes/cluster.py`).
+
+A record whose leader has gone is given up, and another one goes to the next leader: should a response to the former be
+on its way, then its client has ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from experiments.engines.sim.cluster import SimCluster
+from experiments.studies.trials.setting import ACKS
+from experiments.studies.trials.states import PartitionStates
+from protocol.contract import Effect
+from protocol.errors import ErrorCode, ProtocolInvariantError
+from protocol.ids import FIRST_CLIENT, NodeId, TimeMs, TopicPartition
+from protocol.messages.base import Message
+from protocol.messages.batch import RecordBatch
+from protocol.messages.data import ProduceRequest, ProduceResponse
+from protocol.messages.trusted import trusted
+
+_REQUEST: Final = trusted(ProduceRequest)
+_BATCH: Final = trusted(RecordBatch)
+LEARNING_MS = 5
+"""Longer than the controller's brokers need to learn of the same change."""
+_CHANGE_FOLLOWS = frozenset(
+    (ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+)
+"""Errors after which the partition changes before a write can succeed."""
+
+
+@dataclass(slots=True)
+class Writes:
+    """The writes to one partition. `acked`: (offset, payload) of the acknowledged records, by offset; none with acks=0.
+    `outstanding`: the number of the request in flight, sent at `sent_ms` with `payload`; `due`: whether another write
+    follows.
+    """
+
+    acked: list[tuple[int, bytes]] = field(default_factory=list)
+    outstanding: int | None = None
+    sent_ms: TimeMs = 0
+    payload: bytes = b""
+    due: bool = False
+
+
+class Writer:
+    """A client node of `cluster` that writes to the leaders in `states`, with a study's `acks`. `settled` is called
+    after each write that no other write follows.
+    """
+
+    node_id = FIRST_CLIENT
+
+    def __init__(self, cluster: SimCluster, states: PartitionStates, acks: str, settled: Callable[[], None]) -> None:
+        self.writes = {name: Writes() for name in states.partitions}
+        self._cluster = cluster
+        self._states = states
+        self._acks = ACKS[acks]
+        self._settled = settled
+        self._partitions: dict[int, TopicPartition] = {}
+        self._last_number = 0
+
+    # -- inputs --------------------------------------------------------------------------------------------------------
+
+    def request(self, name: TopicPartition) -> None:
+        """Writes one record, as soon as the partition has a leader that serves and no write is in flight."""
+        writes = self.writes[name]
+        if not writes.due:
+            writes.due = True
+            self._cluster.call_at(self._cluster.now_ms + LEARNING_MS, lambda: self._write_due(name))
+
+    def handle_leader(self, name: TopicPartition) -> None:
+        """The partition has a leader that serves in a new leader epoch: writes to it, and gives up an earlier write."""
+        writes = self.writes[name]
+        writes.outstanding, writes.due = None, False
+        self.request(name)
+
+    def start(self, now_ms: TimeMs) -> list[Effect]:
+        """Nothing: writes follow changes."""
+        return []
+
+    def receive(self, now_ms: TimeMs, sender: NodeId, message: Message) -> list[Effect]:
+        """Takes the response to a write, and ignores that to the creation of the topic."""
+        if isinstance(message, ProduceResponse):
+            self._complete(now_ms, message)
+        return []
+
+    def fire(self, now_ms: TimeMs, name: str) -> list[Effect]:
+        """Raises ProtocolInvariantError: a writer has no timers."""
+        raise ProtocolInvariantError(f"the writer has no timer {name!r}")
+
+    # -- writes --------------------------------------------------------------------------------------------------------
+
+    def _write_due(self, name: TopicPartition) -> None:
+        writes, state, now_ms = self.writes[name], self._states.partitions[name], self._cluster.now_ms
+        if not writes.due or writes.outstanding is not None or not state.serves:
+            return
+        self._last_number += 1
+        writes.outstanding, writes.due, writes.sent_ms = self._last_number, False, now_ms
+        writes.payload = self._last_number.to_bytes(8, "big")
+        self._partitions[self._last_number] = name
+        batch = _BATCH(record_count=1, payload=writes.payload, timestamp_ms=now_ms)
+        request = _REQUEST(
+            correlation_id=self._last_number,
+            topic=name.topic,
+            partition=name.partition,
+            acks=self._acks,
+            batch=batch,
+        )
+        self._cluster.send(FIRST_CLIENT, state.leader, request)
+        if self._acks == 0:
+            self._end(now_ms, name, ErrorCode.NONE)
+
+    def _complete(self, now_ms: TimeMs, response: ProduceResponse) -> None:
+        name = self._partitions.pop(response.correlation_id)
+        writes = self.writes[name]
+        if writes.outstanding == response.correlation_id:
+            if response.error is ErrorCode.NONE:
+                writes.acked.append((response.base_offset, writes.payload))
+            self._end(now_ms, name, response.error)
+
+    def _end(self, now_ms: TimeMs, name: TopicPartition, error: ErrorCode) -> None:
+        """Ends the write in flight. Raises ProtocolInvariantError for an error that no fault of a trial explains."""
+        writes = self.writes[name]
+        if error is ErrorCode.NONE:
+            self._states.handle_acknowledgement(now_ms, name, writes.sent_ms)
+        elif error is ErrorCode.REQUEST_TIMED_OUT:
+            writes.due = True
+        elif error not in _CHANGE_FOLLOWS:
+            raise ProtocolInvariantError(f"the leader of {name} refuses a write: {error.name}")
+        writes.outstanding = None
+        if writes.due:
+            self._write_due(name)
+        else:
+            self._settled()
