@@ -28,7 +28,7 @@ event, and its previous one is void.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from protocol.contract import SetTimer
@@ -50,13 +50,17 @@ class _Sleep:
 @dataclass(slots=True)
 class _Watch:
     """The state of a passive timer: its due time after the last renewal, the time by which a renewal postpones it, the
-    other node of its pair, and the latency of a renewal.
+    node to which its active timer sends the renewals, and the latency of a renewal.
     """
 
     due_ms: TimeMs
     period_ms: int
-    peer: NodeId
+    renewed_at: NodeId
     latency_ms: int
+
+    def postpone(self, last_tick_ms: TimeMs) -> None:
+        """Counts the renewal of a tick."""
+        self.due_ms = max(self.due_ms, last_tick_ms + self.latency_ms + self.period_ms)
 
 
 @dataclass(slots=True, eq=False)
@@ -74,9 +78,7 @@ class Timer:
 
     def watchers_with(self, peer: NodeId) -> list[tuple[Timer, _Watch]]:
         """The passive timers whose pair is that of this active timer and `peer`."""
-        if not self.watchers:
-            return []
-        return [item for item in self.watchers.items() if _is_one_pair(item[0].owner, item[1].peer, self.owner, peer)]
+        return [item for item in self.watchers.items() if item[1].renewed_at == peer] if self.watchers else []
 
 
 class Timers:
@@ -109,45 +111,63 @@ class Timers:
         """Carries out a node's `SetTimer`."""
         timer = self._timer(node, effect.name)
         peer, due_ms = effect.idle_with, effect.at_ms
-        if self._elide and peer is not None and effect.renewed_by is not None:
-            watch = _Watch(due_ms, due_ms - now_ms, peer, self._latency_ms)
+        if peer is None or not self._elide:
+            self._wake(timer, now_ms)
+            self._arm(timer, due_ms)
+        elif effect.renewed_by is not None:
+            watch = _Watch(due_ms, due_ms - now_ms, node, self._latency_ms)
             self._watch(timer, self._timer(peer, effect.renewed_by), watch, now_ms)
-            return
-        if self._elide and peer is not None and effect.echoes is not None:
+        elif effect.echoes is not None:
             watch = _Watch(due_ms, due_ms - now_ms, peer, 2 * self._latency_ms)
             self._watch(timer, self._timer(node, effect.echoes), watch, now_ms)
-            return
-        if timer in self._asleep or timer.active is not None:
-            self._cancel(timer, now_ms)
-        if self._elide and peer is not None and self._is_sound(node, peer) and _will_renew(timer, peer, due_ms):
-            timer.due_ms = _NEVER
-            self._asleep[timer] = _Sleep(due_ms, due_ms - now_ms, peer)
-            for watcher, _ in timer.watchers_with(peer):
-                watcher.due_ms = _NEVER
         else:
-            self._arm(timer, due_ms)
+            self._set_active(timer, peer, due_ms, now_ms)
+
+    def _set_active(self, timer: Timer, peer: NodeId, due_ms: TimeMs, now_ms: TimeMs) -> None:
+        """Sets an active timer, and lets it sleep if it may."""
+        sleep = self._asleep.get(timer)
+        if sleep is None or sleep.peer != peer:
+            self._wake(timer, now_ms)
+            sleep = None
+        watchers = timer.watchers_with(peer)
+        if sleep is not None:
+            _postpone(watchers, sleep, _ticks_before(sleep, now_ms))
+        if self._is_sound(timer.owner, peer) and _will_renew(watchers, due_ms):
+            self._asleep[timer] = _Sleep(due_ms, due_ms - now_ms, peer)
+            timer.due_ms = _NEVER
+            for watcher, _ in watchers:
+                watcher.due_ms = _NEVER
+            return
+        if sleep is not None:
+            del self._asleep[timer]
+            for watcher, watch in watchers:
+                self._arm(watcher, watch.due_ms)
+        self._arm(timer, due_ms)
 
     def _watch(self, timer: Timer, active: Timer, watch: _Watch, now_ms: TimeMs) -> None:
         """Sets a passive timer."""
         if timer.active is not active:
-            self._cancel(timer, now_ms)
+            self._wake(timer, now_ms)
             timer.active = active
         active.watchers[timer] = watch
         sleep = self._asleep.get(active)
-        if sleep is None or not _is_one_pair(timer.owner, watch.peer, active.owner, sleep.peer):
+        if sleep is None or sleep.peer != watch.renewed_at:
             self._arm(timer, watch.due_ms)
         else:
             timer.due_ms = _NEVER
 
     def cancel(self, node: NodeId, name: str, now_ms: TimeMs) -> None:
         """Carries out a node's `CancelTimer`."""
-        self._cancel(self._timer(node, name), now_ms)
-
-    def _cancel(self, timer: Timer, now_ms: TimeMs) -> None:
+        timer = self._timer(node, name)
         timer.due_ms = _NEVER
-        _unwatch(timer)
-        sleep = self._asleep.pop(timer, None)
-        if sleep is not None:
+        self._wake(timer, now_ms)
+
+    def _wake(self, timer: Timer, now_ms: TimeMs) -> None:
+        """Ends the sleep of a timer, or what a passive one waits for; the timer is about to be set or cancelled."""
+        if timer.active is not None:
+            _unwatch(timer)
+        if timer in self._asleep:
+            sleep = self._asleep.pop(timer)
             self._wake_watchers(timer, sleep, _ticks_before(sleep, now_ms))
 
     def is_due(self, timer: Timer, queued_ms: TimeMs, now_ms: TimeMs) -> bool:
@@ -171,7 +191,7 @@ class Timers:
         """Makes a timer due now, if it is set."""
         timer = self._timer(node, name)
         if timer.due_ms != _NEVER or timer in self._asleep or timer.active is not None:
-            self._cancel(timer, now_ms)
+            self._wake(timer, now_ms)
             self._arm(timer, now_ms)
 
     def forget_node(self, node: NodeId) -> None:
@@ -210,20 +230,23 @@ class Timers:
 
     def _wake_watchers(self, timer: Timer, sleep: _Sleep, ticks: int) -> None:
         """Arms the passive timers of an active timer that would have ticked `ticks` times during its sleep."""
-        for watcher, watch in timer.watchers_with(sleep.peer):
-            if ticks:
-                last_arrival = sleep.due_ms + (ticks - 1) * sleep.period_ms + watch.latency_ms
-                watch.due_ms = max(watch.due_ms, last_arrival + watch.period_ms)
+        watchers = timer.watchers_with(sleep.peer)
+        _postpone(watchers, sleep, ticks)
+        for watcher, watch in watchers:
             self._arm(watcher, watch.due_ms)
 
 
-def _is_one_pair(a: NodeId, b: NodeId, c: NodeId, d: NodeId) -> bool:
-    return (a == c and b == d) or (a == d and b == c)
+def _postpone(watchers: Sequence[tuple[Timer, _Watch]], sleep: _Sleep, ticks: int) -> None:
+    """Postpones the passive timers of an active timer that would have ticked `ticks` times during its sleep."""
+    if ticks:
+        last_tick_ms = sleep.due_ms + (ticks - 1) * sleep.period_ms
+        for _, watch in watchers:
+            watch.postpone(last_tick_ms)
 
 
-def _will_renew(timer: Timer, peer: NodeId, due_ms: TimeMs) -> bool:
-    """Whether the next tick of an active timer arrives before its watchers are due; otherwise it must not sleep."""
-    return all(watch.due_ms >= due_ms + watch.latency_ms for _, watch in timer.watchers_with(peer))
+def _will_renew(watchers: Sequence[tuple[Timer, _Watch]], due_ms: TimeMs) -> bool:
+    """Whether the tick of an active timer at `due_ms` arrives before its watchers are due; else it must not sleep."""
+    return all(watch.due_ms >= due_ms + watch.latency_ms for _, watch in watchers)
 
 
 def _unwatch(timer: Timer) -> None:
