@@ -38,6 +38,8 @@ _BEGIN = struct.Struct(">BI")
 _MAX_DEPTH = 8
 _PLAIN = frozenset((int, str, bool, type(None)))
 """Types whose values msgpack packs without conversion."""
+_PACKER = msgpack.Packer()
+"""Packs one value at a time; to construct a packer costs several times what it takes to pack a message."""
 
 
 # -- layout of message types -------------------------------------------------------------------------------------------
@@ -101,7 +103,7 @@ def encode(message: Message, version: int | None = None) -> bytes:
     field that has a value other than its default.
     """
     detached: list[bytes] = []
-    value: bytes = msgpack.packb(_pack_message(message, version, detached))
+    value: bytes = _PACKER.pack_ext_type(_MESSAGE_EXT, _pack_fields(message, version, detached))
     if not detached:
         return zlib.crc32(value).to_bytes(_CRC_BYTES, "big") + value
     parts = [_BEGIN.pack(_DETACHED, len(value)), value, *detached]
@@ -111,7 +113,8 @@ def encode(message: Message, version: int | None = None) -> bytes:
     return b"".join((checksum.to_bytes(_CRC_BYTES, "big"), *parts))
 
 
-def _pack_message(message: Message, wanted: int | None, detached: list[bytes]) -> object:
+def _pack_fields(message: Message, wanted: int | None, detached: list[bytes]) -> bytes:
+    """The content of the extension type: name, version and fields of a message."""
     model = type(message)
     latest = _latest(model)
     layout = _layout(model, latest if wanted is None else min(wanted, latest))
@@ -119,14 +122,15 @@ def _pack_message(message: Message, wanted: int | None, detached: list[bytes]) -
         if getattr(message, name) != default:
             raise ProtocolInvariantError(f"{layout.name} version {layout.version} cannot carry {name} of {message}")
     values = [value if type(value) in _PLAIN else _pack_value(value, detached) for value in layout.values(message)]
-    return msgpack.ExtType(_MESSAGE_EXT, msgpack.packb((layout.name, layout.version, *values)))
+    packed: bytes = _PACKER.pack((layout.name, layout.version, *values))
+    return packed
 
 
 def _pack_value(value: object, detached: list[bytes]) -> object:
     if isinstance(value, tuple):
         return [item if type(item) in _PLAIN else _pack_value(item, detached) for item in value]
     if isinstance(value, Message):
-        return _pack_message(value, None, detached)
+        return msgpack.ExtType(_MESSAGE_EXT, _pack_fields(value, None, detached))
     if isinstance(value, bytes) and len(value) >= DETACH_BYTES:
         detached.append(value)
         return msgpack.ExtType(_DETACHED_EXT, _LENGTH.pack(len(value)))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 
 import msgpack
 
@@ -15,6 +14,9 @@ from protocol.messages.records import FeatureLevelRecord, MetadataRecord
 SHORT_BYTES = 2_048
 SHORT_PAYLOADS = 2_048
 LONG_PAYLOADS = 16
+
+_short: dict[bytes, tuple[MetadataRecord, ...]] = {}
+_long: dict[bytes, tuple[MetadataRecord, ...]] = {}
 
 
 def pack_batch(records: Sequence[MetadataRecord], levels: Mapping[str, int]) -> bytes:
@@ -39,17 +41,29 @@ def pack_records(records: Sequence[MetadataRecord], version: int | None = None) 
 def unpack_records(payload: bytes) -> tuple[MetadataRecord, ...]:
     """The records of a batch's payload. Raises MalformedMessageError for a payload that is not a list of records.
 
-    A payload is decoded once: results are cached by content, so that neither a truncation nor a crash can make a cached
-    result wrong. Nodes of one process share them. There is room for the newest `SHORT_PAYLOADS` payloads of up to
-    `SHORT_BYTES`, and for `LONG_PAYLOADS` longer ones.
+    A payload is decoded once, or never where its writer has called `remember_unpacked`: results are cached by content,
+    so that neither a truncation nor a crash can make a cached result wrong. Nodes of one process share them. There is
+    room for the newest `SHORT_PAYLOADS` payloads of up to `SHORT_BYTES`, and for `LONG_PAYLOADS` longer ones.
     """
-    return _unpack_short(payload) if len(payload) <= SHORT_BYTES else _unpack_long(payload)
+    records = (_short if len(payload) <= SHORT_BYTES else _long).get(payload)
+    if records is None:
+        records = _unpack(payload)
+        remember_unpacked(payload, records)
+    return records
+
+
+def remember_unpacked(payload: bytes, records: Sequence[MetadataRecord]) -> None:
+    """Caches `records`, of which `payload` is the encoding, as the result of `unpack_records`."""
+    cache, room = (_short, SHORT_PAYLOADS) if len(payload) <= SHORT_BYTES else (_long, LONG_PAYLOADS)
+    cache[payload] = tuple(records)
+    if len(cache) > room:
+        del cache[next(iter(cache))]
 
 
 def forget_unpacked() -> None:
     """Empties the cache of `unpack_records`."""
-    _unpack_short.cache_clear()
-    _unpack_long.cache_clear()
+    _short.clear()
+    _long.clear()
 
 
 def _unpack(payload: bytes) -> tuple[MetadataRecord, ...]:
@@ -60,7 +74,3 @@ def _unpack(payload: bytes) -> tuple[MetadataRecord, ...]:
             raise ProtocolInvariantError(f"{type(record).__name__} in the metadata log")
         records.append(record)
     return tuple(records)
-
-
-_unpack_short = lru_cache(SHORT_PAYLOADS)(_unpack)
-_unpack_long = lru_cache(LONG_PAYLOADS)(_unpack)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from protocol.config import METADATA_SNAPSHOT_BYTES, METADATA_SNAPSHOT_INTERVAL_MS, ClusterConfig, record_version
 from protocol.ids import Offset, TimeMs
-from protocol.messages.metadata_batch import pack_records, unpack_records
+from protocol.messages.metadata_batch import pack_records, remember_unpacked, unpack_records
 from protocol.messages.records import MetadataRecord
 from protocol.metadata.image import MetadataImage
 from protocol.quorum.log import Snapshot
@@ -77,7 +77,9 @@ class SnapshotGenerator:
         is_late = is_new and 0 < self._every_ms <= now_ms - self._since_ms
         is_due = is_large or is_late
         if is_due:
-            records = pack_records(image.to_records(), record_version(image.feature_levels))
-            replica.take_snapshot(end_offset, records)
+            records = image.to_records()
+            data = pack_records(records, record_version(image.feature_levels))
+            remember_unpacked(data, records)
+            replica.take_snapshot(end_offset, data)
             self.start(now_ms)
         return is_due

@@ -16,7 +16,7 @@ from protocol.errors import ErrorCode
 from protocol.events.quorum import QuorumVotersChanged
 from protocol.ids import NO_OFFSET, NodeId, Offset, TimeMs
 from protocol.messages.batch import RecordBatch
-from protocol.messages.metadata_batch import pack_records
+from protocol.messages.metadata_batch import pack_records, remember_unpacked
 from protocol.messages.quorum import (
     BeginQuorumEpochRequest,
     EndQuorumEpochRequest,
@@ -95,11 +95,14 @@ class QuorumLeader:
     def append(self, records: Sequence[MetadataRecord], payload: bytes | None = None) -> Offset:
         """Appends records (`payload`: their encoding, if known) as a batch, not flushed; returns the log end offset."""
         log = self._context.log
+        if payload is None:
+            payload = pack_records(records)
+        remember_unpacked(payload, records)
         batch = _BATCH(
             base_offset=log.end_offset,
             leader_epoch=self.leader_state.epoch,
             record_count=len(records),
-            payload=pack_records(records) if payload is None else payload,
+            payload=payload,
         )
         log.append(batch, records)
         return batch.next_offset

@@ -4,7 +4,7 @@ Events are ordered by time, then by kind (messages before timers before actions 
 the nodes involved, and last by the order in which they were scheduled. Nothing else decides, so a seed replays a run
 exactly, and leaving out an event does not reorder the others. The cluster carries out effects, keeps the disks, applies
 faults between events, and calls its observers with every trace event. Objects pass by reference; with `paranoid` every
-message is encoded and decoded on its way.
+message is encoded and decoded on its way, and so are the records of the metadata log.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ from protocol.ids import (
 from protocol.log.tail import trace_of
 from protocol.messages.base import Message
 from protocol.messages.codec import decode, encode
+from protocol.messages.metadata_batch import forget_unpacked
 from protocol.nodes.broker import BrokerNode
 from protocol.nodes.broker_sessions import SESSION_PREFIX
 from protocol.nodes.client import ClientNode
@@ -219,6 +220,7 @@ class SimCluster:
     def _send(self, source: NodeId, target: NodeId, message: Message, now_ms: TimeMs) -> None:
         if self._paranoid:
             message = decode(encode(message))
+            forget_unpacked()
         if target == DRIVER:
             self.outcomes[message.command_id] = message  # type: ignore[attr-defined]
             return

@@ -9,7 +9,14 @@ import pytest
 from protocol.errors import MalformedMessageError
 from protocol.messages import metadata_batch
 from protocol.messages.codec import decode
-from protocol.messages.metadata_batch import SHORT_BYTES, SHORT_PAYLOADS, forget_unpacked, pack_records, unpack_records
+from protocol.messages.metadata_batch import (
+    SHORT_BYTES,
+    SHORT_PAYLOADS,
+    forget_unpacked,
+    pack_records,
+    remember_unpacked,
+    unpack_records,
+)
 from protocol.messages.records import ConfigRecord
 
 Frames = list[bytes]
@@ -33,6 +40,18 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> Iterator[Frames]:
 def test_equal_bytes_are_decoded_once(decoded: Frames, length: int) -> None:
     first = unpack_records(payload_of(1, length))
     assert unpack_records(payload_of(1, length)) is first
+    assert len(decoded) == 1
+
+
+@pytest.mark.parametrize("length", [1, SHORT_BYTES])
+def test_the_bytes_of_remembered_records_are_not_decoded(decoded: Frames, length: int) -> None:
+    records = (ConfigRecord(topic_id=None, name="config", value="v" * length),)
+    payload = pack_records(records)
+    remember_unpacked(payload, list(records))
+    assert unpack_records(payload) == records
+    assert not decoded
+    forget_unpacked()
+    assert unpack_records(payload) == records
     assert len(decoded) == 1
 
 
