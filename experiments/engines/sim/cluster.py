@@ -15,7 +15,7 @@ from dataclasses import replace
 from heapq import heappop, heappush
 from pkgutil import resolve_name
 from random import Random
-from typing import cast
+from typing import Final, Literal
 from zlib import crc32
 
 from experiments.engines.port import ClusterSpec, Loss, TraceEvent, enables_recovery
@@ -27,6 +27,7 @@ from protocol.config import UNCLEAN_LEADER_HOOK
 from protocol.contract import CancelTimer, Effect, Exit, Node, Send, SetTimer
 from protocol.errors import ProtocolInvariantError
 from protocol.events.base import Trace
+from protocol.events.controller import FeatureLevelChanged
 from protocol.events.registry import detail_text
 from protocol.ids import (
     DRIVER,
@@ -48,17 +49,19 @@ from protocol.nodes.client import ClientNode
 from protocol.nodes.controller import ControllerNode
 from protocol.nodes.recovery_manager import RecoveryManagerNode
 
-_DELIVER, _TIMER, _CALL = 0, 1, 2
+_DELIVER: Final = 0
+_TIMER: Final = 1
+_CALL: Final = 2
 _KIND_SHIFT = 48 + SEQUENCE_BITS
 _TIME_SHIFT = 50 + SEQUENCE_BITS
 _MS = 1 << _TIME_SHIFT
 """The heap holds one integer per event: time, then order, then the sequence number."""
 
-_Delivery = tuple[int, NodeId, NodeId, Message, int]
+_Delivery = tuple[Literal[0], NodeId, NodeId, Message, int]
 """(_DELIVER, target, source, message, the target's incarnation)."""
-_DueTimer = tuple[int, Timer, TimeMs]
+_DueTimer = tuple[Literal[1], Timer, TimeMs]
 """(_TIMER, the timer, the time for which the event was scheduled)."""
-_Call = tuple[int, Callable[[], None]]
+_Call = tuple[Literal[2], Callable[[], None]]
 _Event = _Delivery | _DueTimer | _Call
 _HASHED_AT_ONCE = 1_000
 """Trace events."""
@@ -144,11 +147,12 @@ class SimCluster:
 
     def _dispatch(self, due_ms: TimeMs, event: _Event) -> bool:
         """Runs one event; returns False if void (cut link, ended incarnation, paused node, timer set anew)."""
-        kind = event[0]
-        if kind == _DELIVER:
-            _, target, source, message, incarnation = cast("_Delivery", event)
+        if event[0] == _DELIVER:
+            _, target, source, message, incarnation = event
             node = self.nodes.get(target)
-            if node is None or self._incarnations[target] != incarnation or self.network.is_cut(source, target):
+            if node is None or self._incarnations[target] != incarnation:
+                return False
+            if not self.network.is_faultless and self.network.is_cut(source, target):
                 return False
             if target in self._backlogs:
                 self._backlogs[target].append(event)
@@ -158,8 +162,8 @@ class SimCluster:
             self._carry_out(target, node.receive(shown_ms, source, message), due_ms)
             if self.on_event is not None:
                 self.on_event(due_ms, target)
-        elif kind == _TIMER:
-            _, timer, queued_ms = cast("_DueTimer", event)
+        elif event[0] == _TIMER:
+            _, timer, queued_ms = event
             if not self._timers.is_due(timer, queued_ms, due_ms):
                 return False
             owner = timer.owner
@@ -174,7 +178,7 @@ class SimCluster:
                 self.on_event(due_ms, owner)
         else:
             self.now_ms = due_ms
-            cast("_Call", event)[1]()
+            event[1]()
         self.event_count += 1
         return True
 
@@ -231,7 +235,12 @@ class SimCluster:
             self.on_message(source, target, message)
         network = self.network
         route = network.route(source, target, type(message))
-        arrivals = network.arrivals(now_ms, route) if network.is_disturbed else (network.arrival_ms(now_ms, route),)
+        if network.is_faultless:
+            arrival = network.arrival_ms(now_ms, route)
+            if target in self.nodes:
+                self._push(arrival, route.order, (_DELIVER, target, source, message, incarnation))
+            return
+        arrivals = network.arrivals(now_ms, route)
         if target in self.nodes and not network.is_cut(source, target):
             for arrival in arrivals:
                 self._push(arrival, route.order, (_DELIVER, target, source, message, incarnation))
@@ -249,7 +258,7 @@ class SimCluster:
             self.traces.append(TraceEvent(now_ms, node, trace))
         for observer in self.trace_observers:
             observer(now_ms, node, trace)
-        if enables_recovery(trace):
+        if type(trace) is FeatureLevelChanged and enables_recovery(trace):
             self.call_at(now_ms, self._start_manager)
 
     def _start_manager(self) -> None:
@@ -279,11 +288,12 @@ class SimCluster:
 
     def _is_sound(self, a: NodeId, b: NodeId) -> bool:
         nodes, backlogs = self.nodes, self._backlogs
+        network = self.network
         return (
             a in nodes
             and b in nodes
             and (not backlogs or (a not in backlogs and b not in backlogs))
-            and self.network.is_sound(a, b, self.now_ms)
+            and (network.is_faultless or network.is_sound(a, b, self.now_ms))
         )
 
     def _disturb(self, concerns: Callable[[NodeId, NodeId], bool]) -> None:

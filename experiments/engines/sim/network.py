@@ -102,11 +102,8 @@ class Network:
         self._disturbances: dict[tuple[NodeId, NodeId], list[Disturbance]] = {}
         self._late_until_ms: dict[tuple[NodeId, NodeId], TimeMs] = {}
         self._draws = 0
-
-    @property
-    def is_disturbed(self) -> bool:
-        """Whether any direction has a disturbance."""
-        return bool(self._disturbances)
+        self.is_faultless = True
+        """Whether no direction is cut or disturbed, and no message has ever been late."""
 
     def route(self, source: NodeId, target: NodeId, kind: type[Message]) -> Route:
         """The route of messages of this type."""
@@ -153,6 +150,7 @@ class Network:
     def disturb(self, disturbance: Disturbance) -> None:
         """Begins a disturbance; a direction may have several."""
         self._disturbances.setdefault((disturbance.source, disturbance.target), []).append(disturbance)
+        self.is_faultless = False
 
     def clear_disturbance(self, disturbance: Disturbance) -> None:
         """Ends a disturbance that `disturb` began."""
@@ -160,6 +158,7 @@ class Network:
         self._disturbances[link].remove(disturbance)
         if not self._disturbances[link]:
             del self._disturbances[link]
+            self.is_faultless = self._has_no_fault()
 
     def arrival_ms(self, now_ms: TimeMs, route: Route, held_ms: int = 0) -> TimeMs:
         """The arrival time of a message that is sent now and delayed by `held_ms`; never before the previous one."""
@@ -177,6 +176,10 @@ class Network:
             self._cuts.discard((source, target))
         else:
             self._cuts.add((source, target))
+        self.is_faultless = self._has_no_fault()
+
+    def _has_no_fault(self) -> bool:
+        return not (self._cuts or self._disturbances or self._late_until_ms)
 
     def is_cut(self, source: NodeId, target: NodeId) -> bool:
         return bool(self._cuts) and (source, target) in self._cuts

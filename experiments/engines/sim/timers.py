@@ -28,7 +28,7 @@ event, and its previous one is void.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from protocol.contract import SetTimer
@@ -50,17 +50,13 @@ class _Sleep:
 @dataclass(slots=True)
 class _Watch:
     """The state of a passive timer: its due time after the last renewal, the time by which a renewal postpones it, the
-    node to which its active timer sends the renewals, and the latency of a renewal.
+    node of its pair that does not own the active timer, and the latency of a renewal.
     """
 
     due_ms: TimeMs
     period_ms: int
-    renewed_at: NodeId
+    peer: NodeId
     latency_ms: int
-
-    def postpone(self, last_tick_ms: TimeMs) -> None:
-        """Counts the renewal of a tick."""
-        self.due_ms = max(self.due_ms, last_tick_ms + self.latency_ms + self.period_ms)
 
 
 @dataclass(slots=True, eq=False)
@@ -75,10 +71,6 @@ class Timer:
     queued_ms: TimeMs = _NEVER
     active: Timer | None = None
     watchers: dict[Timer, _Watch] = field(default_factory=dict)
-
-    def watchers_with(self, peer: NodeId) -> list[tuple[Timer, _Watch]]:
-        """The passive timers whose pair is that of this active timer and `peer`."""
-        return [item for item in self.watchers.items() if item[1].renewed_at == peer] if self.watchers else []
 
 
 class Timers:
@@ -112,63 +104,60 @@ class Timers:
         timer = self._timer(node, effect.name)
         peer, due_ms = effect.idle_with, effect.at_ms
         if peer is None or not self._elide:
-            self._wake(timer, now_ms)
+            if timer in self._asleep or timer.active is not None:
+                self._cancel(timer, now_ms)
             self._arm(timer, due_ms)
         elif effect.renewed_by is not None:
-            watch = _Watch(due_ms, due_ms - now_ms, node, self._latency_ms)
-            self._watch(timer, self._timer(peer, effect.renewed_by), watch, now_ms)
+            active = self._timer(peer, effect.renewed_by)
+            self._watch(timer, active, _Watch(due_ms, due_ms - now_ms, node, self._latency_ms), now_ms)
         elif effect.echoes is not None:
-            watch = _Watch(due_ms, due_ms - now_ms, peer, 2 * self._latency_ms)
-            self._watch(timer, self._timer(node, effect.echoes), watch, now_ms)
+            active = self._timer(node, effect.echoes)
+            self._watch(timer, active, _Watch(due_ms, due_ms - now_ms, peer, 2 * self._latency_ms), now_ms)
         else:
             self._set_active(timer, peer, due_ms, now_ms)
 
     def _set_active(self, timer: Timer, peer: NodeId, due_ms: TimeMs, now_ms: TimeMs) -> None:
-        """Sets an active timer, and lets it sleep if it may."""
+        """Sets an active timer, which sleeps if its pair is sound."""
         sleep = self._asleep.get(timer)
-        if sleep is None or sleep.peer != peer:
-            self._wake(timer, now_ms)
-            sleep = None
-        watchers = timer.watchers_with(peer)
         if sleep is not None:
-            _postpone(watchers, sleep, _ticks_before(sleep, now_ms))
-        if self._is_sound(timer.owner, peer) and _will_renew(watchers, due_ms):
-            self._asleep[timer] = _Sleep(due_ms, due_ms - now_ms, peer)
+            self._renew_watchers(timer, sleep, _ticks_before(sleep, now_ms))
+        elif timer.active is not None:
+            self._cancel(timer, now_ms)
+        can_sleep = self._is_sound(timer.owner, peer) and _will_renew(timer, peer, due_ms)
+        if sleep is not None and not (can_sleep and sleep.peer == peer):
+            self._wake(timer, sleep)
+        if can_sleep:
             timer.due_ms = _NEVER
-            for watcher, _ in watchers:
-                watcher.due_ms = _NEVER
-            return
-        if sleep is not None:
-            del self._asleep[timer]
-            for watcher, watch in watchers:
-                self._arm(watcher, watch.due_ms)
-        self._arm(timer, due_ms)
+            self._asleep[timer] = _Sleep(due_ms, due_ms - now_ms, peer)
+            for watcher, watch in timer.watchers.items():
+                if watch.peer == peer:
+                    watcher.due_ms = _NEVER
+        else:
+            self._arm(timer, due_ms)
 
     def _watch(self, timer: Timer, active: Timer, watch: _Watch, now_ms: TimeMs) -> None:
         """Sets a passive timer."""
         if timer.active is not active:
-            self._wake(timer, now_ms)
+            self._cancel(timer, now_ms)
             timer.active = active
         active.watchers[timer] = watch
         sleep = self._asleep.get(active)
-        if sleep is None or sleep.peer != watch.renewed_at:
+        if sleep is None or watch.peer != sleep.peer:
             self._arm(timer, watch.due_ms)
         else:
             timer.due_ms = _NEVER
 
     def cancel(self, node: NodeId, name: str, now_ms: TimeMs) -> None:
         """Carries out a node's `CancelTimer`."""
-        timer = self._timer(node, name)
-        timer.due_ms = _NEVER
-        self._wake(timer, now_ms)
+        self._cancel(self._timer(node, name), now_ms)
 
-    def _wake(self, timer: Timer, now_ms: TimeMs) -> None:
-        """Ends the sleep of a timer, or what a passive one waits for; the timer is about to be set or cancelled."""
-        if timer.active is not None:
-            _unwatch(timer)
-        if timer in self._asleep:
-            sleep = self._asleep.pop(timer)
-            self._wake_watchers(timer, sleep, _ticks_before(sleep, now_ms))
+    def _cancel(self, timer: Timer, now_ms: TimeMs) -> None:
+        timer.due_ms = _NEVER
+        _unwatch(timer)
+        sleep = self._asleep.get(timer)
+        if sleep is not None:
+            self._renew_watchers(timer, sleep, _ticks_before(sleep, now_ms))
+            self._wake(timer, sleep)
 
     def is_due(self, timer: Timer, queued_ms: TimeMs, now_ms: TimeMs) -> bool:
         """Whether to fire the timer now that its event for `queued_ms` has come up; if not, the event is void."""
@@ -191,7 +180,7 @@ class Timers:
         """Makes a timer due now, if it is set."""
         timer = self._timer(node, name)
         if timer.due_ms != _NEVER or timer in self._asleep or timer.active is not None:
-            self._wake(timer, now_ms)
+            self._cancel(timer, now_ms)
             self._arm(timer, now_ms)
 
     def forget_node(self, node: NodeId) -> None:
@@ -211,15 +200,15 @@ class Timers:
         for timer, sleep in list(self._asleep.items()):
             if not concerns(timer.owner, sleep.peer):
                 continue
-            del self._asleep[timer]
             ticks = _ticks_before(sleep, now_ms + 1)
             last_tick = sleep.due_ms + (ticks - 1) * sleep.period_ms
             if ticks and last_tick + self._latency_ms >= now_ms:
-                self._wake_watchers(timer, sleep, ticks - 1)
+                self._renew_watchers(timer, sleep, ticks - 1)
                 on_their_way.append((last_tick, timer.owner, timer.name))
             else:
-                self._wake_watchers(timer, sleep, ticks)
+                self._renew_watchers(timer, sleep, ticks)
                 self._arm(timer, sleep.due_ms + ticks * sleep.period_ms)
+            self._wake(timer, sleep)
         return sorted(on_their_way)
 
     def _arm(self, timer: Timer, due_ms: TimeMs) -> None:
@@ -228,25 +217,28 @@ class Timers:
             timer.queued_ms = due_ms
             self._push(due_ms, timer)
 
-    def _wake_watchers(self, timer: Timer, sleep: _Sleep, ticks: int) -> None:
-        """Arms the passive timers of an active timer that would have ticked `ticks` times during its sleep."""
-        watchers = timer.watchers_with(sleep.peer)
-        _postpone(watchers, sleep, ticks)
-        for watcher, watch in watchers:
-            self._arm(watcher, watch.due_ms)
+    def _renew_watchers(self, timer: Timer, sleep: _Sleep, ticks: int) -> None:
+        """Postpones the passive timers of an active timer that would have ticked `ticks` times during its sleep."""
+        if ticks:
+            last_tick = sleep.due_ms + (ticks - 1) * sleep.period_ms
+            for watch in timer.watchers.values():
+                if watch.peer == sleep.peer:
+                    watch.due_ms = max(watch.due_ms, last_tick + watch.latency_ms + watch.period_ms)
+
+    def _wake(self, timer: Timer, sleep: _Sleep) -> None:
+        """Ends the sleep of an active timer: its passive timers get events."""
+        del self._asleep[timer]
+        for watcher, watch in timer.watchers.items():
+            if watch.peer == sleep.peer:
+                self._arm(watcher, watch.due_ms)
 
 
-def _postpone(watchers: Sequence[tuple[Timer, _Watch]], sleep: _Sleep, ticks: int) -> None:
-    """Postpones the passive timers of an active timer that would have ticked `ticks` times during its sleep."""
-    if ticks:
-        last_tick_ms = sleep.due_ms + (ticks - 1) * sleep.period_ms
-        for _, watch in watchers:
-            watch.postpone(last_tick_ms)
-
-
-def _will_renew(watchers: Sequence[tuple[Timer, _Watch]], due_ms: TimeMs) -> bool:
-    """Whether the tick of an active timer at `due_ms` arrives before its watchers are due; else it must not sleep."""
-    return all(watch.due_ms >= due_ms + watch.latency_ms for _, watch in watchers)
+def _will_renew(timer: Timer, peer: NodeId, due_ms: TimeMs) -> bool:
+    """Whether the next tick of an active timer arrives before its watchers are due; otherwise it must not sleep."""
+    for watch in timer.watchers.values():
+        if watch.peer == peer and watch.due_ms < due_ms + watch.latency_ms:
+            return False
+    return True
 
 
 def _unwatch(timer: Timer) -> None:
