@@ -9,9 +9,11 @@ may have any distribution. Candidates are drawn anew at each change: a failure, 
 **When.** In the regeneration state (all brokers up, nothing pending: `trials/importance.py`) the rates are the model's.
 While a broker is down, the time R until the next start is known, since repair times are drawn at the failure. A failure
 is *forced* before it (Lewis and Boehm, Nuclear Engineering and Design 77, 1984): with probability q there is one, at a
-time T from its distribution under the model given T < R; otherwise there is none. With L the sum of the rates, F(t) =
-1 - exp(-L t), m the mean time to repair and d the number of brokers down, q = `FORCED` R / (R + `SHORT` m / d), and the
-likelihood ratio is
+time T from its distribution under the model given T < R; otherwise there is none. After a burst several starts follow
+each other, so q spreads the probability over the time H until no broker is down: q = `FORCED` R / (H + `SHORT` m / d),
+where m is the mean time to repair, d the number of brokers down, and each part of H counts `DAMAGED` times more or less
+than the present for each replica more or less that is down of the most damaged partition. With L the sum of the rates
+and F(t) = 1 - exp(-L t), the likelihood ratio is
 
     F(R) / q                            once the failure has happened,
     exp(-L t) / (1 - q F(t) / F(R))     at t after the last change, while it has not.
@@ -19,15 +21,17 @@ likelihood ratio is
 These are bounded. If the rates were only increased to L', the ratio exp((L' - L) t) would have no second moment from
 half the rate of repairs on.
 
-**How long.** With probability `LONG` a repair time r is drawn from its length-biased distribution, whose density is
-r / m times the model's: failures during a repair are as probable as it is long. Ratio: 1 / (1 - `LONG` + `LONG` r / m).
+**How long.** With probability `LONG` one of the k repair times r_j of an event, drawn at random, is drawn from its
+length-biased distribution, whose density is r / m times the model's: failures during a repair are as probable as it is
+long. Ratio: 1 / (1 - `LONG` + `LONG` (r_1 + ... + r_k) / (k m)). Without it F(R) / q would have the repairs' tail.
 
 **Which** (balanced failure biasing: Shahabuddin, Management Science 40, 1994). Half of the probability goes to the
-transitions by their rates; the other half to the causes equally, and within a cause to the transitions that may end a
-broker of a most damaged partition, by their rates. Ratio: (l_i / L) / p'_i, at most 2.
+transitions by their rates; the other half to the groups of causes equally, and within a group to the transitions that
+may end most of the brokers that are left of a most damaged partition, by their rates. Ratio: (l_i / L) / p'_i, at most
+2. Bursts are one transition for each set of brokers that they may strike (:func:`split_bursts`).
 
-**How.** Kinds of failure that lose data are drawn with probability `LOSING_FIRST` at least if the cycle begins with the
-failure, and `LOSING_NEXT` otherwise. Ratio: p / p'.
+**How.** Kinds of failure that lose data are drawn with probability `LOSING_NEXT` at least; with `LOSING_FIRST` if the
+cycle begins with the event and it leaves every partition a replica. Ratio: p / p'.
 
 The bias ends for the rest of a cycle as soon as all replicas of a partition have been down at once, or when the trial
 says that what is measured has happened: more failures would only spread the weights.
@@ -43,12 +47,21 @@ from typing import NamedTuple
 from experiments.studies.design.distribution import Distribution
 from experiments.studies.design.model import CellParameters
 from experiments.studies.design.recorded import OutageKind
-from experiments.studies.failures.sources import Draws, Outage, PoissonSource, kinds_of, poisson_sources
+from experiments.studies.failures.sources import (
+    BURST,
+    Draws,
+    Outage,
+    PoissonSource,
+    kinds_of,
+    poisson_sources,
+    split_bursts,
+)
 from experiments.studies.failures.timeline import Event
 from protocol.ids import NodeId
 
 FORCED = 0.8
 SHORT = 0.1
+DAMAGED = 10.0
 LONG = 0.7
 LOSING_FIRST = 0.25
 LOSING_NEXT = 0.6
@@ -58,10 +71,10 @@ LOSING: frozenset[OutageKind] = frozenset({"lossy", "disk"})
 
 class Transition(NamedTuple):
     """A Poisson process of `rate` events per ms: a failure of its own of the only one of `brokers`, or an event of
-    `source`, which may strike all of them. `kinds`: the probabilities of the kinds of failure, drawn for each broker by
-    itself."""
+    `source`, which may strike all of them. `group`: of its cause. `kinds`: the probabilities of the kinds of failure,
+    drawn for each broker by itself."""
 
-    cause: str
+    group: str
     rate: float
     brokers: tuple[NodeId, ...]
     kinds: Mapping[OutageKind, float]
@@ -74,9 +87,10 @@ def transitions_of(params: CellParameters) -> list[Transition]:
     brokers = range(params.brokers if mttf is not None else 0)
     rate = 0.0 if mttf is None else 1.0 / mttf.mean_ms
     found = [Transition("broker", rate, (broker,), own) for broker in brokers]
-    for source in poisson_sources(params):
-        found.append(Transition(source.name, source.rate_per_ms, source.brokers, source.kinds, source))
-    return found
+    sources = [source for source in poisson_sources(params) if source.group != BURST] + split_bursts(params)
+    return found + [
+        Transition(source.group, source.rate_per_ms, source.brokers, source.kinds, source) for source in sources
+    ]
 
 
 class _Change(NamedTuple):
@@ -116,7 +130,8 @@ class BiasedTimeline:
     ) -> None:
         self._repair = params.broker_mttr
         self._transitions = transitions_of(params)
-        self._draws = {found.cause: Draws(f"biased/{found.cause}", seed) for found in self._transitions}
+        sources = (found.source for found in self._transitions if found.source is not None)
+        self._draws = {source.name: Draws(f"biased/{source.name}", seed) for source in sources}
         self._replicas = [frozenset(replicas) for replicas in sorted(set(map(tuple, placement)))]
         self._random = Random(f"{seed}/biased")
         self._may_bias = bias
@@ -197,7 +212,8 @@ class BiasedTimeline:
         self._until_ms = math.inf if known is None else max(0, known.time_ms - self._changed_ms)
         self._forced = 0.0
         if self._biased and self._rate > 0.0 and 0.0 < self._until_ms < math.inf:
-            self._forced = FORCED * self._until_ms / (self._until_ms + SHORT * self._repair.mean_ms / max(1, len(down)))
+            short_ms = SHORT * self._repair.mean_ms / max(1, len(down))
+            self._forced = FORCED * self._until_ms / (self._known_until_up_ms() + short_ms)
         after_ms = self._failure_after_ms()
         if after_ms is not None:
             return self._failure(alive, self._changed_ms + math.ceil(after_ms))
@@ -209,6 +225,27 @@ class BiasedTimeline:
         if self._later and self._later[0].down_ms <= start_ms:
             return _Change(self._later[0].down_ms, 0.0, outages=(self._later[0],))
         return None if broker < 0 else _Change(int(start_ms), 0.0, start=broker)
+
+    def _known_until_up_ms(self) -> float:
+        """The time until no broker is down if nothing is drawn any more, each part of it by how much it counts for
+        what is measured compared with the present: `DAMAGED` times more for each replica that is down."""
+        starts_ms, at_ms, total_ms = dict(self._starts_ms), self._changed_ms, 0.0
+        later = list(self._later)
+        damage = present = self._damage(starts_ms.keys())
+        while starts_ms or later:
+            next_ms = min([*starts_ms.values(), *(outage.down_ms for outage in later[:1])])
+            total_ms += max(0, next_ms - at_ms) * DAMAGED ** (damage - present)
+            at_ms = max(at_ms, next_ms)
+            starts_ms = {broker: start_ms for broker, start_ms in starts_ms.items() if start_ms > next_ms}
+            while later and later[0].down_ms <= next_ms:
+                outage = later.pop(0)
+                starts_ms[outage.broker] = max(outage.up_ms, starts_ms.get(outage.broker, 0), next_ms + 1)
+            damage = self._damage(starts_ms.keys())
+        return total_ms
+
+    def _damage(self, down: Set[NodeId]) -> int:
+        """The number of replicas that are down of the most damaged partition."""
+        return max(len(replicas & down) for replicas in self._replicas)
 
     def _failure_after_ms(self) -> float | None:
         """The time from the last change to the next failure; None if there is none within `_until_ms`."""
@@ -244,43 +281,59 @@ class BiasedTimeline:
     def _strike(self, found: Transition, at_ms: int) -> tuple[list[Outage], float]:
         """The outages of an event, and the logarithm of the likelihood ratio of their kinds and lengths."""
         if found.source is None:
-            repair_ms, log_ratio = self._draw_repair(found.brokers[0])
-            outages = [Outage(at_ms, at_ms + repair_ms, found.brokers[0], "unclean", "broker")]
+            outages = [Outage(at_ms, at_ms, found.brokers[0], "unclean", "broker")]
+            down, together = self._repair, False
         else:
-            outages, log_ratio = list(found.source.strike(at_ms, self._draws[found.cause])), 0.0
-        is_first = not self._starts_ms and len(outages) == 1
+            outages = list(found.source.strike(at_ms, self._draws[found.source.name]))
+            down, together = found.source.down, found.source.together
+        struck = {outage.broker for outage in outages}
+        ends_bias = self._ends_bias(self._starts_ms.keys() | struck)
+        number = min(1, len(outages)) if together else len(outages)
+        lengths_ms, log_ratio = draw_lengths(
+            down, number, LONG if self._biased and not ends_bias else 0.0, self._random
+        )
+        is_first = not self._starts_ms and not ends_bias
         least = 0.0 if not self._biased else LOSING_FIRST if is_first else LOSING_NEXT
         for index, outage in enumerate(outages):
             kind, kind_log_ratio = draw_kind(found.kinds, least, self._random)
-            outages[index] = outage._replace(kind=kind)
+            length_ms = lengths_ms[0 if together else index]
+            outages[index] = outage._replace(kind=kind, up_ms=outage.down_ms + length_ms)
             log_ratio += kind_log_ratio
         return outages, log_ratio
-
-    def _draw_repair(self, broker: NodeId) -> tuple[int, float]:
-        """A time to repair in ms, and the logarithm of its likelihood ratio."""
-        if not self._biased or self._ends_bias(self._starts_ms.keys() | {broker}):
-            return self._repair.sample_ms(self._random), 0.0
-        is_long = self._random.random() < LONG
-        repair_ms = (length_biased_ms if is_long else Distribution.sample_ms)(self._repair, self._random)
-        return repair_ms, -math.log(1.0 - LONG + LONG * repair_ms / self._repair.mean_ms)
 
     def _chances(self, alive: list[Transition]) -> list[float]:
         """The probabilities of the transitions under the bias; they add up to 1."""
         down = self._starts_ms.keys()
-        damage = {replicas: len(replicas & down) for replicas in self._replicas}
-        most = max(damage.values(), default=0)
-        aims = {broker for replicas, number in damage.items() if number == most for broker in replicas - down}
-        aimed = [found.rate if aims.intersection(found.brokers) else 0.0 for found in alive]
-        per_cause: dict[str, float] = {}
+        most = max(len(replicas & down) for replicas in self._replicas)
+        damaged = [replicas - down for replicas in self._replicas if len(replicas & down) == most]
+        ended = [max(len(left.intersection(found.brokers)) for left in damaged) for found in alive]
+        most_ended: dict[str, int] = {}
+        for found, number in zip(alive, ended, strict=True):
+            most_ended[found.group] = max(number, most_ended.get(found.group, 0))
+        aimed = [
+            found.rate if number and number == most_ended[found.group] else 0.0
+            for found, number in zip(alive, ended, strict=True)
+        ]
+        per_group: dict[str, float] = {}
         for found, rate in zip(alive, aimed, strict=True):
-            per_cause[found.cause] = per_cause.get(found.cause, 0.0) + rate
-        causes = sum(rate > 0.0 for rate in per_cause.values())
-        if not causes:
+            per_group[found.group] = per_group.get(found.group, 0.0) + rate
+        groups = sum(rate > 0.0 for rate in per_group.values())
+        if not groups:
             return [found.rate / self._rate for found in alive]
         balanced = [
-            rate / per_cause[found.cause] / causes if rate else 0.0 for found, rate in zip(alive, aimed, strict=True)
+            rate / per_group[found.group] / groups if rate else 0.0 for found, rate in zip(alive, aimed, strict=True)
         ]
         return [(found.rate / self._rate + share) / 2.0 for found, share in zip(alive, balanced, strict=True)]
+
+
+def draw_lengths(down: Distribution, number: int, long: float, random: Random) -> tuple[list[int], float]:
+    """Lengths of so many outages in ms, and the logarithm of their likelihood ratio: with probability `long` one of
+    them, drawn at random, is drawn from the length-biased distribution."""
+    lengths_ms = [down.sample_ms(random) for _ in range(number)]
+    if number and random.random() < long:
+        lengths_ms[random.randrange(number)] = length_biased_ms(down, random)
+    mean = sum(lengths_ms) / number / down.mean_ms if number else 1.0
+    return lengths_ms, -math.log(1.0 - long + long * mean)
 
 
 def draw_kind(kinds: Mapping[OutageKind, float], least: float, random: Random) -> tuple[OutageKind, float]:

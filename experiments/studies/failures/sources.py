@@ -13,14 +13,18 @@ event may strike, and how the outages of one event are drawn. Plain sampling dra
   already. (Kernels write dirty pages back after about half a minute; the model has no flush but `flush_interval`.)
   Where the event has a down time, no broker of the domain is started before the power is back.
 - Bursts strike some brokers within a short window (Ford et al., Availability in Globally Distributed Storage Systems,
-  OSDI 2010, section 4: most failures of a burst lie within 2 minutes, and large bursts concentrate on racks).
+  OSDI 2010, section 4: most failures of a burst lie within 2 minutes, and large bursts concentrate on racks). Which
+  brokers an event strikes is drawn independently of everything else. So the events that strike a given set of brokers
+  are a Poisson process by themselves (marking theorem: Kingman, Poisson Processes, 1993, 5.2): :func:`split_bursts`.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
+from itertools import combinations
 from random import Random
 from typing import NamedTuple
 
@@ -30,6 +34,11 @@ from experiments.studies.design.model import YEAR_MS, CellParameters
 from experiments.studies.design.placement import racks_of
 from experiments.studies.design.recorded import OutageKind
 from protocol.ids import NodeId
+
+BURST = "burst"
+"""The group of bursts."""
+MOST_SETS = 100
+"""Sets of brokers into which bursts are split at most: all pairs of 14 brokers, all sets of 6."""
 
 
 class Outage(NamedTuple):
@@ -70,18 +79,21 @@ class Draws:
 class PoissonSource:
     """Events with a shared cause, a Poisson process.
 
-    `name`: of its random streams. `cause`: in words. `events_per_year`: the rate. `brokers`: those that an event may
-    strike. `strike(at_ms, draws)`: the outages of an event, by time, none before `at_ms`; it draws the same numbers
-    whatever the outages before were. `kinds`: the probabilities of the kinds of its outages, which are independent of
-    each other and of everything else.
+    `name`: of its random streams. `group`: the same for causes that differ in their brokers only. `events_per_year`:
+    the rate. `brokers`: those that an event may strike. `strike(at_ms, draws)`: the outages of an event, by time, none
+    before `at_ms`; it draws the same numbers whatever the outages before were. `kinds`: the probabilities of the kinds
+    of its outages; `down`: the distribution of their lengths, of which an event draws one for all (`together`) or one
+    for each broker. All are independent of each other and of everything else.
     """
 
     name: str
-    cause: str
+    group: str
     events_per_year: float
     brokers: tuple[NodeId, ...]
     kinds: Mapping[OutageKind, float]
     strike: Callable[[int, Draws], Sequence[Outage]]
+    down: Distribution
+    together: bool
 
     @property
     def rate_per_ms(self) -> float:
@@ -156,7 +168,11 @@ def _power(
         return outages
 
     kinds: dict[OutageKind, float] = {"unclean": 1.0 - loss, "lossy": loss}
-    return PoissonSource(name, cause, events_per_year, brokers, kinds, strike)
+    group = "rack power" if name.startswith("rack/") else cause
+    together = common_down is not None
+    return PoissonSource(
+        name, group, events_per_year, brokers, kinds, strike, common_down or params.broker_mttr, together
+    )
 
 
 def _bursts(params: CellParameters, burst: Burst) -> PoissonSource:
@@ -172,15 +188,71 @@ def _bursts(params: CellParameters, burst: Burst) -> PoissonSource:
         struck = sorted(domain, key=lambda broker: drawn[broker].order)[: burst.size]
         if burst.fraction is not None:
             struck = [broker for broker in domain if drawn[broker].order < burst.fraction]
-        outages = []
-        for broker in struck:
-            failure = drawn[broker]
-            down_ms = at_ms + failure.after_ms
-            outages.append(Outage(down_ms, down_ms + (common_ms or failure.down_ms), broker, failure.kind, "burst"))
-        return sorted(outages)
+        return _burst_outages(at_ms, {broker: drawn[broker] for broker in struck}, common_ms)
 
     rate = burst.events_per_year([len(rack) for rack in racks])
-    return PoissonSource("cluster/burst", "burst", rate, everyone, kinds_of(params), strike)
+    return _burst_source(params, burst, rate, everyone, strike)
+
+
+def _burst_source(
+    params: CellParameters,
+    burst: Burst,
+    events_per_year: float,
+    brokers: tuple[NodeId, ...],
+    strike: Callable[[int, Draws], Sequence[Outage]],
+) -> PoissonSource:
+    down, together = burst.down or params.broker_mttr, burst.down is not None
+    return PoissonSource("cluster/burst", BURST, events_per_year, brokers, kinds_of(params), strike, down, together)
+
+
+def split_bursts(params: CellParameters) -> list[PoissonSource]:
+    """The bursts as one source for each set of brokers that a burst may strike, whose events strike all of the set;
+    events that strike no broker are left out. The one source that draws the set where there are more than `MOST_SETS`;
+    none without bursts."""
+    burst = params.burst
+    if burst is None:
+        return []
+    racks, everyone = racks_of(params), tuple(range(params.brokers))
+    domains = [(1.0 - burst.same_rack, everyone), *((burst.same_rack / len(racks), rack) for rack in racks)]
+    chances: dict[tuple[NodeId, ...], float] = {}
+    for chance, domain in domains:
+        if chance > 0.0:
+            if _number_of_sets(burst, len(domain)) > MOST_SETS:
+                return [_bursts(params, burst)]
+            for struck, share in _sets(burst, domain):
+                chances[struck] = chances.get(struck, 0.0) + chance * share
+    rate = burst.events_per_year([len(rack) for rack in racks])
+    return [_burst_of(params, burst, rate * chance, struck) for struck, chance in chances.items()]
+
+
+def _number_of_sets(burst: Burst, brokers: int) -> int:
+    return 2**brokers if burst.size is None else math.comb(brokers, min(burst.size, brokers))
+
+
+def _sets(burst: Burst, domain: Sequence[NodeId]) -> Iterator[tuple[tuple[NodeId, ...], float]]:
+    """The sets of brokers of the domain that a burst there may strike, without the empty one, and their
+    probabilities."""
+    if burst.size is not None:
+        sets = list(combinations(domain, min(burst.size, len(domain))))
+        yield from ((struck, 1.0 / len(sets)) for struck in sets)
+        return
+    fraction = burst.fraction or 0.0
+    for size in range(1, len(domain) + 1):
+        share = fraction**size * (1.0 - fraction) ** (len(domain) - size)
+        yield from ((struck, share) for struck in combinations(domain, size) if share > 0.0)
+
+
+def _burst_of(
+    params: CellParameters, burst: Burst, events_per_year: float, brokers: tuple[NodeId, ...]
+) -> PoissonSource:
+    """The bursts that strike exactly these brokers."""
+
+    def strike(at_ms: int, draws: Draws) -> list[Outage]:
+        common_ms = None if burst.down is None else burst.down.sample_ms(draws.event)
+        drawn = {broker: _drawn_failure(params, burst, draws.broker(broker)) for broker in brokers}
+        return _burst_outages(at_ms, drawn, common_ms)
+
+    return _burst_source(params, burst, events_per_year, brokers, strike)
 
 
 class _Failure(NamedTuple):
@@ -190,6 +262,15 @@ class _Failure(NamedTuple):
     after_ms: int
     down_ms: int
     kind: OutageKind
+
+
+def _burst_outages(at_ms: int, drawn: Mapping[NodeId, _Failure], common_ms: int | None) -> list[Outage]:
+    """The outages of a burst at that time, by time."""
+    outages = []
+    for broker, failure in drawn.items():
+        down_ms = at_ms + failure.after_ms
+        outages.append(Outage(down_ms, down_ms + (common_ms or failure.down_ms), broker, failure.kind, "burst"))
+    return sorted(outages)
 
 
 def _drawn_failure(params: CellParameters, burst: Burst, random: Random) -> _Failure:

@@ -69,6 +69,17 @@ CELLS = {
     "constant": _cell(broker_mttr=Distribution(dist="constant", mean_ms=12 * HOUR_MS)),
     "shared": _cell(**SHARED),
     "more brokers": _cell(brokers=5, partitions=2),
+    "bursts": _cell(
+        broker_mttr=Distribution(dist="lognormal", mean_ms=12 * HOUR_MS, shape=1.2),
+        burst=Burst(per_year=12.0, size=2, window_ms=6 * HOUR_MS),
+    ),
+    "bursts in a rack": _cell(
+        brokers=4,
+        racks=2,
+        partitions=2,
+        broker_mttf=Distribution(mean_ms=60 * DAY_MS),
+        burst=Burst(per_year=9.0, fraction=0.3, same_rack=0.5, down=Distribution(mean_ms=DAY_MS)),
+    ),
 }
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from itertools import pairwise, takewhile
 
 import pytest
@@ -13,7 +15,14 @@ from experiments.studies.design.recorded import RecordedFailures, RecordedOutage
 from experiments.studies.failures.recorded import recorded_outages
 from experiments.studies.failures.shared import shared_outages
 from experiments.studies.failures.slow import episodes
-from experiments.studies.failures.sources import Draws, Outage, kind_of_failure, poisson_outages, poisson_sources
+from experiments.studies.failures.sources import (
+    Draws,
+    Outage,
+    kind_of_failure,
+    poisson_outages,
+    poisson_sources,
+    split_bursts,
+)
 from experiments.studies.failures.timeline import DrawnTimeline, events_until
 
 HOUR_MS, MINUTE_MS = 3_600_000, 60_000
@@ -108,6 +117,35 @@ def test_events_of_a_source_are_drawn_whatever_came_before() -> None:
     early, late = (source.strike(at_ms, Draws(source.name, 3)) for at_ms in (0, 7))
     assert [(outage.down_ms - 7, outage.up_ms - 7, *outage[2:]) for outage in late] == [tuple(item) for item in early]
     assert list(takewhile(lambda outage: outage.down_ms < 0, poisson_outages(source, 3, 0))) == []
+
+
+@pytest.mark.parametrize(
+    "burst",
+    [
+        Burst(per_year=10.0, size=2),
+        Burst(per_broker_year=5.0, size=3, same_rack=0.4),
+        Burst(per_year=10.0, fraction=0.4, same_rack=0.7, down=Distribution(mean_ms=DAY_MS)),
+    ],
+)
+def test_bursts_split_by_the_brokers_that_they_strike_have_the_rates_of_the_whole(burst: Burst) -> None:
+    cell = CellParameters(brokers=5, racks=2, burst=burst)
+    (whole,) = poisson_sources(cell)
+    parts = {part.brokers: part for part in split_bursts(cell)}
+    draws, events = Draws("whole", 1), 4_000
+    struck = Counter(tuple(sorted(outage.broker for outage in whole.strike(0, draws))) for _ in range(events))
+    del struck[()]
+    assert set(struck) == set(parts)
+    for brokers, part in parts.items():
+        expected = part.events_per_year / whole.events_per_year * events
+        assert struck[brokers] == pytest.approx(expected, abs=4.0 * math.sqrt(expected) + 1.0)
+        assert {outage.broker for outage in part.strike(0, draws)} == set(brokers)
+
+
+def test_bursts_over_too_many_sets_of_brokers_are_not_split() -> None:
+    cell = CellParameters(brokers=40, burst=Burst(per_year=10.0, size=2))
+    assert [part.brokers for part in split_bursts(cell)] == [tuple(range(40))]
+    assert len(split_bursts(CellParameters(brokers=14, burst=Burst(per_year=10.0, size=2)))) == 91
+    assert split_bursts(CellParameters()) == []
 
 
 def test_kinds_of_failures_have_their_probabilities() -> None:
