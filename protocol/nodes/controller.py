@@ -30,7 +30,7 @@ from protocol.messages.base import Message
 from protocol.messages.commands import ShutdownCommand
 from protocol.messages.control import AlterPartitionRequest, BrokerHeartbeatRequest, BrokerRegistrationRequest
 from protocol.messages.partitions import ElectLeadersResponse
-from protocol.messages.quorum import DescribeQuorumRequest
+from protocol.messages.quorum import DescribeQuorumRequest, QuorumFetchRequest
 from protocol.messages.records import MetadataRecord
 from protocol.messages.recovery import RecoveryResults
 from protocol.metadata.describe import metadata_response
@@ -78,6 +78,7 @@ class ControllerNode:
         )
         self._handlers: dict[type[Message], Callable[[TimeMs, NodeId, Any], None]] = {
             **dict.fromkeys(self.replica.message_types, self._quorum.receive),
+            QuorumFetchRequest: self._quorum.receive_fetch,
             DescribeQuorumRequest: self._quorum.describe,
             ShutdownCommand: self._shut_down,
             MetadataRequest: self._describe_topic,

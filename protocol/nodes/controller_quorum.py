@@ -59,15 +59,18 @@ class ControllerQuorum:
     def receive(self, now_ms: TimeMs, sender: NodeId, message: Message) -> None:
         """Gives a message between replicas, or a change of the voters, to the replica."""
         self._replica.receive(now_ms, sender, message)
-        if self.is_active and isinstance(message, QuorumFetchRequest):
-            self._observe_fetch(message)
 
-    def _observe_fetch(self, request: QuorumFetchRequest) -> None:
-        """A broker has stored and applied what it knows to be committed, if the log has accepted its fetch."""
-        fetched = self._replica.fetched_end_offset(ReplicaKey(request.replica_id, request.replica_uuid))
-        if request.replica_id in self._log.state.image.brokers and request.fetch_offset <= fetched:
+    def receive_fetch(self, now_ms: TimeMs, sender: NodeId, request: QuorumFetchRequest) -> None:
+        """Gives a fetch to the replica. A broker has stored and applied what it knows to be committed, if the log has
+        accepted its fetch.
+        """
+        self._replica.receive(now_ms, sender, request)
+        broker = request.replica_id
+        if self.active_epoch == NO_EPOCH or broker not in self._log.state.image.brokers:
+            return
+        if request.fetch_offset <= self._replica.fetched_end_offset(ReplicaKey(broker, request.replica_uuid)):
             applied = min(request.fetch_offset, request.high_watermark)
-            self._log.incarnations.observe_applied(request.replica_id, applied)
+            self._log.incarnations.observe_applied(broker, applied)
 
     def describe(self, now_ms: TimeMs, sender: NodeId, request: DescribeQuorumRequest) -> None:
         """Answers with the leader's description of the quorum, or with the leader to ask instead."""
@@ -78,7 +81,7 @@ class ControllerQuorum:
     def follow(self, now_ms: TimeMs) -> None:
         """Becomes active or resigns as the replica's role demands, and replays the records that this role sees."""
         replica = self._replica
-        if self.is_active:
+        if self.active_epoch != NO_EPOCH:
             if replica.is_leader and replica.epoch == self.active_epoch:
                 self._log.replay_log(replica.log.end_offset, traced=True)
                 return

@@ -75,7 +75,9 @@ class QuorumConfig:
 
 
 class QuorumContext:
-    """The shared state of a replica. `has_fetched`: it follows a leader that has answered a fetch in this epoch."""
+    """The shared state of a replica: `epoch` is the current epoch of the metadata log, `leader` its known leader, -1 if
+    none is known. `has_fetched`: it follows a leader that has answered a fetch in this epoch.
+    """
 
     def __init__(
         self, node_id: NodeId, config: QuorumConfig, storage: Storage, rng: Random, out: Outbox, can_vote: bool
@@ -88,7 +90,7 @@ class QuorumContext:
         self.role = Role.UNATTACHED
         self.has_fetched = False
         self.high_watermark: Offset = 0
-        self.state = QuorumState(config.cluster_id, NO_UUID)
+        self._adopt(QuorumState(config.cluster_id, NO_UUID))
         self.log: QuorumLog
         self._storage = storage
         self._key = ReplicaKey(node_id, NO_UUID)
@@ -102,7 +104,7 @@ class QuorumContext:
         """
         raw = self._storage.read_file(state_file.FILE)
         if raw is not None:
-            self.state = state_file.decode(raw)
+            self._adopt(state_file.decode(raw))
             found, own = self.state.cluster_id, self.config.cluster_id
             if found not in ("", own):
                 raise ForeignDirectoryError(f"{state_file.FILE}: clusterId: found {found!r}; allowed: {own!r}")
@@ -117,8 +119,13 @@ class QuorumContext:
     def save(self, **changes: Any) -> None:
         """Changes fields of the election state (`uuid`, `epoch`, `leader`, `voted`) and writes it durably."""
         values = {name: getattr(self.state, name) for name in ("uuid", "epoch", "leader", "voted")}
-        self.state = QuorumState(self.config.cluster_id, **(values | changes))
+        self._adopt(QuorumState(self.config.cluster_id, **(values | changes)))
         self._storage.write_file(state_file.FILE, self.state.encode())
+
+    def _adopt(self, state: QuorumState) -> None:
+        self.state = state
+        self.epoch: Epoch = state.epoch
+        self.leader: NodeId = state.leader
 
     # -- identity and membership ---------------------------------------------------------------------------------------
 
@@ -128,16 +135,6 @@ class QuorumContext:
         if self._key.uuid != self.state.uuid:
             self._key = ReplicaKey(self.node_id, self.state.uuid)
         return self._key
-
-    @property
-    def epoch(self) -> Epoch:
-        """The current epoch of the metadata log."""
-        return self.state.epoch
-
-    @property
-    def leader(self) -> NodeId:
-        """The known leader of this epoch, -1 if none is known."""
-        return self.state.leader
 
     @property
     def voters(self) -> VoterSet:

@@ -8,7 +8,7 @@ snapshots are only accepted in the response to the newest request.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from protocol.errors import ErrorCode, ProtocolInvariantError
 from protocol.events.quorum import QuorumLogTruncated, QuorumSnapshotLoaded
@@ -69,26 +69,27 @@ class QuorumFollower:
         target = context.leader if is_following else self._next_bootstrap_server()
         if target is None:
             return
-        self._pending_id = context.next_correlation_id()
-        common: dict[str, Any] = {
-            "correlation_id": self._pending_id,
-            "cluster_id": context.config.cluster_id,
-            "replica_id": context.key.id,
-            "replica_uuid": context.key.uuid,
-            "current_leader_epoch": context.epoch,
-        }
-        download = self._download if context.role is Role.FOLLOWER else None
+        self._pending_id = number = context.next_correlation_id()
+        download = self._download if is_following else None
         request: QuorumRequest
         if download is not None:
             request = FetchSnapshotRequest(
-                **common,
+                correlation_id=number,
+                cluster_id=context.config.cluster_id,
+                replica_id=context.node_id,
+                replica_uuid=context.state.uuid,
+                current_leader_epoch=context.epoch,
                 snapshot_epoch=download.epoch,
                 snapshot_end_offset=download.end_offset,
                 position=len(download.data),
             )
         else:
             request = _FETCH(
-                **common,
+                correlation_id=number,
+                cluster_id=context.config.cluster_id,
+                replica_id=context.node_id,
+                replica_uuid=context.state.uuid,
+                current_leader_epoch=context.epoch,
                 fetch_offset=context.log.end_offset,
                 last_fetched_epoch=context.log.last_epoch,
                 high_watermark=context.high_watermark,

@@ -109,13 +109,14 @@ class QuorumLeader:
 
     def settle(self, now_ms: TimeMs) -> None:
         """After a flush: advances the high watermark, processes changes of the voters, and completes parked fetches."""
-        context = self._context
-        self._advance_high_watermark()
+        context, log = self._context, self._context.log
+        if context.high_watermark != log.end_offset:
+            self._advance_high_watermark()
         if self._changes:
             self._process_changes()
-        if self._tracked is not context.voters:
+        if self._tracked is not log.voters.latest:
             self._track_latest_voters(now_ms)
-        completed_at = (context.log.end_offset, context.high_watermark)
+        completed_at = (log.end_offset, context.high_watermark)
         if completed_at == self._completed_at:
             return
         self._completed_at = completed_at
@@ -256,8 +257,6 @@ class QuorumLeader:
     def _advance_high_watermark(self) -> None:
         """Raises the high watermark to the offset that a majority has reached."""
         context = self._context
-        if context.high_watermark == context.log.end_offset:
-            return
         end = self.leader_state.majority_end_offset(context.voters, context.log.end_offset)
         if end is not None and end > context.high_watermark:
             context.high_watermark = end

@@ -89,6 +89,8 @@ class QuorumLog:
         self.snapshot = None if raw is None else decode_snapshot(raw)
         self._raw = raw or b""
         self._log: LogStorage = storage.open_log(name)
+        self.end_offset: Offset = self._log.end_offset
+        """The log end offset: the offset of the next record."""
         self.bytes_since_snapshot = 0
         """Payload bytes of the batches that the snapshot does not cover."""
         self._align_with_snapshot(name)
@@ -103,6 +105,7 @@ class QuorumLog:
             raise CorruptLogError(f"{name} begins at {self._log.start_offset}, its snapshot ends at {covered}")
         if self._log.end_offset < covered:
             self._log.reset(covered)
+            self.end_offset = covered
 
     def _load_voters(self) -> None:
         covered = 0 if self.snapshot is None else self.snapshot.end_offset
@@ -120,14 +123,9 @@ class QuorumLog:
         return self._log.start_offset
 
     @property
-    def end_offset(self) -> Offset:
-        """The log end offset: the offset of the next record."""
-        return self._log.end_offset
-
-    @property
     def last_epoch(self) -> Epoch:
         """The epoch of the last record; that of the snapshot if the log is empty, -1 without a snapshot."""
-        if self._log.end_offset > self._log.start_offset:
+        if self.end_offset > self._log.start_offset:
             return self._epochs.latest_epoch
         return NO_EPOCH if self.snapshot is None else self.snapshot.epoch
 
@@ -151,6 +149,8 @@ class QuorumLog:
         """Compares the end of a follower's log with this one (KIP-595, KIP-630). None if the follower's log is a prefix
         of this one; otherwise the epoch end to truncate to, or the snapshot to fetch.
         """
+        if NO_EPOCH < last_epoch == self._epochs.latest_epoch and self.start_offset <= fetch_offset <= self.end_offset:
+            return None
         snapshot = self.snapshot
         if snapshot is not None and (fetch_offset, last_epoch) == (snapshot.end_offset, snapshot.epoch):
             return None
@@ -169,6 +169,7 @@ class QuorumLog:
     def append(self, batch: RecordBatch, records: Sequence[MetadataRecord] | None = None) -> None:
         """Appends a batch (`records`, if decoded already) without flushing; its voter changes apply at once (D8)."""
         self._log.append(batch)
+        self.end_offset = self._log.end_offset
         self._epochs.assign(batch.leader_epoch, batch.base_offset)
         self.bytes_since_snapshot += len(batch.payload)
         self._size_bytes += BATCH_OVERHEAD_BYTES + len(batch.payload)
@@ -177,7 +178,7 @@ class QuorumLog:
 
     def flush(self) -> None:
         """Makes all appended batches durable."""
-        if self._log.flushed_offset < self._log.end_offset:
+        if self._log.flushed_offset < self.end_offset:
             self._log.flush()
 
     def truncate(self, end_offset: Offset) -> None:
@@ -185,6 +186,7 @@ class QuorumLog:
         if self.snapshot is not None and end_offset < self.snapshot.end_offset:
             raise ProtocolInvariantError(f"truncation to {end_offset}, below the snapshot's {self.snapshot.end_offset}")
         self._log.truncate(end_offset)
+        self.end_offset = self._log.end_offset
         self._epochs.truncate(end_offset)
         self.voters.truncate(end_offset)
         self._size_bytes = self._stored_bytes()
@@ -220,6 +222,7 @@ class QuorumLog:
         """Replaces the whole log with a snapshot from the leader."""
         self._write(snapshot)
         self._log.reset(snapshot.end_offset)
+        self.end_offset = snapshot.end_offset
         self._epochs.clear()
         self._size_bytes = 0
         self.voters = VoterHistory(snapshot.voters)

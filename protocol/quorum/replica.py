@@ -298,18 +298,21 @@ class QuorumReplica:
         """Takes up an epoch and its leader (-1: unknown) from a message. A replica whose fetch timeout has expired
         follows the same leader again only after a message `from_leader` itself.
         """
-        if leader == self._context.node_id:
+        context = self._context
+        if epoch == context.epoch and leader == context.leader and context.role is Role.FOLLOWER:
+            return
+        if leader == context.node_id:
             leader = NO_LEADER  # an earlier incarnation of this node
-        if epoch > self.epoch:
+        if epoch > context.epoch:
             if leader == NO_LEADER:
                 self._become_unattached(now_ms, epoch)
             else:
                 self._become_follower(now_ms, epoch, leader)
-        elif epoch == self.epoch and leader != NO_LEADER:
-            if self.leader not in (NO_LEADER, leader):
-                raise ProtocolInvariantError(f"epoch {epoch} has two leaders, {self.leader} and {leader}")
-            again = from_leader and self.role is not Role.FOLLOWER
-            if again or self.leader == NO_LEADER:
+        elif epoch == context.epoch and leader != NO_LEADER:
+            if context.leader not in (NO_LEADER, leader):
+                raise ProtocolInvariantError(f"epoch {epoch} has two leaders, {context.leader} and {leader}")
+            again = from_leader and context.role is not Role.FOLLOWER
+            if again or context.leader == NO_LEADER:
                 self._become_follower(now_ms, epoch, leader)
 
     def _on_election_timeout(self, now_ms: TimeMs) -> None:
@@ -456,9 +459,9 @@ class QuorumReplica:
         fetch is not adopted, because any node may fetch; vote requests and the new leader announce it.
         """
         epoch, error = request.current_leader_epoch, ErrorCode.NOT_LEADER_OR_FOLLOWER
-        if self._leader is not None and epoch == self.epoch:
-            return self._leader
         if self._leader is not None:
+            if epoch == self._context.epoch:
+                return self._leader
             error = ErrorCode.FENCED_LEADER_EPOCH if epoch < self.epoch else ErrorCode.UNKNOWN_LEADER_EPOCH
         self._context.respond(sender, request, error)
         return None

@@ -92,19 +92,17 @@ class VoterSet:
 
 
 class VoterHistory:
-    """The voter sets of a log by the offsets of their control records, after `base` (snapshot or static voters)."""
+    """The voter sets of a log by the offsets of their control records, after `base` (snapshot or static voters).
+    `latest` is the set in use: that of the last control record, committed or not.
+    """
 
-    __slots__ = ("_base", "_offsets", "_sets")
+    __slots__ = ("_base", "_offsets", "_sets", "latest")
 
     def __init__(self, base: VoterSet) -> None:
         self._base = base
         self._offsets: list[Offset] = []
         self._sets: list[VoterSet] = []
-
-    @property
-    def latest(self) -> VoterSet:
-        """The set in use: that of the last control record, committed or not."""
-        return self._sets[-1] if self._sets else self._base
+        self.latest = base
 
     @property
     def last_change(self) -> Offset:
@@ -122,12 +120,14 @@ class VoterHistory:
         if changed is not self.latest:
             self._offsets.append(offset)
             self._sets.append(changed)
+            self.latest = changed
 
     def truncate(self, end_offset: Offset) -> None:
         """Removes the changes at and above `end_offset`."""
         while self._offsets and self._offsets[-1] >= end_offset:
             self._offsets.pop()
             self._sets.pop()
+        self.latest = self._sets[-1] if self._sets else self._base
 
     def forget_before(self, start_offset: Offset) -> None:
         """Folds the changes below `start_offset` into the base set."""
