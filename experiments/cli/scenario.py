@@ -7,6 +7,7 @@ Exit code 1 when a step fails or an invariant is violated, 2 when the file is wr
 from __future__ import annotations
 
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,10 +18,14 @@ from rich.table import Table
 
 from experiments.cli.help import App
 from experiments.cli.output import Json, fail_if, flag, option, print_result
+from experiments.cli.run_pages import Compare, Exploration, Html, Variant, document_of, show, variant_named
 from experiments.support.errors import InputError
 from experiments.support.shipped import SCENARIOS, file_or_shipped
 
 if TYPE_CHECKING:
+    from experiments.engines.port import ClusterSpec, Engine
+    from experiments.explorer.run import Run
+    from experiments.scenarios.model import Scenario
     from experiments.scenarios.runner import ScenarioResult
 
 app = App("Scenarios: scripted runs with expectations.", no_args_is_help=True)
@@ -46,11 +51,13 @@ def run_scenario(
     ] = None,
     trace: Annotated[Path | None, option("DIR", "A new folder for a recording, for `isray check`.")] = None,
     story: Annotated[bool, flag("--story", "Print on standard error what happened, in words.")] = False,
+    html: Html = None,
+    compare: Compare = None,
     as_json: Json = False,
 ) -> None:
     """Run the steps of a scenario one after another and report the result of each."""
     from experiments.check.recording import expect_new
-    from experiments.engines.port import Engine
+    from experiments.scenarios.explored import run_explored
     from experiments.scenarios.loader import load_scenario, require_engine
     from experiments.scenarios.recorded import run_recorded
     from experiments.scenarios.runner import Runner
@@ -61,34 +68,61 @@ def run_scenario(
         expect_new(trace, "--trace")
     if address is not None and engine is not EngineName.RAY:
         raise InputError("--address", "", f"--engine {engine.value}", "--engine ray")
+    if compare is not None and engine is not EngineName.SIM:
+        raise InputError(
+            "--compare", "", f"--engine {engine.value}", "--engine sim, where two runs have the same times"
+        )
     require_engine(scenario, engine.value)
-    spec = scenario.cluster.spec(seed)
-    running: Engine
-    if engine is EngineName.RAY:
-        from experiments.engines.ray.session import expect_kills, is_private, stay_on_loopback
-
-        expect_kills()
-        if is_private(address):
-            stay_on_loopback()
-        from experiments.engines.ray.engine import RayEngine
-
-        running = RayEngine(spec, address)
-    else:
-        from experiments.check.engine import CheckedEngine
-
-        running = CheckedEngine(spec)
+    variant = None if compare is None else variant_named(compare)
+    running = _engine(engine, scenario.cluster.spec(seed), address)
     try:
         runner = Runner(scenario, running)
-        result = runner.run() if trace is None else run_recorded(runner, trace)
+        execute = runner.run if trace is None else partial(run_recorded, runner, trace)
+        explored: Run | None = None
+        if html is None and variant is None:
+            result = execute()
+        else:
+            result, explored = run_explored(runner, execute, scenario.name)
         if story:
             typer.echo("\n".join(render(running.traces(), runner.headings, running.metadata_log())), err=True)
     finally:
         running.close()
-    print_result(as_json, result.document(), _print, result)
+    other = None if variant is None else _run_variant(scenario, seed, variant)
+    shown = None if explored is None else Exploration(html, compare, explored, other)
+    print_result(as_json, result.document() | document_of(shown), _print, result, shown)
     fail_if(not result.passed)
 
 
-def _print(result: ScenarioResult) -> None:
+def _engine(engine: EngineName, spec: ClusterSpec, address: str | None) -> Engine:
+    """A new cluster on that engine."""
+    if engine is EngineName.SIM:
+        from experiments.check.engine import CheckedEngine
+
+        return CheckedEngine(spec)
+    from experiments.engines.ray.session import expect_kills, is_private, stay_on_loopback
+
+    expect_kills()
+    if is_private(address):
+        stay_on_loopback()
+    from experiments.engines.ray.engine import RayEngine
+
+    return RayEngine(spec, address)
+
+
+def _run_variant(scenario: Scenario, seed: int, variant: Variant) -> Run:
+    """Runs the steps in another generation or with a mutant, to the last step whatever they expect."""
+    from experiments.check.engine import CheckedEngine
+    from experiments.scenarios.explored import in_generation, run_explored
+    from experiments.scenarios.runner import Runner
+
+    if variant.generation is not None:
+        scenario = in_generation(scenario, variant.generation)
+    with variant.switched():
+        runner = Runner(scenario, CheckedEngine(scenario.cluster.spec(seed)), keeps_going=True)
+        return run_explored(runner, runner.run, f"{scenario.name}, {variant.name}")[1]
+
+
+def _print(result: ScenarioResult, shown: Exploration | None) -> None:
     console = Console(highlight=False)
     table = Table("", "step", "", "detail", box=None, pad_edge=False)
     for step in result.steps:
@@ -120,6 +154,7 @@ def _print(result: ScenarioResult) -> None:
         f"{escape(result.name)} on {result.engine}, seed {result.seed}: {verdict}; "
         f"acknowledged records lost: {result.lost_acked}; trace {result.trace_hash}"
     )
+    show(console, shown)
 
 
 @app.register("list", "isray scenario list")

@@ -89,10 +89,13 @@ class ScenarioResult:
 
 @dataclass(slots=True)
 class Runner:
-    """One run of one scenario on one engine."""
+    """One run of one scenario on one engine. With `keeps_going` a failed step does not end the run: another generation
+    or a mutant then goes through the same failures, whatever the steps expect.
+    """
 
     scenario: Scenario
     engine: Engine
+    keeps_going: bool = False
     clients: ScenarioClients = field(init=False)
     _injector: Injector | None = field(init=False)
     headings: list[Heading] = field(default_factory=list)
@@ -114,7 +117,8 @@ class Runner:
                 steps.append(StepResult(index, step.kind, step.text, True, detail))
             except StepFailedError as error:
                 steps.append(StepResult(index, step.kind, step.text, False, str(error)))
-                break
+                if not self.keeps_going:
+                    break
         violations = list(self.engine.violations())
         return ScenarioResult(
             name=self.scenario.name,

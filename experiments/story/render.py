@@ -15,7 +15,7 @@ from experiments.engines.port import TraceEvent
 from experiments.support.record_text import record_text, topic_names
 from protocol.events.client import ProduceCompleted
 from protocol.events.controller import MetadataCommitted
-from protocol.ids import node_name
+from protocol.ids import NodeId, TimeMs, node_name
 from protocol.messages.records import MetadataRecord
 
 ACKS = {-1: "all", 0: "0", 1: "1"}
@@ -29,26 +29,55 @@ class Heading:
     begins_at: int
 
 
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line of the story: the index of the event that it is about, or that follows it. `time_ms` and `node` are None
+    in headings and counts.
+    """
+
+    event: int
+    text: str
+    time_ms: TimeMs | None = None
+    node: NodeId | None = None
+    is_heading: bool = False
+
+    def __str__(self) -> str:
+        if self.is_heading:
+            return f"-- {self.text}"
+        if self.time_ms is None or self.node is None:
+            return f"{'':10}  {'':<15}  {self.text}"
+        return f"{self.time_ms / 1000:10.3f}  {node_name(self.node):<15}  {self.text}"
+
+
 def render(
     events: Sequence[TraceEvent], headings: Sequence[Heading] = (), records: Sequence[MetadataRecord] = ()
 ) -> list[str]:
+    """The lines of the story as text; the parameters are those of `story_lines`."""
+    return [str(line) for line in story_lines(events, headings, records)]
+
+
+def story_lines(
+    events: Sequence[TraceEvent], headings: Sequence[Heading] = (), records: Sequence[MetadataRecord] = ()
+) -> list[Line]:
     """The lines of the story. `events` are in order of time, `headings` in order of `begins_at`; `records` is the
     metadata log from its start.
     """
-    lines: list[str] = []
+    lines: list[Line] = []
     acknowledged: Counter[str] = Counter()
     topics = topic_names(records)
     pending = list(reversed(headings))
     for index, event in enumerate(events):
         while pending and pending[-1].begins_at <= index:
-            lines += [*_take_counts(acknowledged), f"-- {pending.pop().text}"]
+            lines += [*_take_counts(acknowledged, index), Line(index, pending.pop().text, is_heading=True)]
         trace = event.trace
         if isinstance(trace, ProduceCompleted) and trace.is_acknowledged:
             acknowledged[f"{trace.partition} with acks={ACKS[trace.acks]}"] += 1
         for text in _texts(event, records, topics):
-            lines += _take_counts(acknowledged)
-            lines.append(f"{event.time_ms / 1000:10.3f}  {node_name(event.node):<15}  {text}")
-    return [*lines, *_take_counts(acknowledged), *(f"-- {heading.text}" for heading in reversed(pending))]
+            lines += _take_counts(acknowledged, index)
+            lines.append(Line(index, text, event.time_ms, event.node))
+    end = len(events)
+    lines += _take_counts(acknowledged, end)
+    return [*lines, *(Line(end, heading.text, is_heading=True) for heading in reversed(pending))]
 
 
 def _texts(event: TraceEvent, records: Sequence[MetadataRecord], topics: Mapping[str, str]) -> Iterator[str]:
@@ -62,8 +91,8 @@ def _texts(event: TraceEvent, records: Sequence[MetadataRecord], topics: Mapping
             yield f"  {offset:>4}  {record_text(record, topics)}"
 
 
-def _take_counts(acknowledged: Counter[str]) -> Iterator[str]:
+def _take_counts(acknowledged: Counter[str], index: int) -> Iterator[Line]:
     """The lines about records acknowledged since the last call; resets the counts."""
     for key, count in acknowledged.items():
-        yield f"{'':10}  {'':<15}  {count} {'record' if count == 1 else 'records'} acknowledged in {key}"
+        yield Line(index, f"{count} {'record' if count == 1 else 'records'} acknowledged in {key}")
     acknowledged.clear()

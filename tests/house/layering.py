@@ -27,7 +27,7 @@ STACKS: dict[str, tuple[frozenset[str], ...]] = {
         frozenset({"support"}),
         frozenset({"engines"}),
         frozenset({"check", "story"}),
-        frozenset({"faults"}),
+        frozenset({"faults", "explorer"}),
         frozenset({"scenarios"}),
         frozenset({"hunt", "studies", "conformance"}),
         frozenset({"bench"}),

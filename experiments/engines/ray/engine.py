@@ -95,7 +95,7 @@ class RayEngine(Engine):
         self.spec = spec
         self._keeps = keeps
         nodes = (*spec.member_ids, FIRST_LOAD) if with_load else spec.member_ids
-        self._sink: Callable[[TraceEvent], None] = lambda event: None
+        self._sinks: list[Callable[[TraceEvent], None]] = []
         self._traces: list[TraceEvent] = []
         self._hash = hashlib.blake2b(digest_size=16)
         self._outcomes: dict[int, Message] = {}
@@ -155,7 +155,7 @@ class RayEngine(Engine):
 
     def start(self, node: NodeId) -> None:
         self._expire_cache()
-        self._sink(incarnation_began(self.now_ms(), node))
+        self._pass_on(incarnation_began(self.now_ms(), node))
         self._cluster.start(node)
 
     def crash(self, node: NodeId, loss: Loss) -> None:
@@ -173,7 +173,7 @@ class RayEngine(Engine):
         """Passes the end of an incarnation to the recording. The records that its disk lost are known only at the next
         start, unless the page cache survives.
         """
-        self._sink(incarnation_ended(self.now_ms(), node, kind, {} if kind == "none" else None))
+        self._pass_on(incarnation_ended(self.now_ms(), node, kind, {} if kind == "none" else None))
 
     def terminate(self, node: NodeId) -> None:
         self._expire_cache()
@@ -303,7 +303,11 @@ class RayEngine(Engine):
 
     def record_to(self, sink: Callable[[TraceEvent], None]) -> None:
         """As `Engine.record_to`; the sink receives also the events that `keeps` leaves out."""
-        self._sink = sink
+        self._sinks.append(sink)
+
+    def _pass_on(self, event: TraceEvent) -> None:
+        for sink in self._sinks:
+            sink(event)
 
     def trace_hash(self) -> str:
         """A digest of the kept trace events in the order of their arrival; it differs from run to run."""
@@ -349,7 +353,7 @@ class RayEngine(Engine):
         for node, report in reports:
             for time_ms, trace in report.traces:
                 event = TraceEvent(time_ms, node, trace)
-                self._sink(event)
+                self._pass_on(event)
                 if self._keeps(trace):
                     events.append(event)
             for outcome in map(decode, report.outcomes):

@@ -21,6 +21,7 @@ from zlib import crc32
 from experiments.engines.port import ClusterSpec, Loss, TraceEvent, enables_recovery
 from experiments.engines.sim.disk import SimStorage, formatted_disk
 from experiments.engines.sim.network import NODE_BITS, SEQUENCE_BITS, Disturbance, Network, NetworkModel
+from experiments.engines.sim.recorder import Change, Recorder
 from experiments.engines.sim.timers import Timer, Timers
 from protocol.broker.recovery import hook_named
 from protocol.config import UNCLEAN_LEADER_HOOK
@@ -78,8 +79,8 @@ class SimCluster:
     instead of `ClientNode`.
 
     `on_event` is called with (time, node) after every event, once its effects are carried out; `on_message` with
-    (source, target, message) for every message sent. ConfigError where the config names a data-loss hook that does not
-    exist.
+    (source, target, message) for every message sent; `recorder` with all that happens (`recorder.py`). ConfigError
+    where the config names a data-loss hook that does not exist.
     """
 
     def __init__(
@@ -107,6 +108,7 @@ class SimCluster:
         self.trace_observers: list[Observer] = []
         self.on_event: Callable[[TimeMs, NodeId], None] | None = None
         self.on_message: Callable[[NodeId, NodeId, Message], None] | None = None
+        self.recorder: Recorder | None = None
         self._data_loss_hook = hook_named(str(spec.config.values[UNCLEAN_LEADER_HOOK]), resolve_name)
         self._paranoid = paranoid
         self._keep_traces = keep_traces
@@ -158,6 +160,8 @@ class SimCluster:
                 self._backlogs[target].append(event)
                 return False
             self.now_ms = due_ms
+            if self.recorder is not None:
+                self.recorder.delivered(due_ms, source, target, message)
             shown_ms = self._clock(target, due_ms) if self._skews_ms else due_ms
             self._carry_out(target, node.receive(shown_ms, source, message), due_ms)
             if self.on_event is not None:
@@ -172,6 +176,8 @@ class SimCluster:
                 return False
             self.now_ms = due_ms
             self._timers.mark_fired(timer)
+            if self.recorder is not None:
+                self.recorder.fired(due_ms, owner, timer.name)
             shown_ms = self._clock(owner, due_ms) if self._skews_ms else due_ms
             self._carry_out(owner, self.nodes[owner].fire(shown_ms, timer.name), due_ms)
             if self.on_event is not None:
@@ -220,6 +226,7 @@ class SimCluster:
                 self._trace(now_ms, node, effect)
             elif type(effect) is Exit:
                 self._end_process(node)
+                self._record("exited", node)
 
     def _send(self, source: NodeId, target: NodeId, message: Message, now_ms: TimeMs) -> None:
         if self._paranoid:
@@ -237,11 +244,16 @@ class SimCluster:
         route = network.route(source, target, type(message))
         if network.is_faultless:
             arrival = network.arrival_ms(now_ms, route)
+            if self.recorder is not None:
+                self.recorder.sent(now_ms, source, target, message, (arrival,) if target in self.nodes else ())
             if target in self.nodes:
                 self._push(arrival, route.order, (_DELIVER, target, source, message, incarnation))
             return
         arrivals = network.arrivals(now_ms, route)
-        if target in self.nodes and not network.is_cut(source, target):
+        is_reachable = target in self.nodes and not network.is_cut(source, target)
+        if self.recorder is not None:
+            self.recorder.sent(now_ms, source, target, message, arrivals if is_reachable else ())
+        if is_reachable:
             for arrival in arrivals:
                 self._push(arrival, route.order, (_DELIVER, target, source, message, incarnation))
 
@@ -310,6 +322,7 @@ class SimCluster:
         for dropped in self.disks[node].take_dropped():
             self._trace(self.now_ms, node, trace_of(dropped))
         self.nodes[node] = self._build(node)
+        self._record("started", node)
         self._carry_out(node, self.nodes[node].start(self._clock(node, self.now_ms)), self.now_ms)
         self._after_event(node)
 
@@ -332,6 +345,7 @@ class SimCluster:
         """Ends a node at once; returns the number of records that its disk lost."""
         self._disturb(lambda a, b: node in (a, b))
         self._end_process(node)
+        self._record("crashed", node, detail=loss.kind)
         lost = self.disks[node].apply_loss(loss)
         if self._instant_detection and is_broker(node):
             for controller in self.spec.controller_ids:
@@ -349,11 +363,13 @@ class SimCluster:
         """Holds back the node's events until `resume`."""
         self._disturb(lambda a, b: node in (a, b))
         self._backlogs[node] = []
+        self._record("paused", node)
 
     def resume(self, node: NodeId) -> None:
         """Ends a pause; the events that were held back are due now."""
         for event in self._backlogs.pop(node):
             self._push(self.now_ms, 0, event)
+        self._record("resumed", node)
 
     def incarnation_of(self, node: NodeId) -> int:
         """A number that changes with every start and end of a node: equal numbers mean the same incarnation."""
@@ -366,17 +382,24 @@ class SimCluster:
         if not up:
             self._disturb(lambda a, b: {a, b} == {source, target})
         self.network.set_link(source, target, up)
+        self._record("healed" if up else "cut", source, target)
 
     def disturb_link(self, disturbance: Disturbance) -> None:
         """Begins a disturbance of one direction of a link."""
         self._disturb(lambda a, b: {a, b} == {disturbance.source, disturbance.target})
         self.network.disturb(disturbance)
+        self._record("disturbed", disturbance.source, disturbance.target, disturbance.effect)
 
     def clear_disturbance(self, disturbance: Disturbance) -> None:
         """Ends a disturbance of one direction of a link; idle timers that slept through it are awake then."""
         if disturbance.keeps_idle:
             self._disturb(lambda a, b: {a, b} == {disturbance.source, disturbance.target})
         self.network.clear_disturbance(disturbance)
+        self._record("restored", disturbance.source, disturbance.target, disturbance.effect)
+
+    def _record(self, change: Change, node: NodeId, peer: NodeId | None = None, detail: str = "") -> None:
+        if self.recorder is not None:
+            self.recorder.changed(self.now_ms, change, node, peer, detail)
 
     def set_clock(self, node: NodeId, skew_ms: int) -> None:
         """Sets the clock of a node that does not run `skew_ms` ahead of true time, from its next incarnation on."""

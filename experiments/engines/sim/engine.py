@@ -44,7 +44,7 @@ class SimEngine(Engine):
         self.spec = spec
         self.cluster = SimCluster(spec, model, elide_idle=elide_idle, paranoid=paranoid)
         self._view: tuple[ControllerNode, Offset, ClusterView] | None = None
-        self._sink: Callable[[TraceEvent], None] | None = None
+        self._sinks: list[Callable[[TraceEvent], None]] = []
         self._metadata: list[MetadataRecord] = []
         self.cluster.trace_observers.append(self._keep_metadata)
 
@@ -64,14 +64,14 @@ class SimEngine(Engine):
         self.cluster.run_until(self.cluster.now_ms + duration_ms)
 
     def start(self, node: NodeId) -> None:
-        if self._sink is not None:
-            self._sink(incarnation_began(self.now_ms(), node))
+        for sink in self._sinks:
+            sink(incarnation_began(self.now_ms(), node))
         self.cluster.start(node)
 
     def crash(self, node: NodeId, loss: Loss) -> None:
         lost = self._crash(node, loss)
-        if self._sink is not None:
-            self._sink(incarnation_ended(self.now_ms(), node, loss.kind, lost))
+        for sink in self._sinks:
+            sink(incarnation_ended(self.now_ms(), node, loss.kind, lost))
 
     def _crash(self, node: NodeId, loss: Loss) -> dict[TopicPartition, int] | None:
         """Crashes a running node; returns the number of lost records by partition, None if not counted."""
@@ -174,7 +174,7 @@ class SimEngine(Engine):
         return self.cluster.traces
 
     def record_to(self, sink: Callable[[TraceEvent], None]) -> None:
-        self._sink = sink
+        self._sinks.append(sink)
         self.cluster.trace_observers.append(lambda now_ms, node, trace: sink(TraceEvent(now_ms, node, trace)))
 
     def trace_hash(self) -> str:

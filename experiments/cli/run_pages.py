@@ -1,0 +1,96 @@
+"""The options `--html` and `--compare`, and what they run: the page of a run, alone or beside another one.
+
+What a run is compared with is the same run in another generation, or with a mutant of the protocol: the same nodes,
+steps and failures at the same times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from rich.console import Console
+
+from experiments.cli.output import option
+from experiments.support.errors import InputError
+
+if TYPE_CHECKING:
+    from experiments.explorer.run import Run
+
+Html = Annotated[Path | None, option("FILE", "Write the run as a page to explore in a browser.", "--html")]
+Compare = Annotated[
+    str | None,
+    option("WHAT", "Run it again in this generation or with this mutant, and show the first differences.", "--compare"),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """How a run differs from the file: by generation, by mutant, or (both None) not at all. `name` is for titles."""
+
+    name: str
+    generation: str | None = None
+    mutant: str | None = None
+
+    def switched(self) -> AbstractContextManager[None]:
+        """The protocol of this variant, for the length of a block."""
+        from experiments.hunt.mutants.registry import mutated
+
+        return mutated(self.mutant)
+
+
+def variant_named(text: str, others: Iterable[str] = ()) -> Variant:
+    """The variant that `--compare` names; `others` are names that the command takes besides. InputError for none."""
+    from experiments.hunt.mutants.registry import MUTANTS
+    from experiments.support.fields import GENERATIONS
+
+    if text in GENERATIONS:
+        return Variant(text, generation=text)
+    if text in MUTANTS:
+        return Variant(f"mutant {text}", mutant=text)
+    nearest = get_close_matches(text, MUTANTS, 1, cutoff=0.5)
+    suggestion = f". Did you mean {nearest[0]!r}?" if nearest else ""
+    allowed = ", ".join([*others, *GENERATIONS, "or a mutant of docs/mutants.md"])
+    raise InputError("--compare", "", f"{text!r}{suggestion}", allowed)
+
+
+class Exploration:
+    """A run to explore, alone or beside `other`, and their first differences. Writes the page where `html` names a
+    file; InputError where that fails. `compare` is what the user compares with.
+    """
+
+    def __init__(self, html: Path | None, compare: str | None, run: Run, other: Run | None) -> None:
+        from experiments.explorer.difference import differences
+        from experiments.explorer.page import write_page
+
+        self.html, self.compare = html, compare
+        self.differences = [] if other is None else differences(run, other)
+        if html is not None:
+            write_page(html, run, other, self.differences)
+
+
+def document_of(shown: Exploration | None) -> dict[str, object]:
+    """What `--html` and `--compare` add to the JSON document of a command."""
+    if shown is None:
+        return {}
+    found = [{"what": it.what, "events": [it.first, it.second], "text": it.text} for it in shown.differences]
+    document: dict[str, object] = {} if shown.html is None else {"html": str(shown.html)}
+    return (
+        document if shown.compare is None else document | {"compared_with": shown.compare, "first_differences": found}
+    )
+
+
+def show(console: Console, shown: Exploration | None) -> None:
+    """Prints what `--html` and `--compare` add."""
+    if shown is None:
+        return
+    for difference in shown.differences:
+        console.print(f"first different {difference.what}: {difference.text}", markup=False, soft_wrap=True)
+    if shown.compare is not None and not shown.differences:
+        console.print(f"no event differs from {shown.compare}", markup=False)
+    if shown.html is not None:
+        console.print(f"page: {shown.html}", markup=False)

@@ -1,0 +1,212 @@
+"""Makes a `Run` of a journal: of a recorded simulation, or of trace events alone.
+
+Trace events alone have no messages. What they say about each other is causality all the same: a broker publishes
+metadata that a controller has committed, a follower fetches records that its leader has appended. These pairs take the
+place of sending and receipt (`_evidence`), so that a run on processes has arrows and a causal past, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from experiments.engines.port import ClusterSpec, TraceEvent, Violation
+from experiments.explorer.recorder import Changed, Due, Entry, Journal, Received, Sent
+from experiments.explorer.run import Run, RunEvent, StoryRow
+from experiments.explorer.values import message_fields, partitions_in, trace_fields
+from experiments.story.render import Heading, story_lines
+from experiments.support.record_text import record_text, topic_names
+from protocol.events.base import Trace
+from protocol.events.broker import MetadataPublished, RecordsAppended, RecordsFetched
+from protocol.events.controller import MetadataCommitted
+from protocol.ids import NodeId, node_name
+from protocol.messages.base import Message
+from protocol.messages.records import MetadataRecord
+
+CHANGES = {
+    "started": "starts",
+    "crashed": "crashes",
+    "exited": "ends",
+    "paused": "is paused",
+    "resumed": "resumes",
+    "cut": "is cut off from",
+    "healed": "reaches again",
+    "disturbed": "has a disturbed link to",
+    "restored": "has a sound link again to",
+}
+"""What happens to a node, in words; a link's is followed by the other node."""
+EVIDENCE_NOTE = (
+    "Messages between processes are not recorded. Arrows connect events that depend on each other: a commit of "
+    "metadata with its publication on a broker, an append on a leader with the fetch of a follower."
+)
+
+
+def run_of_journal(
+    journal: Journal, title: str, facts: Sequence[tuple[str, str]], spec: ClusterSpec, records: Sequence[MetadataRecord]
+) -> Run:
+    """The run that a journal holds; `records` is the metadata log from its start. `title` and `facts` as in `Run`."""
+    building = _Building(records)
+    for number, entry in enumerate(journal.entries, journal.first):
+        building.add(number, entry)
+    found = building.run(title, facts, spec)
+    if journal.has_messages:
+        return found
+    return replace(found, events=list(_with_evidence(found.events)), notes=(EVIDENCE_NOTE,))
+
+
+@dataclass(slots=True)
+class _Building:
+    """A run under construction. `indices`: the event of each entry; `fates`: the sending events that arrived."""
+
+    records: Sequence[MetadataRecord]
+    events: list[RunEvent] = field(default_factory=list)
+    headings: list[tuple[int, str]] = field(default_factory=list)
+    told: list[tuple[int, TraceEvent]] = field(default_factory=list)
+    told_headings: list[Heading] = field(default_factory=list)
+    indices: dict[int, int] = field(default_factory=dict)
+    received_ms: dict[int, int] = field(default_factory=dict)
+    topics: Mapping[str, str] = field(init=False)
+    asked: dict[tuple[NodeId, NodeId, int], tuple[str, ...]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.topics = topic_names(self.records)
+
+    def add(self, number: int, entry: Entry) -> None:
+        """Adds an entry with the number by which receipts refer to it."""
+        if isinstance(entry.what, Heading):
+            self.headings.append((len(self.events), entry.what.text))
+            self.told_headings.append(replace(entry.what, begins_at=len(self.told)))
+            return
+        self.indices[number] = len(self.events)
+        self.events.append(self._event(entry))
+
+    def _event(self, entry: Entry) -> RunEvent:
+        time_ms, node, what = entry.time_ms, entry.node, entry.what
+        if isinstance(what, Sent):
+            return self._sent(time_ms, node, what)
+        if isinstance(what, Received):
+            return self._received(time_ms, node, what)
+        if isinstance(what, Changed):
+            return self._changed(time_ms, node, what)
+        if isinstance(what, Due):
+            return RunEvent(time_ms, node, "timer", what.timer, text=f"timer {what.timer} is due")
+        if isinstance(what, Violation):
+            self.told_headings.append(Heading(f"violated: {what.invariant}: {what.detail}", len(self.told)))
+            return RunEvent(
+                time_ms, node, "violation", what.invariant, fields={"detail": what.detail}, text=what.detail
+            )
+        assert isinstance(what, Trace)
+        return self._traced(time_ms, node, what)
+
+    def _sent(self, time_ms: int, node: NodeId, sent: Sent) -> RunEvent:
+        fields = message_fields(sent.message)
+        partitions = self._partitions(node, sent.target, sent.message, fields)
+        route = {"to": sent.target, "arrives_ms": list(sent.arrivals)}
+        text = f"sends {type(sent.message).__name__} to {node_name(sent.target)}"
+        return RunEvent(time_ms, node, "send", type(sent.message).__name__, partitions, route | fields, text=text)
+
+    def _received(self, time_ms: int, node: NodeId, received: Received) -> RunEvent:
+        found: dict[str, object]
+        kind, cause = type(received.message).__name__, self.indices.get(received.cause, -1)
+        text = f"receives {kind} from {node_name(received.source)}"
+        if cause >= 0:
+            self.received_ms[cause] = time_ms
+            partitions, found = self.events[cause].partitions, {}
+        else:
+            found = message_fields(received.message)
+            partitions = partitions_in(found, self.topics)
+        fields: dict[str, object] = {"from": received.source, **found}
+        return RunEvent(time_ms, node, "receive", kind, partitions, fields, cause, text)
+
+    def _partitions(
+        self, source: NodeId, target: NodeId, message: Message, fields: Mapping[str, object]
+    ) -> tuple[str, ...]:
+        """What a message is about; a response that names no partition is about those of its request."""
+        found = partitions_in(fields, self.topics)
+        correlation_id = fields.get("correlation_id")
+        if isinstance(correlation_id, int):
+            if found:
+                self.asked[source, target, correlation_id] = found
+            else:
+                found = self.asked.get((target, source, correlation_id), ())
+        return found
+
+    def _changed(self, time_ms: int, node: NodeId, changed: Changed) -> RunEvent:
+        text = CHANGES[changed.change]
+        fields: dict[str, object] = {}
+        if changed.peer is not None:
+            fields["peer"], text = changed.peer, f"{text} {node_name(changed.peer)}"
+        if changed.detail:
+            fields["detail"], text = changed.detail, f"{text} ({changed.detail})"
+        return RunEvent(time_ms, node, "change", changed.change, fields=fields, text=text)
+
+    def _traced(self, time_ms: int, node: NodeId, trace: Trace) -> RunEvent:
+        self.told.append((len(self.events), TraceEvent(time_ms, node, trace)))
+        fields, about = trace_fields(trace), trace.about()
+        if isinstance(trace, MetadataCommitted):
+            committed = self.records[trace.base_offset : trace.end_offset]
+            fields["records"] = [record_text(record, self.topics) for record in committed]
+        return RunEvent(
+            time_ms, node, "trace", trace.kind, () if about is None else (str(about),), fields, text=trace.sentence()
+        )
+
+    def run(self, title: str, facts: Sequence[tuple[str, str]], spec: ClusterSpec) -> Run:
+        """The whole run, its events in order of time; events of one time stay in their order."""
+        events = [
+            replace(event, fields={**event.fields, "received_ms": self.received_ms.get(index)})
+            if event.role == "send"
+            else event
+            for index, event in enumerate(self.events)
+        ]
+        order = sorted(range(len(events)), key=lambda index: events[index].time_ms)
+        places = {index: place for place, index in enumerate(order)}
+        seen = {event.node for event in events}
+        return Run(
+            title=title,
+            facts=facts,
+            nodes=[node for node in _lanes(spec) if node in seen],
+            events=[_moved(events[index], places) for index in order],
+            headings=[(places.get(index, len(events)), text) for index, text in self.headings],
+            story=list(self._story(places)),
+        )
+
+    def _story(self, places: Mapping[int, int]) -> Iterator[StoryRow]:
+        events = [event for _, event in self.told]
+        for line in story_lines(events, self.told_headings, self.records):
+            index = self.told[line.event][0] if line.event < len(self.told) else len(self.events)
+            yield StoryRow(places.get(index, len(places) - 1), line.time_ms, line.node, line.text, line.is_heading)
+
+
+def _lanes(spec: ClusterSpec) -> list[NodeId]:
+    """The nodes from top to bottom: clients, brokers, controllers, the recovery manager."""
+    members = spec.member_ids
+    rest = [node for node in members if node not in (*spec.client_ids, *spec.broker_ids, *spec.controller_ids)]
+    return [*spec.client_ids, *spec.broker_ids, *spec.controller_ids, *rest]
+
+
+def _moved(event: RunEvent, places: Mapping[int, int]) -> RunEvent:
+    return event if event.cause < 0 else replace(event, cause=places[event.cause])
+
+
+def _with_evidence(events: Sequence[RunEvent]) -> Iterator[RunEvent]:
+    """The events, with the cause of those that depend on an event of another node."""
+    committed: list[tuple[int, int]] = []
+    appended: dict[tuple[str, object], int] = {}
+    for index, event in enumerate(events):
+        cause = -1
+        if event.kind == MetadataCommitted.kind:
+            committed.append((_number(event, "end_offset"), index))
+        elif event.kind == RecordsAppended.kind:
+            appended[event.partitions[0], event.fields["log_end"]] = index
+        elif event.kind == RecordsFetched.kind:
+            cause = appended.get((event.partitions[0], event.fields["log_end"]), -1)
+        elif event.kind == MetadataPublished.kind:
+            offset = _number(event, "next_offset")
+            cause = next((place for end, place in reversed(committed) if end == offset), -1)
+        yield replace(event, cause=cause) if cause >= 0 and events[cause].node != event.node else event
+
+
+def _number(event: RunEvent, name: str) -> int:
+    found = event.fields[name]
+    assert isinstance(found, int)
+    return found

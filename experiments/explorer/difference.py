@@ -1,0 +1,111 @@
+"""Where two runs differ first: in any event, in the state of a partition, in what a client was answered.
+
+Two runs of one plan are the same, event by event, until something makes a difference: a guard that a mutant lacks, or a
+rule that only one generation has. Generations differ in their first metadata records already, so the other two
+differences say more there: they compare the states that a partition goes through (leader, ISR, ELR, recovering), and
+the outcomes of produce commands, each in their order and without times, epochs and offsets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+
+from experiments.explorer.run import Run, RunEvent
+from protocol.events.client import ProduceCompleted
+from protocol.events.controller import PartitionChanged
+from protocol.ids import node_name
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A first difference. `what` names what was compared; `first` and `second` are the events of the two runs that
+    differ, -1 where a run has no further one; `text` is both in words.
+    """
+
+    what: str
+    first: int
+    second: int
+    text: str
+
+
+def differences(first: Run, second: Run) -> list[Difference]:
+    """The first differences of two runs, those that there are, each kind at most once."""
+    found = (
+        _first_difference("event", first, second, _whole),
+        _first_difference("partition state", first, second, _state),
+        _first_difference("outcome of a client", first, second, _outcome),
+    )
+    return [each for each in found if each is not None]
+
+
+def _whole(event: RunEvent) -> tuple[Hashable, Hashable]:
+    return None, (event.time_ms, event.node, event.role, event.kind, repr(event.fields))
+
+
+def _state(event: RunEvent) -> tuple[Hashable, Hashable] | None:
+    if event.kind != PartitionChanged.kind or event.role != "trace":
+        return None
+    fields = event.fields
+    return event.partitions, (fields["leader"], _members(fields["isr"]), _members(fields["elr"]), fields["recovering"])
+
+
+def _members(brokers: object) -> frozenset[object]:
+    assert isinstance(brokers, list)
+    return frozenset(brokers)
+
+
+def _outcome(event: RunEvent) -> tuple[Hashable, Hashable] | None:
+    if event.kind != ProduceCompleted.kind or event.role != "trace":
+        return None
+    return event.partitions, (event.fields["error"], event.fields["unknown"])
+
+
+def _first_difference(
+    what: str, first: Run, second: Run, compared: Callable[[RunEvent], tuple[Hashable, Hashable] | None]
+) -> Difference | None:
+    """The earliest place at which the sequences of one subject (a partition, or the whole run) differ. `compared`
+    returns the subject of an event and its value, None for events that are not compared.
+    """
+    sequences = [_by_subject(run.events, compared) for run in (first, second)]
+    found = []
+    for subject in dict.fromkeys([*sequences[0], *sequences[1]]):
+        pairs = zip_longest(*(sequence.get(subject, []) for sequence in sequences), fillvalue=(None, -1))
+        one, other = next(((a[1], b[1]) for a, b in pairs if a[0] != b[0]), (-1, -1))
+        if (one, other) != (-1, -1):
+            times = [run.events[index].time_ms for run, index in ((first, one), (second, other)) if index >= 0]
+            found.append((min(times), one, other))
+    if not found:
+        return None
+    _, one, other = min(found)
+    return Difference(what, one, other, f"{_words(first, one)}; {_words(second, other)}")
+
+
+def _by_subject(
+    events: Sequence[RunEvent], compared: Callable[[RunEvent], tuple[Hashable, Hashable] | None]
+) -> dict[Hashable, list[tuple[Hashable, int]]]:
+    """By subject: pairs of a value and its event, without repetitions of the value before, except of outcomes."""
+    found: dict[Hashable, list[tuple[Hashable, int]]] = {}
+    for subject, value, index in _values(events, compared):
+        before = found.setdefault(subject, [])
+        if compared is not _state or not before or before[-1][0] != value:
+            before.append((value, index))
+    return found
+
+
+def _values(
+    events: Sequence[RunEvent], compared: Callable[[RunEvent], tuple[Hashable, Hashable] | None]
+) -> Iterator[tuple[Hashable, Hashable, int]]:
+    for index, event in enumerate(events):
+        value = compared(event)
+        if value is not None:
+            yield *value, index
+
+
+def _words(run: Run, index: int) -> str:
+    """An event of a run in words."""
+    if index < 0:
+        return f"{run.title}: no further one"
+    event = run.events[index]
+    return f"{run.title}: {event.time_ms / 1000:.3f} s, {node_name(event.node)}: {event.text or event.kind}"

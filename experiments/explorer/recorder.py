@@ -1,0 +1,210 @@
+"""Records a simulated run: every message with its fate, every trace event, every change of a node or link.
+
+`SimRecorder` collects references while the cluster runs, and `assemble.py` turns them into a `Run` afterwards, so that
+recording costs little and the cluster notices nothing of it. The order in which the cluster calls the recorder is an
+order that respects causality.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from experiments.engines.port import TraceEvent, Violation
+from experiments.engines.sim.cluster import SimCluster
+from experiments.engines.sim.recorder import Change
+from experiments.story.render import Heading
+from protocol.events.base import Trace
+from protocol.events.host import IncarnationBegan, IncarnationEnded
+from protocol.ids import NodeId, TimeMs
+from protocol.messages.base import Message
+
+
+class Sent(NamedTuple):
+    """A message that a node sent, and when it is to arrive; it was lost at once where that is empty."""
+
+    target: NodeId
+    message: Message
+    arrivals: Sequence[TimeMs]
+
+
+class Changed(NamedTuple):
+    """What the experiment did to a node, or to the link to `peer`."""
+
+    change: Change
+    peer: NodeId | None
+    detail: str
+
+
+class Received(NamedTuple):
+    """A receipt: the number of the entry of its sending, -1 if that is not recorded any more."""
+
+    source: NodeId
+    message: Message
+    cause: int
+
+
+class Due(NamedTuple):
+    """A timer that a node handles at this time."""
+
+    time_ms: TimeMs
+    timer: str
+
+
+What = Sent | Received | Changed | Due | Trace | Violation | Heading
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One recorded event."""
+
+    time_ms: TimeMs
+    node: NodeId
+    what: What
+
+
+@dataclass(frozen=True, slots=True)
+class Journal:
+    """What was recorded: entries in their order, the first of which has the number `first`. `has_messages`: messages
+    are among them.
+    """
+
+    entries: Sequence[Entry]
+    first: int = 0
+    has_messages: bool = True
+
+
+class TraceCollector:
+    """Collects the trace events of any engine (`Engine.record_to`), with the starts and ends of processes among them.
+    `headings` is a list that grows during the run: a new heading belongs before the next event.
+    """
+
+    def __init__(self, headings: Sequence[Heading] = ()) -> None:
+        self._headings, self._seen = headings, len(headings)
+        self._entries: list[Entry] = []
+
+    def add(self, event: TraceEvent) -> None:
+        """Adds the next event."""
+        new = self._headings[self._seen :]
+        self._seen += len(new)
+        self._entries += (Entry(event.time_ms, event.node, heading) for heading in new)
+        self._entries.append(Entry(event.time_ms, event.node, _change_in(event.trace) or event.trace))
+
+    def add_violation(self, violation: Violation) -> None:
+        """Adds a violation that was found afterwards: on the node of the last event at its time, or at the end."""
+        last = self._entries[-1]
+        before = (entry for entry in reversed(self._entries) if entry.time_ms <= violation.time_ms)
+        place = next(before, last) if violation.time_ms else last
+        self._entries.append(Entry(place.time_ms, place.node, violation))
+
+    def journal(self) -> Journal:
+        """What has been collected so far."""
+        return Journal(tuple(self._entries), has_messages=False)
+
+
+def _change_in(trace: Trace) -> Changed | None:
+    """A start or an end of a process as a change of its node."""
+    if isinstance(trace, IncarnationBegan):
+        return Changed("started", None, "")
+    return Changed("crashed", None, trace.loss) if isinstance(trace, IncarnationEnded) else None
+
+
+class SimRecorder:
+    """Records a simulated cluster from now on. `headings` and `violations` are lists that grow during the run: what is
+    appended to them is recorded between the events. `limit`: how many entries to keep, the newest, None for all.
+    """
+
+    def __init__(
+        self,
+        cluster: SimCluster,
+        headings: Sequence[Heading] = (),
+        violations: Sequence[Violation] = (),
+        limit: int | None = None,
+    ) -> None:
+        self._cluster = cluster
+        self._headings, self._violations = headings, violations
+        self._seen_headings, self._seen_violations = len(headings), len(violations)
+        self._entries: deque[Entry] = deque(maxlen=limit)
+        self._count = 0
+        self._last_node: NodeId = cluster.spec.node_ids[0]
+        self._due: Due | None = None
+        self._on_way: dict[tuple[NodeId, NodeId, int], list[tuple[int, Sent]]] = {}
+        self.is_on = True
+        cluster.recorder = self
+        cluster.trace_observers.append(self._observe)
+
+    def journal(self) -> Journal:
+        """What has been recorded so far."""
+        self._note()
+        return Journal(tuple(self._entries), self._count - len(self._entries))
+
+    # -- the cluster's calls -------------------------------------------------------------------------------------------
+
+    def sent(
+        self, time_ms: TimeMs, source: NodeId, target: NodeId, message: Message, arrivals: Sequence[TimeMs]
+    ) -> None:
+        found = Sent(target, message, arrivals)
+        number = self._add(time_ms, source, found)
+        if arrivals:
+            self._on_way.setdefault((source, target, id(message)), []).append((number, found))
+
+    def delivered(self, time_ms: TimeMs, source: NodeId, target: NodeId, message: Message) -> None:
+        self._due = None
+        self._add(time_ms, target, Received(source, message, self._sending(time_ms, source, target, message)))
+
+    def fired(self, time_ms: TimeMs, node: NodeId, timer: str) -> None:
+        """A timer is an event only if something follows from it on its node."""
+        self._note()
+        self._due, self._last_node = Due(time_ms, timer), node
+
+    def changed(self, time_ms: TimeMs, change: Change, node: NodeId, peer: NodeId | None, detail: str) -> None:
+        self._due = None
+        self._add(time_ms, node, Changed(change, peer, detail))
+
+    def _observe(self, time_ms: TimeMs, node: NodeId, trace: Trace) -> None:
+        self._add(time_ms, node, trace)
+
+    # -- entries -------------------------------------------------------------------------------------------------------
+
+    def _add(self, time_ms: TimeMs, node: NodeId, what: Sent | Received | Changed | Trace) -> int:
+        """Adds an entry, and before it what has come since the last one; returns its number."""
+        self._note()
+        due, self._due = self._due, None
+        if due is not None and (due.time_ms, self._last_node) == (time_ms, node):
+            self._append(time_ms, node, due)
+        self._last_node = node
+        return self._append(time_ms, node, what)
+
+    def _note(self) -> None:
+        """Adds the violations and headings that are new."""
+        while self._seen_violations < len(self._violations):
+            found = self._violations[self._seen_violations]
+            self._seen_violations += 1
+            self._append(found.time_ms, self._last_node, found)
+        while self._seen_headings < len(self._headings):
+            heading = self._headings[self._seen_headings]
+            self._seen_headings += 1
+            self._append(self._cluster.now_ms, self._last_node, heading)
+
+    def _append(self, time_ms: TimeMs, node: NodeId, what: What) -> int:
+        number = self._count
+        if self.is_on:
+            self._entries.append(Entry(time_ms, node, what))
+            self._count += 1
+        return number
+
+    def _sending(self, time_ms: TimeMs, source: NodeId, target: NodeId, message: Message) -> int:
+        """The number of the entry of a message's sending, -1 if it was before the recording. The same object may be on
+        its way more than once: the one that is due now, otherwise the oldest, which a paused node has kept.
+        """
+        waiting = self._on_way.get((source, target, id(message)), [])
+        found = next((item for item in waiting if time_ms in item[1].arrivals), waiting[0] if waiting else None)
+        if found is None:
+            return -1
+        if len(found[1].arrivals) == 1:
+            waiting.remove(found)
+        if not waiting:
+            del self._on_way[source, target, id(message)]
+        return found[0]

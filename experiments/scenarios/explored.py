@@ -1,0 +1,41 @@
+"""Runs a scenario and keeps the run for the explorer (`experiments/explorer`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from experiments.check.engine import CheckedEngine
+from experiments.explorer.assemble import run_of_journal
+from experiments.explorer.recorder import SimRecorder, TraceCollector
+from experiments.explorer.run import Run
+from experiments.scenarios.model import Scenario
+from experiments.scenarios.runner import Runner, ScenarioResult
+
+
+def run_explored(runner: Runner, run: Callable[[], ScenarioResult], title: str) -> tuple[ScenarioResult, Run]:
+    """Runs a scenario with `run`, which calls `runner.run`; returns its result, and the run under this title. On
+    processes the run has trace events and no messages.
+    """
+    engine = runner.engine
+    recorder: SimRecorder | TraceCollector
+    if isinstance(engine, CheckedEngine):
+        recorder = SimRecorder(engine.cluster, runner.headings, engine.suite.violations)
+    else:
+        recorder = TraceCollector(runner.headings)
+        engine.record_to(recorder.add)
+    result = run()
+    facts = [
+        ("generation", runner.scenario.cluster.generation),
+        ("engine", result.engine),
+        ("seed", str(result.seed)),
+        ("verdict", "passed" if result.passed else "failed"),
+        ("acknowledged records lost", str(result.lost_acked)),
+        ("trace", result.trace_hash),
+    ]
+    return result, run_of_journal(recorder.journal(), title, facts, engine.spec, engine.metadata_log())
+
+
+def in_generation(scenario: Scenario, generation: str) -> Scenario:
+    """The same steps on a cluster of another generation."""
+    cluster = scenario.cluster.model_copy(update={"generation": generation})
+    return scenario.model_copy(update={"cluster": cluster})
