@@ -63,7 +63,9 @@ class Replica:
 
 @dataclass(slots=True)
 class BrokerContext:
-    """The state that the parts of one broker share; only the replica manager changes `replicas`."""
+    """The state that the parts of one broker share; only the replica manager changes `replicas`. `has_queued`: a part
+    has something to send at the end of the input, or waits for an input after which it may.
+    """
 
     me: BrokerId
     config: ClusterConfig
@@ -73,6 +75,7 @@ class BrokerContext:
     broker_epoch: Epoch = NO_EPOCH
     controller_id: NodeId = NO_LEADER
     replicas: dict[TopicIdPartition, Replica] = field(default_factory=dict)
+    has_queued: bool = False
 
     def replica_named(self, topic: str, partition: int) -> Replica | None:
         """The replica of a partition by its topic's name; None where the metadata or this broker has none."""

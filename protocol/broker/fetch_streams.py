@@ -166,6 +166,7 @@ class FetchStreams:
         """Queues a response without partitions: the error of a session, or the number of its next response."""
         status = _RESPONSE(partitions=(), fetcher=stream[1], session=session, number=number, error=error)
         self._session_statuses.append((stream, status))
+        self._context.has_queued = True
 
     def withdraw(self, stream: StreamKey, key: TopicIdPartition) -> FetchPartition | None:
         """Removes the partition from the stream's queue and window; returns the fetch if it was queued."""
@@ -187,6 +188,7 @@ class FetchStreams:
     def answer(self, stream: StreamKey, result: FetchPartitionResult) -> None:
         """Queues a result without records for the next `flush`."""
         self._answers.setdefault(stream, []).append(result)
+        self._context.has_queued = True
 
     def enqueue(self, stream: StreamKey, key: TopicIdPartition, fetch: FetchPartition) -> None:
         """Queues a fetch for which the log has records. That the follower fetches again shows that what was in flight
@@ -196,6 +198,7 @@ class FetchStreams:
         state.release(key)
         state.ready[key] = fetch
         self._waiting[stream] = None
+        self._context.has_queued = True
 
     def fire(self, now_ms: TimeMs, stream: str) -> None:
         """The wait of a stream ("follower/fetcher") for `replica.fetch.min.bytes` is over."""
@@ -206,8 +209,6 @@ class FetchStreams:
 
     def flush(self, now_ms: TimeMs) -> None:
         """Sends the results that were queued during one input, and the records that the limits allow."""
-        if not self._answers and not self._waiting and not self._session_statuses:
-            return
         answers, self._answers = self._answers, {}
         for stream in {**answers, **self._waiting}:
             results = answers.get(stream, [])
@@ -218,6 +219,8 @@ class FetchStreams:
         statuses, self._session_statuses = self._session_statuses, []
         for stream, status in statuses:
             self._context.out.send(stream[0], status)
+        if self._waiting:
+            self._context.has_queued = True
 
     def _send(self, stream: StreamKey, results: list[FetchPartitionResult]) -> None:
         state = self._stream(stream)

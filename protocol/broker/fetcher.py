@@ -99,10 +99,11 @@ class Fetcher:
         self._sessions.clear()
         for leader, replicas in self._followed.items():
             self._unsettled.add(leader)
-            self._changed.setdefault(leader, {}).update(replicas)
+            self._changes_of(leader).update(replicas)
 
     def send_changed_fetches(self, now_ms: TimeMs) -> None:
-        """Sends the fetch states that changed, one request per leader and fetcher; call at the end of every input.
+        """Sends the fetch states that changed, one request per leader and fetcher; call at the end of an input that
+        `has_queued`.
 
         This does not postpone a renewal, which confirms the parked fetches that did not change. Only the first fetch in
         a new leader epoch does; the leader may not know that epoch yet, and the renewal timer repeats the fetch then.
@@ -197,7 +198,7 @@ class Fetcher:
             return
         if response.error is not ErrorCode.NONE or response.number > session.answers:
             session.is_over = True
-            self._changed.setdefault(leader, {})
+            self._changes_of(leader)
         elif response.partitions and response.number == session.answers:
             session.answers += 1
 
@@ -248,7 +249,12 @@ class Fetcher:
 
     def _change_fetch_state(self, replica: Replica) -> None:
         replica.fetch_state = self._fetch_state_of(replica)
-        self._changed.setdefault(replica.leader_id, {})[replica.key] = replica
+        self._changes_of(replica.leader_id)[replica.key] = replica
+
+    def _changes_of(self, leader: BrokerId) -> dict[TopicIdPartition, Replica]:
+        """The entry of `_changed` for a leader to which this input will send a request."""
+        self._context.has_queued = True
+        return self._changed.setdefault(leader, {})
 
     def _fetch_state_of(self, replica: Replica) -> FetchPartition:
         return _FETCH_PARTITION(

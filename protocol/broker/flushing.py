@@ -133,10 +133,11 @@ class Flusher:
     def write_checkpoint(self) -> None:
         """Writes the high watermarks of open replicas; logs that are not open yet keep their checkpointed ones."""
         self._checkpoint_due = False
-        present = set(self._context.storage.log_names())
-        self._checkpoint = {name: offset for name, offset in self._checkpoint.items() if name in present} | {
-            log_name(key): replica.log.high_watermark for key, replica in sorted(self._context.replicas.items())
-        }
+        reached = {log_name(key): replica.log.high_watermark for key, replica in sorted(self._context.replicas.items())}
+        if closed := self._checkpoint.keys() - reached.keys():
+            present = closed.intersection(self._context.storage.log_names())
+            reached |= {name: self._checkpoint[name] for name in sorted(present)}
+        self._checkpoint = reached
         self._context.storage.write_file(CHECKPOINT_FILE, json.dumps(self._checkpoint).encode())
         self._has_forgotten = False
 

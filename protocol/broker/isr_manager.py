@@ -49,6 +49,7 @@ class IsrManager:
         if leadership is None or not may_propose(leadership):
             return
         leadership.proposed_isr = isr
+        self._context.has_queued = True
         epochs = {broker: progress.broker_epoch for broker, progress in leadership.followers.items()}
         epochs[self._context.me] = self._context.broker_epoch
         self._queue[replica.key] = _PROPOSAL(
@@ -68,8 +69,12 @@ class IsrManager:
         return known if epoch < 0 and known is not None else epoch
 
     def send_queued(self, now_ms: TimeMs) -> None:
-        """Sends the queued proposals unless a request is in flight; call at the end of every input."""
-        if self._queue and not any(self._is_open(key, item) for key, item in self._in_flight.items()):
+        """Sends the queued proposals unless a request is in flight; call at the end of an input that `has_queued`."""
+        if not self._queue:
+            return
+        if any(self._is_open(key, item) for key, item in self._in_flight.items()):
+            self._context.has_queued = True
+        else:
             self._in_flight, self._queue = self._queue, {}
             self._send(now_ms)
 

@@ -46,14 +46,19 @@ class IsrShrink:
         )
 
     def fire_silent(self, now_ms: TimeMs, follower: str) -> None:
-        """Drops the parked fetches of a silent follower and proposes its removal from every ISR."""
-        broker = int(follower)
+        """Drops the parked fetches of a silent follower and proposes its removal from every ISR. The lag timer repeats
+        that while the follower is in one.
+        """
+        broker, is_in_isr = int(follower), False
         self._streams.forget(broker)
         for replica in self._context.replicas.values():
-            if replica.leadership is not None and broker in replica.leadership.followers:
-                replica.leadership.followers[broker].parked_fetch = None
+            leadership = replica.leadership
+            if leadership is not None and broker in leadership.followers:
+                leadership.followers[broker].parked_fetch = None
                 self._shrink(replica, (broker,), now_ms)
-        self._set_lag_timer(broker, now_ms + self._lag_ms // 2)
+                is_in_isr = is_in_isr or broker in leadership.maximal_isr
+        if is_in_isr:
+            self._set_lag_timer(broker, now_ms + self._lag_ms // 2)
 
     def fire_lag(self, now_ms: TimeMs, follower: str) -> None:
         """Proposes removals where the follower is out of sync; sets the timer anew while a fetch is not followed up."""

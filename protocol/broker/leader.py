@@ -108,6 +108,8 @@ class PartitionLeader:
     def advance_high_watermark(self, replica: Replica, now_ms: TimeMs) -> None:
         """Moves the high watermark as far as maximal ISR and min ISR allow (E1-E3), and answers what waited for it."""
         leadership, log = self._leadership(replica), replica.log
+        if log.high_watermark >= log.end_offset:
+            return
         min_isr = self._min_isr(replica)
         target = rules.high_watermark_target(
             leadership,

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from random import Random
-from typing import Any
+from typing import Any, Final
 
 from protocol.broker.admission import consume_error, list_offsets_error, produce_error
 from protocol.broker.context import BrokerContext
@@ -65,18 +65,27 @@ from protocol.nodes.refusals import refuse
 from protocol.quorum.context import QuorumConfig
 from protocol.quorum.replica import QuorumReplica
 
-_CONTROLLER_RESPONSES = frozenset(
-    {
-        BrokerRegistrationResponse,
-        BrokerHeartbeatResponse,
-        AlterPartitionResponse,
-        QuorumFetchResponse,
-        FetchSnapshotResponse,
-    }
+_CONTROLLER_RESPONSES = (
+    BrokerRegistrationResponse,
+    BrokerHeartbeatResponse,
+    AlterPartitionResponse,
+    QuorumFetchResponse,
+    FetchSnapshotResponse,
 )
 """Accepted from controllers only."""
-_CLUSTER_ACTION_REQUESTS = frozenset({FetchRequest, FetchRenewal, GetReplicaLogInfoRequest, ShutdownCommand})
+_CLUSTER_ACTION_REQUESTS = (FetchRequest, FetchRenewal, GetReplicaLogInfoRequest, ShutdownCommand)
 """Accepted from nodes of the cluster and the experiment, and from clients with CLUSTER_ACTION (G8)."""
+
+
+def _is_from_controller(image: MetadataImage, sender: NodeId) -> bool:
+    return is_controller(sender)
+
+
+_MAY_SEND: Final[dict[type[Message], Callable[[MetadataImage, NodeId], bool]]] = {
+    **dict.fromkeys(_CONTROLLER_RESPONSES, _is_from_controller),
+    **dict.fromkeys(_CLUSTER_ACTION_REQUESTS, may_act_for_cluster),
+}
+"""Whether a sender is authorized for messages of a class; anyone is for the others."""
 
 
 class BrokerNode:
@@ -197,25 +206,21 @@ class BrokerNode:
         """Hands a message to its handler; refuses it if the node does not serve it from this sender."""
         try:
             if self._lifecycle.state is not LifecycleState.STOPPED:
-                error = self._authorization_error(sender, type(message))
-                if error is ErrorCode.NONE:
-                    self._handlers[type(message)](now_ms, sender, message)
+                kind = type(message)
+                handler, may_send = self._handlers.get(kind), _MAY_SEND.get(kind)
+                if handler is not None and (may_send is None or may_send(self._context.image, sender)):
+                    handler(now_ms, sender, message)
                 else:
-                    refuse(self._out, sender, message, error)
+                    refuse(self._out, sender, message, self._refusal_of(kind))
             return self._finish(now_ms)
         except StorageError as failure:
             return self._halt(failure)
 
-    def _authorization_error(self, sender: NodeId, kind: type[Message]) -> ErrorCode:
-        """The error for messages of a class from this sender, or NONE; the controller serves administrative changes."""
-        if kind not in self._handlers:
-            return ErrorCode.NOT_CONTROLLER if issubclass(kind, AdminRequest) else ErrorCode.UNSUPPORTED_VERSION
-        allowed = True
-        if kind in _CONTROLLER_RESPONSES:
-            allowed = is_controller(sender)
-        elif kind in _CLUSTER_ACTION_REQUESTS:
-            allowed = may_act_for_cluster(self._context.image, sender)
-        return ErrorCode.NONE if allowed else ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    def _refusal_of(self, kind: type[Message]) -> ErrorCode:
+        """The error for messages of a class that are not handled; the controller serves administrative changes."""
+        if kind in self._handlers:
+            return ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        return ErrorCode.NOT_CONTROLLER if issubclass(kind, AdminRequest) else ErrorCode.UNSUPPORTED_VERSION
 
     def fire(self, now_ms: TimeMs, name: str) -> list[Effect]:
         """Hands a timer to its handler. ProtocolInvariantError if there is no such timer."""
@@ -234,7 +239,9 @@ class BrokerNode:
 
     def _finish(self, now_ms: TimeMs) -> list[Effect]:
         """Sends what the parts have queued during one input."""
-        if self._lifecycle.state is not LifecycleState.STOPPED:
+        context = self._context
+        if context.has_queued and self._lifecycle.state is not LifecycleState.STOPPED:
+            context.has_queued = False
             self._leader.streams.flush(now_ms)
             self._fetcher.send_changed_fetches(now_ms)
             self._isr.send_queued(now_ms)
