@@ -8,8 +8,10 @@ fails, 2 for wrong input. Ray and matplotlib are imported when they are needed; 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,7 +20,7 @@ from rich.table import Table
 
 from experiments.cli.exit_codes import ExitCode
 from experiments.cli.help import App
-from experiments.cli.output import Json, option, print_json, print_result, wide_console
+from experiments.cli.output import Json, fail_if, option, print_json, print_result, wide_console
 from experiments.cli.validate import validate_study
 from experiments.studies.sweeps.progress import Progress, progress
 from experiments.support.shipped import STUDIES, file_or_shipped
@@ -107,9 +109,19 @@ def report_study(folder: Folder, as_json: Json = False) -> None:
     print_result(as_json, {"out": folder, "report": report}, typer.echo, f"report: {report}")
 
 
-@app.register("list", "isray study list")
-def list_studies(as_json: Json = False) -> None:
-    """The studies that come with isray, each with its question."""
+@app.register("list", "isray study list out")
+def list_studies(
+    folder: Annotated[
+        Path | None,
+        typer.Argument(metavar="DIR", help="List the studies with results in this directory, or below it, instead."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """The studies that come with isray, each with its question; or those with results, and how far each is."""
+    if folder is not None:
+        with _failures():
+            _list_results(folder, as_json)
+        return
     from experiments.studies.design.loader import load_study
 
     studies = [(path, load_study(path)) for path in sorted(STUDIES.glob("*.yaml"))]
@@ -118,6 +130,40 @@ def list_studies(as_json: Json = False) -> None:
     for _, study in studies:
         table.add_row(study.name, study.question or "", str(len(study.cells)), str(study.max_trials))
     print_result(as_json, rows, wide_console().print, table)
+
+
+def _list_results(folder: Path, as_json: bool) -> None:
+    from experiments.studies.report.results import studies_in
+
+    found, refused = studies_in(folder)
+    table = Table("directory", "name", "question", "trials", "stage", title=str(folder))
+    for study in found:
+        table.add_row(study.place, study.name, study.question or "", f"{study.trials} of {study.wanted}", study.stage)
+    print_result(as_json, [asdict(study) for study in found], wide_console().print, table)
+    for error in refused:
+        typer.echo(f"isray: {error}", err=True)
+    fail_if(refused)
+
+
+@app.register("open", "isray study open out/last-replica-standing")
+def open_study(
+    folder: Folder,
+    browser: Annotated[bool, typer.Option(help="Open the report in the browser, where there is a terminal.")] = True,
+    as_json: Json = False,
+) -> None:
+    """Open the report of a study; print how far the study is and the command that comes next."""
+    from experiments.studies.report.results import results_of
+
+    with _failures():
+        study = results_of(folder)
+    if as_json:
+        print_json(asdict(study) | {"next": study.next_command})
+        return
+    typer.echo(f"{study.name}: {study.question or 'no question'}")
+    typer.echo(f"{study.stage}, {study.trials} of {study.wanted} trials in {study.cells} cells, in {study.place}")
+    typer.echo(f"next: {study.next_command}" if study.next_command else f"report: {study.report}")
+    if study.next_command is None and browser and sys.stdout.isatty() and Path(study.report).is_file():
+        typer.launch(Path(study.report).resolve().as_uri())
 
 
 app.register("validate", "isray study validate --jobs 2")(validate_study)

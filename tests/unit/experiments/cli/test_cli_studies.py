@@ -7,11 +7,24 @@ from pathlib import Path
 
 import pytest
 
-from experiments.studies.design.loader import load_study
+from experiments.studies.design.loader import load_study, parse_study, study_from
 from experiments.studies.sweeps import sweep as sweeping
-from experiments.studies.sweeps.storage import StorageFailed
+from experiments.studies.sweeps.batches import commit
+from experiments.studies.sweeps.identity import cell_digests
+from experiments.studies.sweeps.output import claim
+from experiments.studies.sweeps.storage import StorageFailed, store_at
+from experiments.studies.trace.schema import TRACE_SCHEMA
+from experiments.studies.trials.batch import TRIALS_SCHEMA, Batch
 from experiments.support.shipped import STUDIES
 from tests.unit.experiments.cli.cli_helpers import Commands
+
+STUDY = """name: s
+question: Is one enough?
+trials: 2
+duration: 1h
+sweep:
+  min_insync_replicas: [1, 2]
+"""
 
 
 def test_list_names_every_shipped_study_and_its_question(command: Commands) -> None:
@@ -21,6 +34,44 @@ def test_list_names_every_shipped_study_and_its_question(command: Commands) -> N
     assert [row["name"] for row in rows] == sorted(path.stem for path in STUDIES.glob("*.yaml"))
     assert all(load_study(Path(row["file"])).question == row["question"] and row["question"] for row in rows)
     assert rows[0]["name"] in command.run("study", "list")[1]
+
+
+def _sweep(folder: Path, trials: int) -> None:
+    """A study of two cells and two trials each in `folder`, with batches of `trials` trials on disk."""
+    study = study_from(parse_study(STUDY, "s.yaml"), "s.yaml", STUDY)
+    store = store_at(folder)
+    digests = cell_digests(study, "code")
+    claim(store, study, digests)
+    for digest in digests:
+        commit(store, Batch(digest, 0, trials), TRACE_SCHEMA.empty_table(), TRIALS_SCHEMA.empty_table())
+
+
+def test_results_are_listed_with_their_stage_and_the_next_command(command: Commands, tmp_path: Path) -> None:
+    part, done, damaged = tmp_path / "a", tmp_path / "b", tmp_path / "c"
+    _sweep(part, 1)
+    _sweep(done, 2)
+    damaged.mkdir()
+    (damaged / "study.yaml").write_text("- none\n")
+    code, out, errors = command.run("study", "list", str(tmp_path), "--json")
+    assert code == 1
+    assert [(row["place"], row["stage"], row["trials"], row["wanted"]) for row in json.loads(out)] == [
+        (str(part), "swept in part", 2, 4),
+        (str(done), "swept", 4, 4),
+    ]
+    assert errors.startswith(f"isray: {damaged}/study.yaml: found ")
+    assert f"next: isray study analyze {done}" in command.run("study", "open", str(done))[1]
+    (done / "gold").mkdir()
+    (done / "gold" / "cells.json").write_text("[]")
+    assert json.loads(command.run("study", "open", str(done), "--json")[1])["stage"] == "analysed"
+    (done / "report.html").write_text("")
+    code, out, _ = command.run("study", "open", str(done))
+    assert (code, out.splitlines()[-1]) == (0, f"report: {done}/report.html")
+
+
+@pytest.mark.parametrize("arguments", [("open",), ("list",)])
+def test_folder_without_results_is_one_line(command: Commands, tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    code, out, errors = command.run("study", *arguments, str(tmp_path / "none"))
+    assert (code, out, len(errors.splitlines())) == (2, "", 1)
 
 
 @pytest.fixture
