@@ -50,8 +50,9 @@ while they change nothing:
 - `renewed_by=name`: a watchdog timer that every message of the peer's timer `name` postpones.
 - `echoes=name`: a watchdog timer that the peer's response to each message of this node's own timer `name` postpones.
 
-A host may elide such timers while both nodes run and their links have no fault. It must resume them at the time at
-which they would have fired as soon as that ends or the node sets them again. A host that ignores the marks is correct.
+A host may elide such timers while both nodes run and their links have no fault; an `idle_with` timer also while the
+peer does not run, since its messages are lost. It must resume them at the time at which they would have fired as soon
+as that ends or the node sets them again. A host that ignores the marks is correct.
 """
 
 from __future__ import annotations

@@ -123,7 +123,7 @@ class SimCluster:
         self._backlogs: dict[NodeId, list[_Event]] = {}
         self._skews_ms: dict[NodeId, int] = {}
         self._timer_orders: dict[Timer, int] = {}
-        self._timers = Timers(self._push_timer, self._is_sound, self.network.model.base_ms, elide_idle)
+        self._timers = Timers(self._push_timer, self._is_sound, self._is_gone, self.network.model.base_ms, elide_idle)
 
     # -- running -------------------------------------------------------------------------------------------------------
 
@@ -299,14 +299,16 @@ class SimCluster:
     # -- faults --------------------------------------------------------------------------------------------------------
 
     def _is_sound(self, a: NodeId, b: NodeId) -> bool:
-        nodes, backlogs = self.nodes, self._backlogs
-        network = self.network
-        return (
-            a in nodes
-            and b in nodes
-            and (not backlogs or (a not in backlogs and b not in backlogs))
-            and (network.is_faultless or network.is_sound(a, b, self.now_ms))
-        )
+        return a in self.nodes and b in self.nodes and self._is_undisturbed(a, b)
+
+    def _is_gone(self, a: NodeId, b: NodeId) -> bool:
+        return a in self.nodes and b not in self.nodes and self._is_undisturbed(a, b)
+
+    def _is_undisturbed(self, a: NodeId, b: NodeId) -> bool:
+        """Whether neither node is paused, and the link between them has no fault."""
+        backlogs, network = self._backlogs, self.network
+        is_paused = backlogs and (a in backlogs or b in backlogs)
+        return not is_paused and (network.is_faultless or network.is_sound(a, b, self.now_ms))
 
     def _disturb(self, concerns: Callable[[NodeId, NodeId], bool]) -> None:
         """Wakes the idle timers of node pairs that are about to become unsound, and delivers renewals on their way."""
@@ -318,6 +320,7 @@ class SimCluster:
         """Starts a node that does not run, on its disk. ProtocolInvariantError if it runs."""
         if node in self.nodes:
             raise ProtocolInvariantError(f"node {node} runs already")
+        self._disturb(lambda a, b: b == node)
         self._incarnations[node] += 1
         for dropped in self.disks[node].take_dropped():
             self._trace(self.now_ms, node, trace_of(dropped))

@@ -8,8 +8,10 @@ renewal takes the link's base latency. A watchdog may also belong to the node wi
 the peer's answers (marked `echoes`), which takes twice the latency.
 
 So an active timer of a sound pair *sleeps*: it has no event in the heap. A passive timer sleeps while its active timer
-does, if both are of the same pair, whichever was set first. Sleep ends
+does, if both are of the same pair, whichever was set first. An active timer sleeps, too, while the peer does not run,
+since all that it would send is lost; passive timers are awake then. Sleep ends
 
+- when the peer starts: the timer gets an event for its next tick;
 - when the pair stops being sound: the timer gets an event for its next tick. A tick whose message would be on its way
   now is fired with the time of that tick, so that the message arrives when it would have. Passive timers get the due
   time that their last renewal would have given them;
@@ -40,11 +42,14 @@ _NEVER: TimeMs = -1
 
 @dataclass(slots=True)
 class _Sleep:
-    """The sleep of an active timer: its due time when it fell asleep, its period, the other node of its pair."""
+    """The sleep of an active timer: its due time when it fell asleep, its period, the other node of its pair, and
+    whether that runs.
+    """
 
     due_ms: TimeMs
     period_ms: int
     peer: NodeId
+    peer_runs: bool
 
 
 @dataclass(slots=True)
@@ -75,18 +80,21 @@ class Timer:
 
 class Timers:
     """All timers of all nodes. `push(due, timer)` puts an event into the heap; when that event comes up, `is_due`
-    returns whether to fire the timer. `is_sound(a, b)` tests a pair of nodes; `renewal_latency_ms` is the base latency.
+    returns whether to fire the timer. `is_sound(a, b)` tests a pair of nodes; `is_gone(a, b)` whether all is well between
+    them except that b does not run. `renewal_latency_ms` is the base latency.
     """
 
     def __init__(
         self,
         push: Callable[[TimeMs, Timer], None],
         is_sound: Callable[[NodeId, NodeId], bool],
+        is_gone: Callable[[NodeId, NodeId], bool],
         renewal_latency_ms: int,
         elide_idle: bool,
     ) -> None:
         self._push = push
         self._is_sound = is_sound
+        self._is_gone = is_gone
         self._latency_ms = renewal_latency_ms
         self._elide = elide_idle
         self._timers: defaultdict[NodeId, dict[str, Timer]] = defaultdict(dict)
@@ -117,7 +125,7 @@ class Timers:
             self._set_active(timer, peer, due_ms, now_ms)
 
     def _set_active(self, timer: Timer, peer: NodeId, due_ms: TimeMs, now_ms: TimeMs) -> None:
-        """Sets an active timer, which sleeps if its pair is sound."""
+        """Sets an active timer, which sleeps if its pair is sound or the peer does not run."""
         sleep = self._asleep.get(timer)
         if sleep is not None:
             self._renew_watchers(timer, sleep, _ticks_before(sleep, now_ms))
@@ -128,10 +136,13 @@ class Timers:
             self._wake(timer, sleep)
         if can_sleep:
             timer.due_ms = _NEVER
-            self._asleep[timer] = _Sleep(due_ms, due_ms - now_ms, peer)
+            self._asleep[timer] = _Sleep(due_ms, due_ms - now_ms, peer, peer_runs=True)
             for watcher, watch in timer.watchers.items():
                 if watch.peer == peer:
                     watcher.due_ms = _NEVER
+        elif self._is_gone(timer.owner, peer):
+            timer.due_ms = _NEVER
+            self._asleep[timer] = _Sleep(due_ms, due_ms - now_ms, peer, peer_runs=False)
         else:
             self._arm(timer, due_ms)
 
@@ -142,7 +153,7 @@ class Timers:
             timer.active = active
         active.watchers[timer] = watch
         sleep = self._asleep.get(active)
-        if sleep is None or watch.peer != sleep.peer:
+        if sleep is None or watch.peer != sleep.peer or not sleep.peer_runs:
             self._arm(timer, watch.due_ms)
         else:
             timer.due_ms = _NEVER
@@ -190,7 +201,8 @@ class Timers:
             _unwatch(timer)
 
     def disturb(self, concerns: Callable[[NodeId, NodeId], bool], now_ms: TimeMs) -> list[tuple[TimeMs, NodeId, str]]:
-        """Ends the sleep of all timers of the pairs that are about to become unsound (`concerns(owner, peer)`).
+        """Ends the sleep of all timers of the pairs that are about to become unsound (`concerns(owner, peer)`), or
+        whose peer is about to start.
 
         Everything that is due now has been done already, so a tick that falls on now has been sent. Returns the ticks
         (time, owner, name) whose renewal is on its way: the caller must fire them, oldest first, with the time of the
@@ -202,7 +214,7 @@ class Timers:
                 continue
             ticks = _ticks_before(sleep, now_ms + 1)
             last_tick = sleep.due_ms + (ticks - 1) * sleep.period_ms
-            if ticks and last_tick + self._latency_ms >= now_ms:
+            if ticks and sleep.peer_runs and last_tick + self._latency_ms >= now_ms:
                 self._renew_watchers(timer, sleep, ticks - 1)
                 on_their_way.append((last_tick, timer.owner, timer.name))
             else:
@@ -219,7 +231,7 @@ class Timers:
 
     def _renew_watchers(self, timer: Timer, sleep: _Sleep, ticks: int) -> None:
         """Postpones the passive timers of an active timer that would have ticked `ticks` times during its sleep."""
-        if ticks:
+        if ticks and sleep.peer_runs:
             last_tick = sleep.due_ms + (ticks - 1) * sleep.period_ms
             for watch in timer.watchers.values():
                 if watch.peer == sleep.peer:

@@ -21,7 +21,11 @@ class Clock:
         self.heap: list[tuple[TimeMs, int, Timer]] = []
         self.fired: list[tuple[TimeMs, tuple[NodeId, str]]] = []
         self.broken: list[set[NodeId]] = []
-        self.timers = Timers(self._push, lambda a, b: {a, b} not in self.broken, 1, True)
+        self.down: set[NodeId] = set()
+        self.timers = Timers(self._push, self._is_sound, lambda a, b: b in self.down, 1, True)
+
+    def _is_sound(self, a: NodeId, b: NodeId) -> bool:
+        return {a, b} not in self.broken and not self.down & {a, b}
 
     def _push(self, due_ms: TimeMs, timer: Timer) -> None:
         heappush(self.heap, (due_ms, id(timer), timer))
@@ -236,3 +240,32 @@ def test_a_timer_with_a_new_peer_sleeps_with_that_one() -> None:
     clock.set(251, 1_000, "watch", 2, idle_with=0, renewed_by="tick")
     clock.pass_until(5_000)
     assert clock.fired == [(901, WATCH)], "700 ms after the renewal of 200 arrived"
+
+
+# -- peers that do not run ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("set_again_ms", [None, 250])
+def test_an_active_timer_sleeps_until_its_peer_starts_and_its_watchdog_does_not(set_again_ms: TimeMs | None) -> None:
+    clock = Clock()
+    clock.down.add(1)
+    clock.set(0, 100, "tick", idle_with=1)
+    clock.set(0, 1_000, "echo", idle_with=1, echoes="tick")
+    if set_again_ms is not None:
+        clock.set(set_again_ms, set_again_ms + 100, "tick", idle_with=1)
+    clock.pass_until(5_025)
+    assert clock.fired == [(1_000, ECHO)]
+    assert clock.timers.disturb(lambda a, b: b == 1, 5_025) == [], "what was sent before the start is lost"
+    clock.down.clear()
+    clock.pass_until(6_000)
+    assert clock.fired == [(1_000, ECHO), (5_100 if set_again_ms is None else 5_050, TICK)]
+
+
+def test_a_timer_that_sleeps_without_its_peer_can_be_cancelled() -> None:
+    clock = Clock()
+    clock.down.add(1)
+    clock.set(0, 100, "tick", idle_with=1)
+    clock.timers.cancel(*TICK, 250)
+    assert clock.timers.disturb(lambda a, b: b == 1, 300) == []
+    clock.pass_until(5_000)
+    assert clock.fired == []
