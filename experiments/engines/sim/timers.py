@@ -80,8 +80,8 @@ class Timer:
 
 class Timers:
     """All timers of all nodes. `push(due, timer)` puts an event into the heap; when that event comes up, `is_due`
-    returns whether to fire the timer. `is_sound(a, b)` tests a pair of nodes; `is_gone(a, b)` whether all is well between
-    them except that b does not run. `renewal_latency_ms` is the base latency.
+    returns whether to fire the timer. `is_sound(a, b)` tests a pair of nodes; `is_gone(a, b)` whether nothing is wrong
+    with one except that b does not run. `renewal_latency_ms` is the base latency.
     """
 
     def __init__(
