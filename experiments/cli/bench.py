@@ -12,12 +12,12 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from experiments.cli.help import App
 from experiments.cli.output import Json, option, print_result, wide_console
 from experiments.cli.parse import whole_numbers
+from experiments.support.progress import progress
 
 if TYPE_CHECKING:
     from experiments.bench.report import BenchReport
@@ -126,8 +126,11 @@ def _measure(benches: Mapping[str, Sequence[object]], as_json: bool) -> None:
     """Runs benchmarks, each with its arguments, one after the other, and shows all their figures in the end."""
     from experiments.bench import BENCHES
 
-    with Console(stderr=True).status("measuring"):
-        reports = {name: BENCHES[name](*arguments) for name, arguments in benches.items()}
+    reports = {}
+    with progress("isray bench") as shown:
+        for name, arguments in benches.items():
+            shown.show(f"measuring {name}")
+            reports[name] = BENCHES[name](*arguments)
     documents = {name: report.document for name, report in reports.items()}
     found = {"python": platform.python_version(), "cpus": os.cpu_count(), "benches": documents}
     print_result(as_json, found, _print_tables, reports)

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from experiments.cli.output import Json, fail_if, print_result
+from experiments.support.progress import progress
 
 if TYPE_CHECKING:
     from experiments.check.check_recording import CheckResult
@@ -28,7 +29,8 @@ def check(
     from experiments.check.check_recording import check as check_recording
     from experiments.check.recording import Recording
 
-    with Console(stderr=True).status("checking"):
+    with progress("isray check") as shown:
+        shown.show("checking")
         checked = check_recording(Recording(folder))
     print_result(as_json, checked.document(), _show, checked)
     fail_if(checked.violations)

@@ -15,6 +15,7 @@ from rich.table import Table
 from experiments.cli.output import Json, fail_if, option, print_result
 from experiments.cli.parse import generation_named
 from experiments.support.errors import InputError
+from experiments.support.progress import progress
 from protocol.config import Generation
 
 if TYPE_CHECKING:
@@ -35,8 +36,8 @@ def explore(
     from experiments.hunt.explore.report import SearchSpec, run
 
     spec = SearchSpec(brokers, min_isr, generation_named(generation), mutant, _bounds(bounds), depth, max_states)
-    with Console(stderr=True).status("exploring") as status:
-        report = run(spec, lambda search: status.update(f"depth {search.depth}: {search.states} states"))
+    with progress("isray explore", "states") as shown:
+        report = run(spec, lambda search: shown.show(f"depth {search.depth}", at=f"{search.states} states"))
     print_result(as_json, report.document(), _show, report)
     fail_if(report.violation is not None)
 

@@ -20,6 +20,7 @@ from experiments.cli.exit_codes import ExitCode
 from experiments.cli.output import Json, option, print_result
 from experiments.cli.parse import generation_named
 from experiments.support.errors import InputError
+from experiments.support.progress import progress
 
 if TYPE_CHECKING:
     from experiments.hunt.seeds import HuntResult
@@ -49,13 +50,21 @@ def fuzz(
     if minutes is not None and not 0 <= minutes < inf:
         raise InputError("--minutes", "", minutes, "a number of minutes, 0 or more")
     only = None if generation is None else generation_named(generation)
-    result = hunt(Hunt(_range(seeds), only, mutant, minutes, workers), out)
+    wanted = _range(seeds)
+    with progress("isray fuzz", "seeds") as shown:
+        shown.show("running", 0, len(wanted))
+        result = hunt(
+            Hunt(wanted, only, mutant, minutes, workers),
+            out,
+            lambda found: shown.show("running", found.seeds, len(wanted), f"{len(found.violations)} violations"),
+        )
     print_result(as_json, result.document(), _show, result)
     _show_coverage(result, Console(stderr=as_json, highlight=False))
     if not as_json:
         typer.echo(verdict(result))
     if result.interrupted:
-        typer.echo("interrupted: not all seeds were run", err=True)
+        kept = f"{result.seeds} of {len(wanted)} seeds were run, and the files of their violations are in {out}"
+        typer.echo(f"interrupted: {kept}; go on with --seeds {result.next_seed}..{wanted[-1]}", err=True)
     if result.violations or result.interrupted:
         raise typer.Exit(ExitCode.FAILURE if result.violations else ExitCode.INTERRUPTED)
 

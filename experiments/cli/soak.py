@@ -15,6 +15,7 @@ from rich.table import Table
 from experiments.cli.output import Json, fail_if, option, print_result
 from experiments.engines.ray.session import expect_kills, stay_on_loopback
 from experiments.support.errors import InputError
+from experiments.support.progress import progress
 
 if TYPE_CHECKING:
     from experiments.hunt.soak.run import SoakResult
@@ -41,8 +42,8 @@ def soak(
 
     kinds = _kinds(faults)
     options = SoakOptions(minutes, seed, brokers, partitions, rate, kinds, _folder(out), controllers)
-    with Console(stderr=True).status("soaking"):
-        result = run(options)
+    with progress("isray soak", "faults") as shown:
+        result = run(options, lambda sent, faults: shown.show("soaking", at=f"{sent} records and {faults} faults"))
     print_result(as_json, result.document(), _show, result)
     fail_if(result.findings)
 

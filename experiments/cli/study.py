@@ -1,7 +1,7 @@
 """`isray study`: run, or its three parts sweep, analyze and report alone.
 
 Standard output carries the result (a table and the report's path, or with `--json` one document and nothing else);
-progress goes to standard error (`experiments/studies/sweeps/progress.py`). Exit code 1 if a trial or the pipeline
+progress goes to standard error (`experiments/support/progress.py`). Exit code 1 if a trial or the pipeline
 fails, 2 for wrong input. Ray and matplotlib are imported when they are needed; Spark runs in a process of its own.
 """
 
@@ -22,7 +22,7 @@ from experiments.cli.exit_codes import ExitCode
 from experiments.cli.help import App
 from experiments.cli.output import Json, fail_if, option, print_json, print_result, wide_console
 from experiments.cli.validate import validate_study
-from experiments.studies.sweeps.progress import Progress, progress
+from experiments.support.progress import Progress, progress
 from experiments.support.shipped import STUDIES, file_or_shipped
 
 if TYPE_CHECKING:
@@ -172,13 +172,19 @@ app.register("validate", "isray study validate --jobs 2")(validate_study)
 def _sweep(file: Path, out: str, engine: str | None, trials: int | None, address: str | None, shown: Progress) -> int:
     from experiments.studies.design.loader import load_study
     from experiments.studies.failures.words import remarks
+    from experiments.studies.report.results import results_of
     from experiments.studies.sweeps.sweep import sweep
     from experiments.studies.trials.estimators import run_cell_trial
 
     study = load_study(file_or_shipped(file, STUDIES, "a study file"), trials, engine)
     for line in remarks(cell.parameters for cell in study.cells):
         shown.note(line)
-    return sweep(study, out, run_cell_trial, address, shown)
+    try:
+        return sweep(study, out, run_cell_trial, address, shown)
+    except KeyboardInterrupt:
+        kept = results_of(out)
+        shown.note(f"interrupted; {kept.trials} of {kept.wanted} trials are kept in {out}; the same command goes on")
+        raise typer.Exit(ExitCode.INTERRUPTED) from None
 
 
 @contextmanager

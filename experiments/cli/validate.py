@@ -14,7 +14,7 @@ import typer
 from rich.table import Table
 
 from experiments.cli.output import Json, fail_if, option, print_result, wide_console
-from experiments.studies.sweeps.progress import progress
+from experiments.support.progress import progress
 
 if TYPE_CHECKING:
     from experiments.studies.theory.validation import Comparison

@@ -62,6 +62,7 @@ class HuntResult:
     events: int = 0
     seconds: float = 0.0
     interrupted: bool = False
+    next_seed: int | None = None
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
     violations: list[tuple[int, TimelineFile, Path]] = field(default_factory=list)
 
@@ -87,9 +88,9 @@ class HuntResult:
         }
 
 
-def hunt(spec: Hunt, out: Path) -> HuntResult:
-    """Runs the seeds; writes each violation's timeline file to `out` when it is found. A KeyboardInterrupt ends it
-    early. InputError for an unknown mutant, or an `out` that cannot hold files.
+def hunt(spec: Hunt, out: Path, progress: Callable[[HuntResult], None] = lambda _: None) -> HuntResult:
+    """Runs the seeds; writes each violation's timeline file to `out` when it is found, and calls `progress` after each
+    seed. A KeyboardInterrupt ends it early. InputError for an unknown mutant, or an `out` that cannot hold files.
     """
     with mutated(spec.mutant):
         pass
@@ -101,13 +102,16 @@ def hunt(spec: Hunt, out: Path) -> HuntResult:
     def is_over() -> bool:
         return deadline_s is not None and time.monotonic() >= deadline_s
 
-    result = HuntResult()
+    result, missing = HuntResult(), dict.fromkeys(spec.seeds)
     try:
         with closing(_spread(spec, is_over)) as spread:
             for done in spread:
                 _add_result(result, done, out, spec.mutant)
+                del missing[done.seed]
+                progress(result)
     except KeyboardInterrupt:
         result.interrupted = True
+    result.next_seed = next(iter(missing), None)
     result.violations.sort(key=lambda found: found[0])
     result.seconds = time.monotonic() - began_s
     return result

@@ -30,11 +30,11 @@ from experiments.studies.design.loader import study_from
 from experiments.studies.design.model import CellParameters, StudyPlan
 from experiments.studies.sweeps.batches import read_trials
 from experiments.studies.sweeps.output import read_record
-from experiments.studies.sweeps.progress import Progress
 from experiments.studies.sweeps.storage import Location, StorageFailed, store_at
 from experiments.studies.sweeps.sweep import check_complete, needed_batches, sweep
 from experiments.studies.trace.schema import TrialResult
 from experiments.support.errors import InputError
+from experiments.support.progress import Progress
 from tests.ray.test_sweep import INTERRUPTED, RAW, ROOT
 from tests.spark.trial_helpers import fake_trial
 

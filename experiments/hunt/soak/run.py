@@ -20,7 +20,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from random import Random
@@ -118,21 +118,26 @@ class SoakResult:
         }
 
 
-def soak(options: SoakOptions) -> SoakResult:
-    """Runs a soak and writes its files to `options.out`, an empty or new folder. Call from the main thread."""
+OnFault = Callable[[int, int], None]
+"""Takes the numbers of records sent and of faults injected so far."""
+
+
+def soak(options: SoakOptions, on_fault: OnFault = lambda _sent, _faults: None) -> SoakResult:
+    """Runs a soak and writes its files to `options.out`, an empty or new folder; calls `on_fault` before each fault.
+    Call from the main thread."""
     options.out.mkdir(parents=True, exist_ok=True)
     result = SoakResult(options)
     writer = RecordingWriter(options.out)
     try:
         with ray_nodes(options.brokers) as nodes:
-            _run(options, nodes, writer, result)
+            _run(options, nodes, writer, result, on_fault)
     finally:
         writer.close()
     (options.out / REPORT).write_text(json.dumps(result.document(), indent=1) + "\n", encoding="utf-8")
     return result
 
 
-def _run(options: SoakOptions, nodes: RayNodes, writer: RecordingWriter, result: SoakResult) -> None:
+def _run(options: SoakOptions, nodes: RayNodes, writer: RecordingWriter, result: SoakResult, on_fault: OnFault) -> None:
     spec = ClusterSpec(options.brokers, options.controllers, ClusterConfig.of(Generation.KIP_966, CONFIG), options.seed)
     homes = homes_of(spec, nodes)
     engine = RayEngine(spec, homes=homes, keeps=lambda trace: isinstance(trace, KEPT_TRACES))
@@ -148,7 +153,7 @@ def _run(options: SoakOptions, nodes: RayNodes, writer: RecordingWriter, result:
         )
         result.counts = workload.counts
         try:
-            _inject_faults(options, cluster, workload, writer, result)
+            _inject_faults(options, cluster, workload, writer, result, on_fault)
             finals = _end_workload(cluster, workload)
         except NotHealedError as error:
             result.findings.append(f"{error}: {_describe_states(cluster)}")
@@ -167,7 +172,12 @@ def _run(options: SoakOptions, nodes: RayNodes, writer: RecordingWriter, result:
 
 
 def _inject_faults(
-    options: SoakOptions, cluster: SoakCluster, workload: Workload, writer: RecordingWriter, result: SoakResult
+    options: SoakOptions,
+    cluster: SoakCluster,
+    workload: Workload,
+    writer: RecordingWriter,
+    result: SoakResult,
+    on_fault: OnFault,
 ) -> None:
     """Injects faults until the time is over, at least one of each kind."""
     began_s = time.monotonic()
@@ -175,6 +185,7 @@ def _inject_faults(
         for planned in schedule(options.seed, options.faults):
             if planned.index >= len(options.faults) and time.monotonic() - began_s >= options.minutes * 60:
                 break
+            on_fault(workload.counts.sent, len(result.done))
             cluster.pass_time(BETWEEN_FAULTS_MS)
             cluster.await_whole()
             done = _inject(planned, cluster)

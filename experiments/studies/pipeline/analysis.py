@@ -21,10 +21,10 @@ from experiments.studies.estimation.estimates import CellEstimates, read_cells
 from experiments.studies.pipeline.java import java_home
 from experiments.studies.pipeline.stages import stage_of
 from experiments.studies.sweeps.output import exclusive, read_record
-from experiments.studies.sweeps.progress import SILENT, Progress
 from experiments.studies.sweeps.storage import Folder
 from experiments.studies.sweeps.sweep import check_complete
 from experiments.support.build import PACKAGES_FOLDER
+from experiments.support.progress import SILENT, Progress
 
 EXIT_S = 60
 SHOWN_LINES = 100

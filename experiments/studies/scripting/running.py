@@ -12,9 +12,9 @@ from experiments.studies.pipeline.analysis import analyze
 from experiments.studies.scripting.results import Results, Trials
 from experiments.studies.scripting.study import Study
 from experiments.studies.sweeps import sweep as sweeping
-from experiments.studies.sweeps.progress import SILENT, Progress
-from experiments.studies.sweeps.progress import progress as shown_progress
 from experiments.studies.sweeps.staging import local_copy
+from experiments.support.progress import SILENT, Progress
+from experiments.support.progress import progress as shown_progress
 
 Out = Path | str | None
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from experiments.studies.sweeps.batches import committed, disjoint, file_names, mark_name
 from experiments.studies.sweeps.output import RECORD, read_record
-from experiments.studies.sweeps.progress import SILENT, Progress
 from experiments.studies.sweeps.storage import Location, ObjectStore, store_at
+from experiments.support.progress import SILENT, Progress
 
 RESULTS = ("silver", "gold")
 CELLS, REPORT = "gold/cells.json", "report.html"

@@ -31,13 +31,13 @@ from experiments.studies.estimation.stopping import LeadingTrials, wanted_trials
 from experiments.studies.sweeps.batches import check_batch, committed, disjoint, read_trials, remove_leftovers
 from experiments.studies.sweeps.identity import cell_digests, trial_code_digest
 from experiments.studies.sweeps.output import StudyRecord, claim, current_versions, exclusive, record_versions
-from experiments.studies.sweeps.progress import SILENT, Progress
 from experiments.studies.sweeps.schedule import FIRST_BATCH_TRIALS, CellWork, Schedule, Values
 from experiments.studies.sweeps.storage import Location, StorageFailed, Store, store_at
 from experiments.studies.sweeps.worker import Job, Summary, run_and_commit, values_of
 from experiments.studies.trace.metrics import METRICS
 from experiments.studies.trials.batch import Batch, Trial, TrialFailed
 from experiments.support.errors import InputError
+from experiments.support.progress import SILENT, Progress
 
 MAX_RETRIES = 8
 """How often a batch is run again because its worker or its node died."""

@@ -27,7 +27,7 @@ def test_an_input_error_is_one_line_and_exit_code_2(monkeypatch: pytest.MonkeyPa
 
 WRONG_USAGE = {
     "--wrong": "isray: found option --wrong; allowed: one of --help",
-    "study wrong": "isray study: found command 'wrong'; allowed: one of run, sweep, analyze, report, list, validate",
+    "storage wrong": "isray storage: found command 'wrong'; allowed: one of random-uuid, format, info",
     "conformance": "FILE... is missing; allowed: isray conformance FILE...",
     "scenario run": "FILE is missing; allowed: isray scenario run FILE",
     "scenario run x --engine paper": "--engine: found 'paper'; allowed: one of 'sim', 'ray'",
@@ -97,6 +97,7 @@ def test_an_interrupt_ends_a_search_and_its_processes_without_a_traceback(
     done = subprocess.run(command, capture_output=True, text=True, start_new_session=True, timeout=120, check=False)
     assert done.returncode == 130
     assert "Traceback" not in done.stderr
+    assert ("; go on with --seeds " in done.stderr) is arguments.startswith("fuzz")
 
 
 @pytest.mark.parametrize("described", COMMANDS, ids=lambda described: described.path)

@@ -93,6 +93,19 @@ def test_failure_in_the_middle_of_a_sweep_is_one_line_and_exit_code_1(
     assert (code, out, errors.splitlines()[-1]) == (1, "", f"isray: {error}")
 
 
+def test_interrupted_sweep_says_what_is_kept_and_how_to_go_on(
+    command: Commands, file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def is_interrupted(*arguments: object) -> int:
+        _sweep(tmp_path / "out", 1)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sweeping, "sweep", is_interrupted)
+    code, out, errors = command.run("study", "sweep", file, "--out", str(tmp_path / "out"))
+    kept = f"interrupted; 2 of 4 trials are kept in {tmp_path}/out; the same command goes on"
+    assert (code, out, errors.splitlines()[-1]) == (130, "", f"isray study: {kept}")
+
+
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [(("sweep", "FILE", "--out"), "--out"), (("analyze",), "study.yaml"), (("report",), "study.yaml")],

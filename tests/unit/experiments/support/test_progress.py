@@ -10,9 +10,9 @@ from rich.console import Console
 
 from experiments.studies.pipeline.analysis import show_stages
 from experiments.studies.pipeline.stages import GOLD, READING, SILVER, report_stage
-from experiments.studies.sweeps.progress import Bar, LogLines, duration_words
+from experiments.support.progress import Bar, LogLines, duration_words
 
-LONGEST_SILENCE_S = 15
+LONGEST_SILENCE_S = 10
 
 
 class FakeClock:
@@ -29,7 +29,7 @@ class FakeClock:
 def test_line_when_the_stage_changes_with_count_and_elapsed_seconds() -> None:
     lines: list[str] = []
     clock = FakeClock()
-    log = LogLines("isray study", lines.append, lambda: clock.now_s)
+    log = LogLines("isray study", "trials", lines.append, lambda: clock.now_s)
     log.show("starting Ray")
     clock.wait(35)
     log.show("sweep", 80, 800)
@@ -52,7 +52,7 @@ def test_bar_shows_count_rate_time_left_and_cell_at_work() -> None:
     clock, stream = FakeClock(), io.StringIO()
     console = Console(file=stream, force_terminal=True, width=160, color_system=None)
     with rich.Progress(*Bar.COLUMNS, console=console, auto_refresh=False) as bar:
-        shown = Bar(bar, lambda: clock.now_s)
+        shown = Bar(bar, "trials", lambda: clock.now_s)
         shown.show("sweep", 0, 800)
         clock.wait(10)
         shown.show("sweep", 200, 800, "generation kip-966")
@@ -60,10 +60,10 @@ def test_bar_shows_count_rate_time_left_and_cell_at_work() -> None:
     assert "200/800 20 trials/s, 30 s left, generation kip-966" in stream.getvalue()
 
 
-def test_long_stage_gets_a_line_at_least_every_15_seconds() -> None:
+def test_long_stage_gets_a_line_at_least_every_10_seconds() -> None:
     times_s: list[float] = []
     clock = FakeClock(limit_s=600)
-    log = LogLines("isray study", lambda line: times_s.append(clock.now_s), lambda: clock.now_s)
+    log = LogLines("isray study", "trials", lambda line: times_s.append(clock.now_s), lambda: clock.now_s)
     log.show("silver")
     log.write_until(clock.wait)
     ends_s = [*times_s[1:], clock.now_s]
@@ -77,6 +77,8 @@ def test_stages_of_the_spark_process_are_shown_and_its_other_output_is_logged(
         report_stage(stage)
     printed = capsys.readouterr().out.splitlines(keepends=True)
     lines, log = [], io.StringIO()
-    show_stages([*printed[:2], "WARNING: a JVM\n", *printed[2:]], LogLines("s", lines.append, lambda: 0.0), log)
+    show_stages(
+        [*printed[:2], "WARNING: a JVM\n", *printed[2:]], LogLines("s", "trials", lines.append, lambda: 0.0), log
+    )
     assert lines == [f"s: {stage}, 0 s" for stage in (READING, SILVER, GOLD)]
     assert log.getvalue() == "WARNING: a JVM\n"

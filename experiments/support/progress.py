@@ -1,10 +1,10 @@
-"""Progress of `isray study`, on standard error: a bar on a terminal, lines elsewhere (the log of a job, a pipe).
+"""Progress of a long command, on standard error: a bar on a terminal, lines elsewhere (the log of a job, a pipe).
 
-Either shows the stage, the trials that are complete, trials per second, the time left, and the cell of the newest
-batch. A line is written when the stage changes, and by a thread at least every 15 s within a stage.
+Either shows the stage, what is complete of it (trials of a study, seeds of a search), the rate, the time left, and what
+is at work. A line is written when the stage changes, and by a thread every 10 s within a stage.
 
-The rate is that of the trials which this command ran in the present stage; the time left assumes the same rate for the
-trials that remain, in a study with `precision` for those of the present round.
+The rate is that of what this command completed in the present stage; the time left assumes the same rate for the rest,
+in a study with `precision` for the trials of the present round.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class Progress:
     """Shows nothing; the subclasses show progress as a bar or as lines."""
 
     def show(self, stage: str, done: int = 0, total: int | None = None, at: str = "") -> None:
-        """The command is in `stage`, of which `done` of `total` trials are complete (None: it has no trials); `at`
-        names the cell at work."""
+        """The command is in `stage`, of which `done` of `total` units are complete (None: it has no units); `at` names
+        what is at work."""
 
     def note(self, text: str) -> None:
         """Something that the user should know, in one line."""
@@ -37,21 +37,21 @@ SILENT = Progress()
 
 
 class Pace:
-    """The trials per second of a stage, from its first count of trials on. `now_s` is the clock, in seconds."""
+    """The units per second of a stage, from its first count on. `now_s` is the clock, in seconds."""
 
-    def __init__(self, now_s: Callable[[], float]) -> None:
-        self._now_s = now_s
+    def __init__(self, unit: str, now_s: Callable[[], float]) -> None:
+        self._unit, self._now_s = unit, now_s
         self._stage, self._began_s, self._began_with = "", 0.0, 0
 
     def words(self, stage: str, done: int, total: int | None) -> str:
-        """`3.2 trials/s, 2 min left`; empty before the first trial of the stage is complete."""
+        """`3.2 trials/s, 2 min left`; empty before the first unit of the stage is complete."""
         if stage != self._stage:
             self._stage, self._began_s, self._began_with = stage, self._now_s(), done
         elapsed_s, ran = self._now_s() - self._began_s, done - self._began_with
         if total is None or ran <= 0 or elapsed_s <= 0:
             return ""
         rate = ran / elapsed_s
-        return f"{rate:.3g} trials/s, {duration_words((total - done) / rate)} left"
+        return f"{rate:.3g} {self._unit}/s, {duration_words((total - done) / rate)} left"
 
 
 def duration_words(seconds: float) -> str:
@@ -65,11 +65,13 @@ def duration_words(seconds: float) -> str:
 
 class LogLines(Progress):
     """Writes lines such as `isray study: sweep, 120 of 800 trials, 3.4 trials/s, 3 min left, at generation kip-966,
-    35 s`. `now_s` is the clock, in seconds."""
+    35 s`, where `unit` is `trials`. `now_s` is the clock, in seconds."""
 
-    def __init__(self, name: str, write: Callable[[str], None], now_s: Callable[[], float] = time.monotonic) -> None:
-        self._name, self._write, self._now_s = name, write, now_s
-        self._began_s, self._pace = now_s(), Pace(now_s)
+    def __init__(
+        self, name: str, unit: str, write: Callable[[str], None], now_s: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._name, self._unit, self._write, self._now_s = name, unit, write, now_s
+        self._began_s, self._pace = now_s(), Pace(unit, now_s)
         self._stage, self._done, self._at = "started", 0, ""
         self._total: int | None = None
 
@@ -85,7 +87,7 @@ class LogLines(Progress):
 
     def write_line(self) -> None:
         """Writes the present stage and the seconds since the command began."""
-        count = "" if self._total is None else f"{self._done} of {self._total} trials"
+        count = "" if self._total is None else f"{self._done} of {self._total} {self._unit}"
         pace = self._pace.words(self._stage, self._done, self._total)
         parts = (self._stage, count, pace, self._at and f"at {self._at}", f"{self._now_s() - self._began_s:.0f} s")
         self._write(f"{self._name}: {', '.join(filter(None, parts))}")
@@ -101,9 +103,9 @@ class Bar(Progress):
 
     COLUMNS = ("{task.description}", rich.BarColumn(), "{task.fields[count]}", "{task.fields[words]}")
 
-    def __init__(self, bar: rich.Progress, now_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, bar: rich.Progress, unit: str, now_s: Callable[[], float] = time.monotonic) -> None:
         self._bar, self._stage, self._task = bar, "", bar.add_task("", total=None, count="", words="")
-        self._pace = Pace(now_s)
+        self._pace = Pace(unit, now_s)
 
     def show(self, stage: str, done: int = 0, total: int | None = None, at: str = "") -> None:
         if stage != self._stage:
@@ -118,14 +120,14 @@ class Bar(Progress):
 
 
 @contextmanager
-def progress(name: str) -> Iterator[Progress]:
-    """Progress of the command `name` for the block."""
+def progress(name: str, unit: str = "trials") -> Iterator[Progress]:
+    """Progress of the command `name` for the block; `unit` is what it counts."""
     console = Console(stderr=True)
     if console.is_terminal:
         with rich.Progress(*Bar.COLUMNS, rich.TimeElapsedColumn(), console=console) as bar:
-            yield Bar(bar)
+            yield Bar(bar, unit)
         return
-    lines, ended = LogLines(name, lambda line: print(line, file=sys.stderr, flush=True)), threading.Event()
+    lines, ended = LogLines(name, unit, lambda line: print(line, file=sys.stderr, flush=True)), threading.Event()
     thread = threading.Thread(target=lines.write_until, args=(ended.wait,), daemon=True)
     thread.start()
     try:
