@@ -13,30 +13,55 @@ from rich.console import Console
 from rich.table import Table
 
 from experiments.cli.output import Json, fail_if, print_result
+from experiments.cli.run_pages import Exploration, Html, document_of, show
 from experiments.support.progress import progress
 
 if TYPE_CHECKING:
     from experiments.check.check_recording import CheckResult
+    from experiments.check.recording import Recording
+    from experiments.explorer.run import Run
 
 SHOWN_VIOLATIONS = 100
 
 
 def check(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A recording: of a scenario's --trace, or a soak.")],
+    html: Html = None,
     as_json: Json = False,
 ) -> None:
     """Check a recording: the history of the clients, and every invariant that can be decided from a trace."""
     from experiments.check.check_recording import check as check_recording
     from experiments.check.recording import Recording
 
-    with progress("isray check") as shown:
-        shown.show("checking")
-        checked = check_recording(Recording(folder))
-    print_result(as_json, checked.document(), _show, checked)
+    with progress("isray check") as progressing:
+        progressing.show("checking")
+        recording = Recording(folder)
+        checked = check_recording(recording)
+    shown = None if html is None else Exploration(html, None, _explored(recording, checked), None)
+    print_result(as_json, checked.document() | document_of(shown), _show, checked, shown)
     fail_if(checked.violations)
 
 
-def _show(checked: CheckResult) -> None:
+def _explored(recording: Recording, checked: CheckResult) -> Run:
+    """The recording as a run to explore, with the violations that were found."""
+    from experiments.explorer.assemble import run_of_journal
+    from experiments.explorer.recorder import TraceCollector
+
+    collector = TraceCollector()
+    for event in recording.events():
+        collector.add(event)
+    for violation in checked.violations:
+        collector.add_violation(violation)
+    facts = [
+        ("generation", recording.manifest.generation),
+        ("engine", checked.engine),
+        ("seed", str(checked.seed)),
+        ("violations", str(len(checked.violations))),
+    ]
+    return run_of_journal(collector.journal(), checked.what, facts, recording.spec, recording.records)
+
+
+def _show(checked: CheckResult, shown: Exploration | None) -> None:
     console = Console(highlight=False, soft_wrap=True)
     table = Table("invariant", "checks", "violated", box=None)
     names = [violation.invariant.partition(".")[0] for violation in checked.violations]
@@ -58,3 +83,4 @@ def _show(checked: CheckResult) -> None:
         f"{checked.what} on {checked.engine}, seed {checked.seed}: {verdict} in {checked.events} events, "
         f"{checked.metadata_records} metadata records, {checked.operations} operations"
     )
+    show(console, shown)

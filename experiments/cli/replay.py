@@ -6,6 +6,7 @@ simulator has changed; 2 if the file is wrong.
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,8 +14,10 @@ import typer
 from rich.console import Console
 
 from experiments.cli.output import Json, fail_if, flag, print_result
+from experiments.cli.run_pages import Compare, Exploration, Html, Variant, document_of, show, variant_named
 
 if TYPE_CHECKING:
+    from experiments.explorer.run import Run
     from experiments.hunt.fuzz.plan import TimelineFile
     from experiments.hunt.fuzz.run import PlanResult
 
@@ -22,6 +25,8 @@ if TYPE_CHECKING:
 def replay(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A timeline file that isray fuzz has written.")],
     story: Annotated[bool, flag("--story", "Print the last steps before the violation.")] = False,
+    html: Html = None,
+    compare: Compare = None,
     as_json: Json = False,
 ) -> None:
     """Run a saved timeline again and compare."""
@@ -30,11 +35,36 @@ def replay(
     from experiments.hunt.mutants.registry import mutated
 
     saved = load(file)
-    with mutated(saved.mutant):
-        result = run_plan(saved.plan)
+    shown = None
+    if html is None and compare is None:
+        with mutated(saved.mutant):
+            result = run_plan(saved.plan)
+    else:
+        other = None if compare is None else _variant(saved, compare)
+        result, run = _explored(saved, Variant("as saved", mutant=saved.mutant))
+        shown = Exploration(html, compare, run, None if other is None else _explored(saved, other)[1])
     same = result.trace_hash == saved.trace_hash and result.violation == saved.violation
-    print_result(as_json, _document(saved, result, same), _show, saved, result, story)
+    print_result(as_json, _document(saved, result, same) | document_of(shown), _show, saved, result, story, shown)
     fail_if(not same)
+
+
+def _variant(saved: TimelineFile, compare: str) -> Variant:
+    """What to compare with: a generation or mutant, or `original`, the protocol without the file's mutant."""
+    if compare == "original" and saved.mutant is not None:
+        return Variant("original")
+    variant = variant_named(compare, () if saved.mutant is None else ("original (without the file's mutant)",))
+    return variant if variant.mutant is not None else dataclasses.replace(variant, mutant=saved.mutant)
+
+
+def _explored(saved: TimelineFile, variant: Variant) -> tuple[PlanResult, Run]:
+    """Runs the file's plan in a variant of the protocol."""
+    from experiments.hunt.fuzz.run import explore_plan
+
+    plan = saved.plan
+    if variant.generation is not None:
+        plan = plan.model_copy(update={"generation": variant.generation})
+    with variant.switched():
+        return explore_plan(plan, f"seed {plan.seed}, {variant.name}", [("mutant", variant.mutant or "none")])
 
 
 def _document(saved: TimelineFile, result: PlanResult, same: bool) -> dict[str, object]:
@@ -48,7 +78,7 @@ def _document(saved: TimelineFile, result: PlanResult, same: bool) -> dict[str, 
     }
 
 
-def _show(saved: TimelineFile, result: PlanResult, story: bool) -> None:
+def _show(saved: TimelineFile, result: PlanResult, story: bool, shown: Exploration | None) -> None:
     console = Console(highlight=False, soft_wrap=True)
     if story:
         console.print("\n".join(result.story), markup=False)
@@ -64,3 +94,4 @@ def _show(saved: TimelineFile, result: PlanResult, story: bool) -> None:
         console.print(f"[green]the same trace[/]: {result.trace_hash}")
     else:
         console.print(f"[red]not the same trace[/]: {result.trace_hash}, the file has {saved.trace_hash}")
+    show(console, shown)

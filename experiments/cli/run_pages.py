@@ -91,6 +91,6 @@ def show(console: Console, shown: Exploration | None) -> None:
     for difference in shown.differences:
         console.print(f"first different {difference.what}: {difference.text}", markup=False, soft_wrap=True)
     if shown.compare is not None and not shown.differences:
-        console.print(f"no event differs from {shown.compare}", markup=False)
+        console.print(f"no event differs from {shown.compare}, as far as both runs go", markup=False)
     if shown.html is not None:
         console.print(f"page: {shown.html}", markup=False)

@@ -21,6 +21,7 @@ from rich.table import Table
 from experiments.cli.exit_codes import ExitCode
 from experiments.cli.help import App
 from experiments.cli.output import Json, fail_if, option, print_json, print_result, wide_console
+from experiments.cli.study_replay import replay_trial
 from experiments.cli.validate import validate_study
 from experiments.support.progress import Progress, progress
 from experiments.support.shipped import STUDIES, file_or_shipped
@@ -166,6 +167,9 @@ def open_study(
         typer.launch(Path(study.report).resolve().as_uri())
 
 
+app.register("replay", "isray study replay out/last-replica-standing --cell 0 --trial 3 --html out/loss.html")(
+    replay_trial
+)
 app.register("validate", "isray study validate --jobs 2")(validate_study)
 
 

@@ -45,7 +45,8 @@ def run_of_journal(
     journal: Journal, title: str, facts: Sequence[tuple[str, str]], spec: ClusterSpec, records: Sequence[MetadataRecord]
 ) -> Run:
     """The run that a journal holds; `records` is the metadata log from its start. `title` and `facts` as in `Run`."""
-    building = _Building(records)
+    has_headings = any(isinstance(entry.what, Heading) for entry in journal.entries)
+    building = _Building(records, tells_changes=not has_headings)
     for number, entry in enumerate(journal.entries, journal.first):
         building.add(number, entry)
     found = building.run(title, facts, spec)
@@ -56,7 +57,9 @@ def run_of_journal(
 
 @dataclass(slots=True)
 class _Building:
-    """A run under construction. `indices`: the event of each entry; `fates`: the sending events that arrived."""
+    """A run under construction. `indices`: the event of each entry; `tells_changes`: the story has the changes of
+    nodes, for want of headings.
+    """
 
     records: Sequence[MetadataRecord]
     events: list[RunEvent] = field(default_factory=list)
@@ -64,8 +67,8 @@ class _Building:
     told: list[tuple[int, TraceEvent]] = field(default_factory=list)
     told_headings: list[Heading] = field(default_factory=list)
     indices: dict[int, int] = field(default_factory=dict)
-    received_ms: dict[int, int] = field(default_factory=dict)
     topics: Mapping[str, str] = field(init=False)
+    tells_changes: bool = False
     asked: dict[tuple[NodeId, NodeId, int], tuple[str, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -110,7 +113,6 @@ class _Building:
         kind, cause = type(received.message).__name__, self.indices.get(received.cause, -1)
         text = f"receives {kind} from {node_name(received.source)}"
         if cause >= 0:
-            self.received_ms[cause] = time_ms
             partitions, found = self.events[cause].partitions, {}
         else:
             found = message_fields(received.message)
@@ -138,6 +140,8 @@ class _Building:
             fields["peer"], text = changed.peer, f"{text} {node_name(changed.peer)}"
         if changed.detail:
             fields["detail"], text = changed.detail, f"{text} ({changed.detail})"
+        if self.tells_changes and changed.peer is None:
+            self.told_headings.append(Heading(f"{node_name(node)} {text}", len(self.told)))
         return RunEvent(time_ms, node, "change", changed.change, fields=fields, text=text)
 
     def _traced(self, time_ms: int, node: NodeId, trace: Trace) -> RunEvent:
@@ -152,12 +156,7 @@ class _Building:
 
     def run(self, title: str, facts: Sequence[tuple[str, str]], spec: ClusterSpec) -> Run:
         """The whole run, its events in order of time; events of one time stay in their order."""
-        events = [
-            replace(event, fields={**event.fields, "received_ms": self.received_ms.get(index)})
-            if event.role == "send"
-            else event
-            for index, event in enumerate(self.events)
-        ]
+        events = self.events
         order = sorted(range(len(events)), key=lambda index: events[index].time_ms)
         places = {index: place for place, index in enumerate(order)}
         seen = {event.node for event in events}

@@ -3,7 +3,8 @@
 Two runs of one plan are the same, event by event, until something makes a difference: a guard that a mutant lacks, or a
 rule that only one generation has. Generations differ in their first metadata records already, so the other two
 differences say more there: they compare the states that a partition goes through (leader, ISR, ELR, recovering), and
-the outcomes of produce commands, each in their order and without times, epochs and offsets.
+the outcomes of produce commands, each in their order and without times, epochs and offsets. A run that ends at a
+violation is compared up to there.
 """
 
 from __future__ import annotations
@@ -40,7 +41,10 @@ def differences(first: Run, second: Run) -> list[Difference]:
     return [each for each in found if each is not None]
 
 
-def _whole(event: RunEvent) -> tuple[Hashable, Hashable]:
+def _whole(event: RunEvent) -> tuple[Hashable, Hashable] | None:
+    """Every event but violations, which are findings on a run and no part of it."""
+    if event.role == "violation":
+        return None
     return None, (event.time_ms, event.node, event.role, event.kind, repr(event.fields))
 
 
@@ -73,13 +77,19 @@ def _first_difference(
     for subject in dict.fromkeys([*sequences[0], *sequences[1]]):
         pairs = zip_longest(*(sequence.get(subject, []) for sequence in sequences), fillvalue=(None, -1))
         one, other = next(((a[1], b[1]) for a, b in pairs if a[0] != b[0]), (-1, -1))
-        if (one, other) != (-1, -1):
+        stopped = (one < 0 and _ends_in_violation(first)) or (other < 0 and _ends_in_violation(second))
+        if (one, other) != (-1, -1) and not stopped:
             times = [run.events[index].time_ms for run, index in ((first, one), (second, other)) if index >= 0]
             found.append((min(times), one, other))
     if not found:
         return None
     _, one, other = min(found)
     return Difference(what, one, other, f"{_words(first, one)}; {_words(second, other)}")
+
+
+def _ends_in_violation(run: Run) -> bool:
+    """Whether the last event is a violation: a run of the fuzz stops there."""
+    return bool(run.events) and run.events[-1].role == "violation"
 
 
 def _by_subject(

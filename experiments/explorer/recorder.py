@@ -114,6 +114,8 @@ def _change_in(trace: Trace) -> Changed | None:
 class SimRecorder:
     """Records a simulated cluster from now on. `headings` and `violations` are lists that grow during the run: what is
     appended to them is recorded between the events. `limit`: how many entries to keep, the newest, None for all.
+
+    `count` is the number of entries so far, `violation_numbers` are those of the violations among them.
     """
 
     def __init__(
@@ -127,18 +129,18 @@ class SimRecorder:
         self._headings, self._violations = headings, violations
         self._seen_headings, self._seen_violations = len(headings), len(violations)
         self._entries: deque[Entry] = deque(maxlen=limit)
-        self._count = 0
+        self.count = 0
         self._last_node: NodeId = cluster.spec.node_ids[0]
         self._due: Due | None = None
         self._on_way: dict[tuple[NodeId, NodeId, int], list[tuple[int, Sent]]] = {}
-        self.is_on = True
+        self.violation_numbers: list[int] = []
         cluster.recorder = self
-        cluster.trace_observers.append(self._observe)
+        cluster.trace_observers.insert(0, self._observe)
 
     def journal(self) -> Journal:
         """What has been recorded so far."""
         self._note()
-        return Journal(tuple(self._entries), self._count - len(self._entries))
+        return Journal(tuple(self._entries), self.count - len(self._entries))
 
     # -- the cluster's calls -------------------------------------------------------------------------------------------
 
@@ -182,18 +184,22 @@ class SimRecorder:
         while self._seen_violations < len(self._violations):
             found = self._violations[self._seen_violations]
             self._seen_violations += 1
-            self._append(found.time_ms, self._last_node, found)
+            self.violation_numbers.append(self._append(found.time_ms, self._last_node, found))
         while self._seen_headings < len(self._headings):
             heading = self._headings[self._seen_headings]
             self._seen_headings += 1
             self._append(self._cluster.now_ms, self._last_node, heading)
 
     def _append(self, time_ms: TimeMs, node: NodeId, what: What) -> int:
-        number = self._count
-        if self.is_on:
+        number = self.count
+        if not self._has_enough():
             self._entries.append(Entry(time_ms, node, what))
-            self._count += 1
+            self.count += 1
         return number
+
+    def _has_enough(self) -> bool:
+        """Whether nothing more is to be recorded."""
+        return False
 
     def _sending(self, time_ms: TimeMs, source: NodeId, target: NodeId, message: Message) -> int:
         """The number of the entry of a message's sending, -1 if it was before the recording. The same object may be on

@@ -40,7 +40,7 @@ STACKS: dict[str, tuple[frozenset[str], ...]] = {
         frozenset({"failures", "estimation"}),
         frozenset({"trials"}),
         frozenset({"sweeps", "theory"}),
-        frozenset({"pipeline"}),
+        frozenset({"pipeline", "replay"}),
         frozenset({"report"}),
         frozenset({"scripting"}),
         frozenset({"examples"}),

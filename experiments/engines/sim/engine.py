@@ -14,9 +14,8 @@ from experiments.engines.port import (
     incarnation_ended,
 )
 from experiments.engines.sim.cluster import SimCluster
+from experiments.engines.sim.metadata import kept_metadata
 from experiments.engines.sim.network import NetworkModel
-from protocol.events.base import Trace
-from protocol.events.controller import ControllerStarted, MetadataCommitted
 from protocol.ids import FIRST_CLIENT, NodeId, Offset, TimeMs, TopicIdPartition, TopicPartition
 from protocol.messages.base import Message
 from protocol.messages.batch import RecordBatch
@@ -45,8 +44,7 @@ class SimEngine(Engine):
         self.cluster = SimCluster(spec, model, elide_idle=elide_idle, paranoid=paranoid)
         self._view: tuple[ControllerNode, Offset, ClusterView] | None = None
         self._sinks: list[Callable[[TraceEvent], None]] = []
-        self._metadata: list[MetadataRecord] = []
-        self.cluster.trace_observers.append(self._keep_metadata)
+        self._metadata = kept_metadata(self.cluster)
 
     def now_ms(self) -> TimeMs:
         return self.cluster.now_ms
@@ -156,19 +154,6 @@ class SimEngine(Engine):
 
     def metadata_log(self) -> Sequence[MetadataRecord]:
         return self._metadata
-
-    def _keep_metadata(self, now_ms: TimeMs, node: NodeId, trace: Trace) -> None:
-        """Collects the committed records, since controllers drop those that a snapshot covers."""
-        if isinstance(trace, MetadataCommitted):
-            end = trace.end_offset
-        elif isinstance(trace, ControllerStarted):
-            end = trace.next_offset
-        else:
-            return
-        controller = self.cluster.nodes.get(node)
-        if end > len(self._metadata) and isinstance(controller, ControllerNode):
-            begin = len(self._metadata) - controller.first_record
-            self._metadata += controller.records[begin : end - controller.first_record]
 
     def traces(self) -> Sequence[TraceEvent]:
         return self.cluster.traces

@@ -13,7 +13,7 @@ and commands must have outcomes in any case.
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -37,8 +37,12 @@ from experiments.check.history import (
 from experiments.check.history import Operation as HistoryOperation
 from experiments.check.recording import RecordingWriter
 from experiments.engines.admin_requests import create_topic, elect_leader
+from experiments.engines.port import Violation
 from experiments.engines.sim.memory import rare_collections
 from experiments.engines.sim.network import NetworkModel
+from experiments.explorer.assemble import run_of_journal
+from experiments.explorer.recorder import SimRecorder
+from experiments.explorer.run import Run
 from experiments.faults.controls import Controls
 from experiments.faults.inject import Injector
 from experiments.hunt.fuzz.coverage import Coverage
@@ -112,6 +116,19 @@ def run_plan(
             writer.close()
 
 
+def explore_plan(plan: Plan, title: str, facts: Sequence[tuple[str, str]] = ()) -> tuple[PlanResult, Run]:
+    """Runs a plan as `run_plan` does, and returns the run to explore besides, under this title. `facts` are added to
+    what the page says about the run.
+    """
+    run = _PlanRun(plan)
+    recorder = SimRecorder(run.engine.cluster, run.controls.headings, run.violations)
+    with rare_collections():
+        result = run.run()
+    said = [*facts, ("generation", plan.generation), ("seed", str(plan.seed)), ("trace", result.trace_hash)]
+    engine = run.engine
+    return result, run_of_journal(recorder.journal(), title, said, engine.spec, engine.metadata_log())
+
+
 def simulate_plan(plan: Plan, *, invariants: bool) -> tuple[int, str]:
     """Runs the first two phases of a plan, for benchmarks, with or without invariants. Returns the number of events and
     the trace hash. Without invariants outstanding losses are not tracked, so some crashes may lose more than in a run.
@@ -134,16 +151,17 @@ class _PlanRun:
     def __init__(self, plan: Plan, elide_idle: bool = True, paranoid: bool = False) -> None:
         self._plan = plan
         model = NetworkModel(jitter_ms=plan.jitter_ms)
-        self._engine = CheckedEngine(plan.spec(), model, elide_idle=elide_idle, paranoid=paranoid)
-        self._cluster = self._engine.cluster
+        self.engine = CheckedEngine(plan.spec(), model, elide_idle=elide_idle, paranoid=paranoid)
+        self._cluster = self.engine.cluster
         self._coverage = Coverage()
         self._cluster.trace_observers.append(self._coverage.observe)
         self._cluster.on_message = self._coverage.message
         self._own_id = FIRST_OWN_ID
+        self.violations: list[Violation] = []
         self._clients = _Clients()
         configs = {topic.name: topic.config for topic in plan.topics}
-        self._controls = Controls(self._engine, configs, self._next_id, plan.within_tolerance)
-        self._injector = Injector(self._controls)
+        self.controls = Controls(self.engine, configs, self._next_id, plan.within_tolerance)
+        self._injector = Injector(self.controls)
 
     def _next_id(self) -> int:
         self._own_id += 1
@@ -151,14 +169,14 @@ class _PlanRun:
 
     def recorded(self, writer: RecordingWriter) -> PlanResult:
         """Runs the plan and writes a recording of it."""
-        self._engine.record_to(writer.event)
+        self.engine.record_to(writer.event)
         result = self.run()
         finals: list[FinalPartition] = []
         if result.violation is None:
             for operation in self._history():
                 writer.operation(operation)
             finals = [self._final(partition) for partition in self._partitions()]
-        engine = self._engine
+        engine = self.engine
         writer.finish(f"plan {self._plan.seed}", engine.name, engine.spec, engine.metadata_log(), finals)
         return result
 
@@ -177,17 +195,16 @@ class _PlanRun:
         return PlanResult(self._cluster.event_count, self._cluster.trace_hash(), violation, story, self._coverage)
 
     def _violation(self, invariant: str, detail: str) -> PlanViolation:
-        text = " ".join(detail.split())
-        return PlanViolation(
-            invariant=invariant, step=self._cluster.event_count, time_ms=self._cluster.now_ms, detail=text
-        )
+        text, now_ms = " ".join(detail.split()), self._cluster.now_ms
+        self.violations.append(Violation(invariant, now_ms, text))
+        return PlanViolation(invariant=invariant, step=self._cluster.event_count, time_ms=now_ms, detail=text)
 
     def simulate(self, invariants: bool) -> tuple[int, str]:
         """Runs the first two phases (`simulate_plan`)."""
         self._cluster.trace_observers.remove(self._coverage.observe)
         self._cluster.on_message = None
         if not invariants:
-            self._engine.suite.stop()
+            self.engine.suite.stop()
         self._begin()
         self._pass_until(self._plan.end_ms)
         self._converge()
@@ -204,8 +221,8 @@ class _PlanRun:
     # -- phase 1 -------------------------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
-        for node in self._engine.spec.node_ids:
-            self._engine.start(node)
+        for node in self.engine.spec.node_ids:
+            self.engine.start(node)
         self._cluster.call_at(CREATE_AT_MS, self._create_topics)
         for operation in self._plan.operations:
             self._cluster.call_at(operation.at_ms, partial(self._operate, operation))
@@ -213,16 +230,16 @@ class _PlanRun:
 
     def _create_topics(self) -> None:
         """Creates the topics as soon as all brokers are unfenced."""
-        if not self._engine.unfenced().issuperset(self._engine.spec.broker_ids):
+        if not self.engine.unfenced().issuperset(self.engine.spec.broker_ids):
             self._cluster.call_at(self._cluster.now_ms + CREATE_AGAIN_MS, self._create_topics)
             return
         for topic in self._plan.topics:
             request = create_topic(topic.name, topic.assignments, topic.config)
-            self._engine.submit(AdminCommand(command_id=self._next_id(), request=request))
+            self.engine.submit(AdminCommand(command_id=self._next_id(), request=request))
 
     def _pass_until(self, until_ms: int) -> None:
         """Lets time pass; raises on a violation."""
-        cluster, violations = self._cluster, self._engine.suite.violations
+        cluster, violations = self._cluster, self.engine.suite.violations
         while cluster.step(until_ms):
             if violations:
                 raise _Violated(violations[0].invariant, violations[0].detail)
@@ -233,7 +250,7 @@ class _PlanRun:
         if isinstance(operation, Send):
             self._clients.sends[operation.id] = operation
             self._clients.commands.append(operation.id)
-            self._engine.submit(
+            self.engine.submit(
                 SendRecords(
                     command_id=operation.id,
                     topic=operation.topic,
@@ -249,14 +266,14 @@ class _PlanRun:
             election = ElectionType.UNCLEAN if operation.unclean else ElectionType.PREFERRED
             request = elect_leader(operation.topic, operation.partition, election)
             self._clients.commands.append(operation.id)
-            self._engine.submit(AdminCommand(command_id=operation.id, request=request))
+            self.engine.submit(AdminCommand(command_id=operation.id, request=request))
 
     def _read(self, read: Read) -> None:
         key = (read.reader, read.place)
         offset: Offset = EARLIEST
         latest = self._clients.latest.get(key)
         if latest is not None:
-            outcome = self._engine.outcome(latest)
+            outcome = self.engine.outcome(latest)
             if not isinstance(outcome, ConsumeOutcome):
                 return
             if not read.from_start and outcome.next_offset != NO_OFFSET:
@@ -268,7 +285,7 @@ class _PlanRun:
         clients.latest[reader, partition] = command_id
         clients.reads[command_id] = (reader, partition)
         clients.commands.append(command_id)
-        self._engine.submit(
+        self.engine.submit(
             ConsumeCommand(
                 command_id=command_id,
                 topic=partition.topic,
@@ -289,11 +306,11 @@ class _PlanRun:
 
     def _unconverged(self) -> Iterator[tuple[str, str]]:
         """What has not converged yet: the name of the rule, and the reason in words."""
-        view = self._engine.view()
+        view = self.engine.view()
         if view is None:
             yield WHOLE, "there is no controller"
             return
-        for broker in self._engine.spec.broker_ids:
+        for broker in self.engine.spec.broker_ids:
             registration = view.brokers.get(broker)
             if registration is None or registration.fenced or registration.in_controlled_shutdown:
                 yield WHOLE, f"broker {broker} is not in service"
@@ -308,14 +325,14 @@ class _PlanRun:
                 yield WHOLE, f"{partition} is still being moved or recovered"
             else:
                 yield from self._differing_logs(partition, state.replicas)
-        if not self._controls.operator.is_settled():
+        if not self.controls.operator.is_settled():
             yield WHOLE, "the quorum of the controllers has not converged"
-        open_commands = [number for number in self._clients.commands if self._engine.outcome(number) is None]
+        open_commands = [number for number in self._clients.commands if self.engine.outcome(number) is None]
         if open_commands:
             yield ANSWERED, f"commands {open_commands[:10]} have no outcome"
 
     def _differing_logs(self, partition: TopicPartition, replicas: tuple[BrokerId, ...]) -> Iterator[tuple[str, str]]:
-        views = {broker: self._engine.replica(broker, partition) for broker in replicas}
+        views = {broker: self.engine.replica(broker, partition) for broker in replicas}
         ends = {broker: None if view is None else view.log_end_offset for broker, view in views.items()}
         marks = {view.high_watermark for view in views.values() if view is not None and view.leads}
         if None in ends.values() or set(ends.values()) != marks:
@@ -332,9 +349,9 @@ class _PlanRun:
         for partition in self._partitions():
             self._consume(self._next_id(), FINAL_READER, partition, EARLIEST, 0)
         self._converge()
-        self._engine.suite.check_everything()
-        if self._engine.suite.violations:
-            found = self._engine.suite.violations[0]
+        self.engine.suite.check_everything()
+        if self.engine.suite.violations:
+            found = self.engine.suite.violations[0]
             raise _Violated(found.invariant, found.detail)
 
     def _judge(self) -> None:
@@ -344,10 +361,10 @@ class _PlanRun:
                 raise _Violated(f"{HISTORY}.{type(finding).__name__}", finding.text)
 
     def _final(self, partition: TopicPartition) -> FinalPartition:
-        view = self._engine.view()
+        view = self.engine.view()
         assert view is not None
         state = view.partitions[partition]
-        return final_partition(self._engine, partition, state.leader, state.isr, ranges_of)
+        return final_partition(self.engine, partition, state.leader, state.isr, ranges_of)
 
     def _history(self) -> Iterator[HistoryOperation]:
         """The history of the clients. Each send without idempotence counts as a producer of its own, since such sends
@@ -357,19 +374,19 @@ class _PlanRun:
             idempotent = self._is_idempotent(number)
             yield Invoked(number, 0 if idempotent else number, send.place, send.records, idempotent)
         for number, send in self._clients.sends.items():
-            for part in _outcome(self._engine.outcome(number), SendOutcome).ranges:
+            for part in _outcome(self.engine.outcome(number), SendOutcome).ranges:
                 result = result_of(part)
                 if result == "acknowledged" and send.acks != -1:
                     result = "unknown"
                 yield Ended(number, part.first, part.count, result, part.base_offset)
         for number, (reader, partition) in self._clients.reads.items():
-            read = _outcome(self._engine.outcome(number), ConsumeOutcome)
+            read = _outcome(self.engine.outcome(number), ConsumeOutcome)
             runs = tuple(run for batch in read.batches for run in ranges_of(batch))
             if runs:
                 yield Seen(reader, partition, runs, read.high_watermark)
 
     def _is_idempotent(self, send: int) -> bool:
-        return self._clients.sends[send].acks == -1 and bool(self._engine.spec.config.values[ENABLE_IDEMPOTENCE])
+        return self._clients.sends[send].acks == -1 and bool(self.engine.spec.config.values[ENABLE_IDEMPOTENCE])
 
     def _is_violation(self, finding: Finding) -> bool:
         """Whether the finding is a violation in this run."""
@@ -379,28 +396,28 @@ class _PlanRun:
             return False
         if isinstance(finding, FailedRecordStored) and self._plan.duplicates_sends:
             return False
-        return self._engine.suite.truth.of(finding.partition).tolerant
+        return self.engine.suite.truth.of(finding.partition).tolerant
 
     # -- the story -----------------------------------------------------------------------------------------------------
 
     def _add_heading(self, text: str) -> None:
-        self._controls.headings.append(Heading(text, len(self._cluster.traces)))
+        self.controls.headings.append(Heading(text, len(self._cluster.traces)))
 
     def _story(self, violation: PlanViolation) -> tuple[str, ...]:
-        self._add_heading(f"violated: {violation.invariant}: {violation.detail}")
-        lines = render(self._cluster.traces, self._controls.headings, self._engine.metadata_log())
+        found = Heading(f"violated: {violation.invariant}: {violation.detail}", len(self._cluster.traces))
+        lines = render(self._cluster.traces, [*self.controls.headings, found], self.engine.metadata_log())
         return tuple(lines[-STORY_LINES:])
 
     def _count_faults(self) -> None:
         """Adds faults and outcomes to the coverage table."""
         for kind, count in sorted(self._injector.begun.items()):
             self._coverage.add("fault", kind, count)
-        kept = [of.tolerant for of in self._engine.suite.truth.partitions.values()]
-        self._coverage.add("tolerance", "losses withheld", self._controls.withheld)
+        kept = [of.tolerant for of in self.engine.suite.truth.partitions.values()]
+        self._coverage.add("tolerance", "losses withheld", self.controls.withheld)
         self._coverage.add("tolerance", "partitions within it", sum(kept))
         self._coverage.add("tolerance", "partitions beyond it", len(kept) - sum(kept))
         for number, send in self._clients.sends.items():
-            outcome = self._engine.outcome(number)
+            outcome = self.engine.outcome(number)
             if isinstance(outcome, SendOutcome):
                 for part in outcome.ranges:
                     acks = "all" if send.acks == -1 else str(send.acks)

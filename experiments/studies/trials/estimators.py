@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from experiments.engines.sim.memory import rare_collections
 from experiments.studies.design.estimator import choose
 from experiments.studies.design.model import CellParameters
 from experiments.studies.trace.schema import TrialResult
-from experiments.studies.trials.importance import run_importance_trial
-from experiments.studies.trials.splitting import run_splitting_trial
-from experiments.studies.trials.trial import run_trial
+from experiments.studies.trials.importance import RegenerativeTrial, run_importance_trial
+from experiments.studies.trials.splitting import Path, losing_path, run_splitting_trial
+from experiments.studies.trials.trial import Trial, plain_timeline, run_trial, simulated
 
 TRIALS = {"plain": run_trial, "importance": run_importance_trial, "splitting": run_splitting_trial}
 
@@ -15,3 +16,16 @@ TRIALS = {"plain": run_trial, "importance": run_importance_trial, "splitting": r
 def run_cell_trial(params: CellParameters, seed: int) -> TrialResult:
     """Runs one trial with the estimator that `choose` gives; a pure function of its arguments."""
     return TRIALS[choose(params).estimator](params, seed)
+
+
+def trial_to_replay(params: CellParameters, seed: int) -> Trial:
+    """The simulated trial of a cell, not yet run, for an observer to watch. In splitting a trial is many paths: the
+    first one that counts a loss, which takes as long as the trial to find, otherwise the plain one.
+    """
+    estimator = choose(params).estimator
+    if estimator == "importance":
+        return RegenerativeTrial(params, seed)
+    if estimator == "splitting":
+        with rare_collections():
+            return losing_path(params, seed) or Path(params, seed, (), None)
+    return simulated(params, seed, plain_timeline(params, seed))

@@ -31,6 +31,7 @@ little: it needs many trials there.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from functools import lru_cache
 from random import Random
 from typing import NamedTuple
@@ -123,21 +124,47 @@ def run_splitting_trial(params: CellParameters, seed: int) -> TrialResult:
     return TrialResult([*rows, found.rows[-1]], found.trace_hash, found.events + events)
 
 
+def losing_path(params: CellParameters, seed: int) -> Path | None:
+    """The first path of the trial that counts a loss, to be run again; None if there is none."""
+    for step in _paths(params, seed):
+        if any(row.kind == LOSS for row in step.rows):
+            return Path(params, step.entrance.seed, step.entrance.branches, step.level)
+    return None
+
+
+class _Step(NamedTuple):
+    """A path that was run from `entrance` to `level`: its rows that count, each for `weight` (a logarithm) trials."""
+
+    entrance: Entrance
+    level: int | None
+    rows: list[TraceRow]
+    weight: float
+    events: int
+
+
 def _split(params: CellParameters, seed: int) -> tuple[list[TraceRow], int]:
     """The weighted rows of all stages, and the number of simulated events."""
+    counted: list[TraceRow] = []
+    events = 0
+    for step in _paths(params, seed):
+        counted += [row._replace(log_weight=step.weight) for row in step.rows]
+        events += step.events
+    return counted, events
+
+
+def _paths(params: CellParameters, seed: int) -> Iterator[_Step]:
+    """Runs the paths of all stages."""
     random = Random(f"{seed}/splitting")
     entrances = [Entrance(seed if not index else random.getrandbits(63), (), 0) for index in range(EFFORT)]
-    counted: list[TraceRow] = []
-    share, events = 1.0, 0
+    share = 1.0
     for level in [*levels_of(params), None]:
         reached = []
         for entrance in entrances:
             path = Path(params, entrance.seed, entrance.branches, level)
             result = path.run()
-            events += result.events
             rows = result.rows[entrance.rows : None if path.reached_ms is None else path.reached_rows]
-            weight = math.log(share / EFFORT)
-            counted += [row._replace(log_weight=weight) for row in rows if row.kind in COUNTED]
+            counted = [row for row in rows if row.kind in COUNTED]
+            yield _Step(entrance, level, counted, math.log(share / EFFORT), result.events)
             if path.reached_ms is not None:
                 branch = Branch(path.reached_ms, 0)
                 reached.append(Entrance(entrance.seed, (*entrance.branches, branch), path.reached_rows))
@@ -147,7 +174,6 @@ def _split(params: CellParameters, seed: int) -> tuple[list[TraceRow], int]:
         random.shuffle(reached)
         chosen = [reached[index % len(reached)] for index in range(EFFORT)]
         entrances = [_reseeded(entrance, random.getrandbits(63)) for entrance in chosen]
-    return counted, events
 
 
 def _reseeded(entrance: Entrance, seed: int) -> Entrance:

@@ -179,12 +179,25 @@ def run_through(params: CellParameters, seed: int, timeline: Callable[[], Timeli
 
         return run_process_trial(params, seed, timeline)
     with rare_collections():
-        if params.time_compression == 1.0:
-            return Trial(params, seed, timeline()).run()
-        found = Trial(compressed(params), seed, CompressedTimeline(timeline(), params.time_compression)).run()
+        found = simulated(params, seed, timeline()).run()
+    if params.time_compression == 1.0:
+        return found
     return TrialResult(stretched(found.rows, params), found.trace_hash, found.events)
+
+
+def simulated(params: CellParameters, seed: int, timeline: Timeline) -> Trial:
+    """The simulated trial, not yet run, of a cell in plain sampling. With time compression its times are those of the
+    compressed trial."""
+    if params.time_compression == 1.0:
+        return Trial(params, seed, timeline)
+    return Trial(compressed(params), seed, CompressedTimeline(timeline, params.time_compression))
+
+
+def plain_timeline(params: CellParameters, seed: int) -> Timeline:
+    """The failures that the cell's failure model draws."""
+    return DrawnTimeline(params, seed, -warm_up_ms(params))
 
 
 def run_trial(params: CellParameters, seed: int) -> TrialResult:
     """Runs one trial in plain sampling, with the failures of the cell's failure model."""
-    return run_through(params, seed, lambda: DrawnTimeline(params, seed, -warm_up_ms(params)))
+    return run_through(params, seed, lambda: plain_timeline(params, seed))

@@ -1,0 +1,3 @@
+"""Runs one trial of a study again, and keeps it for the explorer: the story behind a number, such as an example of a
+loss.
+"""
