@@ -85,7 +85,8 @@ class CellParameters(Frozen):
     acks: Annotated[Literal["0", "1", "all"], TEXT] = parameter(
         "all",
         "acks={}",
-        "Copies that the producer waits for; `loss_rate` counts losses with `all`, `acks_1_loss_rate` with 1.",
+        "Copies that the producer waits for; `loss_rate` counts losses with `all`, `acks_1_loss_rate` with 1, "
+        "`acknowledged_loss_rate` both.",
     )
     broker_mttf: Annotated[Distribution | None, distribution_or("never")] = parameter(
         Distribution(mean_ms=130 * DAY_MS),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from experiments.studies.trace.schema import ACKS_1_LOSS, HW_REGRESSION, LOSS, UNCLEAN_RECOVERY
+from experiments.studies.trace.schema import ACKNOWLEDGED_LOSS, ACKS_1_LOSS, HW_REGRESSION, LOSS, UNCLEAN_RECOVERY
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +87,16 @@ METRICS = (
         "times that records acknowledged with acks=1 were lost (0 with acks=all); records in flight to the followers "
         "when their leader crashes are not counted",
         ACKS_1_LOSS,
+    ),
+    Metric(
+        "acknowledged_loss_rate",
+        "acknowledged_losses",
+        RATE,
+        "acknowledged loss events",
+        "times that acknowledged records were lost, whatever acks is: `loss_rate` with acks=all; with acks=1 "
+        "`acks_1_loss_rate` and each election of another leader after a crash of the leader, which under load loses "
+        "the records that no follower has fetched yet",
+        ACKNOWLEDGED_LOSS,
     ),
 )
 

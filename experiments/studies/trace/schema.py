@@ -20,6 +20,7 @@ import pyarrow as pa
 STATE: Final = "state"
 LOSS: Final = "loss"
 ACKS_1_LOSS: Final = "acks_1_loss"
+ACKNOWLEDGED_LOSS: Final = "acknowledged_loss"
 UNCLEAN_RECOVERY: Final = "unclean_recovery"
 HW_REGRESSION: Final = "hw_regression"
 CRASH: Final = "crash"
@@ -31,7 +32,9 @@ RESTARTED: Final = "restarted"
 THROUGHPUT: Final = "throughput"
 MEASURED: Final = frozenset({FAILOVER, ACKNOWLEDGED, RESTARTED, THROUGHPUT})
 """Kinds whose rows carry a measurement in `value`: see :class:`TraceRow`."""
-KINDS: Final = MEASURED | {STATE, LOSS, ACKS_1_LOSS, UNCLEAN_RECOVERY, HW_REGRESSION, CRASH, START, END}
+KINDS: Final = MEASURED | {
+    *(STATE, LOSS, ACKS_1_LOSS, ACKNOWLEDGED_LOSS, UNCLEAN_RECOVERY, HW_REGRESSION, CRASH, START, END)
+}
 
 YEAR_MS: Final = 365 * 86_400_000
 NONE: Final = -1
@@ -45,7 +48,8 @@ class TraceRow(NamedTuple):
     concerns none. A `state` row describes its partition from now on: `leader` (-1 = offline), `leader_serves` (False
     = a leader is recorded but does not answer), `isr_size` (0 without a leader), `elr_size`, `min_isr` (effective).
     `value`: for `loss` and `acks_1_loss`, the records lost in this event, acknowledged with acks=all or
-    acks=1. For `failover`, the ms from the crash of the leader
+    acks=1; for `acknowledged_loss` the same number, or 0 for an election that loses what the followers had not fetched
+    (acks=1). For `failover`, the ms from the crash of the leader
     (`node`) to the first acknowledgement of a write that was sent after it; for `acknowledged`, the ms from the sending
     of a write to its acknowledgement; for `restarted`, the ms from the start of a broker's process until the controller
     has unfenced it; for `throughput`, acknowledged records per second. These are in real time where the study

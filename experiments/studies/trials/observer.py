@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from experiments.engines.sim.cluster import SimCluster
 from experiments.studies.design.model import CellParameters
-from experiments.studies.trace.schema import ACKS_1_LOSS, LOSS, TraceRow
+from experiments.studies.trace.schema import TraceRow
 from experiments.studies.trials.states import PartitionStates
 from experiments.studies.trials.writer import Writer
 from protocol.events.base import Trace
@@ -37,11 +37,9 @@ class Observer:
         add: Callable[[TraceRow], None],
         settled: Callable[[], None],
     ) -> None:
-        self.states = PartitionStates(params.partitions, add)
+        self.states = PartitionStates(params.partitions, params.acks, add)
         self.writer = Writer(cluster, self.states, params.acks, settled)
         self._cluster = cluster
-        self._loss = LOSS if params.acks == "all" else ACKS_1_LOSS
-        self._add = add
         self._writing = False
         cluster.trace_observers.append(self._observe)
 
@@ -76,7 +74,7 @@ class Observer:
             return
         lost = self.remove_lost(trace.partition, node, trace.log_end)
         if lost:
-            self._add(TraceRow(0, self._loss, trace.partition.partition, node, value=lost))
+            self.states.handle_loss(node, trace.partition, lost)
         self.states.handle_leader(node, trace)
         if self._writing and self.states.partitions[trace.partition].serves:
             self.writer.handle_leader(trace.partition)

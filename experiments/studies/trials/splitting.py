@@ -42,7 +42,14 @@ from experiments.studies.design.model import CellParameters
 from experiments.studies.design.placement import assignments
 from experiments.studies.failures.branching import Branch, BranchingTimeline
 from experiments.studies.failures.timeline import DrawnTimeline, Event, events_until, warm_up_ms
-from experiments.studies.trace.schema import HW_REGRESSION, LOSS, UNCLEAN_RECOVERY, TraceRow, TrialResult
+from experiments.studies.trace.schema import (
+    ACKNOWLEDGED_LOSS,
+    HW_REGRESSION,
+    LOSS,
+    UNCLEAN_RECOVERY,
+    TraceRow,
+    TrialResult,
+)
 from experiments.studies.trials.states import TOPIC
 from experiments.studies.trials.trial import Trial
 from protocol.events.base import Trace
@@ -52,7 +59,7 @@ from protocol.ids import NodeId, TimeMs
 EFFORT = 40
 PILOT = 400
 LOSING = ("lossy", "disk")
-COUNTED = (LOSS, UNCLEAN_RECOVERY, HW_REGRESSION)
+COUNTED = (LOSS, ACKNOWLEDGED_LOSS, UNCLEAN_RECOVERY, HW_REGRESSION)
 
 
 class Entrance(NamedTuple):

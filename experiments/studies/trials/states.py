@@ -4,6 +4,10 @@ The controller's `PartitionChanged` sets leader, ISR and ELR; a replica's `Becam
 of the leader's broker has it answer no more. Every change adds a `state` row. The same code serves both engines: on sim
 it runs while the cluster does, for processes over their recorded events (`processes/rows.py`).
 
+Losses. Each is a row of the kind that `acks` says, and an `acknowledged_loss`. With acks=1 the latter also counts what
+no trial with a write after each change sees: clients that write all the time have records acknowledged that no follower
+has fetched yet. They are lost when another leader is elected after a crash of the leader.
+
 Failover as clients see it: from the crash of a partition's leader to the first acknowledgement of a write that was sent
 after the crash. Further crashes before that acknowledgement prolong it.
 """
@@ -14,7 +18,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from experiments.check.regressions import RegressionCounter
-from experiments.studies.trace.schema import FAILOVER, HW_REGRESSION, STATE, UNCLEAN_RECOVERY, TraceRow
+from experiments.studies.trace.schema import (
+    ACKNOWLEDGED_LOSS,
+    ACKS_1_LOSS,
+    FAILOVER,
+    HW_REGRESSION,
+    LOSS,
+    STATE,
+    UNCLEAN_RECOVERY,
+    TraceRow,
+)
 from protocol.events.broker import BecameLeader, HighWatermarkAdvanced
 from protocol.events.controller import PartitionChanged
 from protocol.ids import NO_LEADER, NodeId, TimeMs, TopicPartition
@@ -26,7 +39,8 @@ TOPIC = "t"
 class PartitionState:
     """One partition. `isr_size` is 0 without a leader: before KIP-966 the last member stays in the ISR though it is
     down, and no replica is in sync without a leader. `crashed` is the broker whose crash took the leader away at
-    `crashed_ms`, until clients are served again; None otherwise.
+    `crashed_ms`, until clients are served again; None otherwise. `in_flight`: whether that broker
+    alone has records that were acknowledged with acks=1; `lost_epoch`: the leader epoch whose election lost them.
     """
 
     leader: NodeId = NO_LEADER
@@ -39,13 +53,17 @@ class PartitionState:
     recovering: bool = False
     crashed: NodeId | None = None
     crashed_ms: TimeMs = 0
+    in_flight: bool = False
+    lost_epoch: int = -1
 
 
 class PartitionStates:
-    """The states of the topic's partitions; `add` takes the rows of the trace, and fills in their time and weight."""
+    """The states of the topic's partitions; `add` takes the rows of the trace, and fills in their time and weight.
+    `acks`: of the clients, as in study files."""
 
-    def __init__(self, partitions: int, add: Callable[[TraceRow], None]) -> None:
+    def __init__(self, partitions: int, acks: str, add: Callable[[TraceRow], None]) -> None:
         self.partitions = {TopicPartition(TOPIC, index): PartitionState() for index in range(partitions)}
+        self._acks = acks
         self._add = add
         self._regressions = RegressionCounter()
 
@@ -60,6 +78,7 @@ class PartitionStates:
             if partition.leader == broker:
                 if partition.crashed is None:
                     partition.crashed, partition.crashed_ms = broker, now_ms
+                    partition.in_flight = self._acks == "1"
                 self._set_serves(name, False)
 
     def handle_change(self, trace: PartitionChanged) -> None:
@@ -75,7 +94,20 @@ class PartitionStates:
         if trace.recovering and not partition.recovering:
             self._add(TraceRow(0, UNCLEAN_RECOVERY, name.partition, partition.leader))
         partition.recovering = trace.recovering
+        if partition.in_flight and not same_epoch and partition.leader != NO_LEADER:
+            partition.in_flight = False
+            if partition.leader != partition.crashed:
+                partition.lost_epoch = partition.leader_epoch
+                self._add(TraceRow(0, ACKNOWLEDGED_LOSS, name.partition, partition.leader))
         self._add_state(name)
+
+    def handle_loss(self, node: NodeId, name: TopicPartition, records: int) -> None:
+        """The log of the broker `node`, which now leads, lacks so many acknowledged records."""
+        self._add(TraceRow(0, LOSS if self._acks == "all" else ACKS_1_LOSS, name.partition, node, value=records))
+        partition = self.partitions[name]
+        if partition.lost_epoch != partition.leader_epoch:
+            self._add(TraceRow(0, ACKNOWLEDGED_LOSS, name.partition, node, value=records))
+        partition.in_flight = False
 
     def is_outdated(self, trace: BecameLeader) -> bool:
         """Whether the controller has elected another leader since."""

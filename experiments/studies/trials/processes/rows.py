@@ -15,17 +15,14 @@ from experiments.engines.port import TraceEvent
 from experiments.studies.design.model import CellParameters
 from experiments.studies.trace.schema import (
     ACKNOWLEDGED,
-    ACKS_1_LOSS,
     CRASH,
     END,
-    LOSS,
     RESTARTED,
     START,
     THROUGHPUT,
     TraceRow,
 )
 from experiments.studies.trials.processes.recording import Failed, Lost, Recording, Started
-from experiments.studies.trials.setting import ACKS
 from experiments.studies.trials.states import PartitionStates
 from protocol.events.broker import BecameLeader, HighWatermarkAdvanced
 from protocol.events.client import ProduceCompleted
@@ -49,8 +46,7 @@ def trace_rows(recording: Recording, params: CellParameters) -> list[TraceRow]:
 class _Replay:
     def __init__(self, recording: Recording, params: CellParameters) -> None:
         self._recording = recording
-        self._acks = ACKS[params.acks]
-        self._states = PartitionStates(params.partitions, self._add)
+        self._states = PartitionStates(params.partitions, params.acks, self._add)
         self._rows: list[TraceRow] = []
         self._now_ms = recording.begins_ms
         self._gone_ms = recording.begins_ms
@@ -91,8 +87,7 @@ class _Replay:
             self._starting[content.broker] = at_ms
             self._add(TraceRow(0, START, node=content.broker))
         elif isinstance(content, Lost):
-            kind = LOSS if self._acks == ACKS["all"] else ACKS_1_LOSS
-            self._add(TraceRow(0, kind, content.partition.partition, content.leader, value=content.records))
+            self._states.handle_loss(content.leader, content.partition, content.records)
         else:
             self._handle_event(at_ms, content)
 

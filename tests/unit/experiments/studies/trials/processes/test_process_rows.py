@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from experiments.engines.port import TraceEvent
 from experiments.studies.design.model import CellParameters
 from experiments.studies.trace.schema import (
     ACKNOWLEDGED,
+    ACKNOWLEDGED_LOSS,
     ACKS_1_LOSS,
     CRASH,
     END,
@@ -132,6 +135,44 @@ def test_events_of_nodes_that_report_late_or_whose_clocks_differ_are_put_in_the_
     rows = trace_rows(late, CellParameters())
     check_trace(rows, 1, ENDS_MS - BEGINS_MS)
     assert [(row.leader, row.leader_serves) for row in rows if row.kind == STATE][-1] == (1, True)
-    assert without(rows, STATE, THROUGHPUT, END) == [(1_000, CRASH, 0, 0), (2_998, LOSS, 1, 7)]
+    assert without(rows, STATE, THROUGHPUT, END) == [
+        (1_000, CRASH, 0, 0),
+        (2_998, LOSS, 1, 7),
+        (2_998, ACKNOWLEDGED_LOSS, 1, 7),
+    ]
     with_acks_1 = trace_rows(late, CellParameters(acks="1"))
-    assert without(with_acks_1, STATE, THROUGHPUT, END, CRASH) == [(2_998, ACKS_1_LOSS, 1, 7)]
+    assert without(with_acks_1, STATE, THROUGHPUT, END, CRASH) == [
+        (2_998, ACKS_1_LOSS, 1, 7),
+        (2_998, ACKNOWLEDGED_LOSS, 1, 7),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("acks", "leader", "kind", "expected"),
+    [
+        ("all", 1, "unclean", []),
+        ("1", 1, "unclean", [(3_000, ACKNOWLEDGED_LOSS, 1, 0)]),
+        ("1", 0, "unclean", []),
+        ("1", 1, "clean", []),
+    ],
+)
+def test_with_acks_1_another_leader_after_a_crash_lacks_what_no_follower_had_fetched(
+    acks: str, leader: int, kind: str, expected: list[tuple[int, str, int, int]]
+) -> None:
+    found = recording(
+        events=[changed(3_500, 0, 0, (0, 2)), changed(4_000, leader, 1, (leader,)), leads(4_003, leader, 1)],
+        injected=[Failed(2_000, 2_030, 0, kind)],
+    )
+    cell = CellParameters.model_validate({"acks": acks})
+    assert without(trace_rows(found, cell), STATE, THROUGHPUT, END, CRASH) == expected
+
+
+def test_an_election_that_lost_records_in_flight_and_others_counts_once() -> None:
+    found = recording(
+        events=[changed(4_000, 1, 1, (1,)), leads(4_003, 1, 1)],
+        injected=[Failed(2_000, 2_030, 0, "lossy")],
+        losses=[Lost(4_003, T0, 1, 7)],
+    )
+    rows = trace_rows(found, CellParameters(acks="1"))
+    assert [row.value for row in rows if row.kind == ACKNOWLEDGED_LOSS] == [0]
+    assert [row.value for row in rows if row.kind == ACKS_1_LOSS] == [7]
