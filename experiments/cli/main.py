@@ -4,7 +4,7 @@ A command reports a failure with `typer.Exit(ExitCode.FAILURE)`. For wrong input
 (`experiments.support.errors`), which `run` prints as one line without a traceback; `usage.py` makes one of the wrong
 options that typer finds.
 
-Command modules import heavy packages (ray, pyspark, scipy, matplotlib) inside their functions, so that `isray --help`
+Command modules import heavy packages (ray, pyspark, scipy, altair) inside their functions, so that `isray --help`
 answers at once.
 """
 

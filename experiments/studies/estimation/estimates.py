@@ -2,19 +2,21 @@
 
 The Spark pipeline (`pipeline/gold.py`) adds up the trials of the cells, and the products of paired trials of two cells;
 :func:`estimate_cells` turns them into an interval per metric (`intervals.py`), comparisons between cells (`pairs.py`),
-and the cell to recommend (`selection.py`). The report and the tables read the numbers back from `gold/cells.json`.
+and the cell to recommend, if any (`selection.py`). The report and the tables read the numbers back from the file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from dataclasses import fields as dataclass_fields
+from functools import cache
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field, JsonValue, TypeAdapter
 
+from experiments.studies.design.decisions import groups_of
 from experiments.studies.design.estimator import choose, sentence
 from experiments.studies.design.functions import metrics_of
 from experiments.studies.design.model import Cell, StudyPlan
@@ -63,9 +65,12 @@ class CellSums:
 class CellEstimates:
     """The numbers of one cell: `estimates` by the names of the metrics, and comparisons by them too.
 
-    `estimator`: that of the trials (`plain`, `importance`, `splitting`). `compared_with_first`: each at 95 %.
-    `compared_with_recommended`: they hold together, for all cells, at 95 %. `may_lose_least`: the study does not tell
-    the loss rate of this cell from the lowest one.
+    `estimator`: that of the trials (`plain`, `importance`, `splitting`). `compared_with_first`: each at 95 %. The other
+    fields are about the group of cells that share all assumptions (`design/decisions.py`). `reference`: the cell that
+    the others of its group are compared with, which is the recommended one, or the one with the lowest estimate if none
+    is. `compared_with_reference`: they hold together, for all cells of the group, at 95 %. `may_be_best`: the study
+    does not eliminate this cell. `recommended`: the study shows that it is the best. `trials_to_distinguish`: how many
+    trials would tell this cell from the one with the lowest estimate; None where it is told or nothing follows.
     """
 
     trials: Annotated[int, Field(ge=1)]
@@ -74,9 +79,11 @@ class CellEstimates:
     estimates: Mapping[str, Estimate]
     failover_ms: FailoverTimes
     compared_with_first: Mapping[str, Comparison]
-    compared_with_recommended: Mapping[str, Comparison]
-    may_lose_least: bool
+    compared_with_reference: Mapping[str, Comparison]
+    may_be_best: bool
     recommended: bool
+    reference: bool
+    trials_to_distinguish: int | None
     warnings: tuple[str, ...]
 
     def value(self, metric: str) -> float:
@@ -92,51 +99,86 @@ class CellEstimates:
 
 
 def estimate_cells(plan: StudyPlan, cells: Sequence[CellSums], products_with: ProductsWith) -> list[CellEstimates]:
-    """Every number of every cell. `cells`: the sums of the plan's cells in their order. `products_with`: asked for the
-    first cell, for the one with the lowest loss rate and for the recommended one, if there are two cells or more."""
-    metrics = metrics_of(plan.functions)
-    sizes = [assumed_sizes(cell.parameters, sums.changes) for cell, sums in zip(plan.cells, cells, strict=True)]
-
-    def compared(reference: int, alpha: float) -> list[dict[str, Comparison]]:
-        products = products_with(reference) if plan.pairing else {}
-        return [
-            {
-                metric.name: compare(
-                    mine.sums[metric.name],
-                    cells[reference].sums[metric.name],
-                    limits(metric, mine.sums[metric.name], sizes[index], alpha),
-                    limits(metric, cells[reference].sums[metric.name], sizes[reference], alpha),
-                    products.get((index, metric.name)),
-                )
-                for metric in metrics
-                if index != reference
-            }
-            for index, mine in enumerate(cells)
-        ]
-
-    single = [_single(plan, *parts) for parts in zip(plan.cells, cells, sizes, strict=True)]
+    """Every number of every cell. `cells`: the sums of the plan's cells in their order. `products_with`: asked, once
+    each, for the first cell and for the cells that others are compared with, if there are two cells or more."""
+    comparing = _Comparing(plan, cells, products_with)
+    single = [_single(plan, *parts) for parts in zip(plan.cells, cells, comparing.sizes, strict=True)]
     if len(cells) == 1:
-        return [replace(single[0], may_lose_least=True, recommended=True)]
+        return [replace(single[0], may_be_best=True, reference=True)]
+    everything = range(len(cells))
+    with_first = comparing.compared(everything, 0, ALPHA)
+    found = [replace(cell, compared_with_first=with_first[index]) for index, cell in enumerate(single)]
+    for group in groups_of(plan.cells):
+        for index, changes in _selected(plan, single, group, comparing).items():
+            found[index] = replace(found[index], **changes)
+    return found
+
+
+class _Comparing:
+    """Comparisons between the cells of a plan; asks for the products of each reference once."""
+
+    def __init__(self, plan: StudyPlan, cells: Sequence[CellSums], products_with: ProductsWith) -> None:
+        self.sizes = [
+            assumed_sizes(cell.parameters, sums.changes) for cell, sums in zip(plan.cells, cells, strict=True)
+        ]
+        self._metrics = metrics_of(plan.functions)
+        self._cells = cells
+        self._products_with: ProductsWith = cache(products_with) if plan.pairing else lambda _: {}
+
+    def compared(self, among: Iterable[int], reference: int, alpha: float) -> dict[int, dict[str, Comparison]]:
+        """The cells `among` against the cell `reference`, which itself is compared with nothing."""
+        return {index: self._compare(index, reference, alpha) if index != reference else {} for index in among}
+
+    def _compare(self, index: int, reference: int, alpha: float) -> dict[str, Comparison]:
+        products = self._products_with(reference)
+        mine, its = self._cells[index].sums, self._cells[reference].sums
+        return {
+            metric.name: compare(
+                mine[metric.name],
+                its[metric.name],
+                limits(metric, mine[metric.name], self.sizes[index], alpha),
+                limits(metric, its[metric.name], self.sizes[reference], alpha),
+                products.get((index, metric.name)),
+            )
+            for metric in self._metrics
+        }
+
+
+def _selected(
+    plan: StudyPlan, single: Sequence[CellEstimates], group: Sequence[int], comparing: _Comparing
+) -> dict[int, dict[str, Any]]:
+    """The fields of the cells of one group that say which of them may be the best, and how they compare."""
+    candidates = [index for index in group if selection.is_candidate(plan.cells[index].parameters)]
     ratios = [{name: found.estimate for name, found in cell.estimates.items()} for cell in single]
-    least = selection.least_losing(ratios)
-    screened = compared(least, selection.screening_alpha(len(cells)))
-    kept = [
-        index
-        for index, comparisons in enumerate(screened)
-        if index == least or comparisons[selection.LOSS_RATE].difference.ci_low <= 0.0
-    ]
-    best = selection.most_available(ratios, kept)
-    with_first, with_best = compared(0, ALPHA), compared(best, selection.simultaneous_alpha(len(cells)))
-    return [
-        replace(
-            cell,
-            compared_with_first=with_first[index],
-            compared_with_recommended=with_best[index],
-            may_lose_least=index in kept,
-            recommended=index == best,
-        )
-        for index, cell in enumerate(single)
-    ]
+    least = selection.lowest(ratios, plan.objective, candidates or group)
+    screened = comparing.compared(candidates, least, selection.screening_alpha(len(group)))
+    kept = [index for index in candidates if index == least or screened[index][plan.objective].difference.ci_low <= 0.0]
+    reference, alpha = least, selection.simultaneous_alpha(len(group))
+    recommended = least if len(kept) == 1 and len(group) > 1 else None
+    if len(kept) > 1:
+        available = selection.most_available(ratios, kept)
+        rivals = comparing.compared([index for index in kept if index != available], available, alpha).values()
+        if all(
+            selection.are_equivalent(rival[plan.objective], plan.equivalence_margin)
+            and selection.is_less_available(rival)
+            for rival in rivals
+        ):
+            reference = recommended = available
+    compared = comparing.compared(group, reference, alpha)
+    return {
+        index: {
+            "compared_with_reference": compared[index],
+            "may_be_best": index in kept,
+            "recommended": index == recommended,
+            "reference": index == reference,
+            "trials_to_distinguish": selection.trials_to_distinguish(
+                screened[index][plan.objective], max(single[index].trials, single[least].trials)
+            )
+            if index in kept and index != least
+            else None,
+        }
+        for index in group
+    }
 
 
 def _single(plan: StudyPlan, asked: Cell, cell: CellSums, sizes: Mapping[str, float]) -> CellEstimates:
@@ -158,9 +200,11 @@ def _single(plan: StudyPlan, asked: Cell, cell: CellSums, sizes: Mapping[str, fl
         estimates=estimates,
         failover_ms=cell.failover_ms,
         compared_with_first={},
-        compared_with_recommended={},
-        may_lose_least=False,
+        compared_with_reference={},
+        may_be_best=False,
         recommended=False,
+        reference=False,
+        trials_to_distinguish=None,
         warnings=tuple(warnings),
     )
 

@@ -27,6 +27,7 @@ from dataclasses import dataclass
 
 from experiments.studies.estimation.moments import Sums
 
+_ROUNDING = 1e-12
 Limits = tuple[float, float]
 Bounded = tuple[float, float, float]
 """A number and its limits."""
@@ -111,7 +112,8 @@ def _difference(mine: Bounded, other: Bounded, rho: float) -> Bounded:
     """The difference of two numbers, with its limits."""
     (b, low_b, high_b), (a, low_a, high_a) = mine, other
     down, up = _reach(b - low_b, high_a - a, rho), _reach(high_b - b, a - low_a, rho)
-    return b - a, b - a - down, b - a + up
+    difference = 0.0 if math.isclose(a, b, rel_tol=_ROUNDING) else b - a
+    return difference, difference - down, difference + up
 
 
 def _reach(mine: float, other: float, rho: float) -> float:

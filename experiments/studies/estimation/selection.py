@@ -1,24 +1,36 @@
-"""Which cells may lose least, and which one to recommend, with the error of selecting taken into account.
+"""Which cells of a group may be the best, which one to recommend if any, with the error of selecting in mind.
+
+Cells of a group share all assumptions (`design/decisions.py`). The best is the one with the lowest value of the study's
+objective, which is the loss rate unless the study names another metric.
 
 The cell with the lowest estimate is likely to have been lucky, the more cells there are the luckier. So the study keeps
 every cell that may be the best: subset selection (Gupta, Technometrics 7, 1965; with common random numbers: Nelson,
-Swann, Goldsman and Song, Operations Research 49, 2001). A cell is eliminated if its loss rate is above that of the cell
+Swann, Goldsman and Song, Operations Research 49, 2001). A cell is eliminated if its value is above that of the cell
 with the lowest estimate by a lower confidence limit, at one-sided 1 - alpha / (k - 1) of k cells, of the difference
 from pairs. By Bonferroni's inequality the best cell is kept with probability 1 - alpha, whichever cell has the lowest
 estimate.
 
-Among those kept, the one with the highest availability is recommended. It is chosen by the data, so its comparisons
-with the other cells are simultaneous over all k (k - 1) / 2 pairs of cells, each at 1 - alpha / (k (k - 1) / 2): they
-hold together with 95 % confidence, whichever cell is chosen.
+A cell is recommended if it is the only one kept. If several are kept the study has not shown which one is the best, and
+availability must not decide instead: a small study keeps every cell, and the most available one of these is the one
+that acknowledges with the fewest copies. Availability decides among kept cells only if their values are equivalent
+within a margin that the study names, and if the differences in availability exclude 0.
+
+The cell that the others are compared with is chosen by the data, so these comparisons are simultaneous over all
+k (k - 1) / 2 pairs of cells, each at 1 - alpha / (k (k - 1) / 2): they hold together with 95 % confidence, whichever
+cell is chosen.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
+from experiments.studies.design.model import CellParameters
 from experiments.studies.estimation.moments import ALPHA
+from experiments.studies.estimation.pairs import Comparison
 
-LOSS_RATE = "loss_rate"
+AVAILABILITY = ("offline_fraction", "reject_fraction")
+"""The shares of time that decide among equivalent cells."""
 
 
 def unavailability(ratios: Mapping[str, float]) -> float:
@@ -27,14 +39,46 @@ def unavailability(ratios: Mapping[str, float]) -> float:
     return max(ratios["offline_fraction"] + ratios["stall_fraction"], ratios["reject_fraction"])
 
 
-def least_losing(cells: Sequence[Mapping[str, float]]) -> int:
-    """The index of the cell with the lowest loss rate; of several, the most available one."""
-    return min(range(len(cells)), key=lambda index: (cells[index][LOSS_RATE], unavailability(cells[index])))
+def is_candidate(params: CellParameters) -> bool:
+    """Whether a cell may be recommended. With acks=1 or 0 the metrics of acks=all have nothing to count, and those of
+    acks=1 leave out the records in flight when a leader crashes: such a cell is shown and never the best."""
+    return params.acks == "all"
+
+
+def lowest(cells: Sequence[Mapping[str, float]], objective: str, among: Sequence[int]) -> int:
+    """The index of the cell with the lowest estimate; of several, the most available one."""
+    return min(among, key=lambda index: (cells[index][objective], unavailability(cells[index])))
 
 
 def most_available(cells: Sequence[Mapping[str, float]], among: Sequence[int]) -> int:
-    """The index of the cell with the highest availability; of several, the one with the lowest loss rate."""
-    return min(among, key=lambda index: (unavailability(cells[index]), cells[index][LOSS_RATE]))
+    """The index of the cell with the highest estimated availability."""
+    return min(among, key=lambda index: unavailability(cells[index]))
+
+
+def are_equivalent(compared: Comparison, margin: float | None) -> bool:
+    """Whether the interval of the ratio lies within 1 / (1 + `margin`) and 1 + `margin`; never without a margin."""
+    ratio = compared.ratio
+    if margin is None or ratio.ci_high is None:
+        return False
+    return 1.0 / (1.0 + margin) <= ratio.ci_low and ratio.ci_high <= 1.0 + margin
+
+
+def is_less_available(compared: Mapping[str, Comparison]) -> bool:
+    """Whether a cell is shown to be less available than its reference, in one share of time and without being better
+    in another."""
+    found = [compared[metric].difference for metric in AVAILABILITY]
+    return any(each.ci_low > 0.0 for each in found) and not any(each.ci_high < 0.0 for each in found)
+
+
+def trials_to_distinguish(compared: Comparison, trials: int) -> int | None:
+    """About how many trials would exclude 0 from the interval of a difference whose lower limit is below 0, if the
+    estimates are right: limits approach an estimate as 1 / sqrt(trials). None if the limit is above 0 already, or the
+    estimates are equal."""
+    difference = compared.difference
+    if difference.ci_low > 0.0 or difference.estimate <= 0.0:
+        return None
+    needed = trials * ((difference.estimate - difference.ci_low) / difference.estimate) ** 2
+    return math.ceil(float(f"{needed:.1e}"))
 
 
 def screening_alpha(cells: int) -> float:

@@ -1,12 +1,12 @@
 """Plots the rate of losses against the brokers' time to failure.
 
 Run it with `python -m experiments.studies.examples.loss_against_mttf`.
-Ten lines from a grid to a data frame, then matplotlib. Writes `loss-against-mttf.png` into the working directory.
+Ten lines from a grid to a data frame, then Altair. Writes `loss-against-mttf.png` into the working directory.
 """
 
 from __future__ import annotations
 
-import matplotlib.pyplot as plt
+import altair as alt
 
 from experiments.studies import Study, run
 
@@ -19,11 +19,10 @@ study = Study(
 frame = run(study, progress=True).to_pandas()
 print(frame[["broker_mttf", "min_insync_replicas", "loss_rate", "loss_rate_ci_low", "loss_rate_ci_high"]])
 
-figure, axes = plt.subplots()
-for min_isr, cells in frame.groupby("min_insync_replicas"):
-    days, rate = cells["broker_mttf_ms"] / 86_400_000, cells["loss_rate"]
-    reach = [rate - cells["loss_rate_ci_low"], cells["loss_rate_ci_high"] - rate]
-    axes.errorbar(days, rate, yerr=reach, marker="o", capsize=3, label=f"min ISR {min_isr}")
-axes.set(xscale="log", xlabel="MTTF of a broker, days", ylabel="loss events per partition-year")
-axes.legend()
-figure.savefig("loss-against-mttf.png")
+points = alt.Chart(frame.assign(days=frame["broker_mttf_ms"] / 86_400_000)).encode(
+    x=alt.X("days:Q", title="MTTF of a broker, days").scale(type="log"),
+    color=alt.Color("min_insync_replicas:N", title="min ISR"),
+)
+rates = points.mark_line(point=True).encode(y=alt.Y("loss_rate:Q", title="loss events per partition-year"))
+intervals = points.mark_rule().encode(y="loss_rate_ci_low:Q", y2="loss_rate_ci_high:Q")
+(rates + intervals).save("loss-against-mttf.png")

@@ -1,6 +1,8 @@
-"""`isray study report`: `report.html`, from `study.yaml` and `gold/cells.json` alone.
+"""`isray study report`: `report.html`, from `study.yaml` and `gold/` alone.
 
-The file contains its style and drawings, has no script and loads nothing. The same input gives the same bytes.
+The file stands alone: style, scripts and drawings are in it, and it loads nothing. `page/` has its parts as jinja2
+templates; without JavaScript the page has the same content, drawn when it was written. The same input gives the same
+bytes.
 """
 
 from __future__ import annotations
@@ -8,19 +10,33 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from experiments.studies.design.functions import metrics_of
+from experiments.studies.design.model import StudyPlan
 from experiments.studies.estimation.estimates import CellEstimates, read_cells
 from experiments.studies.failures.words import shared_assumptions
-from experiments.studies.report import advice, plots, words
+from experiments.studies.report import kafka, tradeoffs, verdict, words
+from experiments.studies.report.charts.failover import failover_chart
+from experiments.studies.report.charts.forest import differences_chart, estimates_chart
+from experiments.studies.report.charts.sweeps import curves, heat_maps
+from experiments.studies.report.charts.theme import Chart, library
+from experiments.studies.report.charts.tradeoff import tradeoff_chart
+from experiments.studies.report.harshness import beside_published, harshness_words
+from experiments.studies.report.objectives import OBJECTIVES
+from experiments.studies.report.settings import Group, groups
 from experiments.studies.sweeps.atomic import write_text
 from experiments.studies.sweeps.output import StudyRecord, read_record
-from experiments.studies.trace.metrics import FRACTION
+from experiments.studies.trace.metrics import FRACTION, METRICS, RATES
 
-FOLDER = Path(__file__).resolve().parent
+PAGE = Path(__file__).resolve().parent / "page"
+CLUSTER_SIZES = (100, 1_000, 10_000, 100_000)
+GROUPS_AT_MOST = 6
+"""Groups with charts of their own; the tables have all."""
+VARIANT = "sweep:\n  preset: [cloud-vm-5, hdfs-2010, dean-first-year, ford-2010]   # docs/failure-models.md\n"
 
 
 def write_report(out: Path) -> Path:
@@ -34,49 +50,138 @@ def write_report(out: Path) -> Path:
 def render(record: StudyRecord, cells: Sequence[CellEstimates]) -> str:
     """The page as text; `cells` are the numbers of the study's cells, in their order."""
     study = record.study
+    found = groups(study, cells)
+    drawn = _charts(study, found)
+    return _environment().get_template("report.html.j2").render(
+        **_answers(study, found),
+        **_assumptions(study, found),
+        **_tables(study, found),
+        **drawn,
+        study=study,
+        question=study.question or _question(study.cells[0].swept),
+        versions=record.versions,
+        source=study.text,
+        specs=[{"name": plot.name, "spec": plot.spec, "scaled": plot.scaled} for plot in _plots(drawn)],
+        style=Markup((PAGE / "report.css").read_text(encoding="utf-8")),
+        script=Markup((PAGE / "report.js").read_text(encoding="utf-8")),
+        library=Markup(library()),
+    )  # fmt: skip
+
+
+def _answers(study: StudyPlan, found: Sequence[Group]) -> dict[str, Any]:
+    """The verdict, what to type for it, and the answers by assumption."""
+    best = {group.recommended.name: group.recommended for group in found if group.recommended is not None}
+    return {
+        "verdict": verdict.judge(study, found),
+        "groups": [(group, verdict.judge_group(study, group)) for group in found],
+        "swept_assumptions": list(found[0].settings[0].assumed),
+        "recommended": [(name, kafka.commands(setting.parameters)) for name, setting in best.items()],
+        "configs": kafka.configs([cell.parameters for cell in study.cells]),
+        "variant": VARIANT,
+        "example": None,
+    }
+
+
+def _assumptions(study: StudyPlan, found: Sequence[Group]) -> dict[str, Any]:
+    """What is assumed about failures, and how harsh that is."""
+    function = None if study.functions is None else study.functions.failure_model
+    common, of_some = _assumed(found, function)
+    rates = [(group.name or "this study", group.reference.parameters) for group in found] if function is None else []
+    return {
+        "assumed": common,
+        "assumed_of_some": of_some,
+        "harshness": beside_published(rates) if rates else [],
+        "harsh": harshness_words(rates),
+        "parameters": words.parameter_rows([cell.parameters for cell in study.cells]),
+        "on_processes": all(cell.parameters.engine == "ray" for cell in study.cells),
+    }
+
+
+def _assumed(found: Sequence[Group], function: str | None) -> tuple[list[str], list[tuple[str, list[str]]]]:
+    """The sentences that hold for all settings; and those of single groups, and of single settings, by name."""
+    each = [shared_assumptions({s.full_name: s.parameters for s in group.settings}, function) for group in found]
+    common = [sentence for sentence in each[0][0] if all(sentence in sentences for sentences, _ in each)]
+    own = [
+        (group.name, [sentence for sentence in sentences if sentence not in common])
+        for group, (sentences, _) in zip(found, each, strict=True)
+    ]
+    of_settings = [row for _, rows in each for row in rows]
+    return common, [(name, sentences) for name, sentences in own if sentences] + of_settings
+
+
+def _tables(study: StudyPlan, found: Sequence[Group]) -> dict[str, Any]:
+    settings = sorted((setting for group in found for setting in group.settings), key=lambda setting: setting.index)
     metrics = metrics_of(study.functions)
-    names = [words.cell_name(cell.swept) for cell in study.cells]
-    recommendation = advice.recommend(names, cells)
-    trade_offs = advice.trade_offs(names, cells, recommendation, study.equivalence_margin)
-    assumed, assumed_of_some = shared_assumptions(
-        {name: cell.parameters for name, cell in zip(names, study.cells, strict=True)},
-        None if study.functions is None else study.functions.failure_model,
-    )
+    rows = [row for group in found for row in tradeoffs.trade_offs(study, group)]
+    warned = ((setting.full_name, "; ".join(setting.estimates.warnings)) for setting in settings)
+    return {
+        "settings": settings,
+        "metrics": metrics,
+        "fractions": {metric.name for metric in metrics if metric.estimator is FRACTION},
+        "scaled": set(RATES),
+        "trade_offs": rows,
+        "references": [group.reference.full_name for group in found if group.others],
+        "gains": sorted(row.gain for row in rows if row.gain is not None),
+        "noun": OBJECTIVES[study.objective].noun,
+        "objective_is_rate": study.objective in RATES,
+        "warnings": [(name, lines) for name, lines in warned if lines],
+        "cluster_sizes": CLUSTER_SIZES,
+    }
+
+
+def _charts(study: StudyPlan, found: Sequence[Group]) -> dict[str, Any]:
+    """The charts of the page, by the name of their place."""
+    objective = verdict.metric_of(study)
+    compared = [
+        objective,
+        *(metric for metric in METRICS if metric.name in tradeoffs.AVAILABILITY and metric != objective),
+    ]
+    return {
+        "objective_chart": estimates_chart(objective, found),
+        "tradeoff_charts": [
+            plot
+            for index, group in enumerate(found[:GROUPS_AT_MOST])
+            if (plot := tradeoff_chart(group, index)) is not None
+        ],
+        "failover_chart": failover_chart(found),
+        "difference_charts": [
+            plot
+            for index, group in enumerate(found[:GROUPS_AT_MOST])
+            for metric in compared
+            if (plot := differences_chart(metric, group, index)) is not None
+        ],
+        "maps": list(heat_maps(objective, found)),
+        "curves": list(curves(objective, found)),
+    }
+
+
+def _plots(drawn: Mapping[str, Any]) -> list[Chart]:
+    """All charts in one list."""
+    return [
+        plot for place in drawn.values() for plot in (place if isinstance(place, list) else [place]) if plot is not None
+    ]
+
+
+def _environment() -> Environment:
     environment = Environment(
-        loader=FileSystemLoader(FOLDER),
+        loader=FileSystemLoader(PAGE),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.tests["rate_part"] = lambda part: isinstance(part, words.Rate)
     environment.filters |= {
         "number": words.number,
+        "signed_number": words.signed_number,
+        "signed_minutes": lambda share: _unbroken(words.signed_minutes(share)),
         "with_code": _with_code,
         "interval_in_numbers": lambda value: words.interval(value, words.number),
         "interval_in_minutes": lambda value: words.interval(value, lambda share: _unbroken(words.minutes(share))),
         "minutes": lambda value: _unbroken(words.minutes(value)),
         "milliseconds": lambda value: _unbroken(words.milliseconds(value)),
     }
-    return environment.get_template("report.html.j2").render(
-        study=study,
-        question=study.question or _question(study.cells[0].swept),
-        recommendation=recommendation,
-        names=names,
-        cells=cells,
-        metrics=metrics,
-        fractions={metric.name for metric in metrics if metric.estimator is FRACTION},
-        trade_offs=trade_offs,
-        warnings=[(name, "; ".join(cell.warnings)) for name, cell in zip(names, cells, strict=True) if cell.warnings],
-        gains=sorted(row.gain for row in trade_offs if row.gain is not None),
-        loss_svg=Markup(plots.loss_plot(names, cells, recommendation.best)),
-        availability_svg=Markup(plots.availability_plot(names, cells, recommendation.best)),
-        parameters=words.parameter_rows([cell.parameters for cell in study.cells]),
-        assumed=assumed,
-        assumed_of_some=assumed_of_some,
-        versions=record.versions,
-        source=study.text,
-        style=Markup((FOLDER / "report.css").read_text(encoding="utf-8")),
-    )
+    return environment
 
 
 def _question(swept: Mapping[str, object]) -> str:

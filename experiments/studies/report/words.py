@@ -1,13 +1,50 @@
-"""A study's numbers in words: names of cells, readable quantities, intervals of each kind."""
+"""A study's numbers in words: names of cells, readable quantities, intervals of each kind, sentences with rates.
+
+A rate per partition grows with the number of partitions that a reader has. So a sentence is a sequence of parts, of
+which some are rates (`Rate`) and their unit (`PER_PARTITION`): the page marks them up, and its script scales them.
+`charts/numbers.py` writes numbers in charts by the same rules.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from experiments.studies.design.model import PARAMETERS, CellParameters
 from experiments.studies.estimation.moments import Estimate
 
 MINUTES_PER_YEAR = 365 * 24 * 60
+SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+SMALLEST_PLAIN = 1e-4
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """A number per partition-year; `signed`: a difference, shown with its sign."""
+
+    value: float
+    signed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """The unit of the rates of a sentence."""
+
+
+PER_PARTITION = Unit()
+Sentence = tuple[str | Rate | Unit, ...]
+
+
+def plain(sentence: Sentence) -> str:
+    """A sentence as text, for one partition."""
+    return "".join(_plain_part(part) for part in sentence)
+
+
+def _plain_part(part: str | Rate | Unit) -> str:
+    if isinstance(part, Rate):
+        return signed_number(part.value) if part.signed else number(part.value)
+    return "per partition-year" if isinstance(part, Unit) else part
 
 
 def cell_name(swept: Mapping[str, object]) -> str:
@@ -23,6 +60,16 @@ def shown(value: object) -> str:
     return str(value)
 
 
+def listed(names: Sequence[str], word: str = "and") -> str:
+    """`a, b and c`."""
+    return f"{', '.join(names[:-1])} {word} {names[-1]}" if len(names) > 1 else "".join(names)
+
+
+def counted(count: int, name: str) -> str:
+    """`1 setting`, `4 settings`."""
+    return f"{count:,} {name}{'s' * (count != 1)}"
+
+
 def parameter_rows(cells: Sequence[CellParameters]) -> list[tuple[str, str, str]]:
     """Name, value and description of the parameters that are the same in all cells."""
     shared = ((name, item, {getattr(cell, item.field) for cell in cells}) for name, item in PARAMETERS.items())
@@ -34,24 +81,30 @@ def parameter_rows(cells: Sequence[CellParameters]) -> list[tuple[str, str, str]
 
 
 def number(value: float) -> str:
-    """Three significant digits, never in scientific notation above a millionth."""
+    """Three significant digits; whole from 1,000 on, a power of ten below a ten-thousandth."""
     if value == 0:
         return "0"
     if value >= 1000:
         return f"{value:,.0f}"
-    if value < 1e-6:
-        return f"{value:.1e}"
+    if value < SMALLEST_PLAIN:
+        exponent = math.floor(math.log10(value))
+        return f"{value / 10.0**exponent:.3g} × 10{str(exponent).translate(SUPERSCRIPTS)}"
     text = f"{value:.3g}"
     return text if "e" not in text else f"{value:.8f}".rstrip("0")
 
 
 def minutes(fraction: float) -> str:
-    """A share of time as time per year: `12.3 min`, `5.1 h`, `2.2 d`."""
+    """A share of time as time per year: `12.3 min`, `5.1 h`, `2.2 d`, `<1 ms`."""
     per_year = fraction * MINUTES_PER_YEAR
     for unit, size in (("d", 1440.0), ("h", 60.0), ("min", 1.0)):
         if per_year >= 2.0 * size:
             return f"{number(per_year / size)} {unit}"
-    return f"{number(per_year)} min" if per_year >= 0.1 else f"{number(per_year * 60.0)} s"
+    if per_year >= 1.0 or per_year == 0:
+        return f"{number(per_year)} min"
+    seconds = per_year * 60.0
+    if seconds >= 1.0:
+        return f"{number(seconds)} s"
+    return f"{number(seconds * 1000.0)} ms" if seconds >= 0.001 else "<1 ms"
 
 
 def milliseconds(value: float | None) -> str:

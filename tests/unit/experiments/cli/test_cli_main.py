@@ -14,7 +14,7 @@ from experiments.support.errors import InputError
 from tests.unit.experiments.cli.cli_helpers import Commands
 
 COMMANDS = commands(main.app)
-HEAVY = ("ray", "pyspark", "scipy", "matplotlib", "pandas", "pyarrow")
+HEAVY = ("ray", "pyspark", "scipy", "altair", "pandas", "pyarrow")
 
 
 def test_an_input_error_is_one_line_and_exit_code_2(monkeypatch: pytest.MonkeyPatch, command: Commands) -> None:

@@ -29,10 +29,12 @@ ZEROS = [0.0] * TRIALS
 
 
 def sums_of(losses: list[float], refused: list[float] | None = None) -> CellSums:
-    """A cell of eight trials of one year."""
+    """A cell of eight trials of one year; the time of rejecting is in 4,000 episodes."""
     values = {"loss_rate": losses, "reject_fraction": refused or ZEROS}
+    events = {"loss_rate": None, "reject_fraction": 4_000 if refused else 0}
     sums = {
-        metric.name: Sums.of(values.get(metric.name, ZEROS), [1.0] * TRIALS, round(sum(losses))) for metric in METRICS
+        metric.name: Sums.of(values.get(metric.name, ZEROS), [1.0] * TRIALS, events.get(metric.name))
+        for metric in METRICS
     }
     return CellSums(TRIALS, float(TRIALS), sums, FailoverTimes(None, None, None))
 
@@ -63,7 +65,8 @@ def test_document_has_the_published_keys() -> None:
     first, second, _ = documents_of(SMALL)
     assert set(first) == {metric.name for metric in METRICS} | {
         *("min_insync_replicas", "trials", "partition_years", "estimator", "failover_ms", "warnings"),
-        *("compared_with_first", "compared_with_recommended", "may_lose_least", "recommended"),
+        *("compared_with_first", "compared_with_reference", "may_be_best", "recommended", "reference"),
+        "trials_to_distinguish",
     }
     assert first["loss_rate"] == {
         "estimate": 1.0,
@@ -90,26 +93,67 @@ def test_products_are_asked_for_pairs_only() -> None:
 
     cells = [sums_of([1.0] * 8), sums_of(ZEROS), sums_of([2.0] * 8)]
     paired = estimate_cells(STUDY, cells, products_with)
-    assert asked == [1, 0, 1]
+    assert sorted(asked) == [0, 1]
     assert paired[1].compared_with_first["loss_rate"].pairs == TRIALS
     independent = estimate_cells(STUDY.model_copy(update={"pairing": False}), cells, products_with)
-    assert len(asked) == 3
+    assert len(asked) == 2
     assert independent[1].compared_with_first["loss_rate"].pairs == 0
 
 
-def test_the_best_may_be_any_cell_that_is_not_eliminated() -> None:
-    assert [cell.may_lose_least for cell in SMALL] == [False, True, False]
+def test_only_a_cell_that_is_shown_to_be_the_best_is_recommended() -> None:
+    assert [cell.may_be_best for cell in SMALL] == [False, True, False]
     assert [cell.recommended for cell in SMALL] == [False, True, False]
     close = estimates_of(sums_of([1.0] * 8, [0.1] * 8), sums_of([1.0] * 7 + [0.0], [0.2] * 8), sums_of([9.0] * 8))
-    assert [cell.may_lose_least for cell in close] == [True, True, False]
-    assert [cell.recommended for cell in close] == [True, False, False]
+    assert [cell.may_be_best for cell in close] == [True, True, False]
+    assert not any(cell.recommended for cell in close)
+    assert [cell.reference for cell in close] == [False, True, False]
+    assert close[1].trials_to_distinguish is None
+    assert close[2].trials_to_distinguish is None
+    assert (close[0].trials_to_distinguish or 0) > 100
 
 
-def test_one_cell_is_the_best() -> None:
+def test_availability_decides_among_equivalent_cells_only() -> None:
+    """200 losses a trial, so that the margin of a tenth shows; rejecting for 10 % and 20 % of the time."""
+    cells = [sums_of([200.0] * 8, [0.1, 0.11] * 4), sums_of([200.0] * 8, [0.2, 0.21] * 4), sums_of([900.0] * 8)]
+    with_margin = STUDY.model_copy(update={"equivalence_margin": 0.1})
+    assert [cell.recommended for cell in estimates_of(*cells, study=with_margin)] == [True, False, False]
+    assert not any(cell.recommended for cell in estimates_of(*cells))
+    alike = [sums_of([200.0] * 8, [0.1, 0.11] * 4), sums_of([200.0] * 8, [0.1, 0.11] * 4), sums_of([900.0] * 8)]
+    assert not any(cell.recommended for cell in estimates_of(*alike, study=with_margin))
+
+
+def test_cells_are_compared_within_the_same_assumptions_only() -> None:
+    sweep = {"broker_mttf": ["10d", "1y"], "min_insync_replicas": [1, 2]}
+    study = study_from({"name": "s", "trials": 8, "sweep": sweep}, "s.yaml")
+    cells = estimates_of(
+        *(sums_of([9.0] * 8), sums_of([5.0] * 8), sums_of([1.0] * 8), sums_of([1.0] * 7 + [0.0])), study=study
+    )
+    assert [cell.recommended for cell in cells] == [False, True, False, False]
+    assert [cell.reference for cell in cells] == [False, True, False, True]
+    assert cells[2].compared_with_reference["loss_rate"].difference.estimate == pytest.approx(0.125)
+
+
+def test_acks_1_is_compared_and_never_the_best() -> None:
+    study = study_from({"name": "s", "trials": 8, "sweep": {"acks": ["all", 1]}}, "s.yaml")
+    cells = estimates_of(sums_of([1.0] * 8), sums_of(ZEROS), study=study)
+    assert [cell.may_be_best for cell in cells] == [True, False]
+    assert [cell.reference for cell in cells] == [True, False]
+    assert cells[1].compared_with_reference["loss_rate"].difference.estimate == -1.0
+
+
+def test_objective_is_the_metric_that_the_study_names() -> None:
+    study = STUDY.model_copy(update={"objective": "reject_fraction"})
+    cells = estimates_of(
+        sums_of(ZEROS, [0.2, 0.21] * 4), sums_of(ZEROS, [0.1, 0.11] * 4), sums_of(ZEROS, [0.3, 0.31] * 4), study=study
+    )
+    assert [cell.may_be_best for cell in cells] == [False, True, False]
+
+
+def test_one_cell_is_its_own_reference_and_not_recommended() -> None:
     study = study_from({"name": "s", "trials": 8}, "s.yaml")
     (cell,) = estimates_of(sums_of(ZEROS), study=study)
-    assert cell.recommended
-    assert cell.compared_with_recommended == {}
+    assert (cell.reference, cell.recommended) == (True, False)
+    assert cell.compared_with_reference == {}
 
 
 def test_warnings_name_weights_and_precision() -> None:

@@ -7,7 +7,7 @@ import pytest
 from experiments.studies.estimation.moments import Sums
 from experiments.studies.estimation.pairs import Comparison, Products, compare
 from experiments.studies.estimation.rates import rate_limits
-from experiments.studies.estimation.selection import least_losing, most_available, screening_alpha, simultaneous_alpha
+from experiments.studies.estimation.selection import lowest, most_available, screening_alpha, simultaneous_alpha
 
 ONES = [1.0] * 40
 
@@ -64,7 +64,7 @@ def test_selection_prefers_few_losses_then_availability() -> None:
         return {"loss_rate": loss, "offline_fraction": offline, "stall_fraction": 0.0, "reject_fraction": reject}
 
     cells = [cell(0.2, 0.0, 0.0), cell(0.1, 0.2, 0.0), cell(0.1, 0.0, 0.1)]
-    assert least_losing(cells) == 2
+    assert lowest(cells, "loss_rate", [0, 1, 2]) == 2
     assert most_available(cells, [1, 2]) == 2
     assert most_available(cells, [0, 1, 2]) == 0
 

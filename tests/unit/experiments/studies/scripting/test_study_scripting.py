@@ -173,8 +173,8 @@ def test_table_has_a_row_per_cell_and_columns_by_name() -> None:
 @pytest.mark.parametrize(
     ("statement", "absent"),
     [
-        ("import experiments.studies", {"ray", "pyspark", "matplotlib", "scipy", "pyarrow", "pydantic"}),
-        ("from experiments.studies import Study, run, sweep", {"ray", "pyspark", "matplotlib"}),
+        ("import experiments.studies", {"ray", "pyspark", "altair", "scipy", "pyarrow", "pydantic"}),
+        ("from experiments.studies import Study, run, sweep", {"ray", "pyspark", "altair"}),
     ],
 )
 def test_importing_is_light(statement: str, absent: set[str]) -> None:

@@ -1,0 +1,183 @@
+"""Numbers with intervals, a row each: the rates of the settings, and the differences between them.
+
+The name of a row stands above it, so that a narrow window has room for the intervals. Where nothing was seen there is
+no point, and the interval begins at the edge of the log axis, with an arrow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import altair as alt
+
+from experiments.studies.estimation.pairs import Difference
+from experiments.studies.report.charts.theme import (
+    PARTITIONS,
+    ROW,
+    SERIES,
+    Chart,
+    finished,
+    floor_of,
+    log_axis,
+    spans,
+    written,
+)
+from experiments.studies.report.objectives import OBJECTIVES
+from experiments.studies.report.settings import Group
+from experiments.studies.report.words import MINUTES_PER_YEAR, minutes, number, signed_minutes, signed_number
+from experiments.studies.trace.metrics import FRACTION, Metric
+
+NAME_DY, MARK_DY = -9, 9
+
+
+def scaling_of(metric: Metric) -> tuple[float, str, bool]:
+    """From an estimate to the axis: the factor, the unit, and whether the number of partitions scales it."""
+    if metric.estimator is FRACTION:
+        return MINUTES_PER_YEAR, "minutes a year", False
+    return 1.0, "a year", True
+
+
+def estimates_chart(metric: Metric, groups: Sequence[Group]) -> Chart:
+    """The metric of every setting, with its interval."""
+    factor, unit, scaled = scaling_of(metric)
+    rows = [_row(metric, group, position, factor) for group in groups for position in range(len(group.settings))]
+    floor = floor_of([row["estimate"] for row in rows], [row["high"] for row in rows])
+    logs = scaled or spans(row["estimate"] for row in rows)
+    for index, row in enumerate(rows):
+        row |= {"row": index, "low": max(row["low"], floor) if logs else row["low"]}
+    times = f"* {PARTITIONS}" if scaled else ""
+    base = alt.Chart(alt.InlineData(rows)).transform_calculate(
+        **{name: f"datum.{name} {times}" for name in ("estimate", "low", "high")}
+    )
+    x = _x(logs, f"{metric.title}, {unit}")
+    y = alt.Y("row:O", axis=None)
+    colour = alt.Color(
+        "best:N", scale=alt.Scale(domain=[True, False], range=["var(--best)", "var(--other)"]), legend=None
+    )
+    text = f"datum.seen ? {written('datum.estimate')} : 'none seen, at most ' + {written('datum.high')}"
+    layers = [
+        base.mark_rule(strokeWidth=6, strokeCap="round", opacity=0.35, yOffset=MARK_DY).encode(
+            x=x, x2="high:Q", y=y, color=colour
+        ),
+        base.transform_filter("!datum.seen")
+        .mark_point(shape="triangle-left", filled=True, size=70, opacity=1, yOffset=MARK_DY)
+        .encode(x=alt.X("low:Q"), y=y, color=colour, tooltip=_tooltip()),
+        base.transform_filter("datum.seen")
+        .mark_point(filled=True, size=90, opacity=1, yOffset=MARK_DY)
+        .encode(x=alt.X("estimate:Q"), y=y, color=colour, tooltip=_tooltip()),
+        *_names(base, y, text),
+    ]
+    note = f"{metric.meaning[0].upper()}{metric.meaning[1:]}: the point is the estimate, the bar its 95 % interval."
+    label = " ".join(f"{row['name']}: {row['words']}." for row in rows)
+    return finished(
+        layers,
+        alt.Step(ROW),
+        name=metric.name,
+        title=f"{OBJECTIVES[metric.name].noun[0].upper()}{OBJECTIVES[metric.name].noun[1:]}",
+        note=note,
+        label=label,
+        scaled=scaled,
+    )
+
+
+def _x(logs: bool, unit: str) -> alt.X:
+    if logs:
+        return alt.X("low:Q", scale=alt.Scale(type="log", nice=True), axis=log_axis(f"{unit} (log scale)"))
+    return alt.X("low:Q", scale=alt.Scale(zero=True), axis=alt.Axis(title=unit, tickCount=5))
+
+
+def _row(metric: Metric, group: Group, position: int, factor: float) -> dict[str, Any]:
+    setting = group.settings[position]
+    value = setting.estimates.estimates[metric.name]
+    text = minutes if metric.estimator is FRACTION else number
+    limits = f"interval {text(value.ci_low)} to {text(value.ci_high)}"
+    return {
+        "name": setting.full_name,
+        "estimate": value.estimate * factor,
+        "low": value.ci_low * factor,
+        "high": value.ci_high * factor,
+        "seen": not value.one_sided,
+        "best": setting.estimates.recommended,
+        "words": f"none seen, at most {text(value.ci_high)}"
+        if value.one_sided
+        else f"{text(value.estimate)}, {limits}",
+    }
+
+
+def _names(base: alt.Chart, y: alt.Y, text: str) -> list[alt.Chart]:
+    """The name of each row at the left, its number at the right, above the mark."""
+    name = base.mark_text(align="left", baseline="middle", yOffset=NAME_DY, fontWeight=600)
+    value = base.transform_calculate(text=text).mark_text(align="right", baseline="middle", yOffset=NAME_DY)
+    return [
+        name.encode(x=alt.value(0), y=y, text="name:N"),
+        value.encode(x=alt.value("width"), y=y, text="text:N"),
+    ]
+
+
+def _tooltip() -> list[alt.Tooltip]:
+    return [
+        alt.Tooltip("name:N", title="setting"),
+        *(alt.Tooltip(f"{name}:Q", title=title, format=".3~g") for name, title in
+          (("estimate", "estimate"), ("low", "from"), ("high", "to"))),
+    ]  # fmt: skip
+
+
+def differences_chart(metric: Metric, group: Group, number_of_group: int) -> Chart | None:
+    """The metric of every setting minus that of the reference of the group, with its interval; None without others."""
+    factor, unit, scaled = scaling_of(metric)
+    signed = signed_minutes if metric.estimator is FRACTION else signed_number
+    rows = [
+        _difference_row(setting.name, setting.against_reference(metric.name).difference, factor, signed)
+        for setting in group.others
+    ]
+    if not rows:
+        return None
+    where = f" · {group.name}" if group.name else ""
+    for index, row in enumerate(rows):
+        row["row"] = index
+    times = f"* {PARTITIONS}" if scaled else ""
+    base = alt.Chart(alt.InlineData(rows)).transform_calculate(
+        **{name: f"datum.{name} {times}" for name in ("estimate", "low", "high")}
+    )
+    y = alt.Y("row:O", axis=None)
+    colour = alt.Color(
+        "shown:N",
+        scale=alt.Scale(domain=["more", "less", "neither"], range=[SERIES[1], SERIES[0], "var(--muted)"]),
+        legend=None,
+    )
+    x = alt.X("low:Q", axis=alt.Axis(title=f"difference, {unit}", tickCount=4, format="~g", labelOverlap=True))
+    text = f"(datum.estimate < 0 ? '−' : datum.estimate > 0 ? '+' : '±') + {written('abs(datum.estimate)')}"
+    layers = [
+        base.mark_rule(color="var(--ink)", strokeWidth=1, strokeDash=[3, 3], yOffset=2, y2Offset=-2).encode(
+            x=alt.datum(0), y=alt.Y("row:O", axis=None, bandPosition=0.45), y2=alt.Y2("row:O", bandPosition=0.95)
+        ),
+        base.mark_rule(strokeWidth=6, strokeCap="round", opacity=0.4, yOffset=MARK_DY).encode(
+            x=x, x2="high:Q", y=y, color=colour
+        ),
+        base.mark_point(filled=True, size=80, opacity=1, yOffset=MARK_DY).encode(
+            x=alt.X("estimate:Q"), y=y, color=colour, tooltip=_tooltip()
+        ),
+        *_names(base, y, text),
+    ]
+    return finished(
+        layers,
+        alt.Step(ROW),
+        name=f"difference-{metric.name}-{number_of_group}",
+        title=f"{metric.title[0].upper()}{metric.title[1:]}{where}",
+        note="",
+        label=" ".join(f"{row['name']}: {row['words']}." for row in rows),
+        scaled=scaled,
+    )
+
+
+def _difference_row(name: str, found: Difference, factor: float, signed: Any) -> dict[str, Any]:
+    shown = "more" if found.ci_low > 0.0 else "less" if found.ci_high < 0.0 else "neither"
+    return {
+        "name": name,
+        "estimate": found.estimate * factor,
+        "low": found.ci_low * factor,
+        "high": found.ci_high * factor,
+        "shown": shown,
+        "words": f"{signed(found.estimate)}, interval {signed(found.ci_low)} to {signed(found.ci_high)}",
+    }

@@ -1,0 +1,221 @@
+"""Charts over swept parameters: heat maps over two of them, curves along one that is a number.
+
+A heat map has the values of two parameters in the order of the file; if more are swept there is one map per
+combination of the others. A curve has a logarithmic scale wherever the values span more than a factor of 30. The
+failure rate is drawn as failures per broker and year, so that harsher is further right.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import altair as alt
+
+from experiments.studies.design.distribution import Distribution
+from experiments.studies.design.model import PARAMETERS, YEAR_MS
+from experiments.studies.report.charts.forest import scaling_of
+from experiments.studies.report.charts.theme import (
+    PARTITIONS,
+    SERIES,
+    SHAPES,
+    Chart,
+    finished,
+    floor_of,
+    log_axis,
+    spans,
+    written,
+)
+from experiments.studies.report.settings import Group, Setting
+from experiments.studies.report.words import cell_name, minutes, number, shown
+from experiments.studies.trace.metrics import FRACTION, Metric
+
+HEIGHT = 320
+MAPS_AT_MOST = 6
+POINTS_AT_LEAST = 3
+TILE = 52
+CURVES_AT_MOST = 6
+
+
+def _all(groups: Sequence[Group]) -> list[Setting]:
+    return sorted((setting for group in groups for setting in group.settings), key=lambda setting: setting.index)
+
+
+def _swept(setting: Setting) -> dict[str, object]:
+    return setting.decided | setting.assumed
+
+
+def _values(settings: Sequence[Setting], name: str) -> list[str]:
+    """The values of a swept parameter as the file gives them, without repetition, in the order of the file."""
+    return list(dict.fromkeys(shown(_swept(setting)[name]) for setting in settings))
+
+
+def heat_maps(metric: Metric, groups: Sequence[Group]) -> Iterator[Chart]:
+    """The metric over the two swept parameters with the most values, for each combination of the others."""
+    settings = _all(groups)
+    names = sorted(
+        (name for name in _swept(settings[0]) if len(_values(settings, name)) > 1),
+        key=lambda name: -len(_values(settings, name)),
+    )
+    if len(names) < 2:
+        return
+    across, down = names[0], names[1]
+    others: dict[str, list[Setting]] = {}
+    for setting in settings:
+        rest = {name: value for name, value in _swept(setting).items() if name in names[2:]}
+        others.setdefault(cell_name(rest) if rest else "", []).append(setting)
+    for index, (title, found) in enumerate(list(others.items())[:MAPS_AT_MOST]):
+        if len(found) > 2:
+            yield _heat_map(metric, found, (across, down), title, index)
+
+
+def _heat_map(metric: Metric, settings: Sequence[Setting], names: tuple[str, str], title: str, index: int) -> Chart:
+    across, down = names
+    factor, unit, scaled = scaling_of(metric)
+    text = minutes if metric.estimator is FRACTION else number
+    rows: list[dict[str, Any]] = []
+    for setting in settings:
+        value = setting.estimates.estimates[metric.name]
+        rows.append({
+            "across": shown(_swept(setting)[across]),
+            "down": shown(_swept(setting)[down]),
+            "name": setting.full_name,
+            "value": (value.ci_high if value.one_sided else value.estimate) * factor,
+            "seen": not value.one_sided,
+            "words": f"none seen, at most {text(value.ci_high)}" if value.one_sided else text(value.estimate),
+        })  # fmt: skip
+    shades = sorted(row["value"] for row in rows)
+    lowest, highest = shades[0], max(shades[-1], shades[0] * 10.0)
+    for row in rows:
+        row["shade"] = _shade(row["value"], lowest, highest) if row["seen"] else 0.0
+    times = PARTITIONS if scaled else "1"
+    base = alt.Chart(alt.InlineData(rows)).encode(
+        x=alt.X("across:N", sort=_values(settings, across), axis=_tile_axis(across, "bottom")),
+        y=alt.Y("down:N", sort=_values(settings, down), axis=_tile_axis(down, "left")),
+    )
+    label = f"(datum.seen ? '' : '< ') + {written(f'(datum.value * {times})')}"
+    ink = alt.condition("datum.shade > 0.55", alt.value("var(--card)"), alt.value("var(--ink)"))
+    layers = [
+        base.mark_rect(fill="var(--heat)", stroke="var(--card)", strokeWidth=3, cornerRadius=4).encode(
+            fillOpacity=alt.FillOpacity("shade:Q", scale=alt.Scale(domain=[0, 1], range=[0.06, 1]), legend=None),
+            tooltip=[alt.Tooltip("name:N", title="setting"), alt.Tooltip("words:N", title=f"{metric.title}, {unit}")],
+        ),
+        base.transform_calculate(text=label).mark_text(fontSize=13).encode(text="text:N", fill=ink),
+    ]
+    return finished(
+        layers,
+        alt.Step(TILE),
+        name=f"map-{index}",
+        title=title,
+        note="",
+        label=" ".join(f"{row['name']}: {row['words']}." for row in rows),
+        scaled=scaled,
+    )
+
+
+def _shade(value: float, lowest: float, highest: float) -> float:
+    """Where a value is between the lowest and the highest, by ratios: 0.15 to 1."""
+    if lowest <= 0.0 or value <= 0.0:
+        return value / highest if highest > 0.0 else 0.0
+    position = _decades(value, lowest) / _decades(highest, lowest)
+    return 0.15 + 0.85 * min(1.0, max(0.0, position))
+
+
+def _decades(value: float, reference: float) -> float:
+    return math.log10(value / reference)
+
+
+def _tile_axis(name: str, orient: Any) -> alt.Axis:
+    title = name.replace("_", " ")
+    return alt.Axis(title=title, orient=orient, labelAngle=0, domain=False, ticks=False, labelLimit=150, grid=False)
+
+
+def curves(metric: Metric, groups: Sequence[Group]) -> Iterator[Chart]:
+    """The metric along each swept parameter that is a number and has enough values."""
+    settings = _all(groups)
+    for name in _swept(settings[0]):
+        points = [(found, setting) for setting in settings if (found := _number(name, setting)) is not None]
+        if len({found for found, _ in points}) >= POINTS_AT_LEAST:
+            yield _curve(metric, name, points)
+
+
+def _number(name: str, setting: Setting) -> float | None:
+    """The value of a parameter on an axis; None if it is no number, such as `never`."""
+    value = getattr(setting.parameters, PARAMETERS[name].field)
+    if isinstance(value, Distribution):
+        return YEAR_MS / value.mean_ms if name == "broker_mttf" else value.mean_ms / 1000.0
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return value / 1000.0 if PARAMETERS[name].field.endswith("_ms") else float(value)
+
+
+def _axis_title(name: str) -> str:
+    if name == "broker_mttf":
+        return "failures per broker and year"
+    item = PARAMETERS[name]
+    is_time = item.field.endswith("_ms") or item.name in ("broker_mttr", "power_mttr", "rack_power_mttr")
+    unit = "s" if is_time else item.unit
+    return item.name.replace("_", " ") + (f", {unit}" if unit else "")
+
+
+def _curve(metric: Metric, name: str, points: Sequence[tuple[float, Setting]]) -> Chart:
+    factor, unit, scaled = scaling_of(metric)
+    rows: list[dict[str, Any]] = []
+    for x_value, setting in points:
+        value = setting.estimates.estimates[metric.name]
+        rest = {key: part for key, part in _swept(setting).items() if key != name}
+        rows.append({
+            "x": x_value,
+            "line": cell_name(rest) if rest else metric.title,
+            "estimate": value.estimate * factor,
+            "low": value.ci_low * factor,
+            "high": value.ci_high * factor,
+            "seen": not value.one_sided,
+        })  # fmt: skip
+    lines = list(dict.fromkeys(row["line"] for row in rows))
+    log_y = scaled or spans(row["estimate"] for row in rows)
+    floor = floor_of([row["estimate"] for row in rows], [row["high"] for row in rows]) if log_y else 0.0
+    for row in rows:
+        row["low"] = max(row["low"], floor)
+    times = f"* {PARTITIONS}" if scaled else ""
+    base = alt.Chart(alt.InlineData(rows)).transform_calculate(
+        **{key: f"datum.{key} {times}" for key in ("estimate", "low", "high")}
+    )
+    log_x = spans(row["x"] for row in rows)
+    title = f"{metric.title}, {unit}"
+    x = alt.X(
+        "x:Q",
+        scale=alt.Scale(type="log") if log_x else alt.Scale(zero=False),
+        axis=log_axis(f"{_axis_title(name)} (log scale)") if log_x else alt.Axis(title=_axis_title(name), tickCount=6),
+    )
+    y = alt.Y(
+        "low:Q",
+        scale=alt.Scale(type="log" if log_y else "linear"),
+        axis=log_axis(f"{title} (log scale)") if log_y else alt.Axis(title=title, tickCount=5),
+    )
+    pick = [index % len(SERIES) for index in range(len(lines))]
+    scale = alt.Scale(domain=lines, range=[SERIES[index] for index in pick])
+    colour, fill = alt.Color("line:N", scale=scale, title=None), alt.Fill("line:N", scale=scale, legend=None)
+    shape = alt.Shape("line:N", scale=alt.Scale(domain=lines, range=[SHAPES[index] for index in pick]), title=None)
+    seen = base.transform_filter("datum.seen")
+    layers = [
+        base.mark_area(opacity=0.14).encode(x=x, y=y, y2="high:Q", fill=fill),
+        base.mark_rule(opacity=0.5, strokeWidth=2).encode(x="x:Q", y="low:Q", y2="high:Q", color=colour),
+        seen.mark_line(strokeWidth=2).encode(x="x:Q", y="estimate:Q", color=colour),
+        seen.mark_point(size=80, filled=True, opacity=1).encode(
+            x="x:Q", y="estimate:Q", color=colour, shape=shape,
+            tooltip=[alt.Tooltip("line:N", title="setting"), alt.Tooltip("x:Q", title=_axis_title(name), format=".3~g"),
+                     alt.Tooltip("estimate:Q", title=title, format=".3~g")],
+        ),
+    ]  # fmt: skip
+    words = (f"{row['line']} at {number(row['x'])}: {number(row['estimate'])}." for row in rows)
+    return finished(
+        layers,
+        HEIGHT,
+        name=f"curve-{name}",
+        title=f"{metric.title[0].upper()}{metric.title[1:]} against {_axis_title(name)}",
+        note="",
+        label=" ".join(words),
+        scaled=scaled,
+    )

@@ -1,0 +1,140 @@
+"""What all charts have in common: colours, fonts, how numbers are written, scales; and their two forms on the page."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import altair as alt
+import vl_convert
+
+PARTITIONS = "partitions"
+STATIC_WIDTH = 760
+SERIES = tuple(f"var(--series-{index})" for index in range(1, 7))
+"""Six colours that readers with any colour vision tell apart (Okabe and Ito, 2008), as the page's variables."""
+SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down")
+ROW = 46
+_DIGITS = "['⁰','¹','²','³','⁴','⁵','⁶','⁷','⁸','⁹']"
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """A chart with its place on the page. `name`: unique in the page; `title`, `note`: above it; `label`: its content
+    in words for those who cannot see it; `scaled`: whether its rates follow the number of partitions."""
+
+    name: str
+    title: str
+    note: str
+    label: str
+    spec: dict[str, Any]
+    svg: str
+    scaled: bool
+
+
+def finished(
+    layers: Sequence[alt.Chart],
+    height: int | alt.Step,
+    *,
+    name: str,
+    title: str,
+    note: str,
+    label: str,
+    scaled: bool = False,
+) -> Chart:
+    """The layers as one chart, in both forms; `height` in pixels, or of each row."""
+    chart = alt.LayerChart(layer=list(layers)).properties(height=height)
+    if scaled:
+        chart = chart.add_params(alt.param(name=PARTITIONS, value=1))
+    fit = alt.AutoSizeParams(type="fit-x", contains="padding")
+    spec = chart.properties(width="container", autosize=fit).configure(**_CONFIG).to_dict()
+    spec.pop("$schema", None)
+    svg = vl_convert.vegalite_to_svg(spec | {"width": STATIC_WIDTH})
+    return Chart(name, title, note, label, spec, _unique(svg, name), scaled)
+
+
+def _unique(svg: str, name: str) -> str:
+    """The drawing with identifiers that no other drawing of the page has."""
+    for reference in ('id="', 'href="#', "url(#"):
+        svg = svg.replace(reference, f"{reference}{name}-")
+    return svg.replace(f'width="{_size(svg, "width")}" height="{_size(svg, "height")}" ', "", 1)
+
+
+def _size(svg: str, which: str) -> str:
+    return svg.split(f'{which}="', 1)[1].split('"', 1)[0]
+
+
+@cache
+def library() -> str:
+    """The scripts of Vega, Vega-Lite and Vega-Embed, as one module that sets `vegaEmbed` of the window."""
+    return vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
+
+
+def _superscript(exponent: str) -> str:
+    """A Vega expression: a positive exponent below 100, as superscript."""
+    return f"(({exponent} >= 10 ? {_DIGITS}[floor({exponent}/10)] : '') + {_DIGITS}[{exponent}%10])"
+
+
+def written(value: str) -> str:
+    """A Vega expression: the number that the expression `value` gives, as `words.number` writes it."""
+    exponent = f"(-floor(log({value})/LN10 + 1e-9))"
+    power = f"format({value}*pow(10,{exponent}),'.3~r') + ' × 10⁻' + {_superscript(exponent)}"
+    plain = f"{value} >= 1000 ? format({value},',.0f') : format({value},'.3~r')"
+    return f"({value} === 0 ? '0' : {value} < 1e-4 ? {power} : {plain})"
+
+
+_EXPONENT = "round(log(datum.value)/LN10)"
+_IS_POWER = f"abs(log(datum.value)/LN10 - {_EXPONENT}) < 1e-6"
+_POWER = f"'10' + (datum.value < 1 ? '⁻' : '') + {_superscript(f'abs({_EXPONENT})')}"
+
+
+def log_axis(title: str | None) -> alt.Axis:
+    """The axis of a log scale: lines and labels at powers of ten."""
+    plain = "format(datum.value, ',~r')"
+    label = f"{_IS_POWER} ? (datum.value < 1e-4 || datum.value > 1e5 ? {_POWER} : {plain}) : ''"
+    at_powers = alt.condition(_IS_POWER, alt.value(1), alt.value(0))
+    return alt.Axis(title=title, labelExpr=label, labelOverlap=True, gridOpacity=at_powers, tickOpacity=at_powers)
+
+
+def spans(values: Iterable[float], factor: float = 30.0) -> bool:
+    """Whether positive values differ so much that they need a log axis."""
+    found = [value for value in values if value > 0.0]
+    return bool(found) and max(found) / min(found) >= factor
+
+
+def floor_of(estimates: Sequence[float], limits: Sequence[float]) -> float:
+    """Where a log axis begins: below all estimates, and the limits of those that are 0."""
+    found = [value / 4.0 for value in estimates if value > 0.0] + [value / 10.0 for value in limits if value > 0.0]
+    return 10.0 ** math.floor(math.log10(min(found))) if found else 1e-3
+
+
+_CONFIG: dict[str, Any] = {
+    "background": "transparent",
+    "font": "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif",
+    "padding": 4,
+    "view": {"stroke": None},
+    "axis": {
+        "labelColor": "var(--muted)",
+        "titleColor": "var(--muted)",
+        "domainColor": "var(--grid)",
+        "tickColor": "var(--grid)",
+        "gridColor": "var(--grid)",
+        "labelFontSize": 12,
+        "titleFontSize": 12,
+        "titleFontWeight": "normal",
+        "titlePadding": 10,
+        "labelPadding": 6,
+    },
+    "legend": {
+        "orient": "bottom",
+        "direction": "vertical",
+        "labelColor": "var(--ink)",
+        "titleColor": "var(--muted)",
+        "labelFontSize": 12,
+        "labelLimit": 0,
+        "symbolStrokeWidth": 2,
+    },
+    "text": {"fill": "var(--ink)", "fontSize": 12},
+}

@@ -1,0 +1,126 @@
+"""Durability against availability: one point per setting, with both intervals, and the frontier.
+
+A setting is on the frontier if no other one under the same assumptions has lower estimates in both. That is a statement
+about estimates: the intervals show how sure it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import altair as alt
+
+from experiments.studies.estimation.selection import unavailability
+from experiments.studies.report.charts.theme import (
+    PARTITIONS,
+    SERIES,
+    SHAPES,
+    Chart,
+    finished,
+    floor_of,
+    log_axis,
+    spans,
+    written,
+)
+from experiments.studies.report.settings import Group, Setting
+from experiments.studies.report.words import MINUTES_PER_YEAR, minutes, number
+from experiments.studies.trace.metrics import RATES
+
+HEIGHT = 320
+LOSSES = RATES["loss_rate"].name
+REJECTING = "reject_fraction"
+
+
+def frontier(settings: Sequence[Setting]) -> tuple[Setting, ...]:
+    """The settings that no other one is at least as good as in both losses and rejected time, and better in one."""
+    points = {setting.index: _point(setting) for setting in settings}
+    return tuple(
+        setting
+        for setting in settings
+        if not any(
+            other != points[setting.index] and all(a <= b for a, b in zip(other, points[setting.index], strict=True))
+            for other in points.values()
+        )
+    )
+
+
+def _point(setting: Setting) -> tuple[float, float]:
+    ratios = {name: found.estimate for name, found in setting.estimates.estimates.items()}
+    return ratios[LOSSES], unavailability(ratios)
+
+
+def tradeoff_chart(group: Group, number_of_group: int) -> Chart | None:
+    """Loss events against the time of rejected writes, for the settings of one group; None for a single setting."""
+    if len(group.settings) < 2:
+        return None
+    best = frontier(group.settings)
+    rows = [_row(setting, setting in best) for setting in group.settings]
+    floor = floor_of([row["y"] for row in rows], [row["y_high"] for row in rows])
+    log_x = spans([row["x"] for row in rows])
+    x_floor = floor_of([row["x"] for row in rows], [row["x_high"] for row in rows]) if log_x else 0.0
+    for row in rows:
+        row |= {"y": max(row["y"], floor), "y_low": max(row["y_low"], floor), "x": max(row["x"], x_floor)}
+        row |= {"x_low": max(row["x_low"], x_floor)}
+    base = alt.Chart(alt.InlineData(rows)).transform_calculate(
+        **{name: f"datum.{name} * {PARTITIONS}" for name in ("y", "y_low", "y_high")}
+    )
+    names = [row["name"] for row in rows]
+    ranges = {
+        "color": [SERIES[index % len(SERIES)] for index in range(len(names))],
+        "shape": [SHAPES[index % len(SHAPES)] for index in range(len(names))],
+    }
+    colour = alt.Color("name:N", scale=alt.Scale(domain=names, range=ranges["color"]), title=None)
+    shape = alt.Shape("name:N", scale=alt.Scale(domain=names, range=ranges["shape"]), title=None)
+    time = "minutes a year in which acks=all writes are rejected"
+    x = alt.X(
+        "x:Q",
+        scale=alt.Scale(type="log") if log_x else alt.Scale(zero=True),
+        axis=log_axis(f"{time} (log scale)") if log_x else alt.Axis(title=time, tickCount=5),
+    )
+    y = alt.Y("y:Q", scale=alt.Scale(type="log"), axis=log_axis("loss events a year (log scale)"))
+    layers = [
+        base.transform_filter("datum.frontier").mark_line(
+            color="var(--best)", strokeDash=[5, 4], strokeWidth=1.5, interpolate="step-after"
+        ).encode(x=x, y=y, order="x:Q"),
+        base.mark_rule(strokeWidth=2, opacity=0.45).encode(x=alt.X("x_low:Q"), x2="x_high:Q", y="y:Q", color=colour),
+        base.mark_rule(strokeWidth=2, opacity=0.45).encode(x="x:Q", y=alt.Y("y_low:Q"), y2="y_high:Q", color=colour),
+        base.mark_point(size=150, opacity=1, strokeWidth=2, filled=True).encode(
+            x="x:Q", y="y:Q", color=colour, shape=shape,
+            tooltip=[
+                alt.Tooltip("name:N", title="setting"),
+                alt.Tooltip("losses:N", title="loss events a year"),
+                alt.Tooltip("rejecting:N", title="rejecting"),
+            ],
+        ),
+    ]  # fmt: skip
+    layers[3] = layers[3].transform_calculate(
+        losses=f"datum.seen ? {written('datum.y')} : 'none seen, at most ' + {written('datum.y_high')}"
+    )
+    on_it = ", ".join(setting.name for setting in best)
+    return finished(
+        layers,
+        HEIGHT,
+        name=f"tradeoff-{number_of_group}",
+        title=group.name,
+        note=f"On the frontier: {on_it}.",
+        label=" ".join(f"{row['name']}: {row['words']}." for row in rows),
+        scaled=True,
+    )
+
+
+def _row(setting: Setting, on_frontier: bool) -> dict[str, Any]:
+    losses, rejecting = (setting.estimates.estimates[metric] for metric in (LOSSES, REJECTING))
+    return {
+        "name": setting.name,
+        "y": losses.estimate,
+        "y_low": losses.ci_low,
+        "y_high": losses.ci_high,
+        "seen": not losses.one_sided,
+        "x": rejecting.estimate * MINUTES_PER_YEAR,
+        "x_low": rejecting.ci_low * MINUTES_PER_YEAR,
+        "x_high": rejecting.ci_high * MINUTES_PER_YEAR,
+        "rejecting": f"{minutes(rejecting.estimate)} a year",
+        "frontier": on_frontier,
+        "words": f"{number(losses.estimate)} loss events a year, rejecting {minutes(rejecting.estimate)} a year",
+    }

@@ -1,0 +1,86 @@
+"""How harsh the failures of a study are, beside published ones.
+
+Loss rates follow from the failures that are assumed. A study with frequent failures has losses to count, and its rates
+are then far above those of an ordinary cluster; a reader has to see by how much. So the failures of each group are
+shown as numbers per broker and year, next to those of the presets, whose sources are published (`design/presets.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from experiments.studies.design.model import YEAR_MS, CellParameters
+from experiments.studies.design.placement import racks_of
+from experiments.studies.report.words import number
+
+YARDSTICKS = {
+    "cloud-vm-5": "planning value",
+    "hdfs-2010": "published",
+    "dean-first-year": "published",
+    "ford-2010": "published",
+}
+"""Presets that the failures of a study are compared with, and what kind of numbers theirs are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Harshness:
+    """Failures of one broker in a year, of its own and by shared causes: all, those that lose the unflushed end of its
+    logs, and those that lose its disk. `down_ms`: the mean time down after a failure of its own. `source`: what kind of
+    numbers they are, empty for those of the study."""
+
+    name: str
+    failures: float
+    losing_tail: float
+    losing_disk: float
+    down_ms: int
+    source: str = ""
+
+
+def harshness(name: str, params: CellParameters, source: str = "") -> Harshness | None:
+    """The failures of a cell; None where they are recorded in a file, which has no rates."""
+    if params.failures is not None:
+        return None
+    sizes = [len(rack) for rack in racks_of(params)]
+    mttf = params.broker_mttf
+    own = 0.0 if mttf is None else YEAR_MS / (mttf.mean_ms + params.broker_mttr.mean_ms)
+    burst = params.burst
+    bursts = 0.0 if burst is None else burst.events_per_year(sizes) * burst.struck_of(sizes) / params.brokers
+    power = params.power_events_per_year + params.rack_power_events_per_year
+    unclean = (own + bursts) * params.unclean_probability
+    disk = unclean * params.disk_loss_probability
+    tail, of_power = params.tail_loss_probability, params.power_loss_probability
+    lost = (unclean - disk) * tail + power * (tail if of_power is None else of_power)
+    return Harshness(name, own + bursts + power, lost, disk, params.broker_mttr.mean_ms, source)
+
+
+def beside_published(named: Sequence[tuple[str, CellParameters]]) -> list[Harshness]:
+    """The failures of the cells, by name, and of the presets that none of them has, the most frequent first."""
+    mine = [found for name, params in named if (found := harshness(name, params)) is not None]
+    used = {params.preset for _, params in named}
+    others = [
+        harshness(preset, CellParameters.model_validate({"preset": preset, "brokers": 3}), source)
+        for preset, source in YARDSTICKS.items()
+        if preset not in used
+    ]
+    rows = [*mine, *(each for each in others if each is not None)]
+    return sorted(rows, key=lambda each: -each.failures)
+
+
+def harshness_words(named: Sequence[tuple[str, CellParameters]]) -> str:
+    """One sentence on how far the harshest of the cells is from a published rate of failures; empty without rates."""
+    mine = [found for name, params in named if (found := harshness(name, params)) is not None]
+    if not mine:
+        return ""
+    worst = max(mine, key=lambda each: each.failures)
+    google = harshness("", CellParameters.model_validate({"preset": "ford-2010", "brokers": 3}))
+    assert google is not None
+    ratio = worst.failures / google.failures
+    compared = f"{number(ratio)} times as often as a node of Google's storage clusters did in 2010"
+    where = f" with {worst.name}" if len(mine) > 1 else ""
+    harsh = "harsh" if ratio >= 2.0 else "ordinary" if ratio >= 0.1 else "mild"
+    return (
+        f"These failures are {harsh}: a broker fails {number(worst.failures)} times a year{where}, {compared}. "
+        "Rates of losses grow with the failures much faster than in proportion, since several have to coincide; the "
+        "comparison between settings is what carries over first."
+    )

@@ -1,0 +1,146 @@
+"""A study's settings in Kafka's own terms: which configs to type, and which release has them.
+
+Sources: KIP-497 (Kafka 2.7), KIP-966; the upgrade notes of Apache Kafka 4.0 (Eligible Leader Replicas as a preview, off
+unless `eligible.leader.replicas.version=1` is set) and 4.1 (on in new clusters). Unclean Recovery, the second part of
+KIP-966, is in no release; its strategies have other names in the later text of the KIP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from experiments.studies.design.decisions import DECISIONS
+from experiments.studies.design.model import PARAMETERS, CellParameters
+from experiments.support.durations import format_duration
+
+ELR = "eligible.leader.replicas.version"
+IN_ALL = "every release"
+IN_NONE = "in no release yet (KIP-966, second part)"
+LATER_NAMES = {"proactive": "Aggressive", "balanced": "Balanced", "manual": "None"}
+BOOTSTRAP = "--bootstrap-server HOST:9092"
+GENERATIONS = {
+    "kip-497": (f"{ELR}=0", "Kafka 2.7 to 3.9; 4.0 unless ELR is switched on; 4.1 and later with ELR switched off"),
+    "kip-966-elr": (f"{ELR}=1", "Kafka 4.0 as a preview, off by default; 4.1 and later, on in new clusters"),
+    "kip-966": (
+        f"{ELR}=1 and Unclean Recovery",
+        "ELR: Kafka 4.0 (preview) and 4.1; Unclean Recovery: in no release yet",
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """What to type for one value of a parameter. `parameter`: the value as the study names it; `config`: as Kafka does;
+    `where`: of what it is a config; `release`: which release has it."""
+
+    parameter: str
+    config: str
+    where: str
+    release: str
+
+
+def _generation(params: CellParameters) -> tuple[str, str, str]:
+    config, release = GENERATIONS[params.generation]
+    return config, "feature of the cluster", release
+
+
+def _strategy(params: CellParameters) -> tuple[str, str, str]:
+    if params.generation != "kip-966":
+        return "unclean.leader.election.enable=false", "topic or cluster (the default)", IN_ALL
+    strategy = params.unclean_recovery_strategy
+    return (
+        f"unclean.recovery.strategy={strategy}",
+        f"topic or cluster; `{LATER_NAMES[strategy]}` in the later text of the KIP",
+        IN_NONE,
+    )
+
+
+def _detection(params: CellParameters) -> tuple[str, str, str]:
+    if params.detection_ms is None:
+        return "none: an oracle reports crashes", "no setting of Kafka", "no release"
+    return f"broker.session.timeout.ms={params.detection_ms}", "controllers", "Kafka 2.8 and later (KRaft)"
+
+
+def _flush(params: CellParameters) -> tuple[str, str, str]:
+    if params.flush_interval_ms is None:
+        return "flush.ms not set", "topic (the default)", IN_ALL
+    return f"flush.ms={params.flush_interval_ms}", "topic", IN_ALL
+
+
+def _placement(params: CellParameters) -> tuple[str, str, str] | None:
+    if params.racks == 1:
+        return None
+    words = {"spread": "broker.rack set to each broker's rack", "together": "replicas assigned within one rack"}
+    return words[params.placement], "brokers, before topics are created", IN_ALL
+
+
+def _rolling_restart(params: CellParameters) -> tuple[str, str, str] | None:
+    rolling = params.rolling_restart
+    if rolling is None:
+        return None
+    down, pause = format_duration(rolling.down_ms), format_duration(rolling.pause_ms)
+    return f"controlled shutdowns, {down} down, {pause} between brokers", "operations", IN_ALL
+
+
+_WRITERS: Mapping[str, Callable[[CellParameters], tuple[str, str, str] | None]] = {
+    "generation": _generation,
+    "replication_factor": lambda params: (
+        f"replication.factor={params.replication_factor}",
+        "topic, when it is created; later with kafka-reassign-partitions.sh",
+        IN_ALL,
+    ),
+    "min_insync_replicas": lambda params: (
+        f"min.insync.replicas={params.min_insync_replicas}",
+        "topic; with ELR the cluster's default is one for all brokers",
+        IN_ALL,
+    ),
+    "unclean_recovery_strategy": _strategy,
+    "acks": lambda params: (f"acks={params.acks}", "producers", IN_ALL),
+    "detection": _detection,
+    "flush_interval": _flush,
+    "placement": _placement,
+    "rolling_restart": _rolling_restart,
+}
+assert set(_WRITERS) == DECISIONS
+
+
+def configs(cells: Sequence[CellParameters]) -> list[Config]:
+    """One row for each value of each setting that the cells have, in the order of the parameters; none where Kafka has
+    nothing to type."""
+    rows: dict[tuple[str, str], Config] = {}
+    for name, write in _WRITERS.items():
+        item = PARAMETERS[name]
+        for params in cells:
+            value = item.notation.write(getattr(params, item.field))
+            found = write(params)
+            if found is not None:
+                config, where, release = found
+                rows.setdefault((name, config), Config(item.words.format(value), config, where, release))
+    return list(rows.values())
+
+
+def commands(params: CellParameters) -> list[str]:
+    """The lines to type for a setting, for a topic named TOPIC."""
+    return list(_commands(params))
+
+
+def _commands(params: CellParameters) -> Iterator[str]:
+    if params.generation != "kip-497":
+        yield f"bin/kafka-features.sh {BOOTSTRAP} upgrade --feature {ELR}=1"
+    yield (
+        f"bin/kafka-topics.sh {BOOTSTRAP} --create --topic TOPIC --replication-factor {params.replication_factor} "
+        f"--config min.insync.replicas={params.min_insync_replicas}"
+    )
+    added = [f"min.insync.replicas={params.min_insync_replicas}"]
+    added += [f"flush.ms={params.flush_interval_ms}"] if params.flush_interval_ms is not None else []
+    yield (
+        f"bin/kafka-configs.sh {BOOTSTRAP} --alter --entity-type topics --entity-name TOPIC --add-config "
+        f"{','.join(added)}   # a topic that exists"
+    )
+    if params.detection_ms not in (None, 9_000):
+        yield f"broker.session.timeout.ms={params.detection_ms}   # in each controller's server.properties"
+    yield f"acks={params.acks}   # in each producer"
+    if params.generation == "kip-966":
+        strategy = params.unclean_recovery_strategy
+        yield f"# unclean.recovery.strategy={strategy}: in no release; nearest: unclean.leader.election.enable=false"

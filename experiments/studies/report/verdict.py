@@ -1,0 +1,289 @@
+"""The answer to a study's question, in words that claim what the trials show and nothing more.
+
+Three kinds of answer. *Decided*: one setting is shown to be the best under its assumptions (`estimation/selection.py`);
+the answer names it, the effect of each decision by pairs of trials, and its price in availability. *Undecided*: several
+settings may be the best; the answer says so first, and how many trials would tell, and recommends none of them, since a
+small study would else recommend whichever is available longest. *Described*: the study has one setting and nothing to
+choose.
+
+Every statement about two settings rests on the interval of their difference: "more" or "less" is said where it excludes
+0, "equivalent" where the study names a margin and the interval of the ratio lies within it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from experiments.studies.design.model import StudyPlan
+from experiments.studies.estimation.moments import Estimate
+from experiments.studies.estimation.pairs import Comparison, Difference
+from experiments.studies.report.objectives import OBJECTIVES, Objective
+from experiments.studies.report.settings import Group, Setting
+from experiments.studies.report.words import (
+    PER_PARTITION,
+    Rate,
+    Sentence,
+    Unit,
+    cell_name,
+    counted,
+    interval,
+    listed,
+    minutes,
+    number,
+    signed_minutes,
+)
+from experiments.studies.trace.metrics import FRACTION, METRICS, Metric
+
+Kind = Literal["decided", "undecided", "described"]
+NAMED_AT_MOST = 4
+EFFECTS_AT_MOST = 3
+MANY_TRIALS = 10_000_000
+PRICES = (
+    ("reject_fraction", "acks=all writes are rejected"),
+    ("offline_fraction", "the partition has no leader"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a study, or one group of it, answers: a headline, and the sentences that support it."""
+
+    kind: Kind
+    headline: Sentence
+    sentences: tuple[Sentence, ...]
+
+
+def judge(study: StudyPlan, groups: Sequence[Group]) -> Verdict:
+    """The answer of the whole study."""
+    verdicts = [judge_group(study, group) for group in groups]
+    if len(groups) == 1:
+        return verdicts[0]
+    kinds = {verdict.kind for verdict in verdicts}
+    if kinds == {"described"}:
+        return Verdict("described", _range(study, groups), ())
+    lines = tuple((f"{group.name}: ", *_brief(study, group)) for group in groups)
+    recommended = Counter(group.recommended.name for group in groups if group.recommended is not None)
+    objective = OBJECTIVES[study.objective]
+    if not recommended:
+        headline = f"This study cannot tell which setting {objective.best}, under any of its {len(groups)} assumptions."
+        return Verdict("undecided", (headline,), lines)
+    if len(recommended) == 1 and kinds == {"decided"}:
+        (name,) = recommended
+        headline = f"Run {name}: it {objective.best} under each of the {len(groups)} assumptions."
+    else:
+        headline = f"It depends on the assumptions: {_listed_by_assumption(groups)}."
+    return Verdict("decided", (headline,), lines)
+
+
+def _listed_by_assumption(groups: Sequence[Group]) -> str:
+    by_name: dict[str, list[str]] = {}
+    for group in groups:
+        best = group.recommended
+        by_name.setdefault("" if best is None else f"run {best.name}", []).append(group.name)
+    return "; ".join(
+        f"{name or 'the study cannot tell'} with {listed(worlds, 'or')}" for name, worlds in sorted(by_name.items())
+    )
+
+
+def judge_group(study: StudyPlan, group: Group) -> Verdict:
+    """The answer under the assumptions of one group."""
+    objective, metric = OBJECTIVES[study.objective], metric_of(study)
+    if len(group.settings) == 1:
+        (only,) = group.settings
+        value = _quantity(metric, only.estimates.estimates[metric.name])
+        return Verdict("described", (f"{only.full_name}: {objective.noun}: ", *value, "."), (_cost(only),))
+    best = group.recommended
+    effects = tuple(_effects(study, group))
+    if best is not None:
+        value = _quantity(metric, best.estimates.estimates[metric.name])
+        headline = (f"Run {best.name}: it {objective.best}, ", *value, ".")
+        return Verdict("decided", headline, (*effects, _cost(best)))
+    return Verdict("undecided", _undecided(objective, group), (*_what_would_tell(study, group), *effects))
+
+
+def metric_of(study: StudyPlan) -> Metric:
+    """The metric that the study's question is about."""
+    return next(metric for metric in METRICS if metric.name == study.objective)
+
+
+def _undecided(objective: Objective, group: Group) -> Sentence:
+    names = [setting.name for setting in group.undecided]
+    ruled_out = [setting.name for setting in group.settings if setting not in group.undecided]
+    which = (
+        f"which of {counted(len(names), 'setting')}" if len(names) > NAMED_AT_MOST else f"whether {listed(names, 'or')}"
+    )
+    if not ruled_out:
+        which = f"which of its {counted(len(names), 'setting')}"
+    headline = f"This study cannot tell {which} {objective.best}."
+    if ruled_out and len(ruled_out) <= NAMED_AT_MOST:
+        headline += f" It rules out {listed(ruled_out)}."
+    return (headline,)
+
+
+def _what_would_tell(study: StudyPlan, group: Group) -> Iterator[Sentence]:
+    metric = metric_of(study)
+    values = [setting.estimates.estimates[metric.name] for setting in group.undecided]
+    needed = [found for setting in group.undecided if (found := setting.estimates.trials_to_distinguish) is not None]
+    trials = max(setting.estimates.trials for setting in group.undecided)
+    if all(value.one_sided for value in values):
+        years = min(setting.estimates.partition_years for setting in group.undecided)
+        limit = _limit(metric, max(values, key=lambda value: value.ci_high))
+        yield (
+            f"None of them was seen to have any in {number(years)} partition-years of each, which shows an upper limit "
+            "and no difference: ",
+            *limit,
+            ". Ten times the trials would lower this limit to a tenth.",
+        )
+    elif not needed:
+        yield ("Their estimates are equal, so that no number of trials follows from them.",)
+    elif max(needed) > MANY_TRIALS:
+        yield (
+            f"Their estimates are so close that more than {MANY_TRIALS:,} trials of each setting would be needed to "
+            f"tell them apart; the study has {trials:,}.",
+        )
+    else:
+        yield (
+            f"About {max(needed):,} trials of each setting would tell, if the estimates are right; the study has "
+            f"{trials:,}.",
+        )
+
+
+def _effects(study: StudyPlan, group: Group) -> Iterator[Sentence]:
+    """What the reference changes against settings that differ from it in one decision, or else against the first one;
+    each with the change in availability."""
+    reference = group.reference
+    near = [other for other in group.others if len(_changed(reference, other)) == 1]
+    for other in (near or group.others)[:EFFECTS_AT_MOST]:
+        yield _effect(study, reference, other)
+        yield ("Price: ", "; ".join(_price(other, metric, clause) for metric, clause in PRICES), ".")
+
+
+def _changed(one: Setting, other: Setting) -> list[str]:
+    return [name for name, value in one.decided.items() if other.decided.get(name) != value]
+
+
+def _effect(study: StudyPlan, reference: Setting, other: Setting) -> Sentence:
+    """`With min ISR 2, kip-966 instead of kip-497 lowers loss events from ... to ...: ratio ...`."""
+    metric, noun = metric_of(study), OBJECTIVES[study.objective].noun
+    changed = _changed(reference, other)
+    shared = {name: value for name, value in reference.decided.items() if name not in changed}
+    context = f"With {cell_name(shared)}, " if shared else ""
+    mine, its = (cell_name({name: each.decided[name] for name in changed}) for each in (reference, other))
+    ours, theirs = (_value(metric, each.estimates.estimates[metric.name]) for each in (reference, other))
+    compared = other.against_reference(metric.name)
+    verb = _direction(compared.difference)
+    unit = _unit(metric)
+    if verb is None:
+        limits = _difference(metric, compared.difference)
+        return (
+            f"{context}{mine} and {its} are not told apart: ",
+            *ours,
+            " and ",
+            *theirs,
+            *unit,
+            "; difference ",
+            *limits,
+            ".",
+        )
+    ratio = _inverse_ratio(compared, paired=study.pairing)
+    return (f"{context}{mine} instead of {its} {verb} {noun} from ", *theirs, " to ", *ours, *unit, f"; {ratio}.")
+
+
+def _direction(difference: Difference) -> str | None:
+    """Whether the reference has less than the other setting, of which this is the difference; None if not shown."""
+    if difference.ci_low > 0.0:
+        return "lowers"
+    return "raises" if difference.ci_high < 0.0 else None
+
+
+def _inverse_ratio(compared: Comparison, *, paired: bool) -> str:
+    """The reference divided by the other setting, in words."""
+    ratio, how = compared.ratio, "paired" if paired else "not paired"
+    high = None if ratio.ci_low <= 0.0 else 1.0 / ratio.ci_low
+    if not ratio.estimate:
+        return "ratio not known" if high is None else f"ratio at most {number(high)} (95 %, {how})"
+    low = 0.0 if ratio.ci_high is None else 1.0 / ratio.ci_high
+    upper = "no upper limit" if high is None else number(high)
+    return f"ratio {number(1.0 / ratio.estimate)} (95 % interval {number(low)} to {upper}, {how})"
+
+
+def _price(other: Setting, metric: str, clause: str) -> str:
+    """What running the reference instead changes in one share of time, in words."""
+    difference = other.against_reference(metric).difference
+    limits = sorted((-difference.ci_low, -difference.ci_high))
+    if _direction(difference) is None:
+        low, high = (signed_minutes(limit) for limit in limits)
+        return f"{clause}: no difference is shown ({low} to {high} a year)"
+    low, high = (minutes(found) for found in sorted(abs(limit) for limit in limits))
+    longer = "longer" if difference.ci_high < 0.0 else "shorter"
+    return f"{clause} for {minutes(abs(difference.estimate))} a year {longer} ({low} to {high})"
+
+
+def _cost(setting: Setting) -> Sentence:
+    """The shares of time of one setting."""
+    costs = (f"{clause} for {_time(setting.estimates.estimates[metric])} a year" for metric, clause in PRICES)
+    return (f"With {setting.full_name}, ", " and ".join(costs), ".")
+
+
+def _time(value: Estimate) -> str:
+    return interval(value, minutes) if value.one_sided else f"{minutes(value.estimate)} ({interval(value, minutes)})"
+
+
+def _brief(study: StudyPlan, group: Group) -> Sentence:
+    """The answer of a group in one line, the best or all undecided settings with their values."""
+    metric, best = metric_of(study), group.recommended
+    named = group.undecided[:NAMED_AT_MOST] if best is None else (best, *group.others)[:NAMED_AT_MOST]
+    parts: list[str | Rate | Unit] = ["" if best is not None else "not told apart: "]
+    for index, setting in enumerate(named):
+        parts += ["; " if index else "", f"{setting.name} ", *_value(metric, setting.estimates.estimates[metric.name])]
+    begin = () if best is None else (f"{best.name} {OBJECTIVES[study.objective].best}: ",)
+    return (*begin, *parts, *_unit(metric), ".")
+
+
+def _range(study: StudyPlan, groups: Sequence[Group]) -> Sentence:
+    """A study without decisions: the range of its values over the assumptions."""
+    metric = metric_of(study)
+    ordered = sorted(groups, key=lambda group: group.reference.estimates.value(metric.name))
+    low, high = (
+        _value(metric, group.reference.estimates.estimates[metric.name]) for group in (ordered[0], ordered[-1])
+    )
+    noun = OBJECTIVES[study.objective].noun
+    return (
+        f"{noun[0].upper()}{noun[1:]}: from ", *low, f" with {ordered[0].name} to ", *high, f" with {ordered[-1].name}",
+        *_unit(metric), ".",
+    )  # fmt: skip
+
+
+def _quantity(metric: Metric, value: Estimate) -> Sentence:
+    return (*_value(metric, value), *_unit(metric))
+
+
+def _unit(metric: Metric) -> Sentence:
+    return (" a year",) if metric.estimator is FRACTION else (" ", PER_PARTITION)
+
+
+def _limit(metric: Metric, value: Estimate) -> Sentence:
+    return (*_value(metric, value), *_unit(metric))
+
+
+def _value(metric: Metric, value: Estimate) -> Sentence:
+    """`0.5 (0.4 to 0.6)`; `none seen (at most 0.03)`."""
+    if metric.estimator is FRACTION:
+        if value.one_sided:
+            return (f"none seen (at most {minutes(value.ci_high)})",)
+        return (f"{minutes(value.estimate)} ({minutes(value.ci_low)} to {minutes(value.ci_high)})",)
+    if value.one_sided:
+        return ("none seen (at most ", Rate(value.ci_high), ")")
+    return (Rate(value.estimate), " (", Rate(value.ci_low), " to ", Rate(value.ci_high), ")")
+
+
+def _difference(metric: Metric, found: Difference) -> Sentence:
+    if metric.estimator is FRACTION:
+        return (
+            f"{signed_minutes(found.estimate)} ({signed_minutes(found.ci_low)} to {signed_minutes(found.ci_high)})",
+        )
+    estimate, low, high = (Rate(value, signed=True) for value in (found.estimate, found.ci_low, found.ci_high))
+    return (estimate, " (", low, " to ", high, ")")

@@ -1,0 +1,183 @@
+"""The answer of a report follows from the numbers, and never goes beyond them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import pytest
+
+from experiments.studies.design.model import StudyPlan
+from experiments.studies.estimation.pairs import Comparison, Difference, Ratio
+from experiments.studies.estimation.selection import trials_to_distinguish
+from experiments.studies.report.charts.tradeoff import frontier
+from experiments.studies.report.render import render
+from experiments.studies.report.settings import Group, groups
+from experiments.studies.report.tradeoffs import trade_offs
+from experiments.studies.report.verdict import Verdict, judge
+from experiments.studies.report.words import plain
+from tests.synthetic_studies import cells_of, record_of, study_of
+
+BASE = {"broker_mttf": "30d", "detection": "instant"}
+FOUR = study_of(base=BASE, sweep={"generation": ["kip-497", "kip-966"], "min_insync_replicas": [1, 2]})
+SIX = study_of(base=BASE | {"brokers": 6}, sweep={"replication_factor": [3, 5], "min_insync_replicas": [1, 2, 3]})
+WORLDS = study_of(sweep={"preset": ["dean-first-year", "hdfs-2010", "cloud-vm-5"], "min_insync_replicas": [1, 2]})
+
+
+def judged(study: StudyPlan, losses: Sequence[int], **shares: Sequence[float]) -> tuple[Verdict, tuple[Group, ...]]:
+    found = groups(study, cells_of(study, losses, **shares))
+    return judge(study, found), found
+
+
+def text_of(verdict: Verdict) -> str:
+    return "\n".join(plain(sentence) for sentence in (verdict.headline, *verdict.sentences))
+
+
+def test_setting_that_loses_least_is_recommended_with_ratio_and_price() -> None:
+    verdict, _ = judged(FOUR, [90, 80, 70, 10], refuses=[1e-4, 1e-3, 1e-4, 1e-3])
+    assert verdict.kind == "decided"
+    headline = plain(verdict.headline)
+    assert headline.startswith("Run kip-966 · min ISR 2: it loses acknowledged records least often, 0.1 (")
+    assert headline.endswith(") per partition-year.")
+    text = text_of(verdict)
+    assert "With min ISR 2, kip-966 instead of kip-497 lowers loss events from 0.8 (" in text
+    assert re.search(r"ratio 0\.125 \(95 % interval 0\.0\d+ to 0\.\d+, paired\)", text)
+    assert "Price: acks=all writes are rejected: no difference is shown (" in text
+    assert "With kip-966, min ISR 2 instead of min ISR 1 lowers loss events from 0.7 (" in text
+    assert re.search(r"Price: acks=all writes are rejected for 7\.8\d h a year longer \(", text)
+    assert "the partition has no leader: no difference is shown (" in text
+
+
+def test_nothing_lost_is_an_upper_limit() -> None:
+    verdict, _ = judged(FOUR, [90, 80, 70, 0])
+    assert "none seen (at most 0.03) per partition-year" in plain(verdict.headline)
+    assert re.search(r"ratio at most 0\.\d+ \(95 %, paired\)", text_of(verdict))
+
+
+@pytest.mark.parametrize("losses", [[0] * 6, [1, 0, 1, 0, 0, 1], [30, 29, 31, 28, 30, 27]])
+def test_study_that_tells_nothing_apart_recommends_nothing(losses: list[int]) -> None:
+    """RF 3 and 5 with min ISR 1 to 3: the setting that is available longest, RF 5 with min ISR 1, is the riskiest."""
+    shares = [1e-4, 1e-3, 1e-2, 0.0, 1e-4, 1e-3]
+    verdict, found = judged(SIX, losses, refuses=shares)
+    assert verdict.kind == "undecided"
+    assert plain(verdict.headline) == (
+        "This study cannot tell which of its 6 settings loses acknowledged records least often."
+    )
+    assert not any(setting.estimates.recommended for group in found for setting in group.settings)
+
+
+def test_page_of_an_undecided_study_has_no_badge_and_no_commands() -> None:
+    page = render(record_of(SIX), cells_of(SIX, [1, 0, 1, 0, 0, 1], refuses=[1e-4, 1e-3, 1e-2, 0.0, 1e-4, 1e-3]))
+    assert 'class="badge"' not in page
+    assert 'class="best"' not in page
+    assert "kafka-topics.sh" not in page
+    assert "Settings that are not told apart need not be equal." in page
+
+
+def test_undecided_study_says_how_many_trials_would_tell() -> None:
+    verdict, found = judged(SIX, [30, 29, 31, 20, 30, 22])
+    needed = [setting.estimates.trials_to_distinguish or 0 for setting in found[0].undecided]
+    assert max(needed) > 300
+    expected = (
+        f"About {max(needed):,} trials of each setting would tell, if the estimates are right; the study has 100."
+    )
+    assert expected in text_of(verdict)
+
+
+@pytest.mark.parametrize(
+    ("difference", "needed"),
+    [
+        (Difference(0.1, -0.1, 0.3), 400),
+        (Difference(0.1, -0.9, 1.1), 10_000),
+        (Difference(0.1, 0.01, 0.2), None),
+        (Difference(0.0, -0.1, 0.1), None),
+    ],
+)
+def test_number_of_trials_shrinks_the_interval_to_exclude_0(difference: Difference, needed: int | None) -> None:
+    """Twice as far from the estimate as 0 is: four times the trials."""
+    assert trials_to_distinguish(Comparison(difference, Ratio(None, 0.0, None), 100, None), 100) == needed
+
+
+def test_equal_estimates_give_no_number_of_trials() -> None:
+    assert "no number of trials follows" in text_of(judged(SIX, [30] * 6)[0])
+    nothing = text_of(judged(SIX, [0] * 6)[0])
+    assert "None of them was seen to have any in 100 partition-years" in nothing
+    assert "trials of each setting would tell" not in nothing
+
+
+def test_ruled_out_settings_are_named() -> None:
+    headline = plain(judged(FOUR, [90, 10, 80, 9])[0].headline)
+    assert headline == (
+        "This study cannot tell whether kip-497 · min ISR 2 or kip-966 · min ISR 2 loses acknowledged records least "
+        "often. It rules out kip-497 · min ISR 1 and kip-966 · min ISR 1."
+    )
+
+
+def test_recommendation_holds_under_its_assumptions_only() -> None:
+    """How machines fail cannot be chosen: no preset is recommended over another."""
+    verdict, found = judged(WORLDS, [90, 10, 50, 0, 0, 0])
+    assert [group.name for group in found] == [
+        f"preset {name}" for name in ("dean-first-year", "hdfs-2010", "cloud-vm-5")
+    ]
+    assert plain(verdict.headline) == (
+        "It depends on the assumptions: the study cannot tell with preset cloud-vm-5; run min ISR 2 with preset "
+        "dean-first-year or preset hdfs-2010."
+    )
+    everywhere, _ = judged(WORLDS, [90, 10, 50, 0, 70, 0])
+    assert plain(everywhere.headline).startswith("Run min ISR 2: it loses")
+    assert plain(everywhere.headline).endswith("under each of the 3 assumptions.")
+    nowhere, _ = judged(WORLDS, [10, 10, 5, 5, 0, 0])
+    assert nowhere.kind == "undecided"
+    assert "under any of its 3 assumptions" in plain(nowhere.headline)
+
+
+def test_study_without_decisions_is_described() -> None:
+    one = study_of(base=BASE)
+    verdict, _ = judged(one, [20])
+    assert verdict.kind == "described"
+    assert plain(verdict.headline).startswith("the one setting: loss events: 0.2 (")
+    rates = study_of(sweep={"broker_mttf": ["10d", "100d", "1y"]})
+    verdict, _ = judged(rates, [90, 20, 0])
+    assert plain(verdict.headline).startswith("Loss events: from none seen (at most 0.03) with MTTF 1y to 0.9 (")
+
+
+def test_question_of_time_is_answered_in_time() -> None:
+    study = study_of(objective="stall_fraction", sweep={"detection": ["1s", "10s"]})
+    verdict, _ = judged(study, [0, 0], stalled=[1e-6, 1e-5])
+    headline = plain(verdict.headline)
+    assert headline.startswith("Run detection 1s: it has a leader that does not answer for the shortest time, 31.5 s (")
+
+
+def test_acks_1_is_never_recommended() -> None:
+    study = study_of(base=BASE, sweep={"acks": ["all", 1]})
+    verdict, _ = judged(study, [10, 0])
+    assert "Run acks=1" not in text_of(verdict)
+
+
+def test_rows_claim_what_their_intervals_show() -> None:
+    """Where the intervals of the differences include 0, the row does not say that one is available less."""
+    _, (group,) = judged(FOUR, [90, 80, 70, 10], offline=[1e-3] * 4, refuses=[1.01e-3, 1e-3, 1e-3, 1e-3])
+    rows = {row.setting.name: row for row in trade_offs(FOUR, group)}
+    assert [row.setting.estimates.value("loss_rate") for row in rows.values()] == [0.7, 0.8, 0.9]
+    assert rows["kip-497 · min ISR 2"].verdict == "Loses more; no difference in availability shown."
+    assert rows["kip-497 · min ISR 1"].verdict == "Loses more; rejects writes longer."
+    for row in rows.values():
+        for words, found in (("offline", row.offline), ("rejects", row.rejecting)):
+            assert (words in row.verdict) == (not found.ci_low <= 0.0 <= found.ci_high)
+
+
+@pytest.mark.parametrize(("margin", "words"), [(None, "not told apart"), (3.0, "equivalent within 300 %")])
+def test_equivalence_is_claimed_within_a_margin_only(margin: float | None, words: str) -> None:
+    study = study_of(base=BASE, sweep={"min_insync_replicas": [1, 2]}, equivalence_margin=margin)
+    _, (group,) = judged(study, [50, 50])
+    (row,) = trade_offs(study, group)
+    assert words in row.verdict.lower()
+
+
+def test_frontier_has_the_settings_that_no_other_beats() -> None:
+    _, (group,) = judged(FOUR, [90, 20, 90, 10], refuses=[1e-4, 1e-3, 2e-4, 2e-3])
+    assert [setting.name for setting in frontier(group.settings)] == [
+        "kip-497 · min ISR 1",
+        "kip-497 · min ISR 2",
+        "kip-966 · min ISR 2",
+    ]

@@ -1,0 +1,63 @@
+"""Numbers, times and names in words; what the charts write is the same."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import vl_convert
+
+from experiments.studies.estimation.moments import Estimate
+from experiments.studies.report import words
+from experiments.studies.report.charts.theme import written
+from experiments.studies.report.words import PER_PARTITION, Rate
+
+NUMBERS = [
+    (0, "0"), (0.505, "0.505"), (12345.6, "12,346"), (0.00012, "0.00012"), (2e-5, "2 × 10⁻⁵"),
+    (1.234e-13, "1.23 × 10⁻¹³"), (12.04, "12"), (999.4, "999"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("value", "text"), NUMBERS)
+def test_numbers_have_three_digits(value: float, text: str) -> None:
+    assert words.number(value) == text
+
+
+def test_charts_write_numbers_as_the_text_does() -> None:
+    spec = {
+        "data": {"values": [{"value": value, "row": index} for index, (value, _) in enumerate(NUMBERS)]},
+        "transform": [{"calculate": written("datum.value"), "as": "text"}],
+        "mark": "text",
+        "encoding": {"text": {"field": "text"}, "y": {"field": "row", "type": "ordinal", "axis": None}},
+    }
+    assert re.findall(r">([^<>]+)</text>", vl_convert.vegalite_to_svg(spec)) == [text for _, text in NUMBERS]
+
+
+def test_kinds_of_intervals_are_named() -> None:
+    assert words.interval(Estimate(0.3, 0.2, 0.4), words.number) == "0.2 – 0.4"
+    assert words.interval(Estimate(0.0, 0.0, 0.03, one_sided=True), words.number) == "at most 0.03, one-sided"
+    degenerate = Estimate(0.001, 0.0, 0.03, degenerate=True)
+    assert words.interval(degenerate, words.number) == "0 – 0.03, weights degenerate"
+
+
+@pytest.mark.parametrize(
+    ("fraction", "text"),
+    [(0, "0 min"), (1e-12, "<1 ms"), (1e-8, "315 ms"), (1e-5, "5.26 min"), (1e-3, "8.76 h"), (0.1, "36.5 d")],
+)
+def test_fractions_are_shown_as_time_per_year(fraction: float, text: str) -> None:
+    assert words.minutes(fraction) == text
+
+
+def test_durations_are_shown_in_the_largest_unit_that_fits() -> None:
+    assert [words.milliseconds(value) for value in (None, 0, 9_000.0, 5.4e6)] == ["–", "0 ms", "9 s", "1.5 h"]
+
+
+def test_sentences_are_for_one_partition() -> None:
+    sentence = ("from ", Rate(0.5), " by ", Rate(-0.1, signed=True), " ", PER_PARTITION)
+    assert words.plain(sentence) == "from 0.5 by −0.1 per partition-year"
+
+
+def test_cell_names_follow_the_labels_of_the_swept_parameters() -> None:
+    assert words.cell_name({}) == "the one setting"
+    swept = {"broker_mttf": {"dist": "weibull", "mean": "9d", "shape": 0.7}, "acks": "all"}
+    assert words.cell_name(swept) == "MTTF dist weibull, mean 9d, shape 0.7 · acks=all"
