@@ -81,7 +81,7 @@ def _is_from_controller(image: MetadataImage, sender: NodeId) -> bool:
     return is_controller(sender)
 
 
-_MAY_SEND: Final[dict[type[Message], Callable[[MetadataImage, NodeId], bool]]] = {
+_MAY_SEND: dict[type[Message], Callable[[MetadataImage, NodeId], bool]] = {
     **dict.fromkeys(_CONTROLLER_RESPONSES, _is_from_controller),
     **dict.fromkeys(_CLUSTER_ACTION_REQUESTS, may_act_for_cluster),
 }
