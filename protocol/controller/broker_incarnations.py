@@ -34,7 +34,8 @@ class BrokerIncarnations:
 
     def observe_applied(self, broker: BrokerId, offset: Offset) -> None:
         """Records that the broker has applied the log below `offset`, at most up to the end of the log."""
-        self.applied[broker] = max(self.applied.get(broker, 0), min(offset, self._state.image.next_offset))
+        if offset > self.applied.get(broker, 0):
+            self.applied[broker] = min(offset, self._state.image.next_offset)
 
     def control_state(self, broker: BrokerId) -> BrokerControlState:
         """The state of a registered broker."""
@@ -46,7 +47,8 @@ class BrokerIncarnations:
 
     def next_state(self, request: BrokerHeartbeatRequest) -> BrokerControlState:
         """The state to which a heartbeat moves its broker."""
-        broker = request.broker_id
+        broker, end_offset = request.broker_id, self._state.image.next_offset
+        shutdown_offset = self.shutdown_offsets.get(broker)
         return next_control_state(
             HeartbeatView(
                 state=self.control_state(broker),
@@ -55,8 +57,8 @@ class BrokerIncarnations:
                 has_applied_registration=request.current_metadata_offset
                 > self._state.image.brokers[broker].broker_epoch,
                 leads_partitions=self._state.has_leaderships(broker),
-                shutdown_offset=self.shutdown_offsets.get(broker),
-                lowest_active_offset=self._lowest_active_offset(broker),
+                shutdown_offset=shutdown_offset,
+                lowest_active_offset=end_offset if shutdown_offset is None else self._lowest_active_offset(broker),
             )
         )
 

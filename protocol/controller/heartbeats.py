@@ -27,7 +27,7 @@ class BrokerControlState(Enum):
 class HeartbeatView:
     """The input of the decision. `shutdown_offset` is the metadata offset at which controlled shutdown began, None
     before it; `lowest_active_offset` is the smallest metadata offset that another active broker is known to have
-    applied.
+    applied, which counts in a controlled shutdown only.
     """
 
     state: BrokerControlState

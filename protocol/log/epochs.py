@@ -15,20 +15,16 @@ from protocol.ids import NO_EPOCH, Epoch, Offset
 
 class LeaderEpochCache:
     """Epochs and their start offsets, both strictly increasing (Kafka's `LeaderEpochFileCache`); begins with `entries`,
-    which are.
+    which are. `latest_epoch` is the epoch of the last record, -1 on an empty log.
     """
 
-    __slots__ = ("_epochs", "_starts")
+    __slots__ = ("_epochs", "_starts", "latest_epoch")
 
     def __init__(self, entries: Iterable[tuple[Epoch, Offset]] = ()) -> None:
         known = tuple(entries)
         self._epochs: list[Epoch] = [epoch for epoch, _ in known]
         self._starts: list[Offset] = [start for _, start in known]
-
-    @property
-    def latest_epoch(self) -> Epoch:
-        """The epoch of the last record, -1 on an empty log."""
-        return self._epochs[-1] if self._epochs else NO_EPOCH
+        self.latest_epoch: Epoch = self._epochs[-1] if known else NO_EPOCH
 
     def entries(self) -> list[tuple[Epoch, Offset]]:
         """(epoch, start offset), oldest first."""
@@ -40,6 +36,7 @@ class LeaderEpochCache:
             self.truncate(start_offset)
             self._epochs.append(epoch)
             self._starts.append(start_offset)
+            self.latest_epoch = epoch
 
     def end_offset_for(self, epoch: Epoch, log_end: Offset) -> tuple[Epoch, Offset]:
         """The largest known epoch <= `epoch`, and the offset after its last record; (-1, 0) if there is none."""
@@ -62,9 +59,11 @@ class LeaderEpochCache:
         """Removes all epochs."""
         self._epochs.clear()
         self._starts.clear()
+        self.latest_epoch = NO_EPOCH
 
     def truncate(self, end_offset: Offset) -> None:
         """Removes the epochs that begin at or after `end_offset`."""
         while self._starts and self._starts[-1] >= end_offset:
             self._starts.pop()
             self._epochs.pop()
+        self.latest_epoch = self._epochs[-1] if self._epochs else NO_EPOCH
