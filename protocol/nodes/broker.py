@@ -4,9 +4,9 @@ Two tables do the connecting: the class of a message gives its handler, `(now_ms
 timer, which is its name up to the first slash, gives `(now_ms, rest of the name)`. After each input the node sends what
 its parts have queued: fetch responses, fetch requests, and ISR proposals.
 
-The node is an observer of the metadata log (`protocol.quorum`): it keeps the log on its disk, replays what is committed
-into the metadata image, and takes the leader of the log for the active controller. The replicas follow the image from
-when it contains this broker's own registration.
+The node is an observer of the metadata log (`protocol.quorum`): it keeps the log on its disk and follows it
+(`broker_metadata.py`). All handlers are methods of its parts, none of which knows the node: a node that its host drops
+is freed at once, with everything that it held.
 
 A StorageError in any input stops the broker there: effects emitted so far are carried out, nothing more is written or
 acknowledged, and the process ends without a clean-shutdown file.
@@ -16,9 +16,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from random import Random
-from typing import Any, Final
+from typing import Any
 
-from protocol.broker.admission import consume_error, list_offsets_error, produce_error
 from protocol.broker.context import BrokerContext
 from protocol.broker.delayed_produce import PRODUCE_TIMER
 from protocol.broker.fetch_streams import FETCH_WAIT_PREFIX
@@ -29,14 +28,13 @@ from protocol.broker.isr_shrink import LAG_PREFIX, SILENT_PREFIX
 from protocol.broker.leader import ISR_RETRY_TIMER, PartitionLeader
 from protocol.broker.lifecycle import LifecycleEvent, LifecycleState
 from protocol.broker.lifecycle_manager import HEARTBEAT_TIMER, SHUTDOWN_TIMER, BrokerLifecycleManager
-from protocol.broker.log_info import replica_log_info
 from protocol.broker.reads import READ_TIMER, Reads
 from protocol.broker.recovery import RECOVERY_PREFIX, DataLossHook, LeaderRecovery, no_routine
 from protocol.broker.replicas import ReplicaManager
 from protocol.config import ClusterConfig
 from protocol.contract import Effect, Outbox, Storage
 from protocol.errors import ErrorCode, ProtocolInvariantError, StorageError
-from protocol.events.broker import MetadataPublished, StorageFailed
+from protocol.events.broker import StorageFailed
 from protocol.ids import CLUSTER_ID, NO_LEADER, BrokerId, NodeId, TimeMs, is_controller
 from protocol.log.checksum import Checksum
 from protocol.messages.admin import AdminRequest, MetadataRequest
@@ -45,22 +43,20 @@ from protocol.messages.commands import ShutdownCommand
 from protocol.messages.control import AlterPartitionResponse, BrokerHeartbeatResponse, BrokerRegistrationResponse
 from protocol.messages.data import (
     ConsumeRequest,
-    ConsumeResponse,
     FetchRenewal,
     FetchRequest,
     FetchResponse,
     ListOffsetsRequest,
-    ListOffsetsResponse,
     ProduceRequest,
-    ProduceResponse,
 )
-from protocol.messages.quorum import FetchSnapshotResponse, QuorumFetchResponse, QuorumResponse
+from protocol.messages.quorum import FetchSnapshotResponse, QuorumFetchResponse
 from protocol.messages.recovery import GetReplicaLogInfoRequest
 from protocol.metadata.authorizer import may_act_for_cluster
-from protocol.metadata.describe import metadata_response
 from protocol.metadata.image import MetadataImage
-from protocol.metadata.queries import READ_ONLY_REQUESTS, answer
-from protocol.nodes.metadata_feed import LogEntries, SnapshotGenerator, log_entries
+from protocol.metadata.queries import READ_ONLY_REQUESTS
+from protocol.nodes.broker_metadata import BrokerMetadata
+from protocol.nodes.broker_services import BrokerServices
+from protocol.nodes.metadata_feed import SnapshotGenerator
 from protocol.nodes.refusals import refuse
 from protocol.quorum.context import QuorumConfig
 from protocol.quorum.replica import QuorumReplica
@@ -115,7 +111,6 @@ class BrokerNode:
         self.node_id = broker_id
         self.config = config
         self.storage = storage
-        self._checksum = checksum
         self._out = Outbox()
         quorum = QuorumConfig.of(config, controllers, cluster_id)
         self.replica = QuorumReplica(broker_id, quorum, storage, rng, self._out, can_vote=False)
@@ -131,26 +126,36 @@ class BrokerNode:
         self._fetcher = Fetcher(self._context, self._flusher)
         self._replica_manager = ReplicaManager(self._context, self._flusher, self._leader, self._fetcher)
         self._snapshots = SnapshotGenerator(self.replica, config)
+        self._metadata = BrokerMetadata(
+            self._context,
+            self.replica,
+            self._snapshots,
+            self._lifecycle,
+            self._isr,
+            self._fetcher,
+            self._replica_manager,
+        )
+        self._services = BrokerServices(self._context, self._leader, self._reads, checksum)
         self._handlers = self._message_table()
         self._timers = self._timer_table()
 
     def _message_table(self) -> dict[type[Message], Callable[[TimeMs, NodeId, Any], None]]:
         return {
-            BrokerRegistrationResponse: self._receive_registration,
+            BrokerRegistrationResponse: self._metadata.receive_registration,
             BrokerHeartbeatResponse: self._lifecycle.receive_heartbeat,
-            QuorumFetchResponse: self._receive_quorum,
-            FetchSnapshotResponse: self._receive_quorum,
+            QuorumFetchResponse: self._metadata.receive_quorum,
+            FetchSnapshotResponse: self._metadata.receive_quorum,
             AlterPartitionResponse: self._leader.receive_alter_partition,
             FetchRequest: self._leader.fetch,
             FetchRenewal: self._leader.renew,
             FetchResponse: self._fetcher.receive,
-            ProduceRequest: self._produce,
-            ConsumeRequest: self._consume,
-            ListOffsetsRequest: self._list_offsets,
-            MetadataRequest: self._describe,
-            GetReplicaLogInfoRequest: self._send_log_info,
+            ProduceRequest: self._services.produce,
+            ConsumeRequest: self._services.consume,
+            ListOffsetsRequest: self._services.list_offsets,
+            MetadataRequest: self._services.describe,
+            GetReplicaLogInfoRequest: self._services.send_log_info,
             ShutdownCommand: self._lifecycle.shut_down,
-            **dict.fromkeys(READ_ONLY_REQUESTS, self._answer_query),
+            **dict.fromkeys(READ_ONLY_REQUESTS, self._services.answer_query),
         }
 
     def _timer_table(self) -> dict[str, Callable[[TimeMs, str], None]]:
@@ -232,7 +237,7 @@ class BrokerNode:
             elif self._lifecycle.state is not LifecycleState.STOPPED:
                 if not self.replica.fire(now_ms, name):
                     raise ProtocolInvariantError(f"broker {self.node_id} has no timer {name!r}")
-                self._follow_quorum(now_ms)
+                self._metadata.follow_quorum(now_ms)
             return self._finish(now_ms)
         except StorageError as failure:
             return self._halt(failure)
@@ -253,86 +258,3 @@ class BrokerNode:
         self._lifecycle.move(LifecycleEvent.DISK_FAILED)
         self._out.exit()
         return self._out.drain()
-
-    # -- metadata ------------------------------------------------------------------------------------------------------
-
-    def _receive_registration(self, now_ms: TimeMs, sender: NodeId, response: BrokerRegistrationResponse) -> None:
-        if self._lifecycle.accept_registration(sender, response):
-            self._fetcher.broker_epoch_changed()
-            self._publish(now_ms)
-            self._lifecycle.fire_heartbeat(now_ms)
-
-    def _receive_quorum(self, now_ms: TimeMs, sender: NodeId, response: QuorumResponse) -> None:
-        self.replica.receive(now_ms, sender, response)
-        self._follow_quorum(now_ms)
-
-    def _follow_quorum(self, now_ms: TimeMs) -> None:
-        """After an input of the metadata log's replica: follows a new controller, replays what has been committed."""
-        replica, context = self.replica, self._context
-        replica.settle(now_ms)
-        if replica.leader not in (NO_LEADER, context.controller_id):
-            context.controller_id = replica.leader
-            self._lifecycle.fire_heartbeat(now_ms)
-            self._isr.fire(now_ms)
-        if context.image.next_offset < replica.high_watermark:
-            for item in log_entries(replica, context.image.next_offset, replica.high_watermark):
-                self._replay(item)
-            self._snapshots.take_if_due(now_ms, context.image)
-            self._publish(now_ms)
-
-    def _replay(self, item: LogEntries) -> None:
-        image = self._context.image
-        if item.is_snapshot:
-            image.load(item.records, item.next_offset)
-        else:
-            for record in item.records:
-                image.replay(record)
-
-    def _publish(self, now_ms: TimeMs) -> None:
-        """Applies the image to the replicas, once it is complete and contains this broker's registration, so that they
-        never take roles of a former incarnation (Kafka's `BrokerMetadataPublisher`).
-        """
-        image, lifecycle = self._context.image, self._lifecycle
-        if not self.replica.is_caught_up or not 0 <= self._context.broker_epoch < image.next_offset:
-            return
-        if not lifecycle.has_published:
-            lifecycle.has_published = True
-            self._replica_manager.remove_stale_logs()
-        self._replica_manager.apply(image.take_delta(), now_ms)
-        self._out.trace(MetadataPublished(self.node_id, image.next_offset))
-        unregistered = image.broker_epoch(self.node_id) != self._context.broker_epoch
-        state = lifecycle.state
-        if state is LifecycleState.CATCHING_UP or (state is LifecycleState.RUNNING and unregistered):
-            lifecycle.fire_heartbeat(now_ms)
-
-    # -- requests of clients -------------------------------------------------------------------------------------------
-
-    def _describe(self, now_ms: TimeMs, sender: NodeId, request: MetadataRequest) -> None:
-        self._out.send(sender, metadata_response(self._context.image, request))
-
-    def _answer_query(self, now_ms: TimeMs, sender: NodeId, request: AdminRequest) -> None:
-        self._out.send(sender, answer(self._context.image, self._context.controller_id, request))
-
-    def _send_log_info(self, now_ms: TimeMs, sender: NodeId, request: GetReplicaLogInfoRequest) -> None:
-        self._out.send(sender, replica_log_info(self._context, request))
-
-    def _produce(self, now_ms: TimeMs, sender: NodeId, request: ProduceRequest) -> None:
-        error = produce_error(self._context.image, request, self._checksum, now_ms)
-        if error is ErrorCode.NONE:
-            self._leader.produce(now_ms, sender, request)
-        elif request.acks != 0:
-            self._out.send(sender, ProduceResponse(correlation_id=request.correlation_id, error=error))
-
-    def _consume(self, now_ms: TimeMs, sender: NodeId, request: ConsumeRequest) -> None:
-        error = consume_error(self._context.image, request)
-        if error is ErrorCode.NONE:
-            self._reads.consume(now_ms, sender, request)
-        else:
-            self._out.send(sender, ConsumeResponse(correlation_id=request.correlation_id, error=error))
-
-    def _list_offsets(self, now_ms: TimeMs, sender: NodeId, request: ListOffsetsRequest) -> None:
-        error = list_offsets_error(self._context.image, request)
-        if error is ErrorCode.NONE:
-            self._reads.list_offsets(sender, request)
-        else:
-            self._out.send(sender, ListOffsetsResponse(correlation_id=request.correlation_id, error=error))

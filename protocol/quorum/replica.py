@@ -88,19 +88,19 @@ class QuorumReplica:
         self._follower = QuorumFollower(self._context)
         self._leader: QuorumLeader | None = None
         self._election: Election | None = None
-        self._handlers: dict[type[Message], Callable[[TimeMs, NodeId, Any], None]] = {
-            VoteRequest: self._handle_vote_request,
-            VoteResponse: self._handle_vote_response,
-            BeginQuorumEpochRequest: self._handle_begin_epoch,
-            BeginQuorumEpochResponse: self._handle_epoch_response,
-            EndQuorumEpochRequest: self._handle_end_epoch,
-            EndQuorumEpochResponse: self._handle_epoch_response,
-            QuorumFetchRequest: self._handle_fetch,
-            QuorumFetchResponse: self._handle_fetch_response,
-            FetchSnapshotRequest: self._handle_fetch_snapshot,
-            FetchSnapshotResponse: self._handle_fetch_snapshot_response,
-            AddVoterRequest: self._handle_voter_change,
-            RemoveVoterRequest: self._handle_voter_change,
+        self._handlers: dict[type[Message], Callable[[QuorumReplica, TimeMs, NodeId, Any], None]] = {
+            VoteRequest: QuorumReplica._handle_vote_request,
+            VoteResponse: QuorumReplica._handle_vote_response,
+            BeginQuorumEpochRequest: QuorumReplica._handle_begin_epoch,
+            BeginQuorumEpochResponse: QuorumReplica._handle_epoch_response,
+            EndQuorumEpochRequest: QuorumReplica._handle_end_epoch,
+            EndQuorumEpochResponse: QuorumReplica._handle_epoch_response,
+            QuorumFetchRequest: QuorumReplica._handle_fetch,
+            QuorumFetchResponse: QuorumReplica._handle_fetch_response,
+            FetchSnapshotRequest: QuorumReplica._handle_fetch_snapshot,
+            FetchSnapshotResponse: QuorumReplica._handle_fetch_snapshot_response,
+            AddVoterRequest: QuorumReplica._handle_voter_change,
+            RemoveVoterRequest: QuorumReplica._handle_voter_change,
         }
 
     # -- state that the node and tools read ----------------------------------------------------------------------------
@@ -234,7 +234,7 @@ class QuorumReplica:
         if isinstance(message, QuorumRequest) and message.cluster_id != self.config.cluster_id:
             self._context.respond(sender, message, ErrorCode.INCONSISTENT_CLUSTER_ID)
         else:
-            handler(now_ms, sender, message)
+            handler(self, now_ms, sender, message)
         return True
 
     def fire(self, now_ms: TimeMs, name: str) -> bool:

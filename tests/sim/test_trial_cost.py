@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections import Counter
 
 import pytest
 
+from experiments.engines.port import Loss
 from experiments.studies.design.distribution import Distribution
 from experiments.studies.design.model import DAY_MS, CellParameters
 from experiments.studies.failures.timeline import DrawnTimeline, warm_up_ms
@@ -54,6 +57,18 @@ def test_a_restarting_node_reads_a_bounded_part_of_the_metadata_log(opened: list
     assert len(opened) > 60
     assert log.segments()[0].size_bytes > 5 * (SNAPSHOT_BYTES + MISSED_BYTES), "there was more to read"
     assert SNAPSHOT_BYTES // 2 < max(opened) <= SNAPSHOT_BYTES + MISSED_BYTES
+
+
+def test_a_broker_that_crashes_is_freed_without_a_garbage_collection() -> None:
+    running = trial()
+    running.set_up()
+    crashed = weakref.ref(running.cluster.nodes[0])
+    gc.disable()
+    try:
+        running.cluster.crash(0, Loss("unflushed"))
+        assert crashed() is None
+    finally:
+        gc.enable()
 
 
 def test_the_writer_sends_one_request_per_write_to_the_leader() -> None:

@@ -38,8 +38,9 @@ from protocol.nodes.controller_log import ControllerLog
 from protocol.nodes.controller_quorum import ControllerQuorum
 
 LEFT_OUT: Mapping[type, frozenset[str]] = {
-    # Tables of the parts' methods; and the replica of the metadata log, which the image shows as far as it counts.
-    BrokerNode: frozenset({"_handlers", "_timers", "replica"}),
+    # Tables of the parts' methods, parts that only refer to other parts, and the replica of the metadata log, which the
+    # image shows as far as it counts.
+    BrokerNode: frozenset({"_handlers", "_timers", "_metadata", "_services", "replica"}),
     # Tables of handlers, and the replica of the metadata log, whose records the image shows.
     ControllerNode: frozenset({"storage", "replica", "_quorum_out", "_handlers", "_active_handlers"}),
     ControllerQuorum: frozenset({"_replica"}),

@@ -25,7 +25,7 @@ from protocol.ids import NO_EPOCH, NO_LEADER, TopicIdPartition
 from protocol.messages.control import PartitionIsrProposal
 from protocol.metadata import image as metadata_image
 from protocol.metadata.partition import PartitionState
-from protocol.nodes.broker import BrokerNode
+from protocol.nodes.broker_metadata import BrokerMetadata
 from protocol.nodes.metadata_feed import LogEntries
 from protocol.quorum.log import QuorumLog
 
@@ -140,12 +140,12 @@ def _unflushed_metadata(original: Original, self: QuorumLog) -> None:
         original(self)
 
 
-def _replay_again(original: Original, self: BrokerNode, item: LogEntries) -> None:
+def _replay_again(original: Original, self: BrokerMetadata, item: LogEntries) -> None:
     original(self, item)
     original(self, item)
 
 
-def _first_comes_last(original: Original, self: BrokerNode, item: LogEntries) -> None:
+def _first_comes_last(original: Original, self: BrokerMetadata, item: LogEntries) -> None:
     """Records are replayed in another order than that of the log: the first of several comes last."""
     if not item.is_snapshot and len(item.records) > 1:
         item = item._replace(records=(*item.records[1:], item.records[0]))
@@ -407,13 +407,13 @@ GUARDS: tuple[Mutant, ...] = (
         guard="A broker replays each record of the metadata log once.",
         instead="It replays each batch twice.",
         expected=("MetadataLogMatching", "ProtocolInvariantError"),
-        patches=(around(BrokerNode, "_replay", _replay_again),),
+        patches=(around(BrokerMetadata, "_replay", _replay_again),),
     ),
     Mutant(
         name="metadata-applied-out-of-order",
         guard="A broker replays the records of the metadata log in their order.",
         instead="It replays the first of several records last.",
         expected=("MetadataLogMatching", "ProtocolInvariantError"),
-        patches=(around(BrokerNode, "_replay", _first_comes_last),),
+        patches=(around(BrokerMetadata, "_replay", _first_comes_last),),
     ),
 )
