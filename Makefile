@@ -16,7 +16,7 @@ ARGS ?=
 # Bytecode is kept, also where the environment says otherwise: an actor that has to compile Ray starts six times as slowly.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help venv test proof test-fast test-ray test-spark check study compiled wheel docs requirements lock clean
+.PHONY: help venv test proof test-fast test-ray test-spark check study compiled wheel docs reference requirements lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -78,7 +78,11 @@ wheel: $(INSTALLED) | $(UV) ## dist/isray-*.whl with nodes and simulator as exte
 	ISRAY_COMPILE=1 $(UV) build --quiet --wheel --no-build-isolation --python $(BIN)/python --out-dir dist
 	@echo "to install it: $(UV) pip install $$(ls dist/isray-*.whl)"
 
-docs: $(INSTALLED) ## docs/reference, generated from the code it describes
+docs: reference $(INSTALLED) ## docs/ as a site in build/site, with docs/reference generated anew; needs no network
+	@$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going --doctree-dir build/doctrees docs build/site
+	@echo "build/site/index.html"
+
+reference: $(INSTALLED) ## docs/reference, generated from the code it describes
 	@$(BIN)/python -m experiments.reference
 
 requirements: $(INSTALLED) ## covered and open items of docs/requirements.md; ARGS=--json for one JSON document

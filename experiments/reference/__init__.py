@@ -1,5 +1,5 @@
 """The pages in docs/reference, generated from the code that they describe.
 
-`make docs` writes them; tests/house/test_reference.py fails when one is stale. A page is a module in `pages/`: its
+`make reference` writes them; tests/house/test_reference.py fails when one is stale. A page is a module in `pages/`: its
 name, with dashes, is the file's name. `generate.py` finds the modules, so a new module is a new page.
 """
