@@ -105,7 +105,7 @@ def report_study(folder: Folder, as_json: Json = False) -> None:
     from experiments.studies.sweeps.storage import store_at
 
     with _failures(), local_copy(folder, traces=False) as local:
-        write_report(local)
+        write_report(local, folder)
     report = store_at(folder).place("report.html")
     print_result(as_json, {"out": folder, "report": report}, typer.echo, f"report: {report}")
 

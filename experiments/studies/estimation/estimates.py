@@ -148,7 +148,7 @@ def _selected(
     plan: StudyPlan, single: Sequence[CellEstimates], group: Sequence[int], comparing: _Comparing
 ) -> dict[int, dict[str, Any]]:
     """The fields of the cells of one group that say which of them may be the best, and how they compare."""
-    candidates = [index for index in group if selection.is_candidate(plan.cells[index].parameters)]
+    candidates = [index for index in group if selection.is_candidate(plan.cells[index].parameters, plan.objective)]
     ratios = [{name: found.estimate for name, found in cell.estimates.items()} for cell in single]
     least = selection.lowest(ratios, plan.objective, candidates or group)
     screened = comparing.compared(candidates, least, selection.screening_alpha(len(group)))

@@ -39,10 +39,14 @@ def unavailability(ratios: Mapping[str, float]) -> float:
     return max(ratios["offline_fraction"] + ratios["stall_fraction"], ratios["reject_fraction"])
 
 
-def is_candidate(params: CellParameters) -> bool:
-    """Whether a cell may be recommended. With acks=1 or 0 the metrics of acks=all have nothing to count, and those of
-    acks=1 leave out the records in flight when a leader crashes: such a cell is shown and never the best."""
-    return params.acks == "all"
+COUNTED_ACKS = {"loss_rate": "all", "lost_records_per_year": "all", "acks_1_loss_rate": "1"}
+"""Metrics that count losses of one value of acks; with another one they have nothing to count."""
+
+
+def is_candidate(params: CellParameters, objective: str) -> bool:
+    """Whether a cell may be recommended. One of whose losses the objective counts none by definition is shown and never
+    the best: with acks=1 or 0 `loss_rate` is 0."""
+    return params.acks == COUNTED_ACKS.get(objective, params.acks)
 
 
 def lowest(cells: Sequence[Mapping[str, float]], objective: str, among: Sequence[int]) -> int:

@@ -120,6 +120,17 @@ def configs(cells: Sequence[CellParameters]) -> list[Config]:
     return list(rows.values())
 
 
+def release(params: CellParameters) -> str:
+    """Which release of Kafka has the generation of a setting, in one sentence."""
+    if params.generation == "kip-966":
+        return (
+            "No release of Kafka has all of kip-966: Eligible Leader Replicas are in 4.0 (preview) and 4.1, Unclean "
+            "Recovery is in none. The generation kip-966-elr is what 4.1 runs."
+        )
+    words = {"kip-497": "without Eligible Leader Replicas", "kip-966-elr": "with Eligible Leader Replicas"}
+    return f"{params.generation} is Kafka {words[params.generation]}: {GENERATIONS[params.generation][1]}."
+
+
 def commands(params: CellParameters) -> list[str]:
     """The lines to type for a setting, for a topic named TOPIC."""
     return list(_commands(params))

@@ -46,6 +46,12 @@ OBJECTIVES: Mapping[str, Objective] = {
         "more regressions",
         "fewer regressions",
     ),
+    "acknowledged_loss_rate": Objective(
+        "loses acknowledged records least often, whatever acks is",
+        "loss events of acknowledged records",
+        "loses more",
+        "loses less",
+    ),
     "acks_1_loss_rate": Objective(
         "loses records acknowledged with acks=1 least often", "loss events with acks=1", "loses more", "loses less"
     ),

@@ -25,11 +25,14 @@ from experiments.studies.report.charts.forest import differences_chart, estimate
 from experiments.studies.report.charts.sweeps import curves, heat_maps
 from experiments.studies.report.charts.theme import Chart, library
 from experiments.studies.report.charts.tradeoff import tradeoff_chart
+from experiments.studies.report.example import Example, example_of
 from experiments.studies.report.harshness import beside_published, harshness_words
 from experiments.studies.report.objectives import OBJECTIVES
 from experiments.studies.report.settings import Group, groups
 from experiments.studies.sweeps.atomic import write_text
 from experiments.studies.sweeps.output import StudyRecord, read_record
+from experiments.studies.sweeps.staging import LOSS_PAGE, REPORT
+from experiments.studies.sweeps.storage import Location, store_at
 from experiments.studies.trace.metrics import FRACTION, METRICS, RATES
 
 PAGE = Path(__file__).resolve().parent / "page"
@@ -39,16 +42,20 @@ GROUPS_AT_MOST = 6
 VARIANT = "sweep:\n  preset: [cloud-vm-5, hdfs-2010, dean-first-year, ford-2010]   # docs/failure-models.md\n"
 
 
-def write_report(out: Path) -> Path:
-    """Writes `out/report.html` and returns its path. Raises InputError if `out` holds no analysed study."""
+def write_report(out: Path, source: Location | None = None) -> Path:
+    """Writes `out/report.html`, and `out/loss.html` if the study has a loss to show; returns the path of the report.
+    `source`: where the trials are, if not in `out`. Raises InputError if `out` holds no analysed study."""
     record = read_record(out)
-    path = out / "report.html"
-    write_text(path, render(record, read_cells(out, record.study.cells, metrics_of(record.study.functions))))
+    path = out / REPORT
+    cells = read_cells(out, record.study.cells, metrics_of(record.study.functions))
+    trials = store_at(out if source is None else source)
+    example = example_of(record, groups(record.study, cells), trials, out / LOSS_PAGE)
+    write_text(path, render(record, cells, example))
     return path
 
 
-def render(record: StudyRecord, cells: Sequence[CellEstimates]) -> str:
-    """The page as text; `cells` are the numbers of the study's cells, in their order."""
+def render(record: StudyRecord, cells: Sequence[CellEstimates], example: Example | None = None) -> str:
+    """The page as text; `cells` are the numbers of the study's cells, in their order; `example` a loss to show."""
     study = record.study
     found = groups(study, cells)
     drawn = _charts(study, found)
@@ -58,6 +65,7 @@ def render(record: StudyRecord, cells: Sequence[CellEstimates]) -> str:
         **_tables(study, found),
         **drawn,
         study=study,
+        example=example,
         question=study.question or _question(study.cells[0].swept),
         versions=record.versions,
         source=study.text,
@@ -78,7 +86,6 @@ def _answers(study: StudyPlan, found: Sequence[Group]) -> dict[str, Any]:
         "recommended": [(name, kafka.commands(setting.parameters)) for name, setting in best.items()],
         "configs": kafka.configs([cell.parameters for cell in study.cells]),
         "variant": VARIANT,
-        "example": None,
     }
 
 

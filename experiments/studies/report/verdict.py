@@ -20,6 +20,7 @@ from typing import Literal
 from experiments.studies.design.model import StudyPlan
 from experiments.studies.estimation.moments import Estimate
 from experiments.studies.estimation.pairs import Comparison, Difference
+from experiments.studies.report.kafka import release
 from experiments.studies.report.objectives import OBJECTIVES, Objective
 from experiments.studies.report.settings import Group, Setting
 from experiments.studies.report.words import (
@@ -94,14 +95,15 @@ def judge_group(study: StudyPlan, group: Group) -> Verdict:
     if len(group.settings) == 1:
         (only,) = group.settings
         value = _quantity(metric, only.estimates.estimates[metric.name])
-        return Verdict("described", (f"{only.full_name}: {objective.noun}: ", *value, "."), (_cost(only),))
+        return Verdict("described", (f"{only.full_name}: ", *value, "."), (_cost(only),))
     best = group.recommended
     effects = tuple(_effects(study, group))
     if best is not None:
         value = _quantity(metric, best.estimates.estimates[metric.name])
-        headline = (f"Run {best.name}: it {objective.best}, ", *value, ".")
-        return Verdict("decided", headline, (*effects, _cost(best)))
-    return Verdict("undecided", _undecided(objective, group), (*_what_would_tell(study, group), *effects))
+        headline = (f"Run {best.name}: it {objective.best}: ", *value, ".")
+        return Verdict("decided", headline, ((release(best.parameters),), *effects, _cost(best)))
+    headline = (*_undecided(objective, group), " ", *_what_would_tell(study, group))
+    return Verdict("undecided", headline, effects)
 
 
 def metric_of(study: StudyPlan) -> Metric:
@@ -123,32 +125,26 @@ def _undecided(objective: Objective, group: Group) -> Sentence:
     return (headline,)
 
 
-def _what_would_tell(study: StudyPlan, group: Group) -> Iterator[Sentence]:
+def _what_would_tell(study: StudyPlan, group: Group) -> Sentence:
+    """How many trials would tell the settings apart which the study does not, as far as the trials show that."""
     metric = metric_of(study)
     values = [setting.estimates.estimates[metric.name] for setting in group.undecided]
     needed = [found for setting in group.undecided if (found := setting.estimates.trials_to_distinguish) is not None]
     trials = max(setting.estimates.trials for setting in group.undecided)
     if all(value.one_sided for value in values):
         years = min(setting.estimates.partition_years for setting in group.undecided)
-        limit = _limit(metric, max(values, key=lambda value: value.ci_high))
-        yield (
-            f"None of them was seen to have any in {number(years)} partition-years of each, which shows an upper limit "
-            "and no difference: ",
-            *limit,
-            ". Ten times the trials would lower this limit to a tenth.",
+        limit = max(values, key=lambda value: value.ci_high)
+        return (
+            f"None was seen in {number(years)} partition-years of each (", *_limit(metric, limit),
+            "); ten times the trials would lower this limit to a tenth.",
+        )  # fmt: skip
+    if not needed:
+        return ("The estimates are equal, so that no number of trials follows from them.",)
+    if max(needed) > MANY_TRIALS:
+        return (
+            f"The estimates are so close that even {MANY_TRIALS:,} trials of each would not tell; it has {trials:,}.",
         )
-    elif not needed:
-        yield ("Their estimates are equal, so that no number of trials follows from them.",)
-    elif max(needed) > MANY_TRIALS:
-        yield (
-            f"Their estimates are so close that more than {MANY_TRIALS:,} trials of each setting would be needed to "
-            f"tell them apart; the study has {trials:,}.",
-        )
-    else:
-        yield (
-            f"About {max(needed):,} trials of each setting would tell, if the estimates are right; the study has "
-            f"{trials:,}.",
-        )
+    return (f"About {max(needed):,} trials of each would tell, if the estimates are right; it has {trials:,}.",)
 
 
 def _effects(study: StudyPlan, group: Group) -> Iterator[Sentence]:
@@ -157,8 +153,8 @@ def _effects(study: StudyPlan, group: Group) -> Iterator[Sentence]:
     reference = group.reference
     near = [other for other in group.others if len(_changed(reference, other)) == 1]
     for other in (near or group.others)[:EFFECTS_AT_MOST]:
-        yield _effect(study, reference, other)
-        yield ("Price: ", "; ".join(_price(other, metric, clause) for metric, clause in PRICES), ".")
+        prices = "; ".join(_price(other, metric, clause) for metric, clause in PRICES)
+        yield (*_effect(study, reference, other), f" Price: {prices}.")
 
 
 def _changed(one: Setting, other: Setting) -> list[str]:
@@ -233,14 +229,24 @@ def _time(value: Estimate) -> str:
 
 
 def _brief(study: StudyPlan, group: Group) -> Sentence:
-    """The answer of a group in one line, the best or all undecided settings with their values."""
+    """The answer of a group in short: the settings with their values, what would tell them apart, and the price of the
+    reference against the setting beside it."""
     metric, best = metric_of(study), group.recommended
     named = group.undecided[:NAMED_AT_MOST] if best is None else (best, *group.others)[:NAMED_AT_MOST]
-    parts: list[str | Rate | Unit] = ["" if best is not None else "not told apart: "]
+    begin = "not told apart: " if best is None else f"{best.name} {OBJECTIVES[study.objective].best}: "
+    parts: list[str | Rate | Unit] = [begin]
     for index, setting in enumerate(named):
         parts += ["; " if index else "", f"{setting.name} ", *_value(metric, setting.estimates.estimates[metric.name])]
-    begin = () if best is None else (f"{best.name} {OBJECTIVES[study.objective].best}: ",)
-    return (*begin, *parts, *_unit(metric), ".")
+    tells = () if best is not None else (" ", *_what_would_tell(study, group))
+    return (*parts, *_unit(metric), ".", *tells, *_brief_price(group))
+
+
+def _brief_price(group: Group) -> Sentence:
+    if not group.others:
+        return ()
+    reference, other = group.reference, group.others[0]
+    clause = _price(other, *PRICES[0])
+    return (f" With {reference.name} instead of {other.name}, {clause}.",)
 
 
 def _range(study: StudyPlan, groups: Sequence[Group]) -> Sentence:
@@ -258,7 +264,8 @@ def _range(study: StudyPlan, groups: Sequence[Group]) -> Sentence:
 
 
 def _quantity(metric: Metric, value: Estimate) -> Sentence:
-    return (*_value(metric, value), *_unit(metric))
+    noun = () if metric.estimator is FRACTION else (f" {OBJECTIVES[metric.name].noun}",)
+    return (*_value(metric, value), *noun, *_unit(metric))
 
 
 def _unit(metric: Metric) -> Sentence:
@@ -266,7 +273,8 @@ def _unit(metric: Metric) -> Sentence:
 
 
 def _limit(metric: Metric, value: Estimate) -> Sentence:
-    return (*_value(metric, value), *_unit(metric))
+    high: Sentence = (minutes(value.ci_high),) if metric.estimator is FRACTION else (Rate(value.ci_high),)
+    return ("at most ", *high, *_unit(metric))
 
 
 def _value(metric: Metric, value: Estimate) -> Sentence:

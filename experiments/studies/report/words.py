@@ -107,6 +107,14 @@ def minutes(fraction: float) -> str:
     return f"{number(seconds * 1000.0)} ms" if seconds >= 0.001 else "<1 ms"
 
 
+def time_unit(fractions: Sequence[float]) -> tuple[str, float]:
+    """The unit in which the largest of these shares of time is shown, and its length in shares of a year."""
+    largest = max((abs(value) for value in fractions), default=0.0) * MINUTES_PER_YEAR
+    units = (("d", 1440.0), ("h", 60.0), ("min", 1.0), ("s", 1.0 / 60.0), ("ms", 1.0 / 60_000.0))
+    unit, size = next((found for found in units if largest >= 2.0 * found[1]), units[-1] if largest > 0.0 else units[2])
+    return unit, size / MINUTES_PER_YEAR
+
+
 def milliseconds(value: float | None) -> str:
     """A length of time in its natural unit; a dash where there was none."""
     if value is None:

@@ -45,6 +45,7 @@ LAYOUT = {
     "gold/measured": "Parquet: quantiles of what was measured in the trials of a cell",
     "gold/cells.json": "the numbers of each cell with their intervals",
     "report.html": "the report, one file that loads nothing",
+    "loss.html": "the run of a trial that lost records, to explore in a browser; if one did",
 }
 """The files of an output directory, and what they hold."""
 RECORD = "study.yaml"

@@ -1,6 +1,6 @@
 """An output directory in an object store, as a folder: what Spark and the report need is copied, results are put back.
 
-`silver/`, `gold/` and `report.html` replace those in the store when the block ends without an error, `gold/cells.json`
+`silver/`, `gold/` and the pages replace those in the store when the block ends without an error, `gold/cells.json`
 and the report last. Files are copied one after the other, in pieces; the folder needs room for the study's batches
 and twice the size of `silver/` and `gold/`. It is a folder of temporary files: `TMPDIR` says where.
 """
@@ -18,7 +18,7 @@ from experiments.studies.sweeps.storage import Location, ObjectStore, store_at
 from experiments.support.progress import SILENT, Progress
 
 RESULTS = ("silver", "gold")
-CELLS, REPORT = "gold/cells.json", "report.html"
+CELLS, REPORT, LOSS_PAGE = "gold/cells.json", "report.html", "loss.html"
 
 
 @contextmanager
@@ -52,7 +52,7 @@ def local_copy(out: Location, progress: Progress = SILENT, *, traces: bool = Tru
 def _put_back(store: ObjectStore, folder: Path) -> None:
     """Copies the results into the store, and then removes those of before that the new ones do not replace."""
     paths = [path for name in RESULTS for path in (folder / name).rglob("[!._]*") if path.is_file()]
-    paths += [folder / REPORT] if (folder / REPORT).exists() else []
+    paths += [folder / name for name in (LOSS_PAGE, REPORT) if (folder / name).exists()]
     new = {path.relative_to(folder).as_posix() for path in paths}
     for name in sorted(new, key=lambda name: (name in (CELLS, REPORT), name)):
         store.upload(folder / name, name)

@@ -59,7 +59,7 @@ def failover_chart(groups: Sequence[Group]) -> Chart | None:
     ]
     return finished(
         layers,
-        alt.Step(ROW),
+        ROW * len(rows),
         name="failover",
         title="How long a failover takes",
         note="Over the outages that ended within their trial: the median (circle), the 99 % quantile (diamond) and the "

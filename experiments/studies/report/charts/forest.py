@@ -13,72 +13,82 @@ import altair as alt
 
 from experiments.studies.estimation.pairs import Difference
 from experiments.studies.report.charts.theme import (
-    PARTITIONS,
     ROW,
     SERIES,
     Chart,
     finished,
     floor_of,
     log_axis,
+    scalable,
     spans,
     written,
 )
 from experiments.studies.report.objectives import OBJECTIVES
 from experiments.studies.report.settings import Group
-from experiments.studies.report.words import MINUTES_PER_YEAR, minutes, number, signed_minutes, signed_number
+from experiments.studies.report.words import minutes, number, signed_minutes, signed_number, time_unit
 from experiments.studies.trace.metrics import FRACTION, Metric
 
 NAME_DY, MARK_DY = -9, 9
 
 
-def scaling_of(metric: Metric) -> tuple[float, str, bool]:
-    """From an estimate to the axis: the factor, the unit, and whether the number of partitions scales it."""
+def scaling_of(metric: Metric, values: Sequence[float]) -> tuple[float, str, bool]:
+    """From an estimate to the axis: the factor, the unit, and whether the number of partitions scales it. A share of
+    time is in the unit that the text has for the largest of the `values`."""
     if metric.estimator is FRACTION:
-        return MINUTES_PER_YEAR, "minutes a year", False
+        unit, size = time_unit(values)
+        return 1.0 / size, f"{unit} a year", False
     return 1.0, "a year", True
 
 
 def estimates_chart(metric: Metric, groups: Sequence[Group]) -> Chart:
     """The metric of every setting, with its interval."""
-    factor, unit, scaled = scaling_of(metric)
+    estimates = [setting.estimates.estimates[metric.name] for group in groups for setting in group.settings]
+    factor, unit, scaled = scaling_of(metric, [each.estimate or each.ci_high for each in estimates])
     rows = [_row(metric, group, position, factor) for group in groups for position in range(len(group.settings))]
     floor = floor_of([row["estimate"] for row in rows], [row["high"] for row in rows])
     logs = scaled or spans(row["estimate"] for row in rows)
     for index, row in enumerate(rows):
         row |= {"row": index, "low": max(row["low"], floor) if logs else row["low"]}
-    times = f"* {PARTITIONS}" if scaled else ""
-    base = alt.Chart(alt.InlineData(rows)).transform_calculate(
-        **{name: f"datum.{name} {times}" for name in ("estimate", "low", "high")}
-    )
+    base = scalable(rows, ("estimate", "low", "high"), scaled=scaled)
     x = _x(logs, f"{metric.title}, {unit}")
     y = alt.Y("row:O", axis=None)
     colour = alt.Color(
         "best:N", scale=alt.Scale(domain=[True, False], range=["var(--best)", "var(--other)"]), legend=None
     )
     text = f"datum.seen ? {written('datum.estimate')} : 'none seen, at most ' + {written('datum.high')}"
+    text = text if scaled else "datum.short"
     layers = [
         base.mark_rule(strokeWidth=6, strokeCap="round", opacity=0.35, yOffset=MARK_DY).encode(
             x=x, x2="high:Q", y=y, color=colour
         ),
-        base.transform_filter("!datum.seen")
-        .mark_point(shape="triangle-left", filled=True, size=70, opacity=1, yOffset=MARK_DY)
-        .encode(x=alt.X("low:Q"), y=y, color=colour, tooltip=_tooltip()),
-        base.transform_filter("datum.seen")
-        .mark_point(filled=True, size=90, opacity=1, yOffset=MARK_DY)
-        .encode(x=alt.X("estimate:Q"), y=y, color=colour, tooltip=_tooltip()),
+        *_points(rows, base, y, colour),
         *_names(base, y, text),
     ]
     note = f"{metric.meaning[0].upper()}{metric.meaning[1:]}: the point is the estimate, the bar its 95 % interval."
     label = " ".join(f"{row['name']}: {row['words']}." for row in rows)
     return finished(
         layers,
-        alt.Step(ROW),
+        ROW * len(rows),
         name=metric.name,
         title=f"{OBJECTIVES[metric.name].noun[0].upper()}{OBJECTIVES[metric.name].noun[1:]}",
         note=note,
         label=label,
         scaled=scaled,
     )
+
+
+def _points(rows: Sequence[dict[str, Any]], base: alt.Chart, y: alt.Y, colour: alt.Color) -> list[alt.Chart]:
+    """The estimates; where nothing was seen an arrow to the left."""
+    marks = {
+        True: base.mark_point(filled=True, size=90, opacity=1, yOffset=MARK_DY).encode(x=alt.X("estimate:Q")),
+        False: base.mark_point(shape="triangle-left", filled=True, size=70, opacity=1, yOffset=MARK_DY).encode(
+            x=alt.X("low:Q")
+        ),
+    }
+    return [
+        marks[seen].transform_filter(alt.datum.seen == seen).encode(y=y, color=colour, tooltip=_tooltip())
+        for seen in sorted({bool(row["seen"]) for row in rows})
+    ]
 
 
 def _x(logs: bool, unit: str) -> alt.X:
@@ -125,7 +135,8 @@ def _tooltip() -> list[alt.Tooltip]:
 
 def differences_chart(metric: Metric, group: Group, number_of_group: int) -> Chart | None:
     """The metric of every setting minus that of the reference of the group, with its interval; None without others."""
-    factor, unit, scaled = scaling_of(metric)
+    found = [setting.against_reference(metric.name).difference for setting in group.others]
+    factor, unit, scaled = scaling_of(metric, [limit for each in found for limit in (each.ci_low, each.ci_high)])
     signed = signed_minutes if metric.estimator is FRACTION else signed_number
     rows = [
         _difference_row(setting.name, setting.against_reference(metric.name).difference, factor, signed)
@@ -136,10 +147,7 @@ def differences_chart(metric: Metric, group: Group, number_of_group: int) -> Cha
     where = f" · {group.name}" if group.name else ""
     for index, row in enumerate(rows):
         row["row"] = index
-    times = f"* {PARTITIONS}" if scaled else ""
-    base = alt.Chart(alt.InlineData(rows)).transform_calculate(
-        **{name: f"datum.{name} {times}" for name in ("estimate", "low", "high")}
-    )
+    base = scalable(rows, ("estimate", "low", "high"), scaled=scaled)
     y = alt.Y("row:O", axis=None)
     colour = alt.Color(
         "shown:N",
@@ -147,7 +155,11 @@ def differences_chart(metric: Metric, group: Group, number_of_group: int) -> Cha
         legend=None,
     )
     x = alt.X("low:Q", axis=alt.Axis(title=f"difference, {unit}", tickCount=4, format="~g", labelOverlap=True))
-    text = f"(datum.estimate < 0 ? '−' : datum.estimate > 0 ? '+' : '±') + {written('abs(datum.estimate)')}"
+    text = (
+        "datum.short"
+        if not scaled
+        else f"(datum.estimate < 0 ? '−' : datum.estimate > 0 ? '+' : '±') + {written('abs(datum.estimate)')}"
+    )
     layers = [
         base.mark_rule(color="var(--ink)", strokeWidth=1, strokeDash=[3, 3], yOffset=2, y2Offset=-2).encode(
             x=alt.datum(0), y=alt.Y("row:O", axis=None, bandPosition=0.45), y2=alt.Y2("row:O", bandPosition=0.95)
@@ -162,7 +174,7 @@ def differences_chart(metric: Metric, group: Group, number_of_group: int) -> Cha
     ]
     return finished(
         layers,
-        alt.Step(ROW),
+        ROW * len(rows),
         name=f"difference-{metric.name}-{number_of_group}",
         title=f"{metric.title[0].upper()}{metric.title[1:]}{where}",
         note="",
@@ -179,5 +191,6 @@ def _difference_row(name: str, found: Difference, factor: float, signed: Any) ->
         "low": found.ci_low * factor,
         "high": found.ci_high * factor,
         "shown": shown,
+        "short": signed(found.estimate),
         "words": f"{signed(found.estimate)}, interval {signed(found.ci_low)} to {signed(found.ci_high)}",
     }

@@ -24,6 +24,7 @@ from experiments.studies.report.charts.theme import (
     finished,
     floor_of,
     log_axis,
+    scalable,
     spans,
     written,
 )
@@ -72,7 +73,7 @@ def heat_maps(metric: Metric, groups: Sequence[Group]) -> Iterator[Chart]:
 
 def _heat_map(metric: Metric, settings: Sequence[Setting], names: tuple[str, str], title: str, index: int) -> Chart:
     across, down = names
-    factor, unit, scaled = scaling_of(metric)
+    factor, unit, scaled = scaling_of(metric, [setting.estimates.value(metric.name) for setting in settings])
     text = minutes if metric.estimator is FRACTION else number
     rows: list[dict[str, Any]] = []
     for setting in settings:
@@ -89,12 +90,11 @@ def _heat_map(metric: Metric, settings: Sequence[Setting], names: tuple[str, str
     lowest, highest = shades[0], max(shades[-1], shades[0] * 10.0)
     for row in rows:
         row["shade"] = _shade(row["value"], lowest, highest) if row["seen"] else 0.0
-    times = PARTITIONS if scaled else "1"
     base = alt.Chart(alt.InlineData(rows)).encode(
         x=alt.X("across:N", sort=_values(settings, across), axis=_tile_axis(across, "bottom")),
         y=alt.Y("down:N", sort=_values(settings, down), axis=_tile_axis(down, "left")),
     )
-    label = f"(datum.seen ? '' : '< ') + {written(f'(datum.value * {times})')}"
+    label = f"(datum.seen ? '' : '< ') + {written(f'(datum.value * {PARTITIONS})')}" if scaled else "datum.words"
     ink = alt.condition("datum.shade > 0.55", alt.value("var(--card)"), alt.value("var(--ink)"))
     layers = [
         base.mark_rect(fill="var(--heat)", stroke="var(--card)", strokeWidth=3, cornerRadius=4).encode(
@@ -105,7 +105,7 @@ def _heat_map(metric: Metric, settings: Sequence[Setting], names: tuple[str, str
     ]
     return finished(
         layers,
-        alt.Step(TILE),
+        TILE * len({row["down"] for row in rows}),
         name=f"map-{index}",
         title=title,
         note="",
@@ -160,7 +160,7 @@ def _axis_title(name: str) -> str:
 
 
 def _curve(metric: Metric, name: str, points: Sequence[tuple[float, Setting]]) -> Chart:
-    factor, unit, scaled = scaling_of(metric)
+    factor, unit, scaled = scaling_of(metric, [setting.estimates.value(metric.name) for _, setting in points])
     rows: list[dict[str, Any]] = []
     for x_value, setting in points:
         value = setting.estimates.estimates[metric.name]
@@ -178,10 +178,7 @@ def _curve(metric: Metric, name: str, points: Sequence[tuple[float, Setting]]) -
     floor = floor_of([row["estimate"] for row in rows], [row["high"] for row in rows]) if log_y else 0.0
     for row in rows:
         row["low"] = max(row["low"], floor)
-    times = f"* {PARTITIONS}" if scaled else ""
-    base = alt.Chart(alt.InlineData(rows)).transform_calculate(
-        **{key: f"datum.{key} {times}" for key in ("estimate", "low", "high")}
-    )
+    base = scalable(rows, ("estimate", "low", "high"), scaled=scaled)
     log_x = spans(row["x"] for row in rows)
     title = f"{metric.title}, {unit}"
     x = alt.X(

@@ -36,7 +36,7 @@ class Chart:
 
 def finished(
     layers: Sequence[alt.Chart],
-    height: int | alt.Step,
+    height: int,
     *,
     name: str,
     title: str,
@@ -44,7 +44,7 @@ def finished(
     label: str,
     scaled: bool = False,
 ) -> Chart:
-    """The layers as one chart, in both forms; `height` in pixels, or of each row."""
+    """The layers as one chart of that `height` in pixels, in both forms."""
     chart = alt.LayerChart(layer=list(layers)).properties(height=height)
     if scaled:
         chart = chart.add_params(alt.param(name=PARTITIONS, value=1))
@@ -64,6 +64,15 @@ def _unique(svg: str, name: str) -> str:
 
 def _size(svg: str, which: str) -> str:
     return svg.split(f'{which}="', 1)[1].split('"', 1)[0]
+
+
+def scalable(rows: Sequence[dict[str, Any]], names: Sequence[str], *, scaled: bool) -> alt.Chart:
+    """The rows as data, in which the fields of these names are multiplied by the number of partitions if they are
+    `scaled`. The values for one partition keep fields of their own: Vega evaluates the product whenever the number
+    changes."""
+    one = [row | {f"one_{name}": row[name] for name in names} for row in rows]
+    times = f" * {PARTITIONS}" if scaled else ""
+    return alt.Chart(alt.InlineData(one)).transform_calculate(**{name: f"datum.one_{name}{times}" for name in names})
 
 
 @cache

@@ -13,18 +13,18 @@ import altair as alt
 
 from experiments.studies.estimation.selection import unavailability
 from experiments.studies.report.charts.theme import (
-    PARTITIONS,
     SERIES,
     SHAPES,
     Chart,
     finished,
     floor_of,
     log_axis,
+    scalable,
     spans,
     written,
 )
 from experiments.studies.report.settings import Group, Setting
-from experiments.studies.report.words import MINUTES_PER_YEAR, minutes, number
+from experiments.studies.report.words import minutes, number, time_unit
 from experiments.studies.trace.metrics import RATES
 
 HEIGHT = 320
@@ -55,16 +55,15 @@ def tradeoff_chart(group: Group, number_of_group: int) -> Chart | None:
     if len(group.settings) < 2:
         return None
     best = frontier(group.settings)
-    rows = [_row(setting, setting in best) for setting in group.settings]
+    unit, size = time_unit([setting.estimates.value(REJECTING) for setting in group.settings])
+    rows = [_row(setting, setting in best, size) for setting in group.settings]
     floor = floor_of([row["y"] for row in rows], [row["y_high"] for row in rows])
     log_x = spans([row["x"] for row in rows])
     x_floor = floor_of([row["x"] for row in rows], [row["x_high"] for row in rows]) if log_x else 0.0
     for row in rows:
         row |= {"y": max(row["y"], floor), "y_low": max(row["y_low"], floor), "x": max(row["x"], x_floor)}
         row |= {"x_low": max(row["x_low"], x_floor)}
-    base = alt.Chart(alt.InlineData(rows)).transform_calculate(
-        **{name: f"datum.{name} * {PARTITIONS}" for name in ("y", "y_low", "y_high")}
-    )
+    base = scalable(rows, ("y", "y_low", "y_high"), scaled=True)
     names = [row["name"] for row in rows]
     ranges = {
         "color": [SERIES[index % len(SERIES)] for index in range(len(names))],
@@ -72,7 +71,7 @@ def tradeoff_chart(group: Group, number_of_group: int) -> Chart | None:
     }
     colour = alt.Color("name:N", scale=alt.Scale(domain=names, range=ranges["color"]), title=None)
     shape = alt.Shape("name:N", scale=alt.Scale(domain=names, range=ranges["shape"]), title=None)
-    time = "minutes a year in which acks=all writes are rejected"
+    time = f"time in which acks=all writes are rejected, {unit} a year"
     x = alt.X(
         "x:Q",
         scale=alt.Scale(type="log") if log_x else alt.Scale(zero=True),
@@ -109,7 +108,7 @@ def tradeoff_chart(group: Group, number_of_group: int) -> Chart | None:
     )
 
 
-def _row(setting: Setting, on_frontier: bool) -> dict[str, Any]:
+def _row(setting: Setting, on_frontier: bool, unit: float) -> dict[str, Any]:
     losses, rejecting = (setting.estimates.estimates[metric] for metric in (LOSSES, REJECTING))
     return {
         "name": setting.name,
@@ -117,9 +116,9 @@ def _row(setting: Setting, on_frontier: bool) -> dict[str, Any]:
         "y_low": losses.ci_low,
         "y_high": losses.ci_high,
         "seen": not losses.one_sided,
-        "x": rejecting.estimate * MINUTES_PER_YEAR,
-        "x_low": rejecting.ci_low * MINUTES_PER_YEAR,
-        "x_high": rejecting.ci_high * MINUTES_PER_YEAR,
+        "x": rejecting.estimate / unit,
+        "x_low": rejecting.ci_low / unit,
+        "x_high": rejecting.ci_high / unit,
         "rejecting": f"{minutes(rejecting.estimate)} a year",
         "frontier": on_frontier,
         "words": f"{number(losses.estimate)} loss events a year, rejecting {minutes(rejecting.estimate)} a year",

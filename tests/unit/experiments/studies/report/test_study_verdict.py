@@ -37,9 +37,10 @@ def test_setting_that_loses_least_is_recommended_with_ratio_and_price() -> None:
     verdict, _ = judged(FOUR, [90, 80, 70, 10], refuses=[1e-4, 1e-3, 1e-4, 1e-3])
     assert verdict.kind == "decided"
     headline = plain(verdict.headline)
-    assert headline.startswith("Run kip-966 · min ISR 2: it loses acknowledged records least often, 0.1 (")
-    assert headline.endswith(") per partition-year.")
+    assert headline.startswith("Run kip-966 · min ISR 2: it loses acknowledged records least often: 0.1 (")
+    assert headline.endswith(") loss events per partition-year.")
     text = text_of(verdict)
+    assert "No release of Kafka has all of kip-966" in text
     assert "With min ISR 2, kip-966 instead of kip-497 lowers loss events from 0.8 (" in text
     assert re.search(r"ratio 0\.125 \(95 % interval 0\.0\d+ to 0\.\d+, paired\)", text)
     assert "Price: acks=all writes are rejected: no difference is shown (" in text
@@ -50,7 +51,7 @@ def test_setting_that_loses_least_is_recommended_with_ratio_and_price() -> None:
 
 def test_nothing_lost_is_an_upper_limit() -> None:
     verdict, _ = judged(FOUR, [90, 80, 70, 0])
-    assert "none seen (at most 0.03) per partition-year" in plain(verdict.headline)
+    assert "none seen (at most 0.03) loss events per partition-year" in plain(verdict.headline)
     assert re.search(r"ratio at most 0\.\d+ \(95 %, paired\)", text_of(verdict))
 
 
@@ -60,8 +61,8 @@ def test_study_that_tells_nothing_apart_recommends_nothing(losses: list[int]) ->
     shares = [1e-4, 1e-3, 1e-2, 0.0, 1e-4, 1e-3]
     verdict, found = judged(SIX, losses, refuses=shares)
     assert verdict.kind == "undecided"
-    assert plain(verdict.headline) == (
-        "This study cannot tell which of its 6 settings loses acknowledged records least often."
+    assert plain(verdict.headline).startswith(
+        "This study cannot tell which of its 6 settings loses acknowledged records least often. "
     )
     assert not any(setting.estimates.recommended for group in found for setting in group.settings)
 
@@ -78,10 +79,8 @@ def test_undecided_study_says_how_many_trials_would_tell() -> None:
     verdict, found = judged(SIX, [30, 29, 31, 20, 30, 22])
     needed = [setting.estimates.trials_to_distinguish or 0 for setting in found[0].undecided]
     assert max(needed) > 300
-    expected = (
-        f"About {max(needed):,} trials of each setting would tell, if the estimates are right; the study has 100."
-    )
-    assert expected in text_of(verdict)
+    expected = f"About {max(needed):,} trials of each would tell, if the estimates are right; it has 100."
+    assert plain(verdict.headline).endswith(expected)
 
 
 @pytest.mark.parametrize(
@@ -101,15 +100,15 @@ def test_number_of_trials_shrinks_the_interval_to_exclude_0(difference: Differen
 def test_equal_estimates_give_no_number_of_trials() -> None:
     assert "no number of trials follows" in text_of(judged(SIX, [30] * 6)[0])
     nothing = text_of(judged(SIX, [0] * 6)[0])
-    assert "None of them was seen to have any in 100 partition-years" in nothing
-    assert "trials of each setting would tell" not in nothing
+    assert "None was seen in 100 partition-years of each (at most 0.03 per partition-year); ten times" in nothing
+    assert "trials of each would tell" not in nothing
 
 
 def test_ruled_out_settings_are_named() -> None:
     headline = plain(judged(FOUR, [90, 10, 80, 9])[0].headline)
-    assert headline == (
+    assert headline.startswith(
         "This study cannot tell whether kip-497 · min ISR 2 or kip-966 · min ISR 2 loses acknowledged records least "
-        "often. It rules out kip-497 · min ISR 1 and kip-966 · min ISR 1."
+        "often. It rules out kip-497 · min ISR 1 and kip-966 · min ISR 1. About "
     )
 
 
@@ -135,7 +134,7 @@ def test_study_without_decisions_is_described() -> None:
     one = study_of(base=BASE)
     verdict, _ = judged(one, [20])
     assert verdict.kind == "described"
-    assert plain(verdict.headline).startswith("the one setting: loss events: 0.2 (")
+    assert plain(verdict.headline).startswith("the one setting: 0.2 (")
     rates = study_of(sweep={"broker_mttf": ["10d", "100d", "1y"]})
     verdict, _ = judged(rates, [90, 20, 0])
     assert plain(verdict.headline).startswith("Loss events: from none seen (at most 0.03) with MTTF 1y to 0.9 (")
@@ -145,7 +144,7 @@ def test_question_of_time_is_answered_in_time() -> None:
     study = study_of(objective="stall_fraction", sweep={"detection": ["1s", "10s"]})
     verdict, _ = judged(study, [0, 0], stalled=[1e-6, 1e-5])
     headline = plain(verdict.headline)
-    assert headline.startswith("Run detection 1s: it has a leader that does not answer for the shortest time, 31.5 s (")
+    assert headline.startswith("Run detection 1s: it has a leader that does not answer for the shortest time: 31.5 s (")
 
 
 def test_acks_1_is_never_recommended() -> None:

@@ -1,0 +1,125 @@
+"""An example of a loss: the first one among the study's trials, run again, in ten lines of its story.
+
+The trial that is shown is the first of the reference setting that lost records, or else of another setting. It is run
+again on the simulator (`replay/`), which takes as long as one trial; `loss.html` beside the report explores the run.
+Trials on processes have no second run, and are not shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from experiments.explorer.page import write_page
+from experiments.explorer.run import StoryRow
+from experiments.studies.replay.replay import Replayed, replay
+from experiments.studies.report.settings import Group, Setting
+from experiments.studies.report.words import milliseconds
+from experiments.studies.sweeps.batches import committed, disjoint, read_trials
+from experiments.studies.sweeps.output import StudyRecord
+from experiments.studies.sweeps.storage import Store
+from protocol.ids import node_name
+
+LINES, LINES_AFTER = 10, 1
+EVENTS = ("losses_events", "acks_1_losses_events")
+
+
+@dataclass(frozen=True, slots=True)
+class StoryLine:
+    """A line of the story: the time before the loss (or after it), the node, what happened."""
+
+    time: str
+    node: str
+    text: str
+    is_loss: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A loss: in which setting, trial and seed, when in the trial, its story, and how to run it again."""
+
+    setting: str
+    trial: int
+    seed: int
+    when: str
+    story: tuple[StoryLine, ...]
+    command: str
+    page: str
+
+
+def example_of(record: StudyRecord, groups: Sequence[Group], store: Store, page: Path) -> Example | None:
+    """The first loss of the study whose trials are in `store`; writes its run to `page`. None if there is none."""
+    order = [group.reference for group in groups] + [other for group in groups for other in group.others]
+    for setting in order:
+        if setting.parameters.engine == "sim" and record.study.functions is None:
+            trial = _first_losing_trial(record, setting, store)
+            if trial is not None:
+                return _example(record, setting, trial, page)
+    return None
+
+
+def _first_losing_trial(record: StudyRecord, setting: Setting, store: Store) -> int | None:
+    digest = record.cells[setting.index]
+    for batch in sorted(disjoint(committed(store), {digest}), key=lambda batch: batch.first):
+        table = read_trials(store, batch).select(["trial", *EVENTS]).to_pylist()
+        losing = [row["trial"] for row in table if any(row[name] for name in EVENTS)]
+        if losing:
+            return int(min(losing))
+    return None
+
+
+def _example(record: StudyRecord, setting: Setting, trial: int, page: Path) -> Example | None:
+    found = replay(record.study, setting.index, trial)
+    if found.loss is None:
+        return None
+    write_page(page, found.run)
+    lines, lost_ms = _story(found)
+    name = record.study.name
+    return Example(
+        setting=setting.full_name,
+        trial=trial,
+        seed=found.seed,
+        when=milliseconds(lost_ms),
+        story=lines,
+        command=f"isray study replay out/{name} --cell {setting.index} --trial {trial} --html {page.name}",
+        page=page.name,
+    )
+
+
+def _story(found: Replayed) -> tuple[tuple[StoryLine, ...], float]:
+    """The lines that end with the loss, and its time in ms since the cluster began."""
+    rows = [row for row in found.run.story if _matters(row)]
+    at = next(index for index, row in enumerate(rows) if _is_loss(row))
+    lost_ms = next((row.time_ms for row in reversed(rows[:at]) if row.time_ms is not None), 0)
+    shown = rows[max(0, at + 1 + LINES_AFTER - LINES) : at + 1 + LINES_AFTER]
+    return tuple(_line(row, rows, lost_ms) for row in shown), float(lost_ms)
+
+
+def _matters(row: StoryRow) -> bool:
+    """Whether a line tells of brokers that end and start, of elections, or of the loss; records of the metadata log and
+    what brokers do between are left out."""
+    text = row.text.strip()
+    return row.is_heading or text.startswith(("ALERT", "leads ")) or ("epochs " in text and "ISR" in text)
+
+
+def _is_loss(row: StoryRow) -> bool:
+    return row.is_heading and row.text.startswith("violated")
+
+
+def _line(row: StoryRow, rows: Iterable[StoryRow], lost_ms: int) -> StoryLine:
+    time_ms = lost_ms if _is_loss(row) else row.time_ms
+    if time_ms is None:
+        time_ms = next(
+            (other.time_ms for other in rows if other.event >= row.event and other.time_ms is not None), lost_ms
+        )
+    before = lost_ms - time_ms
+    time = (
+        f"{milliseconds(before)} before"
+        if before > 0
+        else f"{milliseconds(-before)} after"
+        if before < 0
+        else "the loss"
+    )
+    node = "" if row.node is None else node_name(row.node)
+    return StoryLine(time, node, row.text.strip().removeprefix("violated: AcknowledgedRecordsLost: "), _is_loss(row))

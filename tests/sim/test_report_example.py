@@ -1,0 +1,67 @@
+"""The example of a loss in a report: a trial of the study, run again to the same loss, with its page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from experiments.studies.design.model import StudyPlan
+from experiments.studies.report.example import Example, example_of
+from experiments.studies.report.render import render
+from experiments.studies.report.settings import groups
+from experiments.studies.sweeps.batches import commit
+from experiments.studies.sweeps.output import StudyRecord
+from experiments.studies.sweeps.storage import Folder
+from experiments.studies.trials.batch import Batch, run_batch
+from experiments.studies.trials.trial import run_trial
+from tests.synthetic_studies import RUNS, cells_of, study_of
+
+TRIALS = 6
+CELLS = ("0123456789abcdef", "fedcba9876543210")
+BASE = {"broker_mttf": "3d", "broker_mttr": "1d", "tail_loss_probability": 1.0, "estimator": "plain"}
+STUDY = study_of(duration="60d", base=BASE, sweep={"min_insync_replicas": [1, 2]})
+
+
+def swept(study: StudyPlan, out: Path) -> StudyRecord:
+    """The record of the study, some trials of which are in `out`."""
+    for cell, digest in zip(study.cells, CELLS, strict=True):
+        batch = Batch(digest, 0, TRIALS)
+        commit(Folder(out), batch, *run_batch(run_trial, cell.parameters, batch, study.seed))
+    return StudyRecord(study, RUNS, CELLS)
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[StudyRecord, Example, Path]:
+    out = tmp_path_factory.mktemp("study")
+    record = swept(STUDY, out)
+    example = example_of(record, groups(STUDY, cells_of(STUDY, [5, 0])), Folder(out), out / "loss.html")
+    assert example is not None
+    return record, example, out
+
+
+def test_story_of_the_loss_has_ten_lines(found: tuple[StudyRecord, Example, Path]) -> None:
+    _, example, _ = found
+    assert 3 <= len(example.story) <= 10
+    (loss,) = (line for line in example.story if line.is_loss)
+    assert loss.time == "the loss"
+    assert "missing from the log of broker-" in loss.text
+    assert any(line.text.startswith(("broker-", "leads ")) for line in example.story)
+
+
+def test_example_is_replayed_by_its_command_and_has_a_page(found: tuple[StudyRecord, Example, Path]) -> None:
+    record, example, out = found
+    assert example.command.startswith("isray study replay out/s --cell ")
+    assert f"--trial {example.trial} --html loss.html" in example.command
+    assert "<!DOCTYPE html>" in (out / "loss.html").read_text(encoding="utf-8")
+    page = render(record, cells_of(STUDY, [5, 0]), example)
+    assert 'href="loss.html"' in page
+    assert f"seed {example.seed}" in page
+
+
+def test_study_without_losses_has_no_example(tmp_path: Path) -> None:
+    study = study_of(duration="1d", base=BASE | {"tail_loss_probability": 0.0}, sweep={"min_insync_replicas": [1, 2]})
+    record = swept(study, tmp_path)
+    page = tmp_path / "loss.html"
+    assert example_of(record, groups(study, cells_of(study, [0, 0])), Folder(tmp_path), page) is None
+    assert not page.exists()
