@@ -56,6 +56,7 @@ class BrokerLifecycleManager:
         self._incarnation_id = ""
         self._previous_epoch = NO_EPOCH
         self._correlation_id = 0
+        self._next_heartbeat_ms: TimeMs = 0
         self._shutdown_begun = False
 
     def read_clean_shutdown(self) -> None:
@@ -130,11 +131,15 @@ class BrokerLifecycleManager:
         )
         self._set_heartbeat_timer(now_ms)
 
-    def _set_heartbeat_timer(self, now_ms: TimeMs, *, is_known: bool = True) -> None:
-        """`is_known`: the controller has a session of this broker; heartbeats while RUNNING may be elided."""
-        is_idle = is_known and self.state is LifecycleState.RUNNING
+    def _set_heartbeat_timer(self, now_ms: TimeMs) -> None:
+        """Sets the timer anew. Heartbeats may be elided from the one on that lets the controller open a session, unless
+        its response is that the broker stays fenced.
+        """
+        state = self.state
+        is_idle = state is LifecycleState.RUNNING or (state is LifecycleState.CATCHING_UP and self.has_published)
+        self._next_heartbeat_ms = now_ms + self._heartbeat_ms
         idle_with = self._context.controller_id if is_idle else None
-        self._out.set_timer(HEARTBEAT_TIMER, now_ms + self._heartbeat_ms, idle_with=idle_with)
+        self._out.set_timer(HEARTBEAT_TIMER, self._next_heartbeat_ms, idle_with=idle_with)
 
     def receive_heartbeat(self, now_ms: TimeMs, controller: NodeId, response: BrokerHeartbeatResponse) -> None:
         """Follows the controller's answer: fenced, unfenced, released, or unknown broker epoch."""
@@ -147,13 +152,21 @@ class BrokerLifecycleManager:
             if self.state is LifecycleState.SHUTTING_DOWN:
                 self._continue_shutdown(now_ms, response)
                 return
-            before = self.state
-            self.move(LifecycleEvent.FENCED if response.is_fenced else LifecycleEvent.UNFENCED)
-            if self.state is not before and self.state is LifecycleState.CATCHING_UP:
-                # After UNFENCED the response may be stale: only the next heartbeat shows that the session is idle.
-                self._set_heartbeat_timer(now_ms)
+            if response.is_fenced:
+                self._stay_fenced(now_ms, response)
+            else:
+                self.move(LifecycleEvent.UNFENCED)
         elif controller == self._context.controller_id:
-            self._set_heartbeat_timer(now_ms, is_known=False)
+            self._out.set_timer(HEARTBEAT_TIMER, now_ms + self._heartbeat_ms)
+
+    def _stay_fenced(self, now_ms: TimeMs, response: BrokerHeartbeatResponse) -> None:
+        """The broker is fenced: the controller has no session of it to renew, so that heartbeats count."""
+        was_running = self.state is LifecycleState.RUNNING
+        self.move(LifecycleEvent.FENCED)
+        if was_running:
+            self._out.set_timer(HEARTBEAT_TIMER, now_ms + self._heartbeat_ms)
+        elif response.correlation_id == self._correlation_id:
+            self._out.set_timer(HEARTBEAT_TIMER, self._next_heartbeat_ms)
 
     def _register_again(self, now_ms: TimeMs) -> None:
         """The controller does not know this broker epoch: registers a new incarnation, as after an unclean shutdown."""

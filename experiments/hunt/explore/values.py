@@ -53,6 +53,7 @@ LEFT_OUT: Mapping[type, frozenset[str]] = {
     DelayedProduces: frozenset({"_timer_is_set"}),
     IsrShrink: frozenset({"_lag_timers"}),
     # Times, and what only helps to reckon them.
+    BrokerLifecycleManager: frozenset({"_next_heartbeat_ms"}),
     FollowerProgress: frozenset({"last_caught_up_ms", "last_fetch_ms", "leader_end_at_last_fetch"}),
 }
 """Attributes that are not part of the state."""
@@ -60,7 +61,7 @@ LEFT_OUT: Mapping[type, frozenset[str]] = {
 
 NOT_OBSERVED: Mapping[type, frozenset[str]] = {
     BrokerNode: LEFT_OUT[BrokerNode] | {"_fetcher", "_isr", "_leader", "_reads", "_recovery", "_flusher"},
-    BrokerLifecycleManager: frozenset({"_correlation_id", "_flusher", "_rng"}),
+    BrokerLifecycleManager: LEFT_OUT[BrokerLifecycleManager] | {"_correlation_id", "_flusher", "_rng"},
     Replica: frozenset({"delayed_produces"}),
     FollowerProgress: LEFT_OUT[FollowerProgress] | {"parked_fetch", "fetcher"},
     ControllerNode: LEFT_OUT[ControllerNode],

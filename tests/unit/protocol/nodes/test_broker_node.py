@@ -101,13 +101,28 @@ def test_a_broker_stays_fenced_until_it_has_replayed_its_own_registration() -> N
     assert bench.heartbeat_answered(is_fenced=False).node.state is S.RUNNING
 
 
-def test_only_heartbeats_of_a_running_broker_may_be_elided() -> None:
+def test_heartbeats_of_a_broker_without_metadata_are_not_elided() -> None:
     bench = BrokerBench().start().registered()
-    for answer, idle_with in ((True, None), (False, CONTROLLER), (True, None)):
-        bench.heartbeat_answered(is_fenced=answer)
+    for is_fenced, idle_with in ((True, None), (False, CONTROLLER), (True, None)):
+        bench.heartbeat_answered(is_fenced=is_fenced)
         timer = bench.fire(HEARTBEAT_TIMER).timer(HEARTBEAT_TIMER)
         assert timer is not None
         assert timer.idle_with == idle_with
+
+
+def test_heartbeats_may_be_elided_from_the_one_on_that_unfences_the_broker() -> None:
+    bench = BrokerBench().start().registered().publish(*registrations())
+    newest, timer = bench.sent(BrokerHeartbeatRequest), bench.timer(HEARTBEAT_TIMER)
+    assert not newest.want_fence
+    assert timer is not None
+    assert timer.idle_with == CONTROLLER
+    stale = bench.heartbeat_answered(correlation_id=newest.correlation_id - 1, is_fenced=True)
+    assert stale.timer(HEARTBEAT_TIMER) is None, "the response to the newest one is on its way"
+    fenced = bench.heartbeat_answered(correlation_id=newest.correlation_id, is_fenced=True).timer(HEARTBEAT_TIMER)
+    assert fenced is not None
+    assert (fenced.at_ms, fenced.idle_with) == (timer.at_ms, None)
+    unfenced = bench.heartbeat_answered(correlation_id=newest.correlation_id)
+    assert unfenced.timer(HEARTBEAT_TIMER) is None
 
 
 @pytest.mark.covers("B20")
