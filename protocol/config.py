@@ -19,7 +19,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import partial
+from functools import cache, partial
 from typing import NamedTuple, TypeVar
 
 from protocol.errors import ProtocolInvariantError
@@ -391,7 +391,13 @@ def record_version(levels: Mapping[str, int]) -> int:
 
 def features_at(levels: Mapping[str, int]) -> Features:
     """The switches of finalized feature levels. Raises ProtocolInvariantError for unsupported levels."""
-    for name, level in levels.items():
+    return _features_at(tuple(levels.items()))
+
+
+@cache
+def _features_at(items: tuple[tuple[str, int], ...]) -> Features:
+    levels = dict(items)
+    for name, level in items:
         lowest, highest = SUPPORTED_FEATURES.get(name, (0, -1))
         if not lowest <= level <= highest:
             raise ProtocolInvariantError(f"feature {name!r} is not supported at level {level}")

@@ -165,7 +165,7 @@ class Trial:
 
     def _add(self, row: TraceRow) -> None:
         if self._measuring:
-            self.rows.append(row._replace(time_ms=self.time_ms, log_weight=self._log_weight()))
+            self.rows.append(TraceRow(self.time_ms, *row[1:-1], self._log_weight()))
 
     def _log_weight(self) -> float:
         return self._timeline.log_weight(self.time_ms)
