@@ -67,7 +67,7 @@ def _print(found: Replayed, same: bool | None, shown: Exploration) -> None:
     verdicts = {
         True: "[green]the same trace[/] as in the study",
         False: "[red]not the same trace[/] as in the study: the code of the trial has changed since",
-        None: "the study has no such trial on its disk to compare with",
+        None: "nothing in the study's directory to compare the trace with",
     }
     console.print(f"{verdicts[same]}: {found.trace_hash}")
     show(console, shown)

@@ -31,7 +31,7 @@ class Pane {
   layout(width, lanes) {
     this.lanes = lanes;
     this.laneAt = new Map(lanes.map((lane, row) => [lane, row]));
-    this.gutter = width < 600 ? 66 : 118;
+    this.gutter = width < 600 ? 78 : 118;
     this.laneHeight = width < 600 ? 44 : 54;
     this.top = AXIS + HEADINGS;
     this.bottom = this.top + lanes.length * this.laneHeight;
@@ -82,12 +82,16 @@ class Pane {
     context.fillStyle = theme["--muted"];
     context.strokeStyle = theme["--grid"];
     context.lineWidth = 1;
-    for (const [place, label] of scale.ticks(this.view, this.width - this.gutter, 130)) {
+    let free = this.gutter;
+    const wide = (label) => context.measureText(label).width;
+    for (const [place, label] of scale.ticks(this.view, this.width - this.gutter, (text) => wide(text) + 50)) {
       const x = Math.round(this.xOf(place)) + 0.5;
       if (x < this.gutter - 1 || x > this.width) continue;
       this.line(x, AXIS - 5, x, this.bottom);
-      const wide = context.measureText(label).width;
-      context.fillText(label, Math.max(this.gutter + 2, Math.min(x - wide / 2, this.width - wide - 2)), AXIS / 2 - 1);
+      const left = Math.max(this.gutter + 2, Math.min(x - wide(label) / 2, this.width - wide(label) - 2));
+      if (left < free) continue;
+      context.fillText(label, left, AXIS / 2 - 1);
+      free = left + wide(label) + 14;
     }
     for (const lane of this.lanes) this.line(this.gutter, this.y(lane), this.width, this.y(lane));
   }
@@ -186,7 +190,9 @@ class Pane {
         if (state === "cut") {
           context.fillStyle = theme["--fault"];
           context.fillRect(left, y + this.laneHeight / 2 - 4, Math.max(right - left, 1), 2);
-          if (right - left > 110) context.fillText(clip(context, text, right - left - 8), left + 4, y + this.laneHeight / 2 - 11);
+          const label = clip(context, text, right - left - 8);
+          const end = Math.min(right, this.width) - 4 - context.measureText(label).width;
+          if (right - left > 110) context.fillText(label, end, y + this.laneHeight / 2 - 11);
           continue;
         }
         context.fillStyle = theme[state === "down" ? "--card" : "--paused"];
@@ -338,7 +344,7 @@ class Pane {
   }
 
   drawTracks() {
-    const { context, theme, states, marks } = this;
+    const { context, theme, states } = this;
     if (this.partition === null) return;
     const top = this.bottom + 4;
     if (states.length) {
@@ -351,32 +357,36 @@ class Pane {
         context.fillText(clip(context, stateText(state), right - begin - 8), begin + 4, top + STATE_TRACK / 2 - 2);
       });
     }
+    this.drawHighWatermark();
+  }
+
+  /* A step line between the lowest and the highest value of the run; where it falls, it is red. */
+  drawHighWatermark() {
+    const { context, theme, marks } = this;
+    if (!marks.length) return;
     const low = this.bottom + STATE_TRACK + MARK_TRACK;
-    const highest = marks.reduce((most, mark) => Math.max(most, mark.value), 1);
-    const level = (value) => low - 6 - (value / highest) * (MARK_TRACK - 18);
-    context.strokeStyle = theme["--data"];
-    context.fillStyle = theme["--muted"];
-    context.lineWidth = 1.5;
-    context.beginPath();
+    const values = marks.map((mark) => mark.value);
+    const least = values.reduce((a, b) => Math.min(a, b));
+    const most = Math.max(values.reduce((a, b) => Math.max(a, b)), least + 1);
+    const level = (value) => low - 4 - ((value - least) / (most - least)) * (MARK_TRACK - 18);
+    const begin = Math.max(0, lowerBound(marks.map((mark) => this.positions[mark.index]), this.view.from) - 1);
     let last = null;
     let free = -9;
-    const begin = Math.max(0, lowerBound(marks.map((mark) => this.positions[mark.index]), this.view.from) - 1);
+    context.lineWidth = 1.5;
     for (let k = begin; k < marks.length && this.x(marks[k].index) < this.width + 9; k++) {
       const x = Math.max(this.x(marks[k].index), this.gutter);
       const y = level(marks[k].value);
-      if (last === null) context.moveTo(x, y);
-      else {
-        context.lineTo(x, last);
-        context.lineTo(x, y);
-      }
+      const right = k + 1 < marks.length ? Math.min(this.x(marks[k + 1].index), this.width) : this.width;
+      context.strokeStyle = context.fillStyle = theme[last !== null && y > last ? "--alarm" : "--data"];
+      if (last !== null) this.line(x, last, x, y);
+      context.strokeStyle = theme["--data"];
+      this.line(x, y, right, y);
       if (last !== y && x > free) {
-        context.fillText(String(marks[k].value), x + 3, y - 6);
+        context.fillText(String(marks[k].value), x + 3, y - 7);
         free = x + 34;
       }
       last = y;
     }
-    if (last !== null) context.lineTo(this.width, last);
-    context.stroke();
   }
 
   drawVerticals(selected, differences) {
@@ -391,7 +401,8 @@ class Pane {
       context.setLineDash([]);
       if (label) {
         const wide = context.measureText(label).width;
-        context.fillText(label, x + 6 + wide > this.width ? x - wide - 6 : x + 6, this.bottom - 8);
+        const left = x + 6 + wide > this.width ? x - wide - 6 : x + 6;
+        context.fillText(label, Math.max(left, this.gutter + 2), this.bottom - 8);
       }
     };
     for (const i of this.run.violations) mark(i, "--alarm", this.run.name(i), []);

@@ -46,7 +46,7 @@ def render_page(run: Run, other: Run | None = None, found: Sequence[Difference] 
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"seconds": lambda time_ms: f"{time_ms / 1000:.3f}", "node_name": node_name}
+    environment.filters |= {"clock": _clock, "node_name": node_name}
     runs = [run] if other is None else [run, other]
     document = {
         "runs": [columns(each) for each in runs],
@@ -61,6 +61,15 @@ def render_page(run: Run, other: Run | None = None, found: Sequence[Difference] 
         style=Markup((FOLDER / "page.css").read_text(encoding="utf-8")),
         script=Markup("\n".join((FOLDER / name).read_text(encoding="utf-8") for name in SCRIPTS)),
     )
+
+
+def _clock(time_ms: int) -> str:
+    """A time as the diagram writes it: `12.345 s`, from an hour on `3 d 04:05:06.789`."""
+    if time_ms < 3_600_000:
+        return f"{time_ms / 1000:.3f} s"
+    rest, hours = time_ms % 3_600_000, time_ms // 3_600_000
+    clock = f"{hours % 24:02}:{rest // 60_000:02}:{rest % 60_000 // 1000:02}.{rest % 1000:03}"
+    return f"{hours // 24} d {clock}" if hours >= 24 else clock
 
 
 def _chunks(story: Sequence[StoryRow]) -> list[list[StoryRow]]:

@@ -40,15 +40,16 @@ function showDetails(app, panel) {
   const sent = role === "receive" && run.cause[index] >= 0 ? run.cause[index] : index;
   const fields = { ...(sent === index ? {} : run.fields(sent)), ...run.fields(index) };
   const partitions = run.partitionsOf(index);
-  panel.replaceChildren(
+  const parts = [
     element("h2", {}, role === "violation" ? `violated: ${run.name(index)}` : run.text(index)),
     element("p", { class: "where" }, `${formatTime(run.time[index])} · ${run.nodeName(index)}${app.runs.length > 1 ? ` · ${run.title}` : ""}${partitions.length ? ` · ${partitions.join(", ")}` : ""}`),
     role === "violation" ? element("p", { class: "alarm" }, run.text(index)) : null,
     element("ul", { class: "links" }, ...neighbours(app, run, index)),
     pastButton(app, run),
     element("table", { class: "fields" }, element("tbody", {}, ...fieldRows(fields))),
-    partitionThen(app, run, index)
-  );
+    partitionThen(app, run, index),
+  ];
+  panel.replaceChildren(...parts.filter((part) => part !== null));
 }
 
 function neighbours(app, run, index) {
@@ -67,7 +68,7 @@ function neighbours(app, run, index) {
 
 function pastButton(app, run) {
   const { past } = app;
-  const label = past ? `${past.reduce((sum, each) => sum + each, 0)} events happened before it` : "Show what happened before it";
+  const label = past ? `${past.reduce((sum, each) => sum + each, -1)} events happened before it` : "Show what happened before it";
   return element("button", { type: "button", "aria-pressed": String(Boolean(past)), onclick: () => app.togglePast() }, label);
 }
 

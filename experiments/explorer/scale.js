@@ -43,9 +43,9 @@ class Scale {
   timeAt(place) { return interpolate(this.places, this.times, place); }
   placeAt(time) { return interpolate(this.times, this.places, time); }
 
-  /* [position, label] of about one tick per `spacing` pixels of a view. */
-  ticks(view, width, spacing) {
-    const count = Math.max(1, Math.floor(width / spacing));
+  /* [position, label] of evenly spaced ticks of a view; `wide` is the width of a label in pixels. */
+  ticks(view, width, wide) {
+    const count = Math.max(1, Math.floor(width / wide(formatTime(this.timeAt(view.to)))));
     const found = [];
     let before = null;
     for (let k = 0; k <= count; k++) {

@@ -160,7 +160,7 @@ def test_the_command_replays_a_trial_of_a_directory(
     assert (document["same"], document["losses"], document["compared_with"]) == (True, 1, "cell 2")
     assert len(page_of(html)) == 2
     assert leave(monkeypatch, "study", "replay", str(tmp_path), "--cell", "0", "--trial", "1") == 0
-    assert "no such trial on its disk" in capsys.readouterr().out
+    assert "nothing in the study's directory to compare" in capsys.readouterr().out
     assert leave(monkeypatch, "study", "replay", str(tmp_path), "--cell", "9", "--trial", "0") == 2
     assert "0 to 3" in capsys.readouterr().err
 

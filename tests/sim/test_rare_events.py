@@ -16,7 +16,7 @@ from experiments.studies.trace.measures import Measures, measure
 from experiments.studies.trace.schema import CRASH, LOSS, STATE, TrialResult, check_trace
 from experiments.studies.trials import importance, splitting
 from experiments.studies.trials.importance import NoRegenerationError, RegenerativeTrial, run_importance_trial
-from experiments.studies.trials.splitting import levels_of, run_splitting_trial
+from experiments.studies.trials.splitting import levels_of, losing_path, run_splitting_trial
 from experiments.studies.trials.trial import run_trial
 
 REALISTIC = CellParameters(detection_ms=None, duration_ms=3 * YEAR_MS)
@@ -152,6 +152,10 @@ def test_splitting_weights_losses_with_the_shares_of_paths_that_came_close(monke
     losses = [row for result in results for row in result.rows if row.kind == LOSS]
     assert losses
     assert all(row.log_weight < math.log(0.5 / 25) for row in losses)
+    with_loss = next(seed for seed, found in enumerate(results) if any(row.kind == LOSS for row in found.rows))
+    path = losing_path(AGEING, with_loss)
+    assert path is not None
+    assert any(row.kind == LOSS for row in path.run().rows)
     for result in results:
         check_trace(result.rows, AGEING.partitions, AGEING.duration_ms)
         assert all(row.log_weight == 0.0 for row in result.rows if row.kind == STATE)

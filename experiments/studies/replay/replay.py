@@ -162,7 +162,11 @@ def _name(swept: dict[str, object]) -> str:
 
 
 def recorded_trace(out: Location, record: StudyRecord, cell: int, trial: int) -> str | None:
-    """The trace hash of a trial in a study's directory, None if it is not there."""
+    """The trace hash of a trial in a study's directory, None if it is not there, or if it is that of another path
+    than the replayed one, as in splitting.
+    """
+    if choose(record.study.cells[cell].parameters).estimator == "splitting":
+        return None
     store, digest = store_at(out), record.cells[cell]
     for batch in disjoint(committed(store), {digest}):
         if batch.first <= trial < batch.stop:

@@ -68,6 +68,10 @@ RUN_ELSEWHERE = {
     "fuzz --seeds 1..200 --jobs 2": "tests/sim/test_fuzz.py",
     "fuzz --seeds 1..200 --jobs ray": "tests/ray/test_fuzz_on_ray.py",
     "replay out/fuzz/seed-17.yaml --story": "tests/sim/test_fuzz.py",
+    "replay out/fuzz/seed-17.yaml --html out/seed-17.html": "tests/sim/test_explored_runs.py",
+    "scenario run last-replica-standing --html out/run.html": "tests/sim/test_explored_runs.py",
+    "scenario run last-replica-standing --html out/run.html --compare kip-497": "tests/sim/test_explored_runs.py",
+    "study replay out/last-replica-standing --cell 0 --trial 3 --html out/loss.html": "tests/sim/test_explored_runs.py",
     "mutants": "tests/sim/test_mutants.py",
     "explore": "tests/unit/experiments/cli/test_explore_cli.py",
     "conformance tests/data/partition_change.jsonl.gz tests/data/controller_traces.jsonl.gz": (

@@ -56,7 +56,7 @@ def test_the_page_loads_nothing() -> None:
 def test_the_story_is_in_the_page_and_escaped() -> None:
     page = render_page(run_of(RunEvent(5, 1, "trace", "broker_state", text="<b>running</b>")))
     assert "<td>broker-1</td><td>&lt;b&gt;running&lt;/b&gt;</td>" in page
-    assert "0.005" in page
+    assert "0.005 s<" in page
 
 
 def test_of_a_long_story_the_end_is_shown() -> None:
