@@ -58,6 +58,7 @@ from protocol.ids import (
 from protocol.log.tail import trace_of
 from protocol.messages.admin import AdminRequest
 from protocol.messages.codec import decode, encode
+from protocol.messages.commands import SendRecords
 from protocol.messages.metadata_batch import pack_records
 from protocol.metadata.image import BrokerRegistration
 from protocol.metadata.partition import PartitionState
@@ -418,12 +419,13 @@ class ClientActor(NodeShell):
 
     @ray.method(concurrency_group="ctl")
     async def request(self, encoded: bytes) -> bytes:
-        """Makes an encoded administration request for the caller; returns its encoded AdminOutcome. CodecError where
-        the bytes are no administration request.
+        """Makes an encoded administration request for the caller, or sends records (SendRecords); returns the encoded
+        outcome. CodecError where the bytes are neither.
         """
         message = decode(encoded)
-        if not isinstance(message, AdminRequest):
-            raise MalformedMessageError(f"found {type(message).__name__}; allowed: an administration request")
+        if not isinstance(message, AdminRequest | SendRecords):
+            allowed = "an administration request or SendRecords"
+            raise MalformedMessageError(f"found {type(message).__name__}; allowed: {allowed}")
         return encode(await self._on_loop(self._admin_relay.request(self._host, message)))
 
 

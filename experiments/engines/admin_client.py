@@ -38,6 +38,7 @@ from protocol.messages.cluster import (
     UpdateFeaturesRequest,
     UpdateFeaturesResponse,
 )
+from protocol.messages.commands import SendOutcome, SendRecords
 from protocol.messages.configs import (
     AlterableConfig,
     AlterConfigsResource,
@@ -113,10 +114,13 @@ class AdminError(Exception):
 
 
 class AdminChannel(Protocol):
-    """Carries administration requests to a cluster."""
+    """Carries administration requests and records to a cluster."""
 
     def call(self, request: AdminRequest) -> AdminResponse:
         """Sends a request and returns its response. AdminError where there was none."""
+
+    def send(self, records: SendRecords) -> SendOutcome:
+        """Sends records and returns their outcome, acknowledged or not. AdminError where there was none."""
 
 
 class AdminClient:
@@ -137,6 +141,10 @@ class AdminClient:
         if not isinstance(response, answer):
             raise ProtocolInvariantError(f"{type(response).__name__} answers a {type(request).__name__}")
         return response
+
+    def send_records(self, records: SendRecords) -> SendOutcome:
+        """Sends records as an application with a producer does; the client chooses the command's id."""
+        return self._channel.send(records)
 
     # -- topics --------------------------------------------------------------------------------------------------------
 

@@ -99,6 +99,7 @@ def administer(shell: Shell, address: str) -> None:
     """Runs each tool once, with and without `--bootstrap-server`, and with wrong input."""
     create = ("topics", "--create", "--topic", "t", "--replica-assignment", "0:1:2")
     assert shell.ok(*create, "--config", "min.insync.replicas=3", "--bootstrap-server", address) == "Created topic t.\n"
+    assert shell.ok("produce", "--topic", "t", "--num-records", "10") == "records: 10 acknowledged\n"
     [topic] = shell.json("topics", "--describe")
     assert topic["partitions"][0]["isr_nodes"] == [0, 1, 2]
     one = ("leader-election", "--election-type", "preferred", "--topic", "t", "--partition")

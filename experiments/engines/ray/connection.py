@@ -22,8 +22,9 @@ from experiments.support.errors import InputError, MissingInput, NoClusterRuns
 from protocol.errors import ErrorCode, ProtocolInvariantError
 from protocol.ids import FIRST_CLIENT, node_name
 from protocol.messages.admin import AdminRequest, AdminResponse
+from protocol.messages.base import Message
 from protocol.messages.codec import decode, encode
-from protocol.messages.commands import AdminOutcome
+from protocol.messages.commands import AdminOutcome, SendOutcome, SendRecords
 
 CONNECT_WITHIN_S = 5.0
 ANSWER_WITHIN_S = 120.0
@@ -48,21 +49,31 @@ class RayAdminChannel:
         self._client = client
 
     def call(self, request: AdminRequest) -> AdminResponse:
-        import ray
-
-        try:
-            answer = ray.get(self._client.request.remote(encode(request)), timeout=ANSWER_WITHIN_S)
-        except ray.exceptions.RayActorError as error:
-            raise AdminError(ErrorCode.BROKER_NOT_AVAILABLE, f"the cluster's {CLIENT} is gone") from error
-        except ray.exceptions.GetTimeoutError as error:
-            text = f"the cluster's {CLIENT} does not answer within {ANSWER_WITHIN_S:.0f} s"
-            raise AdminError(ErrorCode.REQUEST_TIMED_OUT, text) from error
-        outcome = decode(answer)
+        outcome = self._ask(request)
         if not isinstance(outcome, AdminOutcome):
             raise ProtocolInvariantError(f"the client answers a request with {type(outcome).__name__}")
         if outcome.response is None:
             raise AdminError(outcome.error, outcome.message)
         return outcome.response
+
+    def send(self, records: SendRecords) -> SendOutcome:
+        outcome = self._ask(records)
+        if not isinstance(outcome, SendOutcome):
+            raise ProtocolInvariantError(f"the client answers records with {type(outcome).__name__}")
+        return outcome
+
+    def _ask(self, question: Message) -> Message:
+        """The outcome that the cluster's client reports. AdminError where it reports none."""
+        import ray
+
+        try:
+            answer = ray.get(self._client.request.remote(encode(question)), timeout=ANSWER_WITHIN_S)
+        except ray.exceptions.RayActorError as error:
+            raise AdminError(ErrorCode.BROKER_NOT_AVAILABLE, f"the cluster's {CLIENT} is gone") from error
+        except ray.exceptions.GetTimeoutError as error:
+            text = f"the cluster's {CLIENT} does not answer within {ANSWER_WITHIN_S:.0f} s"
+            raise AdminError(ErrorCode.REQUEST_TIMED_OUT, text) from error
+        return decode(answer)
 
 
 def find_cluster(bootstrap: str | None, name: str | None) -> list[ClusterAddress]:

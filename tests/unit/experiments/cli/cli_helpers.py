@@ -17,7 +17,7 @@ from experiments.engines.port import ClusterSpec, Loss
 from protocol.config import ClusterConfig, Generation
 from protocol.ids import TopicPartition, node_name
 from protocol.messages.admin import AdminRequest, AdminResponse
-from protocol.messages.commands import AdminCommand, AdminOutcome, ProduceCommand
+from protocol.messages.commands import AdminCommand, AdminOutcome, ProduceCommand, SendOutcome, SendRecords
 from protocol.metadata.image import BrokerRegistration
 from protocol.metadata.partition import PartitionState
 
@@ -43,6 +43,15 @@ class SimPort:
         if outcome.response is None:
             raise AdminError(outcome.error, outcome.message)
         return outcome.response
+
+    def send(self, records: SendRecords) -> SendOutcome:
+        self.commands += 1
+        number = self.commands
+        self.engine.submit(records.model_copy(update={"command_id": number}))
+        assert self.engine.run_until(lambda: self.engine.outcome(number) is not None, WITHIN_MS)
+        outcome = self.engine.outcome(number)
+        assert isinstance(outcome, SendOutcome)
+        return outcome
 
 
 class Commands:

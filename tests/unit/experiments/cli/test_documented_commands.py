@@ -32,6 +32,7 @@ SHELL = frozenset({".", "export", "ray start"})
 
 RUN_ON_CLUSTER = """
 topics --create --topic t --partitions 3 --replication-factor 3 --config min.insync.replicas=2
+produce --topic t --num-records 100
 status
 topics --describe --topic t
 leader-election --election-type preferred --all-topic-partitions
