@@ -50,6 +50,7 @@ def cells_of(study: StudyPlan, losses: Sequence[int], **shares: Sequence[float])
 
 def _columns(lost: int, shares: dict[str, float]) -> dict[str, list[float]]:
     values = {"losses": [1.0] * lost + [0.0] * (TRIALS - lost)}
+    values["acknowledged_losses"] = values["losses"]
     values["lost_records"] = [2.0 * value for value in values["losses"]]
     values |= {name: [share * (0.9 + 0.002 * trial) for trial in range(TRIALS)] for name, share in shares.items()}
     return {metric.column: values.get(metric.column, [0.0] * TRIALS) for metric in METRICS}

@@ -29,7 +29,7 @@ from experiments.studies.design.parameter import Parameter
 from experiments.studies.design.ranges import FORM as RANGE_FORM
 from experiments.studies.design.ranges import is_range, protect, restore, values_of
 from experiments.studies.design.recorded import Contents, FailureFile, record
-from experiments.studies.trace.metrics import METRICS
+from experiments.studies.trace.metrics import ACKNOWLEDGED_LOSS_RATE, METRICS
 from experiments.support.errors import InputError
 from experiments.support.yaml_input import allowed_by, parse_yaml_mapping, read_text
 
@@ -142,6 +142,8 @@ def study_from(raw: dict[str, object], source: str, text: str | None = None, fol
         raw = raw | {"files": contents.texts}
         text = None if text is None else with_fields(text, {"files": contents.texts})
     header = {name: getattr(file, name) for name in StudyHeader.model_fields}
+    if "objective" not in raw and any(cell.parameters.acks != "all" for cell in cells):
+        header["objective"] = ACKNOWLEDGED_LOSS_RATE
     return StudyPlan.model_validate(
         header | {"cells": cells, "source": raw, "text": text_of(raw) if text is None else text}
     )

@@ -403,7 +403,8 @@ class StudyHeader(Frozen):
         str,
         AfterValidator(_check_metric),
         Field(
-            description="The metric that the question is about: the setting with the lowest value is the best.",
+            description="The metric that the question is about: the setting with the lowest value is the best. If a "
+            "cell has acks=1 or 0, by default `acknowledged_loss_rate`.",
             json_schema_extra={"enum": METRIC_NAMES},
         ),
     ] = "loss_rate"

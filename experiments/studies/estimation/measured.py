@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from pydantic import TypeAdapter
 
 from experiments.studies.trace.schema import ACKNOWLEDGED, FAILOVER, RESTARTED, THROUGHPUT
 
@@ -45,6 +48,25 @@ KEYS: Mapping[str, tuple[str, str, str]] = {
     ),
 }
 """Keys of `gold/cells.json`: the kind of row, the unit, the meaning."""
+
+
+_DOCUMENTS = TypeAdapter(list[dict[str, object]])
+_QUANTILES = TypeAdapter(Quantiles)
+
+
+def read_measured(out: Path) -> list[dict[str, Quantiles | float]]:
+    """What was measured of each cell in `out/gold/cells.json`, which :func:`read_cells` has checked, by the keys of
+    `KEYS`; a key is missing where nothing was measured."""
+    documents = _DOCUMENTS.validate_json((out / "gold" / "cells.json").read_bytes())
+    return [
+        {key: found for key in KEYS if (found := _measured(document.get(key))) is not None} for document in documents
+    ]
+
+
+def _measured(value: object) -> Quantiles | float | None:
+    if isinstance(value, dict):
+        return None if value["p50"] is None else _QUANTILES.validate_python(value)
+    return value if isinstance(value, float) else None
 
 
 def measured_document(found: Mapping[str, Quantiles]) -> dict[str, object]:

@@ -28,6 +28,7 @@ from collections.abc import Mapping, Sequence
 from experiments.studies.design.model import CellParameters
 from experiments.studies.estimation.moments import ALPHA
 from experiments.studies.estimation.pairs import Comparison
+from experiments.studies.trace.metrics import ACKNOWLEDGED_LOSS_RATE
 
 AVAILABILITY = ("offline_fraction", "reject_fraction")
 """The shares of time that decide among equivalent cells."""
@@ -39,14 +40,19 @@ def unavailability(ratios: Mapping[str, float]) -> float:
     return max(ratios["offline_fraction"] + ratios["stall_fraction"], ratios["reject_fraction"])
 
 
-COUNTED_ACKS = {"loss_rate": "all", "lost_records_per_year": "all", "acks_1_loss_rate": "1"}
-"""Metrics that count losses of one value of acks; with another one they have nothing to count."""
+COUNTED_ACKS: Mapping[str, tuple[str, ...]] = {
+    "loss_rate": ("all",),
+    "lost_records_per_year": ("all",),
+    "acks_1_loss_rate": ("1",),
+    ACKNOWLEDGED_LOSS_RATE: ("all", "1"),
+}
+"""Metrics that count losses, and with which acks: with another one they have nothing to count."""
 
 
 def is_candidate(params: CellParameters, objective: str) -> bool:
     """Whether a cell may be recommended. One of whose losses the objective counts none by definition is shown and never
-    the best: with acks=1 or 0 `loss_rate` is 0."""
-    return params.acks == COUNTED_ACKS.get(objective, params.acks)
+    the best: with acks=1 `loss_rate` is 0, and with acks=0 nothing is acknowledged that could be lost."""
+    return params.acks in COUNTED_ACKS.get(objective, (params.acks,))
 
 
 def lowest(cells: Sequence[Mapping[str, float]], objective: str, among: Sequence[int]) -> int:

@@ -18,6 +18,7 @@ from markupsafe import Markup, escape
 from experiments.studies.design.functions import metrics_of
 from experiments.studies.design.model import StudyPlan
 from experiments.studies.estimation.estimates import CellEstimates, read_cells
+from experiments.studies.estimation.measured import Quantiles, read_measured
 from experiments.studies.failures.words import shared_assumptions
 from experiments.studies.report import kafka, tradeoffs, verdict, words
 from experiments.studies.report.charts.failover import failover_chart
@@ -50,12 +51,18 @@ def write_report(out: Path, source: Location | None = None) -> Path:
     cells = read_cells(out, record.study.cells, metrics_of(record.study.functions))
     trials = store_at(out if source is None else source)
     example = example_of(record, groups(record.study, cells), trials, out / LOSS_PAGE)
-    write_text(path, render(record, cells, example))
+    write_text(path, render(record, cells, example, read_measured(out)))
     return path
 
 
-def render(record: StudyRecord, cells: Sequence[CellEstimates], example: Example | None = None) -> str:
-    """The page as text; `cells` are the numbers of the study's cells, in their order; `example` a loss to show."""
+def render(
+    record: StudyRecord,
+    cells: Sequence[CellEstimates],
+    example: Example | None = None,
+    measured: Sequence[Mapping[str, Quantiles | float]] = (),
+) -> str:
+    """The page as text; `cells` are the numbers of the study's cells, in their order, and `measured` what clients and
+    operators measured of each, as far as anything was; `example` a loss to show."""
     study = record.study
     found = groups(study, cells)
     drawn = _charts(study, found)
@@ -64,6 +71,7 @@ def render(record: StudyRecord, cells: Sequence[CellEstimates], example: Example
         **_assumptions(study, found),
         **_tables(study, found),
         **drawn,
+        measured=[(words.cell_name(study.cells[index].swept), of) for index, of in enumerate(measured) if of],
         study=study,
         example=example,
         question=study.question or _question(study.cells[0].swept),

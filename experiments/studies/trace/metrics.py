@@ -49,6 +49,8 @@ class Metric:
     sums_values: bool = False
 
 
+ACKNOWLEDGED_LOSS_RATE = "acknowledged_loss_rate"
+"""The rate of losses that compares cells of different acks."""
 METRICS = (
     Metric("loss_rate", "losses", RATE, "loss events", "times that acknowledged acks=all records were lost", LOSS),
     Metric(
@@ -89,7 +91,7 @@ METRICS = (
         ACKS_1_LOSS,
     ),
     Metric(
-        "acknowledged_loss_rate",
+        ACKNOWLEDGED_LOSS_RATE,
         "acknowledged_losses",
         RATE,
         "acknowledged loss events",

@@ -25,10 +25,10 @@ from experiments.studies.report.charts.theme import (
 )
 from experiments.studies.report.settings import Group, Setting
 from experiments.studies.report.words import minutes, number, time_unit
-from experiments.studies.trace.metrics import RATES
+from experiments.studies.trace.metrics import ACKNOWLEDGED_LOSS_RATE
 
 HEIGHT = 320
-LOSSES = RATES["loss_rate"].name
+LOSSES = ACKNOWLEDGED_LOSS_RATE
 REJECTING = "reject_fraction"
 
 

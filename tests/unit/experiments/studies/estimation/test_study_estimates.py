@@ -30,8 +30,8 @@ ZEROS = [0.0] * TRIALS
 
 def sums_of(losses: list[float], refused: list[float] | None = None) -> CellSums:
     """A cell of eight trials of one year; the time of rejecting is in 4,000 episodes."""
-    values = {"loss_rate": losses, "reject_fraction": refused or ZEROS}
-    events = {"loss_rate": None, "reject_fraction": 4_000 if refused else 0}
+    values = {"loss_rate": losses, "acknowledged_loss_rate": losses, "reject_fraction": refused or ZEROS}
+    events = {"reject_fraction": 4_000 if refused else 0}
     sums = {
         metric.name: Sums.of(values.get(metric.name, ZEROS), [1.0] * TRIALS, events.get(metric.name))
         for metric in METRICS
@@ -133,9 +133,18 @@ def test_cells_are_compared_within_the_same_assumptions_only() -> None:
     assert cells[2].compared_with_reference["loss_rate"].difference.estimate == pytest.approx(0.125)
 
 
-def test_acks_1_is_compared_and_never_the_best() -> None:
-    study = study_from({"name": "s", "trials": 8, "sweep": {"acks": ["all", 1]}}, "s.yaml")
-    cells = estimates_of(sums_of([1.0] * 8), sums_of(ZEROS), study=study)
+def test_acks_1_is_ranked_by_what_a_crash_of_the_leader_loses_and_acks_0_never() -> None:
+    study = study_from({"name": "s", "trials": 8, "sweep": {"acks": ["all", 1, 0]}}, "s.yaml")
+    assert study.objective == "acknowledged_loss_rate"
+    cells = estimates_of(sums_of([1.0] * 8), sums_of([9.0] * 8), sums_of(ZEROS), study=study)
+    assert [cell.recommended for cell in cells] == [True, False, False]
+    close = estimates_of(sums_of([1.0] * 8), sums_of([1.0] * 8), sums_of(ZEROS), study=study)
+    assert [cell.may_be_best for cell in close] == [True, True, False]
+
+
+def test_acks_1_is_never_the_best_by_a_metric_that_leaves_out_what_was_in_flight() -> None:
+    fields = {"name": "s", "trials": 8, "objective": "loss_rate", "sweep": {"acks": ["all", 1]}}
+    cells = estimates_of(sums_of([1.0] * 8), sums_of(ZEROS), study=study_from(fields, "s.yaml"))
     assert [cell.may_be_best for cell in cells] == [True, False]
     assert [cell.reference for cell in cells] == [True, False]
     assert cells[1].compared_with_reference["loss_rate"].difference.estimate == -1.0
@@ -159,7 +168,7 @@ def test_one_cell_is_its_own_reference_and_not_recommended() -> None:
 def test_warnings_name_weights_and_precision() -> None:
     precision = {"precision": {"relative_error": 0.1, "max_trials": 8}}
     study = study_from({"name": "s", **precision}, "s.yaml")
-    cell = sums_of([0.001] * 8)
+    cell = sums_of(ZEROS)
     sums = dict(cell.sums)
     sums["loss_rate"] = replace(
         Sums.of([0.001] * 8, [1.0] * 8, events=8), weight=0.008, weight_squares=8e-6, largest_weight=0.001

@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from experiments.studies.design.model import CellParameters, StudyPlan
+from experiments.studies.estimation.measured import Quantiles, measured_document, read_measured
 from experiments.studies.report import kafka, words
 from experiments.studies.report.harshness import beside_published, harshness, harshness_words
 from experiments.studies.report.render import render
+from experiments.studies.trace.schema import RESTARTED, THROUGHPUT
 from tests.synthetic_studies import cells_of, record_of, study_of
 
 STUDY = study_of(
@@ -63,6 +66,25 @@ def test_curve_is_drawn_along_a_swept_failure_rate() -> None:
     page = page_of(study, [90, 80, 60, 40, 20, 10, 3, 0])
     assert 'id="plot-curve-broker_mttf"' in page
     assert "failures per broker and year" in page
+
+
+def test_page_has_what_clients_and_operators_measured_where_anything_was(page: str) -> None:
+    assert 'id="measured"' not in page
+    times = Quantiles(2_500.0, 5_000.0, 9_000.0)
+    measured = [{}, {"client_failover_ms": times}, {"throughput": 1_234.0, "restart_ms": times}, {}]
+    found = render(record_of(STUDY), cells_of(STUDY, LOSSES), measured=measured)
+    (table,) = re.findall(r'<section id="measured">.*?</section>', found, re.S)
+    assert [name for name in NAMES if name in table] == NAMES[1:3]
+    assert table.count("2.5\N{NO-BREAK SPACE}s") == 2
+    assert "1,234 records/s" in table
+
+
+def test_measured_numbers_are_read_from_the_cells(tmp_path: Path) -> None:
+    (tmp_path / "gold").mkdir()
+    found = {RESTARTED: Quantiles(1.5, 2.5, 3.5), THROUGHPUT: Quantiles(7.0, 8.0, 9.0)}
+    documents = [measured_document(found), measured_document({})]
+    (tmp_path / "gold" / "cells.json").write_text(json.dumps(documents), encoding="utf-8")
+    assert read_measured(tmp_path) == [{"throughput": 7.0, "restart_ms": found[RESTARTED]}, {}]
 
 
 def test_page_shows_warnings() -> None:
