@@ -170,8 +170,7 @@ class ControllerNode:
         """Makes appended records durable, replays what the role sees; returns the effects that need no commit."""
         log = self._log
         self.replica.settle(now_ms)
-        self._quorum.follow(now_ms)
-        if self._quorum.is_active:
+        if self._quorum.follow(now_ms):
             log.recoveries.settle(now_ms)
             log.metrics.settle(log.incarnations.applied)
         image = log.state.image

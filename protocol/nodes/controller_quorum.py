@@ -78,13 +78,15 @@ class ControllerQuorum:
 
     # -- active and standing by ----------------------------------------------------------------------------------------
 
-    def follow(self, now_ms: TimeMs) -> None:
-        """Becomes active or resigns as the replica's role demands, and replays the records that this role sees."""
+    def follow(self, now_ms: TimeMs) -> bool:
+        """Becomes active or resigns as the replica's role demands, and replays the records that this role sees. Returns
+        whether it is active.
+        """
         replica = self._replica
         if self.active_epoch != NO_EPOCH:
             if replica.is_leader and replica.epoch == self.active_epoch:
                 self._log.replay_log(replica.log.end_offset, traced=True)
-                return
+                return True
             self._resign()
         leader_state = replica.leader_state
         traced = leader_state is not None and not self._is_sole
@@ -92,6 +94,7 @@ class ControllerQuorum:
         if leader_state is not None and replica.high_watermark > leader_state.start_offset:
             self._log.replay_log(replica.log.end_offset, traced=traced)
             self._become_active(now_ms)
+        return self.is_active
 
     def _become_active(self, now_ms: TimeMs) -> None:
         self.active_epoch = self._replica.epoch

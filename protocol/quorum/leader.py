@@ -107,8 +107,10 @@ class QuorumLeader:
         log.append(batch, records)
         return batch.next_offset
 
-    def settle(self, now_ms: TimeMs) -> None:
-        """After a flush: advances the high watermark, processes changes of the voters, and completes parked fetches."""
+    def settle(self, now_ms: TimeMs) -> bool:
+        """After a flush: advances the high watermark, processes changes of the voters, and completes parked fetches.
+        Returns whether it is removed.
+        """
         context, log = self._context, self._context.log
         if context.high_watermark != log.end_offset:
             self._advance_high_watermark()
@@ -117,12 +119,12 @@ class QuorumLeader:
         if self._tracked is not log.voters.latest:
             self._track_latest_voters(now_ms)
         completed_at = (log.end_offset, context.high_watermark)
-        if completed_at == self._completed_at:
-            return
-        self._completed_at = completed_at
-        for replica, parked in sorted(self._parked.items()):
-            if self._is_completable(parked):
-                self._complete_fetch(replica, parked)
+        if completed_at != self._completed_at:
+            self._completed_at = completed_at
+            for replica, parked in sorted(self._parked.items()):
+                if self._is_completable(parked):
+                    self._complete_fetch(replica, parked)
+        return log.voters.latest is not self._voters_with_me and self.is_removed
 
     def close(self) -> None:
         """Ends the epoch: cancels its timers and completes changes and parked fetches with an error."""

@@ -255,10 +255,8 @@ class QuorumReplica:
     def settle(self, now_ms: TimeMs) -> None:
         """Ends an input: flushes; a leader commits, completes fetches, and resigns once it is removed (D18)."""
         self._context.log.flush()
-        if self._leader is not None:
-            self._leader.settle(now_ms)
-            if self._leader.is_removed:
-                self._resign(now_ms, self._leader, "no voter any more")
+        if self._leader is not None and self._leader.settle(now_ms):
+            self._resign(now_ms, self._leader, "no voter any more")
 
     def shut_down(self) -> None:
         """Called before the node exits: a leader sends EndQuorumEpoch, so that the others elect without waiting."""
