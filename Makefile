@@ -8,9 +8,8 @@ INSTALLED := $(VENV)/.installed
 UV := $(or $(shell command -v uv 2>/dev/null),$(TOOLS)/bin/uv)
 STUDY := min-isr-2
 COMPUTING := tests/house tests/unit tests/sim
-WAITING := tests/ray tests/spark
-# Tests on Ray wait for timeouts most of the time, so more of them run at once than there are processors.
-MANY := -n 4 --dist loadfile --no-loadscope-reorder
+# More processes than processors, as tests on Ray wait half of the time (tests/distribution.py).
+MANY := --dist loadfile --no-loadscope-reorder -n
 ARGS ?=
 
 # Bytecode is kept, also where the environment says otherwise: an actor that has to compile Ray starts six times as slowly.
@@ -40,11 +39,8 @@ $(TOOLS)/bin/uv:
 	    echo "make venv: $(PYTHON) has neither ensurepip nor pip; install it with: sudo apt-get install python3-venv" >&2; exit 1; \
 	fi
 
-test: check ## everything: checks, then house, unit and sim tests, then ray and spark tests
-	@status=0; \
-	$(BIN)/pytest -n 2 --dist loadfile $(COMPUTING) $(ARGS) || status=1; \
-	$(BIN)/pytest $(MANY) $(WAITING) $(ARGS) || status=1; \
-	exit $$status
+test: check ## everything: the checks, then all tests
+	$(BIN)/pytest $(MANY) 5 $(ARGS)
 
 proof: $(INSTALLED) ## the tests that are the proof: 60 fuzz seeds, determinism, every mutant, an exhaustive search
 	$(BIN)/pytest -n 2 --dist worksteal $(COMPUTING) -m proof $(ARGS)
@@ -53,7 +49,7 @@ test-fast: $(INSTALLED) ## unit and simulation tests without the slow ones and t
 	$(BIN)/pytest -n 2 --hypothesis-profile fast tests/unit tests/sim -m "not slow and not proof" $(ARGS)
 
 test-ray: $(INSTALLED) ## the tests that start a Ray cluster
-	$(BIN)/pytest $(MANY) tests/ray $(ARGS)
+	$(BIN)/pytest $(MANY) 4 tests/ray $(ARGS)
 
 test-spark: $(INSTALLED) ## the tests that start a JVM
 	$(BIN)/pytest tests/spark $(ARGS)

@@ -23,7 +23,7 @@ _AS_ACTOR: Handle = ray.remote(num_cpus=0.001)
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """The measurements of a bare producer: the latencies of the calls that ended within `elapsed_s`."""
+    """The measurements of a bare producer: the latencies of the calls that ended within `elapsed_s`, at least one."""
 
     elapsed_s: float
     latencies_s: list[float]
@@ -64,23 +64,26 @@ class BareProducer:
 async def _keep_calling(
     calls: Sequence[Callable[[bytes], Awaitable[None]]], size: int, in_flight: int, warm_up_s: float, for_s: float
 ) -> Calls:
+    """Measures for `for_s` after a warm-up, or until the first measured call has ended if that takes longer."""
     payload = b"\xa5" * size
     began_s = time.perf_counter() + warm_up_s
     ends_s = began_s + for_s
     latencies_s: list[float] = []
-    turn = 0
+    turn, last_s = 0, ends_s
 
     async def one_at_a_time() -> None:
-        nonlocal turn
-        while (sent_s := time.perf_counter()) < ends_s:
+        nonlocal turn, last_s
+        while (sent_s := time.perf_counter()) < ends_s or not latencies_s:
             call = calls[turn % len(calls)]
             turn += 1
             await call(payload)
-            if began_s <= (back_s := time.perf_counter()) < ends_s:
+            back_s = time.perf_counter()
+            if began_s <= back_s and (back_s < ends_s or not latencies_s):
                 latencies_s.append(back_s - sent_s)
+                last_s = max(ends_s, back_s)
 
     await asyncio.gather(*(one_at_a_time() for _ in range(in_flight)))
-    return Calls(for_s, latencies_s)
+    return Calls(last_s - began_s, latencies_s)
 
 
 class Ceiling:

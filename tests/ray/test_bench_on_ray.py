@@ -1,4 +1,7 @@
-"""The benchmarks that need Ray, at their smallest size: the shape of the JSON document, no times."""
+"""The benchmarks that need Ray, at their smallest size: the shape of the JSON document, no times.
+
+Where processes are killed, the command runs in a process and on a Ray of its own, which knows that they will be.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+from typer.testing import CliRunner
+
 from experiments.bench.failover import SAMPLE, SESSION_MS
 from experiments.bench.replication import DEPTH, RECORD_BYTES
+from experiments.cli.main import app
 from tests.ray.command_helpers import isray
 
 ROW = {
@@ -17,35 +23,19 @@ ROW = {
 }
 
 
-def figures(folder: Path, name: str, *options: str) -> Any:
-    """Runs one benchmark. Returns its figures; standard output must hold nothing else."""
-    code, text, errors = isray("bench", name, *options, "--repeats", "1", "--json", folder=folder)
-    assert code == 0, (text, errors)
+def figures_in(text: str, name: str) -> Any:
+    """The figures of a benchmark in its standard output, which must hold nothing else."""
     document = json.loads(text)
     assert sorted(document) == ["benches", "cpus", "python"]
     assert list(document["benches"]) == [name]
     return document["benches"][name]
 
 
-def test_replication_has_a_row_per_point(tmp_path: Path) -> None:
-    found = figures(tmp_path, "replication", "--sizes", "1024", "--partitions", "1,2", "--seconds", "1")
-    points = found.pop("points")
-    assert found == {
-        "brokers": 3,
-        "replication_factor": 3,
-        "min_isr": 2,
-        "record_bytes": RECORD_BYTES,
-        "duration_ms": 1_000,
-        "repeats": 1,
-    }
-    assert [(point["batch_bytes"], point["partitions"], point["in_flight"]) for point in points] == [
-        (1_024, 1, 1),
-        (1_024, 1, DEPTH),
-        (1_024, 2, 2 * DEPTH),
-    ]
-    for point in points:
-        assert set(point) == ROW
-        assert all(isinstance(value, int | float) for value in point.values())
+def figures(folder: Path, name: str, *options: str) -> Any:
+    """Runs one benchmark in a process of its own and returns its figures."""
+    code, text, errors = isray("bench", name, *options, "--repeats", "1", "--json", folder=folder)
+    assert code == 0, (text, errors)
+    return figures_in(text, name)
 
 
 def test_failover_has_a_row_per_size(tmp_path: Path) -> None:
@@ -76,3 +66,27 @@ def test_quorum_has_commits_elections_and_a_snapshot(tmp_path: Path) -> None:
     assert all(row["records_per_second"] > 0 and row["of_bare"] > 0 for row in found["commits"])
     assert {where: found["elections"][where]["kills"] for where in ("ray", "sim")} == {"ray": 1, "sim": 2}
     assert found["snapshot"]["partitions"] == 50
+
+
+def test_replication_has_a_row_per_point(private_ray: None) -> None:
+    options = ("--sizes", "1024", "--partitions", "1,2", "--seconds", "1", "--repeats", "1", "--json")
+    done = CliRunner().invoke(app, ["bench", "replication", *options])
+    assert done.exit_code == 0, (done.output, done.exception)
+    found = figures_in(done.stdout, "replication")
+    points = found.pop("points")
+    assert found == {
+        "brokers": 3,
+        "replication_factor": 3,
+        "min_isr": 2,
+        "record_bytes": RECORD_BYTES,
+        "duration_ms": 1_000,
+        "repeats": 1,
+    }
+    assert [(point["batch_bytes"], point["partitions"], point["in_flight"]) for point in points] == [
+        (1_024, 1, 1),
+        (1_024, 1, DEPTH),
+        (1_024, 2, 2 * DEPTH),
+    ]
+    for point in points:
+        assert set(point) == ROW
+        assert all(isinstance(value, int | float) for value in point.values())

@@ -8,7 +8,6 @@ import pytest
 
 from actors.damage import DamageKind
 from experiments.engines.port import Loss
-from experiments.hunt.soak.ray_nodes import ray_nodes
 from protocol.errors import ErrorCode
 from protocol.ids import NO_LEADER
 from tests.ray.cluster_helpers import RunningCluster, running_cluster
@@ -18,9 +17,9 @@ LARGE = b"L" * 10_000
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[RunningCluster]:
+def cluster(private_ray: None) -> Iterator[RunningCluster]:
     """Three brokers, topic `t` on all of them with min ISR 2."""
-    with ray_nodes(0), running_cluster(within_ms=90_000) as cluster:
+    with running_cluster(within_ms=90_000) as cluster:
         cluster.create_topic(BROKERS, min_isr=2)
         yield cluster
 

@@ -3,28 +3,48 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from experiments.cli.main import app
 from experiments.hunt.seeds import Hunt, hunt
+from tests.ray.command_helpers import isray
 
-ROOT = Path(__file__).parents[2]
+
+def in_a_process(arguments: list[str], folder: Path) -> tuple[int, str]:
+    """Exit code and standard output of the command in a process of its own, which starts a Ray."""
+    code, text, _ = isray(*arguments, folder=folder)
+    return code, text
 
 
-@pytest.mark.parametrize(("seeds", "mutant"), [(range(6), None), (range(2), "partition-epoch-not-raised")])
-def test_ray_finds_what_one_process_finds(seeds: range, mutant: str | None, tmp_path: Path) -> None:
+def in_this_process(arguments: list[str], folder: Path) -> tuple[int, str]:
+    """Exit code and standard output of the command, on the Ray of this process."""
+    done = CliRunner().invoke(app, arguments)
+    return done.exit_code, done.stdout
+
+
+@pytest.mark.parametrize(
+    ("seeds", "mutant", "run"),
+    [(range(6), None, in_this_process), (range(2), "partition-epoch-not-raised", in_a_process)],
+)
+def test_ray_finds_what_one_process_finds(
+    private_ray: None,
+    seeds: range,
+    mutant: str | None,
+    run: Callable[[list[str], Path], tuple[int, str]],
+    tmp_path: Path,
+) -> None:
     arguments = ["fuzz", "--seeds", f"0..{seeds.stop - 1}", "--jobs", "ray", "--out", str(tmp_path / "ray"), "--json"]
     arguments += [] if mutant is None else ["--mutant", mutant]
-    command = [sys.executable, "-c", "from experiments.cli.main import run; run()", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    code, text = run(arguments, tmp_path)
     expected = hunt(Hunt(seeds, mutant=mutant), tmp_path / "one")
-    assert done.returncode == (0 if mutant is None else 1)
+    assert code == (0 if mutant is None else 1)
     assert bool(expected.violations) == (mutant is not None)
-    assert done.stdout.count("\n") == 1
-    found, wanted = json.loads(done.stdout), json.loads(json.dumps(expected.document()))
+    assert text.count("\n") == 1
+    found, wanted = json.loads(text), json.loads(json.dumps(expected.document()))
     files = [Path(item.pop("file")) for item in found["violations"]]
     for item in wanted["violations"]:
         del item["file"]

@@ -1,4 +1,5 @@
-"""The sweep on a private Ray cluster: it is complete, resumes to the same trials, and leaves no process."""
+"""The sweep on private Rays, of this process and of its own: it is complete, resumes to the same trials, and leaves no
+process."""
 
 from __future__ import annotations
 
@@ -64,7 +65,7 @@ def all_trials(out: Location) -> pa.Table:
 
 
 @pytest.fixture(scope="module")
-def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def reference(private_ray: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("reference")
     assert sweep(study(), out, fake_trial) == 32
     return out

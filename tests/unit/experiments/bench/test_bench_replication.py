@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 
 import pytest
 
+from experiments.bench.ceiling import BareProducer
 from experiments.bench.ray_cluster import BenchError
 from experiments.bench.replication import COLUMNS, DEPTH, Point, Row, points_of, rotated_replicas, row_of
 from experiments.bench.report import median_run
@@ -24,6 +28,11 @@ class Bare:
 
     elapsed_s: float = 2.0
     latencies_s: list[float] = field(default_factory=lambda: [0.001, 0.002, 0.003, 0.900])
+
+
+def leader(produce: Callable[[bytes], Awaitable[None]]) -> SimpleNamespace:
+    """A broker of the ceiling, without Ray."""
+    return SimpleNamespace(produce=SimpleNamespace(remote=produce))
 
 
 LIGHT = Point(64 * KIB, 1, 1)
@@ -88,13 +97,22 @@ def test_the_table_has_the_same_figures_and_round_trips_under_light_load_only() 
     assert len(light) == len(COLUMNS)
 
 
-@pytest.mark.parametrize("empty", ["outcome", "bare", "call"])
-def test_a_run_without_an_acknowledgement_is_an_error(empty: str) -> None:
-    failed = {"acknowledged": 0, "last_error": ErrorCode.NOT_ENOUGH_REPLICAS}
-    outcome = OUTCOME.model_copy(update=failed if empty == "outcome" else {"last_error": ErrorCode.NOT_ENOUGH_REPLICAS})
-    bare, call = (Bare(latencies_s=[]) if empty == name else Bare() for name in ("bare", "call"))
+def test_a_run_without_an_acknowledgement_is_an_error() -> None:
+    outcome = OUTCOME.model_copy(update={"acknowledged": 0, "last_error": ErrorCode.NOT_ENOUGH_REPLICAS})
     with pytest.raises(BenchError, match="NOT_ENOUGH_REPLICAS"):
-        row_of(LIGHT, outcome, bare, call)  # type: ignore[arg-type]
+        row_of(LIGHT, outcome, Bare(), Bare())  # type: ignore[arg-type]
+
+
+def test_bare_calls_that_take_longer_than_the_measurement_are_measured_until_one_has_ended() -> None:
+    calls = 0
+
+    async def call(payload: bytes) -> None:
+        nonlocal calls
+        calls += 1
+
+    found = asyncio.run(BareProducer().replicate([leader(call)], KIB, 3, warm_up_s=0.0, for_s=0.0))
+    assert (calls, len(found.latencies_s)) == (1, 1)
+    assert found.elapsed_s >= found.latencies_s[0]
 
 
 def test_the_reported_run_is_the_one_with_the_median_ratio() -> None:

@@ -1,0 +1,66 @@
+"""In which order tests run, and on which process of pytest-xdist.
+
+Kinds run in the order of `KINDS`: quick checks first; files of spark and browser, which take a minute each, before the
+many short ones of sim, so that no process is left with one of them at the end. Among the ray tests, files that start
+clusters of their own come first, the longest of them first of all; then files that share the process's private Ray
+(`tests/ray/conftest.py`), so that a process starts it once; then the tests of `SPREAD`.
+
+`--dist loadfile` runs the tests of a file on one process, and those of `SPREAD` wherever a process is free: they share
+nothing but the private Ray. Ray tests wait for timeouts half of the time, all others compute. So both run at the same
+time: `COMPUTING` processes begin with the other tests, the rest of them with the ray tests, and a process that finds
+nothing left of its own part takes from the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+import pytest
+from xdist.scheduler import LoadScopeScheduling
+from xdist.workermanage import WorkerController
+
+KINDS = ("house", "unit", "spark", "browser", "sim", "ray")
+TESTS = Path(__file__).parent
+RAY = "tests/ray/"
+SPREAD = f"{RAY}test_scenarios_on_ray.py::"
+LONGEST = ("test_soak.py", "test_cli_cluster.py", "test_bench_on_ray.py")
+"""Files of ray tests that take minutes, longest first."""
+COMPUTING = 1
+"""So few because the ray tests need the other half of two processors."""
+
+
+@cache
+def kind_of(path: Path) -> str:
+    """The kind of a test file: the name of its folder under `tests/`. UsageError if that is no kind."""
+    folder = path.relative_to(TESTS).parts[0]
+    if folder not in KINDS:
+        raise pytest.UsageError(f"{path}: tests live in one of tests/{{{','.join(KINDS)}}}/")
+    return folder
+
+
+def put_in_order(tests: list[pytest.Item]) -> None:
+    """Sorts tests; those of one file stay together."""
+    sharing = {test.path for test in tests if "private_ray" in getattr(test, "fixturenames", ())}
+
+    def rank(test: pytest.Item) -> Sequence[int]:
+        kind, file = KINDS.index(kind_of(test.path)), test.path.name
+        length = LONGEST.index(file) if kind_of(test.path) == "ray" and file in LONGEST else len(LONGEST)
+        return test.nodeid.startswith(SPREAD), kind, length, test.path in sharing
+
+    tests.sort(key=rank)
+
+
+class ByFile(LoadScopeScheduling):
+    """The scheduler of `--dist loadfile`."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return nodeid if nodeid.startswith(SPREAD) else nodeid.partition("::")[0]
+
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        begins_with_ray = self.nodes.index(node) >= COMPUTING
+        own = (unit for unit in self.workqueue if unit.startswith(RAY) == begins_with_ray)
+        if unit := next(own, None):
+            self.workqueue.move_to_end(unit, last=False)
+        super()._assign_work_unit(node)
