@@ -128,6 +128,14 @@ def test_cycles_end_also_after_bursts_and_failures_of_brokers_without_replicas()
     assert sum(between) > 0.99 * YEAR_MS, "the cluster is in the regeneration state most of the time"
 
 
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_write_follows_the_change_that_makes_the_isr_large_enough(seed: int) -> None:
+    """Min ISR is RF, so that a write that comes before its leader has learned of the last change is refused."""
+    rows = run_importance_trial(_cell(REALISTIC, min_insync_replicas=3, duration_ms=30 * DAY_MS), seed).rows
+    assert any(row.isr_size < 3 for row in rows if row.kind == STATE)
+    assert rows[-1].log_weight == 0.0
+
+
 def test_a_cluster_that_stays_without_a_leader_never_regenerates(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importance, "LONGEST_CYCLE_REPAIRS", 40)
     cell = _cell(HARSH, unclean_recovery_strategy="manual", min_insync_replicas=2, tail_loss_probability=1.0)

@@ -152,7 +152,7 @@ class RegenerativeTrial(Trial):
             return False
         if state.isr_size < self.params.replication_factor or state.elr_size or state.last_known_elr_size:
             return False
-        if writes.outstanding is not None or writes.due:
+        if writes.outstanding is not None or writes.due_ms is not None:
             return False
         logs = [self._log(name, broker) for broker in self._placement[name.partition]]
         ends = {log.end_offset if log is not None else -1 for log in logs}

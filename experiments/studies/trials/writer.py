@@ -40,15 +40,15 @@ _CHANGE_FOLLOWS = frozenset(
 @dataclass(slots=True)
 class Writes:
     """The writes to one partition. `acked`: (offset, payload) of the acknowledged records, by offset; none with acks=0.
-    `outstanding`: the number of the request in flight, sent at `sent_ms` with `payload`; `due`: whether another write
-    follows.
+    `outstanding`: the number of the request in flight, sent at `sent_ms` with `payload`; `due_ms`: from when on
+    another write follows, None if none does.
     """
 
     acked: list[tuple[int, bytes]] = field(default_factory=list)
     outstanding: int | None = None
     sent_ms: TimeMs = 0
     payload: bytes = b""
-    due: bool = False
+    due_ms: TimeMs | None = None
 
 
 class Writer:
@@ -70,16 +70,14 @@ class Writer:
     # -- inputs --------------------------------------------------------------------------------------------------------
 
     def request(self, name: TopicPartition) -> None:
-        """Writes one record, as soon as the partition has a leader that serves and no write is in flight."""
-        writes = self.writes[name]
-        if not writes.due:
-            writes.due = True
-            self._cluster.call_at(self._cluster.now_ms + LEARNING_MS, lambda: self._write_due(name))
+        """Writes one record `LEARNING_MS` from now, and as soon as the partition has a leader that serves and no write
+        is in flight. A write that is due is put off: its leader may refuse it before it has learned of this change."""
+        due_ms = self.writes[name].due_ms = self._cluster.now_ms + LEARNING_MS
+        self._cluster.call_at(due_ms, lambda: self._write_due(name))
 
     def handle_leader(self, name: TopicPartition) -> None:
         """The partition has a leader that serves in a new leader epoch: writes to it, and gives up an earlier write."""
-        writes = self.writes[name]
-        writes.outstanding, writes.due = None, False
+        self.writes[name].outstanding = None
         self.request(name)
 
     def start(self, now_ms: TimeMs) -> list[Effect]:
@@ -100,10 +98,10 @@ class Writer:
 
     def _write_due(self, name: TopicPartition) -> None:
         writes, state, now_ms = self.writes[name], self._states.partitions[name], self._cluster.now_ms
-        if not writes.due or writes.outstanding is not None or not state.serves:
+        if writes.due_ms is None or now_ms < writes.due_ms or writes.outstanding is not None or not state.serves:
             return
         self._last_number += 1
-        writes.outstanding, writes.due, writes.sent_ms = self._last_number, False, now_ms
+        writes.outstanding, writes.due_ms, writes.sent_ms = self._last_number, None, now_ms
         writes.payload = self._last_number.to_bytes(8, "big")
         self._partitions[self._last_number] = name
         batch = _BATCH(record_count=1, payload=writes.payload, timestamp_ms=now_ms)
@@ -132,11 +130,11 @@ class Writer:
         if error is ErrorCode.NONE:
             self._states.handle_acknowledgement(now_ms, name, writes.sent_ms)
         elif error is ErrorCode.REQUEST_TIMED_OUT:
-            writes.due = True
+            writes.due_ms = now_ms
         elif error not in _CHANGE_FOLLOWS:
             raise ProtocolInvariantError(f"the leader of {name} refuses a write: {error.name}")
         writes.outstanding = None
-        if writes.due:
+        if writes.due_ms is not None:
             self._write_due(name)
         else:
             self._settled()
