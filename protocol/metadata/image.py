@@ -43,10 +43,10 @@ _CONFIG: Final = trusted(ConfigRecord)
 _PARTITION_RECORD: Final = trusted(PartitionRecord)
 
 
-@dataclass(slots=True, unsafe_hash=True)
+@dataclass(frozen=True, slots=True)
 class BrokerRegistration:
-    """A broker's registration; `broker_epoch` is the offset of the record that made it. An immutable value, constructed
-    as often as `PartitionState`.
+    """A broker's registration; `broker_epoch` is the offset of the record that made it. An immutable value, like
+    `PartitionState`.
     """
 
     broker_id: BrokerId

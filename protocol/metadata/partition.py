@@ -2,8 +2,7 @@
 
 The value is immutable: a change is a `PartitionChangeRecord` that `controller/partition_change.py` decides, that is
 appended to the metadata log, and that `replay_change` applies. `leader_epoch` rises with every change of the leader,
-`partition_epoch` with every change. The class is not frozen for the reason that trace events are not
-(`protocol/events/base.py`): every node constructs a state for every change.
+`partition_epoch` with every change.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ class LeaderRecoveryState(IntEnum):
     RECOVERING = 1
 
 
-@dataclass(slots=True, unsafe_hash=True)
+@dataclass(frozen=True, slots=True)
 class PartitionState:
     """One partition as the controller has recorded it.
 
