@@ -36,6 +36,8 @@ _REQUEST: Final = trusted(FetchRequest)
 _RENEWAL: Final = trusted(FetchRenewal)
 _FETCH_PARTITION: Final = trusted(FetchPartition)
 FETCH_PREFIX = "fetch/"
+_NOT_SET: Final[TimeMs] = 2**62
+"""The time of a renewal whose timer is not set yet."""
 
 
 def fetcher_of(key: TopicIdPartition, fetchers: int) -> int:
@@ -56,7 +58,8 @@ class _Session:
 class Fetcher:
     """Fetches all partitions that one broker follows. `_changed` are those whose fetch state has not been sent yet,
     `_refused` those whose last fetch got an error, `_timed` the leaders with a renewal timer, `_unsettled` those that
-    have not had a renewal since this broker began to follow them in a new leader epoch.
+    have not had a renewal since this broker began to follow them in a new leader epoch, with the time of that renewal
+    (which a host may elide).
     """
 
     def __init__(self, context: BrokerContext, flusher: Flusher) -> None:
@@ -68,14 +71,14 @@ class Fetcher:
         self._changed: dict[BrokerId, dict[TopicIdPartition, Replica]] = {}
         self._refused: dict[BrokerId, set[TopicIdPartition]] = {}
         self._timed: set[BrokerId] = set()
-        self._unsettled: set[BrokerId] = set()
+        self._unsettled: dict[BrokerId, TimeMs] = {}
         self._sessions: dict[tuple[BrokerId, int], _Session] = {}
         self._session_count = 0
 
     def follow(self, replica: Replica) -> None:
         """Begins to fetch a partition from `replica.leader_id`; `send_changed_fetches` sends the request."""
         self._followed.setdefault(replica.leader_id, {})[replica.key] = replica
-        self._unsettled.add(replica.leader_id)
+        self._unsettled[replica.leader_id] = _NOT_SET
         self._change_fetch_state(replica)
 
     def unfollow(self, replica: Replica) -> None:
@@ -98,20 +101,22 @@ class Fetcher:
         """Sends all fetch states again: leaders know them under the old broker epoch, which cannot join an ISR (B6)."""
         self._sessions.clear()
         for leader, replicas in self._followed.items():
-            self._unsettled.add(leader)
+            self._unsettled[leader] = _NOT_SET
             self._changes_of(leader).update(replicas)
 
     def send_changed_fetches(self, now_ms: TimeMs) -> None:
         """Sends the fetch states that changed, one request per leader and fetcher; call at the end of an input that
         `has_queued`.
 
-        This does not postpone a renewal, which confirms the parked fetches that did not change. Only the first fetch in
-        a new leader epoch does; the leader may not know that epoch yet, and the renewal timer repeats the fetch then.
+        This does not postpone a renewal, which confirms the parked fetches that did not change, except the first one in
+        a new leader epoch: the leader may not know that epoch yet, and the renewal timer repeats the fetch then.
         """
         if not self._changed:
             return
         changed, self._changed = self._changed, {}
         for leader, replicas in changed.items():
+            if self._unsettled.get(leader, _NOT_SET) < now_ms:
+                del self._unsettled[leader]
             if self._request(leader, replicas.values()) and (leader not in self._timed or leader in self._unsettled):
                 self._set_timer(leader, now_ms)
 
@@ -158,7 +163,7 @@ class Fetcher:
         """Renews the sessions with one leader and repeats the fetches that got an error."""
         leader = int(leader_id)
         self._timed.discard(leader)
-        self._unsettled.discard(leader)
+        self._unsettled.pop(leader, None)
         followed = self._followed.get(leader, {})
         refused = [followed[key] for key in sorted(self._refused.pop(leader, ())) if key in followed]
         sent = self._request(leader, refused)
@@ -268,7 +273,9 @@ class Fetcher:
 
     def _set_timer(self, leader: BrokerId, now_ms: TimeMs) -> None:
         self._timed.add(leader)
-        idle = None if self._refused.get(leader) or leader in self._unsettled else leader
+        if leader in self._unsettled:
+            self._unsettled[leader] = now_ms + self._wait_ms
+        idle = None if self._refused.get(leader) else leader
         self._context.out.set_timer(f"{FETCH_PREFIX}{leader}", now_ms + self._wait_ms, idle_with=idle)
 
 

@@ -156,6 +156,21 @@ def test_after_an_error_the_fetch_is_repeated_with_the_renewal(error: ErrorCode)
     assert timer.idle_with == 0
 
 
+@pytest.mark.parametrize("is_fired", [True, False])
+def test_fetches_postpone_the_first_renewal_of_a_leader_epoch_and_no_later_one(is_fired: bool) -> None:
+    """Whether the host fires the first renewal, which repeats what the leader knows, or leaves it out."""
+    bench = follower()
+    for at_ms, offset in ((10, 0), (WAIT_MS + 5, 1)):
+        bench.now_ms = at_ms
+        timer = answer(bench, offset, number=offset, batches=(batch(1, offset, 3),)).timer(TIMER)
+        assert timer is not None
+        assert (timer.at_ms, timer.idle_with) == (at_ms + WAIT_MS, 0)
+    if is_fired:
+        bench.fire(TIMER, at_ms=2 * WAIT_MS + 5)
+    bench.now_ms = 2 * WAIT_MS + 6
+    assert answer(bench, 2, number=2, batches=(batch(1, 2, 3),)).timer(TIMER) is None
+
+
 def test_a_renewal_carries_the_message_counts_of_its_session() -> None:
     bench = follower(records=2)
     for now_ms in (WAIT_MS, 2 * WAIT_MS):
