@@ -30,6 +30,8 @@ from experiments.studies.estimation.moments import ALPHA
 from experiments.studies.estimation.pairs import Comparison
 from experiments.studies.trace.metrics import ACKNOWLEDGED_LOSS_RATE
 
+NEARLY_EQUAL = 1e-6
+"""A difference below this part of its interval is the rounding of weights, not a difference."""
 AVAILABILITY = ("offline_fraction", "reject_fraction")
 """The shares of time that decide among equivalent cells."""
 
@@ -85,7 +87,7 @@ def trials_to_distinguish(compared: Comparison, trials: int) -> int | None:
     estimates are right: limits approach an estimate as 1 / sqrt(trials). None if the limit is above 0 already, or the
     estimates are equal."""
     difference = compared.difference
-    if difference.ci_low > 0.0 or difference.estimate <= 0.0:
+    if difference.ci_low > 0.0 or difference.estimate <= NEARLY_EQUAL * (difference.ci_high - difference.ci_low):
         return None
     needed = trials * ((difference.estimate - difference.ci_low) / difference.estimate) ** 2
     return math.ceil(float(f"{needed:.1e}"))

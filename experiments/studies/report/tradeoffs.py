@@ -10,6 +10,7 @@ from experiments.studies.estimation.pairs import Difference
 from experiments.studies.estimation.selection import are_equivalent
 from experiments.studies.report.objectives import OBJECTIVES
 from experiments.studies.report.settings import Group, Setting
+from experiments.studies.report.words import rounded
 
 AVAILABILITY = ("offline_fraction", "reject_fraction")
 
@@ -37,10 +38,12 @@ def trade_offs(study: StudyPlan, group: Group) -> list[TradeOff]:
 
 def _trade_off(study: StudyPlan, setting: Setting) -> TradeOff:
     found = setting.against_reference(study.objective)
-    offline, rejecting = (setting.against_reference(metric).difference for metric in AVAILABILITY)
+    offline, rejecting = (rounded(setting.against_reference(metric).difference) for metric in AVAILABILITY)
     words = "; ".join(_words(study, setting))
     verdict = f"{words[0].upper()}{words[1:]}."
-    return TradeOff(setting, found.difference, offline, rejecting, found.ratio.estimate, verdict, found.pairing_gain)
+    return TradeOff(
+        setting, rounded(found.difference), offline, rejecting, found.ratio.estimate, verdict, found.pairing_gain
+    )
 
 
 def _words(study: StudyPlan, setting: Setting) -> Iterator[str]:

@@ -34,6 +34,7 @@ from experiments.studies.report.words import (
     listed,
     minutes,
     number,
+    rounded,
     signed_minutes,
 )
 from experiments.studies.trace.metrics import FRACTION, METRICS, Metric
@@ -173,7 +174,7 @@ def _effect(study: StudyPlan, reference: Setting, other: Setting) -> Sentence:
     verb = _direction(compared.difference)
     unit = _unit(metric)
     if verb is None:
-        limits = _difference(metric, compared.difference)
+        limits = _difference(metric, rounded(compared.difference))
         return (
             f"{context}{mine} and {its} are not told apart: ",
             *ours,
@@ -214,6 +215,8 @@ def _price(other: Setting, metric: str, clause: str) -> str:
         low, high = (signed_minutes(limit) for limit in limits)
         return f"{clause}: no difference is shown ({low} to {high} a year)"
     low, high = (minutes(found) for found in sorted(abs(limit) for limit in limits))
+    if high.startswith("<"):
+        return f"{clause}: the difference is below 1 ms a year"
     longer = "longer" if difference.ci_high < 0.0 else "shorter"
     return f"{clause} for {minutes(abs(difference.estimate))} a year {longer} ({low} to {high})"
 

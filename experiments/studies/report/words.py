@@ -13,6 +13,8 @@ from dataclasses import dataclass
 
 from experiments.studies.design.model import PARAMETERS, CellParameters
 from experiments.studies.estimation.moments import Estimate
+from experiments.studies.estimation.pairs import Difference
+from experiments.studies.estimation.selection import NEARLY_EQUAL
 
 MINUTES_PER_YEAR = 365 * 24 * 60
 SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -133,9 +135,18 @@ def interval(value: Estimate, text: Callable[[float], str]) -> str:
     return f"{text(value.ci_low)} – {text(value.ci_high)}{suffix}"
 
 
+def rounded(found: Difference) -> Difference:
+    """A difference as it is shown: 0 where it is no more than the rounding of weights."""
+    is_zero = abs(found.estimate) <= NEARLY_EQUAL * (found.ci_high - found.ci_low)
+    return Difference(0.0, found.ci_low, found.ci_high) if is_zero else found
+
+
 def signed_minutes(fraction: float) -> str:
     """A difference of shares of time as time per year, with its sign."""
-    return "±0" if fraction == 0 else f"{'+' if fraction > 0 else '−'}{minutes(abs(fraction))}"
+    if fraction == 0:
+        return "±0"
+    time = minutes(abs(fraction))
+    return f"±{time}" if time.startswith("<") else f"{'+' if fraction > 0 else '−'}{time}"
 
 
 def signed_number(value: float) -> str:

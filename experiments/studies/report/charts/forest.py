@@ -25,10 +25,11 @@ from experiments.studies.report.charts.theme import (
 )
 from experiments.studies.report.objectives import OBJECTIVES
 from experiments.studies.report.settings import Group
-from experiments.studies.report.words import minutes, number, signed_minutes, signed_number, time_unit
+from experiments.studies.report.words import minutes, number, rounded, signed_minutes, signed_number, time_unit
 from experiments.studies.trace.metrics import FRACTION, Metric
 
 NAME_DY, MARK_DY = -9, 9
+_TICK = "datum.value != 0 && abs(datum.value) < 1e-4 ? format(datum.value, '.1~e') : format(datum.value, ',.4~r')"
 
 
 def scaling_of(metric: Metric, values: Sequence[float]) -> tuple[float, str, bool]:
@@ -135,12 +136,12 @@ def _tooltip() -> list[alt.Tooltip]:
 
 def differences_chart(metric: Metric, group: Group, number_of_group: int) -> Chart | None:
     """The metric of every setting minus that of the reference of the group, with its interval; None without others."""
-    found = [setting.against_reference(metric.name).difference for setting in group.others]
+    found = [rounded(setting.against_reference(metric.name).difference) for setting in group.others]
     factor, unit, scaled = scaling_of(metric, [limit for each in found for limit in (each.ci_low, each.ci_high)])
     signed = signed_minutes if metric.estimator is FRACTION else signed_number
     rows = [
-        _difference_row(setting.name, setting.against_reference(metric.name).difference, factor, signed)
-        for setting in group.others
+        _difference_row(setting.name, difference, factor, signed)
+        for setting, difference in zip(group.others, found, strict=True)
     ]
     if not rows:
         return None
@@ -154,7 +155,7 @@ def differences_chart(metric: Metric, group: Group, number_of_group: int) -> Cha
         scale=alt.Scale(domain=["more", "less", "neither"], range=[SERIES[1], SERIES[0], "var(--muted)"]),
         legend=None,
     )
-    x = alt.X("low:Q", axis=alt.Axis(title=f"difference, {unit}", tickCount=4, format="~g", labelOverlap=True))
+    x = alt.X("low:Q", axis=alt.Axis(title=f"difference, {unit}", tickCount=4, labelExpr=_TICK, labelOverlap=True))
     text = (
         "datum.short"
         if not scaled
