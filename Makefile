@@ -78,7 +78,7 @@ docs: reference $(INSTALLED) ## docs/ as a site in build/site, with docs/referen
 	@$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going --doctree-dir build/doctrees docs build/site
 	@echo "build/site/index.html"
 
-reference: $(INSTALLED) ## docs/reference, generated from the code it describes
+reference: $(INSTALLED) ## docs/reference and docs/pictures, generated from the code and from runs
 	@$(BIN)/python -m experiments.reference
 
 requirements: $(INSTALLED) ## covered and open items of docs/requirements.md; ARGS=--json for one JSON document

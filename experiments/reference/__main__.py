@@ -1,8 +1,9 @@
-"""`python -m experiments.reference` writes docs/reference."""
+"""`python -m experiments.reference` writes docs/reference and docs/pictures."""
 
 from __future__ import annotations
 
-from experiments.reference.generate import write
+from experiments.reference import generate, pictures
 
 if __name__ == "__main__":
-    write()
+    generate.write()
+    pictures.write()

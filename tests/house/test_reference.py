@@ -1,11 +1,13 @@
-"""The pages in docs/reference are what `make reference` writes."""
+"""The pages in docs/reference and the pictures in docs/pictures are what `make reference` writes."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
+from experiments.reference import pictures
 from experiments.reference.generate import FOLDER, INDEX, page_modules, rendered, write
 
 RENDERED = rendered()
@@ -33,3 +35,22 @@ def test_write_deletes_the_page_of_a_module_that_is_gone(tmp_path: Path) -> None
     (tmp_path / "gone.md").write_text("old")
     write(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == set(RENDERED)
+
+
+@pytest.mark.parametrize("name", pictures.DRAWN)
+def test_picture_is_up_to_date(name: str) -> None:
+    """The texts are compared, not the drawing: its measures depend on the fonts of the machine that draws."""
+    written = (pictures.FOLDER / f"{name}.svg").read_text(encoding="utf-8")
+    texts = re.findall(r">([^<>]+)<", pictures.rendered(name))
+    assert "what happens" in texts
+    assert re.findall(r">([^<>\n]+)<", written) == texts, f"docs/pictures/{name}.svg is stale: run make reference"
+
+
+def test_pictures_are_those_of_the_list() -> None:
+    assert {path.stem for path in pictures.FOLDER.iterdir()} == set(pictures.DRAWN)
+
+
+def test_picture_shows_the_loss_and_the_elr() -> None:
+    lost, kept = (pictures.rendered(name) for name in reversed(pictures.DRAWN))
+    assert "ELR" not in lost
+    assert "ELR, down" in kept

@@ -197,7 +197,7 @@ def test_command_blocks_hold_commands_only() -> None:
 
 def test_blocks_are_of_languages_that_these_tests_check() -> None:
     languages = {found for page in PAGES for found, _ in _FENCE.findall(page.read_text(encoding="utf-8"))}
-    assert languages <= {"sh", "yaml", "python", "text"}
+    assert languages <= {"sh", "console", "yaml", "python", "text"}
 
 
 @pytest.mark.parametrize(("page", "body"), blocks("yaml"))

@@ -1,0 +1,155 @@
+"""The pictures of docs/generations.md: what a run of a shipped scenario did to its partition, drawn from the trace.
+
+A picture has a row per broker, and a column per moment at which the controller committed a state of the partition or
+the experiment changed a node or a link. A cell has the role of the broker in that state. Columns are in the order of
+time and not to scale: most of a run is waiting for a session timeout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import cast
+
+import altair as alt
+import vl_convert
+
+from experiments.check.engine import CheckedEngine
+from experiments.explorer.run import Run, RunEvent
+from experiments.scenarios.explored import run_explored
+from experiments.scenarios.loader import load_scenario
+from experiments.scenarios.runner import Runner
+from experiments.support.shipped import SCENARIOS
+from protocol.ids import is_broker
+
+FOLDER = Path(__file__).resolve().parents[2] / "docs" / "pictures"
+DRAWN = ("last-replica-standing", "last-replica-standing-kip-497")
+"""The scenarios that are drawn, each into a file of its name."""
+
+ROLES = {"leader": "#009E73", "ISR": "#56B4E9", "ELR": "#E69F00", "last known ELR": "#CC79A7", "": "#E6E6E6"}
+"""Roles of a broker and their colours (Okabe and Ito, 2008); the text in the cell says the same."""
+CHANGES = {
+    "cut": "broker {} is cut off",
+    "healed": "broker {} is back",
+    "exited": "broker {} ends",
+    "crashed": "broker {} crashes",
+    "started": "broker {} starts",
+}
+DOWN = {"exited", "crashed"}
+HAPPENING, HIGH_WATERMARK = "what happens", "high watermark"
+COLUMN, ROW = 104, 40
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A column: when, what the experiment did at that time (lines divided by |), the role of each broker, those whose
+    process does not run, and the high watermark of the last leader at the end of the moment.
+    """
+
+    time_ms: int
+    what: str
+    roles: Mapping[int, str]
+    down: frozenset[int]
+    high_watermark: int
+
+
+def moments(run: Run) -> list[Moment]:
+    """The moments of a run of one partition, from its first state on."""
+    brokers = [node for node in run.nodes if is_broker(node)]
+    roles: dict[int, str] = {}
+    down: set[int] = set()
+    high_watermark = 0
+    found: list[Moment] = []
+    for time_ms, events in _by_time(run.events):
+        states = [event for event in events if event.kind == "partition"]
+        changes = {
+            (event.kind, event.node): None for event in events if event.role == "change" and is_broker(event.node)
+        }
+        high_watermark = next((_high_watermark(event) for event in reversed(events) if _leads(event)), high_watermark)
+        down = (down | {node for kind, node in changes if kind in DOWN}) - {
+            node for kind, node in changes if kind == "started"
+        }
+        roles = _roles(states[-1], brokers) if states else roles
+        if roles and (states or changes):
+            found.append(Moment(time_ms, _words(list(changes)), roles, frozenset(down), high_watermark))
+        elif found:
+            found[-1] = replace(found[-1], high_watermark=high_watermark)
+    return found
+
+
+def _by_time(events: Sequence[RunEvent]) -> Iterator[tuple[int, list[RunEvent]]]:
+    """The events grouped by time, in order."""
+    group: list[RunEvent] = []
+    for event in events:
+        if group and event.time_ms != group[0].time_ms:
+            yield group[0].time_ms, group
+            group = []
+        group.append(event)
+    if group:
+        yield group[0].time_ms, group
+
+
+def _leads(event: RunEvent) -> bool:
+    return event.kind in {"high_watermark", "became_leader"}
+
+
+def _high_watermark(event: RunEvent) -> int:
+    return cast(int, event.fields["high_watermark"])
+
+
+def _roles(state: RunEvent, brokers: Sequence[int]) -> dict[int, str]:
+    fields = cast("Mapping[str, Sequence[int]]", state.fields)
+    named = [("last known ELR", fields["last_known_elr"]), ("ELR", fields["elr"]), ("ISR", fields["isr"])]
+    roles = dict.fromkeys(brokers, "")
+    for role, members in named:
+        roles.update(dict.fromkeys(members, role))
+    leader = cast(int, state.fields["leader"])
+    return roles | ({leader: "leader"} if leader in roles else {})
+
+
+def _words(changes: Sequence[tuple[str, int]]) -> str:
+    """What the experiment did: each kind of change to the broker that it names first."""
+    first: dict[str, int] = {}
+    for kind, node in changes:
+        if kind in CHANGES:
+            first.setdefault(kind, node)
+    return "|".join(CHANGES[kind].format(node) for kind, node in first.items())
+
+
+def chart(columns: Sequence[Moment]) -> dict[str, object]:
+    """The moments as a Vega-Lite specification."""
+    rows: list[dict[str, str]] = []
+    for number, moment in enumerate(columns):
+        label = f"{number}|{moment.time_ms / 1000:.2f} s"
+        rows.append({"moment": label, "row": HAPPENING, "text": moment.what})
+        for broker, role in moment.roles.items():
+            text = ", ".join(filter(None, (role, "down" if broker in moment.down else "")))
+            rows.append({"moment": label, "row": f"broker {broker}", "role": role, "text": text})
+        rows.append({"moment": label, "row": HIGH_WATERMARK, "text": str(moment.high_watermark)})
+    axis = alt.Axis(labelExpr="split(datum.label, '|')[1]", labelAngle=0, orient="top", title=None)
+    order = [HAPPENING, *(f"broker {broker}" for broker in columns[0].roles), HIGH_WATERMARK]
+    base = alt.Chart(alt.InlineData(values=rows)).encode(
+        x=alt.X("moment:N", sort=None, axis=axis), y=alt.Y("row:N", sort=order, axis=alt.Axis(title=None))
+    )
+    scale = alt.Scale(domain=list(ROLES), range=list(ROLES.values()))
+    cells = base.mark_rect(stroke="white").transform_filter("isString(datum.role)")
+    coloured = cells.encode(color=alt.Color("role:N", scale=scale, legend=None))
+    texts = base.mark_text(fontSize=11, lineBreak="|", color="black").encode(text="text:N")
+    size = {"width": alt.Step(COLUMN), "height": alt.Step(ROW), "background": "white"}
+    return cast("dict[str, object]", alt.layer(coloured, texts).properties(**size).to_dict())
+
+
+def rendered(name: str) -> str:
+    """The picture of a shipped scenario as SVG."""
+    scenario = load_scenario(SCENARIOS / f"{name}.yaml")
+    runner = Runner(scenario, CheckedEngine(scenario.cluster.spec(0)))
+    _, run = run_explored(runner, runner.run, name)
+    return vl_convert.vegalite_to_svg(chart(moments(run)))
+
+
+def write(folder: Path = FOLDER) -> None:
+    """Writes all pictures."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in DRAWN:
+        (folder / f"{name}.svg").write_text(rendered(name) + "\n", encoding="utf-8")

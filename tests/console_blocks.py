@@ -1,0 +1,119 @@
+"""Runs the console blocks of a page as its reader would: in order, in one folder, with the files that the page shows.
+
+What a page's blocks mean:
+
+- A `console` block has commands, each after `$ `, and below each what it prints. `...` stands for any text, and spaces
+  and line breaks count as one space. Where nothing is shown, the exit code alone is compared; it must be 0.
+- A command that ends in `# repeat until` is run again until it prints what is shown.
+- A `yaml` block whose first line is `# NAME.yaml` is the content of that file.
+"""
+
+from __future__ import annotations
+
+import doctest
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+REPEAT = "# repeat until"
+TRIES = 60
+WITHIN_S = 240
+_BLOCK = re.compile(r"^```(console|yaml)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+_FILE = re.compile(r"# ([\w-]+\.yaml)\n")
+_FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A file that the page shows."""
+
+    name: str
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command line with the output that the page shows; `repeated`: until the output is that."""
+
+    line: str
+    expected: str
+    repeated: bool
+
+
+def steps(text: str) -> Iterator[File | Command]:
+    """What the reader of a page does, in order."""
+    for language, body in _BLOCK.findall(text):
+        if language == "console":
+            yield from _commands(body)
+        elif named := _FILE.match(body):
+            yield File(named[1], body)
+
+
+def _commands(body: str) -> Iterator[Command]:
+    for part in re.split(r"^\$ ", body, flags=re.MULTILINE)[1:]:
+        line, _, expected = part.partition("\n")
+        yield Command(line.removesuffix(REPEAT).rstrip(), expected, line.endswith(REPEAT))
+
+
+class Reader:
+    """Follows pages in a folder. `places`: environment variables of the commands besides the usual ones."""
+
+    def __init__(self, folder: Path, places: Mapping[str, str] | None = None) -> None:
+        self.folder = folder
+        tools = folder / ".bin"
+        tools.mkdir()
+        script = tools / "isray"
+        script.write_text(f"#!{sys.executable}\nfrom experiments.cli.main import run\n\nrun()\n")
+        script.chmod(0o755)
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+        self._environment = inherited | {
+            "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}",
+            "PYTHONPATH": str(ROOT),
+            "TERM": "dumb",
+            "COLUMNS": "120",
+            **(places or {}),
+        }
+
+    def run(self, line: str) -> tuple[int, str]:
+        """Exit code, and what the command prints on both outputs."""
+        done = subprocess.run(
+            ["bash", "-c", line],
+            cwd=self.folder,
+            env=self._environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+            timeout=WITHIN_S,
+        )
+        return done.returncode, done.stdout
+
+    def follow(self, page: Path) -> int:
+        """Does what a page says. AssertionError at the first command that does not do what is shown. Returns how many
+        commands were run.
+        """
+        count = 0
+        for step in steps(page.read_text(encoding="utf-8")):
+            if isinstance(step, File):
+                (self.folder / step.name).write_text(step.content)
+            else:
+                self._check(step)
+                count += 1
+        return count
+
+    def _check(self, command: Command) -> None:
+        for _ in range(TRIES if command.repeated else 1):
+            code, found = self.run(command.line)
+            if code == 0 and shows(command.expected, found):
+                return
+        raise AssertionError(f"$ {command.line}\nexit code {code}, expected:\n{command.expected}\nfound:\n{found}")
+
+
+def shows(expected: str, found: str) -> bool:
+    """Whether an output is as a page shows it."""
+    return not expected or doctest.OutputChecker().check_output(expected, found, _FLAGS)
