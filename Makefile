@@ -15,7 +15,7 @@ ARGS ?=
 # Bytecode is kept, also where the environment says otherwise: an actor that has to compile Ray starts six times as slowly.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help venv test proof test-fast test-ray test-spark check study compiled wheel docs reference requirements lock clean
+.PHONY: help venv test proof test-fast test-ray test-spark test-browser chromium check study compiled wheel docs reference requirements lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,7 +39,7 @@ $(TOOLS)/bin/uv:
 	    echo "make venv: $(PYTHON) has neither ensurepip nor pip; install it with: sudo apt-get install python3-venv" >&2; exit 1; \
 	fi
 
-test: check ## everything: the checks, then all tests
+test: chromium check ## everything: the checks, then all tests
 	$(BIN)/pytest $(MANY) 5 $(ARGS)
 
 proof: $(INSTALLED) ## the tests that are the proof: 60 fuzz seeds, determinism, every mutant, an exhaustive search
@@ -53,6 +53,13 @@ test-ray: $(INSTALLED) ## the tests that start a Ray cluster
 
 test-spark: $(INSTALLED) ## the tests that start a JVM
 	$(BIN)/pytest tests/spark $(ARGS)
+
+test-browser: chromium $(INSTALLED) ## the tests that open pages in a headless Chromium
+	$(BIN)/pytest tests/browser $(ARGS)
+
+chromium:
+	@command -v chromium >/dev/null && command -v chromedriver >/dev/null || { echo "make: tests/browser need chromium and" \
+	    "chromedriver; install them with: sudo apt-get install chromium chromium-driver" >&2; exit 1; }
 
 check: $(INSTALLED) ## ruff and mypy (strict)
 	$(BIN)/ruff check .
