@@ -112,14 +112,14 @@ def _engine(engine: EngineName, spec: ClusterSpec, address: str | None) -> Engin
 def _run_variant(scenario: Scenario, seed: int, variant: Variant) -> Run:
     """Runs the steps in another generation or with a mutant, to the last step whatever they expect."""
     from experiments.check.engine import CheckedEngine
-    from experiments.scenarios.explored import in_generation, run_explored
+    from experiments.scenarios.explored import in_generation, run_variant
     from experiments.scenarios.runner import Runner
 
     if variant.generation is not None:
         scenario = in_generation(scenario, variant.generation)
     with variant.switched():
         runner = Runner(scenario, CheckedEngine(scenario.cluster.spec(seed)), keeps_going=True)
-        return run_explored(runner, runner.run, f"{scenario.name}, {variant.name}")[1]
+        return run_variant(runner, f"{scenario.name}, {variant.name}")
 
 
 def _print(result: ScenarioResult, shown: Exploration | None) -> None:

@@ -87,10 +87,13 @@ class TraceCollector:
 
     def add(self, event: TraceEvent) -> None:
         """Adds the next event."""
+        self._add_headings(event.time_ms, event.node)
+        self._entries.append(Entry(event.time_ms, event.node, _change_in(event.trace) or event.trace))
+
+    def _add_headings(self, time_ms: TimeMs, node: NodeId) -> None:
         new = self._headings[self._seen :]
         self._seen += len(new)
-        self._entries += (Entry(event.time_ms, event.node, heading) for heading in new)
-        self._entries.append(Entry(event.time_ms, event.node, _change_in(event.trace) or event.trace))
+        self._entries += (Entry(time_ms, node, heading) for heading in new)
 
     def add_violation(self, violation: Violation) -> None:
         """Adds a violation that was found afterwards: on the node of the last event at its time, or at the end."""
@@ -101,6 +104,8 @@ class TraceCollector:
 
     def journal(self) -> Journal:
         """What has been collected so far."""
+        if self._entries:
+            self._add_headings(self._entries[-1].time_ms, self._entries[-1].node)
         return Journal(tuple(self._entries), has_messages=False)
 
 

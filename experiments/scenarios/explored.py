@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from experiments.check.engine import CheckedEngine
+from experiments.engines.port import Violation
 from experiments.explorer.assemble import run_of_journal
 from experiments.explorer.recorder import SimRecorder, TraceCollector
 from experiments.explorer.run import Run
 from experiments.scenarios.model import Scenario
 from experiments.scenarios.runner import Runner, ScenarioResult
+from protocol.errors import ProtocolInvariantError
 
 
 def run_explored(runner: Runner, run: Callable[[], ScenarioResult], title: str) -> tuple[ScenarioResult, Run]:
@@ -24,7 +26,27 @@ def run_explored(runner: Runner, run: Callable[[], ScenarioResult], title: str) 
         recorder = TraceCollector(runner.headings)
         engine.record_to(recorder.add)
     result = run()
-    facts = [
+    return result, run_of_journal(recorder.journal(), title, _facts(runner, result), engine.spec, engine.metadata_log())
+
+
+def run_variant(runner: Runner, title: str) -> Run:
+    """Runs a scenario on the simulator for comparison, with a runner that goes on after failed steps. Where a mutant
+    breaks a node, the run ends with that as its violation.
+    """
+    engine = runner.engine
+    assert isinstance(engine, CheckedEngine)
+    recorder = SimRecorder(engine.cluster, runner.headings, engine.suite.violations)
+    try:
+        facts = _facts(runner, runner.run())
+    except ProtocolInvariantError as error:
+        engine.suite.violations.append(Violation(type(error).__name__, engine.now_ms(), str(error)))
+        facts = [("generation", runner.scenario.cluster.generation), ("verdict", "a node broke")]
+    return run_of_journal(recorder.journal(), title, facts, engine.spec, engine.metadata_log())
+
+
+def _facts(runner: Runner, result: ScenarioResult) -> list[tuple[str, str]]:
+    """What the page says about the run as a whole."""
+    return [
         ("generation", runner.scenario.cluster.generation),
         ("engine", result.engine),
         ("seed", str(result.seed)),
@@ -32,7 +54,6 @@ def run_explored(runner: Runner, run: Callable[[], ScenarioResult], title: str) 
         ("acknowledged records lost", str(result.lost_acked)),
         ("trace", result.trace_hash),
     ]
-    return result, run_of_journal(recorder.journal(), title, facts, engine.spec, engine.metadata_log())
 
 
 def in_generation(scenario: Scenario, generation: str) -> Scenario:

@@ -8,10 +8,14 @@ from typing import Any
 
 import pytest
 
+from experiments.engines.sim.engine import SimEngine
 from experiments.hunt.fuzz.plan import TimelineFile, save
 from experiments.hunt.fuzz.run import explore_plan, run_plan
 from experiments.hunt.fuzz.swarm import draw
 from experiments.hunt.mutants.registry import mutated
+from experiments.scenarios.explored import run_explored
+from experiments.scenarios.loader import load_scenario
+from experiments.scenarios.runner import Runner
 from experiments.studies.design.loader import load_study
 from experiments.studies.replay.replay import replay
 from experiments.studies.sweeps.batches import commit
@@ -21,7 +25,7 @@ from experiments.studies.sweeps.storage import Folder
 from experiments.studies.trials.batch import Batch, run_batch, trial_seed
 from experiments.studies.trials.estimators import run_cell_trial
 from experiments.support.errors import InputError
-from experiments.support.shipped import STUDIES
+from experiments.support.shipped import SCENARIOS, STUDIES
 from tests.sim.command_helpers import leave
 from tests.unit.experiments.explorer.explorer_helpers import data_of
 
@@ -67,6 +71,18 @@ def test_what_to_compare_with_must_be_known(
     assert "--engine sim" in capsys.readouterr().err
 
 
+def test_a_mutant_that_breaks_a_node_ends_its_run_there(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    html = tmp_path / "run.html"
+    command = ("scenario", "run", "leader-failover", "--html", str(html), "--compare", "metadata-applied-twice")
+    assert leave(monkeypatch, *command) == 0
+    assert "first different event: leader-failover: " in " ".join(capsys.readouterr().out.split())
+    original, broken = page_of(html)
+    assert kinds_of(original, "violation") == set()
+    assert "ProtocolInvariantError" in kinds_of(broken, "violation")
+
+
 def test_a_recording_as_a_page_has_arrows_from_what_events_say(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -83,6 +99,17 @@ def test_a_recording_as_a_page_has_arrows_from_what_events_say(
         if back
     }
     assert caused == {"metadata_published": "committed", "fetched": "appended"}
+
+
+def test_an_engine_without_messages_gives_a_run_with_its_steps() -> None:
+    scenario = load_scenario(SCENARIOS / "leader-failover.yaml")
+    runner = Runner(scenario, SimEngine(scenario.cluster.spec(0)))
+    result, run = run_explored(runner, runner.run, scenario.name)
+    assert result.passed
+    assert [text for _, text in run.headings] == [step.text for step in scenario.steps]
+    assert [index for index, _ in run.headings] == sorted(index for index, _ in run.headings)
+    assert {event.role for event in run.events} == {"trace", "change"}
+    assert "Messages between processes are not recorded" in run.notes[0]
 
 
 def test_a_timeline_with_a_mutant_beside_the_original(
