@@ -71,7 +71,7 @@ def tradeoff_chart(group: Group, number_of_group: int) -> Chart | None:
     }
     colour = alt.Color("name:N", scale=alt.Scale(domain=names, range=ranges["color"]), title=None)
     shape = alt.Shape("name:N", scale=alt.Scale(domain=names, range=ranges["shape"]), title=None)
-    time = f"time in which acks=all writes are rejected, {unit} a year"
+    time = f"rejecting, {unit} a year"
     x = alt.X(
         "x:Q",
         scale=alt.Scale(type="log") if log_x else alt.Scale(zero=True),
