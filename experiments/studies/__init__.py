@@ -9,7 +9,7 @@ From a study file to a number in the report, in this order:
 - `estimation/`: sums over trials become estimates with confidence intervals, in `gold/cells.json`.
 - `sweeps/`: the missing trials, run as Ray tasks, and the output directory with their traces in Parquet.
 - `pipeline/`: Spark turns traces into intervals and outages (silver), then into sums per cell (gold).
-- `report/`: `words.py` the sentences, `plots.py` the drawings, `render.py` the page.
+- `report/`: `verdict.py` the answer in words, `charts/` the drawings, `page/` the templates, `render.py` the page.
 - `theory/`: Markov models of small clusters, which the simulation must agree with.
 - `scripting/`: studies from Python: `from experiments.studies import Study, run, sweep` (docs/studies.md).
 

@@ -86,15 +86,26 @@ def render(
 
 def _answers(study: StudyPlan, found: Sequence[Group]) -> dict[str, Any]:
     """The verdict, what to type for it, and the answers by assumption."""
-    best = {group.recommended.name: group.recommended for group in found if group.recommended is not None}
+    best: dict[str, list[Group]] = {}
+    for group in found:
+        if group.recommended is not None:
+            best.setdefault(group.recommended.name, []).append(group)
     return {
         "verdict": verdict.judge(study, found),
         "groups": [(group, verdict.judge_group(study, group)) for group in found],
         "swept_assumptions": list(found[0].settings[0].assumed),
-        "recommended": [(name, kafka.commands(setting.parameters)) for name, setting in best.items()],
+        "recommended": [_to_type(name, among, found) for name, among in best.items()],
         "configs": kafka.configs([cell.parameters for cell in study.cells]),
         "variant": VARIANT,
     }
+
+
+def _to_type(name: str, among: Sequence[Group], found: Sequence[Group]) -> tuple[str, str, list[str]]:
+    """A recommended setting, under which assumptions it is recommended (empty: all), and the lines to type for it."""
+    recommended = among[0].recommended
+    assert recommended is not None
+    where = "" if len(among) == len(found) else words.listed([group.name for group in among], "or")
+    return name, where, kafka.commands(recommended.parameters)
 
 
 def _assumptions(study: StudyPlan, found: Sequence[Group]) -> dict[str, Any]:

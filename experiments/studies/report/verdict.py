@@ -67,6 +67,8 @@ def judge(study: StudyPlan, groups: Sequence[Group]) -> Verdict:
     if kinds == {"described"}:
         return Verdict("described", _range(study, groups), ())
     lines = tuple((f"{group.name}: ", *_brief(study, group)) for group in groups)
+    if len(groups) > NAMED_AT_MOST:
+        lines = (("The answer under each of them is in the table of assumptions below.",),)
     recommended = Counter(group.recommended.name for group in groups if group.recommended is not None)
     objective = OBJECTIVES[study.objective]
     if not recommended:
@@ -77,7 +79,7 @@ def judge(study: StudyPlan, groups: Sequence[Group]) -> Verdict:
         headline = f"Run {name}: it {objective.best} under each of the {len(groups)} assumptions."
     else:
         headline = f"It depends on the assumptions: {_listed_by_assumption(groups)}."
-    return Verdict("decided", (headline,), lines)
+    return Verdict("decided" if kinds == {"decided"} else "undecided", (headline,), lines)
 
 
 def _listed_by_assumption(groups: Sequence[Group]) -> str:

@@ -122,6 +122,9 @@ def test_recommendation_holds_under_its_assumptions_only() -> None:
         "It depends on the assumptions: the study cannot tell with preset cloud-vm-5; run min ISR 2 with preset "
         "dean-first-year or preset hdfs-2010."
     )
+    assert verdict.kind == "undecided"
+    page = render(record_of(WORLDS), cells_of(WORLDS, [90, 10, 50, 0, 0, 0]))
+    assert "which is recommended with preset dean-first-year or preset hdfs-2010 only" in page
     everywhere, _ = judged(WORLDS, [90, 10, 50, 0, 70, 0])
     assert plain(everywhere.headline).startswith("Run min ISR 2: it loses")
     assert plain(everywhere.headline).endswith("under each of the 3 assumptions.")
