@@ -52,7 +52,6 @@ def fuzz(
     only = None if generation is None else generation_named(generation)
     wanted = _range(seeds)
     with progress("isray fuzz", "seeds") as shown:
-        shown.show("running", 0, len(wanted))
         result = hunt(
             Hunt(wanted, only, mutant, minutes, workers),
             out,

@@ -89,8 +89,9 @@ class HuntResult:
 
 
 def hunt(spec: Hunt, out: Path, progress: Callable[[HuntResult], None] = lambda _: None) -> HuntResult:
-    """Runs the seeds; writes each violation's timeline file to `out` when it is found, and calls `progress` after each
-    seed. A KeyboardInterrupt ends it early. InputError for an unknown mutant, or an `out` that cannot hold files.
+    """Runs the seeds; writes each violation's timeline file to `out` when it is found, and calls `progress` before the
+    first seed and after each. A KeyboardInterrupt ends it early. InputError for an unknown mutant, or an `out` that
+    cannot hold files.
     """
     with mutated(spec.mutant):
         pass
@@ -103,6 +104,7 @@ def hunt(spec: Hunt, out: Path, progress: Callable[[HuntResult], None] = lambda 
         return deadline_s is not None and time.monotonic() >= deadline_s
 
     result, missing = HuntResult(), dict.fromkeys(spec.seeds)
+    progress(result)
     try:
         with closing(_spread(spec, is_over)) as spread:
             for done in spread:
