@@ -16,6 +16,7 @@ PAGES = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES)
 def test_the_commands_of_a_page_do_what_it_shows(page: str, tmp_path: Path) -> None:
     assert Reader(tmp_path).follow(ROOT / "docs" / page)

@@ -164,6 +164,7 @@ def _complaints_of(seeds: range) -> int:
     return sum(bool(Producing(seed, Generation.KIP_966).run().complaints()) for seed in seeds)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mutant", "least"),
     [("sequences-not-compared", 4), ("retry-gets-a-new-sequence-number", 1)],

@@ -75,6 +75,7 @@ def test_every_mutant_describes_its_guard_and_expects_known_violations() -> None
         assert (mutant.focus in (PlanFocus(), QuorumFocus())) == (not mutant.focus.why), mutant.name
 
 
+@pytest.mark.slow
 def test_mutants_of_the_quorum_run_in_the_quorums_simulation() -> None:
     assert len(OF_THE_QUORUM) >= 20
     with mutated("vote-given-twice"):

@@ -49,6 +49,7 @@ def test_story_of_the_loss_has_ten_lines(found: tuple[StudyRecord, Example, Path
     assert any(line.text.startswith(("broker-", "leads ")) for line in example.story)
 
 
+@pytest.mark.slow
 def test_example_is_replayed_by_its_command_and_has_a_page(found: tuple[StudyRecord, Example, Path]) -> None:
     record, example, out = found
     assert example.command.startswith("isray study replay out/s --cell ")

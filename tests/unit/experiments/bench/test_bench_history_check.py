@@ -27,6 +27,7 @@ def test_the_check_reads_every_operation() -> None:
     assert len(lost) == 10
 
 
+@pytest.mark.slow
 def test_the_report_has_a_row_per_size() -> None:
     row = measure(300)
     assert row.operations == 240

@@ -34,6 +34,7 @@ def page() -> str:
     return page_of(STUDY, LOSSES)
 
 
+@pytest.mark.slow
 def test_page_is_a_function_of_its_input_and_loads_nothing(page: str) -> None:
     assert page == page_of(STUDY, LOSSES)
     assert len(page.encode()) < 3_000_000
@@ -61,6 +62,7 @@ def test_charts_of_the_script_are_those_of_the_page(page: str) -> None:
     assert {"loss_rate", "tradeoff-0", "failover", "difference-loss_rate-0", "map-0"} <= {c["name"] for c in charts}
 
 
+@pytest.mark.slow
 def test_curve_is_drawn_along_a_swept_failure_rate() -> None:
     study = study_of(sweep={"broker_mttf": "log(5d, 1y, 4)", "min_insync_replicas": [1, 2]})
     page = page_of(study, [90, 80, 60, 40, 20, 10, 3, 0])

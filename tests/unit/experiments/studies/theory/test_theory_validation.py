@@ -99,6 +99,7 @@ def test_metrics_with_few_events_are_left_out() -> None:
 # -- cells -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_built_in_cells_cover_what_the_model_does() -> None:
     cells = default_cells()
     assert len({(cell.parameters, cell.trials) for cell in cells}) == len(cells) >= 36
