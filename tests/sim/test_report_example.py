@@ -66,3 +66,11 @@ def test_study_without_losses_has_no_example(tmp_path: Path) -> None:
     page = tmp_path / "loss.html"
     assert example_of(record, groups(study, cells_of(study, [0, 0])), Folder(tmp_path), page) is None
     assert not page.exists()
+
+
+def test_trial_of_other_code_is_no_example(tmp_path: Path) -> None:
+    """The study of another seed has other trials than those in the directory."""
+    record = swept(STUDY, tmp_path)
+    other = record._replace(study=STUDY.model_copy(update={"seed": 1}))
+    cells = groups(other.study, cells_of(STUDY, [5, 0]))
+    assert example_of(other, cells, Folder(tmp_path), tmp_path / "loss.html") is None

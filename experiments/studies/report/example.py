@@ -2,7 +2,7 @@
 
 The trial that is shown is the first of the reference setting that lost records, or else of another setting. It is run
 again on the simulator (`replay/`), which takes as long as one trial; `loss.html` beside the report explores the run.
-Trials on processes have no second run, and are not shown.
+Trials on processes have no second run, and are not shown; neither is a trial of other code, which runs differently now.
 """
 
 from __future__ import annotations
@@ -53,25 +53,28 @@ def example_of(record: StudyRecord, groups: Sequence[Group], store: Store, page:
     order = [group.reference for group in groups] + [other for group in groups for other in group.others]
     for setting in order:
         if setting.parameters.engine == "sim" and record.study.functions is None:
-            trial = _first_losing_trial(record, setting, store)
-            if trial is not None:
-                return _example(record, setting, trial, page)
+            found = _first_losing_trial(record, setting, store)
+            if found is not None:
+                return _example(record, setting, found, page)
     return None
 
 
-def _first_losing_trial(record: StudyRecord, setting: Setting, store: Store) -> int | None:
+def _first_losing_trial(record: StudyRecord, setting: Setting, store: Store) -> tuple[int, str] | None:
+    """The number and the trace hash of the first trial that lost records."""
     digest = record.cells[setting.index]
     for batch in sorted(disjoint(committed(store), {digest}), key=lambda batch: batch.first):
-        table = read_trials(store, batch).select(["trial", *EVENTS]).to_pylist()
-        losing = [row["trial"] for row in table if any(row[name] for name in EVENTS)]
+        table = read_trials(store, batch).select(["trial", "trace_hash", *EVENTS]).to_pylist()
+        losing = [(row["trial"], row["trace_hash"]) for row in table if any(row[name] for name in EVENTS)]
         if losing:
-            return int(min(losing))
+            return min(losing)
     return None
 
 
-def _example(record: StudyRecord, setting: Setting, trial: int, page: Path) -> Example | None:
+def _example(record: StudyRecord, setting: Setting, losing: tuple[int, str], page: Path) -> Example | None:
+    """The trial, run again; None if its trace is another one now, as the trial's code has changed since."""
+    trial, trace_hash = losing
     found = replay(record.study, setting.index, trial)
-    if found.loss is None:
+    if found.loss is None or found.trace_hash != trace_hash:
         return None
     write_page(page, found.run)
     lines, lost_ms = _story(found)
