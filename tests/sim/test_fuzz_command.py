@@ -112,7 +112,9 @@ run()
     )
     assert done.returncode == 130
     assert json.loads(done.stdout)["seeds"] == 1
-    assert done.stderr.endswith("interrupted: not all seeds were run\n")
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("interrupted: 1 of 100000 seeds were run")
+    assert last.endswith("go on with --seeds 0..99999")
     assert "Traceback" not in done.stderr
 
 
