@@ -42,7 +42,7 @@ class Pane {
     this.canvas.height = Math.round(this.height * ratio);
     this.canvas.style.height = `${this.height}px`;
     this.context.setTransform(ratio, 0, 0, ratio, 0, 0);
-    this.stamps = new Int32Array(this.run.nodes.length ** 2 * (Math.ceil(width / BUCKET) + 2));
+    this.stamps = new Int32Array(2 * this.run.nodes.length ** 2 * (Math.ceil(width / BUCKET) + 2));
     this.stamp = 0;
   }
 
@@ -224,8 +224,9 @@ class Pane {
       if (target < 0 || !this.laneAt.has(source) || !this.laneAt.has(target)) return;
       const x = this.x(sent);
       const bright = this.past !== null && this.past[sent] && received >= 0 && this.past[received];
-      if (dense && !bright) {
-        const bucket = (source * run.nodes.length + target) * buckets + Math.max(0, Math.min(buckets - 1, Math.floor(x / BUCKET)));
+      if (dense) {
+        const pair = 2 * (source * run.nodes.length + target) + Number(bright);
+        const bucket = pair * buckets + Math.max(0, Math.min(buckets - 1, Math.floor(x / BUCKET)));
         if (this.stamps[bucket] === this.stamp) return;
         this.stamps[bucket] = this.stamp;
       }
@@ -262,7 +263,7 @@ class Pane {
       if (heads) this.crosses(lost);
       context.globalAlpha = 1;
       context.lineWidth = 1.8;
-      this.strokeAll(bright, true);
+      this.strokeAll(bright, heads);
     });
   }
 
@@ -370,23 +371,32 @@ class Pane {
     const most = Math.max(values.reduce((a, b) => Math.max(a, b)), least + 1);
     const level = (value) => low - 4 - ((value - least) / (most - least)) * (MARK_TRACK - 18);
     const begin = Math.max(0, lowerBound(marks.map((mark) => this.positions[mark.index]), this.view.from) - 1);
-    let last = null;
-    let free = -9;
-    context.lineWidth = 1.5;
+    const [steps, falls] = [[], []];
+    let [x, y, free] = [null, null, -9];
+    context.fillStyle = theme["--muted"];
     for (let k = begin; k < marks.length && this.x(marks[k].index) < this.width + 9; k++) {
-      const x = Math.max(this.x(marks[k].index), this.gutter);
-      const y = level(marks[k].value);
-      const right = k + 1 < marks.length ? Math.min(this.x(marks[k + 1].index), this.width) : this.width;
-      context.strokeStyle = context.fillStyle = theme[last !== null && y > last ? "--alarm" : "--data"];
-      if (last !== null) this.line(x, last, x, y);
-      context.strokeStyle = theme["--data"];
-      this.line(x, y, right, y);
-      if (last !== y && x > free) {
-        context.fillText(String(marks[k].value), x + 3, y - 7);
-        free = x + 34;
+      const [nextX, nextY] = [Math.max(this.x(marks[k].index), this.gutter), level(marks[k].value)];
+      const isFall = y !== null && nextY > y;
+      if (x !== null && nextX - x < 1 && !isFall) {
+        y = nextY;
+        continue;
       }
-      last = y;
+      if (x !== null) {
+        steps.push(x, y, nextX, y);
+        (isFall ? falls : steps).push(nextX, y, nextX, nextY);
+      }
+      if (nextY !== y && nextX > free) {
+        context.fillText(String(marks[k].value), nextX + 3, nextY - 7);
+        free = nextX + 34;
+      }
+      [x, y] = [nextX, nextY];
     }
+    if (x !== null) steps.push(x, y, this.width, y);
+    context.lineWidth = 1.5;
+    context.strokeStyle = theme["--data"];
+    this.strokeAll(steps, false);
+    context.strokeStyle = theme["--alarm"];
+    this.strokeAll(falls, false);
   }
 
   drawVerticals(selected, differences) {
