@@ -255,15 +255,16 @@ class Pane {
       const { plain, bright, lost } = lines[number];
       context.strokeStyle = context.fillStyle = theme[GROUP_COLORS[group]];
       context.lineWidth = 1;
-      context.globalAlpha = past === null ? 0.8 : 0.13;
+      context.globalAlpha = past !== null ? 0.13 : heads ? 0.8 : 0.3;
       this.strokeAll(plain, heads);
       context.setLineDash([3, 3]);
       this.strokeAll(lost, false);
       context.setLineDash([]);
       if (heads) this.crosses(lost);
-      context.globalAlpha = 1;
-      context.lineWidth = 1.8;
+      context.globalAlpha = heads ? 1 : 0.3;
+      context.lineWidth = heads ? 1.8 : 1;
       this.strokeAll(bright, heads);
+      context.globalAlpha = 1;
     });
   }
 
@@ -387,7 +388,7 @@ class Pane {
       }
       if (nextY !== y && nextX > free) {
         context.fillText(String(marks[k].value), nextX + 3, nextY - 7);
-        free = nextX + 34;
+        free = nextX + context.measureText(String(marks[k].value)).width + 14;
       }
       [x, y] = [nextX, nextY];
     }
