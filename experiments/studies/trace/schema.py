@@ -5,6 +5,11 @@ that quantities over time (offline, rejecting, stalled) are sums of intervals be
 (loss, unclean recovery, regression of the high watermark) is a row of its own, and so is each measured time: the
 failover that clients saw, and on real processes (engine `ray`) also acknowledgements, restarts and the throughput.
 
+A simulated trial also lists what its losses can be computed from again: each write with its offset (`produced`), each
+leader with the offset from which on its log lacks what the leader before it had (`elected`), and when all replicas have
+all records, so that only the last one is followed on (`checkpoint`). The simulator finds losses by comparing the
+records' payloads; the pipeline finds them by joining these rows, and compares (`pipeline/records.py`).
+
 Rules, which :func:`check_trace` enforces before a row is written to disk: times do not decrease; the first row of each
 partition is a `state` at time 0; the last row of the trial, and only it, is `end`, at the trial's duration (in
 importance sampling after it, where a cycle is completed); `loss` carries a positive number of records.
@@ -26,15 +31,30 @@ HW_REGRESSION: Final = "hw_regression"
 CRASH: Final = "crash"
 START: Final = "start"
 END: Final = "end"
+PRODUCED: Final = "produced"
+ELECTED: Final = "elected"
+CHECKPOINT: Final = "checkpoint"
+RECOVERY: Final = "recovery"
 FAILOVER: Final = "failover"
 ACKNOWLEDGED: Final = "acknowledged"
 RESTARTED: Final = "restarted"
 THROUGHPUT: Final = "throughput"
 MEASURED: Final = frozenset({FAILOVER, ACKNOWLEDGED, RESTARTED, THROUGHPUT})
 """Kinds whose rows carry a measurement in `value`: see :class:`TraceRow`."""
-KINDS: Final = MEASURED | {
-    *(STATE, LOSS, ACKS_1_LOSS, ACKNOWLEDGED_LOSS, UNCLEAN_RECOVERY, HW_REGRESSION, CRASH, START, END)
-}
+FOLLOWED: Final = frozenset({PRODUCED, ELECTED, CHECKPOINT})
+"""Kinds whose rows follow the single records."""
+KINDS: Final = (
+    MEASURED
+    | FOLLOWED
+    | {STATE, LOSS, ACKS_1_LOSS, ACKNOWLEDGED_LOSS, UNCLEAN_RECOVERY, HW_REGRESSION, RECOVERY, CRASH, START, END}
+)
+ACKED: Final = "acked"
+UNKNOWN: Final = "unknown"
+VERSION: Final = 2
+"""Of the trace's columns and rules."""
+
+VERSION_KEY: Final = "isray.trace.version"
+"""Key of the version in the metadata of a file's schema."""
 
 YEAR_MS: Final = 365 * 86_400_000
 NONE: Final = -1
@@ -56,6 +76,15 @@ class TraceRow(NamedTuple):
     compresses time. Otherwise 0. `detail`: for `crash`, `clean`,
     `unclean`, `lossy` or `disk`; otherwise empty. `log_weight`: the natural logarithm of the likelihood ratio of the
     failures so far, 0 in plain sampling. It weights an event, and the interval that a `state` or `end` row ends.
+
+    `epoch`: the leader epoch, for `state` and `elected`. `isr`, `elr`: the members as the controller has them, broker
+    ids joined by commas, for `state`; `recovering`: whether the leader has yet to report that it recovered from an
+    unclean election. `produced`: a write has ended; `detail` is `acked`, `unknown` (its leader has gone) or the error,
+    `value` the ms since it was sent, `offset` that of the record (-1 if unknown). `elected`: the replica on `node` has
+    become leader with the log end offset `value`; from `offset` on its log does not have the records of the leader
+    before it. `checkpoint`: of the records acknowledged so far only the last one, at `offset`, is followed on.
+    `recovery`: an unclean recovery was decided, `node` elected; `detail` says which replicas answered what, and why it
+    was elected.
     """
 
     time_ms: int
@@ -70,6 +99,11 @@ class TraceRow(NamedTuple):
     value: int = 0
     detail: str = ""
     log_weight: float = 0.0
+    epoch: int = NONE
+    isr: str = ""
+    elr: str = ""
+    recovering: bool = False
+    offset: int = NONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +144,12 @@ TRACE_SCHEMA: Final = columns(
     ("value", pa.int64()),
     ("detail", pa.string()),
     ("log_weight", pa.float64()),
-)
+    ("epoch", pa.int32()),
+    ("isr", pa.string()),
+    ("elr", pa.string()),
+    ("recovering", pa.bool_()),
+    ("offset", pa.int64()),
+).with_metadata({VERSION_KEY: str(VERSION)})
 """`trace/`: the rows of :class:`TraceRow` with the cell's digest, the trial and the row's number within the trial."""
 
 

@@ -76,7 +76,7 @@ class RegenerativeTrial(Trial):
         self.observer.begin_writing()
         self._finish_cycle()
         self._measuring, self._zero_ms = True, cluster.now_ms
-        self.observer.states.add_all()
+        self.observer.begin_measuring()
         self._await_event()
         cluster.run_until(self._zero_ms + self.params.duration_ms)
         self._finish_cycle()
@@ -135,8 +135,7 @@ class RegenerativeTrial(Trial):
             self._await_event()
         self._in_cycle = False
         self._completed += 1
-        for writes in self.observer.writer.writes.values():
-            del writes.acked[:-1]
+        self.observer.forget_records()
         return True
 
     def _is_restored(self) -> bool:

@@ -7,20 +7,24 @@ own state: the log of each new leader is compared with the records that were ack
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 from experiments.engines.sim.cluster import SimCluster
 from experiments.studies.design.model import CellParameters
-from experiments.studies.trace.schema import TraceRow
+from experiments.studies.trace.schema import ACKED, CHECKPOINT, ELECTED, PRODUCED, RECOVERY, TraceRow
 from experiments.studies.trials.states import PartitionStates
 from experiments.studies.trials.writer import Writer
 from protocol.events.base import Trace
 from protocol.events.broker import BecameLeader, HighWatermarkAdvanced
-from protocol.events.controller import PartitionChanged
+from protocol.events.controller import PartitionChanged, RecoveryDecided
 from protocol.ids import NodeId, TimeMs, TopicPartition
+from protocol.log.replica_log import ReplicaLog
 from protocol.nodes.broker import BrokerNode
 
-_OBSERVED = frozenset((PartitionChanged, BecameLeader, HighWatermarkAdvanced))
+_OBSERVED = frozenset((PartitionChanged, BecameLeader, HighWatermarkAdvanced, RecoveryDecided))
+Lineage = list[tuple[int, int]]
+"""The leader epochs of a log with their start offsets, oldest first."""
 
 
 class Observer:
@@ -39,8 +43,10 @@ class Observer:
     ) -> None:
         self.states = PartitionStates(params.partitions, params.acks, add)
         self.writer = Writer(cluster, self.states, params.acks, settled)
+        self._add = add
         self._cluster = cluster
         self._writing = False
+        self._lineages: dict[TopicPartition, Lineage] = {}
         cluster.trace_observers.append(self._observe)
 
     def begin_writing(self) -> None:
@@ -52,6 +58,20 @@ class Observer:
         """Writes to every partition."""
         for name in self.states.partitions:
             self.writer.request(name)
+
+    def begin_measuring(self) -> None:
+        """The trace begins: the states, and the records that were acknowledged before and may still be lost."""
+        self.states.add_all()
+        for name, writes in self.writer.writes.items():
+            for offset, _ in writes.acked:
+                self._add(TraceRow(0, PRODUCED, name.partition, detail=ACKED, offset=offset))
+
+    def forget_records(self) -> None:
+        """All replicas have all records: those before the last one are not followed any more."""
+        for name, writes in self.writer.writes.items():
+            del writes.acked[:-1]
+            for offset, _ in writes.acked:
+                self._add(TraceRow(0, CHECKPOINT, name.partition, offset=offset))
 
     # -- observation ---------------------------------------------------------------------------------------------------
 
@@ -66,12 +86,15 @@ class Observer:
             self._handle_new_leader(node, trace)
         elif isinstance(trace, HighWatermarkAdvanced):
             self.states.handle_high_watermark(trace)
+        elif isinstance(trace, RecoveryDecided):
+            self._add(TraceRow(0, RECOVERY, trace.partition.partition, trace.leader, detail=trace.outcome()))
 
     def _handle_new_leader(self, node: NodeId, trace: BecameLeader) -> None:
         """A replica has become leader: records the acknowledged records that its log lacks as a loss."""
         self.states.handle_regression(node, trace)
         if self.states.is_outdated(trace):
             return
+        self._add_elected(node, trace)
         lost = self.remove_lost(trace.partition, node, trace.log_end)
         if lost:
             self.states.handle_loss(node, trace.partition, lost)
@@ -85,17 +108,46 @@ class Observer:
         Logs that agree at an offset agree before it (log matching), so the search ends at the first match from the
         end, or at the log's start offset: records that retention has deleted are not lost.
         """
-        node, acked = self._cluster.nodes[leader], self.writer.writes[name].acked
-        assert isinstance(node, BrokerNode)
-        replica = node.context.replica_named(name.topic, name.partition)
-        assert replica is not None
+        acked, log = self.writer.writes[name].acked, self._log(name, leader)
         lost = 0
         while acked:
             offset, payload = acked[-1]
-            if offset < replica.log.start_offset:
+            if offset < log.start_offset:
                 break
-            if offset < log_end and replica.log.storage.read(offset, 1)[0].payload == payload:
+            if offset < log_end and log.storage.read(offset, 1)[0].payload == payload:
                 break
             acked.pop()
             lost += 1
         return lost
+
+    def _add_elected(self, node: NodeId, trace: BecameLeader) -> None:
+        """Adds the row of a new leader, by the leader epochs of its log and of that of the leader before it."""
+        log = self._log(trace.partition, node)
+        lineage = log.epochs.entries()
+        missing_from = max(log.start_offset, shared_end(self._lineages.get(trace.partition), lineage, trace.log_end))
+        self._lineages[trace.partition] = [*lineage, (trace.leader_epoch, trace.log_end)]
+        row = TraceRow(0, ELECTED, trace.partition.partition, node, value=trace.log_end)
+        self._add(row._replace(epoch=trace.leader_epoch, offset=missing_from))
+
+    def _log(self, name: TopicPartition, broker: NodeId) -> ReplicaLog:
+        node = self._cluster.nodes[broker]
+        assert isinstance(node, BrokerNode)
+        replica = node.context.replica_named(name.topic, name.partition)
+        assert replica is not None
+        return replica.log
+
+
+def shared_end(before: Lineage | None, lineage: Lineage, log_end: int) -> int:
+    """The end offset of the newest leader epoch that two logs have in common: of a leader's log, whose last epoch goes
+    on, and of its successor's, which ends at `log_end`. No record has the same offset and epoch as another one."""
+    if before is None:
+        return log_end
+    ends_before = {epoch: end for (epoch, _), (_, end) in itertools.pairwise(before)}
+    if before:
+        ends_before[before[-1][0]] = log_end
+    end = log_end
+    for epoch, start in reversed(lineage):
+        if epoch in ends_before:
+            return min(end, ends_before[epoch])
+        end = start
+    return 0

@@ -44,6 +44,7 @@ from experiments.studies.failures.branching import Branch, BranchingTimeline
 from experiments.studies.failures.timeline import DrawnTimeline, Event, events_until, warm_up_ms
 from experiments.studies.trace.schema import (
     ACKNOWLEDGED_LOSS,
+    FOLLOWED,
     HW_REGRESSION,
     LOSS,
     UNCLEAN_RECOVERY,
@@ -60,6 +61,8 @@ EFFORT = 40
 PILOT = 400
 LOSING = ("lossy", "disk")
 COUNTED = (LOSS, ACKNOWLEDGED_LOSS, UNCLEAN_RECOVERY, HW_REGRESSION)
+LEFT_OUT = FOLLOWED.union(COUNTED)
+"""Of the plain trial: its losses do not count, so its records are not followed."""
 
 
 class Entrance(NamedTuple):
@@ -126,7 +129,7 @@ def run_splitting_trial(params: CellParameters, seed: int) -> TrialResult:
         plain = Path(params, seed, (), None)
         found = plain.run()
         counted, events = _split(params, seed)
-    rows = [row for row in found.rows[:-1] if row.kind not in COUNTED] + counted
+    rows = [row for row in found.rows[:-1] if row.kind not in LEFT_OUT] + counted
     rows.sort(key=lambda row: row.time_ms)
     return TrialResult([*rows, found.rows[-1]], found.trace_hash, found.events + events)
 

@@ -14,7 +14,7 @@ after the crash. Further crashes before that acknowledgement prolong it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from experiments.check.regressions import RegressionCounter
@@ -24,6 +24,7 @@ from experiments.studies.trace.schema import (
     FAILOVER,
     HW_REGRESSION,
     LOSS,
+    PRODUCED,
     STATE,
     UNCLEAN_RECOVERY,
     TraceRow,
@@ -45,6 +46,8 @@ class PartitionState:
 
     leader: NodeId = NO_LEADER
     leader_epoch: int = 0
+    isr: str = ""
+    elr: str = ""
     isr_size: int = 0
     elr_size: int = 0
     last_known_elr_size: int = 0
@@ -89,6 +92,7 @@ class PartitionStates:
         partition.leader, partition.leader_epoch = trace.leader, trace.leader_epoch
         partition.isr_size = 0 if partition.leader == NO_LEADER else len(trace.isr)
         partition.elr_size, partition.min_isr = len(trace.elr), trace.min_isr
+        partition.isr, partition.elr = members(trace.isr), members(trace.elr)
         partition.last_known_elr_size = len(trace.last_known_elr)
         partition.serves = partition.serves and same_epoch
         if trace.recovering and not partition.recovering:
@@ -154,5 +158,18 @@ class PartitionStates:
                 isr_size=partition.isr_size,
                 elr_size=partition.elr_size,
                 min_isr=partition.min_isr,
+                epoch=partition.leader_epoch,
+                isr=partition.isr,
+                elr=partition.elr,
+                recovering=partition.recovering,
             )
         )
+
+    def handle_write(self, name: TopicPartition, detail: str, took_ms: int, offset: int) -> None:
+        """A write has ended."""
+        self._add(TraceRow(0, PRODUCED, name.partition, value=took_ms, detail=detail, offset=offset))
+
+
+def members(brokers: Iterable[NodeId]) -> str:
+    """Broker ids as a row of the trace has them."""
+    return ",".join(map(str, brokers))

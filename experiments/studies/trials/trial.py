@@ -69,7 +69,7 @@ class Trial:
         self._await_episodes()
         self._run_until(self._zero_ms)
         self._measuring = True
-        self.observer.states.add_all()
+        self.observer.begin_measuring()
         self._run_until(self._zero_ms + duration_ms)
         self._add(TraceRow(0, END))
         return TrialResult(self.rows, cluster.trace_hash(), cluster.event_count)
@@ -165,7 +165,8 @@ class Trial:
 
     def _add(self, row: TraceRow) -> None:
         if self._measuring:
-            self.rows.append(TraceRow(self.time_ms, *row[1:-1], self._log_weight()))
+            kind_to_detail, epoch_to_offset = row[1:11], row[12:]
+            self.rows.append(TraceRow(self.time_ms, *kind_to_detail, self._log_weight(), *epoch_to_offset))
 
     def _log_weight(self) -> float:
         return self._timeline.log_weight(self.time_ms)

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from experiments.engines.sim.cluster import SimCluster
+from experiments.studies.trace.schema import ACKED, NONE, UNKNOWN
 from experiments.studies.trials.setting import ACKS
 from experiments.studies.trials.states import PartitionStates
 from protocol.contract import Effect
@@ -77,7 +78,10 @@ class Writer:
 
     def handle_leader(self, name: TopicPartition) -> None:
         """The partition has a leader that serves in a new leader epoch: writes to it, and gives up an earlier write."""
-        self.writes[name].outstanding = None
+        writes = self.writes[name]
+        if writes.outstanding is not None and self._acks:
+            self._states.handle_write(name, UNKNOWN, self._cluster.now_ms - writes.sent_ms, NONE)
+        writes.outstanding = None
         self.request(name)
 
     def start(self, now_ms: TimeMs) -> list[Effect]:
@@ -122,6 +126,8 @@ class Writer:
         if writes.outstanding == response.correlation_id:
             if response.error is ErrorCode.NONE:
                 writes.acked.append((response.base_offset, writes.payload))
+            detail = ACKED if response.error is ErrorCode.NONE else response.error.name
+            self._states.handle_write(name, detail, now_ms - writes.sent_ms, response.base_offset)
             self._end(now_ms, name, response.error)
 
     def _end(self, now_ms: TimeMs, name: TopicPartition, error: ErrorCode) -> None:
