@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from experiments.bench import controller, failover, history_check, quorum, replication, sim, sweep
+from experiments.bench import controller, failover, history_check, pipeline, quorum, replication, sim, sweep
 from experiments.bench.report import BenchReport
 
 BENCHES: Mapping[str, Callable[..., BenchReport]] = {
@@ -19,5 +19,6 @@ BENCHES: Mapping[str, Callable[..., BenchReport]] = {
     "failover": failover.run,
     "quorum": quorum.run,
     "sweep": sweep.run,
+    "pipeline": pipeline.run,
 }
 """The benchmarks by name; called without arguments, each runs with its default sizes."""

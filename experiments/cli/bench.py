@@ -118,6 +118,17 @@ def sweep(
     _measure({"sweep": (_sizes(nodes, "--nodes"), seconds)}, as_json or context.obj)
 
 
+@app.register("pipeline", "isray bench pipeline --events 1000000 --json")
+def pipeline(
+    context: typer.Context,
+    events: Annotated[str, option("N,...", "Rows of trace in each study.")] = "1000000,10000000,50000000",
+    memory: Annotated[str, option("SIZE", "Heap of Spark's JVM, and DuckDB's memory.")] = "1g",
+    as_json: Json = False,
+) -> None:
+    """Traces to gold in Spark and in DuckDB: processor time, memory, spills, growth."""
+    _measure({"pipeline": (_sizes(events, "--events"), memory)}, as_json or context.obj)
+
+
 def _sizes(text: str, option: str = "--partitions") -> list[int]:
     return whole_numbers(option, text, "whole numbers above 0, separated by commas", least=1)
 

@@ -23,6 +23,8 @@ from experiments.cli.help import App
 from experiments.cli.output import Json, fail_if, option, print_json, print_result, wide_console
 from experiments.cli.study_replay import replay_trial
 from experiments.cli.validate import validate_study
+from experiments.studies.pipeline.analysis import LOCAL_MASTER, SparkOptions
+from experiments.support.errors import InputError
 from experiments.support.progress import Progress, progress
 from experiments.support.shipped import STUDIES, file_or_shipped
 
@@ -43,12 +45,28 @@ Trials = Annotated[int | None, option("N", "Trials per cell, instead of the file
 Address = Annotated[
     str | None, typer.Option("--address", help="A Ray cluster to use; otherwise RAY_ADDRESS, otherwise a private one.")
 ]
+Master = Annotated[
+    str,
+    option(
+        "URL", "Where Spark runs, as spark-submit takes it: local[N], spark://HOST:PORT, k8s://...", "--spark-master"
+    ),
+]
+Conf = Annotated[
+    list[str] | None, option("NAME=VALUE", "A setting of Spark; may be given several times.", "--spark-conf")
+]
 _RUN = "isray study {} experiments/studies/last-replica-standing.yaml --out out/last-replica-standing"
 
 
 @app.register("run", _RUN.format("run"))
 def run_study(
-    file: File, out: Out, engine: Engine = None, trials: Trials = None, address: Address = None, as_json: Json = False
+    file: File,
+    out: Out,
+    engine: Engine = None,
+    trials: Trials = None,
+    address: Address = None,
+    spark_master: Master = LOCAL_MASTER,
+    spark_conf: Conf = None,
+    as_json: Json = False,
 ) -> None:
     """Sweep, analyse, report: everything, and the table of cells."""
     from experiments.studies.pipeline.analysis import analyze
@@ -56,10 +74,11 @@ def run_study(
     from experiments.studies.sweeps.staging import local_copy
     from experiments.studies.sweeps.storage import store_at
 
+    spark = _spark(spark_master, spark_conf)
     with _failures(), progress("isray study") as shown:
         _sweep(file, out, engine, trials, address, shown)
-        with local_copy(out, shown) as folder:
-            cells = analyze(folder, shown)
+        cells = analyze(out, shown, spark)
+        with local_copy(out, shown, traces=False) as folder:
             shown.show("report")
             from experiments.studies.report.render import write_report
 
@@ -85,15 +104,19 @@ def sweep_study(
 
 
 @app.register("analyze", "isray study analyze out/last-replica-standing")
-def analyze_study(folder: Folder, as_json: Json = False) -> None:
+def analyze_study(
+    folder: Folder, spark_master: Master = LOCAL_MASTER, spark_conf: Conf = None, as_json: Json = False
+) -> None:
     """Turn the traces of a complete sweep into numbers with intervals: silver/, gold/, gold/cells.json."""
     from experiments.studies.pipeline.analysis import analyze
     from experiments.studies.sweeps.output import read_record
     from experiments.studies.sweeps.staging import local_copy
 
-    with _failures(), progress("isray study") as shown, local_copy(folder, shown) as local:
-        cells = analyze(local, shown)
-        documents, study = _documents(local), read_record(local).study
+    spark = _spark(spark_master, spark_conf)
+    with _failures(), progress("isray study") as shown:
+        cells = analyze(folder, shown, spark)
+        with local_copy(folder, traces=False) as local:
+            documents, study = _documents(local), read_record(local).study
     print_result(as_json, {"out": folder, "cells": documents}, _print_table, study, cells)
 
 
@@ -171,6 +194,17 @@ app.register("replay", "isray study replay out/last-replica-standing --cell 0 --
     replay_trial
 )
 app.register("validate", "isray study validate --jobs 2")(validate_study)
+
+
+def _spark(master: str, conf: list[str] | None) -> SparkOptions:
+    """Where Spark runs, with which settings. Raises InputError for a setting without a value."""
+    settings = {}
+    for setting in conf or []:
+        name, found, value = setting.partition("=")
+        if not found or not name.startswith("spark."):
+            raise InputError("--spark-conf", "", setting, "spark.NAME=VALUE")
+        settings[name] = value
+    return SparkOptions(master, settings)
 
 
 def _sweep(file: Path, out: str, engine: str | None, trials: int | None, address: str | None, shown: Progress) -> int:

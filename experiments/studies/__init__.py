@@ -8,7 +8,8 @@ From a study file to a number in the report, in this order:
 - `trials/`: one trial, which runs a cluster, simulated or of processes, through a timeline; batches of trials.
 - `estimation/`: sums over trials become estimates with confidence intervals, in `gold/cells.json`.
 - `sweeps/`: the missing trials, run as Ray tasks, and the output directory with their traces in Parquet.
-- `pipeline/`: Spark turns traces into intervals and outages (silver), then into sums per cell (gold).
+- `pipeline/`: Spark checks the traces (bronze), turns them into intervals, outages and fates of records (silver), then
+  into sums per cell (gold); docs/pipeline.md.
 - `report/`: `verdict.py` the answer in words, `charts/` the drawings, `page/` the templates, `render.py` the page.
 - `theory/`: Markov models of small clusters, which the simulation must agree with.
 - `scripting/`: studies from Python: `from experiments.studies import Study, run, sweep` (docs/studies.md).

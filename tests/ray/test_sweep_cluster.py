@@ -31,7 +31,7 @@ from experiments.studies.design.model import CellParameters, StudyPlan
 from experiments.studies.sweeps.batches import read_trials
 from experiments.studies.sweeps.output import read_record
 from experiments.studies.sweeps.storage import Location, StorageFailed, store_at
-from experiments.studies.sweeps.sweep import check_complete, needed_batches, sweep
+from experiments.studies.sweeps.sweep import complete_batches, needed_batches, sweep
 from experiments.studies.trace.schema import TrialResult
 from experiments.support.errors import InputError
 from experiments.support.progress import Progress
@@ -132,7 +132,7 @@ def stuck_on(node: str, parameters: CellParameters, seed: int) -> TrialResult:
 def trials_of(out: Location) -> list[dict[str, Any]]:
     """The rows of `trials/` of the study in `out`, without the digest of the cell, by cell and trial."""
     record = read_record(out)
-    check_complete(record, out)
+    complete_batches(record, out)
     batches, _ = needed_batches(record, store_at(out))
     table = pa.concat_tables([read_trials(store_at(out), batch) for batch in batches])
     rows = [row | {"cell": record.cells.index(row["cell"])} for row in table.to_pylist()]
@@ -152,7 +152,7 @@ def test_killed_driver_resumes_and_extends(nodes: Cluster, expected: list[dict[s
     killed = subprocess.run(command, env=os.environ | {"PYTHONPATH": str(ROOT)}, check=False, timeout=240)
     assert killed.returncode == -signal.SIGKILL
     with pytest.raises(InputError, match="missing"):
-        check_complete(read_record(tmp_path), tmp_path)
+        complete_batches(read_record(tmp_path), tmp_path)
     assert 0 < sweep(study(), tmp_path, fake_trial, nodes.address) < 32
     assert trials_of(tmp_path) == expected
     larger = study(trials=20, sweep={"min_insync_replicas": [2, 1, 3]})

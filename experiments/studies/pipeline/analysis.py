@@ -1,17 +1,20 @@
-"""`isray study analyze`: checks the traces, then runs the Spark pipeline in a process of its own.
+"""`isray study analyze`: finds the batches, then runs the Spark pipeline in a process of its own.
 
 Spark starts after Ray has ended, since two cores cannot feed both, and in another process, which ends with this command
-and keeps its JVM, settings and output apart. The process reports its stages on standard output (`pipeline/stages.py`);
-its standard error goes to a log, the end of which is shown if it fails.
+and keeps its JVM, settings and output apart. The process reports its stages and what the user should know on standard
+output (`pipeline/stages.py`); its standard error goes to a log, the end of which is shown if it fails.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
 
@@ -19,42 +22,105 @@ from experiments.engines.ray.session import orderly_signals
 from experiments.studies.design.functions import metrics_of
 from experiments.studies.estimation.estimates import CellEstimates, read_cells
 from experiments.studies.pipeline.java import java_home
-from experiments.studies.pipeline.stages import stage_of
-from experiments.studies.sweeps.output import exclusive, read_record
-from experiments.studies.sweeps.storage import Folder
-from experiments.studies.sweeps.sweep import check_complete
+from experiments.studies.pipeline.stages import note_of, refusal_of, stage_of
+from experiments.studies.sweeps.output import StudyRecord, exclusive, read_record
+from experiments.studies.sweeps.staging import local_copy
+from experiments.studies.sweeps.storage import Location, store_at
+from experiments.studies.sweeps.sweep import complete_batches
 from experiments.support.build import PACKAGES_FOLDER
+from experiments.support.errors import InputError
 from experiments.support.progress import SILENT, Progress
 
 EXIT_S = 60
+CONNECT_S = 10.0
+_STANDALONE = "spark://"
+_FULL = "No space left on device"
 SHOWN_LINES = 100
+LOCAL_MASTER = "local[2]"
 
 
 class PipelineFailed(RuntimeError):
-    """The Spark process failed; the message ends with the last lines of its output."""
+    """The Spark process failed; the message is one line where the reason is known, and otherwise ends with the last
+    lines of its output."""
 
 
-def analyze(out: Path, progress: Progress = SILENT) -> list[CellEstimates]:
+@dataclass(frozen=True, slots=True)
+class SparkOptions:
+    """Where Spark runs. `master`: as `spark-submit --master`. `settings`: Spark's settings, which replace those of
+    `pipeline/session.py`."""
+
+    master: str = LOCAL_MASTER
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether Spark runs within this machine's process."""
+        return self.master.startswith("local")
+
+
+def analyze(out: Location, progress: Progress = SILENT, spark: SparkOptions = SparkOptions()) -> list[CellEstimates]:
     """Writes `silver/` and `gold/` of the study in `out`; returns the numbers of its cells.
 
-    Raises InputError if `out` holds no complete sweep, a damaged file, or there is no Java; PipelineFailed if Spark
-    fails.
+    A Spark on this machine works on a copy of an object store; one with a master of its own reads and writes there.
+    Raises InputError if `out` holds no complete sweep, there is no Java, or no master answers; PipelineFailed if Spark
+    fails, or no trial of a cell can be read.
     """
-    record = read_record(out)
-    with exclusive(Folder(out)):
-        progress.show("checking the batches")
-        check_complete(record, out)
+    check_master(spark.master)
+    if spark.is_local:
+        with local_copy(out, progress) as folder:
+            return _analyze(folder, progress, spark)
+    return _analyze(out, progress, spark)
+
+
+def _analyze(out: Location, progress: Progress, spark: SparkOptions) -> list[CellEstimates]:
+    record, store = read_record(out), store_at(out)
+    with exclusive(store):
+        progress.show("finding the batches")
+        work = work_of(record, out, spark)
         progress.show("starting Spark")
-        _run_pipeline(out.resolve(), java_home(), progress)
-    return read_cells(out, record.study.cells, metrics_of(record.study.functions))
+        _run_pipeline(work, progress)
+    with local_copy(out, traces=False) as folder:
+        return read_cells(folder, record.study.cells, metrics_of(record.study.functions))
 
 
-def _run_pipeline(out: Path, java: Path, progress: Progress) -> None:
+def check_master(master: str) -> None:
+    """Raises InputError unless a standalone master (`spark://HOST:PORT,...`) accepts connections; Spark itself would
+    try for a minute. Masters of other kinds are Spark's to check."""
+    if not master.startswith(_STANDALONE):
+        return
+    reasons = []
+    for address in master.removeprefix(_STANDALONE).split(","):
+        host, _, port = address.rpartition(":")
+        try:
+            with socket.create_connection((host, int(port)), CONNECT_S):
+                return
+        except (OSError, ValueError) as error:
+            reasons.append(f"{address} ({error})")
+    raise InputError(
+        "--spark-master", "", f"no answer from {', '.join(reasons)}", "the URL of a Spark master that runs"
+    )
+
+
+def work_of(record: StudyRecord, out: Location, spark: SparkOptions) -> dict[str, object]:
+    """What the Spark process is to do (`__main__.py`)."""
+    batches, targets = complete_batches(record, out)
+    return {
+        "out": str(out.resolve() if isinstance(out, Path) else out),
+        "java_home": str(java_home()),
+        "master": spark.master,
+        "settings": dict(spark.settings),
+        "batches": batches,
+        "targets": targets,
+    }
+
+
+def _run_pipeline(work: Mapping[str, object], progress: Progress) -> None:
     paths = [str(PACKAGES_FOLDER), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
-    command = [sys.executable, "-m", "experiments.studies.pipeline", str(out), str(java)]
     with orderly_signals(), tempfile.TemporaryDirectory(prefix="isray-", ignore_cleanup_errors=True) as folder:
-        log = Path(folder) / "log"
+        asked, log = Path(folder) / "work.json", Path(folder) / "log"
+        asked.write_text(json.dumps(work), encoding="utf-8")
+        command = [sys.executable, "-m", "experiments.studies.pipeline", str(asked)]
         with log.open("w") as stream:
             process = subprocess.Popen(
                 command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=stream, text=True, errors="replace"
@@ -62,23 +128,35 @@ def _run_pipeline(out: Path, java: Path, progress: Progress) -> None:
             assert process.stdout is not None
             try:
                 with process.stdout as lines:
-                    show_stages(lines, progress, stream)
+                    refusal = show_output(lines, progress, stream)
                 process.wait()
             finally:
                 _end(process)
         if process.returncode:
-            shown = log.read_text(encoding="utf-8", errors="replace").splitlines()[-SHOWN_LINES:]
-            raise PipelineFailed("the Spark process failed:\n" + "\n".join(shown))
+            shown = log.read_text(encoding="utf-8", errors="replace").splitlines()
+            raise PipelineFailed(refusal or _reason(shown, str(work["out"])))
 
 
-def show_stages(lines: Iterable[str], progress: Progress, log: TextIO) -> None:
-    """Shows the stages among the lines that the Spark process writes, and logs the other lines."""
+def _reason(log: Sequence[str], out: str) -> str:
+    """Why the Spark process failed: one line for a full disk, otherwise the end of its log."""
+    if any(_FULL in line for line in log):
+        return f"{out}: the disk is full (or that of temporary files, TMPDIR); the results of before are kept"
+    return "the Spark process failed:\n" + "\n".join(log[-SHOWN_LINES:])
+
+
+def show_output(lines: Iterable[str], progress: Progress, log: TextIO) -> str | None:
+    """Shows the stages and notes among the lines that the Spark process writes, and logs the other lines; returns the
+    reason if it refused the input."""
+    refusal = None
     for line in lines:
-        stage = stage_of(line)
-        if stage is None:
-            log.write(line)
-        else:
+        if (stage := stage_of(line)) is not None:
             progress.show(stage)
+        elif (note := note_of(line)) is not None:
+            progress.note(note)
+        else:
+            refusal = refusal_of(line) or refusal
+            log.write(line)
+    return refusal
 
 
 def _end(process: subprocess.Popen[str]) -> None:

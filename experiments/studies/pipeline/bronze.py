@@ -1,38 +1,95 @@
-"""Bronze: the committed batches as DataFrames, in which the cells of the newest study have their indexes.
+"""Bronze: the batches of a study as they were written, those that are damaged apart.
 
-Files name a cell by its digest (`sweeps/identity.py`). The directory may hold more than the study needs: trials of
-other cells, whose files are not read, and trials above the number that the study asks for, which are left out here, so
-that the same study gives the same numbers whatever was run before it.
+A batch is checked once, in the executors, a share of the batches in each task: digests, columns, trials, and the order
+of the rows of its trace (`sweeps/batches.py`). A batch that fails is *quarantined*: it is not read, and its file and
+the reason are in `gold/quarantine.json`, in the progress and in the report. The tasks read through the same storage
+as the sweep wrote through (any fsspec URL); Spark reads the good files again, column by column.
+
+Files name a cell by its digest (`sweeps/identity.py`).
 """
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import NamedTuple
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from experiments.studies.sweeps.batches import file_names
-from experiments.studies.sweeps.output import StudyRecord
-from experiments.studies.sweeps.storage import Folder
-from experiments.studies.sweeps.sweep import needed_batches
+from experiments.studies.sweeps.batches import check_batch, file_names
+from experiments.studies.sweeps.storage import StorageFailed, Store
+from experiments.studies.trace.schema import TRACE_SCHEMA
+from experiments.studies.trials.batch import TRIALS_SCHEMA, Batch
+from experiments.support.errors import InputError
+
+BATCHES_PER_TASK = 50
+CHECKED = "digest string, first int, stop int, bytes long, rows long, file string, reason string"
 
 
-def read_batches(spark: SparkSession, out: Path, record: StudyRecord) -> tuple[DataFrame, DataFrame]:
-    """The rows of `trace/` and of `trials/` that the study is analysed by; `cell` is the index of the cell."""
-    batches, schedule = needed_batches(record, Folder(out))
-    rows = [(digest, index, schedule.cells[index].target) for index, digest in enumerate(record.cells)]
-    cells = F.broadcast(spark.createDataFrame(rows, "digest string, cell int, target int"))
-    paths = zip(*map(file_names, batches), strict=True)
-    trace, trials = (spark.read.parquet(*(str(out / name) for name in names)) for names in paths)
-    return _numbered(trace, cells), _numbered(trials, cells)
+class Checked(NamedTuple):
+    """The result of a check. `size`: bytes of the trace; `rows`: of the trace. `file`, `reason`: why the batch is
+    quarantined, None for a good one."""
+
+    batch: Batch
+    size: int
+    rows: int
+    file: str | None
+    reason: str | None
+
+
+def check_batches(spark: SparkSession, store: Store, batches: Sequence[Batch]) -> list[Checked]:
+    """Checks the batches in the executors, in parallel."""
+    if not batches:
+        return []
+    tasks = max(spark.sparkContext.defaultParallelism, len(batches) // BATCHES_PER_TASK)
+    listed = spark.createDataFrame(list(batches), "digest string, first int, stop int").repartition(tasks)
+    rows = listed.mapInArrow(partial(_check, store), CHECKED).collect()
+    found = [Checked(Batch(*row[:3]), row["bytes"], row["rows"], row["file"], row["reason"]) for row in rows]
+    return sorted(found, key=lambda checked: checked.batch)
+
+
+def _check(store: Store, parts: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """What one task does: the checks of its batches."""
+    for part in parts:
+        for digest, first, stop in zip(*(column.to_pylist() for column in part.columns), strict=True):
+            size = rows = 0
+            file = reason = None
+            try:
+                size, rows = check_batch(store, Batch(digest, first, stop))
+            except InputError as error:
+                file, reason = error.source, " ".join(str(error.found).split())
+            except (StorageFailed, pa.ArrowException) as error:
+                file, reason = store.place(file_names(Batch(digest, first, stop))[0]), " ".join(str(error).split())
+            columns = zip((digest, first, stop, size, rows, file, reason))
+            types = ("string", "int32", "int32", "int64", "int64", "string", "string")
+            arrays = [pa.array(column, kind) for column, kind in zip(columns, types, strict=True)]
+            yield pa.RecordBatch.from_arrays(arrays, names=[name.split()[0] for name in CHECKED.split(", ")])
+
+
+def read_trace(spark: SparkSession, root: str, batches: Sequence[Batch], cells: DataFrame) -> DataFrame:
+    """The rows of `trace/` of these batches; `cell` is the number that `cells` gives to the digest; `partitions` and
+    `acks_all` are the cell's."""
+    return _numbered(_read(spark, root, [file_names(batch)[0] for batch in batches], TRACE_SCHEMA), cells)
+
+
+def read_trials(spark: SparkSession, root: str, batches: Sequence[Batch], cells: DataFrame) -> DataFrame:
+    """The rows of `trials/` of these batches."""
+    return _numbered(_read(spark, root, [file_names(batch)[1] for batch in batches], TRIALS_SCHEMA), cells)
+
+
+def _read(spark: SparkSession, root: str, names: Sequence[str], schema: pa.Schema) -> DataFrame:
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    return spark.read.schema(from_arrow_schema(schema)).parquet(*(f"{root}/{name}" for name in names))
 
 
 def _numbered(frame: DataFrame, cells: DataFrame) -> DataFrame:
-    rest = [name for name in frame.columns if name != "cell"]
+    rest = [name for name in frame.columns if name not in ("cell", "partitions")]
     return (
         frame.withColumnRenamed("cell", "digest")
-        .join(cells, "digest")
-        .where(F.col("trial") < F.col("target"))
-        .select("cell", *rest)
+        .drop("partitions")
+        .join(F.broadcast(cells), "digest")
+        .select("cell", "partitions", "acks_all", *rest)
     )

@@ -1,151 +1,113 @@
-"""Gold: one row per trial and metric, then sums per cell and metric. Pure functions from DataFrame to DataFrame.
+"""Gold: sums per cell and metric, and products of paired trials. Pure functions from DataFrame to DataFrame.
 
-Everything is weighted: an event with the likelihood ratio of its row, time with that of the row that ends its interval
-(`trace/schema.py`). The estimates need sums only (`estimation/moments.py`): Spark's part ends with them.
+The estimates need sums only (`estimation/moments.py`): Spark's part ends with them. They are added up in a fixed order,
+that of the trials' numbers, in blocks of `BLOCK` trials and then over the blocks, so that the same trials give the same
+sums to the last bit, on any number of machines and also where a study was extended.
 """
 
 from __future__ import annotations
 
-from pyspark.sql import Column, DataFrame, Window
+from collections.abc import Callable, Mapping, Sequence
+
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from experiments.studies.trace.metrics import FRACTIONS, METRICS, RATES
-from experiments.studies.trace.schema import STATE, YEAR_MS
+from experiments.studies.pipeline.schemas import GOLD, conform
 
-TRIAL = ["cell", "trial"]
-PARTITION = [*TRIAL, "partition"]
-EVENT_SUMS = ("events", "weight", "weight_squares", "size_squares")
-EVENT_LARGEST = ("largest_weight", "largest_size")
+BLOCK = 4096
+"""Trials that one task holds at a time."""
 
-
-def per_trial(trace: DataFrame, trials: DataFrame, intervals: DataFrame) -> DataFrame:
-    """One row per trial and metric: partition_years, exposure and value (weighted; a share of time is measured in
-    partition-years), the number of events or episodes, and the sums and maxima of their weights and sizes."""
-    measured = (
-        _events(trace)
-        .unionByName(_episodes(intervals))
-        .groupBy(*TRIAL, "metric")
-        .agg(
-            F.sum("value").alias("value"),
-            F.sum("events").alias("events"),
-            F.sum("weight").alias("weight"),
-            F.sum(F.col("weight") * F.col("weight")).alias("weight_squares"),
-            F.max("weight").alias("largest_weight"),
-            F.sum(F.col("size") * F.col("size")).alias("size_squares"),
-            F.max("size").alias("largest_size"),
-        )
-    )
-    exposures = intervals.groupBy(*TRIAL).agg(F.sum(F.col("weight") * F.col("length_ms") / YEAR_MS).alias("exposure"))
-    every = F.explode(F.array(*(F.lit(metric.name) for metric in METRICS)))
-    return (
-        trials.select(*TRIAL, (F.col("partitions") * F.col("duration_ms") / YEAR_MS).alias("partition_years"))
-        .join(exposures, TRIAL)
-        .withColumn("metric", every)
-        .join(measured, [*TRIAL, "metric"], "left")
-        .fillna(0)
-    )
+Term = Callable[[Column], Column]
+"""A number of one trial, from its row as a struct."""
 
 
-def _events(trace: DataFrame) -> DataFrame:
-    """One row per event and rate that it counts for."""
-    weight = F.exp("log_weight")
-    counted = [
-        F.when(
-            F.col("kind") == metric.trace_kind,
-            F.struct(
-                F.lit(metric.name).alias("metric"),
-                (weight * F.col("value") if metric.sums_values else weight).alias("value"),
-            ),
-        )
-        for metric in RATES.values()
+def ordered_sums(trials: DataFrame, terms: Mapping[str, Term], largest: Mapping[str, Term]) -> DataFrame:
+    """One row per cell: the sums of `terms` over its trials in the order of their numbers, the largest of `largest`,
+    and the number of trials. `trials` has the columns `cell` and `trial`, each trial once."""
+    rows = F.array_sort(F.collect_list(F.struct("trial", *(name for name in trials.columns if name not in _KEYS))))
+    blocks = trials.groupBy("cell", (F.col("trial") / BLOCK).cast("int").alias("block")).agg(rows.alias("rows"))
+    sums = [_total("rows", term).alias(name) for name, term in terms.items()]
+    sums += [_most("rows", term).alias(name) for name, term in largest.items()]
+    per_block = blocks.select("cell", "block", F.size("rows").cast("bigint").alias("trials"), *sums)
+    ordered = F.array_sort(F.collect_list(F.struct("block", "trials", *terms, *largest))).alias("blocks")
+    per_cell = per_block.groupBy("cell").agg(ordered, F.sum("trials").alias("trials"))
+    totals = [_total("blocks", lambda block, name=name: block[name]).alias(name) for name in terms]  # type: ignore[misc]
+    totals += [_most("blocks", lambda block, name=name: block[name]).alias(name) for name in largest]  # type: ignore[misc]
+    return per_cell.select("cell", "trials", *totals)
+
+
+_KEYS = ("cell", "trial")
+
+
+def _total(rows: str, term: Term) -> Column:
+    return F.aggregate(rows, F.lit(0.0), lambda total, row: total + term(row).cast("double"))
+
+
+def _most(rows: str, term: Term) -> Column:
+    return F.aggregate(rows, F.lit(0.0), lambda most, row: F.greatest(most, term(row)))
+
+
+def per_cell(trials: DataFrame, metrics: Sequence[str]) -> DataFrame:
+    """One row per cell and metric: the fields of `estimation.moments.Sums`, and `states`, the rows of state of all
+    trials."""
+    terms: dict[str, Term] = {
+        "exposure": lambda row: row["exposure"],
+        "exposure_squares": lambda row: row["exposure"] * row["exposure"],
+        "years": lambda row: row["partition_years"],
+        "states": lambda row: row["states"],
+        "partitions": lambda row: row["partitions"],
+    }
+    shared, largest = list(terms), dict[str, Term]()
+    for metric in metrics:
+        terms |= {f"{metric}__{name}": term for name, term in _sums_of(metric).items()}
+        largest |= {f"{metric}__{name}": _field(metric, name) for name in ("largest_weight", "largest_size")}
+    sums = ordered_sums(trials, terms, largest)
+    names = [*_sums_of(""), "largest_weight", "largest_size"]
+    each = [
+        F.struct(F.lit(metric).alias("metric"), *(F.col(f"{metric}__{name}").alias(name) for name in names))
+        for metric in metrics
     ]
-    return (
-        trace.where(F.col("kind").isin(sorted({metric.trace_kind for metric in RATES.values()})))
-        .withColumn("counted", F.explode(F.array(*counted)))
-        .where(F.col("counted").isNotNull())
-        .select(
-            *TRIAL,
-            "counted.metric",
-            "counted.value",
-            F.lit(1).alias("events"),
-            weight.alias("weight"),
-            F.col("counted.value").alias("size"),
-        )
-    )
+    rows = sums.select("cell", "trials", *shared, F.inline(F.array(*each)))
+    return conform(rows, GOLD["cells"]).orderBy("cell", "metric")
 
 
-def _episodes(intervals: DataFrame) -> DataFrame:
-    """One row per interval and share of time that it counts for; an episode counts in its first interval."""
-    in_order = Window.partitionBy(*PARTITION).orderBy("start_ms")
-
-    def counted(name: str, column: str) -> Column:
-        begins = ~F.coalesce(F.col(f"{column}_before"), F.lit(False))
-        return F.when(F.col(column), F.struct(F.lit(name).alias("metric"), begins.cast("int").alias("events")))
-
-    columns = {metric.name: metric.column for metric in FRACTIONS.values()}
-    before = {f"{column}_before": F.lag(column).over(in_order) for column in columns.values()}
-    return (
-        intervals.withColumns(before)
-        .where(" or ".join(columns.values()))
-        .withColumn("counted", F.explode(F.array(*(counted(*names) for names in columns.items()))))
-        .where(F.col("counted").isNotNull())
-        .select(
-            *TRIAL,
-            "counted.metric",
-            (F.col("weight") * F.col("length_ms") / YEAR_MS).alias("value"),
-            "counted.events",
-            (F.col("weight") * F.col("counted.events")).alias("weight"),
-            F.lit(0.0).alias("size"),
-        )
-    )
+def _field(metric: str, name: str) -> Term:
+    return lambda row: row[metric][name]
 
 
-def per_cell(trials: DataFrame) -> DataFrame:
-    """One row per cell and metric: the fields of `estimation.moments.Sums`."""
-    value, exposure = F.col("value"), F.col("exposure")
-    return (
-        trials.groupBy("cell", "metric")
-        .agg(
-            F.count("*").alias("trials"),
-            F.sum(value).alias("value"),
-            F.sum(value * value).alias("value_squares"),
-            F.sum(exposure).alias("exposure"),
-            F.sum(exposure * exposure).alias("exposure_squares"),
-            F.sum(value * exposure).alias("value_exposure"),
-            F.sum("partition_years").alias("years"),
-            *(F.sum(name).alias(name) for name in EVENT_SUMS),
-            *(F.max(name).alias(name) for name in EVENT_LARGEST),
-        )
-        .orderBy("cell", "metric")
-    )
+def _sums_of(metric: str) -> dict[str, Term]:
+    """The sums of one metric over trials, by the fields of `estimation.moments.Sums`."""
+    return {
+        "value": _field(metric, "value"),
+        "value_squares": lambda row: row[metric]["value"] * row[metric]["value"],
+        "value_exposure": lambda row: row[metric]["value"] * row["exposure"],
+        **{name: _field(metric, name) for name in ("events", "weight", "weight_squares", "size_squares")},
+    }
 
 
-def changes(trace: DataFrame, trials: DataFrame) -> DataFrame:
-    """One row per cell: the changes of state of a partition in a trial, on average."""
-    found = trace.where(F.col("kind") == STATE).groupBy("cell").agg(F.count("*").alias("states"))
-    partitions = trials.groupBy("cell").agg(F.sum("partitions").alias("partitions"))
-    return found.join(partitions, "cell").select("cell", (F.col("states") / F.col("partitions")).alias("changes"))
-
-
-def products(trials: DataFrame, reference: int) -> DataFrame:
+def products(trials: DataFrame, reference: int, metrics: Sequence[str]) -> DataFrame:
     """One row per cell and metric: the fields of `estimation.pairs.Products` with the cell `reference`, whose trial k
     is paired with trial k of the other cell."""
-    other = trials.where(F.col("cell") == reference).select(
-        "trial", "metric", F.col("value").alias("other_value"), F.col("exposure").alias("other_exposure")
-    )
+    values = [F.col(metric)["value"].alias(metric) for metric in metrics]
+    columns = ["exposure", *metrics]
+    mine = trials.select("cell", "trial", "exposure", *values).where(F.col("cell") != reference)
+    its = trials.select("cell", "trial", "exposure", *values).where(F.col("cell") == reference)
+    renamed = its.select("trial", F.struct(*columns).alias("its"))
+    pairs = mine.join(renamed, "trial")
 
-    def product(mine: str, its: str) -> Column:
-        return F.sum(F.col(mine) * F.col(f"other_{its}")).alias(f"{mine}_{its}")
+    def product(mine: str, its: str) -> Term:
+        return lambda row: row[mine] * row["its"][its]
 
-    return (
-        trials.where(F.col("cell") != reference)
-        .join(other, ["trial", "metric"])
-        .groupBy("cell", "metric")
-        .agg(
-            F.count("*").alias("pairs"),
-            product("value", "value"),
-            product("value", "exposure"),
-            product("exposure", "value"),
-            product("exposure", "exposure"),
-        )
-    )
+    terms = {"exposure_exposure": product("exposure", "exposure")}
+    for metric in metrics:
+        terms[f"{metric}__value_value"] = product(metric, metric)
+        terms[f"{metric}__value_exposure"] = product(metric, "exposure")
+        terms[f"{metric}__exposure_value"] = product("exposure", metric)
+    sums = ordered_sums(pairs, terms, {})
+    names = ("value_value", "value_exposure", "exposure_value")
+    each = [
+        F.struct(F.lit(metric).alias("metric"), *(F.col(f"{metric}__{name}").alias(name) for name in names))
+        for metric in metrics
+    ]
+    found = sums.select("cell", F.col("trials").alias("pairs"), "exposure_exposure", F.inline(F.array(*each)))
+    return conform(found, GOLD["pairs"])

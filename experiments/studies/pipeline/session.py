@@ -1,7 +1,12 @@
-"""A Spark session on this machine only, without console output, whose JVM ends with it.
+"""A Spark session for one analysis, without console output, whose JVM ends with it.
 
-Local mode, driver bound to 127.0.0.1, no UI, no Hive, every temporary file in a folder that is removed. pyspark ends
+By default Spark runs within this machine: two threads, the driver bound to 127.0.0.1. With a master (`spark://...`,
+`k8s://...`) the tasks run in its executors. No UI, no Hive; temporary files in a folder that is removed. pyspark ends
 its JVM when the interpreter ends; here the end of the block waits for it, so that no Java process outlives a command.
+
+Memory is bounded by `spark.driver.memory` (locally, where tasks run in the driver's JVM) or `spark.executor.memory`;
+what does not fit is spilled to disk. Adaptive execution sizes the tasks after each exchange by what was exchanged, and
+splits the ones that are much larger than the others.
 """
 
 from __future__ import annotations
@@ -9,16 +14,41 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from experiments.studies.sweeps.storage import Folder, ObjectStore, Store
+from experiments.support.build import PACKAGES_FOLDER
+
 CORES = 2
-SHUFFLE_PARTITIONS = 4
+LOCAL_MASTER = f"local[{CORES}]"
 JVM_EXIT_S = 60
+
+Settings = Mapping[str, str]
+"""Spark's settings by their names."""
+
+DEFAULTS: Settings = {
+    "spark.driver.memory": "1g",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.catalogImplementation": "in-memory",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.adaptive.enabled": "true",
+    "spark.sql.adaptive.skewJoin.enabled": "true",
+    "spark.sql.adaptive.coalescePartitions.parallelismFirst": "false",
+    "spark.sql.adaptive.advisoryPartitionSizeInBytes": "64m",
+    "spark.sql.shuffle.partitions": "8",
+    "spark.sql.requireAllClusterKeysForCoPartition": "false",
+    # Spark lists more paths than this in a job of one task per path; the paths of a study are files, which the driver
+    # looks up in parallel threads.
+    "spark.sql.sources.parallelPartitionDiscovery.threshold": "1000000",
+    "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "100000",
+}
+"""Settings that `--spark-conf` may replace."""
 
 _QUIET_LOGGING = """rootLogger.level = error
 rootLogger.appenderRef.stderr.ref = stderr
@@ -31,36 +61,43 @@ appender.stderr.layout.pattern = %p %c{1}: %m%n
 
 
 @contextmanager
-def spark_session(java_home: Path, memory: str = "1g") -> Iterator[SparkSession]:
-    """Spark on the given Java, for the block. `memory`: the JVM's heap."""
-    os.environ |= {"JAVA_HOME": str(java_home), "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+def spark_session(
+    java_home: Path, master: str = LOCAL_MASTER, settings: Settings | None = None
+) -> Iterator[SparkSession]:
+    """Spark on the given Java, for the block. `settings` replace those of `DEFAULTS`."""
+    os.environ |= {"JAVA_HOME": str(java_home), "PYSPARK_PYTHON": sys.executable}
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     with tempfile.TemporaryDirectory(prefix="isray-spark-", ignore_cleanup_errors=True) as folder:
-        session = _start(Path(folder), memory)
+        session = _start(Path(folder), master, settings or {})
         try:
             yield session
         finally:
             _stop(session)
 
 
-def _start(folder: Path, memory: str) -> SparkSession:
+def spark_path(store: Store) -> str:
+    """The root of a store as Spark and Hadoop name it: Hadoop's S3 is `s3a://`."""
+    if isinstance(store, Folder):
+        return f"file://{store.root.resolve()}"
+    assert isinstance(store, ObjectStore)
+    return store.url.replace("s3://", "s3a://", 1)
+
+
+def _start(folder: Path, master: str, settings: Settings) -> SparkSession:
     logging = folder / "log4j2.properties"
     logging.write_text(_QUIET_LOGGING, encoding="utf-8")
     java_options = f"-Djava.io.tmpdir={folder} -Dlog4j2.configurationFile=file:{logging} -XX:+UseSerialGC"
-    settings: dict[str, bool | float | int | str | None] = {
-        "spark.driver.memory": memory,
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
+    own = {
         "spark.driver.extraJavaOptions": java_options,
         "spark.local.dir": str(folder),
-        "spark.sql.catalogImplementation": "in-memory",
-        "spark.sql.session.timeZone": "UTC",
-        "spark.sql.shuffle.partitions": str(SHUFFLE_PARTITIONS),
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
+        "spark.executorEnv.PYTHONPATH": str(PACKAGES_FOLDER),
     }
-    return SparkSession.builder.master(f"local[{CORES}]").appName("isray").config(map=settings).getOrCreate()
+    if master.startswith("local"):
+        os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+        own |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    found: dict[str, bool | float | int | str | None] = {**DEFAULTS, **own, **settings}
+    return SparkSession.builder.master(master).appName("isray").config(map=found).getOrCreate()
 
 
 def _stop(session: SparkSession) -> None:

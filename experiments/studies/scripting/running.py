@@ -12,7 +12,6 @@ from experiments.studies.pipeline.analysis import analyze
 from experiments.studies.scripting.results import Results, Trials
 from experiments.studies.scripting.study import Study
 from experiments.studies.sweeps import sweep as sweeping
-from experiments.studies.sweeps.staging import local_copy
 from experiments.support.progress import SILENT, Progress
 from experiments.support.progress import progress as shown_progress
 
@@ -47,8 +46,8 @@ def run(study: Study, *, out: Out = None, address: str | None = None, progress: 
     Arguments and errors are those of :func:`sweep`; also PipelineFailed, and InputError where no Java is found.
     """
     trials = sweep(study, out=out, address=address, progress=progress)
-    with _progress(progress) as shown, local_copy(trials.out, shown) as folder:
-        analyze(folder, shown)
+    with _progress(progress) as shown:
+        analyze(trials.out, shown)
     return Results(trials)
 
 

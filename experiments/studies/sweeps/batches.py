@@ -15,12 +15,13 @@ import hashlib
 import re
 from collections.abc import Collection, Iterable, Iterator
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from experiments.studies.sweeps.atomic import TEMPORARY
 from experiments.studies.sweeps.storage import Folder, Store
-from experiments.studies.trace.schema import TRACE_SCHEMA
+from experiments.studies.trace.schema import TRACE_SCHEMA, VERSION, VERSION_KEY
 from experiments.studies.trials.batch import TRIALS_SCHEMA, Batch
 from experiments.support.errors import InputError
 
@@ -99,18 +100,26 @@ def read_trials(store: Store, batch: Batch) -> pa.Table:
     return _trials(store, batch, _content(store, name, digests[name]))
 
 
-def check_batch(store: Store, batch: Batch) -> None:
-    """Raises InputError naming the first file of the batch that is damaged, missing or of another version."""
+def check_batch(store: Store, batch: Batch) -> tuple[int, int]:
+    """The size of the batch's trace in bytes, and the number of its rows. Raises InputError naming the first file of
+    the batch that is damaged, missing or of another version, StorageFailed."""
     digests = _digests(store, batch)
     trace_name, trials_name = file_names(batch)
     content = {name: _content(store, name, digest) for name, digest in digests.items()}
     trials = _trials(store, batch, content[trials_name])
-    trace = pq.ParquetFile(pa.BufferReader(content[trace_name]))
+    trace = _parquet(store.place(trace_name), content[trace_name])
     _require_columns(store.place(trace_name), trace.schema_arrow, TRACE_SCHEMA)
-    rows = sum(trials["trace_rows"].to_pylist())
-    if trace.metadata.num_rows != rows:
-        found = f"{trace.metadata.num_rows} rows"
-        raise InputError(store.place(trace_name), "", found, f"{rows}, as its trials count them")
+    lengths = trials["trace_rows"].to_numpy()
+    rows = trace.read(["trial", "seq"])
+    if rows.num_rows != lengths.sum():
+        found = f"{rows.num_rows} rows"
+        raise InputError(store.place(trace_name), "", found, f"{lengths.sum()}, as its trials count them")
+    starts = np.repeat(lengths.cumsum() - lengths, lengths)
+    whole = np.array_equal(rows["trial"].to_numpy(), np.repeat(trials["trial"].to_numpy(), lengths))
+    if not whole or not np.array_equal(rows["seq"].to_numpy(), np.arange(len(starts)) - starts):
+        allowed = "the rows of each trial once, numbered from 0"
+        raise InputError(store.place(trace_name), "trial, seq", "rows of a trial twice or out of order", allowed)
+    return len(content[trace_name]), rows.num_rows
 
 
 def _digests(store: Store, batch: Batch) -> dict[str, str]:
@@ -135,13 +144,24 @@ def _content(store: Store, name: str, digest: str) -> bytes:
 
 def _trials(store: Store, batch: Batch, content: bytes) -> pa.Table:
     place = store.place(file_names(batch)[1])
-    trials = pq.read_table(pa.BufferReader(content))
+    trials = _parquet(place, content).read()
     _require_columns(place, trials.schema, TRIALS_SCHEMA)
     if trials["trial"].to_pylist() != list(range(batch.first, batch.stop)):
         raise InputError(place, "trial", "trials that differ from its name", f"{batch.first} to {batch.stop - 1}")
     return trials
 
 
+def _parquet(place: str, content: bytes) -> pq.ParquetFile:
+    try:
+        return pq.ParquetFile(pa.BufferReader(content))
+    except pa.ArrowException as error:
+        raise InputError(place, "", f"no whole Parquet file ({error})", _WHOLE) from error
+
+
 def _require_columns(place: str, schema: pa.Schema, expected: pa.Schema) -> None:
+    version = (schema.metadata or {}).get(VERSION_KEY.encode(), b"1").decode()
+    if expected is TRACE_SCHEMA and version != str(VERSION):
+        allowed = f"version {VERSION}; delete its .sha256 in trials/ and sweep again"
+        raise InputError(place, "", f"a trace of version {version}", allowed)
     if not schema.equals(expected):
         raise InputError(place, "", f"columns {schema.names}", f"{expected.names} of this version")

@@ -6,7 +6,8 @@
   analysed. Trials of other code are such trials, since the code is part of a cell's digest.
 - Workers write `trace/` and `trials/` themselves (`batches.py`).
 - Before the pipeline reads batches, every file is checked: digest, schema, trials and row counts.
-- `silver/` and `gold/` are written to a temporary folder, which then replaces the old one.
+- `silver/` grows by a run of each analysis, which its manifest lists last (`pipeline/manifest.py`); `gold/` is written
+  to a temporary folder, which then replaces the old one.
 
 A directory on a file system is locked against a second command on the same machine. An object store has no locks and
 needs none for sweeps: batches are named by content, so that two sweeps of the same study write the same trials, at
@@ -40,9 +41,23 @@ LAYOUT = {
     "with its git revision",
     "trace/": "Parquet, one file per batch, written by the worker that ran it: the traces of the trials",
     "trials/": "Parquet, one file per batch: one row per trial; and one file of digests per committed batch",
-    "silver/intervals, silver/outages, silver/losses": "Parquet: the traces as intervals, outages and loss events",
-    "gold/trials, gold/cells": "Parquet: sums per trial and metric, and per cell and metric",
+    "silver/intervals, silver/outages": "Parquet, a folder `run=K` per analysis, like all of `silver/`: the states of "
+    "each partition with their length; the times without a leader that answers, handovers marked",
+    "silver/records": "Parquet: the fate of each record: acknowledged, visible, durable, or lost when and by which "
+    "election",
+    "silver/elections, silver/isr_changes": "Parquet: elections with their reason; members of ISR and ELR before and "
+    "after",
+    "silver/recoveries, silver/catch_ups": "Parquet: unclean recoveries with the replicas' answers; from the start of "
+    "a broker to its return to the ISR",
+    "silver/losses, silver/regressions, silver/measured": "Parquet: loss events, regressions of the high watermark, "
+    "what clients would have measured",
+    "silver/trials": "Parquet: one row per trial, with the sums of each metric",
+    "silver/manifest.json": "which batches `silver/` was made of",
+    "gold/cells": "Parquet: sums per cell and metric",
+    "gold/pairs": "Parquet: products of the paired trials of two cells, per metric",
+    "gold/distributions": "Parquet: failover, handover, recovery and catch-up times of each cell, in buckets",
     "gold/measured": "Parquet: quantiles of what was measured in the trials of a cell",
+    "gold/quarantine.json": "the damaged files that the numbers were computed without, with the reason",
     "gold/cells.json": "the numbers of each cell with their intervals",
     "report.html": "the report, one file that loads nothing",
     "loss.html": "the run of a trial that lost records, to explore in a browser; if one did",

@@ -28,7 +28,7 @@ from experiments.studies.design.estimator import fallbacks
 from experiments.studies.design.model import Cell, StudyPlan
 from experiments.studies.estimation.sizes import assumed_sizes
 from experiments.studies.estimation.stopping import LeadingTrials, wanted_trials
-from experiments.studies.sweeps.batches import check_batch, committed, disjoint, read_trials, remove_leftovers
+from experiments.studies.sweeps.batches import committed, disjoint, read_trials, remove_leftovers
 from experiments.studies.sweeps.identity import cell_digests, trial_code_digest
 from experiments.studies.sweeps.output import StudyRecord, claim, current_versions, exclusive, record_versions
 from experiments.studies.sweeps.schedule import FIRST_BATCH_TRIALS, CellWork, Schedule, Values
@@ -249,13 +249,14 @@ def needed_batches(record: StudyRecord, store: Store) -> tuple[list[Batch], Sche
     return batches, schedule_of(record.study, record.cells, store, batches)
 
 
-def check_complete(record: StudyRecord, out: Location) -> None:
-    """Raises InputError if trials are missing or a file is damaged: an incomplete sweep is not analysed."""
+def complete_batches(record: StudyRecord, out: Location) -> tuple[list[Batch], list[int]]:
+    """The batches of a complete sweep, each trial once, and the number of trials that each cell needs. The content of
+    the files is not checked. Raises InputError if trials are missing (an incomplete sweep is not analysed),
+    StorageFailed."""
     store = store_at(out)
-    for batch in disjoint(committed(store), set(record.cells)):
-        check_batch(store, batch)
-    _, schedule = needed_batches(record, store)
+    batches, schedule = needed_batches(record, store)
     missing = schedule.target - schedule.trials
     if missing:
         found = f"{missing} missing"
         raise InputError(store.place(), "trials", found, "a complete sweep; run `isray study sweep` again")
+    return batches, [work.target for work in schedule.cells]

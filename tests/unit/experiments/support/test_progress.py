@@ -8,8 +8,8 @@ import pytest
 from rich import progress as rich
 from rich.console import Console
 
-from experiments.studies.pipeline.analysis import show_stages
-from experiments.studies.pipeline.stages import GOLD, READING, SILVER, report_stage
+from experiments.studies.pipeline.analysis import show_output
+from experiments.studies.pipeline.stages import GOLD, READING, SILVER_STAGE, report_note, report_refusal, report_stage
 from experiments.support.progress import Bar, LogLines, duration_words
 
 LONGEST_SILENCE_S = 10
@@ -73,12 +73,21 @@ def test_long_stage_gets_a_line_at_least_every_10_seconds() -> None:
 def test_stages_of_the_spark_process_are_shown_and_its_other_output_is_logged(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    for stage in (READING, SILVER, GOLD):
+    for stage in (READING, SILVER_STAGE, GOLD):
         report_stage(stage)
     printed = capsys.readouterr().out.splitlines(keepends=True)
     lines, log = [], io.StringIO()
-    show_stages(
-        [*printed[:2], "WARNING: a JVM\n", *printed[2:]], LogLines("s", "trials", lines.append, lambda: 0.0), log
-    )
-    assert lines == [f"s: {stage}, 0 s" for stage in (READING, SILVER, GOLD)]
+    shown = LogLines("s", "trials", lines.append, lambda: 0.0)
+    assert show_output([*printed[:2], "WARNING: a JVM\n", *printed[2:]], shown, log) is None
+    assert lines == [f"s: {stage}, 0 s" for stage in (READING, SILVER_STAGE, GOLD)]
     assert log.getvalue() == "WARNING: a JVM\n"
+
+
+def test_notes_of_the_spark_process_are_shown_and_its_refusal_is_returned(capsys: pytest.CaptureFixture[str]) -> None:
+    report_note("one file is quarantined")
+    report_refusal("no trial")
+    printed = capsys.readouterr().out.splitlines(keepends=True)
+    lines: list[str] = []
+    assert show_output(printed, LogLines("s", "trials", lines.append, lambda: 0.0), io.StringIO()) == "no trial"
+    assert len(lines) == 1
+    assert lines[0].endswith("one file is quarantined")

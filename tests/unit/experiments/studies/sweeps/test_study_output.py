@@ -19,7 +19,7 @@ from experiments.studies.sweeps.batches import (
 )
 from experiments.studies.sweeps.output import claim, current_versions, exclusive, read_record, record_versions
 from experiments.studies.sweeps.storage import Folder
-from experiments.studies.sweeps.sweep import check_complete, needed_batches
+from experiments.studies.sweeps.sweep import complete_batches, needed_batches
 from experiments.studies.trials.batch import Batch
 from experiments.support.errors import InputError
 from tests.spark.trial_helpers import claimed, fill
@@ -42,9 +42,9 @@ def test_committed_batches_are_complete_and_the_others_missing(tmp_path: Path, c
     _, schedule = needed_batches(read_record(tmp_path), Folder(tmp_path))
     assert (schedule.trials, schedule.target) == (28, 40)
     with pytest.raises(InputError, match="12 missing"):
-        check_complete(read_record(tmp_path), tmp_path)
+        complete_batches(read_record(tmp_path), tmp_path)
     fill(tmp_path, study_of(), [Batch(cells[0], 12, 20), Batch(cells[1], 0, 4)])
-    check_complete(read_record(tmp_path), tmp_path)
+    complete_batches(read_record(tmp_path), tmp_path)
 
 
 def test_files_of_an_interrupted_sweep_are_not_read_and_are_removed(tmp_path: Path, cells: tuple[str, ...]) -> None:
@@ -86,7 +86,7 @@ def test_error_names_the_missing_file_of_a_batch(tmp_path: Path, cells: tuple[st
     path = tmp_path / file_names(batch)[position]
     path.unlink()
     with pytest.raises(InputError) as caught:
-        check_complete(read_record(tmp_path), tmp_path)
+        check_batch(Folder(tmp_path), batch)
     assert caught.value.source == str(path)
 
 
@@ -107,7 +107,7 @@ def test_changed_study_extends_the_directory(tmp_path: Path, cells: tuple[str, .
     assert len(batches) == 2
     assert [cell.trials for cell in schedule.cells] == [20, 0, 20]
     claimed(tmp_path, study_of(trials=10, sweep={"min_insync_replicas": [2]}))
-    check_complete(read_record(tmp_path), tmp_path)
+    complete_batches(read_record(tmp_path), tmp_path)
     batches, schedule = needed_batches(read_record(tmp_path), Folder(tmp_path))
     assert ([batch.cell for batch in batches], schedule.target) == ([cells[1]], 10)
     assert len(committed(Folder(tmp_path))) == 2

@@ -14,7 +14,7 @@ from experiments.studies.sweeps.identity import cell_digests
 from experiments.studies.sweeps.output import claim, read_record
 from experiments.studies.sweeps.staging import local_copy
 from experiments.studies.sweeps.storage import Store, store_at
-from experiments.studies.sweeps.sweep import check_complete
+from experiments.studies.sweeps.sweep import complete_batches
 from experiments.studies.trials.batch import Batch, run_batch
 from experiments.support.errors import InputError
 from tests.spark.trial_helpers import fake_trial
@@ -47,7 +47,7 @@ def analyse(folder: Path, part: str) -> None:
 def test_batches_are_copied_and_results_replace_those_of_before(store: Store) -> None:
     for part in ("first", "second"):
         with local_copy(store.place()) as folder:
-            check_complete(read_record(folder), folder)
+            complete_batches(read_record(folder), folder)
             assert len(list(folder.glob("trace/*"))) == 1
             analyse(folder, part)
         assert not folder.exists()

@@ -1,0 +1,125 @@
+"""`isray bench pipeline`: the pipeline from traces to gold on this machine, and DuckDB on the same files.
+
+The studies are drawn without a simulator (`pipeline_data.py`). Times are of the processor, user and system, over all
+processes of a run, as they do not depend on what else the machine does: of Spark from the end of its start on, which is
+reported apart (`start`). Peak memory is that of the largest process, Spark's JVM or DuckDB's. `spilled` are the bytes
+that Spark's tasks wrote to disk because they did not fit into memory, by its event log. `growth` is the exponent k of
+time = c * events ** k. DuckDB writes the same tables of silver and the same sums (`pipeline_duckdb.py`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from experiments.bench.pipeline_data import write_study
+from experiments.bench.report import BenchReport, growth
+from experiments.studies.pipeline.analysis import SparkOptions, work_of
+from experiments.studies.pipeline.stages import stage_of
+from experiments.studies.sweeps.output import read_record
+from experiments.support.build import PACKAGES_FOLDER
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One process with its descendants: processor time, that of its start, elapsed time, and the peak memory of its
+    largest process."""
+
+    cpu_s: float
+    start_s: float
+    elapsed_s: float
+    peak_mb: float
+
+
+def run(events: Sequence[int] = (1_000_000, 10_000_000, 50_000_000), memory: str = "1g") -> BenchReport:
+    """Measures studies of these sizes one after the other. `memory`: the heap of Spark's JVM, and what DuckDB may
+    use."""
+    rows = [_measure(size, memory) for size in events]
+    sizes = [int(row["events"]) for row in rows]
+    exponents = {name: growth(sizes, [1_000 * row[f"{name}_cpu_s"] for row in rows]) for name in ("spark", "duckdb")}
+    columns = ("events", "events/s", "Spark", "its start", "peak", "spilled", "DuckDB", "peak", "Spark / DuckDB")
+    table = [
+        (
+            f"{row['events']:,.0f}",
+            f"{row['events_per_s']:,.0f}",
+            f"{row['spark_cpu_s']:.1f} s",
+            f"{row['start_cpu_s']:.1f} s",
+            f"{row['spark_peak_mb']:,.0f} MB",
+            f"{row['spilled_mb']:,.0f} MB",
+            f"{row['duckdb_cpu_s']:.1f} s",
+            f"{row['duckdb_peak_mb']:,.0f} MB",
+            f"{row['ratio']:.2f}",
+        )
+        for row in rows
+    ]
+    notes = [f"growth: Spark {exponents['spark']}, DuckDB {exponents['duckdb']} (1 is linear)"]
+    document = {"sizes": rows, "growth": exponents}
+    return BenchReport("processor time from traces to gold", document, columns, table, notes)
+
+
+def _measure(events: int, memory: str) -> dict[str, float]:
+    with tempfile.TemporaryDirectory(prefix="isray-bench-") as temporary:
+        folder = Path(temporary)
+        out, log, target = folder / "study", folder / "events", folder / "duckdb"
+        log.mkdir()
+        target.mkdir()
+        written = write_study(out, events)
+        settings = {"spark.driver.memory": memory, "spark.eventLog.enabled": "true", "spark.eventLog.dir": str(log)}
+        asked = folder / "work.json"
+        asked.write_text(json.dumps(work_of(read_record(out), out, SparkOptions(settings=settings))))
+        spark = _run("experiments.studies.pipeline", str(asked))
+        duckdb = _run("experiments.bench.pipeline_duckdb", str(out), str(target), memory.upper() + "B")
+        return {
+            "events": written,
+            "events_per_s": written / spark.elapsed_s,
+            "spark_cpu_s": spark.cpu_s - spark.start_s,
+            "start_cpu_s": spark.start_s,
+            "spark_peak_mb": spark.peak_mb,
+            "spilled_mb": _spilled(log) / 1e6,
+            "duckdb_cpu_s": duckdb.cpu_s,
+            "duckdb_peak_mb": duckdb.peak_mb,
+            "ratio": (spark.cpu_s - spark.start_s) / duckdb.cpu_s,
+        }
+
+
+def _run(*command: str) -> Run:
+    """Runs a module in a process of its own; its start ends with the first stage that it reports."""
+    environment = os.environ | {"PYTHONPATH": str(PACKAGES_FOLDER)}
+    began_s, start_s = time.perf_counter(), 0.0
+    process = subprocess.Popen([sys.executable, "-m", *command], stdout=subprocess.PIPE, text=True, env=environment)
+    assert process.stdout is not None
+    for line in process.stdout:
+        if not start_s and stage_of(line) is not None:
+            start_s, began_s = _cpu_s(process.pid), time.perf_counter()
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise RuntimeError(f"{' '.join(command)} ended with exit code {process.returncode}")
+    elapsed_s = time.perf_counter() - began_s
+    return Run(usage.ru_utime + usage.ru_stime, start_s, elapsed_s, usage.ru_maxrss / 1_000)
+
+
+def _cpu_s(pid: int) -> float:
+    """The processor time of a process and its descendants so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    own = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return own + sum(_cpu_s(int(child)) for child in children)
+
+
+def _spilled(log: Path) -> int:
+    """The bytes that tasks spilled to disk, by Spark's event log."""
+    spilled = 0
+    for path in log.rglob("*"):
+        if path.is_file():
+            for line in path.read_text().splitlines():
+                if '"Event":"SparkListenerTaskEnd"' in line:
+                    spilled += json.loads(line).get("Task Metrics", {}).get("Disk Bytes Spilled", 0)
+    return spilled

@@ -1,0 +1,86 @@
+"""Which batches `silver/` was made of: `silver/manifest.json`.
+
+An analysis adds a *run*: a folder `run=K` in each table of `silver/`, made of the batches that no earlier run has. The
+manifest is written last and lists the runs; a folder that it does not list is left from an interrupted analysis, and
+removed. So extending a study processes the new trials only, and an analysis that fails leaves `silver/` as it was.
+
+Silver is made anew if it is of another version of its tables, or holds trials in other batches than the study has now
+(two sweeps at the same time may have written the same trials twice).
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from experiments.studies.sweeps.storage import Store
+from experiments.studies.trials.batch import Batch
+
+NAME = "silver/manifest.json"
+VERSION = 2
+"""Of the tables of `silver/`; one more whenever a table or the meaning of a column changes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """`runs`: the batches of each run, by its number."""
+
+    runs: dict[int, tuple[Batch, ...]]
+
+    @property
+    def batches(self) -> set[Batch]:
+        """The batches of all runs."""
+        return {batch for batches in self.runs.values() for batch in batches}
+
+    @property
+    def next_run(self) -> int:
+        """The number of the next run."""
+        return max(self.runs, default=-1) + 1
+
+
+def read_manifest(store: Store) -> Manifest:
+    """The manifest of a study's directory; one without runs if there is none that can be used."""
+    content = store.read(NAME)
+    if content is None:
+        return Manifest({})
+    try:
+        found = json.loads(content)
+        if found["version"] != VERSION:
+            return Manifest({})
+        return Manifest({run["run"]: tuple(Batch(*batch) for batch in run["batches"]) for run in found["runs"]})
+    except (ValueError, KeyError, TypeError):
+        return Manifest({})
+
+
+def usable(manifest: Manifest, needed: Iterable[Batch]) -> Manifest:
+    """The manifest, if no trial of a needed batch is in another batch of it; otherwise one without runs."""
+    spans: dict[str, list[tuple[int, int]]] = {}
+    for batch in manifest.batches.union(needed):
+        spans.setdefault(batch.cell, []).append((batch.first, batch.stop))
+    for parts in spans.values():
+        parts.sort()
+        if any(after[0] < before[1] for before, after in itertools.pairwise(parts)):
+            return Manifest({})
+    return manifest
+
+
+def write_manifest(store: Store, manifest: Manifest) -> None:
+    """Writes the manifest, atomically."""
+    runs = [{"run": run, "batches": [list(batch) for batch in batches]} for run, batches in manifest.runs.items()]
+    store.write(NAME, json.dumps({"version": VERSION, "runs": runs}, indent=1).encode())
+
+
+def remove_unlisted(store: Store, manifest: Manifest, tables: Sequence[str]) -> None:
+    """Removes what no run of the manifest has written."""
+    kept = {f"run={run}" for run in manifest.runs}
+    for name in store.names("silver"):
+        if f"silver/{name}" == NAME:
+            continue
+        if name not in tables:
+            store.remove(f"silver/{name}")
+            continue
+        for folder in store.names(f"silver/{name}"):
+            if folder not in kept:
+                store.remove(f"silver/{name}/{folder}")

@@ -1,0 +1,265 @@
+"""From the batches of a study to `silver/` and `gold/`: reads and writes the tables that the pure functions connect.
+
+Tables of `silver/` are written once and read again by what follows, so that no step computes another one again, and an
+analysis of an extended study goes on from them (`manifest.py`). Nothing is collected in the driver but rows per batch,
+per cell and metric, and per bucket of a distribution.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields
+from typing import TypeVar
+
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
+
+from experiments.studies.design.functions import metrics_of
+from experiments.studies.estimation.estimates import CellSums, FailoverTimes, estimate_cells
+from experiments.studies.estimation.measured import Quantiles, measured_document
+from experiments.studies.estimation.moments import Sums
+from experiments.studies.estimation.pairs import Products
+from experiments.studies.pipeline import changes, gold, manifest, measured, records, silver
+from experiments.studies.pipeline.bronze import Checked, check_batches, read_trace, read_trials
+from experiments.studies.pipeline.distributions import (
+    CATCH_UP,
+    FAILOVER,
+    KINDS,
+    RECOVERED,
+    distributions,
+    lasting_times,
+    outage_times,
+    places,
+    quantiles,
+)
+from experiments.studies.pipeline.schemas import SILVER, Columns, trial_columns
+from experiments.studies.pipeline.stages import GOLD, READING, SILVER_STAGE, report_note, report_stage
+from experiments.studies.pipeline.trials import per_trial
+from experiments.studies.sweeps.atomic import replaced_folder
+from experiments.studies.sweeps.output import StudyRecord
+from experiments.studies.sweeps.storage import Folder, ObjectStore, Store
+from experiments.studies.trials.batch import Batch
+from experiments.support.errors import InputError
+
+FILE_BYTES = 128 * 2**20
+"""The size that files of silver tables are meant to have."""
+ROWS_PER_TASK = 500_000
+"""Rows of trace that one task sorts at most: about 50 MB of memory. Adaptive execution joins tasks that get little."""
+NONE = FailoverTimes(None, None, None)
+
+
+class LossesDisagree(RuntimeError):
+    """The losses that the simulator counted are not those of the records and elections in the trace: a defect of the
+    simulator or the pipeline. The message names the trial."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What one analysis does: the study in `store`, whose files Spark finds below `root`; its batches, and the number
+    of trials that the numbers of each cell rest on."""
+
+    store: Store
+    root: str
+    record: StudyRecord
+    batches: Sequence[Batch]
+    targets: Sequence[int]
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """The names of the study's metrics."""
+        return tuple(metric.name for metric in metrics_of(self.record.study.functions))
+
+
+def analyse(spark: SparkSession, work: Work) -> None:
+    """Trace to silver to gold."""
+    found = manifest.usable(manifest.read_manifest(work.store), work.batches)
+    manifest.remove_unlisted(work.store, found, _tables())
+    report_stage(READING)
+    new = [batch for batch in work.batches if batch not in found.batches]
+    checked = check_batches(spark, work.store, new)
+    bad = [each for each in checked if each.reason is not None]
+    for each in bad:
+        report_note(f"{each.file}: quarantined, {each.reason}")
+    good = [each for each in checked if each.reason is None]
+    _require_trials(work, {*found.batches, *(each.batch for each in good)})
+    report_stage(SILVER_STAGE)
+    if good:
+        _add_run(spark, work, found.next_run, good)
+        found = manifest.Manifest({**found.runs, found.next_run: tuple(each.batch for each in good)})
+        manifest.write_manifest(work.store, found)
+        manifest.remove_unlisted(work.store, found, _tables())
+    report_stage(GOLD)
+    _write_gold(spark, work, list(found.runs), bad)
+
+
+def _tables() -> list[str]:
+    return [*SILVER, "trials"]
+
+
+def _require_trials(work: Work, good: set[Batch]) -> None:
+    """Raises InputError for a cell that has no trial in a good batch."""
+    for index, digest in enumerate(work.record.cells):
+        if not any(batch.cell == digest for batch in good):
+            allowed = "at least one finished trial in each cell; run `isray study sweep` again"
+            raise InputError(work.store.place(), f"cell {index}", "no trial that can be read", allowed)
+
+
+def _add_run(spark: SparkSession, work: Work, run: int, good: Sequence[Checked]) -> None:
+    """Writes the run's folders of silver."""
+    cells, batches = _numbers(spark, work), [each.batch for each in good]
+    tasks = sum(each.rows for each in good) // ROWS_PER_TASK
+    if tasks > int(str(spark.conf.get("spark.sql.shuffle.partitions"))):
+        spark.conf.set("spark.sql.shuffle.partitions", tasks)
+    trace = read_trace(spark, work.root, batches, cells)
+    trials = read_trials(spark, work.root, batches, cells)
+    files = max(spark.sparkContext.defaultParallelism, sum(each.size for each in good) // FILE_BYTES)
+
+    def stored(frame: DataFrame, name: str) -> DataFrame:
+        """Writes the run's part of a table, with digests for cells, and reads it back."""
+        digests = cells.select("cell", "digest")
+        named = frame.join(F.broadcast(digests), "cell").select(F.col("digest").alias("cell"), *frame.columns[1:])
+        path = f"{work.root}/silver/{name}/run={run}"
+        named.coalesce(files).write.mode("overwrite").parquet(path)
+        return _with_index(spark.read.schema(named.schema).parquet(path), cells)
+
+    intervals = stored(silver.intervals(trace), "intervals")
+    stored(silver.outages(intervals, trials), "outages")
+    stored(changes.elections(intervals), "elections")
+    stored(changes.catch_ups(trace, stored(changes.isr_changes(intervals), "isr_changes")), "catch_ups")
+    stored(changes.recoveries(trace, intervals, trials), "recoveries")
+    stored(changes.regressions(trace), "regressions")
+    _check_losses(work, trace, stored(records.records(trace), "records"))
+    stored(silver.losses(trace), "losses")
+    stored(silver.measured(trace), "measured")
+    functions = work.record.study.functions
+    stored(per_trial(trace, trials, intervals, () if functions is None else functions.metrics), "trials")
+
+
+def _check_losses(work: Work, trace: DataFrame, found: DataFrame) -> None:
+    """Raises LossesDisagree if the simulator counted other losses than the records show."""
+    for row in records.disagreements(trace, found).orderBy(*silver.PARTITION).limit(1).collect():
+        cell = work.record.cells[row["cell"]]
+        raise LossesDisagree(
+            f"trial {row['trial']} of cell {cell}, partition {row['partition']}: the trace counts "
+            f"{row['counted']} lost records, its elections lose {row['found']}"
+        )
+
+
+def _numbers(spark: SparkSession, work: Work) -> DataFrame:
+    """The cells of the study: digest, index, partitions, target."""
+    parameters = [cell.parameters for cell in work.record.study.cells]
+    described = [(index, each.partitions, each.acks == "all") for index, each in enumerate(parameters)]
+    rows = [(*each[:1], *each[1], each[2]) for each in zip(work.record.cells, described, work.targets, strict=True)]
+    return spark.createDataFrame(rows, "digest string, cell int, partitions int, acks_all boolean, target int")
+
+
+def _with_index(frame: DataFrame, cells: DataFrame) -> DataFrame:
+    """A table of silver with the cells' indexes instead of their digests, without cells that the study does not have,
+    and without trials that it does not need."""
+    columns = [name for name in frame.columns if name != "cell"]
+    indexed = frame.withColumnRenamed("cell", "digest").join(
+        F.broadcast(cells.select("digest", "cell", "target")), "digest"
+    )
+    return indexed.where(F.col("trial") < F.col("target")).select("cell", *columns)
+
+
+def _silver(spark: SparkSession, work: Work, name: str, columns: Columns, runs: Sequence[int]) -> DataFrame:
+    """All runs of a table of silver."""
+    types = ", ".join(f"{column} {'string' if column == 'cell' else kind}" for column, kind in columns.items())
+    paths = [f"{work.root}/silver/{name}/run={run}" for run in runs]
+    return _with_index(spark.read.schema(types).parquet(*paths), _numbers(spark, work))
+
+
+def _write_gold(spark: SparkSession, work: Work, runs: Sequence[int], bad: Sequence[Checked]) -> None:
+    """Writes `gold/`, `cells.json` last."""
+    per_trial = _silver(spark, work, "trials", trial_columns(work.metrics), runs)
+    times = _times(spark, work, runs).cache()
+    placed = places(times).cache()
+    with _gold_folder(work) as (store, root):
+
+        def stored(frame: DataFrame, name: str) -> DataFrame:
+            frame.coalesce(1).write.mode("overwrite").parquet(f"{root}/{name}")
+            return spark.read.schema(frame.schema).parquet(f"{root}/{name}")
+
+        sums = _cell_sums(stored(gold.per_cell(per_trial, work.metrics), "cells"))
+        stored(distributions(placed), "distributions")
+        found_times = quantiles(times, placed)
+        cells = [
+            CellSums(any_sums.trials, any_sums.years, by_metric, found_times.get((cell, FAILOVER), NONE), changed)
+            for cell, (by_metric, changed) in sorted(sums.items())
+            for any_sums in [next(iter(by_metric.values()))]
+        ]
+
+        def products_with(reference: int) -> dict[tuple[int, str], Products]:
+            found = stored(gold.products(per_trial, reference, work.metrics), f"pairs/reference={reference}").collect()
+            return {(row["cell"], row["metric"]): _read(row, Products) for row in found}
+
+        estimates = estimate_cells(work.record.study, cells, products_with)
+        observed = _quantiles(
+            stored(measured.per_cell(_silver(spark, work, "measured", SILVER["measured"], runs)), "measured")
+        )
+        documents = [
+            values.document(cell.swept)
+            | {f"{kind}_ms": asdict(found_times.get((cell.index, kind), NONE)) for kind in KINDS if kind != FAILOVER}
+            | measured_document(observed.get(cell.index, {}))
+            for cell, values in zip(work.record.study.cells, estimates, strict=True)
+        ]
+        quarantined = [{"file": each.file, "reason": each.reason, "trials": _trials(each.batch)} for each in bad]
+        store.write("quarantine.json", (json.dumps(quarantined, indent=1) + "\n").encode())
+        store.write("cells.json", (json.dumps(documents, indent=1) + "\n").encode())
+    times.unpersist()
+    placed.unpersist()
+
+
+def _times(spark: SparkSession, work: Work, runs: Sequence[int]) -> DataFrame:
+    """The times of all kinds of `distributions.KINDS`."""
+
+    def table(name: str) -> DataFrame:
+        return _silver(spark, work, name, SILVER[name], runs)
+
+    recovered = lasting_times(table("recoveries"), RECOVERED, "time_ms", "recovered_ms")
+    caught_up = lasting_times(table("catch_ups"), CATCH_UP, "start_ms", "in_sync_ms")
+    return outage_times(table("outages")).unionByName(recovered).unionByName(caught_up)
+
+
+def _trials(batch: Batch) -> list[int]:
+    return [batch.first, batch.stop]
+
+
+@contextmanager
+def _gold_folder(work: Work) -> Iterator[tuple[Store, str]]:
+    """Where gold is written, as a store and as Spark's path: in a folder beside the old one, which it replaces as a
+    whole; in an object store in its place."""
+    if isinstance(work.store, Folder):
+        with replaced_folder(work.store.root / "gold") as folder:
+            yield Folder(folder), f"file://{folder}"
+    else:
+        assert isinstance(work.store, ObjectStore)
+        yield ObjectStore(work.store.place("gold")), f"{work.root}/gold"
+
+
+def _cell_sums(per_cell: DataFrame) -> dict[int, tuple[dict[str, Sums], float]]:
+    """The rows of `gold/cells`, typed, by cell and metric; and the changes of state of a partition in a trial."""
+    found: dict[int, tuple[dict[str, Sums], float]] = {}
+    for row in per_cell.collect():
+        sums, _ = found.setdefault(row["cell"], ({}, row["states"] / row["partitions"]))
+        sums[row["metric"]] = _read(row, Sums)
+    return found
+
+
+T = TypeVar("T", Sums, Products)
+
+
+def _read(row: Row, kind: type[T]) -> T:
+    """The dataclass whose fields are columns of the row."""
+    return kind(**{field.name: row[field.name] for field in fields(kind)})
+
+
+def _quantiles(frame: DataFrame) -> dict[int, dict[str, Quantiles]]:
+    """The rows of `gold/measured`, typed, by cell and kind."""
+    found: dict[int, dict[str, Quantiles]] = {}
+    for row in frame.collect():
+        found.setdefault(row["cell"], {})[row["kind"]] = Quantiles(row["p50"], row["p99"], row["max"])
+    return found

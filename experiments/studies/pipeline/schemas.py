@@ -1,0 +1,79 @@
+"""The columns of the Parquet tables of `silver/` and `gold/`, with their types.
+
+`conform` gives a frame exactly the columns of its table, so that a table has the same schema whatever it was made of.
+Tables of `silver/` name a cell by its digest, as `trace/` and `trials/` do: they stay valid when a study is extended.
+Within the pipeline and in `gold/` a cell is the index of the cell in the study.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+_PARTITION: Final = {"cell": "int", "trial": "int", "partition": "int"}
+_METRIC: Final = (
+    "struct<value: double, events: bigint, weight: double, weight_squares: double, largest_weight: double, "
+    "size_squares: double, largest_size: double>"
+)
+"""One metric of one trial: the fields of `estimation.moments.Sums` that a trial has."""
+
+Columns = Mapping[str, str]
+"""Names of columns with their types, as Spark's DDL writes them."""
+
+SILVER: Final[Mapping[str, Columns]] = {
+    "intervals": _PARTITION
+    | dict.fromkeys(("start_ms", "end_ms", "length_ms"), "bigint")
+    | dict.fromkeys(("leader", "epoch", "isr_size", "elr_size", "min_isr"), "int")
+    | dict.fromkeys(("isr", "elr"), "string")
+    | dict.fromkeys(("online", "offline", "refuses", "stalled", "recovering"), "boolean")
+    | dict.fromkeys(("offline_begins", "refuses_begins", "stalled_begins", "leader_failed"), "boolean")
+    | dict.fromkeys(("outage", "recovery", "leader_before", "epoch_before"), "int")
+    | {"isr_before": "string", "elr_before": "string", "weight": "double"},
+    "outages": _PARTITION
+    | dict.fromkeys(("start_ms", "end_ms", "failover_ms"), "bigint")
+    | {"ended": "boolean", "handover": "boolean", "weight": "double"},
+    "elections": _PARTITION
+    | {"time_ms": "bigint", "epoch": "int", "leader": "int", "leader_before": "int", "reason": "string"}
+    | {"handover": "boolean", "isr": "string", "isr_before": "string", "elr_before": "string", "weight": "double"},
+    "isr_changes": _PARTITION
+    | {"time_ms": "bigint"}
+    | dict.fromkeys(("isr_before", "isr", "elr_before", "elr"), "string")
+    | {"joined": "array<string>", "left": "array<string>", "weight": "double"},
+    "recoveries": _PARTITION
+    | {"time_ms": "bigint", "leader": "int", "recovered_ms": "bigint", "answers": "string", "weight": "double"},
+    "catch_ups": _PARTITION | {"broker": "int", "start_ms": "bigint", "in_sync_ms": "bigint", "weight": "double"},
+    "regressions": _PARTITION | {"time_ms": "bigint", "leader": "int", "weight": "double"},
+    "records": _PARTITION
+    | {"seq": "int", "offset": "bigint", "sent_ms": "bigint", "outcome": "string"}
+    | {"acknowledged_ms": "bigint", "visible_ms": "bigint", "durable": "boolean"}
+    | {"lost_ms": "bigint", "lost_epoch": "int", "weight": "double"},
+    "losses": _PARTITION | {"time_ms": "bigint", "records": "bigint", "weight": "double"},
+    "measured": _PARTITION | {"node": "int", "time_ms": "bigint", "kind": "string", "value": "bigint"},
+}
+
+GOLD: Final[Mapping[str, Columns]] = {
+    "cells": {"cell": "int", "metric": "string", "trials": "bigint"}
+    | dict.fromkeys(("value", "value_squares", "exposure", "exposure_squares", "value_exposure", "years"), "double")
+    | {"events": "bigint"}
+    | dict.fromkeys(("weight", "weight_squares", "largest_weight", "size_squares", "largest_size"), "double")
+    | {"states": "bigint", "partitions": "bigint"},
+    "pairs": {"cell": "int", "metric": "string", "pairs": "bigint"}
+    | dict.fromkeys(("value_value", "value_exposure", "exposure_value", "exposure_exposure"), "double"),
+    "distributions": {"cell": "int", "kind": "string", "up_to_ms": "double", "events": "bigint"}
+    | dict.fromkeys(("weight", "share"), "double"),
+    "measured": {"cell": "int", "kind": "string"} | dict.fromkeys(("p50", "p99", "max"), "double"),
+}
+
+
+def conform(frame: DataFrame, columns: Columns) -> DataFrame:
+    """The frame with these columns, in this order and of these types, and no other."""
+    return frame.select(*(F.col(name).cast(kind).alias(name) for name, kind in columns.items()))
+
+
+def trial_columns(metrics: tuple[str, ...]) -> Columns:
+    """`silver/trials`: one row per trial; a struct for each of the metrics."""
+    exposures = {"partitions": "int", "partition_years": "double", "exposure": "double", "states": "bigint"}
+    return {"cell": "int", "trial": "int"} | exposures | dict.fromkeys(metrics, _METRIC)
