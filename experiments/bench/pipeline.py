@@ -72,6 +72,7 @@ def _measure(events: int, memory: str) -> dict[str, float]:
         target.mkdir()
         written = write_study(out, events)
         settings = {"spark.driver.memory": memory, "spark.eventLog.enabled": "true", "spark.eventLog.dir": str(log)}
+        settings |= {"spark.eventLog.compress": "false", "spark.eventLog.rolling.enabled": "false"}
         asked = folder / "work.json"
         asked.write_text(json.dumps(work_of(read_record(out), out, SparkOptions(settings=settings))))
         spark = _run("experiments.studies.pipeline", str(asked))
@@ -117,7 +118,7 @@ def _cpu_s(pid: int) -> float:
 def _spilled(log: Path) -> int:
     """The bytes that tasks spilled to disk, by Spark's event log."""
     spilled = 0
-    for path in log.rglob("*"):
+    for path in log.rglob("[!.]*"):
         if path.is_file():
             for line in path.read_text().splitlines():
                 if '"Event":"SparkListenerTaskEnd"' in line:
