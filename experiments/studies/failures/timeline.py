@@ -11,7 +11,9 @@ that is down it has no effect but that its disk may suffer (`sources.py`), and t
 
 Stationary start. The renewal processes begin `HISTORY_CYCLES` mean cycles before the first event that the timeline
 returns, each at a time that is uniform over one cycle, so that at time 0 states and ages have their stationary
-distribution (Cox, Renewal Theory, 1962, chapter 7) up to a remainder that is negligible after that many cycles.
+distribution (Cox, Renewal Theory, 1962, chapter 7) up to a remainder that is negligible after that many cycles. Where
+times to failure are exponential a broker has no age: only repairs under way matter, and `HISTORY_REPAIRS` mean repairs
+are as good.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from experiments.studies.failures.sources import Outage, kind_of_failure
 from protocol.ids import NodeId
 
 HISTORY_CYCLES = 10
+HISTORY_REPAIRS = 20
 WARM_UP_REPAIRS = 5
 """The warm-up of a stationary start, in mean times to repair: the relaxation time of the states that the protocol goes
 through is about one, so that e^-5 of the effect of the simulated cluster's first state remains."""
@@ -116,6 +119,8 @@ class DrawnTimeline:
     def _renewal_begins_ms(self, broker: NodeId, seed: int) -> int:
         if self._params.start == "fresh" or self._mttf is None:
             return self._begins_ms
+        if self._mttf.dist == "exponential":
+            return self._begins_ms - HISTORY_REPAIRS * self._params.broker_mttr.mean_ms
         cycle_ms = self._mttf.mean_ms + self._params.broker_mttr.mean_ms
         share = Random(f"{seed}/broker/{broker}/phase").random()
         return self._begins_ms - round((HISTORY_CYCLES + share) * cycle_ms)
