@@ -176,9 +176,9 @@ class CellParameters(Frozen):
     ] = parameter(
         None,
         "bursts: {}",
-        "Bursts: each strikes `size` random brokers, or each broker with probability `fraction`; with probability "
-        "`same_rack`, only brokers of one random rack. They fail at random times within `window` (default 2m). `down`: "
-        "one down time for all, otherwise `broker_mttr`.",
+        "Bursts: each strikes `size` random brokers (at most `brokers`), or each broker with probability `fraction`; "
+        "with probability `same_rack`, only brokers of one random rack. They fail at random times within `window` "
+        "(default 2m). `down`: one down time for all, otherwise `broker_mttr`.",
         "mapping",
     )
     rolling_restart: Annotated[
@@ -275,6 +275,9 @@ class CellParameters(Frozen):
             raise _conflict("replication_factor", self.replication_factor, allowed)
         if self.racks > self.brokers:
             raise _conflict("racks", self.racks, f"at most the number of brokers ({self.brokers})")
+        if self.burst is not None and (self.burst.size or 0) > self.brokers:
+            allowed = f"size of at most the number of brokers ({self.brokers})"
+            raise _conflict("burst", write_mapping(self.burst), allowed)
         rolling = self.rolling_restart
         if rolling is not None and self.brokers * (rolling.down_ms + rolling.pause_ms) > rolling.every_ms:
             allowed = f"every of at least brokers x (down + pause), for {self.brokers} brokers"

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from experiments.engines.sim.network import NetworkModel
 from experiments.studies.design.distribution import Distribution
+from experiments.studies.design.mappings import Burst
 from experiments.studies.design.model import CellParameters
 
 DRAWS = 20_000
@@ -45,6 +46,12 @@ def test_draws_are_positive_integers_that_the_seed_determines() -> None:
 def test_more_replicas_than_brokers_are_refused() -> None:
     with pytest.raises(ValidationError, match=r"replication_factor 3: allowed is at most the number of brokers \(2\)"):
         CellParameters(brokers=2)
+
+
+def test_a_burst_of_more_brokers_than_the_cluster_has_is_refused() -> None:
+    with pytest.raises(ValidationError, match=r"size 4.*: allowed is size of at most the number of brokers \(3\)"):
+        CellParameters(burst=Burst(per_year=4.0, size=4))
+    assert CellParameters(brokers=4, burst=Burst(per_year=4.0, size=4)).burst is not None
 
 
 def test_default_latency_is_that_of_the_simulator() -> None:

@@ -85,7 +85,7 @@ def test_a_source_leaves_the_others_and_the_brokers_own_failures_as_they_are() -
     [
         (Burst(per_year=5.0, size=2), 5.0, 2.0),
         (Burst(per_broker_year=1.0, size=3), 2.0, 3.0),
-        (Burst(per_year=5.0, size=9), 5.0, 6.0),
+        (Burst(per_year=5.0, size=6), 5.0, 6.0),
         (Burst(per_year=5.0, fraction=0.5), 5.0, 3.0),
         (Burst(per_broker_year=1.0, fraction=0.25), 4.0, 1.5),
         (Burst(per_broker_year=1.0, size=3, same_rack=0.5), 2.4, 2.5),
