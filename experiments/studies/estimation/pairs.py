@@ -27,7 +27,10 @@ from dataclasses import dataclass
 
 from experiments.studies.estimation.moments import Sums
 
-_ROUNDING = 1e-12
+_ROUNDING = 1e-9
+"""Relative to the larger of two estimates: a smaller difference is that of rounded sums. A weight is the exponential of
+a sum of logarithms (relative error about 1e-14), and Spark adds up to 1e7 rows in an order of its own, so that equal
+estimates differ by up to about 1e-10 of themselves. No interval is so narrow."""
 Limits = tuple[float, float]
 Bounded = tuple[float, float, float]
 """A number and its limits."""

@@ -41,6 +41,13 @@ def test_cells_that_never_differ_have_an_interval_as_wide_as_a_few_events() -> N
     assert (same.ratio.estimate, same.pairing_gain) == (1.0, None)
 
 
+def test_sums_that_differ_by_rounding_are_equal() -> None:
+    rounded = compared([value * (1.0 + 3e-11) * 1e-12 for value in BUSY], [value * 1e-12 for value in BUSY])
+    assert rounded.difference.estimate == 0.0
+    small = compared([value * (1.0 + 1e-8) * 1e-12 for value in BUSY], [value * 1e-12 for value in BUSY])
+    assert small.difference.estimate == pytest.approx(1e-20 * sum(BUSY) / 40, rel=1e-6)
+
+
 def test_few_differing_pairs_are_no_difference() -> None:
     """The exact sign test needs six pairs that all differ in one direction: 2 x 0.5^6 = 0.031."""
 
