@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from experiments.studies.design.loader import study_from
-from experiments.studies.design.model import StudyPlan
+from experiments.studies.design.study import StudyPlan
 from experiments.studies.estimation.estimates import CellEstimates, CellSums, FailoverTimes, estimate_cells
 from experiments.studies.estimation.moments import Sums
 from experiments.studies.estimation.pairs import Products

@@ -26,7 +26,8 @@ from statistics import mean
 
 from experiments.bench.report import BenchReport
 from experiments.studies.design.loader import study_from
-from experiments.studies.design.model import CellParameters, StudyPlan
+from experiments.studies.design.model import CellParameters
+from experiments.studies.design.study import StudyPlan
 from experiments.studies.sweeps.identity import cell_digests, trial_code_digest
 from experiments.studies.sweeps.output import StudyRecord, claim
 from experiments.studies.sweeps.schedule import Cost, task_s

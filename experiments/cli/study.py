@@ -29,7 +29,7 @@ from experiments.support.progress import Progress, progress
 from experiments.support.shipped import STUDIES, file_or_shipped
 
 if TYPE_CHECKING:
-    from experiments.studies.design.model import StudyPlan
+    from experiments.studies.design.study import StudyPlan
     from experiments.studies.estimation.estimates import CellEstimates
 
 app = App("Studies: sweep parameters, analyse the traces with Spark, write a report.", no_args_is_help=True)

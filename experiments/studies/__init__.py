@@ -23,7 +23,8 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from experiments.studies.design.model import CellParameters, Precision
+    from experiments.studies.design.model import CellParameters
+    from experiments.studies.design.study import Precision
     from experiments.studies.failures.sources import Outage
     from experiments.studies.scripting.functions import CustomMetric
     from experiments.studies.scripting.results import Results, Trials
@@ -48,7 +49,7 @@ _MODULES = {
     "CellParameters": "design.model",
     "CustomMetric": "scripting.functions",
     "Outage": "failures.sources",
-    "Precision": "design.model",
+    "Precision": "design.study",
     "Results": "scripting.results",
     "Study": "scripting.study",
     "TraceRow": "trace.schema",

@@ -27,7 +27,8 @@ from ray.cluster_utils import Cluster
 
 from experiments.hunt.soak.ray_nodes import HEALTH_CHECKS
 from experiments.studies.design.loader import study_from
-from experiments.studies.design.model import CellParameters, StudyPlan
+from experiments.studies.design.model import CellParameters
+from experiments.studies.design.study import StudyPlan
 from experiments.studies.sweeps.batches import read_trials
 from experiments.studies.sweeps.output import read_record
 from experiments.studies.sweeps.storage import Location, StorageFailed, store_at

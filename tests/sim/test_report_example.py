@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.studies.design.model import StudyPlan
+from experiments.studies.design.study import StudyPlan
 from experiments.studies.report.example import Example, example_of
 from experiments.studies.report.render import render
 from experiments.studies.report.settings import groups

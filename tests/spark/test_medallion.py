@@ -15,7 +15,8 @@ from pyspark.sql import DataFrame, SparkSession
 from experiments.bench.pipeline_data import write_study
 from experiments.bench.pipeline_duckdb import analyse as analyse_in_duckdb
 from experiments.studies.design.loader import study_from
-from experiments.studies.design.model import CellParameters, StudyPlan
+from experiments.studies.design.model import CellParameters
+from experiments.studies.design.study import StudyPlan
 from experiments.studies.pipeline.changes import catch_ups, elections, isr_changes
 from experiments.studies.pipeline.java import java_home
 from experiments.studies.pipeline.manifest import read_manifest

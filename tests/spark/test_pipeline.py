@@ -18,7 +18,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from experiments.studies.design.loader import study_from
-from experiments.studies.design.model import CellParameters, StudyPlan
+from experiments.studies.design.model import CellParameters
+from experiments.studies.design.study import StudyPlan
 from experiments.studies.estimation.intervals import interval, limits
 from experiments.studies.estimation.moments import Sums
 from experiments.studies.estimation.pairs import Products, compare

@@ -11,7 +11,8 @@ import hashlib
 from pathlib import Path
 from random import Random
 
-from experiments.studies.design.model import CellParameters, StudyPlan
+from experiments.studies.design.model import CellParameters
+from experiments.studies.design.study import StudyPlan
 from experiments.studies.sweeps.batches import commit
 from experiments.studies.sweeps.identity import cell_digests, trial_code_digest
 from experiments.studies.sweeps.output import claim, current_versions, record_versions

@@ -7,8 +7,9 @@ from typing import Any
 
 from experiments.reference.markdown import code, default, sections, table
 from experiments.studies.design.loader import SWEEPABLE, StudyFile
-from experiments.studies.design.model import PARAMETERS, Precision
+from experiments.studies.design.model import PARAMETERS
 from experiments.studies.design.parameter import Parameter, allowed_values
+from experiments.studies.design.study import Precision
 from experiments.studies.estimation.measured import KEYS
 from experiments.studies.sweeps.output import LAYOUT
 from experiments.studies.trace.metrics import METRICS

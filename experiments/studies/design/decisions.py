@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
-from experiments.studies.design.model import Cell
+from experiments.studies.design.study import Cell
 
 DECISIONS = frozenset(
     {"generation", "replication_factor", "min_insync_replicas", "unclean_recovery_strategy", "acks", "detection"}

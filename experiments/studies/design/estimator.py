@@ -16,8 +16,9 @@ from __future__ import annotations
 import math
 from typing import Literal, NamedTuple
 
-from experiments.studies.design.model import YEAR_MS, CellParameters, StudyPlan
+from experiments.studies.design.model import YEAR_MS, CellParameters
 from experiments.studies.design.placement import racks_of
+from experiments.studies.design.study import StudyPlan
 
 Estimator = Literal["plain", "importance", "splitting"]
 NAMES = {"plain": "plain sampling", "importance": "importance sampling", "splitting": "splitting"}

@@ -16,19 +16,12 @@ from pydantic_core import ErrorDetails
 
 from experiments.studies.design.document import text_of, with_fields
 from experiments.studies.design.mappings import WrongKey
-from experiments.studies.design.model import (
-    CONFLICT,
-    PARAMETERS,
-    Cell,
-    CellParameters,
-    Precision,
-    StudyHeader,
-    StudyPlan,
-)
+from experiments.studies.design.model import CONFLICT, PARAMETERS, CellParameters
 from experiments.studies.design.parameter import Parameter
 from experiments.studies.design.ranges import FORM as RANGE_FORM
 from experiments.studies.design.ranges import is_range, protect, restore, values_of
 from experiments.studies.design.recorded import Contents, FailureFile, record
+from experiments.studies.design.study import Cell, Precision, StudyHeader, StudyPlan
 from experiments.studies.trace.metrics import ACKNOWLEDGED_LOSS_RATE, METRICS
 from experiments.support.errors import InputError
 from experiments.support.yaml_input import allowed_by, parse_yaml_mapping, read_text

@@ -19,7 +19,7 @@ from pydantic import Field, JsonValue, TypeAdapter
 from experiments.studies.design.decisions import groups_of
 from experiments.studies.design.estimator import choose, sentence
 from experiments.studies.design.functions import metrics_of
-from experiments.studies.design.model import Cell, StudyPlan
+from experiments.studies.design.study import Cell, StudyPlan
 from experiments.studies.estimation import selection
 from experiments.studies.estimation.intervals import interval, limits
 from experiments.studies.estimation.moments import ALPHA, Estimate, Sums

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.studies.design.model import Precision
+from experiments.studies.design.study import Precision
 from experiments.studies.estimation.fractions import fraction_limits
 from experiments.studies.estimation.moments import Estimate, Sums
 from experiments.studies.estimation.rates import rate_limits

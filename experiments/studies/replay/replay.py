@@ -19,7 +19,7 @@ from experiments.explorer.recorder import Entry, Journal, SimRecorder
 from experiments.explorer.run import Run
 from experiments.story.render import Line
 from experiments.studies.design.estimator import choose
-from experiments.studies.design.model import StudyPlan
+from experiments.studies.design.study import StudyPlan
 from experiments.studies.sweeps.batches import committed, disjoint, read_trials
 from experiments.studies.sweeps.output import StudyRecord
 from experiments.studies.sweeps.storage import Location, store_at

@@ -16,7 +16,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from experiments.studies.design.functions import metrics_of
-from experiments.studies.design.model import StudyPlan
+from experiments.studies.design.study import StudyPlan
 from experiments.studies.estimation.estimates import CellEstimates, read_cells
 from experiments.studies.estimation.measured import Quantiles, read_measured
 from experiments.studies.failures.words import shared_assumptions

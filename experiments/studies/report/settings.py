@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from experiments.studies.design.decisions import assumed, decided, groups_of
-from experiments.studies.design.model import CellParameters, StudyPlan
+from experiments.studies.design.model import CellParameters
+from experiments.studies.design.study import StudyPlan
 from experiments.studies.estimation.estimates import CellEstimates
 from experiments.studies.estimation.pairs import Comparison
 from experiments.studies.report.words import cell_name

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from experiments.studies.design.model import StudyPlan
+from experiments.studies.design.study import StudyPlan
 from experiments.studies.estimation.pairs import Difference
 from experiments.studies.estimation.selection import are_equivalent
 from experiments.studies.report.objectives import OBJECTIVES

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from experiments.studies.design.model import StudyPlan
+from experiments.studies.design.study import StudyPlan
 from experiments.studies.estimation.moments import Estimate
 from experiments.studies.estimation.pairs import Comparison, Difference
 from experiments.studies.report.kafka import release

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from experiments.studies.design.model import StudyPlan
+from experiments.studies.design.study import StudyPlan
 from experiments.studies.scripting.tables import cells_table, split_custom, swept_columns, with_columns
 from experiments.studies.sweeps.batches import committed, disjoint, file_names
 from experiments.studies.sweeps.output import read_record

@@ -11,7 +11,7 @@ from pydantic import Field, ModelWrapValidatorHandler, SkipValidation, Validatio
 
 from experiments.studies.design.functions import METRIC_NAME, CustomFunctions, MetricDeclaration
 from experiments.studies.design.loader import StudyFile, field_error, study_from
-from experiments.studies.design.model import StudyPlan
+from experiments.studies.design.study import StudyPlan
 from experiments.studies.scripting.content import content_digest
 from experiments.studies.scripting.functions import (
     CustomMetric,

@@ -13,7 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from experiments.studies.design.distribution import Distribution
-from experiments.studies.design.model import PARAMETERS, Cell, StudyPlan
+from experiments.studies.design.model import PARAMETERS
+from experiments.studies.design.study import Cell, StudyPlan
 from experiments.support.yaml_input import flow_yaml
 
 ESTIMATE = "estimate"

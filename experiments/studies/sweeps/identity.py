@@ -20,7 +20,8 @@ import sys
 from functools import cache, lru_cache
 from pathlib import Path
 
-from experiments.studies.design.model import CellParameters, StudyPlan
+from experiments.studies.design.model import CellParameters
+from experiments.studies.design.study import StudyPlan
 from experiments.studies.trials.batch import Trial
 from experiments.support.build import PACKAGES_FOLDER
 

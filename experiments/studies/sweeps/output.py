@@ -30,7 +30,7 @@ import yaml
 
 from experiments.studies.design.document import record_text, split_record
 from experiments.studies.design.loader import parse_study, study_from
-from experiments.studies.design.model import StudyPlan
+from experiments.studies.design.study import StudyPlan
 from experiments.studies.sweeps.atomic import TEMPORARY
 from experiments.studies.sweeps.storage import Folder, Location, StorageFailed, Store, store_at
 from experiments.support.build import PACKAGES_FOLDER

@@ -25,7 +25,7 @@ from typing import Any
 
 from experiments.engines.ray.session import ray_session
 from experiments.studies.design.estimator import fallbacks
-from experiments.studies.design.model import Cell, StudyPlan
+from experiments.studies.design.study import Cell, StudyPlan
 from experiments.studies.estimation.sizes import assumed_sizes
 from experiments.studies.estimation.stopping import LeadingTrials, wanted_trials
 from experiments.studies.sweeps.batches import committed, disjoint, read_trials, remove_leftovers

@@ -11,8 +11,9 @@ import pytest
 import experiments.studies
 from experiments.studies.design.distribution import Distribution
 from experiments.studies.design.loader import load_study, study_from
-from experiments.studies.design.model import DAY_MS, PARAMETERS, YEAR_MS, CellParameters, StudyPlan
+from experiments.studies.design.model import DAY_MS, PARAMETERS, YEAR_MS, CellParameters
 from experiments.studies.design.parameter import Parameter
+from experiments.studies.design.study import StudyPlan
 from experiments.support.errors import InputError
 
 SHIPPED = Path(experiments.studies.__path__[0])

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.studies.design.loader import load_study, parse_study, study_from
-from experiments.studies.design.model import PARAMETERS, StudyPlan
+from experiments.studies.design.model import PARAMETERS
 from experiments.studies.design.ranges import FORM, protect, restore, rounded_duration, values_of
+from experiments.studies.design.study import StudyPlan
 from experiments.support.durations import parse_duration_ms
 from experiments.support.errors import InputError
 

@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 
 from experiments.studies.design.loader import study_from
-from experiments.studies.design.model import StudyPlan
+from experiments.studies.design.study import StudyPlan
 from experiments.studies.estimation.estimates import (
     CellEstimates,
     CellSums,

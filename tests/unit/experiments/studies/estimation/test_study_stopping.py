@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from experiments.studies.design.model import Precision
+from experiments.studies.design.study import Precision
 from experiments.studies.estimation.moments import Estimate
 from experiments.studies.estimation.stopping import LEAST_EFFECTIVE_EVENTS, LeadingTrials, shortfall, wanted_trials
 

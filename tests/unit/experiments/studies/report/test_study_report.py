@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from experiments.studies.design.model import CellParameters, StudyPlan
+from experiments.studies.design.model import CellParameters
+from experiments.studies.design.study import StudyPlan
 from experiments.studies.estimation.measured import Quantiles, measured_document, read_measured
 from experiments.studies.report import kafka, words
 from experiments.studies.report.harshness import beside_published, harshness, harshness_words

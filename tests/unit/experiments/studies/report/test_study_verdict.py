@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from experiments.studies.design.model import StudyPlan
+from experiments.studies.design.study import StudyPlan
 from experiments.studies.estimation.pairs import Comparison, Difference, Ratio
 from experiments.studies.estimation.selection import trials_to_distinguish
 from experiments.studies.report.charts.tradeoff import frontier

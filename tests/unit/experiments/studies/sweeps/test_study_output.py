@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from experiments.studies.design.loader import study_from
-from experiments.studies.design.model import StudyPlan
+from experiments.studies.design.study import StudyPlan
 from experiments.studies.sweeps.batches import (
     batch_name,
     check_batch,

@@ -7,7 +7,8 @@ import pyarrow as pa
 import pytest
 
 from experiments.studies.design.loader import study_from
-from experiments.studies.design.model import CellParameters, StudyPlan
+from experiments.studies.design.model import CellParameters
+from experiments.studies.design.study import StudyPlan
 from experiments.studies.sweeps.sweep import trials_needed
 from experiments.studies.sweeps.worker import values_of
 from experiments.studies.trace.schema import TraceError, TraceRow, TrialResult, check_trace
