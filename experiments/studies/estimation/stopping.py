@@ -92,7 +92,8 @@ def _next_look(look: int, needed: float) -> int:
 
 
 def shortfall(precision: Precision, estimate: Estimate, trials: int) -> str | None:
-    """One line if the precision is not met by `trials` trials, which says how many would meet it; None if it is met."""
+    """One line if the precision is not met by `trials` trials, which says how many would meet it if the
+    weights tell; None if it is met."""
     if is_precise(precision, estimate):
         return None
     asked = f"{precision.relative_error:g} of {precision.metric} asked"
@@ -101,6 +102,11 @@ def shortfall(precision: Precision, estimate: Estimate, trials: int) -> str | No
             f"precision out of reach: {asked}, nothing seen in {trials:,} trials (max_trials {precision.max_trials:,})"
         )
     reached = estimate.half_width / estimate.estimate
+    if estimate.degenerate:
+        return (
+            f"precision out of reach: {asked}, weights degenerate after {trials:,} trials (max_trials "
+            f"{precision.max_trials:,}); how many trials are needed is not known"
+        )
     needed = _two_digits(trials * (reached / precision.relative_error) ** 2)
     return (
         f"precision out of reach: {asked}, {reached:.2g} reached with max_trials {precision.max_trials:,}, "

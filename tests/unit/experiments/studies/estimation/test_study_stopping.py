@@ -76,3 +76,11 @@ def test_bias_of_sequential_stopping_is_below_one_percent(metric: str, draw: Dra
     bias = float((excess * (1.0 / n - 1.0 / n.mean())).mean())
     assert n.max() < 2_000
     assert abs(bias) < 0.01
+
+
+def test_degenerate_weights_give_no_number_of_trials() -> None:
+    """The interval does not rest on the weights, so that its length says nothing about the trials needed."""
+    precision = Precision(relative_error=0.02, max_trials=3)
+    said = shortfall(precision, Estimate(3.5e-8, 0.0, 0.36, events=15, degenerate=True), 3)
+    assert said is not None
+    assert said.endswith("weights degenerate after 3 trials (max_trials 3); how many trials are needed is not known")
