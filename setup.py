@@ -23,6 +23,8 @@ COMPILED = (
     "protocol/contract.py",
     "protocol/events/*.py",
     "protocol/messages/trusted.py",
+    "protocol/messages/codec.py",
+    "protocol/messages/metadata_batch.py",
     "protocol/log/*.py",
     "protocol/metadata/*.py",
     "protocol/broker/*.py",

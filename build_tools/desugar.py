@@ -202,13 +202,18 @@ def _make_constants_final(tree: ast.Module) -> None:
     for place, node in enumerate(tree.body):
         if isinstance(node, ast.Assign) and len(node.targets) == 1:
             target, annotation = node.targets[0], "Final"
-        elif isinstance(node, ast.AnnAssign) and node.value is not None and ast.unparse(node.annotation) != "Final":
+        elif isinstance(node, ast.AnnAssign) and node.value is not None and not _is_final(node.annotation):
             target, annotation = node.target, f"Final[{ast.unparse(node.annotation)}]"
         else:
             continue
         if isinstance(target, ast.Name) and _CONSTANT.fullmatch(target.id):
             assert node.value is not None
             tree.body[place] = ast.parse(f"{target.id}: {annotation} = {ast.unparse(node.value)}").body[0]
+
+
+def _is_final(annotation: ast.expr) -> bool:
+    """Whether an annotation is `Final` or `Final[...]`."""
+    return ast.unparse(annotation).partition("[")[0] == "Final"
 
 
 def _split_assignment(node: ast.stmt) -> list[ast.stmt]:

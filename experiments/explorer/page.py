@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from experiments.explorer.columns import columns, packed
 from experiments.explorer.difference import Difference
 from experiments.explorer.run import Run, StoryRow
 from experiments.support.errors import InputError
+from experiments.support.templates import templates
 from protocol.ids import node_name
 
 FOLDER = Path(__file__).parent
@@ -39,13 +39,7 @@ def write_page(path: Path, run: Run, other: Run | None = None, found: Sequence[D
 
 def render_page(run: Run, other: Run | None = None, found: Sequence[Difference] = ()) -> str:
     """The page as HTML; `found` are the differences to mark."""
-    environment = Environment(
-        loader=FileSystemLoader(FOLDER),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = templates(FOLDER)
     environment.filters |= {"clock": _clock, "node_name": node_name}
     runs = [run] if other is None else [run, other]
     document = {

@@ -38,7 +38,7 @@ CLOSE = 3e-14
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
-    with spark_session(java_home()) as session:
+    with spark_session(java_home(), little=True) as session:
         yield session
 
 

@@ -228,7 +228,7 @@ import os, signal
 from experiments.studies.pipeline.java import java_home
 from experiments.engines.ray.session import orderly_signals
 from experiments.studies.pipeline.session import spark_session
-with orderly_signals(), spark_session(java_home()):
+with orderly_signals(), spark_session(java_home(), little=True):
     print(open(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read())
     os.kill(os.getpid(), signal.SIGTERM)
 """

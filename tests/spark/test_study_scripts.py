@@ -70,7 +70,7 @@ def test_results_are_frames_of_arrow_pandas_and_spark_with_custom_metrics(tmp_pa
     assert pandas["commits"].tolist() == pytest.approx([9.0 / years] * 2)
     assert (pandas["commits_ci_low"] < pandas["commits"]).all()
     assert (pandas["commits"] < pandas["commits_ci_high"]).all()
-    with spark_session(java_home()) as spark:
+    with spark_session(java_home(), little=True) as spark:
         assert [row["commits"] for row in results.to_spark(spark).collect()] == pytest.approx([9.0 / years] * 2)
     assert results.trials()["commits"].to_pylist() == [3.0] * 6
     assert set(results.trace()["cell"].to_pylist()) == {0, 1}

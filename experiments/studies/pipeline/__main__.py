@@ -13,9 +13,10 @@ import typer
 
 from experiments.engines.ray.session import orderly_signals
 from experiments.studies.pipeline.medallion import LossesDisagree, Work, analyse
+from experiments.studies.pipeline.readme import readme
 from experiments.studies.pipeline.session import spark_path, spark_session
 from experiments.studies.pipeline.stages import report_refusal
-from experiments.studies.sweeps.output import read_record
+from experiments.studies.sweeps.output import README, read_record
 from experiments.studies.sweeps.storage import store_at
 from experiments.studies.trials.batch import Batch
 from experiments.support.errors import InputError
@@ -29,9 +30,11 @@ def main(work: Path) -> None:
     asked = json.loads(work.read_bytes())
     batches = [Batch(*batch) for batch in asked["batches"]]
     store, record = store_at(asked["out"]), read_record(asked["out"])
-    with orderly_signals(), spark_session(Path(asked["java_home"]), asked["master"], asked["settings"]) as spark:
+    java_home, settings = Path(asked["java_home"]), asked["settings"]
+    with orderly_signals(), spark_session(java_home, asked["master"], settings, little=asked["little"]) as spark:
         try:
             analyse(spark, Work(store, spark_path(store), record, batches, asked["targets"]))
+            store.write(README, readme(record).encode())
         except (InputError, LossesDisagree) as error:
             report_refusal(str(error))
             raise typer.Exit(2) from error

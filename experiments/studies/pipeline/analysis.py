@@ -23,10 +23,12 @@ from experiments.studies.design.functions import metrics_of
 from experiments.studies.estimation.estimates import CellEstimates, read_cells
 from experiments.studies.pipeline.java import java_home
 from experiments.studies.pipeline.stages import note_of, refusal_of, stage_of
+from experiments.studies.sweeps.batches import file_names
 from experiments.studies.sweeps.output import StudyRecord, exclusive, read_record
 from experiments.studies.sweeps.staging import local_copy
-from experiments.studies.sweeps.storage import Location, store_at
+from experiments.studies.sweeps.storage import Folder, Location, store_at
 from experiments.studies.sweeps.sweep import complete_batches
+from experiments.studies.trials.batch import Batch
 from experiments.support.build import PACKAGES_FOLDER
 from experiments.support.errors import InputError
 from experiments.support.progress import SILENT, Progress
@@ -37,6 +39,8 @@ _STANDALONE = "spark://"
 _FULL = "No space left on device"
 SHOWN_LINES = 100
 LOCAL_MASTER = "local[2]"
+LITTLE_BYTES = 32 * 2**20
+"""Traces that are smaller count as little data (`session.py`): some millions of rows."""
 
 
 class PipelineFailed(RuntimeError):
@@ -104,14 +108,22 @@ def check_master(master: str) -> None:
 def work_of(record: StudyRecord, out: Location, spark: SparkOptions) -> dict[str, object]:
     """What the Spark process is to do (`__main__.py`)."""
     batches, targets = complete_batches(record, out)
+    store = store_at(out)
     return {
         "out": str(out.resolve() if isinstance(out, Path) else out),
         "java_home": str(java_home()),
         "master": spark.master,
         "settings": dict(spark.settings),
+        "little": spark.is_local and isinstance(store, Folder) and _trace_bytes(store, batches) < LITTLE_BYTES,
         "batches": batches,
         "targets": targets,
     }
+
+
+def _trace_bytes(folder: Folder, batches: Iterable[Batch]) -> int:
+    """The size of the batches' traces; 0 for one that is missing, which the pipeline refuses."""
+    paths = (folder.root / file_names(batch)[0] for batch in batches)
+    return sum(path.stat().st_size for path in paths if path.exists())
 
 
 def _run_pipeline(work: Mapping[str, object], progress: Progress) -> None:

@@ -50,6 +50,16 @@ DEFAULTS: Settings = {
 }
 """Settings that `--spark-conf` may replace."""
 
+FOR_LITTLE: Settings = {
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.partitions": str(CORES),
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+"""Settings for little data, on which the time goes into planning and compiling queries: these are interpreted, in few
+tasks, by a JVM that optimises little."""
+_LITTLE_JAVA = " -XX:TieredStopAtLevel=1"
+
 _QUIET_LOGGING = """rootLogger.level = error
 rootLogger.appenderRef.stderr.ref = stderr
 appender.stderr.type = Console
@@ -62,13 +72,14 @@ appender.stderr.layout.pattern = %p %c{1}: %m%n
 
 @contextmanager
 def spark_session(
-    java_home: Path, master: str = LOCAL_MASTER, settings: Settings | None = None
+    java_home: Path, master: str = LOCAL_MASTER, settings: Settings | None = None, *, little: bool = False
 ) -> Iterator[SparkSession]:
-    """Spark on the given Java, for the block. `settings` replace those of `DEFAULTS`."""
+    """Spark on the given Java, for the block. `settings` replace those of `DEFAULTS`, and `little` data those of
+    `FOR_LITTLE`."""
     os.environ |= {"JAVA_HOME": str(java_home), "PYSPARK_PYTHON": sys.executable}
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     with tempfile.TemporaryDirectory(prefix="isray-spark-", ignore_cleanup_errors=True) as folder:
-        session = _start(Path(folder), master, settings or {})
+        session = _start(Path(folder), master, settings or {}, little)
         try:
             yield session
         finally:
@@ -83,12 +94,13 @@ def spark_path(store: Store) -> str:
     return store.url.replace("s3://", "s3a://", 1)
 
 
-def _start(folder: Path, master: str, settings: Settings) -> SparkSession:
+def _start(folder: Path, master: str, settings: Settings, little: bool) -> SparkSession:
     logging = folder / "log4j2.properties"
     logging.write_text(_QUIET_LOGGING, encoding="utf-8")
     java_options = f"-Djava.io.tmpdir={folder} -Dlog4j2.configurationFile=file:{logging} -XX:+UseSerialGC"
-    own = {
-        "spark.driver.extraJavaOptions": java_options,
+    own = {**FOR_LITTLE} if little else {}
+    own |= {
+        "spark.driver.extraJavaOptions": java_options + _LITTLE_JAVA * little,
         "spark.local.dir": str(folder),
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.executorEnv.PYTHONPATH": str(PACKAGES_FOLDER),

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment
 from markupsafe import Markup, escape
 
 from experiments.studies.design.functions import metrics_of
@@ -35,6 +35,7 @@ from experiments.studies.sweeps.output import StudyRecord, read_record
 from experiments.studies.sweeps.staging import LOSS_PAGE, REPORT
 from experiments.studies.sweeps.storage import Location, store_at
 from experiments.studies.trace.metrics import FRACTION, METRICS, RATES
+from experiments.support.templates import templates
 
 PAGE = Path(__file__).resolve().parent / "page"
 CLUSTER_SIZES = (100, 1_000, 10_000, 100_000)
@@ -189,13 +190,7 @@ def _plots(drawn: Mapping[str, Any]) -> list[Chart]:
 
 
 def _environment() -> Environment:
-    environment = Environment(
-        loader=FileSystemLoader(PAGE),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = templates(PAGE)
     environment.tests["rate_part"] = lambda part: isinstance(part, words.Rate)
     environment.filters |= {
         "number": words.number,

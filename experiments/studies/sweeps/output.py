@@ -59,11 +59,12 @@ LAYOUT = {
     "gold/measured": "Parquet: quantiles of what was measured in the trials of a cell",
     "gold/quarantine.json": "the damaged files that the numbers were computed without, with the reason",
     "gold/cells.json": "the numbers of each cell with their intervals",
+    "README.md": "what is in this directory, how to open it, and the columns of every table",
     "report.html": "the report, one file that loads nothing",
     "loss.html": "the run of a trial that lost records, to explore in a browser; if one did",
 }
 """The files of an output directory, and what they hold."""
-RECORD = "study.yaml"
+RECORD, README = "study.yaml", "README.md"
 _LOCK = ".lock"
 
 Versions = dict[str, str | None]

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from experiments.studies.sweeps.batches import committed, disjoint, file_names, mark_name
-from experiments.studies.sweeps.output import RECORD, read_record
+from experiments.studies.sweeps.output import README, RECORD, read_record
 from experiments.studies.sweeps.storage import Location, ObjectStore, store_at
 from experiments.support.progress import SILENT, Progress
 
@@ -52,7 +52,7 @@ def local_copy(out: Location, progress: Progress = SILENT, *, traces: bool = Tru
 def _put_back(store: ObjectStore, folder: Path) -> None:
     """Copies the results into the store, and then removes those of before that the new ones do not replace."""
     paths = [path for name in RESULTS for path in (folder / name).rglob("[!._]*") if path.is_file()]
-    paths += [folder / name for name in (LOSS_PAGE, REPORT) if (folder / name).exists()]
+    paths += [folder / name for name in (README, LOSS_PAGE, REPORT) if (folder / name).exists()]
     new = {path.relative_to(folder).as_posix() for path in paths}
     for name in sorted(new, key=lambda name: (name in (CELLS, REPORT), name)):
         store.upload(folder / name, name)

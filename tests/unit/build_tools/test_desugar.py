@@ -102,6 +102,13 @@ def test_names_of_compiled_modules_are_not_bound() -> None:
     assert "_bound_" not in text
 
 
+def test_constant_that_is_final_already_stays_as_it_is() -> None:
+    text, names = run("from typing import Final\nONE: Final[int] = 1\nTWO: int = 2\nHELD: Final = [ONE]\n")
+    assert "ONE: Final[int] = 1" in text
+    assert "TWO: Final[int] = 2" in text
+    assert names["HELD"] == [1]
+
+
 def test_each_constant_of_a_tuple_assignment_is_final() -> None:
     text, names = run("ONE, _TWO = 1, 2\ndef both() -> int:\n    return ONE + _TWO\n")
     assert "ONE: Final = 1" in text
