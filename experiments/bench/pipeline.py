@@ -21,7 +21,8 @@ from pathlib import Path
 
 from experiments.bench.pipeline_data import write_study
 from experiments.bench.report import BenchReport, growth
-from experiments.studies.pipeline.analysis import SparkOptions, work_of
+from experiments.studies.pipeline.analysis import work_of
+from experiments.studies.pipeline.options import SparkOptions
 from experiments.studies.pipeline.stages import stage_of
 from experiments.studies.sweeps.output import read_record
 from experiments.support.build import PACKAGES_FOLDER

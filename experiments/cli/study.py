@@ -23,7 +23,7 @@ from experiments.cli.help import App
 from experiments.cli.output import Json, fail_if, option, print_json, print_result, wide_console
 from experiments.cli.study_replay import replay_trial
 from experiments.cli.validate import validate_study
-from experiments.studies.pipeline.analysis import LOCAL_MASTER, SparkOptions
+from experiments.studies.pipeline.options import LOCAL_MASTER, SparkOptions
 from experiments.support.errors import InputError
 from experiments.support.progress import Progress, progress
 from experiments.support.shipped import STUDIES, file_or_shipped

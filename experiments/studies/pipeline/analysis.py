@@ -14,7 +14,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
 
@@ -22,6 +21,7 @@ from experiments.engines.ray.session import orderly_signals
 from experiments.studies.design.functions import metrics_of
 from experiments.studies.estimation.estimates import CellEstimates, read_cells
 from experiments.studies.pipeline.java import java_home
+from experiments.studies.pipeline.options import LOCAL, SparkOptions
 from experiments.studies.pipeline.stages import note_of, refusal_of, stage_of
 from experiments.studies.sweeps.batches import file_names
 from experiments.studies.sweeps.output import StudyRecord, exclusive, read_record
@@ -38,7 +38,6 @@ CONNECT_S = 10.0
 _STANDALONE = "spark://"
 _FULL = "No space left on device"
 SHOWN_LINES = 100
-LOCAL_MASTER = "local[2]"
 LITTLE_BYTES = 32 * 2**20
 """Traces that are smaller count as little data (`session.py`): some millions of rows."""
 
@@ -48,21 +47,7 @@ class PipelineFailed(RuntimeError):
     lines of its output."""
 
 
-@dataclass(frozen=True, slots=True)
-class SparkOptions:
-    """Where Spark runs. `master`: as `spark-submit --master`. `settings`: Spark's settings, which replace those of
-    `pipeline/session.py`."""
-
-    master: str = LOCAL_MASTER
-    settings: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def is_local(self) -> bool:
-        """Whether Spark runs within this machine's process."""
-        return self.master.startswith("local")
-
-
-def analyze(out: Location, progress: Progress = SILENT, spark: SparkOptions = SparkOptions()) -> list[CellEstimates]:
+def analyze(out: Location, progress: Progress = SILENT, spark: SparkOptions = LOCAL) -> list[CellEstimates]:
     """Writes `silver/` and `gold/` of the study in `out`; returns the numbers of its cells.
 
     A Spark on this machine works on a copy of an object store; one with a master of its own reads and writes there.

@@ -21,11 +21,10 @@ from pathlib import Path
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from experiments.studies.pipeline.options import CORES, LOCAL_MASTER
 from experiments.studies.sweeps.storage import Folder, ObjectStore, Store
 from experiments.support.build import PACKAGES_FOLDER
 
-CORES = 2
-LOCAL_MASTER = f"local[{CORES}]"
 JVM_EXIT_S = 60
 
 Settings = Mapping[str, str]
