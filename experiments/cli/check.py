@@ -33,9 +33,9 @@ def check(
     from experiments.check.check_recording import check as check_recording
     from experiments.check.recording import Recording
 
+    recording = Recording(folder)
     with progress("isray check") as progressing:
         progressing.show("checking")
-        recording = Recording(folder)
         checked = check_recording(recording)
     shown = None if html is None else Exploration(html, None, _explored(recording, checked), None)
     print_result(as_json, checked.document() | document_of(shown), _show, checked, shown)

@@ -2,8 +2,8 @@
 
 A run is a sequence of events in an order that respects causality (`run.py`): what nodes report (trace events), the
 sending and the receipt of each message, timers that are due, what the experiment does to nodes and links, and marks
-where an invariant broke. On the simulator a recorder collects them (`recorder.py`); on processes, where nobody sees the
-messages, the trace events of a recording are what there is (`recorded.py`).
+where an invariant broke. On the simulator a recorder collects them (`recorder.py`); a recording of
+processes has trace events and no messages (`recorded.py`).
 
 **Happens-before** (Lamport, Time, Clocks, and the Ordering of Events, 1978): an event precedes the later events of its
 node, and the sending of a message precedes its receipt. `RunEvent.cause` is the second half of this relation; the page

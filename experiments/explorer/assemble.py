@@ -64,8 +64,8 @@ class _Building:
     records: Sequence[MetadataRecord]
     events: list[RunEvent] = field(default_factory=list)
     headings: list[tuple[int, str]] = field(default_factory=list)
-    told: list[tuple[int, TraceEvent]] = field(default_factory=list)
-    told_headings: list[Heading] = field(default_factory=list)
+    story_events: list[tuple[int, TraceEvent]] = field(default_factory=list)
+    story_headings: list[Heading] = field(default_factory=list)
     indices: dict[int, int] = field(default_factory=dict)
     topics: Mapping[str, str] = field(init=False)
     tells_changes: bool = False
@@ -78,7 +78,7 @@ class _Building:
         """Adds an entry with the number by which receipts refer to it."""
         if isinstance(entry.what, Heading):
             self.headings.append((len(self.events), entry.what.text))
-            self.told_headings.append(replace(entry.what, begins_at=len(self.told)))
+            self.story_headings.append(replace(entry.what, begins_at=len(self.story_events)))
             return
         self.indices[number] = len(self.events)
         self.events.append(self._event(entry))
@@ -94,7 +94,7 @@ class _Building:
         if isinstance(what, Due):
             return RunEvent(time_ms, node, "timer", what.timer, text=f"timer {what.timer} is due")
         if isinstance(what, Violation):
-            self.told_headings.append(Heading(f"violated: {what.invariant}: {what.detail}", len(self.told)))
+            self.story_headings.append(Heading(f"violated: {what.invariant}: {what.detail}", len(self.story_events)))
             return RunEvent(
                 time_ms, node, "violation", what.invariant, fields={"detail": what.detail}, text=what.detail
             )
@@ -141,11 +141,11 @@ class _Building:
         if changed.detail:
             fields["detail"], text = changed.detail, f"{text} ({changed.detail})"
         if self.tells_changes and changed.peer is None:
-            self.told_headings.append(Heading(f"{node_name(node)} {text}", len(self.told)))
+            self.story_headings.append(Heading(f"{node_name(node)} {text}", len(self.story_events)))
         return RunEvent(time_ms, node, "change", changed.change, fields=fields, text=text)
 
     def _traced(self, time_ms: int, node: NodeId, trace: Trace) -> RunEvent:
-        self.told.append((len(self.events), TraceEvent(time_ms, node, trace)))
+        self.story_events.append((len(self.events), TraceEvent(time_ms, node, trace)))
         fields, about = trace_fields(trace), trace.about()
         if isinstance(trace, MetadataCommitted):
             committed = self.records[trace.base_offset : trace.end_offset]
@@ -170,9 +170,9 @@ class _Building:
         )
 
     def _story(self, places: Mapping[int, int]) -> Iterator[StoryRow]:
-        events = [event for _, event in self.told]
-        for line in story_lines(events, self.told_headings, self.records):
-            index = self.told[line.event][0] if line.event < len(self.told) else len(self.events)
+        events = [event for _, event in self.story_events]
+        for line in story_lines(events, self.story_headings, self.records):
+            index = self.story_events[line.event][0] if line.event < len(self.story_events) else len(self.events)
             yield StoryRow(places.get(index, len(places) - 1), line.time_ms, line.node, line.text, line.is_heading)
 
 

@@ -19,7 +19,7 @@ from experiments.check.check_recording import CheckResult, check
 from experiments.check.final_logs import final_logs
 from experiments.check.history import Ended, Invoked
 from experiments.check.recording import Recording, RecordingWriter
-from experiments.engines.port import Loss
+from experiments.engines.port import Loss, TraceEvent
 from experiments.scenarios.clients import ranges_of
 from protocol.errors import ErrorCode
 from protocol.ids import NO_LEADER, RECOVERY_MANAGER, BrokerId, NodeId
@@ -90,20 +90,34 @@ def await_role(cluster: RunningCluster, controller: NodeId, role: str) -> None:
 
 
 @dataclass
+class Recorder:
+    """Passes events on to the writer until `is_open` is false."""
+
+    writer: RecordingWriter
+    is_open: bool = True
+
+    def event(self, event: TraceEvent) -> None:
+        if self.is_open:
+            self.writer.event(event)
+
+
+@dataclass
 class RecordedCluster:
     """A cluster whose events and client history are recorded until `check`."""
 
     cluster: RunningCluster
     folder: Path
-    writer: RecordingWriter
+    recorder: Recorder
 
     def check(self) -> CheckResult:
         """Ends the recording and checks it."""
         self.cluster.meanwhile = lambda: None
-        self.cluster.engine.record_to(lambda event: None)
-        engine = self.cluster.engine
+        self.recorder.is_open = False
+        engine, writer = self.cluster.engine, self.recorder.writer
         finals = final_logs(engine, ranges_of)
-        self.writer.finish("quorum", "ray", engine.spec, engine.metadata_log(), finals, nothing_may_be_lost=True)
+        self.recorder.writer.finish(
+            "quorum", "ray", engine.spec, engine.metadata_log(), finals, nothing_may_be_lost=True
+        )
         return check(Recording(self.folder))
 
 
@@ -111,11 +125,11 @@ class RecordedCluster:
 def recorded(private_ray: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RecordedCluster]:
     """Three controllers and three brokers, topic `t` on all of these."""
     folder = tmp_path_factory.mktemp("recording")
-    writer = RecordingWriter(folder)
-    with running_cluster(controllers=3, record_to=writer.event) as cluster:
+    recorder = Recorder(RecordingWriter(folder))
+    with running_cluster(controllers=3, record_to=recorder.event) as cluster:
         cluster.create_topic((0, 1, 2), min_isr=2, config={"unclean.recovery.strategy": "balanced"})
-        yield RecordedCluster(cluster, folder, writer)
-    writer.close()
+        yield RecordedCluster(cluster, folder, recorder)
+    recorder.writer.close()
 
 
 @pytest.fixture
@@ -129,7 +143,7 @@ def cluster(recorded: RecordedCluster) -> RunningCluster:
 
 @pytest.mark.covers("D22", "J4")
 def test_nothing_is_lost_when_the_active_controller_is_killed_under_load(recorded: RecordedCluster) -> None:
-    cluster, load = recorded.cluster, Load(recorded.cluster, recorded.writer)
+    cluster, load = recorded.cluster, Load(recorded.cluster, recorded.recorder.writer)
     cluster.meanwhile = load.tick
     load.await_more()
     for topic in ("u", "v"):

@@ -31,6 +31,8 @@ from tests.unit.experiments.explorer.explorer_helpers import data_of
 
 MUTANT = "maximal-isr-not-used"
 STUDY = load_study(STUDIES / "last-replica-standing.yaml")
+LOSING = 4
+"""A trial of the first cell with one loss."""
 
 
 def page_of(path: Path) -> list[Any]:
@@ -157,7 +159,7 @@ def test_a_replayed_trial_has_the_trace_of_the_trial(study: str) -> None:
 
 
 def test_the_part_of_a_trial_explains_its_loss() -> None:
-    found = replay(STUDY, 0, 0)
+    found = replay(STUDY, 0, LOSING)
     assert (found.losses, found.loss) == (1, 0)
     events = found.run.events
     place = next(index for index, event in enumerate(events) if event.role == "violation")
@@ -170,7 +172,7 @@ def test_the_part_of_a_trial_explains_its_loss() -> None:
     story = "\n".join(found.story(60))
     assert "-- broker-0 crashes (unflushed)" in story
     assert "-- violated: AcknowledgedRecordsLost" in story
-    assert replay(STUDY, 0, 0, loss=1).loss is None
+    assert replay(STUDY, 0, LOSING, loss=1).loss is None
 
 
 def test_the_command_replays_a_trial_of_a_directory(
@@ -178,10 +180,10 @@ def test_the_command_replays_a_trial_of_a_directory(
 ) -> None:
     store, digests = Folder(tmp_path), cell_digests(STUDY, "code")
     claim(store, STUDY, digests)
-    batch = Batch(digests[0], 0, 1)
+    batch = Batch(digests[0], LOSING, LOSING + 1)
     commit(store, batch, *run_batch(run_cell_trial, STUDY.cells[0].parameters, batch, STUDY.seed))
     html = tmp_path / "loss.html"
-    command = ("study", "replay", str(tmp_path), "--cell", "0", "--trial", "0")
+    command = ("study", "replay", str(tmp_path), "--cell", "0", "--trial", str(LOSING))
     assert leave(monkeypatch, *command, "--html", str(html), "--compare-cell", "2", "--json") == 0
     document = json.loads(capsys.readouterr().out)
     assert (document["same"], document["losses"], document["compared_with"]) == (True, 1, "cell 2")

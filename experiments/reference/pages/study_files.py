@@ -99,8 +99,8 @@ def _keys() -> Iterator[tuple[str, str, str, str]]:
     yield code("may_be_best"), "", f"whether the study does not eliminate the cell as the best one of {group}", ""
     yield code("recommended"), "", "whether the study shows that it is the best one; may hold for no cell", ""
     yield code("reference"), "", "the cell of the group that the others are compared with", ""
-    told = "about how many trials would tell the cell from the one with the lowest estimate; null if it is told"
-    yield code("trials_to_distinguish"), "trials", told, ""
+    trials = "about how many trials would distinguish it from the cell with the lowest estimate; null where they are"
+    yield code("trials_to_distinguish"), "trials", trials, ""
     yield code("warnings"), "", "degenerate weights, precision out of reach: one line each", ""
     for key, (_, unit, words) in KEYS.items():
         yield code(key), unit, words, ""

@@ -70,7 +70,7 @@ class CellEstimates:
     the others of its group are compared with, which is the recommended one, or the one with the lowest estimate if none
     is. `compared_with_reference`: they hold together, for all cells of the group, at 95 %. `may_be_best`: the study
     does not eliminate this cell. `recommended`: the study shows that it is the best. `trials_to_distinguish`: how many
-    trials would tell this cell from the one with the lowest estimate; None where it is told or nothing follows.
+    trials would distinguish this cell from the one with the lowest estimate; None where they are, or nothing follows.
     """
 
     trials: Annotated[int, Field(ge=1)]

@@ -100,7 +100,7 @@ def _story(found: Replayed) -> tuple[tuple[StoryLine, ...], float]:
 
 
 def _matters(row: StoryRow) -> bool:
-    """Whether a line tells of brokers that end and start, of elections, or of the loss; records of the metadata log and
+    """Whether a line is about brokers that end and start, of elections, or of the loss; records of the metadata log and
     what brokers do between are left out."""
     text = row.text.strip()
     return row.is_heading or text.startswith(("ALERT", "leads ")) or ("epochs " in text and "ISR" in text)
