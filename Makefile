@@ -40,7 +40,7 @@ $(TOOLS)/bin/uv:
 	fi
 
 test: chromium check ## everything: the checks, then all tests
-	$(BIN)/pytest $(MANY) 5 $(ARGS)
+	$(BIN)/pytest $(MANY) 4 $(ARGS)
 
 proof: $(INSTALLED) ## the tests that are the proof: 60 fuzz seeds, determinism, every mutant, an exhaustive search
 	$(BIN)/pytest -n 2 --dist worksteal $(COMPUTING) -m proof $(ARGS)

@@ -115,9 +115,7 @@ class RecordedCluster:
         self.recorder.is_open = False
         engine, writer = self.cluster.engine, self.recorder.writer
         finals = final_logs(engine, ranges_of)
-        self.recorder.writer.finish(
-            "quorum", "ray", engine.spec, engine.metadata_log(), finals, nothing_may_be_lost=True
-        )
+        writer.finish("quorum", "ray", engine.spec, engine.metadata_log(), finals, nothing_may_be_lost=True)
         return check(Recording(self.folder))
 
 
