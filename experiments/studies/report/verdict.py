@@ -105,7 +105,7 @@ def judge_group(study: StudyPlan, group: Group) -> Verdict:
         value = _quantity(metric, best.estimates.estimates[metric.name])
         headline = (f"Run {best.name}: it {objective.best}: ", *value, ".")
         return Verdict("decided", headline, ((release(best.parameters),), *effects, _cost(best)))
-    headline = (*_undecided(objective, group), " ", *_what_would_tell(study, group))
+    headline = (*_undecided(objective, group), " ", *_trials_needed(study, group))
     return Verdict("undecided", headline, effects)
 
 
@@ -128,7 +128,7 @@ def _undecided(objective: Objective, group: Group) -> Sentence:
     return (headline,)
 
 
-def _what_would_tell(study: StudyPlan, group: Group) -> Sentence:
+def _trials_needed(study: StudyPlan, group: Group) -> Sentence:
     """How many trials would tell the settings apart which the study does not, as far as the trials show that."""
     metric = metric_of(study)
     values = [setting.estimates.estimates[metric.name] for setting in group.undecided]
@@ -242,8 +242,8 @@ def _brief(study: StudyPlan, group: Group) -> Sentence:
     parts: list[str | Rate | Unit] = [begin]
     for index, setting in enumerate(named):
         parts += ["; " if index else "", f"{setting.name} ", *_value(metric, setting.estimates.estimates[metric.name])]
-    tells = () if best is not None else (" ", *_what_would_tell(study, group))
-    return (*parts, *_unit(metric), ".", *tells, *_brief_price(group))
+    needed = () if best is not None else (" ", *_trials_needed(study, group))
+    return (*parts, *_unit(metric), ".", *needed, *_brief_price(group))
 
 
 def _brief_price(group: Group) -> Sentence:

@@ -107,7 +107,6 @@ class Writer:
         self._last_number += 1
         writes.outstanding, writes.due_ms, writes.sent_ms = self._last_number, None, now_ms
         writes.payload = self._last_number.to_bytes(8, "big")
-        self._partitions[self._last_number] = name
         batch = _BATCH(record_count=1, payload=writes.payload, timestamp_ms=now_ms)
         request = _REQUEST(
             correlation_id=self._last_number,
@@ -119,6 +118,8 @@ class Writer:
         self._cluster.send(FIRST_CLIENT, state.leader, request)
         if self._acks == 0:
             self._end(now_ms, name, ErrorCode.NONE)
+        else:
+            self._partitions[self._last_number] = name
 
     def _complete(self, now_ms: TimeMs, response: ProduceResponse) -> None:
         name = self._partitions.pop(response.correlation_id)
