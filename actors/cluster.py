@@ -43,11 +43,13 @@ from protocol.ids import (
     is_client,
     is_controller,
     is_recovery_manager,
+    is_store,
     node_name,
 )
 from protocol.messages.base import Message
 from protocol.messages.codec import encode
 from protocol.quorum.voters import VoterSet
+from protocol.zookeeper.settings import StoreSettings
 
 CPU_SHARE = 0.001
 """CPUs that a node's bundle reserves: enough to be placed, too few to keep other work from running."""
@@ -129,8 +131,9 @@ class ActorCluster:
 
     `nodes` are all node ids. `racks` overrides the rack of brokers (default: the label of their Ray node). `homes`
     names the Ray node (by its id) of each node that gets no placement group. `voters` are the first voters of the
-    quorum; their disks are formatted at their first start. `folder` holds the directories of the run's nodes; it has
-    the same path on every machine. PlacementError where Ray has no room for the nodes.
+    quorum; their disks are formatted at their first start. `store` are the settings of the store. `folder` holds the
+    directories of the run's nodes; it has the same path on every machine. PlacementError where Ray has no room for the
+    nodes.
     """
 
     def __init__(
@@ -141,6 +144,7 @@ class ActorCluster:
         racks: Mapping[NodeId, str] | None = None,
         homes: Mapping[NodeId, str] | None = None,
         voters: VoterSet | None = None,
+        store: StoreSettings | None = None,
     ) -> None:
         self.run = f"isray-{uuid.uuid4().hex[:12]}"
         self.started_at_s = time.time()
@@ -149,6 +153,7 @@ class ActorCluster:
         self._seed = seed
         self._racks = dict(racks or {})
         self._voters = () if voters is None else tuple((key.id, key.uuid) for key in voters.keys)
+        self._store = store
         self.folder = Path(tempfile.gettempdir()) / self.run
         self._cut: set[tuple[NodeId, NodeId]] = set()
         self._groups: list[PlacementGroup] = []
@@ -156,7 +161,7 @@ class ActorCluster:
         for node, home in (homes or {}).items():
             self._members[node] = _Member(_pin(home))
         try:
-            for kind in (is_broker, is_controller, is_recovery_manager, is_client):
+            for kind in (is_broker, is_controller, is_recovery_manager, is_store, is_client):
                 self._place([node for node in self._nodes if kind(node) and node not in self._members])
         except BaseException:
             self.close()
@@ -221,6 +226,7 @@ class ActorCluster:
             cut_from=cut_from,
             rack=self._racks.get(node),
             voters=self._voters,
+            store=self._store,
         )
 
     def crash(self, node: NodeId, kind: DiskLossKind, count: int) -> list[PollReport]:

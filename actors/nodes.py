@@ -1,11 +1,11 @@
 """The Ray actors: a thin shell around a host, one actor per node.
 
-An actor has the name of its node (`broker-0`, `controller-1000`, `urm`, `client-3000`) in the Ray namespace of its
-cluster, so several clusters fit on one Ray. Ray runs each concurrency group of an async actor on an event loop of its
-own. The node runs on the loop of the group `node`, on which the frames of its peers arrive, so a message never changes
-threads between Ray and the node. Control frames have calls of their own and are queued before data, so a blocked data
-path does not fence a broker. Commands of the experiment arrive in the group `ctl`, queries in the default group; both
-run their work on the node's loop.
+An actor has the name of its node (`broker-0`, `controller-1000`, `urm`, `store`, `client-3000`) in the Ray namespace of
+its cluster, so several clusters fit on one Ray. Ray runs each concurrency group of an async actor on an event loop of
+its own. The node runs on the loop of the group `node`, on which the frames of its peers arrive, so a message never
+changes threads between Ray and the node. Control frames have calls of their own and are queued before data, so a
+blocked data path does not fence a broker. Commands of the experiment arrive in the group `ctl`, queries in the default
+group; both run their work on the node's loop.
 
 `kill_self` sends SIGKILL to the process, on whichever machine it runs: no handler runs, nothing is flushed. The next
 incarnation of a node is a new actor with the same name on the same directory; `NodeSetup.incarnation` counts them.
@@ -53,6 +53,7 @@ from protocol.ids import (
     is_controller,
     is_load,
     is_recovery_manager,
+    is_store,
     node_name,
 )
 from protocol.log.tail import trace_of
@@ -68,8 +69,10 @@ from protocol.nodes.controller import ControllerNode
 from protocol.nodes.quorum_view import QuorumView
 from protocol.nodes.recovery_manager import RecoveryManagerNode
 from protocol.nodes.replica_view import ReplicaView, replica_view
+from protocol.nodes.store import StoreNode
 from protocol.quorum.format import format_voters
 from protocol.quorum.voters import ReplicaKey, VoterSet
+from protocol.zookeeper.settings import StoreSettings
 
 Result = TypeVar("Result")
 Handle = Any
@@ -95,7 +98,7 @@ class NodeSetup:
     `run` is the Ray namespace and the cluster id, `started_at_s` (Unix time) the cluster's time 0. `loss_kind` and
     `loss_count` are applied to `directory` before the start (`storage.apply_loss`). `cut_to` and `cut_from` are the
     peers whose links are cut at the start. `rack` None means the label of the Ray node. `voters` are the first voters
-    of the quorum with the directory ids of their disks.
+    of the quorum with the directory ids of their disks. `store` are the settings of the cluster's store, if it has one.
     """
 
     node: NodeId
@@ -113,6 +116,7 @@ class NodeSetup:
     cut_from: tuple[NodeId, ...] = ()
     rack: str | None = None
     voters: tuple[tuple[NodeId, str], ...] = ()
+    store: StoreSettings | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +156,8 @@ def build_node(setup: NodeSetup, storage: DiskStorage, rack: str | None) -> Node
     if is_broker(setup.node):
         hook = hook_named(str(setup.config.values[UNCLEAN_LEADER_HOOK]), resolve_name)
         return BrokerNode(setup.node, setup.controllers, setup.config, storage, rng, rack, hook, crc32c, setup.run)
+    if is_store(setup.node) and setup.store is not None:
+        return StoreNode(setup.store, storage, rng, setup.run)
     voters = VoterSet.of(ReplicaKey(*voter) for voter in setup.voters)
     key = voters.key_of(setup.node)
     if setup.incarnation == 1 and key is not None:
@@ -414,6 +420,11 @@ class RecoveryManagerActor(NodeShell):
 
 
 @_AS_ACTOR
+class StoreActor(NodeShell):
+    """The store."""
+
+
+@_AS_ACTOR
 class ClientActor(NodeShell):
     """A client."""
 
@@ -442,4 +453,6 @@ def actor_class(node: NodeId) -> Handle:
         return ControllerActor
     if is_recovery_manager(node):
         return RecoveryManagerActor
+    if is_store(node):
+        return StoreActor
     return LoadActor if is_load(node) else ClientActor

@@ -19,7 +19,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from typing import NamedTuple, TypeVar
 
 from protocol.errors import ProtocolInvariantError
@@ -122,6 +122,7 @@ def _items(text: str) -> list[str]:
     return [item.strip() for item in text.split(",")] if text.strip() else []
 
 
+@lru_cache(maxsize=64)
 def node_ids(text: ConfigValue) -> tuple[int, ...]:
     """The ids in the value of a `node_list` config, in its order."""
     return tuple(int(found[1]) for found in map(_NODE.fullmatch, _items(str(text))) if found)
@@ -322,10 +323,11 @@ def parse_config(name: str, value: object, *, topic: bool = False) -> ConfigValu
     """The typed value of config `name`. Raises ConfigError for an unknown name (with `topic`, one that is not
     topic-scoped) or a value that is not allowed.
     """
-    names = sorted(known for known, definition in CONFIGS.items() if definition.topic_scoped or not topic)
-    if name not in names:
+    definition = CONFIGS.get(name)
+    if definition is None or (topic and not definition.topic_scoped):
+        names = sorted(known for known, other in CONFIGS.items() if other.topic_scoped or not topic)
         raise ConfigError("config", name, ", ".join(names))
-    return CONFIGS[name].parse(value)
+    return definition.parse(value)
 
 
 def config_text(value: ConfigValue) -> str:

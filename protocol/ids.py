@@ -1,8 +1,9 @@
 """Node ids, typed aliases, partition names, and the constants that stand for "none".
 
 Brokers are numbered from 0, controllers from 1000, clients from 3000 and load generators, which are clients too, from
-4000; the unclean recovery manager is 2000. A node id is an `int`; the aliases tell readers which kind of number a
-signature expects. `NO_LEADER` is Kafka's -1; in a change record -2 means "unchanged" (requirements G22, N15).
+4000; the unclean recovery manager is 2000, the store 2500. A node id is an `int`; the aliases tell readers which kind
+of number a signature expects. `NO_LEADER` is Kafka's -1; in a change record -2 means "unchanged" (requirements G22,
+N15).
 """
 
 from __future__ import annotations
@@ -23,12 +24,15 @@ NO_OFFSET = -1
 
 FIRST_CONTROLLER = 1000
 RECOVERY_MANAGER = 2000
+STORE = 2500
 FIRST_CLIENT = 3000
 FIRST_LOAD = 4000
 CLUSTER_ID = "isray"
 """The default cluster id."""
 METADATA_LOG = "__cluster_metadata/0"
 """The name of the metadata log in a node's storage."""
+STORE_LOG = "__store/0"
+"""The name of the transaction log in the store's storage."""
 DRIVER = 9000
 """The experiment as a node: it sends commands to clients and receives their outcomes."""
 
@@ -70,6 +74,10 @@ def is_recovery_manager(node: NodeId) -> bool:
     return node == RECOVERY_MANAGER
 
 
+def is_store(node: NodeId) -> bool:
+    return node == STORE
+
+
 def is_client(node: NodeId) -> bool:
     return FIRST_CLIENT <= node < DRIVER
 
@@ -80,8 +88,8 @@ def is_load(node: NodeId) -> bool:
 
 
 def node_name(node: NodeId) -> str:
-    """The name of a node in logs, dashboards and reports: `broker-0`, `controller-1000`, `urm`, `client-3000`,
-    `load-4000`.
+    """The name of a node in logs, dashboards and reports: `broker-0`, `controller-1000`, `urm`, `store`,
+    `client-3000`, `load-4000`.
     """
     if is_broker(node):
         return f"broker-{node}"
@@ -89,6 +97,8 @@ def node_name(node: NodeId) -> str:
         return f"controller-{node}"
     if is_recovery_manager(node):
         return "urm"
+    if is_store(node):
+        return "store"
     if is_load(node):
         return f"load-{node}"
     return "driver" if node == DRIVER else f"client-{node}"

@@ -9,6 +9,7 @@ from experiments.studies.design.study import StudyPlan
 from experiments.studies.estimation.estimates import CellEstimates, CellSums, FailoverTimes, estimate_cells
 from experiments.studies.estimation.moments import Sums
 from experiments.studies.estimation.pairs import Products
+from experiments.studies.estimation.times import Times
 from experiments.studies.sweeps.output import StudyRecord
 from experiments.studies.trace.metrics import FRACTIONS, METRICS
 
@@ -46,6 +47,12 @@ def cells_of(study: StudyPlan, losses: Sequence[int], **shares: Sequence[float])
         return found
 
     return estimate_cells(study, cells, products_with)
+
+
+def times_of(*buckets: tuple[float, float]) -> Times:
+    """Times with these buckets (the longest time in ms, the share of times up to it) and quantiles that fit them."""
+    p50, p99 = (next(up_to for up_to, share in buckets if share >= level) for level in (0.5, 0.99))
+    return Times(FailoverTimes(p50, p99, buckets[-1][0], buckets[0][0], p99, p50, None, 50), buckets)
 
 
 def _columns(lost: int, shares: dict[str, float]) -> dict[str, list[float]]:

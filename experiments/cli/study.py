@@ -82,7 +82,7 @@ def run_study(
             shown.show("report")
             from experiments.studies.report.render import write_report
 
-            write_report(folder)
+            write_report(folder, out)
             documents, study = _documents(folder), read_record(folder).study
     report = store_at(out).place("report.html")
     if as_json:
@@ -210,7 +210,7 @@ def _spark(master: str, conf: list[str] | None) -> SparkOptions:
 def _sweep(file: Path, out: str, engine: str | None, trials: int | None, address: str | None, shown: Progress) -> int:
     from experiments.studies.design.loader import load_study
     from experiments.studies.failures.words import remarks
-    from experiments.studies.report.results import results_of
+    from experiments.studies.sweeps.nodes import WorkersLost
     from experiments.studies.sweeps.sweep import sweep
     from experiments.studies.trials.estimators import run_cell_trial
 
@@ -220,18 +220,30 @@ def _sweep(file: Path, out: str, engine: str | None, trials: int | None, address
     try:
         return sweep(study, out, run_cell_trial, address, shown)
     except KeyboardInterrupt:
-        kept = results_of(out)
-        shown.note(f"interrupted; {kept.trials} of {kept.wanted} trials are kept in {out}; the same command goes on")
+        shown.note(f"interrupted; {_kept(out)}")
         raise typer.Exit(ExitCode.INTERRUPTED) from None
+    except WorkersLost as error:
+        raise WorkersLost(f"{error}; {_kept(out)}") from error
+
+
+def _kept(out: str) -> str:
+    """What a sweep that ended early leaves, and how to go on."""
+    from experiments.studies.report.results import results_of
+
+    try:
+        kept = results_of(out)
+    except InputError:
+        return f"no trial is in {out} yet; the same command begins again"
+    return f"{kept.trials} of {kept.wanted} trials are kept in {out}; the same command goes on"
 
 
 @contextmanager
 def _failures() -> Iterator[None]:
     """Ends the command with exit code 1 and the message of the failure if a trial, the storage or the pipeline fails,
     or Ray loses the workers."""
-    from experiments.studies.pipeline.analysis import PipelineFailed
+    from experiments.studies.pipeline.failures import PipelineFailed
+    from experiments.studies.sweeps.nodes import WorkersLost
     from experiments.studies.sweeps.storage import StorageFailed
-    from experiments.studies.sweeps.sweep import WorkersLost
     from experiments.studies.trials.batch import TrialFailed
 
     try:

@@ -33,7 +33,7 @@ from protocol.config import CONTROLLER_QUORUM_VOTERS, UNCLEAN_RECOVERY_ENABLED, 
 from protocol.events.base import Trace
 from protocol.events.controller import FeatureLevelChanged, RecoveryDecided
 from protocol.events.host import IncarnationBegan, IncarnationEnded
-from protocol.ids import FIRST_CLIENT, FIRST_CONTROLLER, RECOVERY_MANAGER, NodeId, TimeMs, TopicPartition
+from protocol.ids import FIRST_CLIENT, FIRST_CONTROLLER, RECOVERY_MANAGER, STORE, NodeId, TimeMs, TopicPartition
 from protocol.messages.base import Message
 from protocol.messages.batch import RecordBatch
 from protocol.messages.commands import Command
@@ -44,6 +44,7 @@ from protocol.nodes.quorum_view import QuorumView
 from protocol.nodes.replica_view import ReplicaView
 from protocol.quorum.format import disk_uuid
 from protocol.quorum.voters import ReplicaKey, VoterSet
+from protocol.zookeeper.settings import StoreSettings
 
 LossKind = Literal["none", "unflushed", "records", "suffix", "torn", "corrupt", "all"]
 
@@ -53,7 +54,7 @@ class ClusterSpec:
     """A cluster to run: numbers of brokers and controllers, static config, and the seed of all random sources.
 
     `voters` are the controllers that form the first quorum, None for all of them. Voters that the config names
-    (`controller.quorum.voters`) take precedence.
+    (`controller.quorum.voters`) take precedence. `store` are the settings of the store, None for a cluster without one.
     """
 
     brokers: int
@@ -61,6 +62,7 @@ class ClusterSpec:
     config: ClusterConfig
     seed: int = 0
     voters: tuple[NodeId, ...] | None = None
+    store: StoreSettings | None = None
 
     @property
     def broker_ids(self) -> tuple[NodeId, ...]:
@@ -88,9 +90,14 @@ class ClusterSpec:
         return (RECOVERY_MANAGER,) if self.config.generation.features.unclean_recovery else ()
 
     @property
+    def store_ids(self) -> tuple[NodeId, ...]:
+        """The store, in clusters that have one."""
+        return () if self.store is None else (STORE,)
+
+    @property
     def node_ids(self) -> tuple[NodeId, ...]:
         """All nodes that a new cluster starts, in that order."""
-        return (*self.controller_ids, *self.manager_ids, *self.broker_ids, *self.client_ids)
+        return (*self.store_ids, *self.controller_ids, *self.manager_ids, *self.broker_ids, *self.client_ids)
 
     @property
     def member_ids(self) -> tuple[NodeId, ...]:
@@ -230,6 +237,10 @@ class Engine(ABC):
     @abstractmethod
     def flush(self, broker: NodeId) -> None:
         """Flushes all logs of a running broker to its disk."""
+
+    @abstractmethod
+    def expire_sessions(self, node: NodeId) -> None:
+        """Has the running store end all sessions of a node, whether it is alive or not."""
 
     # -- links ---------------------------------------------------------------------------------------------------------
 

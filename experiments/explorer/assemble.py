@@ -35,9 +35,16 @@ CHANGES = {
     "restored": "has a sound link again to",
 }
 """What happens to a node, in words; a link's is followed by the other node."""
+LOSSES = {
+    "none": " and loses nothing",
+    "unflushed": " and loses its unflushed records",
+    "all": " and loses its disk",
+}
+"""What a crash did to the disk, by the kind of loss; others are shown as they are."""
 EVIDENCE_NOTE = (
     "Messages between processes are not recorded. Arrows connect events that depend on each other: a commit of "
-    "metadata with its publication on a broker, an append on a leader with the fetch of a follower."
+    "metadata with its publication on a broker, an append on a leader with the fetch of a follower. Cuts, pauses and "
+    "controlled shutdowns are shown as steps only, not on the lanes."
 )
 
 
@@ -139,7 +146,7 @@ class _Building:
         if changed.peer is not None:
             fields["peer"], text = changed.peer, f"{text} {node_name(changed.peer)}"
         if changed.detail:
-            fields["detail"], text = changed.detail, f"{text} ({changed.detail})"
+            fields["detail"], text = changed.detail, text + LOSSES.get(changed.detail, f" ({changed.detail})")
         if self.tells_changes and changed.peer is None:
             self.story_headings.append(Heading(f"{node_name(node)} {text}", len(self.story_events)))
         return RunEvent(time_ms, node, "change", changed.change, fields=fields, text=text)

@@ -7,6 +7,8 @@ const MARK_TRACK = 46;
 const BUCKET = 4;
 const HEADS_UP_TO = 1500;
 const LABELS_UP_TO = 400;
+/* What words are about, in the order in which they get their place. */
+const [MARK, STATE, BAND, EVENT] = [0, 1, 2, 3];
 
 class Pane {
   constructor(canvas, run) {
@@ -60,6 +62,7 @@ class Pane {
     context.clearRect(0, 0, this.width, this.height);
     context.font = theme.font;
     context.textBaseline = "middle";
+    this.words = [];
     this.drawAxis(scale);
     context.save();
     context.beginPath();
@@ -73,6 +76,7 @@ class Pane {
     this.drawLabels();
     this.drawTracks();
     this.drawVerticals(selected, differences);
+    this.drawWords();
     context.restore();
     this.drawGutter();
   }
@@ -128,7 +132,7 @@ class Pane {
         line = x;
       }
       if (x + 3 < free) continue;
-      const label = clip(context, text, 260);
+      const label = clip(context, text, Math.min(260, this.width - x - 6));
       context.fillText(label, x + 4, AXIS + HEADINGS / 2);
       free = x + context.measureText(label).width + 16;
     }
@@ -151,11 +155,8 @@ class Pane {
         context.fillStyle = theme[color];
         context.fillRect(left, y - height / 2, Math.max(right - left, 1), height);
         if (right - Math.max(left, this.gutter) > 92) {
-          context.fillStyle = theme["--band-ink"];
           const label = role === "leader" ? `leader, epoch ${state.leader_epoch}` : role.toUpperCase();
-          context.globalAlpha = 0.75;
-          context.fillText(label, Math.max(left, this.gutter) + 5, y + this.laneHeight / 2 - 8);
-          context.globalAlpha = 1;
+          this.say(BAND, label, Math.max(left, this.gutter) + 5, y + this.laneHeight / 2 - 8, "--band-ink");
         }
       });
     }
@@ -183,7 +184,7 @@ class Pane {
     const { context, theme } = this;
     for (const lane of this.lanes) {
       const y = this.y(lane);
-      for (const { from, to, state, text } of this.intervals[lane]) {
+      for (const { from, to, state, text } of this.intervals[lane].toSorted((a, b) => (a.state === "cut") - (b.state === "cut"))) {
         const left = Math.max(from === null ? -9 : this.x(from), this.gutter - 9);
         const right = Math.min(to === null ? this.width + 9 : this.x(to), this.width + 9);
         if (right < this.gutter || left > this.width) continue;
@@ -192,7 +193,7 @@ class Pane {
           context.fillRect(left, y + this.laneHeight / 2 - 4, Math.max(right - left, 1), 2);
           const label = clip(context, text, right - left - 8);
           const end = Math.min(right, this.width) - 4 - context.measureText(label).width;
-          if (right - left > 110) context.fillText(label, end, y + this.laneHeight / 2 - 11);
+          if (right - left > 90) this.say(STATE, label, end, y + this.laneHeight / 2 - 11, "--fault");
           continue;
         }
         context.fillStyle = theme[state === "down" ? "--card" : "--paused"];
@@ -202,8 +203,7 @@ class Pane {
         this.line(left, y, right, y);
         context.setLineDash([]);
         if (right - left > 60) {
-          context.fillStyle = theme["--fault"];
-          context.fillText(text, left + 8, y - 8);
+          this.say(STATE, text, left + 8, y - 8, "--fault");
         }
       }
     }
@@ -327,9 +327,8 @@ class Pane {
   /* Words beside the events, where there is room for them. */
   drawLabels() {
     if (this.to - this.from > LABELS_UP_TO) return;
-    const { context, run, theme } = this;
+    const { context, run } = this;
     const free = run.nodes.map(() => -9);
-    context.fillStyle = theme["--ink"];
     for (let i = this.from; i < this.to; i++) {
       const lane = run.node[i];
       const role = run.role(i);
@@ -338,9 +337,30 @@ class Pane {
       if (x < free[lane]) continue;
       const next = run.next[i] >= 0 ? this.x(run.next[i]) : this.width;
       const label = clip(context, role === "send" ? run.name(i) : run.text(i), Math.max(150, next - x - 10));
-      context.globalAlpha = this.past === null || this.past[i] ? 1 : 0.25;
-      context.fillText(label, x + 3, this.y(lane) - 15);
+      this.say(EVENT, label, x + 3, this.y(lane) - 15, "--ink", this.past === null || this.past[i] ? 1 : 0.25);
       free[lane] = x + context.measureText(label).width + 12;
+    }
+  }
+
+  /* Keeps words to be drawn above everything else; the lower `rank` comes first where two would overlap. */
+  say(rank, text, x, y, color, alpha = 1) {
+    if (text) this.words.push({ rank, text, x, y, color, alpha, wide: this.context.measureText(text).width });
+  }
+
+  /* Draws the words that have room, each with a rim, so that arrows do not cross the letters. */
+  drawWords() {
+    const { context, theme } = this;
+    const placed = [];
+    context.lineJoin = "round";
+    context.lineWidth = 4;
+    context.strokeStyle = theme["--card"];
+    for (const word of this.words.sort((a, b) => a.rank - b.rank)) {
+      if (placed.some((other) => Math.abs(other.y - word.y) < 13 && other.x < word.x + word.wide + 4 && word.x < other.x + other.wide + 4)) continue;
+      placed.push(word);
+      context.globalAlpha = word.alpha;
+      context.strokeText(word.text, word.x, word.y);
+      context.fillStyle = theme[word.color];
+      context.fillText(word.text, word.x, word.y);
     }
     context.globalAlpha = 1;
   }
@@ -387,8 +407,9 @@ class Pane {
         (isFall ? falls : steps).push(nextX, y, nextX, nextY);
       }
       if (nextY !== y && nextX > free) {
-        context.fillText(String(marks[k].value), nextX + 3, nextY - 7);
-        free = nextX + context.measureText(String(marks[k].value)).width + 14;
+        const wide = context.measureText(String(marks[k].value)).width;
+        context.fillText(String(marks[k].value), Math.min(nextX + 3, this.width - wide - 2), nextY - 7);
+        free = nextX + wide + 14;
       }
       [x, y] = [nextX, nextY];
     }
@@ -413,7 +434,7 @@ class Pane {
       if (label) {
         const wide = context.measureText(label).width;
         const left = x + 6 + wide > this.width ? x - wide - 6 : x + 6;
-        context.fillText(label, Math.max(left, this.gutter + 2), this.bottom - 8);
+        this.say(MARK, label, Math.max(left, this.gutter + 2), this.bottom - 8, color);
       }
     };
     for (const i of this.run.violations) mark(i, "--alarm", this.run.name(i), []);

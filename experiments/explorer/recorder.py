@@ -15,6 +15,7 @@ from typing import NamedTuple
 from experiments.engines.port import TraceEvent, Violation
 from experiments.engines.sim.cluster import SimCluster
 from experiments.engines.sim.recorder import Change
+from experiments.explorer.losses import INVARIANT, AcknowledgedLosses
 from experiments.story.render import Heading
 from protocol.events.base import Trace
 from protocol.events.host import IncarnationBegan, IncarnationEnded
@@ -78,17 +79,22 @@ class Journal:
 
 class TraceCollector:
     """Collects the trace events of any engine (`Engine.record_to`), with the starts and ends of processes among them.
-    `headings` is a list that grows during the run: a new heading belongs before the next event.
+    `headings` is a list that grows during the run: a new heading belongs before the next event. `losses` marks the
+    elections that lose records.
     """
 
-    def __init__(self, headings: Sequence[Heading] = ()) -> None:
+    def __init__(self, headings: Sequence[Heading] = (), losses: AcknowledgedLosses | None = None) -> None:
         self._headings, self._seen = headings, len(headings)
+        self._losses = losses
         self._entries: list[Entry] = []
 
     def add(self, event: TraceEvent) -> None:
         """Adds the next event."""
         self._add_headings(event.time_ms, event.node)
         self._entries.append(Entry(event.time_ms, event.node, _change_in(event.trace) or event.trace))
+        loss = _loss_in(self._losses, event.time_ms, event.trace)
+        if loss is not None:
+            self._entries.append(Entry(event.time_ms, event.node, loss))
 
     def _add_headings(self, time_ms: TimeMs, node: NodeId) -> None:
         new = self._headings[self._seen :]
@@ -116,9 +122,15 @@ def _change_in(trace: Trace) -> Changed | None:
     return Changed("crashed", None, trace.loss) if isinstance(trace, IncarnationEnded) else None
 
 
+def _loss_in(losses: AcknowledgedLosses | None, time_ms: TimeMs, trace: Trace) -> Violation | None:
+    lost = None if losses is None else losses.lost_by(trace)
+    return None if lost is None else Violation(INVARIANT, time_ms, lost)
+
+
 class SimRecorder:
     """Records a simulated cluster from now on. `headings` and `violations` are lists that grow during the run: what is
     appended to them is recorded between the events. `limit`: how many entries to keep, the newest, None for all.
+    `losses` marks the elections that lose records.
 
     `count` is the number of entries so far, `violation_numbers` are those of the violations among them.
     """
@@ -129,8 +141,9 @@ class SimRecorder:
         headings: Sequence[Heading] = (),
         violations: Sequence[Violation] = (),
         limit: int | None = None,
+        losses: AcknowledgedLosses | None = None,
     ) -> None:
-        self._cluster = cluster
+        self._cluster, self._losses = cluster, losses
         self._headings, self._violations = headings, violations
         self._seen_headings, self._seen_violations = len(headings), len(violations)
         self._entries: deque[Entry] = deque(maxlen=limit)
@@ -172,6 +185,9 @@ class SimRecorder:
 
     def _observe(self, time_ms: TimeMs, node: NodeId, trace: Trace) -> None:
         self._add(time_ms, node, trace)
+        loss = _loss_in(self._losses, time_ms, trace)
+        if loss is not None:
+            self.violation_numbers.append(self._append(time_ms, node, loss))
 
     # -- entries -------------------------------------------------------------------------------------------------------
 

@@ -10,7 +10,9 @@ function nodeIntervals(run) {
   const recut = (lane, i) => {
     close(lane, lane.cut, i);
     const peers = [...lane.cuts].filter(([, count]) => count > 0).map(([id]) => id);
-    lane.cut = peers.length ? { from: i, state: "cut", text: `cut off from ${peers.join(" ")}` } : null;
+    const others = run.nodes.filter((node) => node.type !== "client" && run.laneOf.get(node.id) !== lanes.indexOf(lane));
+    const names = others.every(({ id }) => peers.includes(id)) ? "all other nodes" : peers.map((id) => run.nodes[run.laneOf.get(id)]?.name ?? id).join(", ");
+    lane.cut = peers.length ? { from: i, state: "cut", text: `cut off from ${names}` } : null;
   };
   for (const i of run.eventsOf("change")) {
     const lane = lanes[run.node[i]];

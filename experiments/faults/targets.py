@@ -17,7 +17,7 @@ _Nodes = tuple[NodeId, ...]
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """Brokers, controllers, clients, recovery managers, and topics with the number of their partitions. A drawn
+    """Brokers, controllers, clients, recovery managers, stores, and topics with the number of their partitions. A drawn
     reassignment has `replication_factor` replicas.
     """
 
@@ -27,13 +27,14 @@ class Targets:
     topics: Mapping[str, int]
     replication_factor: int
     managers: Sequence[NodeId] = ()
+    stores: Sequence[NodeId] = ()
 
     def draw_broker(self, rng: Random) -> NodeId:
         return rng.choice(self.brokers)
 
     def draw_server(self, rng: Random) -> NodeId:
-        """A broker, a controller or a recovery manager, each node with the same probability."""
-        return rng.choice((*self.brokers, *self.controllers, *self.managers))
+        """A broker, a controller, a recovery manager or a store, each node with the same probability."""
+        return rng.choice((*self.brokers, *self.controllers, *self.managers, *self.stores))
 
     def draw_partition(self, rng: Random) -> tuple[str, int]:
         """A topic, and the index of one of its partitions."""
@@ -44,7 +45,7 @@ class Targets:
         """Two disjoint groups of nodes: one broker and one other node, one broker and all other nodes, the controllers
         and several brokers, or two random parts of the cluster.
         """
-        all_nodes = (*self.brokers, *self.controllers, *self.clients, *self.managers)
+        all_nodes = (*self.brokers, *self.controllers, *self.clients, *self.managers, *self.stores)
         one = rng.choice(self.brokers)
         others = tuple(node for node in all_nodes if node != one)
         form = rng.randrange(5)

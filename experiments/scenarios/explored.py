@@ -7,6 +7,7 @@ from collections.abc import Callable
 from experiments.check.engine import CheckedEngine
 from experiments.engines.port import Violation
 from experiments.explorer.assemble import run_of_journal
+from experiments.explorer.losses import AcknowledgedLosses
 from experiments.explorer.recorder import SimRecorder, TraceCollector
 from experiments.explorer.run import Run
 from experiments.scenarios.model import Scenario
@@ -21,9 +22,9 @@ def run_explored(runner: Runner, run: Callable[[], ScenarioResult], title: str) 
     engine = runner.engine
     recorder: SimRecorder | TraceCollector
     if isinstance(engine, CheckedEngine):
-        recorder = SimRecorder(engine.cluster, runner.headings, engine.suite.violations)
+        recorder = SimRecorder(engine.cluster, runner.headings, engine.suite.violations, losses=AcknowledgedLosses())
     else:
-        recorder = TraceCollector(runner.headings)
+        recorder = TraceCollector(runner.headings, AcknowledgedLosses())
         engine.record_to(recorder.add)
     result = run()
     return result, run_of_journal(recorder.journal(), title, _facts(runner, result), engine.spec, engine.metadata_log())
@@ -35,7 +36,7 @@ def run_variant(runner: Runner, title: str) -> Run:
     """
     engine = runner.engine
     assert isinstance(engine, CheckedEngine)
-    recorder = SimRecorder(engine.cluster, runner.headings, engine.suite.violations)
+    recorder = SimRecorder(engine.cluster, runner.headings, engine.suite.violations, losses=AcknowledgedLosses())
     try:
         facts = _facts(runner, runner.run())
     except ProtocolInvariantError as error:

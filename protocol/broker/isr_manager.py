@@ -15,7 +15,7 @@ from protocol.broker.leadership import may_propose
 from protocol.config import REQUEST_TIMEOUT_MS, RETRY_BACKOFF_MS
 from protocol.errors import ErrorCode
 from protocol.events.broker import IsrProposed
-from protocol.ids import Offset, TimeMs, TopicIdPartition
+from protocol.ids import Offset, TimeMs, TopicIdPartition, partition_key
 from protocol.messages.control import (
     AlterPartitionRequest,
     AlterPartitionResponse,
@@ -121,7 +121,7 @@ class IsrManager:
         self._context.out.cancel_timer(ALTER_PARTITION_TIMER)
         results = []
         for result in response.partitions:
-            key = TopicIdPartition(result.topic_id, result.partition_id)
+            key = partition_key(result.topic_id, result.partition_id)
             item = answered.get(key)
             if item is not None and result.error is ErrorCode.NOT_CONTROLLER:
                 self._in_flight[key] = item

@@ -96,8 +96,8 @@ def adopt(leadership: Leadership, state: PartitionState, me: BrokerId) -> bool:
     leadership.recovery_state = state.leader_recovery_state
     leadership.replicas = state.replicas
     for broker in state.replicas:
-        if broker != me:
-            leadership.followers.setdefault(broker, FollowerProgress())
+        if broker != me and broker not in leadership.followers:
+            leadership.followers[broker] = FollowerProgress()
     for broker in [broker for broker in leadership.followers if broker not in state.replicas]:
         del leadership.followers[broker]
     return True

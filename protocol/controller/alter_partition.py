@@ -14,7 +14,7 @@ from typing import Final
 
 from protocol.controller.context import ControllerState
 from protocol.errors import ErrorCode
-from protocol.ids import NO_EPOCH, BrokerId, TopicIdPartition
+from protocol.ids import NO_EPOCH, BrokerId, TopicIdPartition, partition_key
 from protocol.messages.control import AlterPartitionRequest, BrokerState, PartitionIsrProposal, PartitionIsrResult
 from protocol.messages.records import PartitionChangeRecord
 from protocol.messages.trusted import trusted
@@ -33,7 +33,7 @@ def decide(
     errors: list[ErrorCode] = []
     records: dict[TopicIdPartition, PartitionChangeRecord] = {}
     for proposal in request.partitions:
-        key = TopicIdPartition(proposal.topic_id, proposal.partition_id)
+        key = partition_key(proposal.topic_id, proposal.partition_id)
         error = validate(state, request.broker_id, proposal)
         if error is ErrorCode.NONE and key in records:
             error = ErrorCode.INVALID_UPDATE_VERSION
@@ -51,7 +51,7 @@ def result(
     accepted proposal may have completed a reassignment and thereby elected another leader; the answer is then
     NEW_LEADER_ELECTED.
     """
-    state = image.partition(TopicIdPartition(proposal.topic_id, proposal.partition_id))
+    state = image.partition(partition_key(proposal.topic_id, proposal.partition_id))
     if error is ErrorCode.NONE and state is not None and state.leader == leader:
         return _RESULT(
             topic_id=proposal.topic_id,
@@ -114,7 +114,7 @@ def has_registered_epoch(image: MetadataImage, member: BrokerState) -> bool:
 def propose(state: ControllerState, proposal: PartitionIsrProposal) -> PartitionChangeRecord | None:
     """The record of an accepted proposal, None if it changes nothing. The ISR keeps the order of the proposal."""
     return state.change(
-        TopicIdPartition(proposal.topic_id, proposal.partition_id),
+        partition_key(proposal.topic_id, proposal.partition_id),
         target_isr=tuple(member.broker_id for member in proposal.new_isr),
         target_leader_recovery_state=proposal.leader_recovery_state,
     )

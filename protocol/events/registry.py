@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import fields
+from functools import lru_cache
 from operator import attrgetter
 
-from protocol.events import broker, client, controller, host, node, quorum
+from protocol.events import broker, client, controller, host, node, quorum, store
 from protocol.events.base import Trace
+from protocol.ids import NodeId, TimeMs, TopicPartition
 
 EVENTS: tuple[type[Trace], ...] = (
     broker.BrokerStateChanged,
@@ -45,6 +47,8 @@ EVENTS: tuple[type[Trace], ...] = (
     quorum.QuorumLogTruncated,
     quorum.QuorumSnapshotLoaded,
     client.ProduceCompleted,
+    store.StoreSessionBegan,
+    store.StoreSessionEnded,
     node.RequestRefused,
     node.LogInfoRequested,
     host.RecordsDropped,
@@ -68,20 +72,30 @@ def detail_of(trace: Trace) -> dict[str, object]:
     return {name: getattr(trace, name) for name in _NAMES[type(trace)]}
 
 
-def detail_text(trace: Trace) -> str:
-    """`repr(detail_of(trace))`, which the trace hash is made of, in less time."""
-    template, values = _TEXTS[type(trace)]
-    return template % values(trace)
+def text_of(events: Iterable[tuple[TimeMs, NodeId, Trace]]) -> str:
+    """What the trace hash is made of: for each event `repr` of its time, node, kind, partition and `detail_of`, in less
+    time.
+    """
+    texts = []
+    for now_ms, source, trace in events:
+        template, values = _TEXTS[type(trace)]
+        texts.append(template % (now_ms, source, _partition_text(trace.about()), *values(trace)))
+    return "".join(texts)
 
 
-def _text(event: type[Trace]) -> tuple[str, Callable[[Trace], object]]:
-    """A template of an event's text, and the values to put into it."""
+@lru_cache(maxsize=65_536)
+def _partition_text(partition: TopicPartition | None) -> str:
+    return repr(partition)
+
+
+def _text(event: type[Trace]) -> tuple[str, Callable[[Trace], tuple[object, ...]]]:
+    """A template of an event's text, and the values that follow time, node and partition in it."""
     names = _NAMES[event]
-    template = "{" + ", ".join(f"{name!r}: %r" for name in names) + "}"
+    template = f"(%d, %d, {event.kind!r}, %s, {{" + ", ".join(f"{name!r}: %r" for name in names) + "})"
     if len(names) > 1:
         return template, attrgetter(*names)
     return template, lambda trace: tuple(getattr(trace, name) for name in names)
 
 
 _NAMES: dict[type[Trace], tuple[str, ...]] = {event: detail_names(event) for event in EVENTS}
-_TEXTS: dict[type[Trace], tuple[str, Callable[[Trace], object]]] = {event: _text(event) for event in EVENTS}
+_TEXTS: dict[type[Trace], tuple[str, Callable[[Trace], tuple[object, ...]]]] = {event: _text(event) for event in EVENTS}

@@ -17,7 +17,9 @@ from protocol.messages import (
     quorum,
     records,
     recovery,
+    store,
     topics,
+    v3,
 )
 
 __all__ = [
@@ -35,5 +37,7 @@ __all__ = [
     "quorum",
     "records",
     "recovery",
+    "store",
     "topics",
+    "v3",
 ]

@@ -7,7 +7,7 @@ copies of it. `making.c` is the same module for the compiled build.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Final, TypeVar, cast
 
@@ -29,10 +29,21 @@ _SLOTS: Final = {
 
 def maker(model: type[Model]) -> Callable[..., Model]:
     """A function from the values of all fields, in order, to the model; TypeError for another number of values."""
-    fields = list(model.model_fields)
-    values = ", ".join(f"{name!r}: {name}" for name in fields)
+    return _function(model, [*model.model_fields, "/"], {})
+
+
+def constructor(model: type[Model]) -> Callable[..., Model]:
+    """A function from the values of the fields, by keyword, to the model; TypeError for a missing or unknown field."""
+    fields = model.model_fields
+    defaults = {f"default_{name}": field.default for name, field in fields.items() if not field.is_required()}
+    named = [f"{name}=default_{name}" if f"default_{name}" in defaults else name for name in fields]
+    return _function(model, ["*", *named] if named else [], defaults)
+
+
+def _function(model: type[Model], parameters: Sequence[str], defaults: Mapping[str, object]) -> Callable[..., Model]:
+    values = ", ".join(f"{name!r}: {name}" for name in model.model_fields)
     source = f"""
-def make({", ".join([*fields, "/"])}):
+def make({", ".join(parameters)}):
     message = new(model)
     put_fields(message, {{{values}}})
     put_names(message, names)
@@ -40,7 +51,7 @@ def make({", ".join([*fields, "/"])}):
     put_private(message, None)
     return message
 """
-    scope: dict[str, object] = {**_SLOTS, "new": object.__new__, "model": model, "names": _field_names(model)}
+    scope = {**_SLOTS, **defaults, "new": object.__new__, "model": model, "names": _field_names(model)}
     exec(source, scope)
     return cast("Callable[..., Model]", scope["make"])
 

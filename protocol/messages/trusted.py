@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TypeVar, cast
 
 from protocol.messages.base import Frozen
-from protocol.messages.making import maker, remake
+from protocol.messages.making import constructor, remake
 
 Model = TypeVar("Model", bound=Frozen)
 
@@ -24,12 +24,7 @@ def trusted(model: type[Model]) -> type[Model]:
     fields, own = model.model_fields, model.__pydantic_decorators__
     if own.field_validators or own.model_validators or any(field.default_factory for field in fields.values()):
         raise TypeError(f"{model.__name__} makes or changes values of its own")
-    defaults = {f"default_{name}": field.default for name, field in fields.items() if not field.is_required()}
-    parameters = [f"{name}=default_{name}" if f"default_{name}" in defaults else name for name in fields]
-    source = f"def build(*, {', '.join(parameters)}): return make({', '.join(fields)})"
-    scope: dict[str, object] = {**defaults, "make": maker(model)}
-    exec(source, scope)
-    return cast("type[Model]", scope["build"])
+    return cast("type[Model]", constructor(model))
 
 
 def changed(message: Model, **changes: object) -> Model:

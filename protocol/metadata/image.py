@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from protocol.config import CONFIGS, ClusterConfig, ConfigValue, Features, features_at
 from protocol.errors import ProtocolInvariantError
-from protocol.ids import BrokerId, Epoch, Offset, TopicIdPartition, TopicPartition
+from protocol.ids import BrokerId, Epoch, Offset, TopicIdPartition, TopicPartition, partition_key
 from protocol.messages.acls import WILDCARD, AclEntry, AclResourceType, PatternType
 from protocol.messages.quorum import ControlRecord
 from protocol.messages.records import (
@@ -351,7 +351,7 @@ class MetadataImage:
             first_leader_epoch=record.first_leader_epoch,
         )
         self.partition_count += 1
-        self._delta.partitions[TopicIdPartition(record.topic_id, record.partition_id)] = None
+        self._delta.partitions[partition_key(record.topic_id, record.partition_id)] = None
 
     def _remove_partition(self, record: RemovePartitionRecord) -> None:
         topic = self.topics[record.topic_id]
@@ -365,7 +365,7 @@ class MetadataImage:
     def _change_partition(self, record: PartitionChangeRecord) -> None:
         partitions = self.topics[record.topic_id].partitions
         partitions[record.partition_id] = replay_change(partitions[record.partition_id], record)
-        self._delta.partitions[TopicIdPartition(record.topic_id, record.partition_id)] = None
+        self._delta.partitions[partition_key(record.topic_id, record.partition_id)] = None
 
 
 def _acl_key(entry: AclEntry) -> tuple[AclResourceType, str | None]:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from random import Random
-from typing import Any
+from typing import Any, Final
 
 from protocol.broker.context import BrokerContext
 from protocol.broker.delayed_produce import PRODUCE_TIMER
@@ -82,6 +82,8 @@ _MAY_SEND: dict[type[Message], Callable[[MetadataImage, NodeId], bool]] = {
     **dict.fromkeys(_CLUSTER_ACTION_REQUESTS, may_act_for_cluster),
 }
 """Whether a sender is authorized for messages of a class; anyone is for the others."""
+_STOPPED: Final = LifecycleState.STOPPED
+"""Every input reads it; Python 3.11 finds a global name in a tenth of the time of a member of an enumeration."""
 
 
 class BrokerNode:
@@ -210,7 +212,7 @@ class BrokerNode:
     def receive(self, now_ms: TimeMs, sender: NodeId, message: Message) -> list[Effect]:
         """Hands a message to its handler; refuses it if the node does not serve it from this sender."""
         try:
-            if self._lifecycle.state is not LifecycleState.STOPPED:
+            if self._lifecycle.state is not _STOPPED:
                 kind = type(message)
                 handler, may_send = self._handlers.get(kind), _MAY_SEND.get(kind)
                 if handler is not None and (may_send is None or may_send(self._context.image, sender)):
@@ -234,7 +236,7 @@ class BrokerNode:
             handler = self._timers.get(kind + slash)
             if handler is not None:
                 handler(now_ms, argument)
-            elif self._lifecycle.state is not LifecycleState.STOPPED:
+            elif self._lifecycle.state is not _STOPPED:
                 if not self.replica.fire(now_ms, name):
                     raise ProtocolInvariantError(f"broker {self.node_id} has no timer {name!r}")
                 self._metadata.follow_quorum(now_ms)
@@ -245,7 +247,7 @@ class BrokerNode:
     def _finish(self, now_ms: TimeMs) -> list[Effect]:
         """Sends what the parts have queued during one input."""
         context = self._context
-        if context.has_queued and self._lifecycle.state is not LifecycleState.STOPPED:
+        if context.has_queued and self._lifecycle.state is not _STOPPED:
             context.has_queued = False
             self._leader.streams.flush(now_ms)
             self._fetcher.send_changed_fetches(now_ms)

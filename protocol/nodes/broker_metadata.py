@@ -7,6 +7,8 @@ registration, so that they never take roles of a former incarnation (Kafka's `Br
 
 from __future__ import annotations
 
+from typing import Final
+
 from protocol.broker.context import BrokerContext
 from protocol.broker.fetcher import Fetcher
 from protocol.broker.isr_manager import IsrManager
@@ -19,6 +21,9 @@ from protocol.messages.control import BrokerRegistrationResponse
 from protocol.messages.quorum import QuorumResponse
 from protocol.nodes.metadata_feed import LogEntries, SnapshotGenerator, log_entries
 from protocol.quorum.replica import QuorumReplica
+
+_CATCHING_UP: Final = LifecycleState.CATCHING_UP
+_RUNNING: Final = LifecycleState.RUNNING
 
 
 class BrokerMetadata:
@@ -89,5 +94,5 @@ class BrokerMetadata:
         context.out.trace(MetadataPublished(context.me, image.next_offset))
         unregistered = image.broker_epoch(context.me) != context.broker_epoch
         state = lifecycle.state
-        if state is LifecycleState.CATCHING_UP or (state is LifecycleState.RUNNING and unregistered):
+        if state is _CATCHING_UP or (state is _RUNNING and unregistered):
             lifecycle.fire_heartbeat(now_ms)

@@ -37,7 +37,7 @@ from protocol.metadata.describe import metadata_response
 from protocol.metadata.queries import READ_ONLY_REQUESTS, answer
 from protocol.nodes.broker_control import BrokerControl
 from protocol.nodes.broker_sessions import SESSION_PREFIX, BrokerSessions
-from protocol.nodes.controller_authorization import authorization_error
+from protocol.nodes.controller_authorization import is_authorized
 from protocol.nodes.controller_log import ControllerLog
 from protocol.nodes.controller_quorum import ControllerQuorum
 from protocol.nodes.deferred_effects import DeferredEffects
@@ -142,19 +142,21 @@ class ControllerNode:
 
     def receive(self, now_ms: TimeMs, sender: NodeId, message: Message) -> list[Effect]:
         self._log.metrics.now_ms = now_ms
-        kind = type(message)
-        error = authorization_error(self._log.state.image, sender, message)
-        handler = self._handlers.get(kind)
-        if handler is None and error is ErrorCode.NONE:
-            if not self.is_active:
-                error = ErrorCode.NOT_CONTROLLER
-            elif (handler := self._active_handlers.get(kind)) is None:
-                error = ErrorCode.UNSUPPORTED_VERSION
-        if handler is None or error is not ErrorCode.NONE:
-            refuse(self._out, sender, message, error)
-        else:
+        handler = self._handlers.get(type(message))
+        if handler is None and self._quorum.is_active:
+            handler = self._active_handlers.get(type(message))
+        is_allowed = is_authorized(self._log.state.image, sender, message)
+        if is_allowed and handler is not None:
             handler(now_ms, sender, message)
+        else:
+            refuse(self._out, sender, message, self._refusal(is_allowed))
         return self._finish(now_ms, sender, message)
+
+    def _refusal(self, is_allowed: bool) -> ErrorCode:
+        """The error for a message that is not authorized, or that this controller does not handle in its role."""
+        if not is_allowed:
+            return ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        return ErrorCode.UNSUPPORTED_VERSION if self._quorum.is_active else ErrorCode.NOT_CONTROLLER
 
     def fire(self, now_ms: TimeMs, name: str) -> list[Effect]:
         self._log.metrics.now_ms = now_ms

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from protocol.errors import ErrorCode
 from protocol.ids import NodeId, is_controller
 from protocol.messages.base import Message
 from protocol.messages.commands import ShutdownCommand
@@ -46,12 +45,10 @@ _QUORUM_ADMINISTRATION = (AddVoterRequest, RemoveVoterRequest, DescribeQuorumReq
 Rule = Callable[[MetadataImage, NodeId, Any], bool]
 
 
-def authorization_error(image: MetadataImage, sender: NodeId, message: Message) -> ErrorCode:
-    """CLUSTER_AUTHORIZATION_FAILED where sender or principal may not send this type under the ACLs of `image`."""
+def is_authorized(image: MetadataImage, sender: NodeId, message: Message) -> bool:
+    """Whether sender or principal may send a message of this type under the ACLs of `image`."""
     rule = _RULES.get(type(message))
-    if rule is None or rule(image, sender, message):
-        return ErrorCode.NONE
-    return ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    return rule is None or rule(image, sender, message)
 
 
 _RULES: Mapping[type[Message], Rule] = {

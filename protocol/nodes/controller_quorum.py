@@ -23,7 +23,7 @@ from protocol.nodes.deferred_effects import DeferredEffects
 from protocol.nodes.refusals import refuse
 from protocol.quorum.describe import describe_quorum
 from protocol.quorum.replica import QuorumReplica
-from protocol.quorum.voters import ReplicaKey
+from protocol.quorum.voters import replica_key
 
 
 class ControllerQuorum:
@@ -68,7 +68,7 @@ class ControllerQuorum:
         broker = request.replica_id
         if self.active_epoch == NO_EPOCH or broker not in self._log.state.image.brokers:
             return
-        if request.fetch_offset <= self._replica.fetched_end_offset(ReplicaKey(broker, request.replica_uuid)):
+        if request.fetch_offset <= self._replica.fetched_end_offset(replica_key(broker, request.replica_uuid)):
             applied = min(request.fetch_offset, request.high_watermark)
             self._log.incarnations.observe_applied(broker, applied)
 

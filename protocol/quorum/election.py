@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final
 
 from protocol.ids import NO_LEADER, Epoch, NodeId, Offset
 from protocol.quorum.voters import ReplicaKey, VoterSet, matches_voter
@@ -33,6 +34,10 @@ class Role(StrEnum):
     CANDIDATE = "candidate"
     LEADER = "leader"
     RESIGNED = "resigned"
+
+
+FOLLOWER: Final = Role.FOLLOWER
+"""For what every fetch reads: Python 3.11 finds a global name in a tenth of the time of a member of an enumeration."""
 
 
 LogEnd = tuple[Epoch, Offset]

@@ -23,7 +23,7 @@ from protocol.messages.quorum import (
 )
 from protocol.messages.trusted import trusted
 from protocol.quorum.context import ELECTION_TIMER, FETCH_TIMER, QuorumContext
-from protocol.quorum.election import Role
+from protocol.quorum.election import FOLLOWER
 from protocol.quorum.log import decode_snapshot
 
 _FETCH: Final = trusted(QuorumFetchRequest)
@@ -63,7 +63,7 @@ class QuorumFollower:
         bootstrap server. Restarts the fetch timer, which repeats it.
         """
         context = self._context
-        is_following = context.role is Role.FOLLOWER
+        is_following = context.role is FOLLOWER
         is_parked = is_following and context.has_fetched and self._download is None
         self._set_fetch_timer(now_ms, context.leader if is_parked else None)
         target = context.leader if is_following else self._next_bootstrap_server()
@@ -135,13 +135,16 @@ class QuorumFollower:
         fetch is valid, too: a leader only appends, and its log contained this log when it received that fetch.
         """
         context = self._context
-        if response.batches and response.batches[0].base_offset != context.log.end_offset:
-            return
-        for batch in response.batches:
-            context.log.append(batch)
-        context.log.flush()
-        reached = min(response.high_watermark, context.log.end_offset)
-        context.high_watermark = max(context.high_watermark, reached)
+        log, batches = context.log, response.batches
+        if batches:
+            if batches[0].base_offset != log.end_offset:
+                return
+            for batch in batches:
+                log.append(batch)
+            log.flush()
+        reached = min(response.high_watermark, log.end_offset)
+        if reached > context.high_watermark:
+            context.high_watermark = reached
 
     def handle_snapshot_response(self, now_ms: TimeMs, sender: NodeId, response: FetchSnapshotResponse) -> None:
         """Adds the bytes to the download and installs the snapshot when it is complete and ahead of the high watermark.
@@ -168,7 +171,7 @@ class QuorumFollower:
 
     def _is_from_leader(self, sender: NodeId, response: QuorumResponse) -> bool:
         context = self._context
-        if sender != context.leader or context.role is not Role.FOLLOWER:
+        if sender != context.leader or context.role is not FOLLOWER:
             return False
         return response.error is ErrorCode.NONE and response.leader_epoch == context.epoch
 

@@ -32,7 +32,7 @@ from protocol.quorum.context import FETCH_TIMER, QuorumContext
 from protocol.quorum.leader_state import LeaderState
 from protocol.quorum.log import Snapshot
 from protocol.quorum.membership import Change, VoterRequest, blocking_reason, not_leader, rejection, response_to
-from protocol.quorum.voters import ReplicaKey, VoterSet, matches_voter
+from protocol.quorum.voters import ReplicaKey, VoterSet, matches_voter, replica_key
 
 _FETCHED: Final = trusted(QuorumFetchResponse)
 _BATCH: Final = trusted(RecordBatch)
@@ -105,7 +105,7 @@ class QuorumLeader:
             payload=payload,
         )
         log.append(batch, records)
-        return batch.next_offset
+        return log.end_offset
 
     def settle(self, now_ms: TimeMs) -> bool:
         """After a flush: advances the high watermark, processes changes of the voters, and completes parked fetches.
@@ -224,7 +224,7 @@ class QuorumLeader:
             self._park_fetch(now_ms, sender, request)
 
     def _park_fetch(self, now_ms: TimeMs, sender: NodeId, request: QuorumFetchRequest) -> None:
-        replica = ReplicaKey(request.replica_id, request.replica_uuid)
+        replica = replica_key(request.replica_id, request.replica_uuid)
         self.leader_state.record_fetch(replica, request.fetch_offset, now_ms)
         voter = self._tracked.key_of(replica.id)
         if voter is not None and matches_voter(voter, replica) and replica.id != self._context.node_id:

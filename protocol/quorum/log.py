@@ -171,8 +171,9 @@ class QuorumLog:
         self._log.append(batch)
         self.end_offset = self._log.end_offset
         self._epochs.assign(batch.leader_epoch, batch.base_offset)
-        self.bytes_since_snapshot += len(batch.payload)
-        self._size_bytes += BATCH_OVERHEAD_BYTES + len(batch.payload)
+        size_bytes = len(batch.payload)
+        self.bytes_since_snapshot += size_bytes
+        self._size_bytes += BATCH_OVERHEAD_BYTES + size_bytes
         for offset, record in _control_records(batch, records):
             self.voters.append(offset, record)
 

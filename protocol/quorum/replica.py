@@ -56,7 +56,7 @@ from protocol.messages.quorum import (
 )
 from protocol.messages.records import MetadataRecord
 from protocol.quorum.context import ELECTION_TIMER, FETCH_TIMER, QuorumConfig, QuorumContext
-from protocol.quorum.election import Election, Role, can_grant_vote
+from protocol.quorum.election import FOLLOWER, Election, Role, can_grant_vote
 from protocol.quorum.follower import QuorumFollower
 from protocol.quorum.leader import BEGIN_TIMER, CHANGE_TIMER, VOTER_TIMER_PREFIX, QuorumLeader
 from protocol.quorum.leader_state import LeaderState
@@ -88,6 +88,8 @@ class QuorumReplica:
         self._follower = QuorumFollower(self._context)
         self._leader: QuorumLeader | None = None
         self._election: Election | None = None
+        self.log: QuorumLog
+        """The log, from `start` on; to be read only."""
         self._handlers: dict[type[Message], Callable[[QuorumReplica, TimeMs, NodeId, Any], None]] = {
             VoteRequest: QuorumReplica._handle_vote_request,
             VoteResponse: QuorumReplica._handle_vote_response,
@@ -146,14 +148,9 @@ class QuorumReplica:
         return self._context.high_watermark
 
     @property
-    def log(self) -> QuorumLog:
-        """The log, to be read only."""
-        return self._context.log
-
-    @property
     def snapshot(self) -> Snapshot | None:
         """The newest snapshot, None if there is none."""
-        return self._context.log.snapshot
+        return self.log.snapshot
 
     @property
     def leader_state(self) -> LeaderState | None:
@@ -211,6 +208,7 @@ class QuorumReplica:
         """
         context = self._context
         context.load()
+        self.log = context.log
         if context.is_only_voter:
             self._become_candidate(now_ms)
         elif context.leader == context.node_id:
@@ -254,7 +252,7 @@ class QuorumReplica:
 
     def settle(self, now_ms: TimeMs) -> None:
         """Ends an input: flushes; a leader commits, completes fetches, and resigns once it is removed (D18)."""
-        self._context.log.flush()
+        self.log.flush()
         if self._leader is not None and self._leader.settle(now_ms):
             self._resign(now_ms, self._leader, "no voter any more")
 
@@ -297,7 +295,7 @@ class QuorumReplica:
         follows the same leader again only after a message `from_leader` itself.
         """
         context = self._context
-        if epoch == context.epoch and leader == context.leader and context.role is Role.FOLLOWER:
+        if epoch == context.epoch and leader == context.leader and context.role is FOLLOWER:
             return
         if leader == context.node_id:
             leader = NO_LEADER  # an earlier incarnation of this node
@@ -456,11 +454,13 @@ class QuorumReplica:
         """The leader if this replica leads the epoch of a fetch, else None after an error response. A later epoch in a
         fetch is not adopted, because any node may fetch; vote requests and the new leader announce it.
         """
-        epoch, error = request.current_leader_epoch, ErrorCode.NOT_LEADER_OR_FOLLOWER
-        if self._leader is not None:
-            if epoch == self._context.epoch:
-                return self._leader
-            error = ErrorCode.FENCED_LEADER_EPOCH if epoch < self.epoch else ErrorCode.UNKNOWN_LEADER_EPOCH
+        asked, own = request.current_leader_epoch, self._context.epoch
+        if self._leader is None:
+            error = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        elif asked == own:
+            return self._leader
+        else:
+            error = ErrorCode.FENCED_LEADER_EPOCH if asked < own else ErrorCode.UNKNOWN_LEADER_EPOCH
         self._context.respond(sender, request, error)
         return None
 

@@ -61,6 +61,9 @@ def test_of_another_kind():
 @pytest.fixture
 def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv(
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1"
+    )  # each run imports those that it names, which is half the work
     pytester.makeconftest(CONFTEST)
     for name, text in (("ray/test_tries.py", TESTS), ("unit/ray/test_other.py", OTHER)):
         path = pytester.path / "tests" / name
@@ -73,7 +76,9 @@ def run(project: pytest.Pytester, *arguments: str) -> pytest.RunResult:
     return project.run(sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments)
 
 
-@pytest.mark.parametrize("processes", [(), ("-n", "2", "--dist", "loadfile")], ids=["one process", "xdist"])
+@pytest.mark.parametrize(
+    "processes", [(), ("-p", "xdist", "-n", "2", "--dist", "loadfile")], ids=["one process", "xdist"]
+)
 def test_a_ray_test_that_passes_alone_is_flaky_and_what_fails_twice_fails(
     project: pytest.Pytester, processes: tuple[str, ...]
 ) -> None:

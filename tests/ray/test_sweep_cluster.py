@@ -112,11 +112,15 @@ class Hook(Progress):
 
     def __init__(self, call: Callable[[], None]) -> None:
         self._call, self.called = call, False
+        self.notes: list[str] = []
 
     def show(self, stage: str, done: int = 0, total: int | None = None, at: str = "") -> None:
         if done and not self.called:
             self.called = True
             self._call()
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
 
 
 def study(**changes: object) -> StudyPlan:
@@ -222,4 +226,7 @@ def test_trials_of_a_killed_node_run_elsewhere(nodes: Cluster, expected: list[di
         with suppress(ProcessLookupError):
             os.kill(child, signal.SIGKILL)
     assert kill.called
+    (line,) = kill.notes
+    assert line.startswith(f"Ray has lost node {victim.node_id[:8]} (")
+    assert line.endswith("; the tasks that ran there, at most 1, are run again on the others, 2 now")
     assert trials_of(tmp_path) == expected

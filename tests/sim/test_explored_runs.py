@@ -58,6 +58,8 @@ def test_a_scenario_beside_another_generation(
     found = {each["what"]: each["text"] for each in document["first_differences"]}
     assert "ELR {1}; last-replica-standing, kip-497: 9.076 s" in found["partition state"]
     first, second = page_of(html)
+    assert not kinds_of(first, "violation")
+    assert kinds_of(second, "violation") == {"AcknowledgedRecordsLost"}, "without ELR the records are lost"
     assert [len(run["headings"]) for run in (first, second)] == [28, 28]
     assert {"FetchRequest", "AlterPartitionRequest"} <= kinds_of(first, "send") & kinds_of(second, "receive")
 
@@ -170,7 +172,7 @@ def test_the_part_of_a_trial_explains_its_loss() -> None:
     assert whole.count(True) >= 1
     assert not whole[-1]
     story = "\n".join(found.story(60))
-    assert "-- broker-0 crashes (unflushed)" in story
+    assert "-- broker-0 crashes and loses its unflushed records" in story
     assert "-- violated: AcknowledgedRecordsLost" in story
     assert replay(STUDY, 0, LOSING, loss=1).loss is None
 

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from experiments.explorer.run import StoryRow
 from experiments.studies.design.study import StudyPlan
-from experiments.studies.report.example import Example, example_of
-from experiments.studies.report.render import render
+from experiments.studies.report.example import Example, example_of, story_of
+from experiments.studies.report.render import Beside, render
 from experiments.studies.report.settings import groups
 from experiments.studies.sweeps.batches import commit
 from experiments.studies.sweeps.output import StudyRecord
@@ -49,13 +50,28 @@ def test_story_of_the_loss_has_ten_lines(found: tuple[StudyRecord, Example, Path
     assert any(line.text.startswith(("broker-", "leads ")) for line in example.story)
 
 
+def test_the_lines_of_a_loss_begin_with_the_crashes_that_caused_it() -> None:
+    """Where there are more than ten lines, alerts give way; what happens to several nodes at once is one line."""
+    events = [
+        StoryRow(0, None, None, "broker-0 crashes", is_heading=True),
+        StoryRow(0, None, None, "broker-1 crashes", is_heading=True),
+        StoryRow(0, 10, 1000, "ALERT: t-0 is offline"),
+        *(StoryRow(index, 10 + index, 1000, f"t-0: leader 0, epochs {index}/1, ISR {{0}}") for index in range(1, 9)),
+        StoryRow(9, None, None, "violated: AcknowledgedRecordsLost: t-0: 1 record", is_heading=True),
+    ]
+    lines, lost_ms = story_of(events)
+    assert len(lines) == 10
+    assert lines[0].text == "broker-0 and broker-1: each crashes"
+    assert (lines[-1].text, lines[-1].is_loss, lost_ms) == ("t-0: 1 record", True, 18)
+
+
 @pytest.mark.slow
 def test_example_is_replayed_by_its_command_and_has_a_page(found: tuple[StudyRecord, Example, Path]) -> None:
     record, example, out = found
     assert example.command.startswith("isray study replay out/s --cell ")
     assert f"--trial {example.trial} --html loss.html" in example.command
     assert "<!DOCTYPE html>" in (out / "loss.html").read_text(encoding="utf-8")
-    page = render(record, cells_of(STUDY, [5, 0]), example)
+    page = render(record, cells_of(STUDY, [5, 0]), Beside(example=example))
     assert 'href="loss.html"' in page
     assert f"seed {example.seed}" in page
 

@@ -25,7 +25,8 @@ from experiments.studies.estimation.moments import Sums
 from experiments.studies.estimation.pairs import Products, compare
 from experiments.studies.estimation.sizes import assumed_sizes
 from experiments.studies.pipeline import analysis
-from experiments.studies.pipeline.analysis import PipelineFailed, analyze
+from experiments.studies.pipeline.analysis import analyze
+from experiments.studies.pipeline.failures import PipelineFailed
 from experiments.studies.report.render import write_report
 from experiments.studies.sweeps.batches import batch_name
 from experiments.studies.sweeps.output import read_record
@@ -244,6 +245,7 @@ with orderly_signals(), spark_session(java_home(), little=True):
 def test_report_is_written_from_the_directory_alone(analysed: Path) -> None:
     page = write_report(analysed).read_text()
     assert "kip-966" in page
+    assert 'id="plot-times-failover"' in page
     (analysed / "gold" / "cells.json").rename(analysed / "gold" / "kept.json")
     try:
         with pytest.raises(InputError, match="analyze"):

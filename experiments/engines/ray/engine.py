@@ -43,7 +43,7 @@ from experiments.engines.ray.session import ray_session
 from protocol.errors import ProtocolInvariantError
 from protocol.events.base import Trace
 from protocol.events.registry import detail_of
-from protocol.ids import FIRST_LOAD, RECOVERY_MANAGER, NodeId, TimeMs, TopicPartition, node_name
+from protocol.ids import FIRST_LOAD, RECOVERY_MANAGER, STORE, NodeId, TimeMs, TopicPartition, node_name
 from protocol.messages.base import Message
 from protocol.messages.batch import RecordBatch
 from protocol.messages.codec import decode
@@ -58,6 +58,7 @@ from protocol.messages.commands import (
 from protocol.messages.load import LoadCommand, LoadOutcome, ProbeCommand, ProbeOutcome
 from protocol.messages.metadata_batch import unpack_records
 from protocol.messages.records import MetadataRecord
+from protocol.messages.store import ExpireSessions
 from protocol.nodes.quorum_view import QuorumView
 from protocol.nodes.replica_view import ReplicaView
 
@@ -106,7 +107,9 @@ class RayEngine(Engine):
         with ExitStack() as stack:
             if not is_connected():
                 stack.enter_context(ray_session(address))
-            self._cluster = ActorCluster(nodes, spec.config, spec.seed, homes=homes, voters=spec.first_voters)
+            self._cluster = ActorCluster(
+                nodes, spec.config, spec.seed, homes=homes, voters=spec.first_voters, store=spec.store
+            )
             stack.callback(self._cluster.close)
             self._resources = stack.pop_all()
         self._time = ClusterTime(self._cluster.started_at_s)
@@ -231,6 +234,9 @@ class RayEngine(Engine):
         return self._cluster.directory(node)
 
     # -- links ---------------------------------------------------------------------------------------------------------
+
+    def expire_sessions(self, node: NodeId) -> None:
+        self._cluster.send(STORE, ExpireSessions(node_id=node))
 
     def set_link(self, source: NodeId, target: NodeId, up: bool) -> None:
         self._expire_cache()

@@ -131,7 +131,9 @@ def run_cluster(
         with ray_session(options.address) as session:
             spec = ClusterSpec(options.brokers, options.controllers, config)
             racks = dict(enumerate(options.racks))
-            cluster = ActorCluster(spec.member_ids, config, spec.seed, racks, voters=spec.first_voters)
+            cluster = ActorCluster(
+                spec.member_ids, config, spec.seed, racks, voters=spec.first_voters, store=spec.store
+            )
             try:
                 folders = [str(folder) for folder in (session.folder, cluster.folder) if folder is not None]
                 known = {"address": session.address, "namespace": cluster.run, "folders": tuple(folders)}

@@ -46,6 +46,7 @@ class SimLog:
         "end_offset",
         "flushed_offset",
         "full",
+        "start_offset",
     )
 
     def __init__(self) -> None:
@@ -60,11 +61,8 @@ class SimLog:
         self.active_bytes = 0
         self.end_offset: Offset = 0
         self.flushed_offset: Offset = 0
+        self.start_offset: Offset = 0
         self.full = False
-
-    @property
-    def start_offset(self) -> Offset:
-        return self._rolls[0]
 
     def append(self, batch: RecordBatch) -> None:
         base_offset = batch.base_offset
@@ -74,13 +72,13 @@ class SimLog:
             raise StorageFullError("no space left")
         self._batches.append(batch)
         self._epochs.assign(batch.leader_epoch, base_offset)
-        size_bytes = len(batch.payload)
+        size_bytes, timestamp_ms = len(batch.payload), batch.timestamp_ms
         self._bases.append(base_offset)
         self._sizes.append(size_bytes)
-        self._times_ms.append(batch.timestamp_ms)
+        self._times_ms.append(timestamp_ms)
         self.active_bytes += BATCH_OVERHEAD_BYTES + size_bytes
-        if batch.timestamp_ms > self._newest_ms:
-            self._newest_ms = batch.timestamp_ms
+        if timestamp_ms > self._newest_ms:
+            self._newest_ms = timestamp_ms
         self.end_offset = base_offset + batch.record_count
 
     def read(self, from_offset: Offset, max_bytes: int) -> Sequence[RecordBatch]:
@@ -132,6 +130,7 @@ class SimLog:
         if not kept:
             return
         del self._rolls[:kept]
+        self.start_offset = self._rolls[0]
         index = bisect_left(self._bases, self.start_offset)
         self._epochs.forget_before(self.start_offset)
         del self._batches[:index], self._bases[:index], self._sizes[:index], self._times_ms[:index]
@@ -145,7 +144,7 @@ class SimLog:
         self._snapshots.clear()
         self._epochs.clear()
         self.active_bytes, self._newest_ms = 0, NO_TIMESTAMP
-        self.end_offset = self.flushed_offset = offset
+        self.start_offset = self.end_offset = self.flushed_offset = offset
 
     def write_snapshot(self, data: bytes) -> None:
         rolls = set(self._rolls)
@@ -176,7 +175,9 @@ class SimStorage:
         self._full = False
 
     def open_log(self, name: str) -> SimLog:
-        log = self._logs.setdefault(name, SimLog())
+        log = self._logs.get(name)
+        if log is None:
+            log = self._logs[name] = SimLog()
         log.full = self._full
         return log
 

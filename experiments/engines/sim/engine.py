@@ -16,11 +16,12 @@ from experiments.engines.port import (
 from experiments.engines.sim.cluster import SimCluster
 from experiments.engines.sim.metadata import kept_metadata
 from experiments.engines.sim.network import NetworkModel
-from protocol.ids import FIRST_CLIENT, NodeId, Offset, TimeMs, TopicIdPartition, TopicPartition
+from protocol.ids import FIRST_CLIENT, STORE, NodeId, Offset, TimeMs, TopicIdPartition, TopicPartition
 from protocol.messages.base import Message
 from protocol.messages.batch import RecordBatch
 from protocol.messages.commands import Command, ShutdownCommand
 from protocol.messages.records import MetadataRecord
+from protocol.messages.store import ExpireSessions
 from protocol.nodes.broker import BrokerNode
 from protocol.nodes.controller import ControllerNode
 from protocol.nodes.quorum_view import QuorumView
@@ -93,6 +94,9 @@ class SimEngine(Engine):
 
     def flush(self, broker: NodeId) -> None:
         self._broker(broker).flush_all()
+
+    def expire_sessions(self, node: NodeId) -> None:
+        self.cluster.command(STORE, ExpireSessions(node_id=node))
 
     def set_link(self, source: NodeId, target: NodeId, up: bool) -> None:
         self.cluster.set_link(source, target, up)

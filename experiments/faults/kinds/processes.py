@@ -1,4 +1,4 @@
-"""Faults of processes: they end, they stop for a while, they restart."""
+"""Faults of processes: they end, they stop for a while, they restart, they lose their session of the store."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from experiments.faults.controls import Controls
 from experiments.faults.schema import BrokerFault, Fault, NodeFault, Nodes
 from experiments.faults.targets import Targets
 from experiments.support.fields import Index
-from protocol.ids import NodeId, node_name
+from protocol.ids import STORE, NodeId, node_name
 
 Loses = Literal["nothing", "suffix", "torn", "corrupt", "records", "unflushed", "all"]
 DRAWN_LOSSES: tuple[Loses, ...] = ("nothing", "suffix", "torn", "corrupt", "unflushed", "all")
@@ -103,7 +103,7 @@ class PowerLoss(Fault):
 
     @classmethod
     def draw(cls, targets: Targets, rng: Random) -> dict[str, object]:
-        servers = (*targets.controllers, *targets.brokers, *targets.managers)
+        servers = (*targets.controllers, *targets.brokers, *targets.managers, *targets.stores)
         rack = tuple(sorted(rng.sample(servers, rng.randint(1, len(servers)))))
         return {"rack": servers if rng.random() < WHOLE_CLUSTER else rack}
 
@@ -144,4 +144,27 @@ class Restart(BrokerFault):
         return f"{node_name(self.node)} shuts down in a controlled way"
 
 
-KINDS: tuple[type[Fault], ...] = (Crash, PowerLoss, Pause, Restart)
+class Expire(BrokerFault):
+    """The store ends the sessions of a broker, which may be alive (M39); the broker opens new ones by itself."""
+
+    in_swarm = False
+
+    kind: Literal["expire"] = "expire"
+
+    def begin(self, controls: Controls, number: int) -> None:
+        engine = controls.engine
+        if engine.is_running(STORE) and not engine.is_paused(STORE):
+            engine.expire_sessions(self.node)
+
+    def heal(self, controls: Controls, number: int) -> None:
+        """Nothing is to be done."""
+
+    def words(self) -> str:
+        return f"the store ends the sessions of {node_name(self.node)}"
+
+    @classmethod
+    def is_possible(cls, targets: Targets) -> bool:
+        return bool(targets.stores)
+
+
+KINDS: tuple[type[Fault], ...] = (Crash, PowerLoss, Pause, Restart, Expire)

@@ -86,6 +86,12 @@ class CellParameters(Frozen):
         "Copies that the producer waits for; `loss_rate` counts losses with `all`, `acks_1_loss_rate` with 1, "
         "`acknowledged_loss_rate` both.",
     )
+    consumer: Literal["none", "polling"] = parameter(
+        "none",
+        "{} consumer",
+        "`polling`: a consumer of each partition reads every record as soon as it can; `silver/reads` has its reads. "
+        "It changes no estimate.",
+    )
     broker_mttf: Annotated[Distribution | None, distribution_or("never")] = parameter(
         Distribution(mean_ms=130 * DAY_MS),
         "MTTF {}",
@@ -303,6 +309,8 @@ class CellParameters(Frozen):
         if self.detection_ms is None:
             raise _conflict("detection", "instant", "a duration with engine ray: processes detect crashes by timeouts")
         self._refuse_mappings("the engine sim: only the simulator delays messages")
+        if self.consumer != "none":
+            raise _conflict("consumer", self.consumer, "none with engine ray: only the simulator records reads")
         real_ms = self.duration_ms / self.time_compression
         if real_ms > LONGEST_PROCESS_TRIAL_MS:
             allowed = (

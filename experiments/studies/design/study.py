@@ -103,3 +103,8 @@ class StudyPlan(StudyHeader):
     def max_trials(self) -> int:
         """The largest number of trials of a cell."""
         return self.precision.max_trials if self.precision is not None else self.trials or 1
+
+    @property
+    def has_consumer(self) -> bool:
+        """Whether a cell's trials have a consumer, and so `silver/reads`."""
+        return any(cell.parameters.consumer != "none" for cell in self.cells)

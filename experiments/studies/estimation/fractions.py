@@ -16,7 +16,7 @@ one-sided 95 % bound.
 
 from __future__ import annotations
 
-from scipy.stats import beta
+from scipy.special import betaincinv
 
 from experiments.studies.estimation.moments import ALPHA, Sums, widening
 from experiments.studies.estimation.rates import gamma_limits, zero_bound
@@ -28,10 +28,10 @@ def fraction_limits(sums: Sums, size: float, alpha: float = ALPHA) -> tuple[floa
         return 0.0, min(1.0, zero_bound(sums.years, alpha / 2.0) * size)
     share = min(1.0, sums.ratio)
     n = effective_trials(sums, alpha)
-    low = float(beta.ppf(alpha / 2.0, share * n, n - share * n + 1.0))
+    low = float(betaincinv(share * n, n - share * n + 1.0, alpha / 2.0))
     if share >= 1.0:
         return low, 1.0
-    high = float(beta.ppf(1.0 - alpha / 2.0, share * n + 1.0, n - share * n))
+    high = float(betaincinv(share * n + 1.0, n - share * n, 1.0 - alpha / 2.0))
     variance = share * (1.0 - share) / n * sums.exposure**2
     _, bound = gamma_limits(sums.value, variance, size * sums.largest_weight, alpha)
     return low, min(1.0, max(high, bound / sums.exposure))

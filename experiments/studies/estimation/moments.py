@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import norm, t
+from scipy.special import ndtri, stdtrit
 
 CONFIDENCE = 0.95
 ALPHA = 1.0 - CONFIDENCE
@@ -137,4 +137,4 @@ def widening(trials: int, alpha: float) -> float:
     quantiles of counts are taken of it; 1 with one trial, which has no estimate of a variance."""
     if trials < 2:
         return 1.0
-    return float((t.ppf(1.0 - alpha / 2.0, trials - 1) / norm.ppf(1.0 - alpha / 2.0)) ** 2)
+    return float((stdtrit(trials - 1, 1.0 - alpha / 2.0) / ndtri(1.0 - alpha / 2.0)) ** 2)

@@ -18,7 +18,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from scipy.stats import binom
+from scipy.special import bdtrik
 
 from experiments.studies.estimation.moments import ALPHA, Sums, widening
 
@@ -54,5 +54,5 @@ def rank_shares(p: float, independent: float) -> Shares:
     n = math.floor(independent + 1e-9)
     if n < 1:
         return Shares(None, None)
-    low, high = binom.ppf(ALPHA / 2.0, n, p), binom.ppf(1.0 - ALPHA / 2.0, n, p) + 1.0
-    return Shares(float(low) / n if low >= 1 else None, float(high) / n if high <= n else None)
+    low, high = math.ceil(bdtrik(ALPHA / 2.0, n, p)), math.ceil(bdtrik(1.0 - ALPHA / 2.0, n, p)) + 1
+    return Shares(low / n if low >= 1 else None, high / n if high <= n else None)

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 
-from scipy.stats import chi2
+from scipy.special import gammaincinv
 
 from experiments.studies.estimation.moments import ALPHA, Sums, widening
 
@@ -43,9 +43,9 @@ def rate_limits(sums: Sums, size: float = 1.0, alpha: float = ALPHA) -> tuple[fl
 def gamma_limits(total: float, variance: float, largest: float, alpha: float) -> tuple[float, float]:
     """Fay and Feuer's limits of a `total` > 0 with that `variance`, one more event counting as `largest`."""
     tail = alpha / 2.0
-    low = variance / (2.0 * total) * chi2.ppf(tail, 2.0 * total * total / variance)
+    low = variance / total * gammaincinv(total * total / variance, tail)
     more, spread = total + largest, variance + largest * largest
-    return float(low), float(spread / (2.0 * more) * chi2.ppf(1.0 - tail, 2.0 * more * more / spread))
+    return float(low), float(spread / more * gammaincinv(more * more / spread, 1.0 - tail))
 
 
 def zero_bound(years: float, alpha: float = ALPHA) -> float:

@@ -7,15 +7,18 @@ there is to analyse. Exit code 2 if the input cannot be analysed; the reason is 
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 
 import typer
 
 from experiments.engines.ray.session import orderly_signals
+from experiments.studies.pipeline.executors import watched_executors
 from experiments.studies.pipeline.medallion import LossesDisagree, Work, analyse
+from experiments.studies.pipeline.options import SparkOptions
 from experiments.studies.pipeline.readme import readme
 from experiments.studies.pipeline.session import spark_path, spark_session
-from experiments.studies.pipeline.stages import report_refusal
+from experiments.studies.pipeline.stages import report_note, report_refusal
 from experiments.studies.sweeps.output import README, read_record
 from experiments.studies.sweeps.storage import store_at
 from experiments.studies.trials.batch import Batch
@@ -30,10 +33,11 @@ def main(work: Path) -> None:
     asked = json.loads(work.read_bytes())
     batches = [Batch(*batch) for batch in asked["batches"]]
     store, record = store_at(asked["out"]), read_record(asked["out"])
-    java_home, settings = Path(asked["java_home"]), asked["settings"]
-    with orderly_signals(), spark_session(java_home, asked["master"], settings, little=asked["little"]) as spark:
+    java_home, options = Path(asked["java_home"]), SparkOptions(asked["master"], asked["settings"])
+    with orderly_signals(), spark_session(java_home, options, little=asked["little"]) as spark:
         try:
-            analyse(spark, Work(store, spark_path(store), record, batches, asked["targets"]))
+            with nullcontext() if options.is_local else watched_executors(spark, report_note):
+                analyse(spark, Work(store, spark_path(store), record, batches, asked["targets"]))
             store.write(README, readme(record).encode())
         except (InputError, LossesDisagree) as error:
             report_refusal(str(error))

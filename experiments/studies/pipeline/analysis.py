@@ -13,13 +13,14 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TextIO
 
 from experiments.engines.ray.session import orderly_signals
 from experiments.studies.design.functions import metrics_of
 from experiments.studies.estimation.estimates import CellEstimates, read_cells
+from experiments.studies.pipeline.failures import MASTERS, PipelineFailed, reason
 from experiments.studies.pipeline.java import java_home
 from experiments.studies.pipeline.options import LOCAL, SparkOptions
 from experiments.studies.pipeline.stages import note_of, refusal_of, stage_of
@@ -36,15 +37,8 @@ from experiments.support.progress import SILENT, Progress
 EXIT_S = 60
 CONNECT_S = 10.0
 _STANDALONE = "spark://"
-_FULL = "No space left on device"
-SHOWN_LINES = 100
 LITTLE_BYTES = 32 * 2**20
 """Traces that are smaller count as little data (`session.py`): some millions of rows."""
-
-
-class PipelineFailed(RuntimeError):
-    """The Spark process failed; the message is one line where the reason is known, and otherwise ends with the last
-    lines of its output."""
 
 
 def analyze(out: Location, progress: Progress = SILENT, spark: SparkOptions = LOCAL) -> list[CellEstimates]:
@@ -67,7 +61,7 @@ def _analyze(out: Location, progress: Progress, spark: SparkOptions) -> list[Cel
         progress.show("finding the batches")
         work = work_of(record, out, spark)
         progress.show("starting Spark")
-        _run_pipeline(work, progress)
+        _run_pipeline(work, spark, progress)
     with local_copy(out, traces=False) as folder:
         return read_cells(folder, record.study.cells, metrics_of(record.study.functions))
 
@@ -85,9 +79,7 @@ def check_master(master: str) -> None:
                 return
         except (OSError, ValueError) as error:
             reasons.append(f"{address} ({error})")
-    raise InputError(
-        "--spark-master", "", f"no answer from {', '.join(reasons)}", "the URL of a Spark master that runs"
-    )
+    raise InputError("--spark-master", "", f"no answer from {', '.join(reasons)}", MASTERS)
 
 
 def work_of(record: StudyRecord, out: Location, spark: SparkOptions) -> dict[str, object]:
@@ -99,7 +91,7 @@ def work_of(record: StudyRecord, out: Location, spark: SparkOptions) -> dict[str
         "java_home": str(java_home()),
         "master": spark.master,
         "settings": dict(spark.settings),
-        "little": spark.is_local and isinstance(store, Folder) and _trace_bytes(store, batches) < LITTLE_BYTES,
+        "little": isinstance(store, Folder) and _trace_bytes(store, batches) < LITTLE_BYTES,
         "batches": batches,
         "targets": targets,
     }
@@ -111,7 +103,7 @@ def _trace_bytes(folder: Folder, batches: Iterable[Batch]) -> int:
     return sum(path.stat().st_size for path in paths if path.exists())
 
 
-def _run_pipeline(work: Mapping[str, object], progress: Progress) -> None:
+def _run_pipeline(work: Mapping[str, object], spark: SparkOptions, progress: Progress) -> None:
     paths = [str(PACKAGES_FOLDER), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
     with orderly_signals(), tempfile.TemporaryDirectory(prefix="isray-", ignore_cleanup_errors=True) as folder:
@@ -131,14 +123,7 @@ def _run_pipeline(work: Mapping[str, object], progress: Progress) -> None:
                 _end(process)
         if process.returncode:
             shown = log.read_text(encoding="utf-8", errors="replace").splitlines()
-            raise PipelineFailed(refusal or _reason(shown, str(work["out"])))
-
-
-def _reason(log: Sequence[str], out: str) -> str:
-    """Why the Spark process failed: one line for a full disk, otherwise the end of its log."""
-    if any(_FULL in line for line in log):
-        return f"{out}: the disk is full (or that of temporary files, TMPDIR); the results of before are kept"
-    return "the Spark process failed:\n" + "\n".join(log[-SHOWN_LINES:])
+            raise PipelineFailed(refusal) if refusal else reason(shown, str(work["out"]), spark)
 
 
 def show_output(lines: Iterable[str], progress: Progress, log: TextIO) -> str | None:

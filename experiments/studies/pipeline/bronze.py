@@ -3,28 +3,30 @@
 A batch is checked once, in the executors, a share of the batches in each task: digests, columns, trials, and the order
 of the rows of its trace (`sweeps/batches.py`). A batch that fails is *quarantined*: it is not read, and its file and
 the reason are in `gold/quarantine.json`, in the progress and in the report. The tasks read through the same storage
-as the sweep wrote through (any fsspec URL); Spark reads the good files again, column by column.
-
-Files name a cell by its digest (`sweeps/identity.py`).
+as the sweep wrote through (any fsspec URL), and so does what follows, with the columns that each table needs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 
+from experiments.studies.design.model import CellParameters
+from experiments.studies.pipeline.rows import Trace, read_batch
+from experiments.studies.pipeline.schemas import Columns, ddl, digests
 from experiments.studies.sweeps.batches import check_batch, file_names
 from experiments.studies.sweeps.storage import StorageFailed, Store
-from experiments.studies.trace.schema import TRACE_SCHEMA
-from experiments.studies.trials.batch import TRIALS_SCHEMA, Batch
+from experiments.studies.trials.batch import Batch
 from experiments.support.errors import InputError
 
 BATCHES_PER_TASK = 50
+SENT_ROWS = 65_536
+"""Rows that a task hands to Spark at a time."""
+LISTED = "digest string, first int, stop int, partitions int, acks_all boolean"
 CHECKED = "digest string, first int, stop int, bytes long, rows long, file string, reason string"
 
 
@@ -68,28 +70,22 @@ def _check(store: Store, parts: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordB
             yield pa.RecordBatch.from_arrays(arrays, names=[name.split()[0] for name in CHECKED.split(", ")])
 
 
-def read_trace(spark: SparkSession, root: str, batches: Sequence[Batch], cells: DataFrame) -> DataFrame:
-    """The rows of `trace/` of these batches; `cell` is the number that `cells` gives to the digest; `partitions` and
-    `acks_all` are the cell's."""
-    return _numbered(_read(spark, root, [file_names(batch)[0] for batch in batches], TRACE_SCHEMA), cells)
+def listed(spark: SparkSession, batches: Sequence[Batch], cells: Mapping[str, CellParameters], tasks: int) -> DataFrame:
+    """The batches with what `silver_table` needs of their cells, given by digest: `LISTED`, in so many tasks."""
+    rows = [(*batch, cells[batch.cell].partitions, cells[batch.cell].acks == "all") for batch in batches]
+    return spark.createDataFrame(rows, LISTED).repartition(tasks)
 
 
-def read_trials(spark: SparkSession, root: str, batches: Sequence[Batch], cells: DataFrame) -> DataFrame:
-    """The rows of `trials/` of these batches."""
-    return _numbered(_read(spark, root, [file_names(batch)[1] for batch in batches], TRIALS_SCHEMA), cells)
+def silver_table(batches: DataFrame, store: Store, columns: Columns, of: Callable[[Trace], pa.Table]) -> DataFrame:
+    """A table of silver, with digests for cells: the rows that `of` gives for the trace of each of the batches, which
+    were checked. No row is exchanged between tasks, and a task holds the trace of one batch at a time."""
+    return batches.mapInArrow(partial(_rows_of, store, of), ddl(digests(columns)))
 
 
-def _read(spark: SparkSession, root: str, names: Sequence[str], schema: pa.Schema) -> DataFrame:
-    from pyspark.sql.pandas.types import from_arrow_schema
-
-    return spark.read.schema(from_arrow_schema(schema)).parquet(*(f"{root}/{name}" for name in names))
-
-
-def _numbered(frame: DataFrame, cells: DataFrame) -> DataFrame:
-    rest = [name for name in frame.columns if name not in ("cell", "partitions")]
-    return (
-        frame.withColumnRenamed("cell", "digest")
-        .drop("partitions")
-        .join(F.broadcast(cells), "digest")
-        .select("cell", "partitions", "acks_all", *rest)
-    )
+def _rows_of(
+    store: Store, of: Callable[[Trace], pa.Table], parts: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """What one task does: its batches, one after the other."""
+    for part in parts:
+        for cell, first, stop, *known in zip(*(column.to_pylist() for column in part.columns), strict=True):
+            yield from of(read_batch(store, Batch(cell, first, stop), *known)).to_batches(SENT_ROWS)

@@ -8,115 +8,185 @@
 - *catch_ups*: from the start of a broker's process until it is in the ISR of a partition again.
 - *regressions*: a new leader's log ends below what consumers could read.
 
-Everything but catch-ups follows from single rows: an interval has the state before it (`silver.py`).
+Elections and changes follow from an interval and the one before it. ISR and ELR take few values in a batch: what
+follows from two of them is found once for each pair.
 """
 
 from __future__ import annotations
 
-from pyspark.sql import Column, DataFrame, Window
-from pyspark.sql import functions as F
+from collections.abc import Callable
+from typing import TypeVar
 
-from experiments.studies.pipeline.schemas import SILVER, conform
-from experiments.studies.pipeline.silver import PARTITION, TRIAL
+import numpy as np
+import pyarrow as pa
+
+from experiments.studies.pipeline.rows import Rows, Trace, Values
+from experiments.studies.pipeline.schemas import SILVER, Nullable, table
+from experiments.studies.pipeline.silver import Intervals, find_intervals, spans
 from experiments.studies.trace.schema import HW_REGRESSION, RECOVERY, START, UNCLEAN_RECOVERY
+
+T = TypeVar("T")
 
 DECIDED_MS = 60_000
 """A recovery is decided at most this long before its leader is committed."""
 
 
-def _members(name: str) -> Column:
+def _members(text: str) -> list[str]:
     """The broker ids in a text of ids joined by commas."""
-    return F.array_remove(F.split(name, ","), "")
+    return [member for member in text.split(",") if member]
 
 
-def elections(intervals: DataFrame) -> DataFrame:
+def _of_pairs(first: Values, second: Values, of: Callable[[int, int], T]) -> tuple[list[T], Values]:
+    """A function of two whole numbers for each row, computed once for each pair that occurs: the results, and which of
+    them each row has."""
+    span = int(second.max(initial=0)) + 1
+    pairs, which = np.unique(first.astype(np.int64) * span + second, return_inverse=True)
+    return [of(pair // span, pair % span) for pair in pairs.tolist()], which
+
+
+def elections(trace: Trace) -> pa.Table:
     """One row per election, with the columns of `schemas.SILVER["elections"]`."""
-    leader = F.col("leader").cast("string")
-    reason = (
-        F.when(F.array_contains(_members("isr_before"), leader), "isr")
-        .when(F.array_contains(_members("elr_before"), leader), "elr")
-        .otherwise("unclean")
-    )
-    found = intervals.where((F.col("leader") >= 0) & (F.col("epoch") > F.col("epoch_before")))
-    columns = {
-        "time_ms": F.col("start_ms"),
+    found = find_intervals(trace)
+    rows = np.flatnonzero((found["leader"] >= 0) & ~found.begins & (np.diff(found["epoch"], prepend=0) > 0))
+    leader, leader_before = found["leader"][rows], found["leader"][rows - 1]
+
+    def among(members: list[str], codes: Values) -> Values:
+        results, which = _of_pairs(codes, leader, lambda code, broker: str(broker) in _members(members[code]))
+        return np.array(results, bool)[which]
+
+    in_isr = among(found.isr.distinct, found.isr.codes[rows - 1])
+    in_elr = among(found.elr.distinct, found.elr.codes[rows - 1])
+    reason = pa.array(["unclean", "elr", "isr"]).take(pa.array(np.where(in_isr, 2, in_elr.astype(int))))
+    columns = _at(found, rows) | {
+        "time_ms": found["start_ms"][rows],
+        "epoch": found["epoch"][rows],
+        "leader": leader,
+        "leader_before": leader_before,
         "reason": reason,
-        "handover": (F.col("leader_before") >= 0) & ~F.col("leader_failed"),
+        "handover": (leader_before >= 0) & ~found.leader_failed[rows],
+        "isr": found.isr.at(rows),
+        "isr_before": found.isr.at(rows - 1),
+        "elr_before": found.elr.at(rows - 1),
     }
-    return conform(found.withColumns(columns), SILVER["elections"])
+    return table(SILVER["elections"], trace.cell, columns)
 
 
-def isr_changes(intervals: DataFrame) -> DataFrame:
+def _at(found: Intervals, rows: Values) -> dict[str, Values | pa.Array | Nullable]:
+    return {name: found[name][rows] for name in ("trial", "partition", "weight")}
+
+
+def isr_changes(trace: Trace) -> pa.Table:
     """One row per change of ISR or ELR."""
-    changed = (F.col("isr") != F.col("isr_before")) | (F.col("elr") != F.col("elr_before"))
-    members, before = _members("isr"), _members("isr_before")
-    columns = {
-        "time_ms": F.col("start_ms"),
-        "joined": F.array_except(members, before),
-        "left": F.array_except(before, members),
+    found = find_intervals(trace)
+    rows = _changed(found)
+    (joined, left), which = _exchanged(found, rows)
+    columns = _at(found, rows) | {
+        "time_ms": found["start_ms"][rows],
+        "isr_before": found.isr.at(rows - 1),
+        "isr": found.isr.at(rows),
+        "elr_before": found.elr.at(rows - 1),
+        "elr": found.elr.at(rows),
+        "joined": pa.array(joined, pa.list_(pa.string())).take(pa.array(which)),
+        "left": pa.array(left, pa.list_(pa.string())).take(pa.array(which)),
     }
-    return conform(intervals.where(changed).withColumns(columns), SILVER["isr_changes"])
+    return table(SILVER["isr_changes"], trace.cell, columns)
 
 
-def recoveries(trace: DataFrame, intervals: DataFrame, trials: DataFrame) -> DataFrame:
+def _changed(found: Intervals) -> Values:
+    """The intervals whose ISR or ELR is not that of the interval before."""
+    differ = (np.diff(found.isr.codes, prepend=0) != 0) | (np.diff(found.elr.codes, prepend=0) != 0)
+    return np.flatnonzero(~found.begins & differ)
+
+
+def _exchanged(found: Intervals, rows: Values) -> tuple[tuple[list[list[str]], list[list[str]]], Values]:
+    """Who joined and who left the ISR with these intervals: for each change that occurs, and which one each row has."""
+    members = [_members(text) for text in found.isr.distinct]
+
+    def exchanged(before: int, now: int) -> tuple[list[str], list[str]]:
+        joined = [member for member in members[now] if member not in members[before]]
+        return joined, [member for member in members[before] if member not in members[now]]
+
+    pairs, which = _of_pairs(found.isr.codes[rows - 1], found.isr.codes[rows], exchanged)
+    return ([joined for joined, _ in pairs], [left for _, left in pairs]), which
+
+
+def recoveries(trace: Trace) -> pa.Table:
     """One row per unclean recovery."""
-    begun = trace.where(F.col("kind") == UNCLEAN_RECOVERY).select(
-        *PARTITION, "time_ms", F.col("node").alias("leader"), F.exp("log_weight").alias("weight")
-    )
-    lasting = (
-        intervals.where("recovering")
-        .groupBy(*PARTITION, "recovery")
-        .agg(F.min("start_ms").alias("time_ms"), F.max("end_ms").alias("end_ms"))
-        .drop("recovery")
-    )
-    decided = trace.where(F.col("kind") == RECOVERY).select(
-        *PARTITION,
-        F.col("node").alias("leader"),
-        F.col("time_ms").alias("decided_ms"),
-        F.col("detail").alias("answers"),
-    )
-    close = F.col("decided_ms").between(F.col("time_ms") - DECIDED_MS, F.col("time_ms"))
-    answered = (
-        begun.join(decided, [*PARTITION, "leader"])
-        .where(close)
-        .groupBy(*PARTITION, "time_ms")
-        .agg(F.max_by("answers", "decided_ms").alias("answers"))
-    )
-    found = (
-        begun.join(lasting, [*PARTITION, "time_ms"], "left")
-        .join(answered, [*PARTITION, "time_ms"], "left")
-        .join(trials.select(*TRIAL, "duration_ms"), TRIAL)
-        .withColumn("end_ms", F.coalesce("end_ms", "time_ms"))
-    )
-    recovered = F.when(F.col("end_ms") < F.col("duration_ms"), F.col("end_ms"))
-    return conform(found.withColumn("recovered_ms", recovered), SILVER["recoveries"])
+    found, begun = find_intervals(trace), trace.rows.of(UNCLEAN_RECOVERY)
+    starts, lasts = spans(found, "recovering")
+    started = zip(*(found[name][starts].tolist() for name in ("trial", "partition", "start_ms")), strict=True)
+    ends = dict(zip(started, found["end_ms"][lasts].tolist(), strict=True))
+    answers = _answers(trace.rows.of(RECOVERY))
+    recovered: list[int | None] = []
+    given: list[str | None] = []
+    for trial, partition, time_ms, leader in _keys(begun):
+        end_ms = ends.get((trial, partition, time_ms), time_ms)
+        recovered.append(end_ms if end_ms < trace.durations_ms[trial - trace.first] else None)
+        decided = [each for each in answers.get((trial, partition, leader), []) if 0 <= time_ms - each[0] <= DECIDED_MS]
+        given.append(max(decided)[1] if decided else None)
+    columns = {
+        "leader": begun["node"],
+        "recovered_ms": pa.array(recovered, pa.int64()),
+        "answers": pa.array(given, pa.string()),
+        "weight": np.exp(begun["log_weight"]),
+    }
+    return table(SILVER["recoveries"], trace.cell, begun, **columns)
 
 
-def catch_ups(trace: DataFrame, isr_changes: DataFrame) -> DataFrame:
+def _keys(rows: Rows) -> list[tuple[int, int, int, int]]:
+    """Trial, partition, time and node of each row."""
+    return list(zip(*(rows[name].tolist() for name in ("trial", "partition", "time_ms", "node")), strict=True))
+
+
+def _answers(decided: Rows) -> dict[tuple[int, int, int], list[tuple[int, str]]]:
+    """When recoveries were decided, with the answers, by trial, partition and leader."""
+    found: dict[tuple[int, int, int], list[tuple[int, str]]] = {}
+    details = decided.texts("detail").at(np.arange(len(decided))).to_pylist()
+    for (trial, partition, time_ms, leader), detail in zip(_keys(decided), details, strict=True):
+        found.setdefault((trial, partition, leader), []).append((time_ms, detail))
+    return found
+
+
+def catch_ups(trace: Trace) -> pa.Table:
     """One row per start of a broker and partition whose ISR it joined afterwards."""
-    starts = trace.where(F.col("kind") == START).select(
-        *TRIAL, F.col("node").alias("broker"), F.col("time_ms").alias("at_ms"), F.lit(-1).alias("partition")
-    )
-    joins = isr_changes.where(F.size("joined") > 0).select(
-        *PARTITION,
-        F.explode(F.col("joined").cast("array<int>")).alias("broker"),
-        F.col("time_ms").alias("at_ms"),
-        "weight",
-    )
-    so_far = Window.partitionBy(*TRIAL, "broker").orderBy("at_ms", "partition")
-    started = F.last(F.when(F.col("partition") < 0, F.col("at_ms")), ignorenulls=True).over(so_far)
-    found = (
-        joins.unionByName(starts, allowMissingColumns=True)
-        .repartition(*TRIAL)
-        .withColumn("start_ms", started)
-        .where((F.col("partition") >= 0) & F.col("start_ms").isNotNull())
-        .groupBy(*PARTITION, "broker", "start_ms")
-        .agg(F.min("at_ms").alias("in_sync_ms"), F.min_by("weight", "at_ms").alias("weight"))
-    )
-    return conform(found, SILVER["catch_ups"])
+    found, starts = find_intervals(trace), trace.rows.of(START)
+    changed = _changed(found)
+    (joined, _), which = _exchanged(found, changed)
+    counts = np.array([len(members) for members in joined], int)[which]
+    rows = np.repeat(changed, counts)
+    broker = np.array([int(each) for members in (joined[k] for k in which) for each in members], np.int64)
+    start_ms, known = _last_starts(starts, found["trial"][rows], broker, found["start_ms"][rows])
+    rows, broker, start_ms = rows[known], broker[known], start_ms[known]
+    trial, partition, at_ms = (found[name][rows] for name in ("trial", "partition", "start_ms"))
+    order = np.lexsort((at_ms, start_ms, broker, partition, trial))
+    keys = np.stack([trial, partition, broker, start_ms])[:, order]
+    order = order[(np.diff(keys, axis=1, prepend=-1) != 0).any(axis=0)]
+    columns = {
+        "trial": trial[order],
+        "partition": partition[order],
+        "broker": broker[order],
+        "start_ms": start_ms[order],
+        "in_sync_ms": at_ms[order],
+        "weight": found["weight"][rows[order]],
+    }
+    return table(SILVER["catch_ups"], trace.cell, columns)
 
 
-def regressions(trace: DataFrame) -> DataFrame:
+def _last_starts(starts: Rows, trial: Values, broker: Values, at_ms: Values) -> tuple[Values, Values]:
+    """For each broker of a trial at a time, when it was last started by then, and whether it was."""
+    trials = np.concatenate([starts["trial"], trial])
+    brokers = np.concatenate([starts["node"], broker])
+    times = np.concatenate([starts["time_ms"], at_ms])
+    order = np.lexsort((np.arange(len(times)) >= len(starts), times, brokers, trials))
+    last = np.maximum.accumulate(np.where(order < len(starts), np.arange(len(order)), -1))
+    start, present = order[last], last >= 0
+    same = present & (trials[start] == trials[order]) & (brokers[start] == brokers[order])
+    start_ms, known = np.empty(len(order), np.int64), np.empty(len(order), bool)
+    start_ms[order], known[order] = times[start], same
+    return start_ms[len(starts) :], known[len(starts) :]
+
+
+def regressions(trace: Trace) -> pa.Table:
     """One row per regression of the high watermark."""
-    found = trace.where(F.col("kind") == HW_REGRESSION)
-    return conform(found.withColumns({"leader": F.col("node"), "weight": F.exp("log_weight")}), SILVER["regressions"])
+    rows = trace.rows.of(HW_REGRESSION)
+    return table(SILVER["regressions"], trace.cell, rows, leader=rows["node"], weight=np.exp(rows["log_weight"]))

@@ -21,10 +21,9 @@ from pyspark.sql import functions as F
 from experiments.studies.estimation.estimates import FailoverTimes
 from experiments.studies.estimation.moments import Sums
 from experiments.studies.estimation.quantiles import LEVELS, Shares, shares_of
+from experiments.studies.estimation.times import FAILOVER, HANDOVER
 from experiments.studies.pipeline.schemas import GOLD, conform
 
-FAILOVER, HANDOVER, RECOVERED, CATCH_UP = "failover", "handover", "recovery", "catch_up"
-KINDS = (FAILOVER, HANDOVER, RECOVERED, CATCH_UP)
 BUCKETS_PER_E = 100
 KEY = ["cell", "kind"]
 _ROUNDING = 1e-9

@@ -4,6 +4,10 @@ An analysis adds a *run*: a folder `run=K` in each table of `silver/`, made of t
 manifest is written last and lists the runs; a folder that it does not list is left from an interrupted analysis, and
 removed. So extending a study processes the new trials only, and an analysis that fails leaves `silver/` as it was.
 
+Many small runs are made into one (`compacted` decides which), in the same way: the new run is written, the manifest
+lists it instead of those that it is made of, and their folders are removed. So the number of files grows with the data,
+not with the number of analyses, and a run is no longer rewritten when it has the size of a file.
+
 Silver is made anew if it is of another version of its tables, or holds trials in other batches than the study has now
 (two sweeps at the same time may have written the same trials twice).
 """
@@ -19,20 +23,32 @@ from experiments.studies.sweeps.storage import Store
 from experiments.studies.trials.batch import Batch
 
 NAME = "silver/manifest.json"
-VERSION = 2
+VERSION = 3
 """Of the tables of `silver/`; one more whenever a table or the meaning of a column changes."""
+FILE_BYTES = 128 * 2**20
+"""The size that files of silver are meant to have."""
+MOST_SMALL_RUNS = 4
+"""When there are more runs than this whose traces are smaller than `FILE_BYTES`, they become one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The batches of a run, and the size of their traces in bytes."""
+
+    batches: tuple[Batch, ...]
+    size: int
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """`runs`: the batches of each run, by its number."""
+    """The runs by their numbers."""
 
-    runs: dict[int, tuple[Batch, ...]]
+    runs: dict[int, Run]
 
     @property
     def batches(self) -> set[Batch]:
         """The batches of all runs."""
-        return {batch for batches in self.runs.values() for batch in batches}
+        return {batch for run in self.runs.values() for batch in run.batches}
 
     @property
     def next_run(self) -> int:
@@ -49,7 +65,10 @@ def read_manifest(store: Store) -> Manifest:
         found = json.loads(content)
         if found["version"] != VERSION:
             return Manifest({})
-        return Manifest({run["run"]: tuple(Batch(*batch) for batch in run["batches"]) for run in found["runs"]})
+        runs = {
+            each["run"]: Run(tuple(Batch(*batch) for batch in each["batches"]), each["bytes"]) for each in found["runs"]
+        }
+        return Manifest(runs)
     except (ValueError, KeyError, TypeError):
         return Manifest({})
 
@@ -66,9 +85,24 @@ def usable(manifest: Manifest, needed: Iterable[Batch]) -> Manifest:
     return manifest
 
 
+def compacted(manifest: Manifest) -> tuple[tuple[int, ...], Manifest]:
+    """The runs that are to become one, which are none or more than `MOST_SMALL_RUNS`, and the manifest with that one,
+    of the next number, in their place."""
+    small = {number: run for number, run in manifest.runs.items() if run.size < FILE_BYTES}
+    if len(small) <= MOST_SMALL_RUNS:
+        return (), manifest
+    batches = tuple(sorted(batch for run in small.values() for batch in run.batches))
+    whole = Run(batches, sum(run.size for run in small.values()))
+    kept = {number: run for number, run in manifest.runs.items() if number not in small}
+    return tuple(small), Manifest({**kept, manifest.next_run: whole})
+
+
 def write_manifest(store: Store, manifest: Manifest) -> None:
     """Writes the manifest, atomically."""
-    runs = [{"run": run, "batches": [list(batch) for batch in batches]} for run, batches in manifest.runs.items()]
+    runs = [
+        {"run": number, "bytes": run.size, "batches": [list(batch) for batch in run.batches]}
+        for number, run in manifest.runs.items()
+    ]
     store.write(NAME, json.dumps({"version": VERSION, "runs": runs}, indent=1).encode())
 
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
+from functools import reduce
 from typing import TypeVar
 
 from pyspark.sql import DataFrame, Row, SparkSession
@@ -21,32 +23,30 @@ from experiments.studies.estimation.estimates import CellSums, FailoverTimes, es
 from experiments.studies.estimation.measured import Quantiles, measured_document
 from experiments.studies.estimation.moments import Sums
 from experiments.studies.estimation.pairs import Products
-from experiments.studies.pipeline import changes, gold, manifest, measured, records, silver
-from experiments.studies.pipeline.bronze import Checked, check_batches, read_trace, read_trials
+from experiments.studies.estimation.times import CATCH_UP, FAILOVER, KINDS, RECOVERED
+from experiments.studies.pipeline import gold, manifest, measured
+from experiments.studies.pipeline.bronze import Checked, check_batches, listed, silver_table
 from experiments.studies.pipeline.distributions import (
-    CATCH_UP,
-    FAILOVER,
-    KINDS,
-    RECOVERED,
     distributions,
     lasting_times,
     outage_times,
     places,
     quantiles,
 )
-from experiments.studies.pipeline.schemas import SILVER, Columns, trial_columns
+from experiments.studies.pipeline.records import disagreements
+from experiments.studies.pipeline.schemas import DISAGREEMENTS, SILVER, Columns, ddl, digests, trial_columns
 from experiments.studies.pipeline.stages import GOLD, READING, SILVER_STAGE, report_note, report_stage
-from experiments.studies.pipeline.trials import per_trial
+from experiments.studies.pipeline.tables import NAMES, Table, tables_of
 from experiments.studies.sweeps.atomic import replaced_folder
 from experiments.studies.sweeps.output import StudyRecord
 from experiments.studies.sweeps.storage import Folder, ObjectStore, Store
 from experiments.studies.trials.batch import Batch
 from experiments.support.errors import InputError
 
-FILE_BYTES = 128 * 2**20
-"""The size that files of silver tables are meant to have."""
-ROWS_PER_TASK = 500_000
-"""Rows of trace that one task sorts at most: about 50 MB of memory. Adaptive execution joins tasks that get little."""
+ROWS_PER_TASK = 5_000_000
+"""So many rows of trace add a partition to the exchanges of gold. Adaptive execution joins those that get little."""
+WRITTEN_AT_ONCE = 2
+"""Tables of silver: while one is planned and committed, tasks of another run."""
 NONE = FailoverTimes(None, None, None)
 
 
@@ -75,7 +75,7 @@ class Work:
 def analyse(spark: SparkSession, work: Work) -> None:
     """Trace to silver to gold."""
     found = manifest.usable(manifest.read_manifest(work.store), work.batches)
-    manifest.remove_unlisted(work.store, found, _tables())
+    manifest.remove_unlisted(work.store, found, NAMES)
     report_stage(READING)
     new = [batch for batch in work.batches if batch not in found.batches]
     checked = check_batches(spark, work.store, new)
@@ -87,15 +87,33 @@ def analyse(spark: SparkSession, work: Work) -> None:
     report_stage(SILVER_STAGE)
     if good:
         _add_run(spark, work, found.next_run, good)
-        found = manifest.Manifest({**found.runs, found.next_run: tuple(each.batch for each in good)})
-        manifest.write_manifest(work.store, found)
-        manifest.remove_unlisted(work.store, found, _tables())
+        run = manifest.Run(tuple(each.batch for each in good), sum(each.size for each in good))
+        found = _listed(work, manifest.Manifest({**found.runs, found.next_run: run}))
+    small, one = manifest.compacted(found)
+    if small:
+        _compact(spark, work, small, one)
+        found = _listed(work, one)
     report_stage(GOLD)
     _write_gold(spark, work, list(found.runs), bad)
 
 
-def _tables() -> list[str]:
-    return [*SILVER, "trials"]
+def _listed(work: Work, found: manifest.Manifest) -> manifest.Manifest:
+    """Makes these the runs of silver, whose folders are written, and removes all others."""
+    manifest.write_manifest(work.store, found)
+    manifest.remove_unlisted(work.store, found, NAMES)
+    return found
+
+
+def _compact(spark: SparkSession, work: Work, small: Sequence[int], one: manifest.Manifest) -> None:
+    """Writes the last run of `one`, which has the rows of the runs `small`, in files of about `FILE_BYTES`."""
+    number = max(one.runs)
+    files = 1 + one.runs[number].size // manifest.FILE_BYTES
+    for name in work.store.names("silver"):
+        if name not in NAMES:
+            continue
+        parts = (spark.read.parquet(f"{work.root}/silver/{name}/run={run}") for run in small)
+        rows = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parts)
+        rows.coalesce(files).write.mode("overwrite").parquet(f"{work.root}/silver/{name}/run={number}")
 
 
 def _require_trials(work: Work, good: set[Batch]) -> None:
@@ -108,68 +126,50 @@ def _require_trials(work: Work, good: set[Batch]) -> None:
 
 def _add_run(spark: SparkSession, work: Work, run: int, good: Sequence[Checked]) -> None:
     """Writes the run's folders of silver."""
-    cells, batches = _numbers(spark, work), [each.batch for each in good]
     tasks = sum(each.rows for each in good) // ROWS_PER_TASK
     if tasks > int(str(spark.conf.get("spark.sql.shuffle.partitions"))):
         spark.conf.set("spark.sql.shuffle.partitions", tasks)
-    trace = read_trace(spark, work.root, batches, cells)
-    trials = read_trials(spark, work.root, batches, cells)
-    files = max(spark.sparkContext.defaultParallelism, sum(each.size for each in good) // FILE_BYTES)
+    files = max(spark.sparkContext.defaultParallelism, sum(each.size for each in good) // manifest.FILE_BYTES)
+    cells = dict(zip(work.record.cells, (cell.parameters for cell in work.record.study.cells), strict=True))
+    batches = listed(spark, [each.batch for each in good], cells, files).cache()
+    _check_losses(silver_table(batches, work.store, DISAGREEMENTS, disagreements))
 
-    def stored(frame: DataFrame, name: str) -> DataFrame:
-        """Writes the run's part of a table, with digests for cells, and reads it back."""
-        digests = cells.select("cell", "digest")
-        named = frame.join(F.broadcast(digests), "cell").select(F.col("digest").alias("cell"), *frame.columns[1:])
-        path = f"{work.root}/silver/{name}/run={run}"
-        named.coalesce(files).write.mode("overwrite").parquet(path)
-        return _with_index(spark.read.schema(named.schema).parquet(path), cells)
+    def write(name: str, table: Table) -> None:
+        rows = silver_table(batches, work.store, *table)
+        rows.write.mode("overwrite").parquet(f"{work.root}/silver/{name}/run={run}")
 
-    intervals = stored(silver.intervals(trace), "intervals")
-    stored(silver.outages(intervals, trials), "outages")
-    stored(changes.elections(intervals), "elections")
-    stored(changes.catch_ups(trace, stored(changes.isr_changes(intervals), "isr_changes")), "catch_ups")
-    stored(changes.recoveries(trace, intervals, trials), "recoveries")
-    stored(changes.regressions(trace), "regressions")
-    _check_losses(work, trace, stored(records.records(trace), "records"))
-    stored(silver.losses(trace), "losses")
-    stored(silver.measured(trace), "measured")
-    functions = work.record.study.functions
-    stored(per_trial(trace, trials, intervals, () if functions is None else functions.metrics), "trials")
+    with ThreadPoolExecutor(WRITTEN_AT_ONCE) as pool:
+        writes = [pool.submit(write, name, table) for name, table in tables_of(work.record.study).items()]
+        try:
+            for each in writes:
+                each.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            spark.sparkContext.cancelAllJobs()
+            raise
+    batches.unpersist()
 
 
-def _check_losses(work: Work, trace: DataFrame, found: DataFrame) -> None:
+def _check_losses(found: DataFrame) -> None:
     """Raises LossesDisagree if the simulator counted other losses than the records show."""
-    for row in records.disagreements(trace, found).orderBy(*silver.PARTITION).limit(1).collect():
-        cell = work.record.cells[row["cell"]]
+    for row in found.orderBy("cell", "trial", "partition").limit(1).collect():
         raise LossesDisagree(
-            f"trial {row['trial']} of cell {cell}, partition {row['partition']}: the trace counts "
+            f"trial {row['trial']} of cell {row['cell']}, partition {row['partition']}: the trace counts "
             f"{row['counted']} lost records, its elections lose {row['found']}"
         )
 
 
-def _numbers(spark: SparkSession, work: Work) -> DataFrame:
-    """The cells of the study: digest, index, partitions, target."""
-    parameters = [cell.parameters for cell in work.record.study.cells]
-    described = [(index, each.partitions, each.acks == "all") for index, each in enumerate(parameters)]
-    rows = [(*each[:1], *each[1], each[2]) for each in zip(work.record.cells, described, work.targets, strict=True)]
-    return spark.createDataFrame(rows, "digest string, cell int, partitions int, acks_all boolean, target int")
-
-
-def _with_index(frame: DataFrame, cells: DataFrame) -> DataFrame:
-    """A table of silver with the cells' indexes instead of their digests, without cells that the study does not have,
-    and without trials that it does not need."""
-    columns = [name for name in frame.columns if name != "cell"]
-    indexed = frame.withColumnRenamed("cell", "digest").join(
-        F.broadcast(cells.select("digest", "cell", "target")), "digest"
-    )
-    return indexed.where(F.col("trial") < F.col("target")).select("cell", *columns)
-
-
 def _silver(spark: SparkSession, work: Work, name: str, columns: Columns, runs: Sequence[int]) -> DataFrame:
-    """All runs of a table of silver."""
-    types = ", ".join(f"{column} {'string' if column == 'cell' else kind}" for column, kind in columns.items())
+    """All runs of a table of silver, with the cells' indexes instead of their digests, without cells that the study
+    does not have, and without trials that it does not need."""
     paths = [f"{work.root}/silver/{name}/run={run}" for run in runs]
-    return _with_index(spark.read.schema(types).parquet(*paths), _numbers(spark, work))
+    stored = spark.read.schema(ddl(digests(columns))).parquet(*paths)
+    cells, targets = (
+        F.create_map(*(F.lit(each) for pair in zip(work.record.cells, numbers, strict=True) for each in pair))
+        for numbers in (range(len(work.record.cells)), work.targets)
+    )
+    needed = stored.where(F.col("trial") < F.try_element_at(targets, F.col("cell")))
+    return needed.select(F.element_at(cells, F.col("cell")).alias("cell"), *stored.columns[1:])
 
 
 def _write_gold(spark: SparkSession, work: Work, runs: Sequence[int], bad: Sequence[Checked]) -> None:

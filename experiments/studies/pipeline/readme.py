@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from experiments.studies.design.functions import metrics_of
-from experiments.studies.pipeline.schemas import GOLD, SILVER, Columns, trial_columns
+from experiments.studies.pipeline.schemas import GOLD, READS, SILVER, Columns, trial_columns
 from experiments.studies.sweeps.output import LAYOUT, StudyRecord
 from experiments.studies.trace.schema import TRACE_SCHEMA
 from experiments.studies.trials.batch import TRIALS_SCHEMA
@@ -22,6 +22,7 @@ def tables_of(record: StudyRecord) -> Mapping[str, Columns]:
         "trace": _columns(TRACE_SCHEMA),
         "trials": _columns(TRIALS_SCHEMA),
         **{f"silver/{name}": columns for name, columns in SILVER.items()},
+        **({"silver/reads": READS} if record.study.has_consumer else {}),
         "silver/trials": trial_columns(columns),
         **{f"gold/{name}": columns for name, columns in GOLD.items()},
     }

@@ -8,8 +8,11 @@ Within the pipeline and in `gold/` a cell is the index of the cell in the study.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final, NamedTuple, Protocol
 
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -54,6 +57,16 @@ SILVER: Final[Mapping[str, Columns]] = {
     "measured": _PARTITION | {"node": "int", "time_ms": "bigint", "kind": "string", "value": "bigint"},
 }
 
+READS: Final[Columns] = (
+    _PARTITION
+    | {"seq": "int", "time_ms": "bigint", "leader": "int", "epoch": "int", "outcome": "string"}
+    | {"offset": "bigint", "records": "bigint", "undone": "bigint", "undone_ms": "bigint", "weight": "double"}
+)
+"""`silver/reads`, which only a study with a consumer has."""
+
+DISAGREEMENTS: Final[Columns] = _PARTITION | {"counted": "bigint", "found": "bigint"}
+"""Where the simulator counts other losses than the records show (`records.py`)."""
+
 GOLD: Final[Mapping[str, Columns]] = {
     "cells": {"cell": "int", "metric": "string", "trials": "bigint"}
     | dict.fromkeys(("value", "value_squares", "exposure", "exposure_squares", "value_exposure", "years"), "double")
@@ -68,6 +81,12 @@ GOLD: Final[Mapping[str, Columns]] = {
 }
 
 
+def _fields(struct: str) -> dict[str, str]:
+    """The fields of a struct of plain types, as DDL writes it."""
+    inside = struct.removeprefix("struct<").removesuffix(">")
+    return dict(part.split(": ") for part in inside.split(", "))
+
+
 def conform(frame: DataFrame, columns: Columns) -> DataFrame:
     """The frame with these columns, in this order and of these types, and no other."""
     return frame.select(*(F.col(name).cast(kind).alias(name) for name, kind in columns.items()))
@@ -77,3 +96,54 @@ def trial_columns(metrics: tuple[str, ...]) -> Columns:
     """`silver/trials`: one row per trial; a struct for each of the metrics."""
     exposures = {"partitions": "int", "partition_years": "double", "exposure": "double", "states": "bigint"}
     return {"cell": "int", "trial": "int"} | exposures | dict.fromkeys(metrics, _METRIC)
+
+
+_TYPES: Final = {
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "double": pa.float64(),
+    "boolean": pa.bool_(),
+    "string": pa.string(),
+    "array<string>": pa.list_(pa.string()),
+}
+METRIC_FIELDS: Final = tuple(_fields(_METRIC))
+_METRIC_TYPE: Final = pa.struct([(name, _TYPES[kind]) for name, kind in _fields(_METRIC).items()])
+
+
+class Nullable(NamedTuple):
+    """Values of a column, null where `missing`."""
+
+    values: NDArray[Any]
+    missing: NDArray[np.bool_]
+
+
+class Named(Protocol):
+    """Columns by their names."""
+
+    def __getitem__(self, name: str, /) -> NDArray[Any] | pa.Array | Nullable: ...
+
+
+def digests(columns: Columns) -> Columns:
+    """The columns of a table as it is stored: with the digest of the cell."""
+    return {name: "string" if name == "cell" else kind for name, kind in columns.items()}
+
+
+def ddl(columns: Columns) -> str:
+    """The columns as Spark's DDL."""
+    return ", ".join(f"{name} {kind}" for name, kind in columns.items())
+
+
+def table(columns: Columns, cell: str, values: Named, **others: NDArray[Any] | pa.Array | Nullable) -> pa.Table:
+    """The table with these columns, those in `others` or else `values`, of the cell with this digest."""
+    arrays: dict[str, pa.Array] = {}
+    for name, kind in columns.items():
+        if name == "cell":
+            continue
+        found = others[name] if name in others else values[name]
+        arrow = _METRIC_TYPE if kind == _METRIC else _TYPES[kind]
+        if isinstance(found, Nullable):
+            found = pa.array(found.values, mask=found.missing)
+        arrays[name] = (found if isinstance(found, pa.Array) else pa.array(found)).cast(arrow)
+    length = len(arrays["trial"])
+    codes = pa.array(np.zeros(length, np.int32))
+    return pa.table({"cell": pa.array([cell]).take(codes), **arrays})

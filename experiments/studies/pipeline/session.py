@@ -21,7 +21,7 @@ from pathlib import Path
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from experiments.studies.pipeline.options import CORES, LOCAL_MASTER
+from experiments.studies.pipeline.options import CORES, LOCAL, SparkOptions
 from experiments.studies.sweeps.storage import Folder, ObjectStore, Store
 from experiments.support.build import PACKAGES_FOLDER
 
@@ -70,15 +70,13 @@ appender.stderr.layout.pattern = %p %c{1}: %m%n
 
 
 @contextmanager
-def spark_session(
-    java_home: Path, master: str = LOCAL_MASTER, settings: Settings | None = None, *, little: bool = False
-) -> Iterator[SparkSession]:
-    """Spark on the given Java, for the block. `settings` replace those of `DEFAULTS`, and `little` data those of
-    `FOR_LITTLE`."""
+def spark_session(java_home: Path, options: SparkOptions = LOCAL, *, little: bool = False) -> Iterator[SparkSession]:
+    """Spark on the given Java, for the block. The settings of `options` replace those of `DEFAULTS`, and for `little`
+    data those of `FOR_LITTLE`."""
     os.environ |= {"JAVA_HOME": str(java_home), "PYSPARK_PYTHON": sys.executable}
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     with tempfile.TemporaryDirectory(prefix="isray-spark-", ignore_cleanup_errors=True) as folder:
-        session = _start(Path(folder), master, settings or {}, little)
+        session = _start(Path(folder), options, little)
         try:
             yield session
         finally:
@@ -93,7 +91,7 @@ def spark_path(store: Store) -> str:
     return store.url.replace("s3://", "s3a://", 1)
 
 
-def _start(folder: Path, master: str, settings: Settings, little: bool) -> SparkSession:
+def _start(folder: Path, options: SparkOptions, little: bool) -> SparkSession:
     logging = folder / "log4j2.properties"
     logging.write_text(_QUIET_LOGGING, encoding="utf-8")
     java_options = f"-Djava.io.tmpdir={folder} -Dlog4j2.configurationFile=file:{logging} -XX:+UseSerialGC"
@@ -104,11 +102,11 @@ def _start(folder: Path, master: str, settings: Settings, little: bool) -> Spark
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.executorEnv.PYTHONPATH": str(PACKAGES_FOLDER),
     }
-    if master.startswith("local"):
+    if options.is_local:
         os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
         own |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-    found: dict[str, bool | float | int | str | None] = {**DEFAULTS, **own, **settings}
-    return SparkSession.builder.master(master).appName("isray").config(map=found).getOrCreate()
+    found: dict[str, bool | float | int | str | None] = {**DEFAULTS, **own, **options.settings}
+    return SparkSession.builder.master(options.master).appName("isray").config(map=found).getOrCreate()
 
 
 def _stop(session: SparkSession) -> None:

@@ -1,4 +1,4 @@
-"""Silver: from the trace to intervals, outages and losses. Pure functions from DataFrame to DataFrame.
+"""Silver: from the trace of a batch to intervals, outages and losses. Pure functions from :class:`Trace` to tables.
 
 - *intervals*: a `state` row describes its partition until the next one, or the end of the trial. Intervals of length 0
   are dropped. An interval is `offline` without a leader, `stalled` if the recorded leader does not answer, otherwise
@@ -11,135 +11,166 @@
   (`ended` false).
 - *losses*: each event that lost acknowledged records.
 
-All windows are over the rows of one partition of one trial in their order. The rows are distributed by trial once, and
-sorted once, for all windows of `intervals`; everything after it reads the stored intervals and needs no window. The
-cell is an integer meanwhile: a text of 16 characters would be a third of each row that is exchanged.
+The rows of a partition are brought together in their order; what a row needs of the one before it is then at its left.
 """
 
 from __future__ import annotations
 
-from pyspark.sql import Column, DataFrame, Window, WindowSpec
-from pyspark.sql import functions as F
+from dataclasses import dataclass
 
-from experiments.studies.pipeline.schemas import SILVER, conform
+import numpy as np
+import pyarrow as pa
+
+from experiments.studies.pipeline.rows import Rows, Texts, Trace, Values
+from experiments.studies.pipeline.schemas import SILVER, Nullable, table
 from experiments.studies.trace.metrics import FRACTIONS
 from experiments.studies.trace.schema import END, LOSS, MEASURED, STATE
 
-TRIAL = ["cell", "trial"]
-PARTITION = [*TRIAL, "partition"]
-_SHARES = tuple(metric.column for metric in FRACTIONS.values())
+SHARES = tuple(metric.column for metric in FRACTIONS.values())
 
 
-def intervals(trace: DataFrame) -> DataFrame:
-    """One row per partition and interval of constant state, with the columns of `schemas.SILVER["intervals"]`.
-    `weight`: the likelihood ratio at the end of the interval. The `end` row of a trial ends all of its partitions."""
-    ends = F.col("kind") == END
-    every = F.sequence(F.lit(0), F.col("partitions") - 1)
-    rows = trace.where(F.col("kind").isin(STATE, END)).select(
-        *TRIAL,
-        F.explode(F.when(ends, every).otherwise(F.array("partition"))).alias("partition"),
-        "seq",
-        F.col("time_ms").alias("start_ms"),
-        *(
-            "leader",
-            "leader_serves",
-            "epoch",
-            "isr",
-            "elr",
-            "isr_size",
-            "elr_size",
-            "min_isr",
-            "recovering",
-            "log_weight",
-        ),
-        ends.alias("ends"),
-    )
-    return conform(_with_episodes(_lasting(rows)), SILVER["intervals"])
+@dataclass(frozen=True, slots=True)
+class Intervals:
+    """The intervals of a batch, by partition and in their order.
+
+    `begins`: whether the interval is its partition's first. `out`: whether clients find no leader that answers.
+    `leader_failed`: whether the partition's leader has failed since the interval before. `failed`, `isr`, `elr`: of the
+    rows that the intervals begin with. `episodes`: where those of each share, of `out` and of `recovering` begin.
+    """
+
+    columns: dict[str, Values]
+    begins: Values
+    leader_failed: Values
+    isr: Texts
+    elr: Texts
+    episodes: dict[str, Values]
+
+    def __getitem__(self, name: str) -> Values:
+        return self.columns[name]
+
+    def before(self, name: str) -> Nullable:
+        """A column of the interval before, null for the first one of a partition."""
+        return Nullable(np.roll(self.columns[name], 1), self.begins)
+
+    def number(self, episode: str) -> Values:
+        """The number of the episode within the partition, from 1, for each interval."""
+        total = np.cumsum(self.episodes[episode])
+        starts = np.flatnonzero(self.begins)
+        lengths = np.diff(starts, append=len(total))
+        number: Values = total - np.repeat(total[starts] - self.episodes[episode][starts], lengths)
+        return number
 
 
-def _in_order() -> WindowSpec:
-    """The rows of a partition of a trial, in their order."""
-    return Window.partitionBy(*PARTITION).orderBy("seq")
+def find_intervals(trace: Trace) -> Intervals:
+    """The intervals of constant state. `weight`: the likelihood ratio at the end of the interval. The `end` row of a
+    trial ends all of its partitions."""
+    rows = trace.rows.of(STATE, END)
+    ends = rows.have("kind", END)
+    order, partition = _by_partition(trace, rows, ends)
+    trial, time_ms, leader, serves = (rows[name][order] for name in ("trial", "time_ms", "leader", "leader_serves"))
+    group = trace.groups(trial, partition)
+    new = np.diff(group, prepend=-1) != 0
+    fails = ~new & ~serves & (leader == np.roll(leader, 1)) & np.roll(serves, 1)
+    failures = np.cumsum(fails | (leader < 0))
+    kept = np.flatnonzero(~ends[order] & (np.roll(time_ms, -1) > time_ms))
+    picked = order[kept]
+    names = ("trial", "epoch", "isr_size", "elr_size", "min_isr", "recovering")
+    columns = {name: rows[name][picked] for name in names} | {"leader": leader[kept], "partition": partition[kept]}
+    columns |= {"start_ms": time_ms[kept], "end_ms": time_ms[kept + 1]}
+    columns["weight"] = np.exp(rows["log_weight"][order[kept + 1]])
+    begins = np.diff(group[kept], prepend=-1) != 0
+    failed = begins | (np.diff(failures[kept], prepend=0) > 0)
+    columns |= _described(columns, serves[kept])
+    episodes = {name: _begins(columns[name], begins) for name in (*SHARES, "out", "recovering")}
+    isr, elr = (Texts(text.codes[picked], text.distinct) for text in (rows.texts("isr"), rows.texts("elr")))
+    return Intervals(columns, begins, failed, isr, elr, episodes)
 
 
-def _so_far() -> WindowSpec:
-    """The rows of a partition up to the present one."""
-    return _in_order().rowsBetween(Window.unboundedPreceding, Window.currentRow)
+def _by_partition(trace: Trace, rows: Rows, ends: Values) -> tuple[Values, Values]:
+    """The rows of each partition one after the other: their positions, the `end` rows for each partition again, and
+    their partitions."""
+    taken = np.repeat(np.arange(len(rows)), np.where(ends, trace.partitions, 1))
+    partition = rows["partition"][taken]
+    partition[ends[taken]] = np.tile(np.arange(trace.partitions), ends.sum())
+    order = np.argsort(trace.groups(rows["trial"][taken], partition), kind="stable")
+    return taken[order], partition[order]
 
 
-def _lasting(rows: DataFrame) -> DataFrame:
-    """The states that last, with their ends; `failures` counts how often the partition's leader failed so far."""
-    before = F.lag(F.struct("leader", "leader_serves")).over(_in_order())
-    after = F.lead(F.struct("start_ms", "log_weight")).over(_in_order())
-    same_leader = F.col("leader") == F.col("before.leader")
-    fails = (F.col("leader") < 0) | (~F.col("leader_serves") & same_leader & F.col("before.leader_serves"))
-    return (
-        rows.repartition(*TRIAL)
-        .withColumns({"before": before, "after": after})
-        .withColumn("failures", F.sum(F.coalesce(fails, F.lit(False)).cast("int")).over(_so_far()))
-        .where(~F.col("ends") & (F.col("after.start_ms") > F.col("start_ms")))
-        .withColumns({"end_ms": F.col("after.start_ms"), "weight": F.exp("after.log_weight")})
-    )
+def _described(columns: dict[str, Values], serves: Values) -> dict[str, Values]:
+    offline = columns["leader"] < 0
+    online = ~offline & serves
+    return {
+        "length_ms": columns["end_ms"] - columns["start_ms"],
+        "offline": offline,
+        "refuses": columns["isr_size"] < columns["min_isr"],
+        "stalled": ~offline & ~serves,
+        "online": online,
+        "out": ~online,
+    }
 
 
-def _with_episodes(states: DataFrame) -> DataFrame:
-    """Adds where episodes begin, and numbers the outages of the partition."""
-    offline = F.col("leader") < 0
-    described = states.withColumns(
-        {
-            "length_ms": F.col("end_ms") - F.col("start_ms"),
-            "offline": offline,
-            "refuses": F.col("isr_size") < F.col("min_isr"),
-            "stalled": ~offline & ~F.col("leader_serves"),
-            "online": ~offline & F.col("leader_serves"),
-        }
-    ).withColumn("out", ~F.col("online"))
-    kept = ("leader", "epoch", "isr", "elr")
-    before = F.lag(F.struct(*_SHARES, *kept, "out", "recovering", "failures")).over(_in_order())
-
-    def begins(column: str) -> Column:
-        return F.col(column) & ~F.coalesce(F.col(f"before.{column}"), F.lit(False))
-
-    return (
-        described.withColumn("before", before)
-        .withColumn("outage", F.sum(begins("out").cast("int")).over(_so_far()))
-        .withColumn("recovery", F.sum(begins("recovering").cast("int")).over(_so_far()))
-        .withColumns({f"{name}_before": F.col(f"before.{name}") for name in kept})
-        .withColumns({f"{name}_begins": begins(name) for name in _SHARES})
-        .withColumn("leader_failed", F.col("failures") > F.coalesce(F.col("before.failures"), F.lit(-1)))
-        .withColumn("outage", F.when(F.col("out"), F.col("outage")))
-        .withColumn("recovery", F.when(F.col("recovering"), F.col("recovery")))
-    )
+def _begins(holds: Values, first: Values) -> Values:
+    """Where something begins that holds or not in each interval."""
+    return holds & (first | ~np.roll(holds, 1))
 
 
-def outages(intervals: DataFrame, trials: DataFrame) -> DataFrame:
+def intervals(trace: Trace) -> pa.Table:
+    """One row per partition and interval of constant state, with the columns of `schemas.SILVER["intervals"]`."""
+    found = find_intervals(trace)
+    every = np.arange(len(found.begins))
+    texts = {
+        "isr": found.isr.at(every),
+        "elr": found.elr.at(every),
+        "isr_before": found.isr.at(every - 1, found.begins),
+        "elr_before": found.elr.at(every - 1, found.begins),
+    }
+    numbers = {
+        "outage": Nullable(found.number("out"), ~found["out"]),
+        "recovery": Nullable(found.number("recovering"), ~found["recovering"]),
+        "leader_before": found.before("leader"),
+        "epoch_before": found.before("epoch"),
+    }
+    marks = {f"{name}_begins": found.episodes[name] for name in SHARES} | {"leader_failed": found.leader_failed}
+    return table(SILVER["intervals"], trace.cell, found.columns | texts | numbers | marks)
+
+
+def outages(trace: Trace) -> pa.Table:
     """One row per outage: start_ms, end_ms, failover_ms, whether it ended within the trial, whether it was a handover,
-    and its last weight. `trials` gives the lengths of the trials."""
-    found = (
-        intervals.where(F.col("outage").isNotNull())
-        .groupBy(*PARTITION, "outage")
-        .agg(
-            F.min("start_ms").alias("start_ms"),
-            F.max(F.struct("end_ms", "weight")).alias("last"),
-            (~F.max("leader_failed")).alias("handover"),
-        )
-        .join(trials.select(*TRIAL, "duration_ms"), TRIAL)
-        .select("*", "last.end_ms", "last.weight")
-    )
-    return conform(
-        found.withColumn("failover_ms", F.col("end_ms") - F.col("start_ms")).withColumn(
-            "ended", F.col("end_ms") < F.col("duration_ms")
-        ),
-        SILVER["outages"],
-    )
+    and its last weight."""
+    found = find_intervals(trace)
+    starts, lasts = spans(found, "out")
+    failed = np.cumsum(found.leader_failed)
+    handover = failed[lasts] == failed[starts] - found.leader_failed[starts]
+    start_ms, end_ms, trial = found["start_ms"][starts], found["end_ms"][lasts], found["trial"][starts]
+    columns = {
+        "trial": trial,
+        "partition": found["partition"][starts],
+        "start_ms": start_ms,
+        "end_ms": end_ms,
+        "failover_ms": end_ms - start_ms,
+        "ended": end_ms < trace.durations_ms[trial - trace.first],
+        "handover": handover,
+        "weight": found["weight"][lasts],
+    }
+    return table(SILVER["outages"], trace.cell, columns)
 
 
-def losses(trace: DataFrame) -> DataFrame:
+def spans(found: Intervals, episode: str) -> tuple[Values, Values]:
+    """The first and the last interval of each episode."""
+    holds = found[episode]
+    starts = np.flatnonzero(found.episodes[episode])
+    following = np.append(found.begins[1:] | ~holds[1:], True) if len(holds) else holds
+    return starts, np.flatnonzero(holds & following)
+
+
+def losses(trace: Trace) -> pa.Table:
     """One row per loss event: time_ms, the number of acknowledged records lost, and the weight of the event."""
-    found = trace.where(F.col("kind") == LOSS)
-    return conform(found.withColumns({"records": F.col("value"), "weight": F.exp("log_weight")}), SILVER["losses"])
+    rows = trace.rows.of(LOSS)
+    return table(SILVER["losses"], trace.cell, rows, records=rows["value"], weight=np.exp(rows["log_weight"]))
 
 
-def measured(trace: DataFrame) -> DataFrame:
+def measured(trace: Trace) -> pa.Table:
     """One row per time or rate that clients and operators would have measured; `kind` as in the trace."""
-    return conform(trace.where(F.col("kind").isin(*sorted(MEASURED))), SILVER["measured"])
+    rows = trace.rows.of(*sorted(MEASURED))
+    kind = rows.texts("kind").at(np.arange(len(rows)))
+    return table(SILVER["measured"], trace.cell, rows, kind=kind)

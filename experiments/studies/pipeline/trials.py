@@ -1,131 +1,154 @@
-"""Silver: what each trial measured, one row per trial. Pure functions from DataFrame to DataFrame.
+"""Silver: what each trial measured, one row per trial. A pure function from :class:`Trace` to a table.
 
 Everything is weighted: an event with the likelihood ratio of its row, time with that of the row that ends its interval
-(`trace/schema.py`). Rows of one trial with equal weights are added up first, as whole numbers (milliseconds, events,
-records): these sums are exact, in whatever order Spark adds. Then the weights of the trial, of which plain sampling has
-one, are gone through in ascending order. So a trial has the same values, to the last bit, however its rows were
-distributed, and whether it was analysed alone or with others.
+(`trace/schema.py`). Rows of one trial with equal weights are a *part* of the trial, and are added up first, as whole
+numbers (milliseconds, events, records). Then the parts, of which plain sampling has one, are gone through in ascending
+order of their weights. So a trial has the same values, to the last bit, whatever batch it is in.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Literal
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
+import numpy as np
+import pyarrow as pa
 
-from experiments.studies.design.functions import MetricDeclaration
-from experiments.studies.pipeline.schemas import conform, trial_columns
-from experiments.studies.trace.metrics import FRACTIONS, METRICS, RATES, Metric
+from experiments.studies.pipeline.rows import Trace, Values
+from experiments.studies.pipeline.schemas import METRIC_FIELDS, table, trial_columns
+from experiments.studies.pipeline.silver import find_intervals
+from experiments.studies.trace.metrics import FRACTIONS, METRICS, RATES
 from experiments.studies.trace.schema import STATE, YEAR_MS
 
-TRIAL = ["cell", "trial"]
-_WEIGHTED = [*TRIAL, "weight"]
+Custom = tuple[str, Literal["rate", "fraction"]]
+"""The name of a script's metric, and whether its value is a count or a share."""
 
 
-def per_trial(
-    trace: DataFrame, trials: DataFrame, intervals: DataFrame, custom: Sequence[MetricDeclaration] = ()
-) -> DataFrame:
+class _Parts:
+    """Rows by trial and weight. `trial`, `weight`: those of the parts; `trials`: of the batch."""
+
+    def __init__(self, trial: Values, weight: Values, trials: int) -> None:
+        self._order = np.lexsort((weight, trial))
+        trial, weight = trial[self._order], weight[self._order]
+        new = (np.diff(trial, prepend=-1) != 0) | (np.diff(weight, prepend=0.0) != 0.0)
+        self._starts = np.flatnonzero(new)
+        self.trial, self.weight, self._trials = trial[new], weight[new], trials
+        self._firsts = np.flatnonzero(np.diff(self.trial, prepend=-1))
+
+    def total(self, values: Values) -> Values:
+        """The sums of whole numbers over the rows of each part."""
+        return _reduced(np.add, values.astype(np.int64)[self._order], self._starts)
+
+    def most(self, values: Values) -> Values:
+        """The largest number of each part."""
+        return _reduced(np.maximum, values.astype(np.int64)[self._order], self._starts)
+
+    def summed(self, parts: Values) -> Values:
+        """The sums over the parts of each trial, in ascending order of their weights; 0 without parts."""
+        return self._by_trial(_reduced(np.add, parts, self._firsts))
+
+    def largest(self, parts: Values) -> Values:
+        """The largest number of the parts of each trial, at least 0."""
+        return self._by_trial(_reduced(np.maximum, parts, self._firsts))
+
+    def _by_trial(self, values: Values) -> Values:
+        found = np.zeros(self._trials, values.dtype)
+        found[self.trial[self._firsts]] = values
+        return found
+
+
+def _reduced(operation: np.ufunc, values: Values, starts: Values) -> Values:
+    """`operation` over each slice from one start to the next."""
+    found: Values = operation.reduceat(values, starts) if len(starts) else values
+    return found
+
+
+Measures = dict[str, Values]
+"""The fields of `schemas.METRIC_FIELDS`, of every trial."""
+
+
+def per_trial(trace: Trace, custom: Sequence[Custom] = ()) -> pa.Table:
     """One row per trial with the columns of `schemas.trial_columns`: partition_years, exposure, the number of `state`
     rows, and for each metric its value (weighted; a share of time is measured in partition-years), the number of events
     or episodes, and the sums and maxima of their weights and sizes."""
-    by_weight = _times(intervals).unionByName(_counts(trace), allowMissingColumns=True).na.fill(0)
-    measured = by_weight.groupBy(*TRIAL).agg(
-        F.array_sort(F.collect_list(F.struct("weight", *_SUMMED))).alias("parts"), F.sum("states").alias("states")
-    )
-    years = F.col("partitions") * F.col("duration_ms") / YEAR_MS
-    joined = trials.join(measured, TRIAL).withColumn("partition_years", years)
-    columns = {"exposure": _ordered_sum(lambda part: part["weight"] * part["length_ms"]) / YEAR_MS}
-    columns |= {metric.name: _metric(metric) for metric in METRICS}
-    found = joined.withColumns(columns).withColumns(_custom(custom))
-    return conform(found, trial_columns((*(metric.name for metric in METRICS), *(metric.name for metric in custom))))
+    exposure, shares = _shares(trace)
+    metrics = shares | _rates(trace) | _custom(trace, custom, exposure)
+    count = len(trace.trials)
+    states = np.bincount(trace.rows.of(STATE)["trial"] - trace.first, minlength=count)
+    columns = {
+        "trial": np.arange(trace.first, trace.first + count),
+        "partitions": np.full(count, trace.partitions),
+        "partition_years": trace.partitions * trace.durations_ms / YEAR_MS,
+        "exposure": exposure,
+        "states": states,
+    }
+    structs = {
+        name: pa.StructArray.from_arrays([pa.array(measures[field]) for field in METRIC_FIELDS], METRIC_FIELDS)
+        for name, measures in metrics.items()
+    }
+    names = (*(metric.name for metric in METRICS), *(name for name, _ in custom))
+    return table(trial_columns(names), trace.cell, columns, **structs)
 
 
-def _times(intervals: DataFrame) -> DataFrame:
-    """Sums over the intervals of a trial of one weight: their length, and that of each share with its episodes."""
-    shares = [metric.column for metric in FRACTIONS.values()]
-    return intervals.groupBy(*_WEIGHTED).agg(
-        F.sum("length_ms").alias("length_ms"),
-        *(F.sum(F.when(F.col(name), F.col("length_ms")).otherwise(0)).alias(name) for name in shares),
-        *(F.sum(F.col(f"{name}_begins").cast("int")).alias(f"{name}_events") for name in shares),
-    )
+def _shares(trace: Trace) -> tuple[Values, dict[str, Measures]]:
+    """The exposure of each trial, and the shares of time."""
+    found = find_intervals(trace)
+    parts = _Parts(found["trial"] - trace.first, found["weight"], len(trace.trials))
+    metrics = {}
+    for metric in FRACTIONS.values():
+        length_ms = parts.total(found["length_ms"] * found[metric.column])
+        measures = _weighted(parts, parts.total(found.episodes[metric.column]))
+        none = np.zeros(len(trace.trials))
+        measures |= {"value": parts.summed(parts.weight * length_ms) / YEAR_MS}
+        metrics[metric.name] = measures | {"size_squares": none, "largest_size": none}
+    return parts.summed(parts.weight * parts.total(found["length_ms"])) / YEAR_MS, metrics
 
 
-def _counts(trace: DataFrame) -> DataFrame:
-    """Sums over the events of a trial of one weight: for each rate their number, and the sums and the largest of their
-    sizes; a size is 1, or the row's value where the rate adds up values."""
-    aggregates = [F.sum((F.col("kind") == STATE).cast("int")).alias("states")]
+def _weighted(parts: _Parts, events: Values) -> Measures:
+    """The number of events of each trial, with the sums of their weights and the largest one."""
+    return {
+        "events": parts.summed(events),
+        "weight": parts.summed(parts.weight * events),
+        "weight_squares": parts.summed(parts.weight * parts.weight * events),
+        "largest_weight": parts.largest(np.where(events > 0, parts.weight, 0.0)),
+    }
+
+
+def _rates(trace: Trace) -> dict[str, Measures]:
+    """The rates: an event's size is 1, or the row's value where the rate adds up values."""
+    metrics = {}
     for metric in RATES.values():
-        size = F.col("value") if metric.sums_values else F.lit(1).cast("bigint")
-        counted = F.when(F.col("kind") == metric.trace_kind, size).otherwise(0)
-        aggregates += [
-            F.sum(counted).alias(metric.column),
-            F.sum((F.col("kind") == metric.trace_kind).cast("int")).alias(f"{metric.column}_events"),
-            F.sum(counted * counted).alias(f"{metric.column}_squares"),
-            F.max(counted).alias(f"{metric.column}_largest"),
-        ]
-    kinds = {STATE, *(metric.trace_kind for metric in RATES.values())}
-    return (
-        trace.where(F.col("kind").isin(*sorted(kinds)))
-        .withColumn("weight", F.when(F.col("kind") == STATE, 1.0).otherwise(F.exp("log_weight")))
-        .groupBy(*_WEIGHTED)
-        .agg(*aggregates)
-    )
+        rows = trace.rows.of(metric.trace_kind)
+        parts = _Parts(rows["trial"] - trace.first, np.exp(rows["log_weight"]), len(trace.trials))
+        size = rows["value"] if metric.sums_values else np.ones(len(rows), np.int64)
+        weight = parts.weight
+        metrics[metric.name] = _weighted(parts, parts.total(np.ones(len(rows), np.int64))) | {
+            "value": parts.summed(weight * parts.total(size)),
+            "size_squares": parts.summed(weight * weight * parts.total(size * size)),
+            "largest_size": np.maximum(parts.largest(weight * parts.most(size)), 0.0),
+        }
+    return metrics
 
 
-_SUMMED = (
-    "length_ms",
-    *(f"{metric.column}{suffix}" for metric in METRICS for suffix in ("", "_events")),
-    *(f"{metric.column}{suffix}" for metric in RATES.values() for suffix in ("_squares", "_largest")),
-)
-
-
-def _ordered_sum(term: Callable[[Column], Column]) -> Column:
-    """The sum of a term over the parts of a trial, in the order of their weights."""
-    return F.aggregate("parts", F.lit(0.0), lambda total, part: total + term(part))
-
-
-def _largest(term: Callable[[Column], Column]) -> Column:
-    return F.aggregate("parts", F.lit(0.0), lambda most, part: F.greatest(most, term(part)))
-
-
-def _metric(metric: Metric) -> Column:
-    """The struct of a built-in metric of one trial."""
-    value, events = metric.column, f"{metric.column}_events"
-    is_rate = metric.name in RATES
-    total = _ordered_sum(lambda part: part["weight"] * part[value])
-    zero = F.lit(0.0)
-    return F.struct(
-        (total if is_rate else total / YEAR_MS).alias("value"),
-        F.aggregate("parts", F.lit(0).cast("bigint"), lambda count, part: count + part[events]).alias("events"),
-        _ordered_sum(lambda part: part["weight"] * part[events]).alias("weight"),
-        _ordered_sum(lambda part: part["weight"] * part["weight"] * part[events]).alias("weight_squares"),
-        _largest(lambda part: F.when(part[events] > 0, part["weight"]).otherwise(0.0)).alias("largest_weight"),
-        (
-            _ordered_sum(lambda part: part["weight"] * part["weight"] * part[f"{value}_squares"]) if is_rate else zero
-        ).alias("size_squares"),
-        (_largest(lambda part: part["weight"] * part[f"{value}_largest"]) if is_rate else zero).alias("largest_size"),
-    )
-
-
-def _custom(metrics: Sequence[MetricDeclaration]) -> dict[str, Column]:
+def _custom(trace: Trace, metrics: Sequence[Custom], exposure: Values) -> dict[str, Measures]:
     """The metrics of a script, from the values in `trials/`, in the form of the built-in ones.
 
     A rate's value is a count: so many events. A share of the trial, measured in partition-years as the built-in shares
     of time are, is one episode. Trials with functions are plain ones, of weight 1.
     """
     found = {}
-    for index, metric in enumerate(metrics):
-        raw, share = F.element_at("custom", index + 1), F.lit(metric.unit == "fraction")
-        events = F.when(share, (raw > 0).cast("bigint")).otherwise(F.ceil(raw))
-        some = F.when(events > 0, 1.0).otherwise(0.0)
-        found[metric.name] = F.struct(
-            F.when(share, raw * F.col("exposure")).otherwise(raw).alias("value"),
-            events.alias("events"),
-            events.cast("double").alias("weight"),
-            events.cast("double").alias("weight_squares"),
-            some.alias("largest_weight"),
-            F.when(share, 0.0).otherwise(raw).alias("size_squares"),
-            F.when(share, 0.0).otherwise(some).alias("largest_size"),
-        )
+    raw = np.array(trace.trials["custom"].to_pylist(), float).reshape(len(trace.trials), -1)
+    for index, (name, unit) in enumerate(metrics):
+        value, share = raw[:, index], unit == "fraction"
+        events = (value > 0.0).astype(np.int64) if share else np.ceil(value).astype(np.int64)
+        some = (events > 0).astype(float)
+        found[name] = {
+            "value": value * exposure if share else value,
+            "events": events,
+            "weight": events.astype(float),
+            "weight_squares": events.astype(float),
+            "largest_weight": some,
+            "size_squares": np.zeros(len(value)) if share else value,
+            "largest_size": np.zeros(len(value)) if share else some,
+        }
     return found

@@ -15,6 +15,7 @@ from experiments.engines.port import Violation
 from experiments.engines.sim.memory import rare_collections
 from experiments.engines.sim.metadata import kept_metadata
 from experiments.explorer.assemble import run_of_journal
+from experiments.explorer.losses import INVARIANT
 from experiments.explorer.recorder import Entry, Journal, SimRecorder
 from experiments.explorer.run import Run
 from experiments.story.render import Line
@@ -73,7 +74,7 @@ class _Losses(Sequence[Violation]):
                 place = TopicPartition(TOPIC, row.partition)
                 records = "record is" if row.value == 1 else "records are"
                 text = f"{place}: {row.value} acknowledged {records} missing from the log of {node_name(row.node)}"
-                self._found.append(Violation("AcknowledgedRecordsLost", self._trial.cluster.now_ms, text))
+                self._found.append(Violation(INVARIANT, self._trial.cluster.now_ms, text))
         self._seen = len(rows)
         return len(self._found)
 

@@ -8,14 +8,15 @@ Trials on processes have no second run, and are not shown; neither is a trial of
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
 
 from experiments.explorer.page import write_page
 from experiments.explorer.run import StoryRow
-from experiments.studies.replay.replay import Replayed, replay
+from experiments.studies.replay.replay import replay
 from experiments.studies.report.settings import Group, Setting
-from experiments.studies.report.words import milliseconds
+from experiments.studies.report.words import listed, milliseconds
 from experiments.studies.sweeps.batches import committed, disjoint, read_trials
 from experiments.studies.sweeps.output import StudyRecord
 from experiments.studies.sweeps.storage import Store
@@ -77,7 +78,7 @@ def _example(record: StudyRecord, setting: Setting, losing: tuple[int, str], pag
     if found.loss is None or found.trace_hash != trace_hash:
         return None
     write_page(page, found.run)
-    lines, lost_ms = _story(found)
+    lines, lost_ms = story_of(found.run.story)
     name = record.study.name
     return Example(
         setting=setting.full_name,
@@ -90,13 +91,28 @@ def _example(record: StudyRecord, setting: Setting, losing: tuple[int, str], pag
     )
 
 
-def _story(found: Replayed) -> tuple[tuple[StoryLine, ...], float]:
-    """The lines that end with the loss, and its time in ms since the cluster began."""
-    rows = [row for row in found.run.story if _matters(row)]
+def story_of(story: Iterable[StoryRow]) -> tuple[tuple[StoryLine, ...], float]:
+    """The lines of a run's story that end with the loss, and its time in ms since the cluster began."""
+    rows = [row for row in story if _matters(row)]
     at = next(index for index, row in enumerate(rows) if _is_loss(row))
     lost_ms = next((row.time_ms for row in reversed(rows[:at]) if row.time_ms is not None), 0)
-    shown = rows[max(0, at + 1 + LINES_AFTER - LINES) : at + 1 + LINES_AFTER]
+    shown = _joined(rows[: at + 1 + LINES_AFTER])
+    spare = len(shown) - LINES
+    alerts = [row for row in shown if row.text.startswith("ALERT")][: max(0, spare)]
+    shown = [row for row in shown if row not in alerts][-LINES:]
     return tuple(_line(row, rows, lost_ms) for row in shown), float(lost_ms)
+
+
+def _joined(rows: Sequence[StoryRow]) -> list[StoryRow]:
+    """The lines, one for all nodes to which the same happens at once: `broker-0 and broker-1: each starts`."""
+    found: list[StoryRow] = []
+    for what, group in groupby(rows, key=lambda row: row.text.partition(" ")[2] if row.is_heading else row):
+        same = list(group)
+        if len(same) > 1 and isinstance(what, str) and not _is_loss(same[0]):
+            nodes = listed([row.text.partition(" ")[0] for row in same])
+            same = [replace(same[-1], text=f"{nodes}: each {what}")]
+        found += same
+    return found
 
 
 def _matters(row: StoryRow) -> bool:

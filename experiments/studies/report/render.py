@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +20,18 @@ from experiments.studies.design.functions import metrics_of
 from experiments.studies.design.study import StudyPlan
 from experiments.studies.estimation.estimates import CellEstimates, read_cells
 from experiments.studies.estimation.measured import Quantiles, read_measured
+from experiments.studies.estimation.pairs import Difference
+from experiments.studies.estimation.times import Times, read_times
 from experiments.studies.failures.words import shared_assumptions
 from experiments.studies.report import kafka, tradeoffs, verdict, words
-from experiments.studies.report.charts.failover import failover_chart
 from experiments.studies.report.charts.forest import differences_chart, estimates_chart
 from experiments.studies.report.charts.sweeps import curves, heat_maps
 from experiments.studies.report.charts.theme import Chart, library
+from experiments.studies.report.charts.times import times_charts
 from experiments.studies.report.charts.tradeoff import tradeoff_chart
 from experiments.studies.report.example import Example, example_of
 from experiments.studies.report.harshness import beside_published, harshness_words
+from experiments.studies.report.left_out import LeftOut, read_left_out
 from experiments.studies.report.objectives import OBJECTIVES
 from experiments.studies.report.settings import Group, groups
 from experiments.studies.sweeps.atomic import write_text
@@ -41,6 +45,11 @@ PAGE = Path(__file__).resolve().parent / "page"
 CLUSTER_SIZES = (100, 1_000, 10_000, 100_000)
 GROUPS_AT_MOST = 6
 """Groups with charts of their own; the tables have all."""
+ONLY_WITH_ACKS_1 = frozenset({"acks_1_loss_rate", "acknowledged_loss_rate"})
+BEYOND_THE_MODEL = 1e-6
+"""Losses per partition-year below which what the model leaves out loses more records than its failures."""
+LISTED_AT_MOST = 10
+"""Files that are left out and named; all others are counted."""
 VARIANT = "sweep:\n  preset: [cloud-vm-5, hdfs-2010, dean-first-year, ford-2010]   # docs/failure-models.md\n"
 
 
@@ -51,30 +60,48 @@ def write_report(out: Path, source: Location | None = None) -> Path:
     path = out / REPORT
     cells = read_cells(out, record.study.cells, metrics_of(record.study.functions))
     trials = store_at(out if source is None else source)
-    example = example_of(record, groups(record.study, cells), trials, out / LOSS_PAGE)
-    write_text(path, render(record, cells, example, read_measured(out)))
+    found = groups(record.study, cells)
+    names = {record.cells[setting.index]: setting.full_name for group in found for setting in group.settings}
+    beside = Beside(
+        times=read_times(out),
+        measured=read_measured(out),
+        left_out=read_left_out(out, names),
+        example=example_of(record, found, trials, out / LOSS_PAGE),
+    )
+    write_text(path, render(record, cells, beside))
     return path
 
 
-def render(
-    record: StudyRecord,
-    cells: Sequence[CellEstimates],
-    example: Example | None = None,
-    measured: Sequence[Mapping[str, Quantiles | float]] = (),
-) -> str:
-    """The page as text; `cells` are the numbers of the study's cells, in their order, and `measured` what clients and
-    operators measured of each, as far as anything was; `example` a loss to show."""
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What a page shows besides the estimates of the cells. By the cells in their order: `times`, how long failovers
+    and the like take; `measured`, what clients and operators measured. `left_out`: the files that the numbers were
+    computed without; `example`: a loss."""
+
+    times: Sequence[Mapping[str, Times]] = ()
+    measured: Sequence[Mapping[str, Quantiles | float]] = ()
+    left_out: Sequence[LeftOut] = ()
+    example: Example | None = None
+
+
+NOTHING = Beside()
+
+
+def render(record: StudyRecord, cells: Sequence[CellEstimates], beside: Beside = NOTHING) -> str:
+    """The page as text; `cells` are the numbers of the study's cells, in their order."""
     study = record.study
     found = groups(study, cells)
-    drawn = _charts(study, found)
+    drawn = _charts(study, found) | {"times_charts": list(times_charts(found, beside.times)) if beside.times else []}
     return _environment().get_template("report.html.j2").render(
         **_answers(study, found),
         **_assumptions(study, found),
         **_tables(study, found),
         **drawn,
-        measured=[(words.cell_name(study.cells[index].swept), of) for index, of in enumerate(measured) if of],
+        **_measured(study, cells, beside.measured),
         study=study,
-        example=example,
+        example=beside.example,
+        left_out=beside.left_out,
+        listed_at_most=LISTED_AT_MOST,
         question=study.question or _question(study.cells[0].swept),
         versions=record.versions,
         source=study.text,
@@ -93,6 +120,7 @@ def _answers(study: StudyPlan, found: Sequence[Group]) -> dict[str, Any]:
             best.setdefault(group.recommended.name, []).append(group)
     return {
         "verdict": verdict.judge(study, found),
+        "cautions": verdict.cautions(study),
         "groups": [(group, verdict.judge_group(study, group)) for group in found],
         "swept_assumptions": list(found[0].settings[0].assumed),
         "recommended": [_to_type(name, among, found) for name, among in best.items()],
@@ -138,7 +166,7 @@ def _assumed(found: Sequence[Group], function: str | None) -> tuple[list[str], l
 
 def _tables(study: StudyPlan, found: Sequence[Group]) -> dict[str, Any]:
     settings = sorted((setting for group in found for setting in group.settings), key=lambda setting: setting.index)
-    metrics = metrics_of(study.functions)
+    metrics = [each for each in metrics_of(study.functions) if each.name not in _repeated(study)]
     rows = [row for group in found for row in tradeoffs.trade_offs(study, group)]
     warned = ((setting.full_name, "; ".join(setting.estimates.warnings)) for setting in settings)
     return {
@@ -147,13 +175,36 @@ def _tables(study: StudyPlan, found: Sequence[Group]) -> dict[str, Any]:
         "fractions": {metric.name for metric in metrics if metric.estimator is FRACTION},
         "scaled": set(RATES),
         "trade_offs": rows,
-        "references": [group.reference.full_name for group in found if group.others],
+        "references": list(dict.fromkeys(group.reference.name for group in found if group.others)),
         "gains": sorted(row.gain for row in rows if row.gain is not None),
         "noun": OBJECTIVES[study.objective].noun,
+        "has_tiny_rates": study.objective in RATES
+        and any(0.0 < setting.estimates.value(study.objective) < BEYOND_THE_MODEL for setting in settings),
+        "has_immediate_catch_up": all(cell.parameters.catch_up is None for cell in study.cells),
         "objective_is_rate": study.objective in RATES,
         "warnings": [(name, lines) for name, lines in warned if lines],
         "cluster_sizes": CLUSTER_SIZES,
     }
+
+
+def _repeated(study: StudyPlan) -> frozenset[str]:
+    """Metrics that a table need not have: where every producer waits for all replicas there are no losses with acks=1,
+    and acknowledged losses are those of acks=all."""
+    only_all = all(cell.parameters.acks == "all" for cell in study.cells)
+    return ONLY_WITH_ACKS_1 - {study.objective} if only_all else frozenset()
+
+
+def _measured(
+    study: StudyPlan, cells: Sequence[CellEstimates], measured: Sequence[Mapping[str, Quantiles | float]]
+) -> dict[str, Any]:
+    """What clients and operators measured in the settings that have plain trials, whose times all count alike, and the
+    keys that any of them has."""
+    rows = [
+        (words.cell_name(asked.swept), found)
+        for asked, cell, found in zip(study.cells, cells, measured or [{}] * len(cells), strict=True)
+        if found and cell.estimator == "plain"
+    ]
+    return {"measured": rows, "measured_keys": {key for _, found in rows for key in found}}
 
 
 def _charts(study: StudyPlan, found: Sequence[Group]) -> dict[str, Any]:
@@ -170,7 +221,6 @@ def _charts(study: StudyPlan, found: Sequence[Group]) -> dict[str, Any]:
             for index, group in enumerate(found[:GROUPS_AT_MOST])
             if (plot := tradeoff_chart(group, index)) is not None
         ],
-        "failover_chart": failover_chart(found),
         "difference_charts": [
             plot
             for index, group in enumerate(found[:GROUPS_AT_MOST])
@@ -195,10 +245,10 @@ def _environment() -> Environment:
     environment.filters |= {
         "number": words.number,
         "signed_number": words.signed_number,
-        "signed_minutes": lambda share: _unbroken(words.signed_minutes(share)),
+        "time_difference": _time_difference,
         "with_code": _with_code,
         "interval_in_numbers": lambda value: words.interval(value, words.number),
-        "interval_in_minutes": lambda value: words.interval(value, lambda share: _unbroken(words.minutes(share))),
+        "time_interval": words.time_interval,
         "minutes": lambda value: _unbroken(words.minutes(value)),
         "milliseconds": lambda value: _unbroken(words.milliseconds(value)),
     }
@@ -215,6 +265,12 @@ def _question(swept: Mapping[str, object]) -> str:
 def _with_code(text: str) -> Markup:
     """A description as HTML: text between backticks becomes code."""
     return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
+
+
+def _time_difference(found: Difference) -> tuple[str, str]:
+    """A difference of shares of time as time per year, and its limits."""
+    value, limits = words.times(found.estimate, found.ci_low, found.ci_high, signed=True)
+    return _unbroken(value), limits
 
 
 def _unbroken(text: str) -> str:

@@ -30,12 +30,11 @@ from experiments.studies.report.words import (
     Unit,
     cell_name,
     counted,
-    interval,
     listed,
     minutes,
     number,
     rounded,
-    signed_minutes,
+    times,
 )
 from experiments.studies.trace.metrics import FRACTION, METRICS, Metric
 
@@ -103,10 +102,32 @@ def judge_group(study: StudyPlan, group: Group) -> Verdict:
     effects = tuple(_effects(study, group))
     if best is not None:
         value = _quantity(metric, best.estimates.estimates[metric.name])
-        headline = (f"Run {best.name}: it {objective.best}: ", *value, ".")
+        headline = (f"Run {best.name}: it {objective.best}: ", *value, ".", *_shown_price(study, group))
         return Verdict("decided", headline, ((release(best.parameters),), *effects, _cost(best)))
     headline = (*_undecided(objective, group), " ", *_trials_needed(study, group))
     return Verdict("undecided", headline, effects)
+
+
+def cautions(study: StudyPlan) -> list[str]:
+    """What speaks against settings of the study and is not in its model, so that no number shows it."""
+    cells = [cell.parameters for cell in study.cells]
+    if len({cell.detection_ms for cell in cells}) > 1 and all(cell.slow is None for cell in cells):
+        return [
+            "No broker is slow or paused in this study, so a session never ends without a failure: what a short "
+            "session timeout costs is not in these numbers. To see it, add `slow`."
+        ]
+    return []
+
+
+def _shown_price(study: StudyPlan, group: Group) -> Sentence:
+    """What the reference costs against the setting that is second best, as far as the study shows it; empty otherwise:
+    a headline that names a gain names its price.
+    """
+    second = min(group.others, key=lambda setting: setting.estimates.value(study.objective))
+    for metric, clause in PRICES:
+        if metric != study.objective and second.against_reference(metric).difference.ci_high < 0.0:
+            return (f" The price: {_price(second, metric, clause)}, against {second.name}.",)
+    return ()
 
 
 def metric_of(study: StudyPlan) -> Metric:
@@ -142,7 +163,7 @@ def _trials_needed(study: StudyPlan, group: Group) -> Sentence:
             "); ten times the trials would lower this limit to a tenth.",
         )  # fmt: skip
     if not needed:
-        return ("The estimates are equal, so that no number of trials follows from them.",)
+        return ("The estimates are equal, so they do not say how many trials would tell the settings apart.",)
     if max(needed) > MANY_TRIALS:
         return (
             f"The estimates are so close that even {MANY_TRIALS:,} trials of each would not tell; it has {trials:,}.",
@@ -157,7 +178,7 @@ def _effects(study: StudyPlan, group: Group) -> Iterator[Sentence]:
     near = [other for other in group.others if len(_changed(reference, other)) == 1]
     for other in (near or group.others)[:EFFECTS_AT_MOST]:
         prices = "; ".join(_price(other, metric, clause) for metric, clause in PRICES)
-        yield (*_effect(study, reference, other), f" Price: {prices}.")
+        yield (*_effect(study, reference, other), f" The price: {prices}.")
 
 
 def _changed(one: Setting, other: Setting) -> list[str]:
@@ -211,16 +232,16 @@ def _inverse_ratio(compared: Comparison, *, paired: bool) -> str:
 
 def _price(other: Setting, metric: str, clause: str) -> str:
     """What running the reference instead changes in one share of time, in words."""
-    difference = other.against_reference(metric).difference
-    limits = sorted((-difference.ci_low, -difference.ci_high))
-    if _direction(difference) is None:
-        low, high = (signed_minutes(limit) for limit in limits)
-        return f"{clause}: no difference is shown ({low} to {high} a year)"
-    low, high = (minutes(found) for found in sorted(abs(limit) for limit in limits))
-    if high.startswith("<"):
-        return f"{clause}: the difference is below 1 ms a year"
-    longer = "longer" if difference.ci_high < 0.0 else "shorter"
-    return f"{clause} for {minutes(abs(difference.estimate))} a year {longer} ({low} to {high})"
+    found = other.against_reference(metric).difference
+    low, high = sorted((-found.ci_low, -found.ci_high))
+    if _direction(found) is None:
+        limits = times(-rounded(found).estimate, low, high, signed=True)[1]
+        shown = f"{limits} a year" if limits else "less than 1 ms a year"
+        return f"no difference is shown in the time that {clause} ({shown})"
+    value, limits = times(abs(found.estimate), *sorted((abs(low), abs(high))))
+    if not limits:
+        return f"the time that {clause} differs by less than 1 ms a year"
+    return f"{clause} for {value} a year {'more' if high > 0.0 else 'less'} ({limits})"
 
 
 def _cost(setting: Setting) -> Sentence:
@@ -230,7 +251,13 @@ def _cost(setting: Setting) -> Sentence:
 
 
 def _time(value: Estimate) -> str:
-    return interval(value, minutes) if value.one_sided else f"{minutes(value.estimate)} ({interval(value, minutes)})"
+    return f"at most {minutes(value.ci_high)}" if value.one_sided else _with_limits(value)
+
+
+def _with_limits(value: Estimate | Difference, *, signed: bool = False) -> str:
+    """`6.85 s (5.49 to 8.63 s)`."""
+    shown, limits = times(value.estimate, value.ci_low, value.ci_high, signed=signed)
+    return f"{shown} ({limits})" if limits else shown
 
 
 def _brief(study: StudyPlan, group: Group) -> Sentence:
@@ -269,8 +296,12 @@ def _range(study: StudyPlan, groups: Sequence[Group]) -> Sentence:
 
 
 def _quantity(metric: Metric, value: Estimate) -> Sentence:
-    noun = () if metric.estimator is FRACTION else (f" {OBJECTIVES[metric.name].noun}",)
-    return (*_value(metric, value), *noun, *_unit(metric))
+    if metric.estimator is FRACTION:
+        return (*_value(metric, value), *_unit(metric))
+    noun = OBJECTIVES[metric.name].noun
+    if value.one_sided:
+        return (f"no {noun} seen (", *_limit(metric, value), ")")
+    return (*_value(metric, value), f" {noun}", *_unit(metric))
 
 
 def _unit(metric: Metric) -> Sentence:
@@ -287,7 +318,7 @@ def _value(metric: Metric, value: Estimate) -> Sentence:
     if metric.estimator is FRACTION:
         if value.one_sided:
             return (f"none seen (at most {minutes(value.ci_high)})",)
-        return (f"{minutes(value.estimate)} ({minutes(value.ci_low)} to {minutes(value.ci_high)})",)
+        return (_with_limits(value),)
     if value.one_sided:
         return ("none seen (at most ", Rate(value.ci_high), ")")
     return (Rate(value.estimate), " (", Rate(value.ci_low), " to ", Rate(value.ci_high), ")")
@@ -295,8 +326,6 @@ def _value(metric: Metric, value: Estimate) -> Sentence:
 
 def _difference(metric: Metric, found: Difference) -> Sentence:
     if metric.estimator is FRACTION:
-        return (
-            f"{signed_minutes(found.estimate)} ({signed_minutes(found.ci_low)} to {signed_minutes(found.ci_high)})",
-        )
+        return (_with_limits(found, signed=True),)
     estimate, low, high = (Rate(value, signed=True) for value in (found.estimate, found.ci_low, found.ci_high))
     return (estimate, " (", low, " to ", high, ")")

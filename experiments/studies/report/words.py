@@ -18,7 +18,10 @@ from experiments.studies.estimation.selection import NEARLY_EQUAL
 
 MINUTES_PER_YEAR = 365 * 24 * 60
 SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+TIMES_TEN = "\N{NO-BREAK SPACE}×\N{NO-BREAK SPACE}10"
 SMALLEST_PLAIN = 1e-4
+TIME_UNITS = (("d", 1440.0), ("h", 60.0), ("min", 1.0), ("s", 1.0 / 60.0), ("ms", 1.0 / 60_000.0))
+"""Units of time with their lengths in minutes, the longest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +93,7 @@ def number(value: float) -> str:
         return f"{value:,.0f}"
     if value < SMALLEST_PLAIN:
         exponent = math.floor(math.log10(value))
-        return f"{value / 10.0**exponent:.3g} × 10{str(exponent).translate(SUPERSCRIPTS)}"
+        return f"{value / 10.0**exponent:.3g}{TIMES_TEN}{str(exponent).translate(SUPERSCRIPTS)}"
     text = f"{value:.3g}"
     return text if "e" not in text else f"{value:.8f}".rstrip("0")
 
@@ -112,8 +115,8 @@ def minutes(fraction: float) -> str:
 def time_unit(fractions: Sequence[float]) -> tuple[str, float]:
     """The unit in which the largest of these shares of time is shown, and its length in shares of a year."""
     largest = max((abs(value) for value in fractions), default=0.0) * MINUTES_PER_YEAR
-    units = (("d", 1440.0), ("h", 60.0), ("min", 1.0), ("s", 1.0 / 60.0), ("ms", 1.0 / 60_000.0))
-    unit, size = next((found for found in units if largest >= 2.0 * found[1]), units[-1] if largest > 0.0 else units[2])
+    least = TIME_UNITS[-1] if largest > 0.0 else TIME_UNITS[2]
+    unit, size = next((found for found in TIME_UNITS if largest >= 2.0 * found[1]), least)
     return unit, size / MINUTES_PER_YEAR
 
 
@@ -127,26 +130,42 @@ def milliseconds(value: float | None) -> str:
     return f"{number(value)} ms"
 
 
+def times(estimate: float, low: float, high: float, *, signed: bool = False) -> tuple[str, str]:
+    """A share of time, and its limits, as time per year, all in the unit of the estimate: `6.85 s`, `5.49 to 8.63 s`.
+    `signed`: a difference, each with its sign, in the unit of the largest, since a difference may be close to 0 by
+    chance. Below a millisecond: `<1 ms`, and no limits."""
+    name, size = time_unit([estimate] if estimate and not signed else [estimate, low, high])
+    if size == TIME_UNITS[-1][1] / MINUTES_PER_YEAR and max(abs(low), abs(high), abs(estimate)) < size and high:
+        return "<1 ms", ""
+    write = signed_number if signed else number
+    value, begin, end = (write(share / size) for share in (estimate, low, high))
+    return f"{value} {name}", f"{begin} to {end} {name}"
+
+
 def interval(value: Estimate, text: Callable[[float], str]) -> str:
     """The 95 % interval, and of which kind it is: `0.2 – 0.4`; `at most 0.03, one-sided` where nothing was seen."""
     if value.one_sided:
         return f"at most {text(value.ci_high)}, one-sided"
-    suffix = ", weights degenerate" if value.degenerate else ""
-    return f"{text(value.ci_low)} – {text(value.ci_high)}{suffix}"
+    return f"{text(value.ci_low)} – {text(value.ci_high)}{degenerate(value)}"
+
+
+def time_interval(value: Estimate) -> str:
+    """The same of a share of time, as time per year in the unit of the estimate."""
+    if value.one_sided:
+        return f"at most {minutes(value.ci_high)}, one-sided"
+    limits = times(value.estimate, value.ci_low, value.ci_high)[1].replace(" to ", " – ")
+    return f"{limits}{degenerate(value)}"
+
+
+def degenerate(value: Estimate) -> str:
+    """What is added to an interval that does not rest on the weights; nothing for others."""
+    return ", weights degenerate" if value.degenerate else ""
 
 
 def rounded(found: Difference) -> Difference:
     """A difference as it is shown: 0 where it is no more than the rounding of weights."""
     is_zero = abs(found.estimate) <= NEARLY_EQUAL * (found.ci_high - found.ci_low)
     return Difference(0.0, found.ci_low, found.ci_high) if is_zero else found
-
-
-def signed_minutes(fraction: float) -> str:
-    """A difference of shares of time as time per year, with its sign."""
-    if fraction == 0:
-        return "±0"
-    time = minutes(abs(fraction))
-    return f"±{time}" if time.startswith("<") else f"{'+' if fraction > 0 else '−'}{time}"
 
 
 def signed_number(value: float) -> str:

@@ -89,5 +89,5 @@ class Results(Trials):
         from experiments.studies.report.render import write_report
 
         with local_copy(self.out, traces=False) as folder:
-            write_report(folder)
+            write_report(folder, self.out)
         return store_at(self.out).place("report.html")

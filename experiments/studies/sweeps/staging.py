@@ -18,7 +18,7 @@ from experiments.studies.sweeps.storage import Location, ObjectStore, store_at
 from experiments.support.progress import SILENT, Progress
 
 RESULTS = ("silver", "gold")
-CELLS, REPORT, LOSS_PAGE = "gold/cells.json", "report.html", "loss.html"
+CELLS, DISTRIBUTIONS, REPORT, LOSS_PAGE = "gold/cells.json", "gold/distributions", "report.html", "loss.html"
 
 
 @contextmanager
@@ -41,6 +41,7 @@ def local_copy(out: Location, progress: Progress = SILENT, *, traces: bool = Tru
             names += [name for batch in batches for name in (*file_names(batch), mark_name(batch))]
         else:
             names += [f"gold/{name}" for name in store.names("gold") if name.endswith(".json")]
+            names += [name for name in store.below(DISTRIBUTIONS) if name.endswith(".parquet")]
         for done, name in enumerate(names):
             progress.show(f"copying {len(names)} files from {store.place()}", at=f"file {done}")
             store.download(name, folder / name)

@@ -9,14 +9,14 @@ trials meet the precision (`estimation/stopping.py`). The decision depends on th
 neither the number of workers nor the sizes of batches nor an interruption changes it. Batches in the store are not run
 again; any gap is filled.
 
-Failures. A task whose worker or node died is retried elsewhere. A trial that raises, storage that refuses a write, or
-a task that lost its worker too often ends the sweep; what is committed stays, and the same command resumes.
+Failures. A task whose worker or node died is retried elsewhere (`nodes.py`). A trial that raises, storage that refuses
+a write, a task that lost its worker too often, or the loss of the whole cluster ends the sweep; what is committed is
+kept, and the same command resumes.
 """
 
 from __future__ import annotations
 
 import hashlib
-import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -30,9 +30,10 @@ from experiments.studies.estimation.sizes import assumed_sizes
 from experiments.studies.estimation.stopping import LeadingTrials, wanted_trials
 from experiments.studies.sweeps.batches import committed, disjoint, read_trials, remove_leftovers
 from experiments.studies.sweeps.identity import cell_digests, trial_code_digest
+from experiments.studies.sweeps.nodes import LOOK_S, Nodes, WorkersLost
 from experiments.studies.sweeps.output import StudyRecord, claim, current_versions, exclusive, record_versions
 from experiments.studies.sweeps.schedule import FIRST_BATCH_TRIALS, CellWork, Schedule, Values
-from experiments.studies.sweeps.storage import Location, StorageFailed, Store, store_at
+from experiments.studies.sweeps.storage import Folder, Location, StorageFailed, Store, store_at
 from experiments.studies.sweeps.worker import Job, Summary, run_and_commit, values_of
 from experiments.studies.trace.metrics import METRICS
 from experiments.studies.trials.batch import Batch, Trial, TrialFailed
@@ -41,13 +42,7 @@ from experiments.support.progress import SILENT, Progress
 
 MAX_RETRIES = 8
 """How often a batch is run again because its worker or its node died."""
-CPUS_FOR_S = 10.0
-"""How long a count of the cluster's CPUs is used: nodes may join and leave."""
 READERS = 16
-
-
-class WorkersLost(RuntimeError):
-    """Ray could not run a batch: its workers died again and again, or the cluster is gone."""
 
 
 def trials_needed(study: StudyPlan, cell: Cell, values: Values) -> int:
@@ -92,13 +87,16 @@ def sweep(
         progress.show("starting Ray")
         with ray_session(address):
             progress.show("sweep", before, schedule.target)
-            for index, _, _ in run_batches(study, cells, schedule, job):
+            for index, _, _ in run_batches(study, cells, schedule, job, progress):
                 progress.show("sweep", schedule.trials, schedule.target, _swept(study, index))
         return schedule.trials - before
 
 
 def job_of(study: StudyPlan, store: Store, trial: Trial, record: bytes) -> Job:
-    """What workers need besides cell and batch; `record` is the content of `study.yaml`."""
+    """What workers need besides cell and batch; `record` is the content of `study.yaml`. A folder goes to them by its
+    absolute path: their working directory is another one."""
+    if isinstance(store, Folder):
+        store = Folder(store.root.absolute())
     digest = hashlib.sha256(record).hexdigest()
     return Job(store, trial, study.seed, study.pairing, digest, _column(study))
 
@@ -160,37 +158,43 @@ run."""
 
 
 def run_batches(
-    study: StudyPlan, cells: Sequence[str], schedule: Schedule, job: Job
+    study: StudyPlan, cells: Sequence[str], schedule: Schedule, job: Job, progress: Progress = SILENT
 ) -> Iterator[tuple[int, Batch, Summary]]:
     """Runs what is scheduled, on the Ray that this process is connected to: the cells of one engine after those of the
     other, since processes are measured in real time. Yields each batch when it is complete, after the index of its
-    cell."""
+    cell. `progress` receives a line for each node that is lost."""
     import ray
 
-    shared = ray.put(job)
+    shared, nodes = ray.put(job), Nodes(progress)
     for engine, tasks in TASKS.items():
         among = {cell.index for cell in study.cells if cell.parameters.engine == engine}
         if among:
-            yield from _run_cells(study, cells, schedule, shared, among, tasks)
+            yield from _run_cells(study, cells, schedule, shared, among, tasks, nodes)
+    nodes.count()
 
 
 def _run_cells(
-    study: StudyPlan, cells: Sequence[str], schedule: Schedule, job: Any, among: Collection[int], tasks: Tasks
+    study: StudyPlan,
+    cells: Sequence[str],
+    schedule: Schedule,
+    job: Any,
+    among: Collection[int],
+    tasks: Tasks,
+    nodes: Nodes,
 ) -> Iterator[tuple[int, Batch, Summary]]:
     """Runs what is scheduled of the cells `among`, a bounded number of tasks at a time."""
     import ray
 
     remote: Any = ray.remote(num_cpus=tasks.cpus, max_retries=MAX_RETRIES)(run_and_commit)
-    cpus = _Cpus()
     in_flight: dict[ray.ObjectRef[Summary], tuple[int, Batch]] = {}
     while True:
-        limit = max(1.0, cpus.count() * tasks.in_flight_per_cpu)
-        while len(in_flight) < limit and (part := schedule.take(cpus.count(), among)):
+        limit = max(1.0, nodes.cpus() * tasks.in_flight_per_cpu)
+        while len(in_flight) < limit and (part := schedule.take(nodes.cpus(), among)):
             index, batch = part[0], Batch(cells[part[0]], *part[1:])
             in_flight[remote.remote(job, study.cells[index].parameters, batch)] = index, batch
         if not in_flight:
             return
-        for reference in _ended(list(in_flight)):
+        for reference in _ended(list(in_flight), nodes):
             index, batch = in_flight.pop(reference)
             summary = _summary(reference, batch)
             work = schedule.cells[index]
@@ -199,11 +203,12 @@ def _run_cells(
             yield index, batch, summary
 
 
-def _ended(references: list[Any]) -> list[Any]:
-    """The tasks that have ended, at least one."""
+def _ended(references: list[Any], nodes: Nodes) -> list[Any]:
+    """The tasks that have ended, at least one. Raises WorkersLost."""
     import ray
 
-    ray.wait(references, num_returns=1)
+    while not ray.wait(references, num_returns=1, timeout=LOOK_S)[0]:
+        nodes.look()
     ready, _ = ray.wait(references, num_returns=len(references), timeout=0)
     return list(ready)
 
@@ -221,20 +226,6 @@ def _summary(reference: Any, batch: Batch) -> Summary:
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise WorkersLost(f"trials {batch.first} to {batch.stop - 1} of cell {batch.cell}: {lines[0]}") from error
     return found
-
-
-class _Cpus:
-    """The number of CPUs of the connected cluster, at least 1, counted again when it is old."""
-
-    def __init__(self) -> None:
-        self._count, self._at_s = 1, float("-inf")
-
-    def count(self) -> int:
-        import ray
-
-        if time.monotonic() - self._at_s > CPUS_FOR_S:
-            self._count, self._at_s = max(1, int(ray.cluster_resources().get("CPU", 1))), time.monotonic()
-        return self._count
 
 
 def _swept(study: StudyPlan, index: int) -> str:

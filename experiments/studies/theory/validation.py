@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 
-from scipy.stats import gamma, norm, t
+from scipy.special import gammainc, gammaincc, ndtri, stdtr
 
 from experiments.studies.design.model import CellParameters
 from experiments.studies.estimation.fractions import fraction_limits
@@ -46,7 +46,7 @@ MIN_REPAIRS_PER_TRIAL = 40
 """Shortest trial, in mean times to repair."""
 MIN_TRIALS = 30
 TRIALS_PER_TASK = 4
-Z_LIMIT = float(norm.ppf(1.0 - 0.001 / 2.0))
+Z_LIMIT = float(ndtri(1.0 - 0.001 / 2.0))
 """A result beyond it lies outside the interval of 99.9 %."""
 Z_MAX = 37.0
 """Beyond it a normal probability is no longer a float; a larger z is this one."""
@@ -229,8 +229,8 @@ def _z_score(total: float, mean: float, sums: Sums, least: float = 0.0) -> float
         return math.copysign(Z_MAX, total - mean)
     shape, scale = mean * mean / variance, variance / mean
     below = total < mean
-    tail = gamma.cdf(total, shape, scale=scale) if below else gamma.sf(total, shape, scale=scale)
-    distance = -float(norm.ppf(tail)) if tail > 0.0 else Z_MAX
-    tail = t.sf(distance, sums.trials - 1)
-    distance = min(Z_MAX, -float(norm.ppf(tail))) if tail > 0.0 else Z_MAX
+    tail = gammainc(shape, total / scale) if below else gammaincc(shape, total / scale)
+    distance = -float(ndtri(tail)) if tail > 0.0 else Z_MAX
+    tail = stdtr(sums.trials - 1, -distance)
+    distance = min(Z_MAX, -float(ndtri(tail))) if tail > 0.0 else Z_MAX
     return -distance if below else distance

@@ -34,6 +34,7 @@ END: Final = "end"
 PRODUCED: Final = "produced"
 ELECTED: Final = "elected"
 CHECKPOINT: Final = "checkpoint"
+READ: Final = "read"
 RECOVERY: Final = "recovery"
 FAILOVER: Final = "failover"
 ACKNOWLEDGED: Final = "acknowledged"
@@ -46,10 +47,13 @@ FOLLOWED: Final = frozenset({PRODUCED, ELECTED, CHECKPOINT})
 KINDS: Final = (
     MEASURED
     | FOLLOWED
-    | {STATE, LOSS, ACKS_1_LOSS, ACKNOWLEDGED_LOSS, UNCLEAN_RECOVERY, HW_REGRESSION, RECOVERY, CRASH, START, END}
+    | {STATE, LOSS, ACKS_1_LOSS, ACKNOWLEDGED_LOSS, UNCLEAN_RECOVERY, HW_REGRESSION, RECOVERY, CRASH, START, END, READ}
 )
 ACKED: Final = "acked"
 UNKNOWN: Final = "unknown"
+FETCHED: Final = "fetched"
+DIVERGED: Final = "diverged"
+OUT_OF_RANGE: Final = "out_of_range"
 VERSION: Final = 2
 """Of the trace's columns and rules."""
 
@@ -84,7 +88,10 @@ class TraceRow(NamedTuple):
     become leader with the log end offset `value`; from `offset` on its log does not have the records of the leader
     before it. `checkpoint`: of the records acknowledged so far only the last one, at `offset`, is followed on.
     `recovery`: an unclean recovery was decided, `node` elected; `detail` says which replicas answered what, and why it
-    was elected.
+    was elected. `read`, where the study has a consumer: with `detail` `fetched` it has read `value` records from
+    `offset` on from the leader on `node`, the last one of leader epoch `epoch`. With `diverged` (KIP-320) or
+    `out_of_range` that leader's log lacks the last `value` records that the consumer has read, which goes on at
+    `offset`.
     """
 
     time_ms: int

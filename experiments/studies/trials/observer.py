@@ -13,6 +13,7 @@ from collections.abc import Callable
 from experiments.engines.sim.cluster import SimCluster
 from experiments.studies.design.model import CellParameters
 from experiments.studies.trace.schema import ACKED, CHECKPOINT, ELECTED, PRODUCED, RECOVERY, TraceRow
+from experiments.studies.trials.reader import Reader
 from experiments.studies.trials.states import PartitionStates
 from experiments.studies.trials.writer import Writer
 from protocol.events.base import Trace
@@ -42,7 +43,8 @@ class Observer:
         settled: Callable[[], None],
     ) -> None:
         self.states = PartitionStates(params.partitions, params.acks, add)
-        self.writer = Writer(cluster, self.states, params.acks, settled)
+        self.reader = Reader(cluster, self.states, add) if params.consumer == "polling" else None
+        self.writer = Writer(cluster, self.states, params.acks, settled, self.reader)
         self._add = add
         self._cluster = cluster
         self._writing = False
@@ -86,6 +88,8 @@ class Observer:
             self._handle_new_leader(node, trace)
         elif isinstance(trace, HighWatermarkAdvanced):
             self.states.handle_high_watermark(trace)
+            if self.reader is not None:
+                self.reader.request(trace.partition)
         elif isinstance(trace, RecoveryDecided):
             self._add(TraceRow(0, RECOVERY, trace.partition.partition, trace.leader, detail=trace.outcome()))
 
@@ -101,6 +105,8 @@ class Observer:
         self.states.handle_leader(node, trace)
         if self._writing and self.states.partitions[trace.partition].serves:
             self.writer.handle_leader(trace.partition)
+            if self.reader is not None:
+                self.reader.handle_leader(trace.partition)
 
     def remove_lost(self, name: TopicPartition, leader: NodeId, log_end: int) -> int:
         """Removes the acknowledged records that the leader's log lacks from `acked`; returns their number.

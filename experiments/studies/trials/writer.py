@@ -18,6 +18,7 @@ from typing import Final
 
 from experiments.engines.sim.cluster import SimCluster
 from experiments.studies.trace.schema import ACKED, NONE, UNKNOWN
+from experiments.studies.trials.reader import Reader
 from experiments.studies.trials.setting import ACKS
 from experiments.studies.trials.states import PartitionStates
 from protocol.contract import Effect
@@ -25,7 +26,7 @@ from protocol.errors import ErrorCode, ProtocolInvariantError
 from protocol.ids import FIRST_CLIENT, NodeId, TimeMs, TopicPartition
 from protocol.messages.base import Message
 from protocol.messages.batch import RecordBatch
-from protocol.messages.data import ProduceRequest, ProduceResponse
+from protocol.messages.data import ConsumeResponse, ProduceRequest, ProduceResponse
 from protocol.messages.trusted import trusted
 
 _REQUEST: Final = trusted(ProduceRequest)
@@ -54,17 +55,25 @@ class Writes:
 
 class Writer:
     """A client node of `cluster` that writes to the leaders in `states`, with a study's `acks`. `settled` is called
-    after each write that no other write follows.
+    after each write that no other write follows; `reader` takes the responses to its reads.
     """
 
     node_id = FIRST_CLIENT
 
-    def __init__(self, cluster: SimCluster, states: PartitionStates, acks: str, settled: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        cluster: SimCluster,
+        states: PartitionStates,
+        acks: str,
+        settled: Callable[[], None],
+        reader: Reader | None,
+    ) -> None:
         self.writes = {name: Writes() for name in states.partitions}
         self._cluster = cluster
         self._states = states
         self._acks = ACKS[acks]
         self._settled = settled
+        self._reader = reader
         self._partitions: dict[int, TopicPartition] = {}
         self._last_number = 0
 
@@ -89,9 +98,11 @@ class Writer:
         return []
 
     def receive(self, now_ms: TimeMs, sender: NodeId, message: Message) -> list[Effect]:
-        """Takes the response to a write, and ignores that to the creation of the topic."""
+        """Takes the response to a write or a read, and ignores that to the creation of the topic."""
         if isinstance(message, ProduceResponse):
             self._complete(now_ms, message)
+        elif isinstance(message, ConsumeResponse) and self._reader is not None:
+            self._reader.complete(message)
         return []
 
     def fire(self, now_ms: TimeMs, name: str) -> list[Effect]:

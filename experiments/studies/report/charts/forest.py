@@ -17,6 +17,7 @@ from experiments.studies.report.charts.theme import (
     SERIES,
     Chart,
     finished,
+    fitting,
     floor_of,
     log_axis,
     scalable,
@@ -25,11 +26,11 @@ from experiments.studies.report.charts.theme import (
 )
 from experiments.studies.report.objectives import OBJECTIVES
 from experiments.studies.report.settings import Group
-from experiments.studies.report.words import minutes, number, rounded, signed_minutes, signed_number, time_unit
+from experiments.studies.report.words import minutes, number, rounded, signed_number, time_unit, times
 from experiments.studies.trace.metrics import FRACTION, Metric
 
 NAME_DY, MARK_DY = -9, 9
-_TICK = "datum.value != 0 && abs(datum.value) < 1e-4 ? format(datum.value, '.1~e') : format(datum.value, ',.4~r')"
+_TICK = f"(datum.value < 0 ? '−' : '') + {written('abs(datum.value)')}"
 
 
 def scaling_of(metric: Metric, values: Sequence[float]) -> tuple[float, str, bool]:
@@ -102,7 +103,9 @@ def _row(metric: Metric, group: Group, position: int, factor: float) -> dict[str
     setting = group.settings[position]
     value = setting.estimates.estimates[metric.name]
     text = minutes if metric.estimator is FRACTION else number
-    limits = f"interval {text(value.ci_low)} to {text(value.ci_high)}"
+    shown, limits = (text(value.estimate), f"{text(value.ci_low)} to {text(value.ci_high)}")
+    if metric.estimator is FRACTION:
+        shown, limits = times(value.estimate, value.ci_low, value.ci_high)
     return {
         "name": setting.full_name,
         "estimate": value.estimate * factor,
@@ -110,16 +113,17 @@ def _row(metric: Metric, group: Group, position: int, factor: float) -> dict[str
         "high": value.ci_high * factor,
         "seen": not value.one_sided,
         "best": setting.estimates.recommended,
-        "words": f"none seen, at most {text(value.ci_high)}"
-        if value.one_sided
-        else f"{text(value.estimate)}, {limits}",
+        "words": f"none seen, at most {text(value.ci_high)}" if value.one_sided else f"{shown}, interval {limits}",
+        "short": f"none seen, at most {text(value.ci_high)}" if value.one_sided else shown,
     }
 
 
 def _names(base: alt.Chart, y: alt.Y, text: str) -> list[alt.Chart]:
-    """The name of each row at the left, its number at the right, above the mark."""
-    name = base.mark_text(align="left", baseline="middle", yOffset=NAME_DY, fontWeight=600)
-    value = base.transform_calculate(text=text).mark_text(align="right", baseline="middle", yOffset=NAME_DY)
+    """The name of each row at the left, its number at the right, above the mark; without the number where the chart is
+    too narrow for both."""
+    name = base.mark_text(align="left", baseline="middle", yOffset=NAME_DY, fontWeight=600, limit=alt.expr("width"))
+    value = base.transform_calculate(whole=text).transform_calculate(text=fitting("datum.whole"))
+    value = value.mark_text(align="right", baseline="middle", yOffset=NAME_DY)
     return [
         name.encode(x=alt.value(0), y=y, text="name:N"),
         value.encode(x=alt.value("width"), y=y, text="text:N"),
@@ -138,9 +142,8 @@ def differences_chart(metric: Metric, group: Group, number_of_group: int) -> Cha
     """The metric of every setting minus that of the reference of the group, with its interval; None without others."""
     found = [rounded(setting.against_reference(metric.name).difference) for setting in group.others]
     factor, unit, scaled = scaling_of(metric, [limit for each in found for limit in (each.ci_low, each.ci_high)])
-    signed = signed_minutes if metric.estimator is FRACTION else signed_number
     rows = [
-        _difference_row(setting.name, difference, factor, signed)
+        _difference_row(setting.name, difference, factor, is_time=metric.estimator is FRACTION)
         for setting, difference in zip(group.others, found, strict=True)
     ]
     if not rows:
@@ -184,7 +187,10 @@ def differences_chart(metric: Metric, group: Group, number_of_group: int) -> Cha
     )
 
 
-def _difference_row(name: str, found: Difference, factor: float, signed: Any) -> dict[str, Any]:
+def _difference_row(name: str, found: Difference, factor: float, *, is_time: bool) -> dict[str, Any]:
+    value, limits = signed_number(found.estimate), f"{signed_number(found.ci_low)} to {signed_number(found.ci_high)}"
+    if is_time:
+        value, limits = times(found.estimate, found.ci_low, found.ci_high, signed=True)
     shown = "more" if found.ci_low > 0.0 else "less" if found.ci_high < 0.0 else "neither"
     return {
         "name": name,
@@ -192,6 +198,6 @@ def _difference_row(name: str, found: Difference, factor: float, signed: Any) ->
         "low": found.ci_low * factor,
         "high": found.ci_high * factor,
         "shown": shown,
-        "short": signed(found.estimate),
-        "words": f"{signed(found.estimate)}, interval {signed(found.ci_low)} to {signed(found.ci_high)}",
+        "short": value,
+        "words": f"{value}, interval {limits}" if limits else value,
     }

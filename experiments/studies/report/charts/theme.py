@@ -11,6 +11,8 @@ from typing import Any
 import altair as alt
 import vl_convert
 
+from experiments.studies.report.words import TIMES_TEN
+
 PARTITIONS = "partitions"
 STATIC_WIDTH = 760
 SERIES = tuple(f"var(--series-{index})" for index in range(1, 7))
@@ -89,7 +91,7 @@ def _superscript(exponent: str) -> str:
 def written(value: str) -> str:
     """A Vega expression: the number that the expression `value` gives, as `words.number` writes it."""
     exponent = f"(-floor(log({value})/LN10 + 1e-9))"
-    power = f"format({value}*pow(10,{exponent}),'.3~r') + ' × 10⁻' + {_superscript(exponent)}"
+    power = f"format({value}*pow(10,{exponent}),'.3~r') + '{TIMES_TEN}⁻' + {_superscript(exponent)}"
     plain = f"{value} >= 1000 ? format({value},',.0f') : format({value},'.3~r')"
     return f"({value} === 0 ? '0' : {value} < 1e-4 ? {power} : {plain})"
 
@@ -105,6 +107,12 @@ def log_axis(title: str | None) -> alt.Axis:
     label = f"{_IS_POWER} ? (datum.value < 1e-4 || datum.value > 1e5 ? {_POWER} : {plain}) : ''"
     at_powers = alt.condition(_IS_POWER, alt.value(1), alt.value(0))
     return alt.Axis(title=title, labelExpr=label, labelOverlap=True, gridOpacity=at_powers, tickOpacity=at_powers)
+
+
+def fitting(text: str) -> str:
+    """A Vega expression: the text that the expression `text` gives, nothing where the chart is too narrow for it beside
+    the name of its row."""
+    return f"7.6 * length(datum.name) + 7 * length({text}) < width ? {text} : ''"
 
 
 def spans(values: Iterable[float], factor: float = 30.0) -> bool:
@@ -144,6 +152,7 @@ _CONFIG: dict[str, Any] = {
         "labelFontSize": 12,
         "labelLimit": 0,
         "symbolStrokeWidth": 2,
+        "symbolOpacity": 1,
     },
     "text": {"fill": "var(--ink)", "fontSize": 12},
 }

@@ -2,6 +2,7 @@
 // Without this script the page shows the same content: drawings as SVG, tables in the order of the study.
 
 const SUPERSCRIPTS = "⁰¹²³⁴⁵⁶⁷⁸⁹";
+const PAPER = { whole: 620, half: 265 };
 const views = [];
 
 /** A number as `words.number` of the report writes it. */
@@ -11,7 +12,7 @@ function written(value) {
   if (value >= 1e-4) return String(Number(value.toPrecision(3)));
   const exponent = Math.floor(Math.log10(value) + 1e-9);
   const digits = String(-exponent).replace(/\d/g, (digit) => SUPERSCRIPTS[digit]);
-  return `${Number((value / 10 ** exponent).toPrecision(3))} × 10⁻${digits}`;
+  return `${Number((value / 10 ** exponent).toPrecision(3))}\u00a0×\u00a010⁻${digits}`;
 }
 
 /** How often an event of this yearly rate comes, in words. */
@@ -37,19 +38,35 @@ function scale(partitions) {
     const text = period(Number(element.dataset.period) * partitions);
     element.textContent = "bound" in element.dataset && text !== "–" ? `at least ${text}` : text;
   }
-  return Promise.all(views.map((view) => view.signal("partitions", partitions).runAsync()));
+  return Promise.all(views.filter(({ scaled }) => scaled).map(({ view }) => view.signal("partitions", partitions).runAsync()));
 }
 
 async function draw() {
   const charts = JSON.parse(document.getElementById("charts").textContent);
   for (const { name, spec, scaled } of charts) {
     const drawn = await window.vegaEmbed(`#plot-${name}`, spec, { mode: "vega-lite", actions: false, renderer: "svg" });
-    if (scaled) views.push(drawn.view);
+    views.push({ view: drawn.view, scaled });
   }
   const field = document.getElementById("partitions");
   const rescale = () => (field.checkValidity() && field.value ? scale(Number(field.value)) : undefined);
   field.addEventListener("input", rescale);
   await rescale();
+}
+
+/** Gives each cell the heading of its column, which narrow windows show instead of the row of headings. */
+function label(table) {
+  const headings = [...table.tHead.rows[0].cells].map((cell) => cell.textContent);
+  for (const row of table.tBodies[0].rows) [...row.cells].forEach((cell, column) => { cell.dataset.label = headings[column]; });
+  table.classList.add("labelled");
+}
+
+/** Draws the charts at the width of paper, or again at that of the window: what is scaled down is too small to read. */
+function fitCharts(onPaper) {
+  for (const { view } of views) {
+    const place = view.container().closest(".plot");
+    const width = onPaper ? (place.closest(".plots") ? PAPER.half : PAPER.whole) : place.clientWidth;
+    view.signal("width", width).run();
+  }
 }
 
 function sortable(table) {
@@ -110,7 +127,10 @@ function exportable(table, button) {
 
 window.addEventListener("beforeprint", () => {
   for (const details of document.querySelectorAll("details")) details.open = true;
+  fitCharts(true);
 });
+window.addEventListener("afterprint", () => fitCharts(false));
+for (const table of document.querySelectorAll(".scroll table:not(#table)")) label(table);
 document.documentElement.classList.add("has-script");
 const table = document.getElementById("table");
 sortable(table);

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,9 +15,11 @@ from experiments.cli import main, target
 from experiments.engines.admin_client import AdminClient, AdminError
 from experiments.engines.port import ClusterSpec, Loss
 from protocol.config import ClusterConfig, Generation
+from protocol.errors import ErrorCode
 from protocol.ids import TopicPartition, node_name
 from protocol.messages.admin import AdminRequest, AdminResponse
 from protocol.messages.commands import AdminCommand, AdminOutcome, ProduceCommand, SendOutcome, SendRecords
+from protocol.messages.topics import CreatableTopic, ReplicaAssignment
 from protocol.metadata.image import BrokerRegistration
 from protocol.metadata.partition import PartitionState
 
@@ -157,6 +159,14 @@ class CliBench(Commands):
 
     def create(self, topic: str = "t", assignment: str = "0:1:2", *more: str) -> None:
         self.ok("topics", "--create", "--topic", topic, "--replica-assignment", assignment, *more)
+
+    def create_many(self, names: Sequence[str], *assignment: int) -> None:
+        """Creates topics of one partition in one request, in a tenth of the time of as many commands."""
+        replicas = ReplicaAssignment(partition_index=0, broker_ids=assignment)
+        results = AdminClient(self.port).create_topics(
+            *(CreatableTopic(name=name, assignments=(replicas,)) for name in names)
+        )
+        assert [(result.name, result.error) for result in results] == [(name, ErrorCode.NONE) for name in names]
 
     def produce(self, records: int = 1, acks: int = -1, topic: str = "t") -> str:
         """The error name of a batch to the topic's partition 0."""

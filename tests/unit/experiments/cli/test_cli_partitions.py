@@ -247,12 +247,10 @@ def test_a_file_of_which_nothing_can_be_asked_asks_for_nothing(bench: CliBench, 
     assert not any(isinstance(request, ElectLeadersRequest) for request in bench.port.requests)
 
 
-@pytest.mark.slow
 @pytest.mark.covers("G31", "J11")
 def test_elections_are_asked_for_20_topics_at_a_time(bench: CliBench, tmp_path: Path) -> None:
     names = [f"t{number:02}" for number in range(45)]
-    for name in names:
-        bench.create(name, "0")
+    bench.create_many(names, 0)
     file = written(tmp_path, {"partitions": [partition(name) for name in names]})
     found = bench.json("leader-election", "--election-type", "preferred", "--path-to-json-file", file)
     assert [item["topic"] for item in found["not_needed"]] == names

@@ -81,29 +81,49 @@ def file(tmp_path: Path) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize("error", [StorageFailed("out/x: No space left on device"), sweeping.WorkersLost("trials 0")])
+LOST = sweeping.WorkersLost("Ray is lost")
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (StorageFailed("out/x: No space left on device"), "out/x: No space left on device"),
+        (LOST, "Ray is lost; no trial is in {out} yet; the same command begins again"),
+    ],
+)
 def test_failure_in_the_middle_of_a_sweep_is_one_line_and_exit_code_1(
-    command: Commands, file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+    command: Commands, file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, line: str
 ) -> None:
     def fails(*arguments: object) -> int:
         raise error
 
     monkeypatch.setattr(sweeping, "sweep", fails)
     code, out, errors = command.run("study", "sweep", file, "--out", str(tmp_path / "out"))
-    assert (code, out, errors.splitlines()[-1]) == (1, "", f"isray: {error}")
+    expected = f"isray: {line.format(out=tmp_path / 'out')}"
+    assert (code, out, errors.splitlines()[-1]) == (1, "", expected)
 
 
-def test_interrupted_sweep_says_what_is_kept_and_how_to_go_on(
-    command: Commands, file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("ending", "exit_code", "line"),
+    [(LOST, 1, "isray: Ray is lost"), (KeyboardInterrupt(), 130, "isray study: interrupted")],
+)
+def test_sweep_that_ends_early_says_what_is_kept_and_how_to_go_on(
+    command: Commands,
+    file: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    ending: BaseException,
+    exit_code: int,
+    line: str,
 ) -> None:
-    def is_interrupted(*arguments: object) -> int:
+    def ends_early(*arguments: object) -> int:
         _sweep(tmp_path / "out", 1)
-        raise KeyboardInterrupt
+        raise ending
 
-    monkeypatch.setattr(sweeping, "sweep", is_interrupted)
+    monkeypatch.setattr(sweeping, "sweep", ends_early)
     code, out, errors = command.run("study", "sweep", file, "--out", str(tmp_path / "out"))
-    kept = f"interrupted; 2 of 4 trials are kept in {tmp_path}/out; the same command goes on"
-    assert (code, out, errors.splitlines()[-1]) == (130, "", f"isray study: {kept}")
+    kept = f"{line}; 2 of 4 trials are kept in {tmp_path}/out; the same command goes on"
+    assert (code, out, errors.splitlines()[-1]) == (exit_code, "", kept)
 
 
 @pytest.mark.parametrize(

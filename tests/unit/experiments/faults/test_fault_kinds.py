@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -13,10 +14,16 @@ from experiments.faults.inject import Injector
 from experiments.faults.kinds import FAULT_KINDS
 from experiments.faults.kinds.links import Cut, FlappingLink
 from experiments.faults.kinds.machines import FullDisk
+from experiments.faults.kinds.processes import Crash, Expire
 from experiments.faults.schema import Fault
 from experiments.faults.targets import Targets
 from experiments.hunt.fuzz.swarm import draw
 from protocol.config import ClusterConfig, Generation
+from protocol.events.store import StoreSessionEnded
+from protocol.ids import STORE
+from protocol.messages.store import OpenSession
+from protocol.nodes.store import StoreNode
+from protocol.zookeeper.settings import StoreSettings
 
 TARGETS = Targets(range(3), (1000, 1001, 1002), (3000,), {"t": 2}, 2)
 TIMES = {"at_ms": 2_000, "duration_ms": 1_000}
@@ -44,14 +51,36 @@ def test_every_kind_describes_itself(kind: str) -> None:
 
 def test_kinds_outside_the_swarm_are_in_no_plan_of_a_seed() -> None:
     left_out = {name for name, kind in FAULT_KINDS.items() if not kind.in_swarm}
-    assert left_out == {"flapping_link"}
+    assert left_out == {"expire", "flapping_link"}
     assert left_out.isdisjoint(fault.kind for seed in range(200) for fault in draw(seed).faults)
 
 
-def test_a_controller_loses_its_vote_only_where_there_are_others() -> None:
+def test_kinds_that_a_cluster_cannot_have() -> None:
+    """A controller loses its vote only where there are others; sessions expire only where there is a store."""
     alone = Targets(range(3), (1000,), (3000,), {"t": 2}, 2)
     possible = {name for name, kind in FAULT_KINDS.items() if kind.is_possible(alone)}
-    assert set(FAULT_KINDS) - possible == {"voter_change"}
+    assert set(FAULT_KINDS) - possible == {"expire", "voter_change"}
+    assert FAULT_KINDS["expire"].is_possible(replace(alone, stores=(STORE,)))
+
+
+@pytest.mark.covers("M39", "A52")
+def test_the_sessions_of_a_live_broker_expire_unless_the_store_is_down() -> None:
+    spec = ClusterSpec(2, 1, ClusterConfig.of(Generation.KIP_966), store=StoreSettings())
+    engine = CheckedEngine(spec)
+    for node in spec.node_ids:
+        engine.start(node)
+    times = ((1_000, 0), (1_400, 1))
+    faults = [Expire(at_ms=at_ms, duration_ms=100, node=node) for at_ms, node in times]
+    crash = Crash(at_ms=1_300, duration_ms=200, node=STORE)
+    Injector(Controls(engine, {}, lambda: 1)).schedule([*faults, crash])
+    for broker in spec.broker_ids:
+        engine.cluster.send(broker, STORE, OpenSession(connection_id=broker, timeout_ms=60_000))
+    engine.run_for(2_000)
+    ended = [event.trace.owner for event in engine.traces() if isinstance(event.trace, StoreSessionEnded)]
+    assert ended == [0]
+    store = engine.cluster.nodes[STORE]
+    assert isinstance(store, StoreNode)
+    assert [session.owner for session in store.state.sessions.values()] == [1]
 
 
 def test_a_flapping_link_goes_down_and_up_in_turn_until_its_end() -> None:

@@ -14,7 +14,7 @@ import protocol.events
 from protocol.events.base import PartitionTrace, Trace
 from protocol.events.broker import StorageFailed
 from protocol.events.decode import EventError, decode
-from protocol.events.registry import EVENTS, KINDS, detail_names, detail_of, detail_text
+from protocol.events.registry import EVENTS, KINDS, detail_names, detail_of, text_of
 from protocol.ids import TopicPartition
 
 T0 = TopicPartition("t", 0)
@@ -68,7 +68,8 @@ def test_a_recorded_event_is_read_back_as_the_same_event(event: type[Trace]) -> 
 @pytest.mark.parametrize("event", EVENTS)
 def test_the_text_of_an_event_is_that_of_its_fields(event: type[Trace]) -> None:
     trace = example(event)
-    assert detail_text(trace) == repr(detail_of(trace))
+    expected = f"(7, 3, {event.kind!r}, {trace.about()!r}, {detail_of(trace)!r})"
+    assert text_of([(7, 3, trace), (7, 3, trace)]) == expected * 2
 
 
 @pytest.mark.parametrize("event", EVENTS)

@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from experiments.studies.design.model import CellParameters
 from experiments.studies.design.study import StudyPlan
+from experiments.studies.estimation.estimates import FailoverTimes
 from experiments.studies.estimation.measured import Quantiles, measured_document, read_measured
+from experiments.studies.estimation.times import KINDS, Times, read_times
 from experiments.studies.report import kafka, words
+from experiments.studies.report.charts.times import times_charts
 from experiments.studies.report.harshness import beside_published, harshness, harshness_words
-from experiments.studies.report.render import render
+from experiments.studies.report.left_out import LeftOut, read_left_out
+from experiments.studies.report.render import Beside, render
+from experiments.studies.report.settings import groups
 from experiments.studies.trace.schema import RESTARTED, THROUGHPUT
-from tests.synthetic_studies import cells_of, record_of, study_of
+from experiments.support.errors import InputError
+from tests.synthetic_studies import cells_of, record_of, study_of, times_of
 
 STUDY = study_of(
     base={"broker_mttf": "30d", "detection": "instant"},
@@ -60,7 +68,68 @@ def test_charts_of_the_script_are_those_of_the_page(page: str) -> None:
     assert found is not None
     charts = json.loads(found[1])
     assert sorted(chart["name"] for chart in charts) == sorted(re.findall(r'id="plot-([^"]+)"', page))
-    assert {"loss_rate", "tradeoff-0", "failover", "difference-loss_rate-0", "map-0"} <= {c["name"] for c in charts}
+    assert {"loss_rate", "tradeoff-0", "difference-loss_rate-0", "map-0"} <= {c["name"] for c in charts}
+
+
+def test_times_are_drawn_as_the_distributions_that_they_have() -> None:
+    """Handovers have a chart of their own; a setting without times of a kind has no row in its chart."""
+    slow, quick = times_of((9_000, 0.9), (60_000, 0.98), (3_600_000, 1.0)), times_of((2, 1.0))
+    times = [{"failover": slow, "handover": quick}, {}, {"failover": slow}, {}]
+    failovers, handovers = times_charts(groups(STUDY, cells_of(STUDY, LOSSES)), times)
+    assert [failovers.name, handovers.name] == ["times-failover", "times-handover"]
+    assert failovers.label.count("median 9 s, 99 % within 1 h, longest 1 h, 50 outages") == 2
+    assert NAMES[1] not in failovers.label
+    assert handovers.label == f"{NAMES[0]}: median 2 ms, 99 % within 2 ms, longest 2 ms, 50 handovers."
+    bars = failovers.spec["datasets"][failovers.spec["layer"][0]["data"]["name"]]
+    shares = [bar["words"].split(" % ")[0] for bar in bars[:3]]
+    assert shares == ["90", "8", "2"]
+    heights = [bar["foot"] - bar["top"] for bar in bars[:3]]
+    assert heights[0] / heights[1] == pytest.approx(90 / 8)
+
+
+def test_files_that_are_left_out_are_named_below_the_answer(page: str, tmp_path: Path) -> None:
+    assert "left out" not in page
+    (tmp_path / "gold").mkdir()
+    entry = {
+        "file": "/a/trials/b/trace/cell-0a1b-trials-0000003-0000006.parquet",
+        "reason": "cut <off>",
+        "trials": [3, 6],
+    }
+    (tmp_path / "gold" / "quarantine.json").write_text(json.dumps([entry] * 12), encoding="utf-8")
+    found = read_left_out(tmp_path, {"0a1b": NAMES[1]})
+    assert found[0] == LeftOut("trace/cell-0a1b-trials-0000003-0000006.parquet", NAMES[1], 3, 5, "cut <off>")
+    shown = render(record_of(STUDY), cells_of(STUDY, LOSSES), Beside(left_out=found))
+    answer, _, rest = shown.partition('id="left-out"')
+    assert 'id="answer"' in answer
+    assert "12 damaged files are left out</strong>, with 36 trials" in rest
+    assert rest.count(f"cut &lt;off&gt; ({NAMES[1]}, trials 3 to 5)") == 10
+    assert "And 2 more" in rest
+
+
+@pytest.mark.parametrize("content", [None, "[", '[{"file": 1}]'])
+def test_a_damaged_list_of_files_is_refused(tmp_path: Path, content: str | None) -> None:
+    (tmp_path / "gold").mkdir()
+    if content is not None:
+        (tmp_path / "gold" / "quarantine.json").write_text(content, encoding="utf-8")
+    with pytest.raises(InputError, match=r"quarantine\.json"):
+        read_left_out(tmp_path, {})
+
+
+def test_times_are_read_from_gold(tmp_path: Path) -> None:
+    table = tmp_path / "gold" / "distributions"
+    table.mkdir(parents=True)
+    rows = {"cell": [1, 1], "kind": ["failover"] * 2, "up_to_ms": [20.0, 10.0], "share": [1.0, 0.5]}
+    pq.write_table(pa.table(rows), table / "part-0.parquet")
+    none, some = asdict(FailoverTimes(None, None, None)), asdict(FailoverTimes(10.0, 20.0, 20.0))
+    documents = [{f"{kind}_ms": none for kind in KINDS}, {f"{kind}_ms": some for kind in KINDS}]
+    (tmp_path / "gold" / "cells.json").write_text(json.dumps(documents), encoding="utf-8")
+    assert read_times(tmp_path) == [
+        {},
+        {"failover": Times(FailoverTimes(10.0, 20.0, 20.0), ((10.0, 0.5), (20.0, 1.0)))},
+    ]
+    (table / "part-0.parquet").write_bytes(b"PAR1")
+    with pytest.raises(InputError, match="gold/distributions"):
+        read_times(tmp_path)
 
 
 @pytest.mark.slow
@@ -74,12 +143,21 @@ def test_curve_is_drawn_along_a_swept_failure_rate() -> None:
 def test_page_has_what_clients_and_operators_measured_where_anything_was(page: str) -> None:
     assert 'id="measured"' not in page
     times = Quantiles(2_500.0, 5_000.0, 9_000.0)
-    measured = [{}, {"client_failover_ms": times}, {"throughput": 1_234.0, "restart_ms": times}, {}]
-    found = render(record_of(STUDY), cells_of(STUDY, LOSSES), measured=measured)
+    measured: list[dict[str, Quantiles | float]] = [
+        {},
+        {"client_failover_ms": times},
+        {"throughput": 1_234.0, "restart_ms": times},
+        {},
+    ]
+    estimators = ["plain", "plain", "plain", "importance"]
+    cells = [replace(cell, estimator=name) for cell, name in zip(cells_of(STUDY, LOSSES), estimators, strict=True)]
+    measured[3] = {"acked_latency_ms": times}
+    found = render(record_of(STUDY), cells, Beside(measured=measured))
     (table,) = re.findall(r'<section id="measured">.*?</section>', found, re.S)
     assert [name for name in NAMES if name in table] == NAMES[1:3]
     assert table.count("2.5\N{NO-BREAK SPACE}s") == 2
     assert "1,234 records/s" in table
+    assert "latency of acknowledged writes" not in table, "its one setting has weighted trials"
 
 
 def test_measured_numbers_are_read_from_the_cells(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from experiments.studies.report.charts.tradeoff import frontier
 from experiments.studies.report.render import render
 from experiments.studies.report.settings import Group, groups
 from experiments.studies.report.tradeoffs import trade_offs
-from experiments.studies.report.verdict import Verdict, judge
+from experiments.studies.report.verdict import Verdict, cautions, judge
 from experiments.studies.report.words import plain
 from tests.synthetic_studies import cells_of, record_of, study_of
 
@@ -38,20 +38,26 @@ def test_setting_that_loses_least_is_recommended_with_ratio_and_price() -> None:
     assert verdict.kind == "decided"
     headline = plain(verdict.headline)
     assert headline.startswith("Run kip-966 · min ISR 2: it loses acknowledged records least often: 0.1 (")
-    assert headline.endswith(") loss events per partition-year.")
+    assert re.search(
+        r"\) loss events per partition-year\. The price: acks=all writes are rejected for 7\.8\d h a year more "
+        r"\(.* h\), against kip-966 · min ISR 1\.$",
+        headline,
+    )
+    free = plain(judged(FOUR, [90, 80, 70, 10])[0].headline)
+    assert free.endswith(") loss events per partition-year."), "no price is shown"
     text = text_of(verdict)
     assert "No release of Kafka has all of kip-966" in text
     assert "With min ISR 2, kip-966 instead of kip-497 lowers loss events from 0.8 (" in text
     assert re.search(r"ratio 0\.125 \(95 % interval 0\.0\d+ to 0\.\d+, paired\)", text)
-    assert "Price: acks=all writes are rejected: no difference is shown (" in text
+    assert "The price: no difference is shown in the time that acks=all writes are rejected (" in text
     assert "With kip-966, min ISR 2 instead of min ISR 1 lowers loss events from 0.7 (" in text
-    assert re.search(r"Price: acks=all writes are rejected for 7\.8\d h a year longer \(", text)
-    assert "the partition has no leader: no difference is shown (" in text
+    assert re.search(r"The price: acks=all writes are rejected for 7\.8\d h a year more \(\d\.\d+ to \d\.\d+ h\)", text)
+    assert "no difference is shown in the time that the partition has no leader (" in text
 
 
 def test_nothing_lost_is_an_upper_limit() -> None:
     verdict, _ = judged(FOUR, [90, 80, 70, 0])
-    assert "none seen (at most 0.03) loss events per partition-year" in plain(verdict.headline)
+    assert "no loss events seen (at most 0.03 per partition-year)" in plain(verdict.headline)
     assert re.search(r"ratio at most 0\.\d+ \(95 %, paired\)", text_of(verdict))
 
 
@@ -98,7 +104,7 @@ def test_number_of_trials_shrinks_the_interval_to_exclude_0(difference: Differen
 
 
 def test_equal_estimates_give_no_number_of_trials() -> None:
-    assert "no number of trials follows" in text_of(judged(SIX, [30] * 6)[0])
+    assert "they do not say how many trials" in text_of(judged(SIX, [30] * 6)[0])
     nothing = text_of(judged(SIX, [0] * 6)[0])
     assert "None was seen in 100 partition-years of each (at most 0.03 per partition-year); ten times" in nothing
     assert "trials of each would tell" not in nothing
@@ -186,3 +192,11 @@ def test_frontier_has_the_settings_that_no_other_beats() -> None:
         "kip-497 · min ISR 2",
         "kip-966 · min ISR 2",
     ]
+
+
+def test_what_a_short_session_timeout_costs_is_said_to_be_missing() -> None:
+    slow = {"per_year": 2, "duration": "10m", "delay": "20s"}
+    assert not cautions(FOUR)
+    (sentence,) = cautions(study_of(sweep={"detection": ["1s", "9s"]}))
+    assert "what a short session timeout costs is not in these numbers" in sentence
+    assert not cautions(study_of(base={"slow": slow}, sweep={"detection": ["1s", "9s"]}))

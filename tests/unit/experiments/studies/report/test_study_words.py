@@ -10,11 +10,11 @@ import vl_convert
 from experiments.studies.estimation.moments import Estimate
 from experiments.studies.report import words
 from experiments.studies.report.charts.theme import written
-from experiments.studies.report.words import PER_PARTITION, Rate
+from experiments.studies.report.words import PER_PARTITION, TIMES_TEN, Rate
 
 NUMBERS = [
-    (0, "0"), (0.505, "0.505"), (12345.6, "12,346"), (0.00012, "0.00012"), (2e-5, "2 × 10⁻⁵"),
-    (1.234e-13, "1.23 × 10⁻¹³"), (12.04, "12"), (999.4, "999"),
+    (0, "0"), (0.505, "0.505"), (12345.6, "12,346"), (0.00012, "0.00012"), (2e-5, f"2{TIMES_TEN}⁻⁵"),
+    (1.234e-13, f"1.23{TIMES_TEN}⁻¹³"), (12.04, "12"), (999.4, "999"),
 ]  # fmt: skip
 
 
@@ -46,6 +46,24 @@ def test_kinds_of_intervals_are_named() -> None:
 )
 def test_fractions_are_shown_as_time_per_year(fraction: float, text: str) -> None:
     assert words.minutes(fraction) == text
+
+
+@pytest.mark.parametrize(
+    ("numbers", "signed", "texts"),
+    [
+        ((1e-3, 9e-5, 2e-3), False, ("8.76 h", "0.788 to 17.5 h")),
+        ((0.0, -1e-3, 1e-4), True, ("±0 h", "−8.76 to +0.876 h")),
+        ((1e-9, -4e-6, 5e-6), True, ("+0.000526 min", "−2.1 to +2.63 min")),
+        ((1e-12, 1e-13, 1e-11), False, ("<1 ms", "")),
+        ((0.0, 0.0, 0.0), True, ("±0 min", "±0 to ±0 min")),
+    ],
+)
+def test_a_share_of_time_and_its_limits_have_one_unit(
+    numbers: tuple[float, float, float], signed: bool, texts: tuple[str, str]
+) -> None:
+    assert words.times(*numbers, signed=signed) == texts
+    value = Estimate(*numbers)
+    assert signed or not texts[1] or words.time_interval(value) == texts[1].replace(" to ", " – ")
 
 
 def test_durations_are_shown_in_the_largest_unit_that_fits() -> None:

@@ -1,0 +1,146 @@
+"""Bronze: the trace of one batch, as columns in memory.
+
+A batch holds whole trials in their order (`sweeps/batches.py` checks it). So whatever follows from the rows of a trial
+follows from one file: tasks share the batches, and no row is exchanged between them. Columns are read when they are
+first used, as numpy arrays; texts as whole numbers that stand for the few distinct ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from experiments.studies.sweeps.batches import file_names
+from experiments.studies.sweeps.storage import Store
+from experiments.studies.trials.batch import Batch
+
+Values = NDArray[Any]
+TEXTS = ("kind", "detail", "isr", "elr")
+
+
+class Texts(NamedTuple):
+    """A column of texts: row i has the text `distinct[codes[i]]`."""
+
+    codes: Values
+    distinct: list[str]
+
+    def at(self, rows: Values, missing: Values | None = None) -> pa.Array:
+        """The texts of these rows; null where `missing`."""
+        return pa.array(self.distinct, pa.string()).take(pa.array(self.codes[rows], mask=missing))
+
+
+class Rows:
+    """Rows of a trace: all rows of a batch, or the `chosen` ones."""
+
+    def __init__(self, read: Callable[[str], pa.Array], chosen: Values | None = None) -> None:
+        self._read, self._chosen = read, chosen
+        self._columns: dict[str, Values] = {}
+
+    @classmethod
+    def of_table(cls, table: pa.Table) -> Rows:
+        """All rows of a table."""
+        return cls(_remembered(table.column))
+
+    @classmethod
+    def of_file(cls, content: bytes) -> Rows:
+        """All rows of a Parquet file."""
+        file = pq.ParquetFile(pa.BufferReader(content), read_dictionary=TEXTS)
+        return cls(_remembered(lambda name: file.read([name]).column(0)))
+
+    def __getitem__(self, name: str) -> Values:
+        """A column of numbers."""
+        if name not in self._columns:
+            values = self._read(name).to_numpy(zero_copy_only=False)
+            self._columns[name] = values if self._chosen is None else values[self._chosen]
+        return self._columns[name]
+
+    def __len__(self) -> int:
+        return len(self._read("trial")) if self._chosen is None else len(self._chosen)
+
+    def texts(self, name: str) -> Texts:
+        """A column of texts."""
+        found = self._read(name)
+        codes = found.indices.to_numpy()
+        return Texts(codes if self._chosen is None else codes[self._chosen], found.dictionary.to_pylist())
+
+    def of(self, *kinds: str) -> Rows:
+        """The rows of these kinds."""
+        return self.where(self.have("kind", *kinds))
+
+    def where(self, mask: Values) -> Rows:
+        """The rows for which `mask` is true."""
+        found = np.flatnonzero(mask)
+        return Rows(self._read, found if self._chosen is None else self._chosen[found])
+
+    def sorted(self, key: Values) -> Rows:
+        """The rows in the order of `key`; equal ones stay in their order."""
+        if (np.diff(key) >= 0).all():
+            return self
+        order = np.argsort(key, kind="stable")
+        return Rows(self._read, order if self._chosen is None else self._chosen[order])
+
+    def have(self, name: str, *texts: str) -> Values:
+        """Whether each row has one of these texts in the column."""
+        column = self.texts(name)
+        wanted: Values = np.isin(np.array(column.distinct, object), texts)
+        return wanted[column.codes] if len(wanted) else np.zeros(len(column.codes), bool)
+
+
+def _remembered(read: Callable[[str], pa.ChunkedArray]) -> Callable[[str], pa.Array]:
+    """Reads each column once; texts as dictionaries."""
+    columns: dict[str, pa.Array] = {}
+
+    def column(name: str) -> pa.Array:
+        if name not in columns:
+            found = read(name)
+            if name in TEXTS:
+                found = found.dictionary_encode().unify_dictionaries()
+            columns[name] = found.combine_chunks()
+        return columns[name]
+
+    return column
+
+
+@dataclass(frozen=True)
+class Trace:
+    """A batch of one cell: `rows` of `trace/` and the table `trials` of `trials/`. `partitions`, `acks_all`: the
+    cell's, whether its producer waits for the whole ISR."""
+
+    cell: str
+    partitions: int
+    acks_all: bool
+    rows: Rows
+    trials: pa.Table
+
+    @cached_property
+    def first(self) -> int:
+        """The number of the first trial."""
+        return int(self.trials["trial"][0].as_py())
+
+    @cached_property
+    def durations_ms(self) -> Values:
+        """The lengths of the trials."""
+        return np.asarray(self.trials["duration_ms"])
+
+    def groups(self, trial: Values, partition: Values) -> Values:
+        """A number for each partition of each trial, ascending by trial, then partition."""
+        return (trial.astype(np.int64) - self.first) * self.partitions + partition
+
+
+def read_batch(store: Store, batch: Batch, partitions: int, acks_all: bool) -> Trace:
+    """The trace of a batch that was checked. Raises StorageFailed; FileNotFoundError if a file has gone since."""
+    contents = []
+    for name in file_names(batch):
+        content = store.read(name)
+        if content is None:
+            raise FileNotFoundError(store.place(name))
+        contents.append(content)
+    trials = pq.read_table(pa.BufferReader(contents[1]))
+    return Trace(batch.cell, partitions, acks_all, Rows.of_file(contents[0]), trials)

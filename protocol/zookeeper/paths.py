@@ -1,0 +1,92 @@
+"""The paths of the store, as functions, and what a path from a watch event is about (A4-A9, B2).
+
+The reassignment requests are under `/admin`, as the path table of the V3 design says; its comments also write
+`/brokers/partitions_reassigned` (N9). Requests have one node per topic and below it one per partition, and an admin
+creates both in one transaction, so that an empty node of a topic is a remainder that the controller may delete.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from protocol.errors import ProtocolError
+from protocol.ids import BrokerId, TopicPartition
+
+CONTROLLER: Final = "/controller"
+"""Ephemeral: the present controller (A4)."""
+CONTROLLER_EPOCH: Final = "/controller_epoch"
+"""The number of controllers elected so far; its version fences the writes of deposed ones (A35)."""
+BROKER_IDS: Final = "/brokers/ids"
+"""Ephemeral children: the live brokers (A5)."""
+TOPICS: Final = "/brokers/topics"
+"""Children: the topics with their assignments (A6), and below each one node per partition with leader and ISR (A7)."""
+REASSIGNED: Final = "/admin/partitions_reassigned"
+ADDED: Final = "/admin/partitions_add"
+REMOVED: Final = "/admin/partitions_remove"
+ISR_CHANGES: Final = "/isr_change_notification"
+"""Children: notifications of leaders that have written ISRs themselves (B2)."""
+LEADER_AND_ISR: Final = "leaderAndISR"
+
+REQUESTS: Final = (REASSIGNED, ADDED, REMOVED)
+PERSISTENT: Final = ("/brokers", BROKER_IDS, TOPICS, "/admin", *REQUESTS, ISR_CHANGES)
+"""The nodes that always exist, parents first."""
+
+
+class UnknownPathError(ProtocolError):
+    """A node of the store that no part of the system creates."""
+
+    def __init__(self, path: str, allowed: str) -> None:
+        super().__init__(f"unknown path in the store: found {path!r}; allowed: {allowed}")
+
+
+def broker(broker_id: BrokerId) -> str:
+    return f"{BROKER_IDS}/{broker_id}"
+
+
+def topic(name: str) -> str:
+    return f"{TOPICS}/{name}"
+
+
+def partition(key: TopicPartition) -> str:
+    return f"{TOPICS}/{key.topic}/{key.partition}"
+
+
+def leader_and_isr(key: TopicPartition) -> str:
+    return f"{TOPICS}/{key.topic}/{key.partition}/{LEADER_AND_ISR}"
+
+
+def request(root: str, key: TopicPartition) -> str:
+    """The request about a partition under one of `REQUESTS`."""
+    return f"{root}/{key.topic}/{key.partition}"
+
+
+def isr_change(broker_id: BrokerId, broker_epoch: int, number: int) -> str:
+    """The notification `number` of an incarnation of a broker."""
+    return f"{ISR_CHANGES}/{broker_id}-{broker_epoch}-{number}"
+
+
+def number(parent: str, name: str) -> int:
+    """The number that a child of `parent` has as its name: a broker or a partition. Raises UnknownPathError."""
+    if name.isascii() and name.isdigit() and (name == "0" or name[0] != "0"):
+        return int(name)
+    raise UnknownPathError(f"{parent}/{name}", f"{parent}/NUMBER")
+
+
+class Location(NamedTuple):
+    """What a path is about: `root`, one of the constants of this module, and the names below it."""
+
+    root: str
+    names: tuple[str, ...]
+
+
+_ROOTS: Final = (CONTROLLER, CONTROLLER_EPOCH, BROKER_IDS, TOPICS, *REQUESTS, ISR_CHANGES)
+
+
+def locate(path: str) -> Location:
+    """What `path` is about. Raises UnknownPathError."""
+    for root in _ROOTS:
+        if path == root:
+            return Location(root, ())
+        if path.startswith(root + "/"):
+            return Location(root, tuple(path[len(root) + 1 :].split("/")))
+    raise UnknownPathError(path, ", ".join(_ROOTS))

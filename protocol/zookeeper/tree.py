@@ -1,0 +1,268 @@
+"""The tree of a store: nodes with data and versions, and transactions that take effect as a whole or not at all (A3).
+
+A node (ZooKeeper's znode) has data, a version that grows with each SetData, children, and for an *ephemeral* node the
+session that owns it. It remembers the transactions (zxid) that changed it last: its data, and its set of children. They
+decide whether a watch that is set again has missed something (`watches.py`).
+
+A transaction is decided, then committed. `Tree.decide` is a pure function: it carries out the operations one after
+another on a draft, so that a later operation sees the earlier ones, and returns the nodes that would change, or the
+error of the operation that fails. `Tree.commit` puts the changed nodes in place. In between the caller makes the
+transaction durable.
+
+Rules, as ZooKeeper's: a path is absolute and has no empty part, no `.` or `..`, and no control character; the root
+exists and can be neither created nor deleted; the parent of a new node exists and is not ephemeral; only a node without
+children is deleted; a version other than ANY_VERSION must be the node's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from protocol.messages.store import (
+    ANY_VERSION,
+    NO_SESSION,
+    Check,
+    Create,
+    Delete,
+    Exists,
+    GetChildren,
+    GetData,
+    OperationResult,
+    ReadOperation,
+    SetData,
+    StoreError,
+    WatchKind,
+    WriteOperation,
+)
+
+ROOT = "/"
+_FIRST_PRINTABLE = 0x20
+_CONTROLS = range(0x7F, 0xA0)
+
+
+@dataclass(frozen=True, slots=True)
+class Znode:
+    """A node. `owner`: the session of an ephemeral node, else NO_SESSION. `modified_zxid` and `children_zxid`: the last
+    transactions that set its data, and that created or deleted one of its children. `children` and `born`: how many
+    children it has, and how many it has ever had.
+    """
+
+    data: bytes = b""
+    version: int = 0
+    owner: int = NO_SESSION
+    modified_zxid: int = 0
+    children_zxid: int = 0
+    children: int = 0
+    born: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a transaction did to one node: CREATED, DELETED or DATA_CHANGED."""
+
+    kind: WatchKind
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A decided transaction: the result of each operation, up to that of the one that failed; the changed nodes by path
+    (None: deleted); and the changes in their order. A failed transaction changes nothing.
+    """
+
+    results: tuple[OperationResult, ...]
+    nodes: Mapping[str, Znode | None] = field(default_factory=dict)
+    changes: Sequence[Change] = ()
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the last operation has an error."""
+        return bool(self.results) and self.results[-1].error is not StoreError.NONE
+
+
+def is_path(path: str) -> bool:
+    """Whether a node can have this path."""
+    if path == ROOT:
+        return True
+    if not path.startswith(ROOT) or any(map(_is_control, path)):
+        return False
+    return not any(part in ("", ".", "..") for part in path[1:].split("/"))
+
+
+def _is_control(character: str) -> bool:
+    return ord(character) < _FIRST_PRINTABLE or ord(character) in _CONTROLS
+
+
+def parent_of(path: str) -> str:
+    """The path of the parent of a node other than the root."""
+    return path.rpartition("/")[0] or ROOT
+
+
+def name_of(path: str) -> str:
+    """The last part of a path."""
+    return path.rpartition("/")[2]
+
+
+def _path(item: tuple[str, Znode | None]) -> str:
+    return item[0]
+
+
+class Tree:
+    """All nodes by path, with the names of each node's children, and the ephemeral nodes of each session."""
+
+    def __init__(self, nodes: Iterable[tuple[str, Znode]] = ((ROOT, Znode()),)) -> None:
+        """`nodes` in any order: those of `items` of another tree. KeyError where a parent is missing."""
+        self._nodes: dict[str, Znode] = dict(nodes)
+        self._names: dict[str, set[str]] = {path: set() for path in self._nodes}
+        self._ephemerals: dict[int, set[str]] = {}
+        for path, node in self._nodes.items():
+            if path != ROOT:
+                self._names[parent_of(path)].add(name_of(path))
+            if node.owner != NO_SESSION:
+                self._ephemerals.setdefault(node.owner, set()).add(path)
+
+    def find(self, path: str) -> Znode | None:
+        """The node at a path, None where there is none."""
+        return self._nodes.get(path)
+
+    def children(self, path: str) -> tuple[str, ...]:
+        """The names of the children of an existing node, sorted."""
+        return tuple(sorted(self._names[path]))
+
+    def ephemerals(self, session_id: int) -> tuple[str, ...]:
+        """The paths of a session's ephemeral nodes, sorted."""
+        return tuple(sorted(self._ephemerals.get(session_id, ())))
+
+    def items(self) -> list[tuple[str, Znode]]:
+        """All nodes with their paths, sorted by path."""
+        return sorted(self._nodes.items(), key=_path)
+
+    # -- reads ---------------------------------------------------------------------------------------------------------
+
+    def read(self, operation: ReadOperation) -> OperationResult:
+        """The result of a read: INVALID_PATH, or NO_NODE for all but Exists."""
+        node = self._nodes.get(operation.path)
+        if node is None:
+            if not is_path(operation.path):
+                return OperationResult(error=StoreError.INVALID_PATH)
+            is_asked = isinstance(operation, Exists)
+            return OperationResult(error=StoreError.NONE if is_asked else StoreError.NO_NODE)
+        match operation:
+            case GetData():
+                return OperationResult(version=node.version, data=node.data)
+            case Exists():
+                return OperationResult(version=node.version, exists=True)
+            case GetChildren():
+                return OperationResult(version=node.version, children=self.children(operation.path))
+
+    # -- transactions --------------------------------------------------------------------------------------------------
+
+    def decide(self, zxid: int, session_id: int, operations: Sequence[WriteOperation]) -> Decision:
+        """What a transaction of a session would do with the number `zxid`; changes nothing."""
+        draft = _Draft(self, zxid, session_id)
+        results: list[OperationResult] = []
+        for operation in operations:
+            result = draft.carry_out(operation)
+            results.append(result)
+            if result.error is not StoreError.NONE:
+                return Decision(tuple(results))
+        return Decision(tuple(results), draft.nodes, draft.changes)
+
+    def commit(self, decision: Decision) -> None:
+        """Puts the changed nodes of a transaction in place, which was decided on the present tree."""
+        for path in sorted((path for path, node in decision.nodes.items() if node is None), reverse=True):
+            before = self._nodes.pop(path, None)
+            if before is not None:
+                del self._names[path]
+                self._names[parent_of(path)].discard(name_of(path))
+                self._disown(path, before.owner)
+        for path, node in sorted(decision.nodes.items(), key=_path):
+            if node is None:
+                continue
+            before = self._nodes.get(path)
+            self._nodes[path] = node
+            if before is None:
+                self._names[path] = set()
+                self._names[parent_of(path)].add(name_of(path))
+            elif before.owner != node.owner:
+                self._disown(path, before.owner)
+            if node.owner != NO_SESSION:
+                self._ephemerals.setdefault(node.owner, set()).add(path)
+
+    def _disown(self, path: str, owner: int) -> None:
+        owned = self._ephemerals.get(owner)
+        if owned is not None:
+            owned.discard(path)
+            if not owned:
+                del self._ephemerals[owner]
+
+
+class _Draft:
+    """A tree in the middle of a transaction: the changed `nodes` over those of the tree, and the `changes` so far."""
+
+    def __init__(self, tree: Tree, zxid: int, session_id: int) -> None:
+        self._tree = tree
+        self._zxid = zxid
+        self._session_id = session_id
+        self.nodes: dict[str, Znode | None] = {}
+        self.changes: list[Change] = []
+
+    def _find(self, path: str) -> Znode | None:
+        return self.nodes[path] if path in self.nodes else self._tree.find(path)
+
+    def carry_out(self, operation: WriteOperation) -> OperationResult:
+        """The result of an operation on the draft; an error has changed nothing."""
+        if isinstance(operation, Create):
+            return self._create(operation)
+        path = operation.path
+        node = self._find(path)
+        if node is None:
+            return OperationResult(error=StoreError.NO_NODE if is_path(path) else StoreError.INVALID_PATH)
+        if operation.version not in (ANY_VERSION, node.version):
+            return OperationResult(error=StoreError.BAD_VERSION)
+        match operation:
+            case SetData():
+                return self._set_data(path, node, operation.data)
+            case Delete():
+                return self._delete(path, node)
+            case Check():
+                return OperationResult(version=node.version)
+
+    def _create(self, operation: Create) -> OperationResult:
+        path = operation.path
+        parent = self._find(parent_of(path)) if path.startswith(ROOT) else None
+        if operation.sequential and parent is not None:
+            path = f"{path}{parent.born:010d}"
+        if not is_path(path):
+            return OperationResult(error=StoreError.INVALID_PATH)
+        if self._find(path) is not None:
+            return OperationResult(error=StoreError.NODE_EXISTS)
+        if parent is None:
+            return OperationResult(error=StoreError.NO_NODE)
+        if parent.owner != NO_SESSION:
+            return OperationResult(error=StoreError.NO_CHILDREN_FOR_EPHEMERALS)
+        owner = self._session_id if operation.ephemeral else NO_SESSION
+        self.nodes[path] = Znode(operation.data, 0, owner, self._zxid, self._zxid)
+        children, born = parent.children + 1, parent.born + 1
+        self.nodes[parent_of(path)] = replace(parent, children_zxid=self._zxid, children=children, born=born)
+        self.changes.append(Change(WatchKind.CREATED, path))
+        return OperationResult(version=0, path=path)
+
+    def _set_data(self, path: str, node: Znode, data: bytes) -> OperationResult:
+        self.nodes[path] = replace(node, data=data, version=node.version + 1, modified_zxid=self._zxid)
+        self.changes.append(Change(WatchKind.DATA_CHANGED, path))
+        return OperationResult(version=node.version + 1)
+
+    def _delete(self, path: str, node: Znode) -> OperationResult:
+        if path == ROOT:
+            return OperationResult(error=StoreError.INVALID_PATH)
+        if node.children:
+            return OperationResult(error=StoreError.NOT_EMPTY)
+        above = parent_of(path)
+        parent = self._find(above)
+        assert parent is not None
+        self.nodes[path] = None
+        self.nodes[above] = replace(parent, children_zxid=self._zxid, children=parent.children - 1)
+        self.changes.append(Change(WatchKind.DELETED, path))
+        return OperationResult()

@@ -1,0 +1,127 @@
+"""The store on a real directory: it comes back as it was, and a damaged one is refused in one line, unchanged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from actors.log.lock import LOCK_FILE
+from actors.nodes import NodeSetup, StoreActor, actor_class, build_node
+from actors.storage import DiskStorage, Owner
+from protocol.config import ClusterConfig
+from protocol.contract import Send
+from protocol.errors import CorruptLogError, ForeignDirectoryError, StorageError
+from protocol.ids import CLUSTER_ID, STORE, STORE_LOG
+from protocol.messages.store import Create, OpenSession, SetData, StoreWrite
+from protocol.nodes.store import StoreNode
+from protocol.zookeeper.settings import StoreSettings
+from protocol.zookeeper.transaction_log import SNAPSHOT_FILE
+from tests.unit.actors.disk_helpers import segment_file
+
+OWNER = Owner(CLUSTER_ID, STORE)
+WRITES = 5
+
+
+def started(storage: DiskStorage, cluster_id: str = CLUSTER_ID, snapshot_every: int = 100) -> StoreNode:
+    node = StoreNode(StoreSettings(), storage, Random(1), cluster_id, snapshot_every)
+    node.start(0)
+    return node
+
+
+def written(directory: Path, snapshot_every: int = 100) -> StoreNode:
+    """A store that ends without closing its files, after a session has written a node several times."""
+    node = started(DiskStorage(directory, OWNER), snapshot_every=snapshot_every)
+    node.receive(0, 0, OpenSession(connection_id=1, timeout_ms=6_000))
+    assert any(isinstance(effect, Send) for effect in node.fire(4, "work/1"))
+    for xid in range(1, WRITES + 1):
+        operation = Create(path="/a", ephemeral=True) if xid == 1 else SetData(path="/a", data=b"%d" % xid)
+        node.receive(0, 0, StoreWrite(connection_id=1, xid=xid, operations=(operation,)))
+        assert any(isinstance(effect, Send) for effect in node.fire(4 + 4 * xid, "work/1"))
+    return node
+
+
+def content(directory: Path) -> dict[str, bytes]:
+    files = [path for path in directory.rglob("*") if path.is_file() and path.name != LOCK_FILE]
+    return {str(path.relative_to(directory)): path.read_bytes() for path in files}
+
+
+@pytest.mark.covers("A3")
+@pytest.mark.parametrize("snapshot_every", [100, 1, 4])
+def test_a_store_comes_back_as_it_was(tmp_path: Path, snapshot_every: int) -> None:
+    before = written(tmp_path / "store", snapshot_every)
+    before._storage.close()  # type: ignore[attr-defined]
+    after = started(DiskStorage(tmp_path / "store", OWNER), snapshot_every=snapshot_every)
+    assert after.state.tree.items() == before.state.tree.items()
+    assert (after.state.sessions, after.state.zxid) == (before.state.sessions, WRITES + 1)
+    assert after.state.tree.ephemerals(1) == ("/a",)
+
+
+def flipped(place: int) -> Callable[[bytes], bytes]:
+    """Flips one bit of the byte at a position, which counts from the end where it is negative."""
+
+    def change(data: bytes) -> bytes:
+        damaged = bytearray(data)
+        damaged[place] ^= 1
+        return bytes(damaged)
+
+    return change
+
+
+LOG = f"logs/{STORE_LOG}/{0:020d}.log"
+DAMAGES: dict[str, tuple[str, Callable[[bytes], bytes]]] = {
+    "a node in the middle of the log": (LOG, flipped(200)),
+    "the last node of the log": (LOG, flipped(-1)),
+    "a log that is cut": (LOG, lambda data: data[:-1]),
+    "a log that is empty": (LOG, lambda data: b""),
+    "a damaged snapshot": (SNAPSHOT_FILE, flipped(9)),
+    "a snapshot that is cut": (SNAPSHOT_FILE, lambda data: data[:-2]),
+}
+
+
+@pytest.mark.parametrize(("name", "damage"), DAMAGES.values(), ids=DAMAGES)
+def test_a_damaged_directory_is_refused_and_not_changed(
+    tmp_path: Path, name: str, damage: Callable[[bytes], bytes]
+) -> None:
+    directory = tmp_path / "store"
+    written(directory)._storage.close()  # type: ignore[attr-defined]
+    path = directory / name
+    path.write_bytes(damage(path.read_bytes()))
+    before = content(directory)
+    storage = DiskStorage(directory, OWNER)
+    with pytest.raises(CorruptLogError) as caught:
+        started(storage)
+    storage.close()
+    assert "\n" not in str(caught.value)
+    assert content(directory) == before
+    assert segment_file(directory, 0).name == Path(LOG).name
+
+
+@pytest.mark.parametrize("cluster_id", ["other", ""])
+def test_the_directory_of_another_cluster_is_refused(tmp_path: Path, cluster_id: str) -> None:
+    """By its owner, and by the snapshot where the owner is not checked."""
+    directory = tmp_path / "store"
+    written(directory)._storage.close()  # type: ignore[attr-defined]
+    before = content(directory)
+    with pytest.raises(ForeignDirectoryError, match="found cluster 'isray'"):
+        DiskStorage(directory, Owner(cluster_id, STORE))
+    storage = DiskStorage(directory)
+    with pytest.raises(StorageError, match="store-snapshot: found cluster 'isray'; allowed: "):
+        started(storage, cluster_id)
+    storage.close()
+    assert content(directory) == before
+
+
+def test_the_actor_of_the_store_hosts_a_store_of_its_run(tmp_path: Path) -> None:
+    assert actor_class(STORE) is StoreActor
+    settings = StoreSettings(session_timeout_ms=500)
+    setup = NodeSetup(STORE, 1, "run", 0.0, tmp_path, (), (), ClusterConfig(), 1, store=settings)
+    storage = DiskStorage(tmp_path, Owner("run", STORE))
+    node = build_node(setup, storage, None)
+    assert isinstance(node, StoreNode)
+    assert node.start(0) == []
+    storage.close()
+    with pytest.raises(ForeignDirectoryError, match="found cluster 'run'"):
+        started(DiskStorage(tmp_path))

@@ -1,0 +1,259 @@
+"""Topics are created and deleted, partitions added and removed; what is damaged is left alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from protocol.errors import ErrorCode
+from protocol.ids import TopicPartition
+from protocol.messages.store import Create, SetData, WriteOperation
+from protocol.zookeeper import paths
+from protocol.zookeeper.administration import create_topic, delete_topic, request
+from protocol.zookeeper.context import Settings
+from protocol.zookeeper.procedure import Commands, Later
+from protocol.zookeeper.records import ReplicasNode
+from tests.unit.protocol.zookeeper.procedure_helpers import ADMIN, CONTROLLERS, World
+
+T0, T1, T2, U0 = (TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("t", 2), TopicPartition("u", 0))
+
+
+def make(settings: Settings | None = None) -> World:
+    world = World(settings=settings)
+    world.create_topic("t", {0: (1, 2, 3), 1: (2, 3, 1)})
+    world.create_topic("u", {0: (3, 4)})
+    world.take_over()
+    world.steps.clear()
+    return world
+
+
+@pytest.mark.covers("A18", "A19", "A53")
+def test_a_new_topic_is_initialised_with_its_live_replicas() -> None:
+    world = make()
+    world.stop_broker(1)
+    world.handle_events()
+    world.steps.clear()
+    world.create_topic("v", {0: (1, 2), 1: (4, 2), 2: (1,)})
+    world.handle_events()
+    found = {index: world.state(TopicPartition("v", index)) for index in (0, 1)}
+    assert {index: (state.leader, state.isr) for index, state in found.items()} == {0: (2, (2,)), 1: (4, (4, 2))}
+    (sent,) = (step for step in world.steps if isinstance(step, Commands) and step.commands)
+    assert [(command.broker, len(command.leader_and_isr)) for command in sent.commands] == [(2, 2), (4, 1)]
+    assert world.alerts == ["1 new partitions, v-2 first: no replica is alive"]
+    world.start_broker(1)
+    world.handle_events()
+    assert world.leader(TopicPartition("v", 2)) == 1
+    world.assert_brokers_follow()
+
+
+def test_a_first_state_whose_response_was_lost_is_found_and_sent() -> None:
+    """The write takes effect, and is repeated as the runner repeats it."""
+    world, key = make(), TopicPartition("v", 0)
+
+    def repeat(operations: tuple[WriteOperation, ...]) -> None:
+        if operations[0].path == paths.partition(key):
+            world.before_write = lambda operations: None
+            world.transact(ADMIN, operations)
+
+    world.before_write = repeat
+    world.create_topic("v", {0: (1, 2)})
+    world.handle_events()
+    assert world.controller is not None
+    assert world.controller.states[key] == world.stored(key)
+    world.assert_brokers_follow()
+
+
+@pytest.mark.covers("A20")
+def test_a_deleted_topic_is_stopped_on_its_live_brokers() -> None:
+    world = make()
+    world.stop_broker(2)
+    world.handle_events()
+    world.admin(delete_topic("t"))
+    world.steps.clear()
+    world.handle_events()
+    (sent,) = (step for step in world.steps if isinstance(step, Commands) and step.commands)
+    assert [(command.broker, len(command.stop_replica)) for command in sent.commands] == [(1, 2), (3, 2)]
+    assert world.brokers[1].deleted == [("T", 0), ("T", 1)]
+    world.start_broker(2)
+    world.handle_events()
+    assert world.brokers[2].deleted == [("T", 0), ("T", 1)]
+    world.assert_brokers_follow()
+
+
+@pytest.mark.covers("A53", "M36", "N11")
+def test_a_topic_that_is_deleted_and_created_again_between_two_reads_gets_new_replicas() -> None:
+    world = make()
+    world.admin(delete_topic("t"))
+    world.create_topic("t", {0: (1, 2)}, topic_id="T2")
+    world.handle_events()
+    assert world.brokers[1].deleted == [("T", 0), ("T", 1)]
+    assert set(world.brokers[1].replicas) == {("T2", 0)}
+    world.assert_brokers_follow()
+
+
+@pytest.mark.covers("A9", "A21", "M45")
+def test_partitions_are_added() -> None:
+    world = make()
+    assert not world.admin(request(paths.ADDED, T2, (4, 1)))
+    world.handle_events()
+    assert world.topic("t").partitions == {0: (1, 2, 3), 1: (2, 3, 1), 2: (4, 1)}
+    assert (world.leader(T2), world.state(T2).isr) == (4, (4, 1))
+    assert world.tree.children(paths.ADDED) == ()
+    world.assert_brokers_follow()
+
+
+@pytest.mark.covers("A53")
+def test_a_partition_is_not_added_to_dead_brokers_until_they_are_back() -> None:
+    world = make()
+    world.stop_broker(4)
+    world.handle_events()
+    assert not world.admin(request(paths.ADDED, T2, (4, 1)))
+    world.handle_events()
+    assert "t-2 is to be added on brokers [4], which are not alive" in world.alerts
+    assert any(isinstance(step, Later) for step in world.steps)
+    assert 2 not in world.topic("t").partitions
+    world.start_broker(4)
+    world.handle_events()
+    world.depose()
+    world.take_over(CONTROLLERS[1])
+    assert world.leader(T2) == 4
+
+
+@pytest.mark.covers("A9", "A21", "M45")
+def test_partitions_are_removed_and_may_be_added_again_in_higher_epochs() -> None:
+    world = make()
+    world.stop_broker(2)
+    world.handle_events()
+    epoch = world.state(T1).leader_epoch
+    assert epoch == 1
+    assert not world.admin(request(paths.REMOVED, T1))
+    world.handle_events()
+    assert world.topic("t").partitions == {0: (1, 2, 3)}
+    assert world.tree.find(paths.partition(T1)) is None
+    assert world.tree.children(paths.REMOVED) == ()
+    assert world.brokers[3].deleted == [("T", 1)]
+    assert not world.admin(request(paths.ADDED, T1, (3, 4)))
+    world.handle_events()
+    assert (world.leader(T1), world.state(T1).leader_epoch) == (3, 2)
+    (stop,) = (part for step in world.steps if isinstance(step, Commands) for c in step.commands if c.broker == 3
+               for part in c.stop_replica)  # fmt: skip
+    assert stop.leader_epoch == epoch
+    world.assert_brokers_follow()
+
+
+def test_a_change_of_an_assignment_that_meets_another_one_is_decided_again() -> None:
+    world = make()
+
+    def interfere(operations: tuple[WriteOperation, ...]) -> None:
+        if operations[0].path == paths.topic("t"):
+            world.before_write = lambda operations: None
+            node = world.topic("t")
+            changed = node.model_copy(update={"partitions": {**node.partitions, 7: (4,)}})
+            world.transact(ADMIN, (SetData(path=paths.topic("t"), data=changed.encode()),))
+
+    world.before_write = interfere
+    assert not world.admin(request(paths.ADDED, T2, (4, 1)))
+    world.handle_events()
+    assert set(world.topic("t").partitions) == {0, 1, 2, 7}
+    assert world.leader(T2) == 4
+
+
+def test_a_storm_of_changes_of_an_assignment_ends_with_an_alert_and_the_request_stays() -> None:
+    world = make(Settings(attempts=3, retry_ms=700))
+
+    def interfere(operations: tuple[WriteOperation, ...]) -> None:
+        if operations[0].path == paths.topic("t"):
+            world.transact(ADMIN, (SetData(path=paths.topic("t"), data=world.topic("t").encode()),))
+
+    world.before_write = interfere
+    assert not world.admin(request(paths.ADDED, T2, (4, 1)))
+    world.handle_events()
+    assert "topic t: 3 writes of its assignment found another version each" in world.alerts
+    assert world.tree.children(f"{paths.ADDED}/t") == ("2",)
+    assert any(isinstance(step, Later) and step.after_ms == 700 for step in world.steps)
+
+
+@pytest.mark.parametrize(
+    ("root", "name", "data", "alert"),
+    [
+        (paths.ADDED, "2", b"{}", "damaged node /admin/partitions_add/t/2: found b'{}'; allowed: JSON of replicas"),
+        (paths.ADDED, "2", ReplicasNode(replicas=()).encode(), "allowed: different brokers, one at least"),
+        (paths.ADDED, "2", ReplicasNode(replicas=(1, 1)).encode(), "allowed: different brokers, one at least"),
+        (paths.ADDED, "two", b"", "unknown path in the store: found '/admin/partitions_add/t/two'"),
+        (paths.REMOVED, "-1", b"", "unknown path in the store: found '/admin/partitions_remove/t/-1'"),
+        (paths.REASSIGNED, "0", b"?", "damaged node /admin/partitions_reassigned/t/0: found b'?'"),
+    ],
+)
+def test_a_request_that_cannot_be_read_is_left_alone_with_an_alert(
+    root: str, name: str, data: bytes, alert: str
+) -> None:
+    world = make()
+    before = world.summary()
+    world.transact(ADMIN, (Create(path=f"{root}/t"), Create(path=f"{root}/t/{name}", data=data)))
+    world.handle_events()
+    assert alert in world.alerts[0]
+    assert {path: value for path, value in world.summary().items() if not path.startswith(f"{root}/t")} == before
+    assert world.tree.find(f"{root}/t/{name}") is not None
+
+
+@pytest.mark.parametrize("root", [paths.ADDED, paths.REASSIGNED])
+def test_a_request_for_a_topic_that_does_not_exist_is_removed_with_an_alert(root: str) -> None:
+    world = make()
+    world.transact(
+        ADMIN, (Create(path=f"{root}/x"), Create(path=f"{root}/x/0", data=ReplicasNode(replicas=(1,)).encode()))
+    )
+    world.handle_events()
+    assert world.tree.children(root) == ()
+    assert "exist" in world.alerts[0]
+
+
+@pytest.mark.parametrize("damaged", [paths.leader_and_isr(T0), paths.topic("t")], ids=["a state", "an assignment"])
+def test_while_a_node_is_damaged_nothing_is_deleted_and_the_rest_goes_on(damaged: str) -> None:
+    world = make()
+    held = set(world.brokers[2].replicas)
+    world.damage(damaged)
+    world.depose()
+    world.take_over(CONTROLLERS[1])
+    assert [alert for alert in world.alerts if alert.startswith(f"damaged node {damaged}: found b'?'")] == world.alerts
+    assert set(world.brokers[2].replicas) == held
+    assert not world.brokers[2].deleted
+    node = world.tree.find(damaged)
+    assert node is not None
+    assert node.data == b"?"
+    world.stop_broker(3)
+    world.handle_events()
+    assert world.leader(U0) == 4
+
+
+def test_a_damaged_partition_is_not_removed() -> None:
+    world = make()
+    world.damage(paths.leader_and_isr(T1))
+    world.depose()
+    world.take_over(CONTROLLERS[1])
+    world.admin(request(paths.REMOVED, T1))
+    world.handle_events()
+    assert world.tree.find(paths.leader_and_isr(T1)) is not None
+    assert world.tree.find(paths.request(paths.REMOVED, T1)) is not None
+
+
+def test_a_broker_whose_registration_is_damaged_does_not_count_as_alive() -> None:
+    world = make()
+    world.damage(paths.broker(1))
+    world.depose()
+    world.take_over(CONTROLLERS[1])
+    assert world.leader(T0) == 2
+    assert set(world.alerts) == {
+        "damaged node /brokers/ids/1: found b'?'; allowed: JSON of broker_epoch, host, port, version"
+    }
+
+
+def test_what_an_admin_cannot_do() -> None:
+    world = make()
+    before = world.summary()
+    assert world.admin(create_topic("t", "T3", {0: (1,)})) is ErrorCode.TOPIC_ALREADY_EXISTS
+    assert world.admin(create_topic("a/b", "T3", {0: (1,)})) is ErrorCode.INVALID_TOPIC_EXCEPTION
+    assert world.admin(delete_topic("x")) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert world.admin(request(paths.ADDED, T0, (4,))) is ErrorCode.INVALID_PARTITIONS
+    assert world.admin(request(paths.REASSIGNED, T2, (4,))) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert world.admin(request(paths.REMOVED, T2)) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert world.admin(request(paths.REMOVED, TopicPartition("x", 0))) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert world.summary() == before
