@@ -8,7 +8,7 @@ INSTALLED := $(VENV)/.installed
 UV := $(or $(shell command -v uv 2>/dev/null),$(TOOLS)/bin/uv)
 STUDY := min-isr-2
 COMPUTING := tests/house tests/unit tests/sim
-# More processes than processors, as tests on Ray wait half of the time (tests/distribution.py).
+# One process with the tests on Ray, which wait half of the time, and two that compute (tests/distribution.py).
 MANY := --dist loadfile --no-loadscope-reorder -n
 ARGS ?=
 
@@ -40,7 +40,7 @@ $(TOOLS)/bin/uv:
 	fi
 
 test: chromium check ## everything: the checks, then all tests
-	$(BIN)/pytest $(MANY) 4 $(ARGS)
+	$(BIN)/pytest $(MANY) 3 $(ARGS)
 
 proof: $(INSTALLED) ## the tests that are the proof: 60 fuzz seeds, determinism, every mutant, an exhaustive search
 	$(BIN)/pytest -n 2 --dist worksteal $(COMPUTING) -m proof $(ARGS)
@@ -49,7 +49,7 @@ test-fast: $(INSTALLED) ## unit and simulation tests without the slow ones and t
 	$(BIN)/pytest -n 2 --hypothesis-profile fast tests/unit tests/sim -m "not slow and not proof" $(ARGS)
 
 test-ray: $(INSTALLED) ## the tests that start a Ray cluster
-	$(BIN)/pytest $(MANY) 4 tests/ray $(ARGS)
+	$(BIN)/pytest $(MANY) 2 tests/ray $(ARGS)
 
 test-spark: $(INSTALLED) ## the tests that start a JVM
 	$(BIN)/pytest tests/spark $(ARGS)

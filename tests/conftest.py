@@ -9,14 +9,16 @@ Hypothesis profile `fast` tries fewer examples.
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
 from xdist.remote import Producer
+from xdist.workermanage import WorkerController
 
 from experiments.engines.ray.session import expect_kills
-from tests.distribution import ByFile, kind_of, put_in_order
+from tests.distribution import NICENESS, ByFile, begins_with_ray, kind_of, put_in_order
 from tests.second_try import OPTION, SecondTry, add_option
 from tests.strays import StrayGuard
 
@@ -33,6 +35,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if hasattr(config, "workerinput"):
+        os.nice(config.workerinput["niceness"])
     if not hasattr(config, "workerinput") and not config.getoption(OPTION):
         config.pluginmanager.register(SecondTry(config))
     config.pluginmanager.register(StrayGuard())
@@ -49,6 +53,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByFile | None:
     return ByFile(config, log) if config.getvalue("dist") == "loadfile" else None
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: WorkerController) -> None:
+    """Sets the priority of a process of pytest-xdist that is about to start."""
+    gives_way = node.config.getvalue("dist") == "loadfile" and not begins_with_ray(node.workerinput["workerid"])
+    node.workerinput["niceness"] = NICENESS if gives_way else 0
 
 
 def pytest_collection_finish() -> None:

@@ -6,9 +6,11 @@ clusters of their own come first, the longest of them first of all; then files t
 (`tests/ray/conftest.py`), so that a process starts it once; then the tests of `SPREAD`.
 
 `--dist loadfile` runs the tests of a file on one process, and those of `SPREAD` wherever a process is free: they share
-nothing but the private Ray. Ray tests wait for timeouts half of the time, all others compute. So both run at the same
-time: `COMPUTING` processes begin with the other tests, the rest of them with the ray tests, and a process that finds
-nothing left of its own part takes from the other.
+nothing but the private Ray. Ray tests run against real clocks, and a running cluster takes a quarter of a processor
+even while a test only waits for it; so a second cluster at the same time slows both. All other tests compute. So the
+first `WITH_RAY` processes begin with the ray tests, the others with the rest, and a process that finds nothing left of
+its own part takes from the other. The others have a lower priority (`NICENESS`), so that the nodes of a cluster get a
+processor when they need one.
 """
 
 from __future__ import annotations
@@ -27,8 +29,9 @@ RAY = "tests/ray/"
 SPREAD = f"{RAY}test_scenarios_on_ray.py::"
 LONGEST = ("test_soak.py", "test_cli_cluster.py", "test_bench_on_ray.py")
 """Files of ray tests that take minutes, longest first."""
-COMPUTING = 1
-"""So few because the ray tests need the other half of two processors."""
+WITH_RAY = 1
+NICENESS = 10
+"""Of the processes that do not begin with the ray tests, and of all that they start."""
 
 
 @cache
@@ -52,6 +55,11 @@ def put_in_order(tests: list[pytest.Item]) -> None:
     tests.sort(key=rank)
 
 
+def begins_with_ray(process: str) -> bool:
+    """Whether a process of pytest-xdist begins with the ray tests; `process`: its id, such as gw0."""
+    return int(process.removeprefix("gw")) < WITH_RAY
+
+
 class ByFile(LoadScopeScheduling):
     """The scheduler of `--dist loadfile`."""
 
@@ -59,8 +67,7 @@ class ByFile(LoadScopeScheduling):
         return nodeid if nodeid.startswith(SPREAD) else nodeid.partition("::")[0]
 
     def _assign_work_unit(self, node: WorkerController) -> None:
-        begins_with_ray = self.nodes.index(node) >= COMPUTING
-        own = (unit for unit in self.workqueue if unit.startswith(RAY) == begins_with_ray)
+        own = (unit for unit in self.workqueue if unit.startswith(RAY) == begins_with_ray(node.gateway.id))
         if unit := next(own, None):
             self.workqueue.move_to_end(unit, last=False)
         super()._assign_work_unit(node)
