@@ -199,6 +199,10 @@ DEFAULT_REPLICATION_FACTOR = _declare(ConfigDef("default.replication.factor", 1,
 UNCLEAN_LEADER_HOOK = _declare(_node("unclean.leader.hook", ""))
 AUTHORIZER_CLASS_NAME = _declare(_node("authorizer.class.name", "", choices=("", "standard")))
 SUPER_USERS = _declare(_node("super.users", ""))
+ISR_UPDATES = _declare(
+    _node("inter.broker.protocol.isr.updates", "leader", choices=("leader", "controller"), generations="v3")
+)
+REPLICA_LAG_MIN_MESSAGES = _declare(_node("replica.lag.min.messages", 4_000, generations="v3"))
 CONTROLLER_QUORUM_VOTERS = _declare(_node("controller.quorum.voters", "", node_list=True))
 CONTROLLER_QUORUM_BOOTSTRAP_SERVERS = _declare(_node("controller.quorum.bootstrap.servers", "", node_list=True))
 CONTROLLER_QUORUM_ELECTION_TIMEOUT_MS = _declare(_node("controller.quorum.election.timeout.ms", 1_000, maximum=INT_MAX))
@@ -289,6 +293,10 @@ authorizer.class.name | - | KIP-801
     Authorizer of requests: `standard` checks access control entries, empty allows everything.
 super.users | - | KIP-801
     Principals separated by semicolons that the authorizer allows everything.
+inter.broker.protocol.isr.updates | - | KIP-497; K12, K13
+    Who writes an ISR to the store: the leader of the partition, or the controller on the leader's request.
+replica.lag.min.messages | records | A45, N5
+    How far a follower may be ahead of the slowest member of the ISR when the leader admits it to the ISR.
 controller.quorum.voters | - | KIP-595; D1-D3
     Static voters of the metadata log, as `1000@host:port` or ids; empty: the log contains the voters.
 controller.quorum.bootstrap.servers | - | KIP-853; D2
@@ -357,6 +365,14 @@ class Features:
     """A field of its own records the last known leader (E24, N15)."""
     unclean_recovery: bool = False
     """Unclean recovery by strategy replaces unclean elections (F1-F4, F25)."""
+    metadata_in_store: bool = False
+    """The metadata are in a store, and a broker is the controller (A1-A9, N2)."""
+    truncates_to_high_watermark: bool = False
+    """A new follower truncates its log to its own high watermark, instead of by leader epoch (A27, N1)."""
+    admits_lagging_followers: bool = False
+    """The ISR admits a follower that has not reached the high watermark (A45, N5)."""
+    high_watermark_moves_back: bool = False
+    """The high watermark is the smallest log end of the ISR, also if that is lower than before (A42, N6)."""
 
 
 def with_implied_strategy(changes: Mapping[str, Value], features: Features, strategy: str) -> Mapping[str, Value | str]:
@@ -377,6 +393,8 @@ def with_implied_strategy(changes: Mapping[str, Value], features: Features, stra
 METADATA_VERSION = "metadata.version"
 UNCLEAN_RECOVERY_ENABLED = "unclean.recovery.enabled"
 
+METADATA_VERSION_STORE = 0
+"""The metadata are in a store: there is no metadata log whose level could be changed."""
 METADATA_VERSION_KIP_497 = 1
 METADATA_VERSION_ELR = 2
 
@@ -399,6 +417,8 @@ def features_at(levels: Mapping[str, int]) -> Features:
 @cache
 def _features_at(items: tuple[tuple[str, int], ...]) -> Features:
     levels = dict(items)
+    if levels == _LEVELS[Generation.V3]:
+        return _STORE_FEATURES
     for name, level in items:
         lowest, highest = SUPPORTED_FEATURES.get(name, (0, -1))
         if not lowest <= level <= highest:
@@ -413,6 +433,7 @@ def _features_at(items: tuple[tuple[str, int], ...]) -> Features:
 class Generation(Enum):
     """The protocol generations (docs/architecture.md), each with the feature levels at which its clusters start."""
 
+    V3 = "v3"
     KIP_497 = "kip-497"
     KIP_966_ELR = "kip-966-elr"
     KIP_966 = "kip-966"
@@ -428,7 +449,17 @@ class Generation(Enum):
         return features_at(_LEVELS[self])
 
 
+_STORE_FEATURES = Features(
+    elr=False,
+    effective_min_isr=False,
+    high_watermark_needs_min_isr=False,
+    metadata_in_store=True,
+    truncates_to_high_watermark=True,
+    admits_lagging_followers=True,
+    high_watermark_moves_back=True,
+)
 _LEVELS: Mapping[Generation, Mapping[str, int]] = {
+    Generation.V3: {METADATA_VERSION: METADATA_VERSION_STORE, UNCLEAN_RECOVERY_ENABLED: 0},
     Generation.KIP_497: {METADATA_VERSION: METADATA_VERSION_KIP_497, UNCLEAN_RECOVERY_ENABLED: 0},
     Generation.KIP_966_ELR: {METADATA_VERSION: METADATA_VERSION_ELR, UNCLEAN_RECOVERY_ENABLED: 0},
     Generation.KIP_966: {METADATA_VERSION: METADATA_VERSION_ELR, UNCLEAN_RECOVERY_ENABLED: 1},
@@ -445,9 +476,12 @@ class ClusterConfig:
     @classmethod
     def of(cls, generation: Generation, overrides: Mapping[str, object] | None = None) -> ClusterConfig:
         """The defaults with `overrides`. Raises ConfigError for unknown configs, values that are not allowed, and
-        static voters together with bootstrap servers.
+        static voters together with bootstrap servers. Without controllers that assign producer ids, producers are not
+        idempotent by default.
         """
         values = cls(generation).values
+        if generation.features.metadata_in_store:
+            values = {**values, ENABLE_IDEMPOTENCE: False}
         parsed = {name: parse_config(name, value) for name, value in (overrides or {}).items()}
         if parsed.get(CONTROLLER_QUORUM_VOTERS) and parsed.get(CONTROLLER_QUORUM_BOOTSTRAP_SERVERS):
             found = parsed[CONTROLLER_QUORUM_VOTERS]

@@ -54,7 +54,8 @@ class ClusterSpec:
     """A cluster to run: numbers of brokers and controllers, static config, and the seed of all random sources.
 
     `voters` are the controllers that form the first quorum, None for all of them. Voters that the config names
-    (`controller.quorum.voters`) take precedence. `store` are the settings of the store, None for a cluster without one.
+    (`controller.quorum.voters`) take precedence. `store` are the settings of the store; None for a cluster without one,
+    and for the default settings in generations whose metadata are in a store. These have no controllers.
     """
 
     brokers: int
@@ -70,7 +71,23 @@ class ClusterSpec:
 
     @property
     def controller_ids(self) -> tuple[NodeId, ...]:
-        return tuple(range(FIRST_CONTROLLER, FIRST_CONTROLLER + self.controllers))
+        count = 0 if self.has_store_metadata else self.controllers
+        return tuple(range(FIRST_CONTROLLER, FIRST_CONTROLLER + count))
+
+    @property
+    def has_store_metadata(self) -> bool:
+        """Whether the metadata are in a store, and a broker is the controller."""
+        return self.config.generation.features.metadata_in_store
+
+    @property
+    def administrators(self) -> tuple[NodeId, ...]:
+        """The nodes of which one carries out the requests of admins: the controllers, or the brokers."""
+        return self.broker_ids if self.has_store_metadata else self.controller_ids
+
+    @property
+    def store_settings(self) -> StoreSettings:
+        """The settings of the store, for clusters that have one."""
+        return self.store or StoreSettings()
 
     @property
     def first_voters(self) -> VoterSet:
@@ -92,7 +109,7 @@ class ClusterSpec:
     @property
     def store_ids(self) -> tuple[NodeId, ...]:
         """The store, in clusters that have one."""
-        return () if self.store is None else (STORE,)
+        return () if self.store is None and not self.has_store_metadata else (STORE,)
 
     @property
     def node_ids(self) -> tuple[NodeId, ...]:
@@ -126,11 +143,14 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """The active controller's metadata: partitions, broker registrations, and the ids of the quorum's voters."""
+    """The active controller's metadata: partitions, broker registrations, and the ids of the quorum's voters. Where the
+    metadata are in a store it is what the store has published (A2), with the epoch of the last controller.
+    """
 
     partitions: Mapping[TopicPartition, PartitionState]
     brokers: Mapping[NodeId, BrokerRegistration]
     voters: tuple[NodeId, ...] = ()
+    controller_epoch: int | None = None
 
     @property
     def unfenced(self) -> frozenset[NodeId]:

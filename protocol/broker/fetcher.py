@@ -28,7 +28,7 @@ from protocol.broker.flushing import Flusher
 from protocol.config import NUM_REPLICA_FETCHERS, REPLICA_FETCH_WAIT_MAX_MS
 from protocol.errors import CorruptLogError, ErrorCode
 from protocol.events.broker import LogReset, LogTruncated, RecordsFetched
-from protocol.ids import BrokerId, Offset, TimeMs, TopicIdPartition, partition_key
+from protocol.ids import NO_EPOCH, BrokerId, Offset, TimeMs, TopicIdPartition, partition_key
 from protocol.messages.data import FetchPartition, FetchPartitionResult, FetchRenewal, FetchRequest, FetchResponse
 from protocol.messages.trusted import trusted
 
@@ -77,6 +77,9 @@ class Fetcher:
 
     def follow(self, replica: Replica) -> None:
         """Begins to fetch a partition from `replica.leader_id`; `send_changed_fetches` sends the request."""
+        log = replica.log
+        if self._context.image.features.truncates_to_high_watermark and log.high_watermark < log.end_offset:
+            self._truncate(replica, log.high_watermark)
         self._followed.setdefault(replica.leader_id, {})[replica.key] = replica
         self._unsettled[replica.leader_id] = _NOT_SET
         self._change_fetch_state(replica)
@@ -225,16 +228,15 @@ class Fetcher:
             return
         log = replica.log
         if result.diverging_epoch is not None:
-            offset = log.truncation_offset(result.diverging_epoch)
-            self._context.out.trace(
-                LogTruncated(replica.name, to_offset=offset, log_end=log.end_offset, high_watermark=log.high_watermark)
-            )
-            log.truncate(offset)
+            self._truncate(replica, log.truncation_offset(result.diverging_epoch))
         elif result.batches:
             log.append_as_follower(result.batches)
             self._context.out.trace(RecordsFetched(replica.name, log.end_offset, replica.leader_epoch))
             self._flusher.appended(replica, now_ms)
-        moved = log.advance_high_watermark(result.high_watermark)
+        if self._context.image.features.high_watermark_moves_back:
+            moved = log.set_high_watermark(result.high_watermark)
+        else:
+            moved = log.advance_high_watermark(result.high_watermark)
         if result.log_start_offset > log.start_offset:
             log.delete_segments_before(result.log_start_offset)
         if moved:
@@ -243,6 +245,13 @@ class Fetcher:
             self._change_fetch_state(replica)
         else:  # a high watermark alone: the fetch stays parked at the leader, which knows the new one
             replica.fetch_state = self._fetch_state_of(replica)
+
+    def _truncate(self, replica: Replica, offset: Offset) -> None:
+        log = replica.log
+        self._context.out.trace(
+            LogTruncated(replica.name, to_offset=offset, log_end=log.end_offset, high_watermark=log.high_watermark)
+        )
+        log.truncate(offset)
 
     def _reset_log(self, replica: Replica, start_offset: Offset, now_ms: TimeMs) -> None:
         """The leader has deleted records that this log lacks: empties the log and begins it at `start_offset`."""
@@ -262,12 +271,14 @@ class Fetcher:
         return self._changed.setdefault(leader, {})
 
     def _fetch_state_of(self, replica: Replica) -> FetchPartition:
+        """Where the log has been truncated to the high watermark, the leader compares offsets only (N1)."""
+        by_offset = self._context.image.features.truncates_to_high_watermark
         return _FETCH_PARTITION(
             topic_id=replica.key.topic_id,
             partition_id=replica.key.partition,
             current_leader_epoch=replica.leader_epoch,
             fetch_offset=replica.log.end_offset,
-            last_fetched_epoch=replica.log.latest_epoch,
+            last_fetched_epoch=NO_EPOCH if by_offset else replica.log.latest_epoch,
             high_watermark=replica.log.high_watermark,
         )
 

@@ -8,6 +8,7 @@ not replayed yet.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from protocol.broker.context import BrokerContext, Replica
@@ -34,11 +35,18 @@ _PROPOSAL: Final = trusted(PartitionIsrProposal)
 _BROKER: Final = trusted(BrokerState)
 
 
-class IsrManager:
-    """Queues the ISR proposals of one broker; `_in_flight` are those of the last request."""
+Submit = Callable[[TimeMs, AlterPartitionRequest], None]
+"""Sends a request at a time, or carries it out."""
 
-    def __init__(self, context: BrokerContext) -> None:
+
+class IsrManager:
+    """Queues the ISR proposals of one broker; `_in_flight` are those of the last request. `submit` takes the requests:
+    by default it sends them to the controller.
+    """
+
+    def __init__(self, context: BrokerContext, submit: Submit | None = None) -> None:
         self._context = context
+        self._submit = submit or self._send_to_controller
         self._queue: dict[TopicIdPartition, PartitionIsrProposal] = {}
         self._in_flight: dict[TopicIdPartition, PartitionIsrProposal] = {}
         self._correlation_id = 0
@@ -81,16 +89,17 @@ class IsrManager:
     def _send(self, now_ms: TimeMs) -> None:
         self._correlation_id += 1
         context = self._context
-        context.out.send(
-            context.controller_id,
-            _REQUEST(
-                correlation_id=self._correlation_id,
-                broker_id=context.me,
-                broker_epoch=context.broker_epoch,
-                partitions=tuple(self._in_flight.values()),
-            ),
+        request = _REQUEST(
+            correlation_id=self._correlation_id,
+            broker_id=context.me,
+            broker_epoch=context.broker_epoch,
+            partitions=tuple(self._in_flight.values()),
         )
+        self._submit(now_ms, request)
         context.out.set_timer(ALTER_PARTITION_TIMER, now_ms + context.config.int_value(REQUEST_TIMEOUT_MS))
+
+    def _send_to_controller(self, now_ms: TimeMs, request: AlterPartitionRequest) -> None:
+        self._context.out.send(self._context.controller_id, request)
 
     def fire(self, now_ms: TimeMs, _: str = "") -> None:
         """After a timeout or back-off, or to a new controller: sends the open proposals again, unchanged (B22)."""

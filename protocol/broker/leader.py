@@ -30,7 +30,7 @@ from protocol.broker.isr_shrink import IsrShrink
 from protocol.broker.leadership import FollowerProgress, Leadership
 from protocol.broker.reads import Reads
 from protocol.broker.recovery import LeaderRecovery
-from protocol.config import MIN_INSYNC_REPLICAS, RETRY_BACKOFF_MS
+from protocol.config import MIN_INSYNC_REPLICAS, REPLICA_LAG_MIN_MESSAGES, RETRY_BACKOFF_MS
 from protocol.errors import ErrorCode, StorageError
 from protocol.events.broker import HighWatermarkAdvanced, IsrCommitted, RecordsAppended
 from protocol.ids import NO_EPOCH, NO_OFFSET, BrokerId, Epoch, NodeId, Offset, TimeMs, partition_key
@@ -68,6 +68,7 @@ class PartitionLeader:
         self._isr = isr_manager
         self._recovery = recovery
         self._reads = reads
+        self._min_lag = context.config.int_value(REPLICA_LAG_MIN_MESSAGES)
         self.delayed_produces = DelayedProduces(context)
         self.streams = FetchStreams(context)
         self.isr_shrink = IsrShrink(context, isr_manager, self.streams)
@@ -107,8 +108,8 @@ class PartitionLeader:
 
     def advance_high_watermark(self, replica: Replica, now_ms: TimeMs) -> None:
         """Moves the high watermark as far as maximal ISR and min ISR allow (E1-E3), and answers what waited for it."""
-        leadership, log = self._leadership(replica), replica.log
-        if log.high_watermark >= log.end_offset:
+        leadership, log, features = self._leadership(replica), replica.log, self._context.image.features
+        if log.high_watermark >= log.end_offset and not features.high_watermark_moves_back:
             return
         min_isr = self._min_isr(replica)
         target = rules.high_watermark_target(
@@ -116,9 +117,13 @@ class PartitionLeader:
             self._context.me,
             log.end_offset,
             min_isr,
-            self._context.image.features.high_watermark_needs_min_isr,
+            features.high_watermark_needs_min_isr,
         )
-        if not log.advance_high_watermark(target):
+        if features.high_watermark_moves_back and target >= 0:
+            has_moved = log.set_high_watermark(target)
+        else:
+            has_moved = log.advance_high_watermark(target)
+        if not has_moved:
             return
         self._context.out.trace(HighWatermarkAdvanced(replica.name, log.high_watermark, leadership.leader_epoch))
         self._flusher.high_watermark_moved(now_ms)
@@ -271,13 +276,20 @@ class PartitionLeader:
             self.streams.answer(stream, FetchPartitionResult.to(fetch, diverging_epoch=diverging))
             return
         rules.record_fetch(progress, fetch_offset, broker_epoch, log.end_offset, now_ms)
-        if rules.may_join(leadership, follower, log.high_watermark, self._is_eligible):
+        if self._may_join(replica, follower):
             self._isr.propose(replica, (*leadership.isr, follower))
         self.advance_high_watermark(replica, now_ms)
         if fetch_offset >= log.end_offset:
             self.streams.withdraw(stream, replica.key)
         progress.parked_fetch = fetch
         self._answer_if_news(replica, follower, progress, now_ms)
+
+    def _may_join(self, replica: Replica, broker: BrokerId) -> bool:
+        """Whether to propose adding a follower to the ISR (N5)."""
+        leadership, log = self._leadership(replica), replica.log
+        if self._context.image.features.admits_lagging_followers:
+            return rules.may_join_lagging(leadership, broker, log.end_offset, self._min_lag)
+        return rules.may_join(leadership, broker, log.high_watermark, self._is_eligible)
 
     def _is_eligible(self, broker: BrokerId, broker_epoch: Epoch) -> bool:
         """Whether a broker may join an ISR: active, and fetching under its registered broker epoch (N5, B6)."""
@@ -332,9 +344,7 @@ class PartitionLeader:
         """Proposes to add followers to the ISR that have a parked fetch; they need not fetch once more."""
         leadership = self._leadership(replica)
         for broker, progress in leadership.followers.items():
-            if progress.parked_fetch is not None and rules.may_join(
-                leadership, broker, replica.log.high_watermark, self._is_eligible
-            ):
+            if progress.parked_fetch is not None and self._may_join(replica, broker):
                 self._isr.propose(replica, (*leadership.isr, broker))
 
     def fire_isr_retry(self, now_ms: TimeMs, _: str) -> None:

@@ -154,6 +154,17 @@ def may_join(
     )
 
 
+def may_join_lagging(leadership: Leadership, broker: BrokerId, log_end: Offset, min_lag: int) -> bool:
+    """Whether to propose adding a follower by S1's rule: it has fetched, and its log end is less than `min_lag` records
+    ahead of the smallest log end in the ISR (A45). A follower below the high watermark may join, too (N5).
+    """
+    if not may_propose(leadership) or broker in leadership.isr:
+        return False
+    ends = [follower.end_offset for member, follower in leadership.followers.items() if member in leadership.isr]
+    end = leadership.followers[broker].end_offset
+    return end >= 0 and end - min([log_end, *ends]) < min_lag
+
+
 def out_of_sync_replicas(
     leadership: Leadership, silent: Iterable[BrokerId], now_ms: TimeMs, lag_time_max_ms: int
 ) -> list[BrokerId]:

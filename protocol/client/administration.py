@@ -78,7 +78,7 @@ class Administration:
         self._is_query = command.request.READ_ONLY
         self._rotation = context.controllers_in_turn
         if self._is_query:
-            self._rotation = (*self._rotation, *context.brokers)
+            self._rotation = tuple(dict.fromkeys((*self._rotation, *context.brokers)))
         self._timeout_ms = 0 if self._is_query else context.config.int_value(REQUEST_TIMEOUT_MS)
         self._attempts: dict[int, Attempt] = {}
         self._deadline_ms: TimeMs = 0

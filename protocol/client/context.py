@@ -53,8 +53,8 @@ class ClientContext:
 
     @property
     def bootstrap(self) -> tuple[NodeId, ...]:
-        """All nodes of the bootstrap list."""
-        return (*self.brokers, *self.controllers)
+        """All nodes of the bootstrap list, each once: a broker may be the controller, too (A1)."""
+        return tuple(dict.fromkeys((*self.brokers, *self.controllers)))
 
     @property
     def controllers_in_turn(self) -> tuple[NodeId, ...]:

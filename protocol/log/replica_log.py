@@ -166,6 +166,11 @@ class ReplicaLog:
                 self.producers.appended(batch, self.high_watermark)
                 offset = batch.next_offset
 
+    def set_high_watermark(self, offset: Offset) -> bool:
+        """Moves the high watermark to `offset`, also back, within the log; returns whether it has moved (N6)."""
+        before, self.high_watermark = self.high_watermark, min(max(offset, self.start_offset), self.end_offset)
+        return self.high_watermark != before
+
     def advance_high_watermark(self, offset: Offset) -> bool:
         """Moves the high watermark up to `offset`, at most the log end; returns whether it has moved."""
         offset = min(offset, self.end_offset)

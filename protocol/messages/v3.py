@@ -20,6 +20,7 @@ from protocol.messages.base import Int32, Int64, Message, Request, Response
 class LeaderAndIsrPartition(Message):
     """The state of a partition as it is in the store at `version`. `replicas`: the brokers that are to hold it, those
     of a reassignment that is under way included. `controller_id` and `controller_epoch`: who made the decision.
+    `configs`: the config overrides of the topic.
     """
 
     SINCE: ClassVar[Mapping[str, int]] = {"is_unclean_leader": 1}
@@ -34,6 +35,7 @@ class LeaderAndIsrPartition(Message):
     replicas: tuple[Int32, ...]
     controller_id: Int32
     controller_epoch: Int32
+    configs: tuple[tuple[str, str], ...] = ()
     is_unclean_leader: bool = False
 
 

@@ -336,7 +336,9 @@ class MetadataImage:
         self._delta.configs[record.topic_id] = None
 
     def _add_partition(self, record: PartitionRecord) -> None:
-        self.topics[record.topic_id].partitions[record.partition_id] = PartitionState(
+        partitions = self.topics[record.topic_id].partitions
+        self.partition_count += record.partition_id not in partitions
+        partitions[record.partition_id] = PartitionState(
             replicas=record.replicas,
             isr=record.isr,
             elr=record.eligible_leader_replicas,
@@ -350,7 +352,6 @@ class MetadataImage:
             last_known_leader=record.last_known_leader,
             first_leader_epoch=record.first_leader_epoch,
         )
-        self.partition_count += 1
         self._delta.partitions[partition_key(record.topic_id, record.partition_id)] = None
 
     def _remove_partition(self, record: RemovePartitionRecord) -> None:

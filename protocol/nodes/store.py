@@ -21,7 +21,7 @@ from typing import Final
 
 from protocol.contract import Effect, Outbox, Storage
 from protocol.errors import ErrorCode, ProtocolInvariantError
-from protocol.events.store import StoreSessionBegan, StoreSessionEnded
+from protocol.events.store import StoreChanged, StoreSessionBegan, StoreSessionEnded
 from protocol.ids import CLUSTER_ID, DRIVER, STORE, NodeId, TimeMs
 from protocol.messages.base import Message
 from protocol.messages.commands import ShutdownCommand
@@ -218,7 +218,12 @@ class StoreNode:
 
     def _commit(self, decided: Decided) -> None:
         """Makes a decided request durable and applies it; the watch events leave."""
-        self._notify(self.watches.fire(self._transactions.commit(decided)))
+        events = self.watches.fire(self._transactions.commit(decided))
+        for path in dict.fromkeys(change.path for change in decided.effect.changes):
+            node = decided.effect.nodes[path]
+            version, data = (node.version, node.data) if node is not None else (-1, b"")
+            self._out.trace(StoreChanged(path, version, data.decode(errors="replace")))
+        self._notify(events)
 
     def _notify(self, events: Iterable[Fired]) -> None:
         for session_id, kind, path in events:

@@ -20,9 +20,11 @@ ATTEMPTS = 8
 """How often a transaction is decided anew after another admin or the controller has changed what it depends on."""
 
 
-def create_topic(name: str, topic_id: str, assignment: Mapping[int, Replicas]) -> Procedure[ErrorCode]:
-    """Creates a topic with its assignment; the controller initialises its partitions."""
-    node = TopicNode(topic_id=topic_id, partitions=dict(assignment))
+def create_topic(
+    name: str, topic_id: str, assignment: Mapping[int, Replicas], configs: Mapping[str, str] | None = None
+) -> Procedure[ErrorCode]:
+    """Creates a topic with its assignment and config overrides; the controller initialises its partitions."""
+    node = TopicNode(topic_id=topic_id, partitions=dict(assignment), configs=dict(configs or {}))
     (unit,) = yield from write(((Create(path=paths.topic(name), data=node.encode()),),), is_fenced=False)
     if error_of(unit) is StoreError.NODE_EXISTS:
         return ErrorCode.TOPIC_ALREADY_EXISTS

@@ -130,6 +130,6 @@ class Controller:
 
     def _leader_and_isr(self, keys: list[TopicPartition]) -> tuple[LeaderAndIsrPartition, ...]:
         return tuple(
-            decisions.leader_and_isr_command(key, self.topics[key.topic].topic_id, self.states[key], self.holders(key))
+            decisions.leader_and_isr_command(key, self.topics[key.topic], self.states[key], self.holders(key))
             for key in keys
         )

@@ -30,7 +30,7 @@ from protocol.errors import ErrorCode
 from protocol.ids import NO_EPOCH, NO_LEADER, BrokerId, Epoch, TopicPartition
 from protocol.messages.control import PartitionIsrProposal
 from protocol.messages.v3 import LeaderAndIsrPartition, StopReplicaPartition
-from protocol.zookeeper.records import LeaderAndIsr, Stored
+from protocol.zookeeper.records import LeaderAndIsr, Stored, Topic
 
 Replicas = tuple[BrokerId, ...]
 
@@ -194,13 +194,13 @@ def proposed(state: LeaderAndIsr, proposal: PartitionIsrProposal, author: Author
 
 
 def leader_and_isr_command(
-    key: TopicPartition, topic_id: str, stored: Stored, replicas: Replicas
+    key: TopicPartition, topic: Topic, stored: Stored, replicas: Replicas
 ) -> LeaderAndIsrPartition:
     """The part of a LeaderAndIsr command about one partition."""
     state = stored.state
     return LeaderAndIsrPartition(
         topic=key.topic,
-        topic_id=topic_id,
+        topic_id=topic.topic_id,
         partition_id=key.partition,
         leader=state.leader,
         leader_epoch=state.leader_epoch,
@@ -209,6 +209,7 @@ def leader_and_isr_command(
         replicas=replicas,
         controller_id=state.controller,
         controller_epoch=state.controller_epoch,
+        configs=topic.configs,
         is_unclean_leader=state.is_unclean_leader,
     )
 

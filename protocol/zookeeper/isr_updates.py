@@ -67,9 +67,11 @@ def write_isrs(changes: Mapping[TopicPartition, Stored]) -> Procedure[dict[Topic
     return written
 
 
-def with_isr(state: LeaderAndIsr, isr: tuple[BrokerId, ...]) -> LeaderAndIsr:
-    """The state that a leader writes: it changes nothing but the ISR (A7, C6)."""
-    return state.model_copy(update={"isr": isr})
+def with_isr(state: LeaderAndIsr, isr: tuple[BrokerId, ...], is_unclean_leader: bool | None = None) -> LeaderAndIsr:
+    """The state that a leader writes: it changes nothing but the ISR (A7, C6), and the flag of an unclean election if
+    it says so, once its data-loss routine is over (C5)."""
+    flag = state.is_unclean_leader if is_unclean_leader is None else is_unclean_leader
+    return state.model_copy(update={"isr": isr, "is_unclean_leader": flag})
 
 
 @dataclass(slots=True)

@@ -75,7 +75,8 @@ def read_topics(controller: Controller) -> Procedure[dict[str, Topic]]:
 def as_topic(name: str, result: OperationResult) -> Topic:
     """The topic that a read has found. Raises DamagedNodeError."""
     node = TopicNode.decode(paths.topic(name), result.data)
-    return Topic(node.topic_id, dict(node.partitions), result.version, node.first_epoch)
+    configs = tuple(sorted(node.configs.items()))
+    return Topic(node.topic_id, dict(node.partitions), result.version, node.first_epoch, configs)
 
 
 def report_damage(controller: Controller, error: DamagedNodeError) -> Procedure[None]:

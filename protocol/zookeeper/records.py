@@ -15,7 +15,7 @@ import json
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from protocol.errors import ProtocolError
 from protocol.ids import BrokerId, Epoch, TopicPartition
@@ -67,12 +67,13 @@ class BrokerNode(NodeData):
 class TopicNode(NodeData):
     """`/brokers/topics/[topic]`: the assigned brokers of each partition, the preferred replica first. `first_epoch` is
     the leader epoch at which partitions begin: above that of every removed partition, so that no command to stop one
-    concerns a later partition of the same number.
+    concerns a later partition of the same number. `configs` are the config overrides with which the topic was created.
     """
 
     topic_id: str
     partitions: dict[Int32, tuple[Int32, ...]]
     first_epoch: Int32 = 0
+    configs: dict[str, str] = Field(default_factory=dict)
 
 
 class LeaderAndIsr(NodeData):
@@ -123,6 +124,7 @@ class Topic:
     partitions: dict[int, tuple[BrokerId, ...]]
     version: int
     first_epoch: Epoch = 0
+    configs: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ replicas an admin may change.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 from protocol.ids import Epoch, TopicPartition
@@ -87,11 +88,18 @@ def change_topic(
         wanted = (yield from decide(topic)) if topic is not None else None
         if topic is None or wanted is None:
             return topic is not None
-        node = TopicNode(topic_id=topic.topic_id, partitions=wanted.partitions, first_epoch=wanted.first_epoch)
+        node = TopicNode(
+            topic_id=topic.topic_id,
+            partitions=wanted.partitions,
+            first_epoch=wanted.first_epoch,
+            configs=dict(topic.configs),
+        )
         change = SetData(path=paths.topic(name), data=node.encode(), version=topic.version)
         (unit,) = yield from write(((change, *wanted.operations),))
         if error_of(unit) is StoreError.NONE:
-            controller.topics[name] = Topic(topic.topic_id, wanted.partitions, unit[0].version, wanted.first_epoch)
+            controller.topics[name] = replace(
+                topic, partitions=wanted.partitions, version=unit[0].version, first_epoch=wanted.first_epoch
+            )
             return True
     yield Alert(f"topic {name}: {controller.settings.attempts} writes of its assignment found another version each")
     return False

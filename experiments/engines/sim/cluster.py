@@ -50,6 +50,7 @@ from protocol.nodes.client import ClientNode
 from protocol.nodes.controller import ControllerNode
 from protocol.nodes.recovery_manager import RecoveryManagerNode
 from protocol.nodes.store import StoreNode
+from protocol.nodes.store_broker import StoreBrokerNode
 
 _DELIVER: Final = 0
 _TIMER: Final = 1
@@ -331,17 +332,19 @@ class SimCluster:
         rng = Random(f"{spec.seed}/node/{node}/{self._incarnations[node]}")
         if is_broker(node):
             hook = self._data_loss_hook
+            if spec.has_store_metadata:
+                return StoreBrokerNode(node, spec.config, spec.store_settings, storage, rng, data_loss_hook=hook)
             return BrokerNode(node, spec.controller_ids, spec.config, storage, rng, data_loss_hook=hook)
         if is_recovery_manager(node):
             return RecoveryManagerNode(spec.config)
         if is_client(node):
             return self._build_client(node)
-        if is_store(node) and spec.store is not None:
-            return StoreNode(spec.store, storage, rng)
+        if is_store(node):
+            return StoreNode(spec.store_settings, storage, rng)
         return ControllerNode(node, spec.controller_ids, spec.config, storage, rng)
 
     def _client_node(self, node: NodeId) -> Node:
-        return ClientNode(node, self.spec.broker_ids, self.spec.controller_ids, self.spec.config)
+        return ClientNode(node, self.spec.broker_ids, self.spec.administrators, self.spec.config)
 
     def crash(self, node: NodeId, loss: Loss) -> int:
         """Ends a node at once; returns the number of records that its disk lost."""

@@ -16,7 +16,7 @@ from experiments.engines.port import (
 from experiments.engines.sim.cluster import SimCluster
 from experiments.engines.sim.metadata import kept_metadata
 from experiments.engines.sim.network import NetworkModel
-from protocol.ids import FIRST_CLIENT, STORE, NodeId, Offset, TimeMs, TopicIdPartition, TopicPartition
+from protocol.ids import FIRST_CLIENT, NO_NODE, STORE, NodeId, Offset, TimeMs, TopicIdPartition, TopicPartition
 from protocol.messages.base import Message
 from protocol.messages.batch import RecordBatch
 from protocol.messages.commands import Command, ShutdownCommand
@@ -26,6 +26,9 @@ from protocol.nodes.broker import BrokerNode
 from protocol.nodes.controller import ControllerNode
 from protocol.nodes.quorum_view import QuorumView
 from protocol.nodes.replica_view import ReplicaView, replica_view
+from protocol.nodes.store import StoreNode
+from protocol.nodes.store_broker import StoreBrokerNode
+from protocol.nodes.store_view import StoreView, store_view, tree_nodes
 
 
 class SimEngine(Engine):
@@ -44,6 +47,7 @@ class SimEngine(Engine):
         self.spec = spec
         self.cluster = SimCluster(spec, model, elide_idle=elide_idle, paranoid=paranoid)
         self._view: tuple[ControllerNode, Offset, ClusterView] | None = None
+        self._store_view: tuple[tuple[StoreNode, int] | None, StoreView] = (None, StoreView())
         self._sinks: list[Callable[[TraceEvent], None]] = []
         self._metadata = kept_metadata(self.cluster)
 
@@ -124,7 +128,25 @@ class SimEngine(Engine):
     def quorum(self) -> Mapping[NodeId, QuorumView]:
         return {node.node_id: node.quorum for node in self.controller_nodes()}
 
+    def store_view(self) -> StoreView:
+        """What the store has published: its present state, or while it does not run the last one that was seen."""
+        store = self.cluster.nodes.get(STORE)
+        if isinstance(store, StoreNode) and self._store_view[0] != (store, store.state.zxid):
+            self._store_view = ((store, store.state.zxid), store_view(tree_nodes(store.state.tree)))
+        return self._store_view[1]
+
+    def active_controller(self) -> NodeId | None:
+        if not self.spec.has_store_metadata:
+            return super().active_controller()
+        controller = self.store_view().controller
+        return None if controller == NO_NODE else controller
+
     def view(self) -> ClusterView | None:
+        if self.spec.has_store_metadata:
+            published = self.store_view()
+            if published.controller == NO_NODE:
+                return None
+            return ClusterView(published.partitions, published.brokers, (), published.controller_epoch)
         node = self.active_node()
         return None if node is None else self._view_of(node)
 
@@ -143,7 +165,9 @@ class SimEngine(Engine):
 
     def replica(self, broker: NodeId, partition: TopicPartition) -> ReplicaView | None:
         node = self.cluster.nodes.get(broker)
-        replica = node.context.replica_named(*partition) if isinstance(node, BrokerNode) else None
+        if not isinstance(node, BrokerNode | StoreBrokerNode):
+            return None
+        replica = node.context.replica_named(*partition)
         return None if replica is None else replica_view(replica)
 
     def log(self, broker: NodeId, partition: TopicPartition) -> Sequence[RecordBatch]:
@@ -151,9 +175,9 @@ class SimEngine(Engine):
         key = TopicIdPartition(context.image.topic_ids[partition.topic], partition.partition)
         return context.replicas[key].log.storage.read(0, 2**62)
 
-    def _broker(self, broker: NodeId) -> BrokerNode:
+    def _broker(self, broker: NodeId) -> BrokerNode | StoreBrokerNode:
         node = self.cluster.nodes[broker]
-        assert isinstance(node, BrokerNode), f"node {broker} is no broker"
+        assert isinstance(node, BrokerNode | StoreBrokerNode), f"node {broker} is no broker"
         return node
 
     def metadata_log(self) -> Sequence[MetadataRecord]:

@@ -33,7 +33,7 @@ RECORDS: list[tuple[NodeData, bytes]] = [
     (BrokerNode(host="h", port=9, broker_epoch=1), b'{"broker_epoch":1,"host":"h","port":9,"version":1}'),
     (
         TopicNode(topic_id="T", partitions={0: (1, 2), 10: (2,)}, first_epoch=3),
-        b'{"first_epoch":3,"partitions":{"0":[1,2],"10":[2]},"topic_id":"T","version":1}',
+        b'{"configs":{},"first_epoch":3,"partitions":{"0":[1,2],"10":[2]},"topic_id":"T","version":1}',
     ),
     (ReplicasNode(replicas=(3, 1)), b'{"replicas":[3,1],"version":1}'),
     (IsrChangeNode(partitions=(("t", 1),)), b'{"partitions":[["t",1]],"version":1}'),
