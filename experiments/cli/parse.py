@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from experiments.support.errors import InputError, MissingInput
 from experiments.support.yaml_input import allowed_by, dotted_path, first_error
-from protocol.config import INT_MAX, Generation
+from protocol.config import INT_MAX, LOG_GENERATIONS, Generation
 from protocol.errors import StorageError
 
 WHOLE_NUMBER = f"a whole number from 0 to {INT_MAX}"
@@ -82,12 +82,11 @@ def whole_numbers(option: str, text: str, allowed: str, least: int = 0) -> list[
 
 
 def generation_named(name: str) -> Generation:
-    """The value of `--generation`."""
-    try:
-        return Generation(name)
-    except ValueError:
-        known = ", ".join(generation.value for generation in Generation)
-        raise InputError("--generation", "", repr(name), f"one of {known}") from None
+    """The value of `--generation`, for tools that know the generations with a metadata log."""
+    known = {generation.value: generation for generation in LOG_GENERATIONS}
+    if name not in known:
+        raise InputError("--generation", "", repr(name), f"one of {', '.join(known)}")
+    return known[name]
 
 
 @contextmanager

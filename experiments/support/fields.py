@@ -12,12 +12,13 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from experiments.support.durations import parse_duration_ms
 from protocol.broker.recovery import hook_named
-from protocol.config import UNCLEAN_LEADER_HOOK, Generation, parse_config
+from protocol.config import LOG_GENERATIONS, UNCLEAN_LEADER_HOOK, Generation, parse_config
 from protocol.controller.topic_names import MAX_NAME_LENGTH, name_error
 from protocol.errors import ErrorCode
 
 ERROR_NAMES = tuple(code.name for code in ErrorCode if code is not ErrorCode.NONE)
 GENERATIONS = tuple(generation.value for generation in Generation)
+_LOG_GENERATIONS = tuple(generation.value for generation in LOG_GENERATIONS)
 
 
 class StrictModel(BaseModel):
@@ -60,6 +61,8 @@ DurationMs = Annotated[int, BeforeValidator(parse_duration_ms)]
 TopicName = Annotated[str, Field(min_length=1), AfterValidator(_check_topic_name)]
 ErrorName = Annotated[str, _one_of(ERROR_NAMES)]
 GenerationName = Annotated[str, _one_of(GENERATIONS)]
+LogGenerationName = Annotated[str, _one_of(_LOG_GENERATIONS)]
+"""A generation with a metadata log."""
 ConfigSetting = int | bool | str
 TopicConfig = Annotated[dict[str, ConfigSetting], _configs(topic=True)]
 """Topic configs by their Kafka names; each value is checked."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from protocol.config import Generation
+from protocol.config import LOG_GENERATIONS, Generation
 from tests.sim.chaos_helpers import PARTITIONS, Chaos
 from tests.sim.seed_helpers import seeds
 
 
 @pytest.mark.covers("L18", "B24", "E25")
 @pytest.mark.parametrize("seed", seeds(range(10), fast=3))
-@pytest.mark.parametrize("generation", list(Generation))
+@pytest.mark.parametrize("generation", LOG_GENERATIONS)
 def test_faults_within_tolerance_lose_nothing_and_heal(seed: int, generation: Generation) -> None:
     run = Chaos(seed, generation).run()
     assert run.complaints() == []

@@ -8,7 +8,7 @@ from experiments.check.engine import CheckedEngine
 from experiments.engines import admin_requests
 from experiments.engines.port import ClusterSpec, TraceEvent
 from protocol.broker.lifecycle import CLEAN_SHUTDOWN_FILE
-from protocol.config import ClusterConfig, Generation
+from protocol.config import LOG_GENERATIONS, ClusterConfig, Generation
 from protocol.events.registry import detail_of
 from protocol.ids import FIRST_CONTROLLER
 from protocol.messages.commands import AdminCommand, ProduceCommand, ProduceOutcome
@@ -56,7 +56,7 @@ def first(engine: CheckedEngine, kind: str, **detail: object) -> TraceEvent:
 
 
 @pytest.mark.covers("M56", "E22")
-@pytest.mark.parametrize("generation", list(Generation))
+@pytest.mark.parametrize("generation", LOG_GENERATIONS)
 def test_leaderships_move_then_brokers_apply_it_then_the_clean_shutdown_file_is_written(generation: Generation) -> None:
     engine = cluster(generation)
     disk = engine.cluster.disks[0]

@@ -80,7 +80,7 @@ def document(report: Report) -> dict[str, object]:
     return {name: value for name, value in report.document().items() if name not in times}
 
 
-@pytest.mark.parametrize("generation", Generation)
+@pytest.mark.parametrize("generation", LOG_GENERATIONS)
 def test_every_generation_can_be_searched(generation: Generation) -> None:
     report = run(replace(spec(), generation=generation))
     assert report.complete

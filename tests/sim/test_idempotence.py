@@ -11,7 +11,7 @@ import pytest
 from experiments.engines.port import Loss
 from experiments.hunt.mutants.registry import mutated
 from protocol.client.records import identity, join, record, split
-from protocol.config import Generation
+from protocol.config import LOG_GENERATIONS, Generation
 from protocol.errors import ErrorCode
 from protocol.ids import FIRST_CLIENT, FIRST_CONTROLLER
 from protocol.messages.batch import RecordBatch
@@ -153,7 +153,7 @@ def test_every_record_is_stored_once_at_its_reported_offset_and_in_order(seed: i
     assert len(run.reported) > 200
 
 
-@pytest.mark.parametrize("generation", list(Generation))
+@pytest.mark.parametrize("generation", LOG_GENERATIONS)
 def test_in_every_generation(generation: Generation) -> None:
     run = Producing(100, generation).run()
     assert run.complaints() == []

@@ -13,7 +13,7 @@ from experiments.engines import admin_requests
 from experiments.engines.port import ClusterSpec, Loss
 from experiments.engines.sim.network import NetworkModel
 from experiments.scenarios.loader import scenario_from
-from protocol.config import ClusterConfig, Generation
+from protocol.config import LOG_GENERATIONS, ClusterConfig, Generation
 from protocol.errors import ErrorCode
 from protocol.ids import FIRST_CONTROLLER, TopicPartition
 from protocol.messages.admin import AdminRequest
@@ -23,7 +23,7 @@ from tests.sim.scenario_helpers import run_scenario, running_engine
 
 pytestmark = pytest.mark.slow
 
-GENERATIONS = [generation.value for generation in Generation]
+GENERATIONS = [generation.value for generation in LOG_GENERATIONS]
 KEEP = Loss("none")
 P1 = TopicPartition("t", 1)
 

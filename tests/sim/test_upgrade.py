@@ -321,7 +321,7 @@ def test_the_high_watermark_rule_comes_and_goes_with_the_level() -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("generation", Generation)
+@pytest.mark.parametrize("generation", LOG_GENERATIONS)
 def test_a_running_broker_that_is_unregistered_registers_again(generation: Generation, seed: int) -> None:
     check_steps(
         generation,
@@ -336,7 +336,7 @@ def test_a_running_broker_that_is_unregistered_registers_again(generation: Gener
 
 
 @pytest.mark.parametrize("broker", [0, 1])
-@pytest.mark.parametrize("generation", Generation)
+@pytest.mark.parametrize("generation", LOG_GENERATIONS)
 def test_an_unregistered_broker_that_missed_the_record_registers_again(generation: Generation, broker: int) -> None:
     """A record behind the unregistration crosses with the broker's fetch, which the controller then refuses."""
     engine = running_engine(1_000, ClusterSpec(3, 1, ClusterConfig.of(generation), seed=broker))

@@ -19,7 +19,7 @@ from experiments.faults.kinds import AnyFault
 from experiments.faults.schema import AsTuple
 from experiments.scenarios.model import TopicModel
 from experiments.support.errors import InputError
-from experiments.support.fields import ClusterConfigs, GenerationName, Index, StrictModel
+from experiments.support.fields import ClusterConfigs, Index, LogGenerationName, StrictModel
 from experiments.support.yaml_input import allowed_by, dotted_path, first_error, read_yaml_mapping
 from protocol.config import ClusterConfig, Generation
 from protocol.ids import TopicPartition
@@ -78,7 +78,7 @@ class Plan(StrictModel):
     brokers: Annotated[int, Field(ge=1, le=99)]
     controllers: Annotated[int, Field(ge=1, le=9)] = 1
     voters: Annotated[tuple[Index, ...], AsTuple] = ()
-    generation: GenerationName
+    generation: LogGenerationName
     config: ClusterConfigs = Field(default_factory=dict)
     jitter_ms: Index = 2
     within_tolerance: bool = True

@@ -10,6 +10,7 @@ from protocol.config import (
     CONFIGS,
     CONTROLLER_QUORUM_BOOTSTRAP_SERVERS,
     CONTROLLER_QUORUM_VOTERS,
+    LOG_GENERATIONS,
     METADATA_VERSION,
     NEVER,
     SUPPORTED_FEATURES,
@@ -179,8 +180,8 @@ def test_unsupported_feature_levels_are_rejected(levels: dict[str, int]) -> None
         features_at({**Generation.KIP_966.feature_levels, **levels})
 
 
-def test_the_levels_of_all_generations_are_supported() -> None:
-    for generation in Generation:
+def test_the_levels_of_all_generations_with_a_metadata_log_are_supported() -> None:
+    for generation in LOG_GENERATIONS:
         assert set(generation.feature_levels) == set(SUPPORTED_FEATURES)
         for name, level in generation.feature_levels.items():
             assert level in range(SUPPORTED_FEATURES[name][0], SUPPORTED_FEATURES[name][1] + 1)

@@ -191,7 +191,7 @@ def test_controlled_shutdown_moves_the_leadership_while_the_broker_serves() -> N
     assert not controller.state.has_leaderships(0)
 
 
-@pytest.mark.parametrize("generation", Generation)
+@pytest.mark.parametrize("generation", LOG_GENERATIONS)
 def test_events_of_brokers_without_replicas_change_no_partition(generation: Generation) -> None:
     controller = bench(generation, replicas=(0, 1), isr=(0, 1))
     assert fence(controller, 2) == [fencing(2, 2, True)]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol.config import ClusterConfig, Generation
+from protocol.config import LOG_GENERATIONS, ClusterConfig, Generation
 from protocol.controller import metrics
 from protocol.controller.context import ControllerState
 from protocol.controller.metrics import ControllerMetrics, is_unclean_election, partition_metrics
@@ -158,7 +158,7 @@ def records_of(image: MetadataImage, what: str, topic_id: str, index: int, more:
 
 @pytest.mark.covers("I2", "I3", "I4", "I7")
 @settings(max_examples=300, deadline=None)
-@given(generation=st.sampled_from(Generation), script=st.lists(events(), max_size=40))
+@given(generation=st.sampled_from(LOG_GENERATIONS), script=st.lists(events(), max_size=40))
 def test_gauges_that_follow_the_records_equal_those_counted_from_the_image(
     generation: Generation, script: list[tuple[str, str, int, object]]
 ) -> None:

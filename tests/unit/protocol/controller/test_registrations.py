@@ -42,7 +42,7 @@ def bench(*records: MetadataRecord, generation: Generation = ELR, **partition: o
     return ControllerBench(*registrations(), *topic_records(2, **partition), *records, config=config_of(generation))
 
 
-@pytest.mark.parametrize("generation", Generation)
+@pytest.mark.parametrize("generation", LOG_GENERATIONS)
 def test_an_unknown_broker_cannot_be_unregistered(generation: Generation) -> None:
     found = handle(bench(generation=generation).state, admin_requests.unregister_broker(7))
     assert (found.response.failure()[0], list(found.records)) == (ErrorCode.BROKER_ID_NOT_REGISTERED, [])
