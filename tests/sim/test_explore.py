@@ -16,7 +16,7 @@ from experiments.hunt.explore.report import Report, SearchSpec, run
 from experiments.hunt.explore.search import Search
 from experiments.hunt.mutants.mutant import switched_off
 from experiments.hunt.mutants.registry import MUTANTS
-from protocol.config import Generation
+from protocol.config import LOG_GENERATIONS, Generation
 
 QUIET = {"records": 1, "lossy": 0, "fences": 0, "delays": -1}
 """One record, replicated to two followers in every order."""

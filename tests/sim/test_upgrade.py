@@ -14,7 +14,7 @@ from experiments.engines import admin_requests
 from experiments.engines.port import ClusterSpec, Loss
 from experiments.engines.sim.network import NetworkModel
 from experiments.scenarios.loader import scenario_from
-from protocol.config import ClusterConfig, Generation
+from protocol.config import LOG_GENERATIONS, ClusterConfig, Generation
 from protocol.errors import ErrorCode
 from protocol.events.base import Trace
 from protocol.ids import FIRST_CONTROLLER, TopicPartition

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol.config import Generation
+from protocol.config import LOG_GENERATIONS, Generation
 from protocol.controller import brokers
 from protocol.messages.records import (
     BrokerRegistrationChangeRecord,

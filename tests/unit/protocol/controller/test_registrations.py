@@ -7,7 +7,7 @@ import pytest
 from experiments.engines import admin_requests
 from experiments.support.metadata_fetch import metadata_fetch
 from protocol.broker.lifecycle import LifecycleState
-from protocol.config import Generation
+from protocol.config import LOG_GENERATIONS, Generation
 from protocol.contract import CancelTimer
 from protocol.controller import brokers
 from protocol.controller.administration import handle

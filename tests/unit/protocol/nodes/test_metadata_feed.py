@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from experiments.engines.sim.disk import formatted_disk
-from protocol.config import Generation
+from protocol.config import LOG_GENERATIONS, Generation
 from protocol.contract import Outbox
 from protocol.ids import CLUSTER_ID, Offset
 from protocol.messages.metadata_batch import pack_batch, unpack_records
@@ -150,7 +150,7 @@ def test_a_snapshot_is_due_when_enough_has_been_appended_since_the_last_one() ->
     assert feed.snapshot(feed.replica.log.bytes_since_snapshot)
 
 
-@pytest.mark.parametrize("generation", Generation)
+@pytest.mark.parametrize("generation", LOG_GENERATIONS)
 def test_a_snapshot_is_the_image_in_the_version_of_its_levels(generation: Generation) -> None:
     feed = Feed(generation).append(*registrations()).append(*topic_records(2)).follow()
     assert feed.snapshot()
