@@ -70,6 +70,8 @@ from protocol.nodes.quorum_view import QuorumView
 from protocol.nodes.recovery_manager import RecoveryManagerNode
 from protocol.nodes.replica_view import ReplicaView, replica_view
 from protocol.nodes.store import StoreNode
+from protocol.nodes.store_broker import StoreBrokerNode
+from protocol.nodes.store_view import StoreView, store_view, tree_nodes
 from protocol.quorum.format import format_voters
 from protocol.quorum.voters import ReplicaKey, VoterSet
 from protocol.zookeeper.settings import StoreSettings
@@ -122,7 +124,7 @@ class NodeSetup:
 @dataclass(frozen=True, slots=True)
 class NodeSnapshot:
     """The observable state of a node: the replicas of a broker; partitions, broker registrations, metrics and quorum
-    view of a controller. All are empty for the other kinds of nodes.
+    view of a controller; what a store has published. All are empty for the other kinds of nodes.
     """
 
     replicas: Mapping[TopicPartition, ReplicaView]
@@ -130,6 +132,7 @@ class NodeSnapshot:
     brokers: Mapping[NodeId, BrokerRegistration]
     metrics: Mapping[str, int]
     quorum: QuorumView | None = None
+    store: StoreView | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,10 +154,13 @@ def build_node(setup: NodeSetup, storage: DiskStorage, rack: str | None) -> Node
     if is_recovery_manager(setup.node):
         return RecoveryManagerNode(setup.config)
     if is_client(setup.node):
-        return ClientNode(setup.node, setup.brokers, setup.controllers, setup.config, checksum=crc32c)
+        administrators = setup.controllers or setup.brokers
+        return ClientNode(setup.node, setup.brokers, administrators, setup.config, checksum=crc32c)
     rng = Random(f"{setup.seed}/node/{setup.node}/{setup.incarnation}")
     if is_broker(setup.node):
         hook = hook_named(str(setup.config.values[UNCLEAN_LEADER_HOOK]), resolve_name)
+        if setup.store is not None:
+            return StoreBrokerNode(setup.node, setup.config, setup.store, storage, rng, hook, crc32c)
         return BrokerNode(setup.node, setup.controllers, setup.config, storage, rng, rack, hook, crc32c, setup.run)
     if is_store(setup.node) and setup.store is not None:
         return StoreNode(setup.store, storage, rng, setup.run)
@@ -167,7 +173,9 @@ def build_node(setup: NodeSetup, storage: DiskStorage, rack: str | None) -> Node
 
 def snapshot_of(node: Node) -> NodeSnapshot:
     """The snapshot of a node; call between two of its inputs."""
-    if isinstance(node, BrokerNode):
+    if isinstance(node, StoreNode):
+        return NodeSnapshot({}, {}, {}, {}, store=store_view(tree_nodes(node.state.tree)))
+    if isinstance(node, BrokerNode | StoreBrokerNode):
         replicas = {replica.name: replica_view(replica) for replica in node.context.replicas.values()}
         return NodeSnapshot(replicas, {}, {}, {})
     if isinstance(node, ControllerNode):
@@ -312,7 +320,7 @@ class NodeShell:
     @ray.method(concurrency_group="ctl")
     async def flush(self) -> None:
         """Flushes all logs of a broker; does nothing on other nodes."""
-        if isinstance(self._node, BrokerNode):
+        if isinstance(self._node, BrokerNode | StoreBrokerNode):
             await self._call(self._node.flush_all)
 
     @ray.method(concurrency_group="ctl")
@@ -375,7 +383,9 @@ class NodeShell:
         return await self._call(lambda: self._read_log(partition))
 
     def _read_log(self, partition: TopicPartition) -> list[bytes]:
-        replica = self._node.context.replica_named(*partition) if isinstance(self._node, BrokerNode) else None
+        if not isinstance(self._node, BrokerNode | StoreBrokerNode):
+            return []
+        replica = self._node.context.replica_named(*partition)
         return [] if replica is None else [encode(batch) for batch in replica.log.storage.read(0, sys.maxsize)]
 
     async def read_metadata(self) -> bytes:

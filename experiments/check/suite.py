@@ -35,25 +35,32 @@ _EVERYWHERE = (MetadataPublished, ControllerStarted, BrokerRegistered)
 
 
 class InvariantSuite:
-    """All invariants on one cluster. Each partition reports a given invariant once."""
+    """All invariants on one cluster. Each partition reports a given invariant once. They are about the metadata log and
+    hold in the generations that have one.
+    """
 
     def __init__(self, cluster: SimCluster) -> None:
         self.truth = GroundTruth(cluster)
         self.violations: list[Violation] = []
         self._cluster = cluster
-        self._invariants: list[Invariant] = [invariant(self.truth) for invariant in INVARIANTS]
+        features = cluster.spec.config.generation.features
+        kinds = () if features.metadata_in_store else INVARIANTS
+        self._invariants: list[Invariant] = [invariant(self.truth) for invariant in kinds]
         self._observing = [each for each in self._invariants if type(each).observe is not Invariant.observe]
         checking = [each for each in self._invariants if type(each).check is not Invariant.check]
         self._after_brokers = [each for each in checking if each.AFTER_BROKERS]
         self._after_others = [each for each in checking if each.AFTER_CONTROLLERS]
         self._touched: dict[TopicPartition, None] = {}
         self._reported: set[tuple[str, TopicPartition]] = set()
-        self._is_observing = True
-        cluster.trace_observers.append(self._observe)
-        cluster.on_event = self._check
+        self._is_observing = bool(kinds)
+        if self._is_observing:
+            cluster.trace_observers.append(self._observe)
+            cluster.on_event = self._check
 
     def stop(self) -> None:
         """Stops observing the cluster."""
+        if not self._is_observing:
+            return
         self._cluster.trace_observers.remove(self._observe)
         self._cluster.on_event = None
         self._is_observing = False

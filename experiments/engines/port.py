@@ -33,7 +33,16 @@ from protocol.config import CONTROLLER_QUORUM_VOTERS, UNCLEAN_RECOVERY_ENABLED, 
 from protocol.events.base import Trace
 from protocol.events.controller import FeatureLevelChanged, RecoveryDecided
 from protocol.events.host import IncarnationBegan, IncarnationEnded
-from protocol.ids import FIRST_CLIENT, FIRST_CONTROLLER, RECOVERY_MANAGER, STORE, NodeId, TimeMs, TopicPartition
+from protocol.ids import (
+    FIRST_CLIENT,
+    FIRST_CONTROLLER,
+    NO_NODE,
+    RECOVERY_MANAGER,
+    STORE,
+    NodeId,
+    TimeMs,
+    TopicPartition,
+)
 from protocol.messages.base import Message
 from protocol.messages.batch import RecordBatch
 from protocol.messages.commands import Command
@@ -42,6 +51,7 @@ from protocol.metadata.image import BrokerRegistration
 from protocol.metadata.partition import PartitionState
 from protocol.nodes.quorum_view import QuorumView
 from protocol.nodes.replica_view import ReplicaView
+from protocol.nodes.store_view import StoreView
 from protocol.quorum.format import disk_uuid
 from protocol.quorum.voters import ReplicaKey, VoterSet
 from protocol.zookeeper.settings import StoreSettings
@@ -156,6 +166,13 @@ class ClusterView:
     def unfenced(self) -> frozenset[NodeId]:
         """The brokers that may lead, and on which replicas may be placed."""
         return frozenset(broker for broker, found in self.brokers.items() if not found.fenced)
+
+
+def cluster_view(published: StoreView) -> ClusterView | None:
+    """What a store has published as a view of the cluster; None while no broker is the controller."""
+    if published.controller == NO_NODE:
+        return None
+    return ClusterView(published.partitions, published.brokers, (), published.controller_epoch)
 
 
 @dataclass(slots=True)

@@ -37,7 +37,11 @@ def mismatch(expected: Expectation, engine: Engine, clients: ScenarioClients) ->
         wrong = _partition_mismatch(expected, engine, clients)
     else:
         wrong = ""
-    beside = (_voter_mismatch(expected, engine), *_metric_mismatches(expected, engine))
+    beside = (
+        _voter_mismatch(expected, engine),
+        *_controller_mismatches(expected, engine),
+        *_metric_mismatches(expected, engine),
+    )
     return "; ".join(text for text in (wrong, *beside) if text)
 
 
@@ -46,6 +50,13 @@ def _voter_mismatch(expected: Expectation, engine: Engine) -> str:
         return ""
     view = engine.view()
     return _compare("voters", None if view is None else sorted(view.voters), sorted(expected.voters))
+
+
+def _controller_mismatches(expected: Expectation, engine: Engine) -> list[str]:
+    view = engine.view()
+    found = {"controller_broker": engine.active_controller(), "controller_epoch": view and view.controller_epoch}
+    wanted = {name: getattr(expected, name) for name in found}
+    return [_compare(name, found[name], value) for name, value in wanted.items() if value is not None]
 
 
 def _metric_mismatches(expected: Expectation, engine: Engine) -> list[str]:

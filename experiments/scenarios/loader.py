@@ -10,6 +10,7 @@ from pydantic import BaseModel, ValidationError
 
 from experiments.faults.kinds import FAULT_KINDS
 from experiments.faults.schema import Fault
+from experiments.scenarios.generations import forbid_v3, require_v3
 from experiments.scenarios.model import (
     STEPS,
     AddPartitionsStep,
@@ -117,7 +118,7 @@ def _fault_fields(raw: object, source: str, place: str) -> object:
 def _check_references(scenario: Scenario, source: str) -> None:
     """Brokers, controllers, topics and partitions that a step names must exist when the step begins."""
     partitions: dict[str, int] = {}
-    _check_quorum(scenario, source)
+    _check_generation(scenario, source)
     for index, topic in enumerate(scenario.topics):
         _check_topic(scenario, topic, partitions, source, f"topics[{index}]")
     for index, step in enumerate(scenario.steps):
@@ -148,6 +149,15 @@ def _check_references(scenario: Scenario, source: str) -> None:
             partitions[name] += len(step.fields.assignments)
         elif isinstance(step.fields, RemovePartitionsStep):
             partitions[name] = _check_removed(step.fields.partitions, count, source, f"{place}.partitions")
+
+
+def _check_generation(scenario: Scenario, source: str) -> None:
+    """What the scenario names exists in its generation."""
+    if scenario.cluster.has_store:
+        require_v3(scenario, source)
+    else:
+        forbid_v3(scenario, source)
+        _check_quorum(scenario, source)
 
 
 def _check_fault(scenario: Scenario, fault: Fault, partitions: dict[str, int], source: str, place: str) -> None:
@@ -193,13 +203,14 @@ def _check_assignment(scenario: Scenario, replicas: list[int], source: str, plac
 
 def _check_nodes(scenario: Scenario, fields: StrictModel, source: str, place: str) -> None:
     last = scenario.cluster.brokers - 1
-    controllers = range(FIRST_CONTROLLER, FIRST_CONTROLLER + scenario.cluster.controllers)
+    controllers = scenario.cluster.controller_ids
     for name, node in _named_nodes(fields):
         is_broker_field = name not in ("controller", "between", "from/to") or node < FIRST_CONTROLLER
         if is_broker_field and not 0 <= node <= last:
             raise InputError(source, f"{place}.{name}", node, f"brokers 0 to {last}")
         if not is_broker_field and node not in controllers:
-            raise InputError(source, f"{place}.{name}", node, f"controllers {controllers[0]} to {controllers[-1]}")
+            allowed = f"controllers {controllers[0]} to {controllers[-1]}" if controllers else f"brokers 0 to {last}"
+            raise InputError(source, f"{place}.{name}", node, allowed)
     if isinstance(fields, ReassignStep) and fields.replicas is not None:
         _check_assignment(scenario, fields.replicas, source, f"{place}.replicas")
     if isinstance(fields, AddPartitionsStep):
@@ -221,7 +232,7 @@ def _check_quorum(scenario: Scenario, source: str) -> None:
 
 
 def _named_nodes(fields: StrictModel) -> Iterator[tuple[str, int]]:
-    for name in ("broker", "controller", "desired_leader"):
+    for name in ("broker", "controller", "desired_leader", "controller_broker"):
         node = getattr(fields, name, None)
         if node is not None:
             yield name, node

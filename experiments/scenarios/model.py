@@ -27,7 +27,16 @@ from experiments.support.fields import (
 )
 from protocol.config import ClusterConfig, Generation
 from protocol.controller.metrics import CLUSTER_METRICS, PARTITION_METRICS
-from protocol.ids import RECOVERY_MANAGER
+from protocol.ids import FIRST_CONTROLLER, RECOVERY_MANAGER, STORE
+from protocol.zookeeper.settings import (
+    MAX_LATENCY_MS,
+    MAX_MULTI,
+    MAX_SESSION_TIMEOUT_MS,
+    MAX_SESSIONS,
+    MIN_SESSION_TIMEOUT_MS,
+    Latency,
+    StoreSettings,
+)
 
 METRIC_NAMES = (*CLUSTER_METRICS, *PARTITION_METRICS)
 
@@ -50,11 +59,11 @@ def _lose(value: object) -> object:
     raise ValueError("allowed: none, unflushed, all, or a number of records")
 
 
-SIDES = "a node id, controllers, urm or rest"
+SIDES = "a node id, controllers, urm, store or rest"
 
 
 def _side(value: object) -> object:
-    if value in ("controllers", "urm", "rest") or (isinstance(value, int) and not isinstance(value, bool)):
+    if value in ("controllers", "urm", "store", "rest") or (isinstance(value, int) and not isinstance(value, bool)):
         return value
     raise ValueError(f"allowed: {SIDES}")
 
@@ -62,12 +71,37 @@ def _side(value: object) -> object:
 DynamicConfigs = TopicConfig
 """Configs that can be changed while the cluster runs; without a topic, the cluster-wide default."""
 Metrics = Annotated[dict[Annotated[str, BeforeValidator(_metric_name)], int], Field(min_length=1)]
-Side = Annotated[int | Literal["controllers", "urm", "rest"], BeforeValidator(_side)]
+Side = Annotated[int | Literal["controllers", "urm", "store", "rest"], BeforeValidator(_side)]
 TopicField = Annotated[str, Field(description="name of an existing topic")]
 PartitionField = Annotated[Index, Field(description="index of a partition of the topic")]
 ExpectedError = Annotated[
     ErrorName | None, Field(description="the step succeeds if and only if the response is this error code")
 ]
+
+
+class StoreModel(StrictModel):
+    """The store of a cluster of generation v3."""
+
+    write_latency: DurationMs = Field(default=4, le=MAX_LATENCY_MS, description="how long a transaction takes")
+    read_latency: DurationMs = Field(default=1, le=MAX_LATENCY_MS, description="how long a read takes")
+    session_timeout: DurationMs = Field(
+        default=6_000,
+        ge=MIN_SESSION_TIMEOUT_MS,
+        le=MAX_SESSION_TIMEOUT_MS,
+        description="time without a message of a broker after which its session expires",
+    )
+    multi: int = Field(default=1, ge=1, le=MAX_MULTI, description="updates of the controller per transaction")
+    sessions: int = Field(default=1, ge=1, le=MAX_SESSIONS, description="parallel sessions of the controller")
+
+    def settings(self) -> StoreSettings:
+        """The settings as nodes take them."""
+        return StoreSettings(
+            write_latency=Latency(mean_ms=self.write_latency),
+            read_latency=Latency(mean_ms=self.read_latency),
+            session_timeout_ms=self.session_timeout,
+            multi=self.multi,
+            sessions=self.sessions,
+        )
 
 
 class ClusterModel(StrictModel):
@@ -80,12 +114,25 @@ class ClusterModel(StrictModel):
     )
     generation: GenerationName = Field(default="kip-966", description=f"protocol generation: {', '.join(GENERATIONS)}")
     config: ClusterConfigs = Field(default_factory=dict, description="cluster-wide configs, by Kafka's names")
+    store: StoreModel | None = Field(default=None, description="with generation v3: the settings of the store")
+
+    @property
+    def has_store(self) -> bool:
+        """Whether the metadata are in a store."""
+        return Generation(self.generation).features.metadata_in_store
+
+    @property
+    def controller_ids(self) -> tuple[int, ...]:
+        """The ids of the controllers; none where a broker is the controller."""
+        count = 0 if self.has_store else self.controllers
+        return tuple(range(FIRST_CONTROLLER, FIRST_CONTROLLER + count))
 
     def spec(self, seed: int = 0) -> ClusterSpec:
         """The cluster as engines take it."""
         config = ClusterConfig.of(Generation(self.generation), self.config)
         voters = None if self.voters is None else tuple(self.voters)
-        return ClusterSpec(self.brokers, self.controllers, config, seed, voters)
+        store = self.store.settings() if self.store is not None else None
+        return ClusterSpec(self.brokers, self.controllers, config, seed, voters, store)
 
 
 class TopicModel(StrictModel):
@@ -97,22 +144,27 @@ class TopicModel(StrictModel):
 
 
 class NodeStep(StrictModel):
-    """A step about one node: a broker, a controller, or (`urm: true`) the unclean recovery manager."""
+    """A step about one node: a broker, a controller, (`urm: true`) the unclean recovery manager, or (`store: true`) the
+    store.
+    """
 
     broker: Index | None = Field(default=None, description="id of a broker")
     controller: int | None = Field(default=None, description="id of a controller")
     urm: Literal[True] | None = Field(default=None, description="the unclean recovery manager")
+    store: Literal[True] | None = Field(default=None, description="the store of generation v3")
 
     @model_validator(mode="after")
     def _one_node(self) -> NodeStep:
-        if [self.broker, self.controller, self.urm].count(None) != 2:
-            raise ValueError("allowed: either broker or controller or urm")
+        if [self.broker, self.controller, self.urm, self.store].count(None) != 3:
+            raise ValueError("allowed: either broker or controller or urm or store")
         return self
 
     @property
     def node(self) -> int:
         if self.urm:
             return RECOVERY_MANAGER
+        if self.store:
+            return STORE
         node = self.broker if self.broker is not None else self.controller
         assert node is not None
         return node
@@ -250,12 +302,14 @@ class FaultStep(StrictModel):
     fault: AnyFault = Field(exclude=True)
 
 
-_NOT_OF_A_TOPIC = {"topic", "partition", "broker", "controller", "state", "role", "voters", "metrics"}
+BESIDE = ("voters", "controller_broker", "controller_epoch", "metrics")
+"""Expectations about the cluster, which go with any subject or alone."""
+_NOT_OF_A_TOPIC = {"topic", "partition", "broker", "controller", "state", "role", *BESIDE}
 
 
 class Expectation(StrictModel):
-    """What must hold. Only what is named is compared, sets as sets. `voters` and `metrics` go with any subject, or
-    alone; every other field goes with the subject that its meaning names.
+    """What must hold. Only what is named is compared, sets as sets. `voters`, `controller_broker`, `controller_epoch`
+    and `metrics` go with any subject, or alone; every other field goes with the subject that its meaning names.
     """
 
     topic: str | None = Field(default=None, description="subject: a partition of this topic")
@@ -287,6 +341,8 @@ class Expectation(StrictModel):
         default=None, description="controller: its role in the quorum"
     )
     voters: list[int] | None = Field(default=None, description="ids of the controllers that vote, as a set")
+    controller_broker: int | None = Field(default=None, description="with a store: the broker that is the controller")
+    controller_epoch: int | None = Field(default=None, description="with a store: the epoch of the last controller")
     metrics: Metrics | None = Field(
         default=None, description="values by metric name: the active controller's, and with a topic the partition's"
     )
@@ -294,10 +350,11 @@ class Expectation(StrictModel):
     @model_validator(mode="after")
     def _one_subject(self) -> Expectation:
         subjects = [name for name in ("topic", "broker", "controller") if getattr(self, name) is not None]
-        named = self.model_fields_set - {"topic", "partition", "broker", "controller", "within", "voters", "metrics"}
-        beside = self.metrics or self.voters is not None
+        named = self.model_fields_set - {"topic", "partition", "broker", "controller", "within", *BESIDE}
+        beside = any(getattr(self, name) not in (None, {}) for name in BESIDE)
         if len(subjects) > 1 or (not subjects and (named or not beside)):
-            raise ValueError("allowed: exactly one of topic, broker, controller; voters and metrics with it or alone")
+            alone = ", ".join(BESIDE)
+            raise ValueError(f"allowed: exactly one of topic, broker, controller; {alone} with it or alone")
         for metric in self.metrics or ():
             if metric in PARTITION_METRICS and self.topic is None:
                 raise ValueError(f"allowed: {metric} with topic and partition")
@@ -308,7 +365,7 @@ class Expectation(StrictModel):
         )
         if named - fitting or not (named or beside):
             allowed = ", ".join(sorted(fitting))
-            raise ValueError(f"allowed: with {subjects[0]} one or more of {allowed}; voters and metrics")
+            raise ValueError(f"allowed: with {subjects[0]} one or more of {allowed}; {', '.join(BESIDE)}")
         return self
 
 
@@ -347,6 +404,7 @@ STEPS: dict[str, StepKind] = {
         NodeStep, "Stops a process, as a long garbage collection does; it takes no input and loses none."
     ),
     "resume": StepKind(NodeStep, "Lets a paused process go on."),
+    "expire": StepKind(BrokerStep, "Ends the sessions of a broker with the store while the broker lives.", "`v3`"),
     "cut": StepKind(LinkStep, "Cuts links; messages on them are lost."),
     "heal": StepKind(HealStep, "Restores links; `heal: all` restores all of them."),
     "fault": StepKind(

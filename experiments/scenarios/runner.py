@@ -43,7 +43,7 @@ from experiments.scenarios.model import (
 )
 from experiments.story.render import Heading
 from protocol.errors import ErrorCode
-from protocol.ids import RECOVERY_MANAGER, TopicPartition, is_broker, is_client, is_controller
+from protocol.ids import RECOVERY_MANAGER, STORE, TopicPartition, is_broker, is_client, is_controller
 from protocol.messages.admin import AdminRequest
 from protocol.messages.cluster import UpgradeType
 from protocol.messages.partitions import ElectionType
@@ -153,6 +153,7 @@ class Runner:
             "start": self._start,
             "pause": self._pause,
             "resume": self._resume,
+            "expire": self._expire,
             "cut": self._cut,
             "heal": self._heal,
             "fault": self._fault,
@@ -218,6 +219,10 @@ class Runner:
         self._require_running(fields.node, True)
         self.engine.resume(fields.node)
 
+    def _expire(self, fields: BrokerStep) -> None:
+        self._require_running(STORE, True)
+        self.engine.expire_sessions(fields.broker)
+
     def _flush(self, fields: BrokerStep) -> None:
         self._require_running(fields.broker, True)
         self.engine.flush(fields.broker)
@@ -256,6 +261,8 @@ class Runner:
             return list(self.engine.spec.controller_ids)
         if side == "urm":
             return [RECOVERY_MANAGER]
+        if side == "store":
+            return [STORE]
         others = set(self._members(other, other)) if other != "rest" else set()
         return [node for node in self.engine.spec.node_ids if node not in others and not is_client(node)]
 
@@ -297,14 +304,18 @@ class Runner:
 
     def _create_topic(self, fields: TopicModel) -> None:
         self._administer(admin_requests.create_topic(fields.name, fields.assignments, fields.config))
-        self._await_topic(fields.name)
+        self._await_topic(fields.name, len(fields.assignments))
 
-    def _await_topic(self, name: str) -> None:
-        """Waits until the running replicas have the topic: clients reach it through brokers."""
+    def _await_topic(self, name: str, count: int) -> None:
+        """Waits until the topic has `count` partitions and the running replicas have it: clients reach it through
+        brokers.
+        """
 
         def everywhere() -> bool:
             view = self.engine.view()
-            return view is not None and all(
+            if view is None or sum(partition.topic == name for partition in view.partitions) < count:
+                return False
+            return all(
                 self.engine.replica(broker, partition) is not None
                 for partition, state in view.partitions.items()
                 if partition.topic == name
@@ -322,7 +333,7 @@ class Runner:
         view = self.engine.view()
         present = 0 if view is None else sum(partition.topic == fields.name for partition in view.partitions)
         self._administer(admin_requests.add_partitions(fields.name, present, fields.assignments))
-        self._await_topic(fields.name)
+        self._await_topic(fields.name, present + len(fields.assignments))
 
     def _remove_partitions(self, fields: RemovePartitionsStep) -> None:
         """Waits until the running brokers have removed their replicas: later partitions of these names are others."""

@@ -67,7 +67,7 @@ def test_without_a_controller_there_are_no_metrics() -> None:
         (
             {"metrics": {OFFLINE: 1}, "leader": 1},
             "",
-            "exactly one of topic, broker, controller; voters and metrics",
+            "exactly one of topic, broker, controller; voters, controller_broker, controller_epoch, metrics",
         ),
         ({"metrics": {OFFLINE: 1}, "topic": "t", "broker": 1}, "", "exactly one of topic, broker, controller"),
         (

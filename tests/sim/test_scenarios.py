@@ -57,6 +57,9 @@ SHOWS = {
     "silent-follower": ("M41", "A47"),
     "slow-follower": ("M40", "A44"),
     "unclean-election": ("M19", "C3", "C12"),
+    "store-controller-failover": ("A32", "A33", "A35", "M33"),
+    "store-leader-failover": ("A13", "A46"),
+    "store-session-expiry": ("A52", "M39"),
     "upgrade": ("K2", "K3", "K4", "K10", "M23", "M24"),
 }
 

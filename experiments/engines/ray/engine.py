@@ -35,6 +35,7 @@ from experiments.engines.port import (
     Engine,
     Loss,
     TraceEvent,
+    cluster_view,
     incarnation_began,
     incarnation_ended,
 )
@@ -43,7 +44,7 @@ from experiments.engines.ray.session import ray_session
 from protocol.errors import ProtocolInvariantError
 from protocol.events.base import Trace
 from protocol.events.registry import detail_of
-from protocol.ids import FIRST_LOAD, RECOVERY_MANAGER, STORE, NodeId, TimeMs, TopicPartition, node_name
+from protocol.ids import FIRST_LOAD, NO_NODE, RECOVERY_MANAGER, STORE, NodeId, TimeMs, TopicPartition, node_name
 from protocol.messages.base import Message
 from protocol.messages.batch import RecordBatch
 from protocol.messages.codec import decode
@@ -61,6 +62,7 @@ from protocol.messages.records import MetadataRecord
 from protocol.messages.store import ExpireSessions
 from protocol.nodes.quorum_view import QuorumView
 from protocol.nodes.replica_view import ReplicaView
+from protocol.nodes.store_view import StoreView
 
 POLL_MS = 20
 IDLE_POLL_MS = 200
@@ -101,14 +103,16 @@ class RayEngine(Engine):
         self._hash = hashlib.blake2b(digest_size=16)
         self._outcomes: dict[int, Message] = {}
         self._snapshots: dict[NodeId, NodeSnapshot] = {}
+        self._store_view = StoreView()
         self._polled_at_s = 0.0
         self._snapshots_at_s = 0.0
         self._evaluating = False
         with ExitStack() as stack:
             if not is_connected():
                 stack.enter_context(ray_session(address))
+            store = spec.store_settings if spec.store_ids else None
             self._cluster = ActorCluster(
-                nodes, spec.config, spec.seed, homes=homes, voters=spec.first_voters, store=spec.store
+                nodes, spec.config, spec.seed, homes=homes, voters=spec.first_voters, store=store
             )
             stack.callback(self._cluster.close)
             self._resources = stack.pop_all()
@@ -264,7 +268,23 @@ class RayEngine(Engine):
 
     # -- observation ---------------------------------------------------------------------------------------------------
 
+    def store_view(self) -> StoreView:
+        """What the store has published; while it does not run, what it had published when it was seen last."""
+        self._refresh_snapshots()
+        found = self._snapshots.get(STORE)
+        if found is not None and found.store is not None:
+            self._store_view = found.store
+        return self._store_view
+
+    def active_controller(self) -> NodeId | None:
+        if not self.spec.has_store_metadata:
+            return super().active_controller()
+        controller = self.store_view().controller
+        return None if controller == NO_NODE else controller
+
     def view(self) -> ClusterView | None:
+        if self.spec.has_store_metadata:
+            return cluster_view(self.store_view())
         snapshot = self._active_snapshot()
         if snapshot is None or snapshot.quorum is None:
             return None

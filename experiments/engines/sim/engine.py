@@ -10,6 +10,7 @@ from experiments.engines.port import (
     Engine,
     Loss,
     TraceEvent,
+    cluster_view,
     incarnation_began,
     incarnation_ended,
 )
@@ -143,10 +144,7 @@ class SimEngine(Engine):
 
     def view(self) -> ClusterView | None:
         if self.spec.has_store_metadata:
-            published = self.store_view()
-            if published.controller == NO_NODE:
-                return None
-            return ClusterView(published.partitions, published.brokers, (), published.controller_epoch)
+            return cluster_view(self.store_view())
         node = self.active_node()
         return None if node is None else self._view_of(node)
 

@@ -99,7 +99,63 @@ def test_steps_of_the_interface_are_accepted(step: dict[str, Any]) -> None:
     raw = with_step(step)
     raw["topics"].append({"name": "w", "assignments": [[0], [1], [2]]})
     assert scenario_from(raw, "s.yaml").steps[1].kind == kind
-    assert {next(iter(good)) for good in GOOD_STEPS} == set(STEPS), "every kind of step is here"
+    assert {next(iter(good)) for good in GOOD_STEPS} == set(STEPS) - {"expire"}, "every kind of step is here"
+
+
+GOOD_STEPS_OF_V3: list[dict[str, Any]] = [
+    {"expire": {"broker": 0}},
+    {"crash": {"store": True}},
+    {"pause": {"store": True}},
+    {"cut": {"between": ["store", 1]}},
+    {"expect": {"controller_broker": 1}},
+    {"await": {"controller_epoch": 2, "within": "5s"}},
+    {"expect": {"topic": "t", "isr": [0, 1, 2], "controller_epoch": 2}},
+]
+STEPS_OF_OTHERS: list[dict[str, Any]] = [
+    {"configure": {"config": {"min.insync.replicas": 2}}},
+    {"crash": {"urm": True}},
+    {"cut": {"between": ["controllers", 1]}},
+    {"add_voter": {"controller": 1000}},
+    {"expect": {"topic": "t", "elr": [1]}},
+    {"expect": {"voters": [1000]}},
+]
+V3 = {"brokers": 3, "generation": "v3"}
+
+
+@pytest.mark.parametrize("step", GOOD_STEPS_OF_V3, ids=str)
+def test_steps_of_v3_are_accepted_there_and_refused_elsewhere(step: dict[str, Any]) -> None:
+    [kind] = step
+    raw = with_step(step)
+    with pytest.raises(InputError, match="allowed: generation v3"):
+        scenario_from(raw, "s.yaml")
+    assert scenario_from({**raw, "cluster": V3}, "s.yaml").steps[1].kind == kind
+
+
+@pytest.mark.parametrize("step", STEPS_OF_OTHERS, ids=str)
+def test_steps_that_v3_does_not_have_are_refused_there(step: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match=r"steps\[1\]"):
+        scenario_from({**with_step(step), "cluster": V3}, "s.yaml")
+
+
+@pytest.mark.parametrize(
+    ("cluster", "field"),
+    [
+        ({**V3, "controllers": 1}, "cluster.controllers"),
+        ({**V3, "config": {"unclean.recovery.strategy": "manual"}}, "cluster.config.unclean.recovery.strategy"),
+        ({**V3, "config": {"controller.quorum.voters": "1000"}}, "cluster.config.controller.quorum.voters"),
+        ({**V3, "store": {"session_timeout": "0ms"}}, "cluster.store.session_timeout"),
+        ({**V3, "store": {"sessions": 0}}, "cluster.store.sessions"),
+        ({"brokers": 3, "store": {}}, "cluster.store"),
+        (
+            {"brokers": 3, "config": {"inter.broker.protocol.isr.updates": "leader"}},
+            "cluster.config.inter.broker.protocol.isr.updates",
+        ),
+    ],
+)
+def test_settings_of_another_generation_are_refused(cluster: dict[str, Any], field: str) -> None:
+    with pytest.raises(InputError) as caught:
+        scenario_from({**with_step({"wait": "1s"}), "cluster": cluster}, "s.yaml")
+    assert caught.value.field == field
 
 
 BAD_FILES: list[tuple[dict[str, Any], str, str, str]] = [
@@ -197,11 +253,11 @@ BAD_STEPS: list[tuple[object, str, str, str]] = [
     ({"expect": {"voters": 1000}}, ".expect.voters", "1000", ""),
     ({"flush": {"broker": -1}}, ".flush.broker", "-1", "greater than or equal to 0"),
     ({"flush": {"controller": 1000}}, ".flush.controller", "1000", "one of broker"),
-    ({"cut": "all"}, ".cut", "'all'", "from and to; a side is a node id, controllers, urm or rest"),
+    ({"cut": "all"}, ".cut", "'all'", "from and to; a side is a node id, controllers, urm, store or rest"),
     ({"heal": "everything"}, ".heal", "'everything'", "all, or between: [x, y], or from and to; a side is a node id"),
     ({"heal": {"all": "all"}}, ".heal", "{'all': 'all'}", "all, or between: [x, y], or from and to"),
     ({"heal": None}, ".heal", "None", "all, or between"),
-    ({"heal": {"from": "all", "to": 0}}, ".heal.from", "'all'", "a node id, controllers, urm or rest"),
+    ({"heal": {"from": "all", "to": 0}}, ".heal.from", "'all'", "a node id, controllers, urm, store or rest"),
     ({"fault": 3}, ".fault", "3", "a mapping of fields: kind, duration"),
     ({"fault": {"kind": "earthquake"}}, ".fault.kind", "'earthquake'", "one of crash, power_loss"),
     ({"fault": {"kind": "pause", "node": 0}}, ".fault.duration", "nothing", "a value (required)"),
