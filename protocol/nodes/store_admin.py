@@ -8,7 +8,7 @@ addition or a removal says that it has been requested; the controller carries it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from random import Random
 from typing import Any, cast
@@ -18,7 +18,7 @@ from protocol.contract import Outbox
 from protocol.controller.placement import UsableBroker, place
 from protocol.controller.topic_names import name_error
 from protocol.errors import ErrorCode, Refused
-from protocol.ids import NodeId, TimeMs, TopicPartition
+from protocol.ids import BrokerId, NodeId, TimeMs, TopicPartition
 from protocol.messages.admin import AdminRequest, AdminResponse
 from protocol.messages.partitions import (
     AlterPartitionReassignmentsRequest,
@@ -50,6 +50,7 @@ from protocol.zookeeper.administration import cancel_reassignment, create_topic,
 from protocol.zookeeper.context import Controller
 from protocol.zookeeper.leaders import elect_leaders
 from protocol.zookeeper.procedure import Procedure
+from protocol.zookeeper.publishing import children
 from protocol.zookeeper.records import DamagedNodeError
 from protocol.zookeeper.runner import Runner
 
@@ -104,10 +105,10 @@ class StoreAdministration:
     # -- topics --------------------------------------------------------------------------------------------------------
 
     def _create_topics(self, controller: Controller, message: CreateTopicsRequest) -> Procedure[AdminResponse]:
-        results = []
+        results, live = [], (yield from _read_live())
         for topic in message.topics:
             try:
-                layout = self._layout(controller, topic)
+                layout = self._layout(controller, live, topic)
                 configs = _configs(topic)
                 topic_id = f"{topic.name.lstrip('.')[:200]}.{self._rng.getrandbits(_ID_BITS):x}"
                 error = ErrorCode.NONE
@@ -127,7 +128,7 @@ class StoreAdministration:
                 results.append(CreatableTopicResult(name=topic.name, error=reason.error, message=reason.message))
         return CreateTopicsResponse(correlation_id=message.correlation_id, topics=tuple(results))
 
-    def _layout(self, controller: Controller, topic: CreatableTopic) -> Sequence[Replicas]:
+    def _layout(self, controller: Controller, live: Collection[BrokerId], topic: CreatableTopic) -> Sequence[Replicas]:
         """The replicas of each partition of a new topic."""
         invalid = name_error(topic.name)
         if invalid is not None:
@@ -139,18 +140,18 @@ class StoreAdministration:
             factor = self._config.int_value(DEFAULT_REPLICATION_FACTOR) if factor == _DEFAULT else factor
             if count <= 0:
                 raise Refused(ErrorCode.INVALID_PARTITIONS, f"{count} partitions; allowed: above 0")
-            return self._place(controller, count, factor)
+            return self._place(controller, live, count, factor)
         replicas = {assignment.partition_index: assignment.broker_ids for assignment in topic.assignments}
         if sorted(replicas) != list(range(len(topic.assignments))):
             reason = "the assignments' partition indexes are not 0, 1, 2, ... with each once"
             raise Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, reason)
         layout = [replicas[index] for index in range(len(replicas))]
         for brokers in layout:
-            _require_live(controller, brokers)
+            _require_live(live, brokers)
         return layout
 
-    def _place(self, controller: Controller, count: int, factor: int) -> Sequence[Replicas]:
-        usable = [UsableBroker(broker) for broker in sorted(set(controller.live) - controller.leaving)]
+    def _place(self, controller: Controller, live: Collection[BrokerId], count: int, factor: int) -> Sequence[Replicas]:
+        usable = [UsableBroker(broker) for broker in sorted(set(live) - controller.leaving)]
         return place(usable, count, factor, self._rng)
 
     def _delete_topics(self, controller: Controller, message: DeleteTopicsRequest) -> Procedure[AdminResponse]:
@@ -168,10 +169,10 @@ class StoreAdministration:
     # -- partitions ----------------------------------------------------------------------------------------------------
 
     def _create_partitions(self, controller: Controller, message: CreatePartitionsRequest) -> Procedure[AdminResponse]:
-        results = []
+        results, live = [], (yield from _read_live())
         for topic in message.topics:
             try:
-                added = self._added(controller, topic)
+                added = self._added(controller, live, topic)
                 if not message.validate_only:
                     for key, replicas in added.items():
                         yield from _request(paths.ADDED, key, replicas)
@@ -180,7 +181,9 @@ class StoreAdministration:
                 results.append(TopicResult(name=topic.name, error=reason.error, message=reason.message))
         return CreatePartitionsResponse(correlation_id=message.correlation_id, topics=tuple(results))
 
-    def _added(self, controller: Controller, topic: CreatePartitionsTopic) -> dict[TopicPartition, Replicas]:
+    def _added(
+        self, controller: Controller, live: Collection[BrokerId], topic: CreatePartitionsTopic
+    ) -> dict[TopicPartition, Replicas]:
         known = controller.topics.get(topic.name)
         if known is None:
             raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"no topic {topic.name!r}")
@@ -191,12 +194,12 @@ class StoreAdministration:
         layout = topic.assignments
         if layout is None:
             factor = len(next(iter(known.partitions.values()), (0,)))
-            layout = tuple(self._place(controller, count, factor))
+            layout = tuple(self._place(controller, live, count, factor))
         if len(layout) != count:
             reason = f"found {len(layout)} assignments for {count} new partitions"
             raise Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, reason)
         for brokers in layout:
-            _require_live(controller, brokers)
+            _require_live(live, brokers)
         first = max(known.partitions, default=-1) + 1
         return {TopicPartition(topic.name, first + index): brokers for index, brokers in enumerate(layout)}
 
@@ -215,7 +218,7 @@ class StoreAdministration:
     def _reassign(
         self, controller: Controller, message: AlterPartitionReassignmentsRequest
     ) -> Procedure[AdminResponse]:
-        results = []
+        results, live = [], (yield from _read_live())
         for topic in message.topics:
             for wanted in topic.partitions:
                 key, error, text = TopicPartition(topic.name, wanted.partition_index), ErrorCode.NONE, ""
@@ -224,7 +227,7 @@ class StoreAdministration:
                         error = yield from cancel_reassignment(key)
                         text = "" if not error else f"{key} is not being reassigned"
                     else:
-                        _require_live(controller, wanted.replicas)
+                        _require_live(live, wanted.replicas)
                         yield from _request(paths.REASSIGNED, key, wanted.replicas)
                 except Refused as reason:
                     error, text = reason.error, reason.message
@@ -244,11 +247,17 @@ def _request(root: str, key: TopicPartition, replicas: Replicas = ()) -> Procedu
         raise Refused(error, f"{key}: {error.name}")
 
 
-def _require_live(controller: Controller, brokers: Replicas) -> None:
+def _read_live() -> Procedure[Collection[BrokerId]]:
+    """The registered brokers at this moment; the controller may not have read the last of them yet."""
+    names = yield from children(paths.BROKER_IDS, watch=False)
+    return {int(name) for name in names if name.isdecimal()}
+
+
+def _require_live(live: Collection[BrokerId], brokers: Replicas) -> None:
     """Replicas are assigned to live brokers only (A53). Raises Refused."""
     if not brokers or len(set(brokers)) < len(brokers):
         raise Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"found replicas {list(brokers)}; allowed: each once")
-    dead = sorted(set(brokers) - controller.live.keys())
+    dead = sorted(set(brokers).difference(live))
     if dead:
         raise Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"brokers {dead} are not alive")
 
