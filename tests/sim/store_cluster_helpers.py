@@ -116,7 +116,10 @@ class StoreBench:
         return replica
 
     def holds(self, broker: int, command_id: int) -> bool:
-        batches = self.replica(broker).log.storage.read(0, 2**60)
+        return self.holds_in(0, broker, command_id)
+
+    def holds_in(self, partition: int, broker: int, command_id: int) -> bool:
+        batches = self.replica(broker, partition).log.storage.read(0, 2**60)
         return str(command_id).encode() in {batch.payload for batch in batches}
 
     def cut(self, a: int, b: int, up: bool = False) -> None:
