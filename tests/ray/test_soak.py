@@ -22,7 +22,7 @@ WITHIN_S = 540
 @pytest.mark.timeout(WITHIN_S + 30)
 def test_soak_with_all_faults_loses_nothing(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    arguments = ("soak", "--minutes", "1", "--seed", "1", "--out", str(out), "--json")
+    arguments = ("soak", "--minutes", "1", "--rate", "150", "--seed", "1", "--out", str(out), "--json")
     code, text, errors = isray(*arguments, folder=tmp_path, within_s=WITHIN_S)
     assert text, errors
     document = json.loads(text)
