@@ -17,6 +17,13 @@ from protocol.errors import ErrorCode
 from protocol.messages.base import Int32, Int64, Message, Request, Response
 
 
+class TopicConfigValue(Message):
+    """A config override of a topic."""
+
+    name: str
+    value: str
+
+
 class LeaderAndIsrPartition(Message):
     """The state of a partition as it is in the store at `version`. `replicas`: the brokers that are to hold it, those
     of a reassignment that is under way included. `controller_id` and `controller_epoch`: who made the decision.
@@ -35,7 +42,7 @@ class LeaderAndIsrPartition(Message):
     replicas: tuple[Int32, ...]
     controller_id: Int32
     controller_epoch: Int32
-    configs: tuple[tuple[str, str], ...] = ()
+    configs: tuple[TopicConfigValue, ...] = ()
     is_unclean_leader: bool = False
 
 

@@ -147,7 +147,8 @@ class StoreMetadata:
             records.append(RemoveTopicRecord(topic_id=former))
         if part.topic_id not in image.topics:
             records.append(TopicRecord(name=part.topic, topic_id=part.topic_id))
-            records += [ConfigRecord(topic_id=part.topic_id, name=name, value=value) for name, value in part.configs]
+            configs = ((config.name, config.value) for config in part.configs)
+            records += [ConfigRecord(topic_id=part.topic_id, name=name, value=value) for name, value in configs]
         return records
 
     def _replay_state(self, key: TopicIdPartition, replicas: tuple[int, ...]) -> None:

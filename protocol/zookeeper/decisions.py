@@ -29,7 +29,7 @@ from typing import NamedTuple
 from protocol.errors import ErrorCode
 from protocol.ids import NO_EPOCH, NO_LEADER, BrokerId, Epoch, TopicPartition
 from protocol.messages.control import PartitionIsrProposal
-from protocol.messages.v3 import LeaderAndIsrPartition, StopReplicaPartition
+from protocol.messages.v3 import LeaderAndIsrPartition, StopReplicaPartition, TopicConfigValue
 from protocol.zookeeper.records import LeaderAndIsr, Stored, Topic
 
 Replicas = tuple[BrokerId, ...]
@@ -209,7 +209,7 @@ def leader_and_isr_command(
         replicas=replicas,
         controller_id=state.controller,
         controller_epoch=state.controller_epoch,
-        configs=topic.configs,
+        configs=tuple(TopicConfigValue(name=name, value=value) for name, value in topic.configs),
         is_unclean_leader=state.is_unclean_leader,
     )
 
