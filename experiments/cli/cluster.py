@@ -29,7 +29,7 @@ from experiments.engines.ray.cluster_state import DEFAULT_NAME, ClusterOptions, 
 from experiments.engines.ray.launch import LaunchFailed, config_of, launch, stop
 from experiments.engines.ray.session import stay_on_loopback
 from experiments.support.errors import InputError, NoClusterRuns
-from protocol.config import UNCLEAN_RECOVERY_ENABLED, Generation
+from protocol.config import LOG_GENERATIONS, UNCLEAN_RECOVERY_ENABLED, Generation
 from protocol.errors import ErrorCode
 from protocol.ids import NO_LEADER, RECOVERY_MANAGER, NodeId, is_controller, node_name
 from protocol.messages.quorum import DescribeQuorumResponse, ReplicaState
@@ -91,6 +91,9 @@ def up(
     as_json: Json = False,
 ) -> None:
     """Start a cluster: brokers and a quorum of controllers, each a process."""
+    if generation not in LOG_GENERATIONS:
+        allowed = ", ".join(known.value for known in LOG_GENERATIONS)
+        raise InputError("--generation", "", repr(generation.value), f"one of {allowed}")
     options = ClusterOptions(
         name=name,
         brokers=brokers,
