@@ -2,7 +2,7 @@
 
 The studies are drawn without a simulator (`pipeline_data.py`). Times are of the processor, user and system, over all
 processes of a run, as they do not depend on what else the machine does: of Spark from the end of its start on, which is
-reported apart (`start`). Peak memory is that of the largest process, Spark's JVM or DuckDB's. `spilled` are the bytes
+reported apart (`start`). Peak memory is that of all processes of a run together (`usage.py`). `spilled` are the bytes
 that Spark's tasks wrote to disk because they did not fit into memory, by its event log. `growth` is the exponent k of
 time = c * events ** k. DuckDB writes the same tables of silver and the same sums (`pipeline_duckdb.py`).
 """
@@ -21,6 +21,7 @@ from pathlib import Path
 
 from experiments.bench.pipeline_data import write_study
 from experiments.bench.report import BenchReport, growth
+from experiments.bench.usage import sampled
 from experiments.studies.pipeline.analysis import work_of
 from experiments.studies.pipeline.options import SparkOptions
 from experiments.studies.pipeline.stages import stage_of
@@ -30,8 +31,7 @@ from experiments.support.build import PACKAGES_FOLDER
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One process with its descendants: processor time, that of its start, elapsed time, and the peak memory of its
-    largest process."""
+    """One process with its descendants: processor time, that of its start, elapsed time, and peak memory."""
 
     cpu_s: float
     start_s: float
@@ -97,23 +97,14 @@ def _run(*command: str) -> Run:
     began_s, start_s = time.perf_counter(), 0.0
     process = subprocess.Popen([sys.executable, "-m", *command], stdout=subprocess.PIPE, text=True, env=environment)
     assert process.stdout is not None
-    for line in process.stdout:
-        if not start_s and stage_of(line) is not None:
-            start_s, began_s = _cpu_s(process.pid), time.perf_counter()
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
+    with sampled(process.pid) as usage:
+        for line in process.stdout:
+            if not start_s and stage_of(line) is not None:
+                start_s, began_s = usage.cpu_s, time.perf_counter()
+        process.wait()
     if process.returncode:
         raise RuntimeError(f"{' '.join(command)} ended with exit code {process.returncode}")
-    elapsed_s = time.perf_counter() - began_s
-    return Run(usage.ru_utime + usage.ru_stime, start_s, elapsed_s, usage.ru_maxrss / 1_000)
-
-
-def _cpu_s(pid: int) -> float:
-    """The processor time of a process and its descendants so far."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    own = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-    return own + sum(_cpu_s(int(child)) for child in children)
+    return Run(usage.cpu_s, start_s, time.perf_counter() - began_s, usage.peak_mb)
 
 
 def _spilled(log: Path) -> int:
