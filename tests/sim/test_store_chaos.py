@@ -45,7 +45,7 @@ def inject(bench: StoreBench, kind: str, node: int, rng: Random) -> None:
         bench.administer(reassign("t", rng.randrange(2), tuple(rng.sample(BROKERS, 3))))
 
 
-def disturbed(seed: int, role: str) -> StoreBench:
+def disturbed(seed: int, role: str, *, elide_idle: bool = True) -> StoreBench:
     """A minute of faults, and the time that healing takes."""
     rng = Random(seed)
     bench = StoreBench(
@@ -54,7 +54,7 @@ def disturbed(seed: int, role: str) -> StoreBench:
         seed=seed,
         config={"replica.lag.time.max.ms": 5_000, "inter.broker.protocol.isr.updates": role},
         store=StoreSettings(sessions=rng.choice((1, 3)), multi=rng.choice((1, 10))),
-        elide_idle=rng.random() < 0.5,
+        elide_idle=elide_idle,
     )
     for _ in range(30):
         bench.run_for(rng.randint(1, 4_000))
@@ -86,3 +86,10 @@ def test_the_control_plane_converges_after_faults(seed: int, role: str) -> None:
     written = [bench.produce(partition=partition) for partition in range(2)]
     bench.run_for(5_000)
     assert all(bench.acked(number) for number in written)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_eliding_idle_timers_changes_nothing(seed: int) -> None:
+    elided, full = disturbed(seed, "leader"), disturbed(seed, "leader", elide_idle=False)
+    assert elided.engine.trace_hash() == full.engine.trace_hash()
+    assert elided.cluster.event_count < full.cluster.event_count

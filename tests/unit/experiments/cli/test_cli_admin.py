@@ -187,6 +187,7 @@ WRONG_UP = {
     "a voter that is no controller of it": ["--controllers", "2", "--config", "controller.quorum.voters=1000,1002"],
     "a voter twice": ["--controllers", "2", "--config", "controller.quorum.voters=1000,1000"],
     "unknown generation": ["--generation", "v9"],
+    "a generation without a quorum": ["--generation", "v3"],
     "too few racks": ["--brokers", "3", "--racks", "a,b"],
     "an empty rack": ["--brokers", "2", "--racks", "a,"],
     "unknown config": ["--config", "no.such=1"],
