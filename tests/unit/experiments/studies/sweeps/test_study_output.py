@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 
 from experiments.studies.design.loader import study_from
@@ -11,6 +15,7 @@ from experiments.studies.design.study import StudyPlan
 from experiments.studies.sweeps.batches import (
     batch_name,
     check_batch,
+    commit,
     committed,
     disjoint,
     file_names,
@@ -20,6 +25,7 @@ from experiments.studies.sweeps.batches import (
 from experiments.studies.sweeps.output import claim, current_versions, exclusive, read_record, record_versions
 from experiments.studies.sweeps.storage import Folder
 from experiments.studies.sweeps.sweep import complete_batches, needed_batches
+from experiments.studies.trace.schema import VERSION, VERSION_KEY
 from experiments.studies.trials.batch import Batch
 from experiments.support.errors import InputError
 from tests.spark.trial_helpers import claimed, fill
@@ -88,6 +94,45 @@ def test_error_names_the_missing_file_of_a_batch(tmp_path: Path, cells: tuple[st
     with pytest.raises(InputError) as caught:
         check_batch(Folder(tmp_path), batch)
     assert caught.value.source == str(path)
+
+
+def older(trace: pa.Table) -> pa.Table:
+    return trace.replace_schema_metadata({VERSION_KEY: str(VERSION - 1)})
+
+
+def with_a_trial_twice(trace: pa.Table) -> pa.Table:
+    first = trace.filter(pc.equal(trace["trial"], 0))
+    return pa.concat_tables([first, trace.slice(first.num_rows)[: trace.num_rows - 2 * first.num_rows], first])
+
+
+def reversed_rows(trace: pa.Table) -> pa.Table:
+    return trace.take(list(reversed(range(trace.num_rows))))
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        (older, f"a trace of version {VERSION - 1}"),
+        (with_a_trial_twice, "rows of a trial twice or out of order"),
+        (reversed_rows, "rows of a trial twice or out of order"),
+        (lambda trace: trace.slice(1), " rows; allowed: "),
+        (lambda trace: trace.drop_columns("epoch"), "columns "),
+    ],
+    ids=["older version", "trial twice", "out of order", "row missing", "column missing"],
+)
+def test_a_whole_file_with_other_content_is_refused(
+    tmp_path: Path, cells: tuple[str, ...], change: Callable[[pa.Table], pa.Table], found: str
+) -> None:
+    batch, store = Batch(cells[0], 0, 20), Folder(tmp_path)
+    fill(tmp_path, study_of(), [batch])
+    trace, trials = (pq.read_table(tmp_path / name) for name in file_names(batch))
+    commit(store, batch, trace, trials)
+    check_batch(store, batch)
+    commit(store, batch, change(trace), trials)
+    with pytest.raises(InputError) as caught:
+        check_batch(store, batch)
+    assert caught.value.source == str(tmp_path / file_names(batch)[0])
+    assert found in str(caught.value)
 
 
 def test_batches_that_overlap_are_read_without_reading_a_trial_twice() -> None:
