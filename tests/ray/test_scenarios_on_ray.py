@@ -13,7 +13,7 @@ import pytest
 from tests.ray.scenario_helpers import check_on_ray_as_on_sim
 from tests.sim.scenario_helpers import FOLDER, SCENARIOS
 
-GENERAL = [path for path in SCENARIOS if not path.stem.startswith(("recovery-", "quorum-", "store-"))]
+GENERAL = [path for path in SCENARIOS if not path.stem.startswith(("recovery-", "quorum-", "store-", "v3-"))]
 RECOVERIES = (
     "answer-then-reboot",
     "balanced-waits",

@@ -60,6 +60,18 @@ SHOWS = {
     "store-controller-failover": ("A32", "A33", "A35", "M33"),
     "store-leader-failover": ("A13", "A46"),
     "store-session-expiry": ("A52", "M39"),
+    "v3-divergence": ("M42", "N1"),
+    "v3-divergence-kip-497": ("M42", "N1"),
+    "v3-expansion": ("A45", "N5"),
+    "v3-expansion-kip-497": ("N5",),
+    "v3-high-watermark": ("A42", "N6"),
+    "v3-high-watermark-kip-497": ("N6",),
+    "v3-last-replica": ("M2", "A13"),
+    "v3-last-replica-kip-966": ("M1",),
+    "v3-truncation": ("M42", "A27", "N1"),
+    "v3-truncation-kip-497": ("M42", "N1"),
+    "v3-unclean-election": ("M26", "A14"),
+    "v3-unclean-election-kip-497": ("M26",),
     "upgrade": ("K2", "K3", "K4", "K10", "M23", "M24"),
 }
 
@@ -81,6 +93,23 @@ def test_shipped_scenario_holds(name: str, seed: int) -> None:
 def test_kip_966_keeps_the_records_that_kip_497_loses() -> None:
     assert run_file("last-replica-standing").lost_acked == 0
     assert run_file("last-replica-standing-kip-497").lost_acked == 15
+
+
+@pytest.mark.covers("M42", "M2", "M26", "N1", "N5")
+@pytest.mark.parametrize(
+    ("name", "twin", "lost"),
+    [
+        ("divergence", "kip-497", 5),
+        ("expansion", "kip-497", 10),
+        ("last-replica", "kip-966", 15),
+        ("truncation", "kip-497", 1),
+        ("unclean-election", "kip-497", 5),
+    ],
+)
+def test_a_later_generation_keeps_what_v3_loses(name: str, twin: str, lost: int) -> None:
+    """The failures of both are the same; only what the generations make of them differs."""
+    old, new = run_file(f"v3-{name}"), run_file(f"v3-{name}-{twin}")
+    assert (old.lost_acked, new.lost_acked) == (lost, 0)
 
 
 @pytest.mark.parametrize(
