@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from experiments.check.invariants import INVARIANTS, Invariant
+from experiments.check.store_suite import StoreInvariants
 from experiments.check.truth import GroundTruth
 from experiments.engines.port import Loss, Violation
 from experiments.engines.sim.cluster import SimCluster
@@ -35,8 +36,8 @@ _EVERYWHERE = (MetadataPublished, ControllerStarted, BrokerRegistered)
 
 
 class InvariantSuite:
-    """All invariants on one cluster. Each partition reports a given invariant once. They are about the metadata log and
-    hold in the generations that have one.
+    """All invariants on one cluster. Each partition reports a given invariant once. Generations with a metadata log
+    have those of `INVARIANTS`, and `v3` has those of `StoreInvariants`.
     """
 
     def __init__(self, cluster: SimCluster) -> None:
@@ -51,11 +52,13 @@ class InvariantSuite:
         self._after_brokers = [each for each in checking if each.AFTER_BROKERS]
         self._after_others = [each for each in checking if each.AFTER_CONTROLLERS]
         self._touched: dict[TopicPartition, None] = {}
-        self._reported: set[tuple[str, TopicPartition]] = set()
-        self._is_observing = bool(kinds)
-        if self._is_observing:
-            cluster.trace_observers.append(self._observe)
-            cluster.on_event = self._check
+        self._reported: set[tuple[str, TopicPartition | None]] = set()
+        self._store: StoreInvariants | None = None
+        if features.metadata_in_store:
+            self._store = StoreInvariants(cluster, self.truth, self._report_rule)
+        self._is_observing = True
+        cluster.trace_observers.append(self._observe)
+        cluster.on_event = self._check
 
     def stop(self) -> None:
         """Stops observing the cluster."""
@@ -66,7 +69,9 @@ class InvariantSuite:
         self._is_observing = False
 
     def _observe(self, now_ms: TimeMs, node: NodeId, trace: Trace) -> None:
-        if isinstance(trace, PartitionRemoved):
+        if self._store is not None:
+            self._store.observe(node, trace)
+        elif isinstance(trace, PartitionRemoved):
             removed = trace.partition
             self._forget(lambda gone: gone == removed)
         elif isinstance(trace, PartitionTrace):
@@ -104,6 +109,8 @@ class InvariantSuite:
             invariant.forget(is_gone)
 
     def _check(self, now_ms: TimeMs, node: NodeId) -> None:
+        if self._store is not None:
+            self._store.check()
         if not self._touched:
             return
         touched, self._touched = self._touched, {}
@@ -118,18 +125,24 @@ class InvariantSuite:
 
     def check_everything(self) -> None:
         """Checks all partitions for every node, touched or not."""
+        if self._store is not None:
+            self._store.touch_everything()
+            self._store.check()
+            return
         for node in self._cluster.spec.node_ids:
             self._touched = dict.fromkeys(self.truth.partitions)
             self._check(self._cluster.now_ms, node)
 
     def _report(self, invariant: Invariant, partition: TopicPartition, wrong: str) -> None:
-        name = type(invariant).__name__
-        if (name, partition) in self._reported:
-            return
-        if invariant.NEEDS_TOLERANCE and not self.truth.of(partition).tolerant:
-            return
-        self._reported.add((name, partition))
-        self.violations.append(Violation(name, self._cluster.now_ms, f"{partition}: {wrong}"))
+        if not invariant.NEEDS_TOLERANCE or self.truth.of(partition).tolerant:
+            self._report_rule(type(invariant).__name__, partition, wrong)
+
+    def _report_rule(self, name: str, partition: TopicPartition | None, wrong: str) -> None:
+        """Reports a violation, once per partition; None: it is of no partition."""
+        if (name, partition) not in self._reported:
+            self._reported.add((name, partition))
+            where = "" if partition is None else f"{partition}: "
+            self.violations.append(Violation(name, self._cluster.now_ms, f"{where}{wrong}"))
 
     def crash(self, node: NodeId, loss: Loss) -> dict[TopicPartition, int]:
         """Crashes a node, or only its machine if its process has ended, and records what its disk loses. Returns the
@@ -143,6 +156,8 @@ class InvariantSuite:
         after = self._stored(node)
         lost = {partition: count - after.get(partition, 0) for partition, count in before.items()}
         self.truth.observe_crash(node, lost)
+        if self._store is not None:
+            self._store.lost(lost)
         if self._is_observing:
             self._touched.update(dict.fromkeys(self.truth.partitions))
             self._check(self._cluster.now_ms, node)

@@ -21,6 +21,7 @@ from experiments.cli.output import Json, option, print_result
 from experiments.cli.parse import generation_named
 from experiments.support.errors import InputError
 from experiments.support.progress import progress
+from protocol.config import Generation
 
 if TYPE_CHECKING:
     from experiments.hunt.seeds import HuntResult
@@ -49,7 +50,7 @@ def fuzz(
             stay_on_loopback()
     if minutes is not None and not 0 <= minutes < inf:
         raise InputError("--minutes", "", minutes, "a number of minutes, 0 or more")
-    only = None if generation is None else generation_named(generation)
+    only = None if generation is None else generation_named(generation, tuple(Generation))
     wanted = _range(seeds)
     with progress("isray fuzz", "seeds") as shown:
         result = hunt(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, TypeVar
@@ -81,9 +81,11 @@ def whole_numbers(option: str, text: str, allowed: str, least: int = 0) -> list[
     return [int(word) for word in words]
 
 
-def generation_named(name: str) -> Generation:
-    """The value of `--generation`, for tools that know the generations with a metadata log."""
-    known = {generation.value: generation for generation in LOG_GENERATIONS}
+def generation_named(name: str, among: Sequence[Generation] = LOG_GENERATIONS) -> Generation:
+    """The value of `--generation`, which must be one of those that a tool knows: by default those with a metadata log.
+    InputError for another one.
+    """
+    known = {generation.value: generation for generation in among}
     if name not in known:
         raise InputError("--generation", "", repr(name), f"one of {', '.join(known)}")
     return known[name]

@@ -43,7 +43,7 @@ class Targets:
 
     def draw_sides(self, rng: Random) -> tuple[_Nodes, _Nodes]:
         """Two disjoint groups of nodes: one broker and one other node, one broker and all other nodes, the controllers
-        and several brokers, or two random parts of the cluster.
+        (in `v3` the store) and several brokers, or two random parts of the cluster.
         """
         all_nodes = (*self.brokers, *self.controllers, *self.clients, *self.managers, *self.stores)
         one = rng.choice(self.brokers)
@@ -53,7 +53,7 @@ class Targets:
             return (one,), others
         if form == 1:
             several = rng.sample(list(self.brokers), rng.randint(1, len(self.brokers)))
-            return tuple(self.controllers), tuple(sorted(several))
+            return tuple(self.controllers or self.stores), tuple(sorted(several))
         if form == 2:
             side = tuple(node for node in others if rng.random() < 0.5)
             rest = tuple(node for node in others if node not in side)

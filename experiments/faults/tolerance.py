@@ -16,7 +16,7 @@ from experiments.check.truth import GroundTruth
 from experiments.engines.port import Loss
 from experiments.faults.quorum_operator import QuorumOperator
 from protocol.broker.context import log_name
-from protocol.ids import NodeId, TopicPartition, is_broker
+from protocol.ids import NodeId, TopicPartition, is_broker, is_store
 
 NO_LOSS = Loss("none")
 
@@ -25,6 +25,8 @@ def grant_loss(loss: Loss, node: NodeId, truth: GroundTruth, operator: QuorumOpe
     """The loss that was asked for, or `NO_LOSS` where it would exceed the tolerance of a partition or of the quorum."""
     if loss.kind == "none":
         return loss
+    if is_store(node):
+        return loss if loss.kind == "unflushed" else NO_LOSS
     if not is_broker(node):
         return NO_LOSS if loss.kind == "all" and not operator.can_replace(node) else loss
     at_stake = _partitions_at_stake(loss, node, truth)

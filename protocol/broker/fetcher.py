@@ -29,6 +29,7 @@ from protocol.config import NUM_REPLICA_FETCHERS, REPLICA_FETCH_WAIT_MAX_MS
 from protocol.errors import CorruptLogError, ErrorCode
 from protocol.events.broker import LogReset, LogTruncated, RecordsFetched
 from protocol.ids import NO_EPOCH, BrokerId, Offset, TimeMs, TopicIdPartition, partition_key
+from protocol.messages.batch import RecordBatch
 from protocol.messages.data import FetchPartition, FetchPartitionResult, FetchRenewal, FetchRequest, FetchResponse
 from protocol.messages.trusted import trusted
 
@@ -230,9 +231,7 @@ class Fetcher:
         if result.diverging_epoch is not None:
             self._truncate(replica, log.truncation_offset(result.diverging_epoch))
         elif result.batches:
-            log.append_as_follower(result.batches)
-            self._context.out.trace(RecordsFetched(replica.name, log.end_offset, replica.leader_epoch))
-            self._flusher.appended(replica, now_ms)
+            self._append(replica, result.batches, now_ms)
         if self._context.image.features.high_watermark_moves_back:
             moved = log.set_high_watermark(result.high_watermark)
         else:
@@ -245,6 +244,19 @@ class Fetcher:
             self._change_fetch_state(replica)
         else:  # a high watermark alone: the fetch stays parked at the leader, which knows the new one
             replica.fetch_state = self._fetch_state_of(replica)
+
+    def _append(self, replica: Replica, batches: tuple[RecordBatch, ...], now_ms: TimeMs) -> None:
+        """Appends fetched batches. Where logs are compared by offsets only, the log may end within a batch of the
+        leader: then they diverge from that batch's base offset on at the latest (M42), and the log is truncated there.
+        """
+        log, base_offset = replica.log, batches[0].base_offset
+        if self._context.image.features.truncates_to_high_watermark and base_offset < log.end_offset:
+            self._truncate(replica, base_offset)
+            if log.end_offset < base_offset:
+                return
+        log.append_as_follower(batches)
+        self._context.out.trace(RecordsFetched(replica.name, log.end_offset, replica.leader_epoch))
+        self._flusher.appended(replica, now_ms)
 
     def _truncate(self, replica: Replica, offset: Offset) -> None:
         log = replica.log

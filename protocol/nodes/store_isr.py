@@ -6,14 +6,14 @@ During the write the leader waits for the members of both ISRs before it advance
 for the write, which a node here cannot.
 
 A proposal whose write found another version stays open: the controller has changed the partition, and its command will
-say how (A46).
+say how (A46). A proposal that is repeated, because the store was slow, is answered with what the first write has left.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import Final, TypeGuard
 
 from protocol.broker.context import BrokerContext
 from protocol.config import ISR_UPDATES
@@ -77,13 +77,11 @@ class IsrWriter:
         results = []
         for key, proposal in zip(keys, request.partitions, strict=True):
             version = versions.get(names[key]) if key in names else None
-            if version is None:
-                results.append(_failed(proposal))
-                continue
-            stored = Stored(changes[key].state, version)
-            self.metadata.wrote(self._moment.now_ms, key, stored)
-            self._changes.changed.add(names[key])
-            results.append(_written(proposal, stored))
+            if version is not None:
+                self.metadata.wrote(self._moment.now_ms, key, Stored(changes[key].state, version))
+                self._changes.changed.add(names[key])
+            known = self.metadata.states.get(key)
+            results.append(_written(proposal, known) if _is_newer(known, proposal) else _failed(proposal))
         return AlterPartitionResponse(correlation_id=request.correlation_id, partitions=tuple(results))
 
     def _respond(self, response: AlterPartitionResponse | None) -> None:
@@ -99,6 +97,17 @@ class IsrWriter:
         due_ms = self._changes.due_ms()
         if due_ms is not None and due_ms <= now_ms:
             self._runner.call("isr-notification", partial(self._changes.notify, now_ms), lambda _: None)
+
+
+def _is_newer(known: Stored | None, proposal: PartitionIsrProposal) -> TypeGuard[Stored]:
+    """Whether a newer state of the proposal's leader epoch is known: the one that has just been written, or the one
+    that an earlier write of the same proposal has left, whose response came too late.
+    """
+    return (
+        known is not None
+        and known.state.leader_epoch == proposal.leader_epoch
+        and known.version > proposal.partition_epoch
+    )
 
 
 def _failed(proposal: PartitionIsrProposal) -> PartitionIsrResult:

@@ -40,10 +40,14 @@ from protocol.messages.recovery import (
     RecoverPartitions,
     RecoveryResults,
 )
+from protocol.messages.store import SessionPing, SessionPong, StoreRead, StoreResponse, StoreWrite, WatchEvent
+from protocol.messages.v3 import LeaderAndIsrRequest, LeaderAndIsrResponse, StopReplicaRequest, StopReplicaResponse
 
-MessageKind = Literal["registrations", "heartbeats", "proposals", "metadata", "fetches", "produce", "recoveries"]
+MessageKind = Literal[
+    "registrations", "heartbeats", "proposals", "metadata", "fetches", "produce", "recoveries", "commands", "store"
+]
 """Groups of requests with their responses: of brokers to the controller (`proposals`: AlterPartition), of brokers to
-each other, of clients, and those of the recovery manager.
+each other, of clients, and those of the recovery manager; in `v3` the controller's commands and those of the store.
 """
 Effect = Literal["lose", "duplicate", "reorder", "delay"]
 MESSAGES: Mapping[MessageKind | None, tuple[type[Message], ...]] = {
@@ -61,8 +65,11 @@ MESSAGES: Mapping[MessageKind | None, tuple[type[Message], ...]] = {
         GetReplicaLogInfoRequest,
         GetReplicaLogInfoResponse,
     ),
+    "commands": (LeaderAndIsrRequest, LeaderAndIsrResponse, StopReplicaRequest, StopReplicaResponse),
+    "store": (StoreRead, StoreWrite, StoreResponse, WatchEvent, SessionPing, SessionPong),
 }
 
+_OF_STORES: Sequence[MessageKind | None] = (None, None, "commands", "proposals", "store", "store", "fetches", "produce")
 _DRAWN_EFFECTS: Sequence[Effect] = ("lose", "duplicate", "reorder", "delay")
 _DRAWN_DELAYS_MS = (5, 50, 500, 3_000)
 _DRAWN_SHARES = (20, 200, 1_000)
@@ -188,7 +195,8 @@ class Disturb(_DisturbingFault, LinkFault):
 
     @classmethod
     def draw(cls, targets: Targets, rng: Random) -> dict[str, object]:
-        only = rng.choice((*_DRAWN_MESSAGES, "recoveries") if targets.managers else _DRAWN_MESSAGES)
+        kinds = (*_DRAWN_MESSAGES, "recoveries") if targets.managers else _DRAWN_MESSAGES
+        only = rng.choice(_OF_STORES if targets.stores else kinds)
         source, target = _draw_ends(only, targets, rng)
         if rng.random() < 0.5:
             source, target = target, source
@@ -209,10 +217,12 @@ def _draw_ends(only: str | None, targets: Targets, rng: Random) -> tuple[tuple[N
     brokers = tuple(targets.brokers) if rng.random() < 0.3 else one
     if only is None:
         return targets.draw_sides(rng)
-    if only == "fetches":
+    if only in ("fetches", "commands") or (only == "proposals" and targets.stores):
         return one, tuple(broker for broker in targets.brokers if broker not in one)
     if only == "recoveries":
         return tuple(targets.managers), (*targets.controllers, *brokers)
+    if only == "store":
+        return brokers, tuple(targets.stores)
     return brokers, tuple(targets.clients if only == "produce" else targets.controllers)
 
 
@@ -228,6 +238,10 @@ class HeartbeatLoss(_DisturbingFault, BrokerFault):
 
     def words(self) -> str:
         return f"the heartbeats of {node_name(self.node)} are lost"
+
+    @classmethod
+    def is_possible(cls, targets: Targets) -> bool:
+        return bool(targets.controllers)
 
 
 class FlappingLink(LinkFault):

@@ -147,8 +147,6 @@ class Restart(BrokerFault):
 class Expire(BrokerFault):
     """The store ends the sessions of a broker, which may be alive (M39); the broker opens new ones by itself."""
 
-    in_swarm = False
-
     kind: Literal["expire"] = "expire"
 
     def begin(self, controls: Controls, number: int) -> None:

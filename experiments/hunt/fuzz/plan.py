@@ -19,10 +19,11 @@ from experiments.faults.kinds import AnyFault
 from experiments.faults.schema import AsTuple
 from experiments.scenarios.model import TopicModel
 from experiments.support.errors import InputError
-from experiments.support.fields import ClusterConfigs, Index, LogGenerationName, StrictModel
+from experiments.support.fields import ClusterConfigs, GenerationName, Index, StrictModel
 from experiments.support.yaml_input import allowed_by, dotted_path, first_error, read_yaml_mapping
 from protocol.config import ClusterConfig, Generation
 from protocol.ids import TopicPartition
+from protocol.zookeeper.settings import StoreSettings
 
 WHAT = "a timeline file of isray fuzz"
 
@@ -71,15 +72,16 @@ Operation = Annotated[Send | Read | Elect, Field(discriminator="kind")]
 class Plan(StrictModel):
     """Everything that a run depends on. `voters` are the controllers with which the quorum begins (empty: all);
     `jitter_ms` is the network's. Without `within_tolerance` disks lose what the faults ask for, and only rules that
-    hold at any loss are checked.
+    hold at any loss are checked. `store` are the settings of the store in `v3`.
     """
 
     seed: Index
     brokers: Annotated[int, Field(ge=1, le=99)]
     controllers: Annotated[int, Field(ge=1, le=9)] = 1
     voters: Annotated[tuple[Index, ...], AsTuple] = ()
-    generation: LogGenerationName
+    generation: GenerationName
     config: ClusterConfigs = Field(default_factory=dict)
+    store: StoreSettings | None = None
     jitter_ms: Index = 2
     within_tolerance: bool = True
     topics: Annotated[tuple[TopicModel, ...], AsTuple, Field(min_length=1)]
@@ -89,7 +91,7 @@ class Plan(StrictModel):
     def spec(self) -> ClusterSpec:
         """The cluster to run."""
         config = ClusterConfig.of(Generation(self.generation), self.config)
-        return ClusterSpec(self.brokers, self.controllers, config, self.seed, self.voters or None)
+        return ClusterSpec(self.brokers, self.controllers, config, self.seed, self.voters or None, self.store)
 
     @property
     def end_ms(self) -> int:

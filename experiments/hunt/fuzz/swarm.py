@@ -28,7 +28,8 @@ from experiments.hunt.fuzz.bias import NO_BIAS, Bias
 from experiments.hunt.fuzz.plan import Elect, Operation, Plan, Read, Send
 from experiments.hunt.fuzz.run import BEGIN_MS
 from experiments.hunt.fuzz.scene import Part, PreferredElection, Quiet, Scene
-from experiments.hunt.fuzz.themes import THEMES
+from experiments.hunt.fuzz.store_themes import STORE_THEMES
+from experiments.hunt.fuzz.themes import THEMES, Episode
 from experiments.scenarios.model import TopicModel
 from experiments.support.fields import ConfigSetting
 from protocol.config import (
@@ -44,6 +45,7 @@ from protocol.config import (
     FLUSH_MESSAGES,
     FLUSH_MS,
     HIGH_WATERMARK_CHECKPOINT_INTERVAL_MS,
+    ISR_UPDATES,
     LINGER_MS,
     LOG_RETENTION_CHECK_INTERVAL_MS,
     METADATA_RETENTION_BYTES,
@@ -59,7 +61,8 @@ from protocol.config import (
     UNCLEAN_RECOVERY_STRATEGY,
     Generation,
 )
-from protocol.ids import FIRST_CLIENT, FIRST_CONTROLLER, RECOVERY_MANAGER
+from protocol.ids import FIRST_CLIENT, FIRST_CONTROLLER, RECOVERY_MANAGER, STORE
+from protocol.zookeeper.settings import Latency, StoreSettings
 
 TOPIC = "t"
 READERS = 2
@@ -142,32 +145,38 @@ def draw(seed: int, generation: Generation | None = None, bias: Bias = NO_BIAS) 
     """The plan of a seed; what neither the generation nor the bias fixes is drawn."""
     rng = Random(f"{seed}/swarm")
     drawn = rng.choice((Generation.KIP_497, Generation.KIP_966_ELR, Generation.KIP_966, Generation.KIP_966))
-    themes = themes_of(seed, bias)
+    known = _themes_for(generation or bias.generation)
+    themes = themes_of(seed, bias, tuple(known))
     tempo = _STAGED if themes else rng.choice((_BRISK, _STEADY))
-    wanted = reduce(Bias.or_else, (THEMES[name][1] for name in themes), bias)
+    wanted = reduce(Bias.or_else, (known[name][1] for name in themes), bias)
     born = generation or wanted.generation or drawn
+    has_store = born.features.metadata_in_store
     brokers = wanted.brokers or rng.choice((3, 3, 4, 5))
     factor = wanted.replicas or (rng.choice((2, 3, 3, 3)) if brokers < 5 else rng.choice((3, 3, 4, 5)))
     topic = _topic(rng, brokers, factor, FLUSHING_STAGED if themes else FLUSHING, wanted)
     controllers, voters, quorum = _quorum(Random(f"{seed}/quorum"), bias, wanted.controllers)
-    config = _config(rng, tempo) | quorum | dict(wanted.config)
+    store, isr_updates = _store(Random(f"{seed}/store"), tempo) if has_store else (None, {})
+    config = _config(rng, tempo) | (isr_updates if has_store else quorum) | dict(wanted.config)
     length_ms = rng.choice(tempo.lengths)
     operations = _operations(rng, tempo, len(topic.assignments), length_ms)
     targets = Targets(
         brokers=range(brokers),
-        controllers=range(FIRST_CONTROLLER, FIRST_CONTROLLER + controllers),
+        controllers=range(FIRST_CONTROLLER, FIRST_CONTROLLER + (0 if has_store else controllers)),
         clients=(FIRST_CLIENT,),
         topics={TOPIC: len(topic.assignments)},
         replication_factor=factor,
         managers=(RECOVERY_MANAGER,) if born.features.unclean_recovery else (),
+        stores=(STORE,) if has_store else (),
     )
     singles = () if themes and rng.random() < 0.6 else _faults(rng, tempo, targets, length_ms, wanted)
-    staged = _episodes(rng, themes, targets, topic, config, length_ms) if themes else []
+    episodes = [known[name][0] for name in themes]
+    staged = _episodes(rng, episodes, targets, topic, config, length_ms) if themes else []
     return Plan(
         seed=seed,
         brokers=brokers,
-        controllers=controllers,
-        voters=voters,
+        controllers=1 if has_store else controllers,
+        voters=() if has_store else voters,
+        store=store,
         generation=born.value,
         config=config,
         jitter_ms=rng.choice((0, 2, 20)),
@@ -195,13 +204,28 @@ def _quorum(rng: Random, bias: Bias, wanted: int | None) -> tuple[int, tuple[int
     return controllers, ids[:1] if form == 1 else (), config
 
 
-def themes_of(seed: int, bias: Bias = NO_BIAS) -> tuple[str, ...]:
-    """The themes of a seed; empty: single faults."""
+def _themes_for(generation: Generation | None) -> Mapping[str, tuple[Episode, Bias]]:
+    return STORE_THEMES if generation is Generation.V3 else THEMES
+
+
+def _store(rng: Random, tempo: _Tempo) -> tuple[StoreSettings, dict[str, ConfigSetting]]:
+    """The settings of the store, and who writes ISRs."""
+    settings = StoreSettings(
+        write_latency=Latency(dist=rng.choice(("constant", "exponential")), mean_ms=rng.choice((1, 4, 40))),
+        session_timeout_ms=rng.choice(tempo.sessions)[0],
+        multi=rng.choice((1, 1, 10)),
+        sessions=rng.choice((1, 1, 3)),
+    )
+    return settings, {ISR_UPDATES: rng.choice(("leader", "leader", "controller"))}
+
+
+def themes_of(seed: int, bias: Bias = NO_BIAS, names: Sequence[str] = tuple(THEMES)) -> tuple[str, ...]:
+    """The themes of a seed among `names`; empty: single faults."""
     if bias.themes is not None:
         return bias.themes
     if bias.weights or seed % 4 == 3:
         return ()
-    turn, names = seed - seed // 4, list(THEMES)
+    turn = seed - seed // 4
     return names[turn % len(names)], names[(turn + 1 + turn // len(names)) % len(names)]
 
 
@@ -276,18 +300,18 @@ def _faults(rng: Random, tempo: _Tempo, targets: Targets, length_ms: int, wanted
 
 def _episodes(
     rng: Random,
-    themes: Sequence[str],
+    episodes: Sequence[Episode],
     targets: Targets,
     topic: TopicModel,
     config: Mapping[str, ConfigSetting],
     length_ms: int,
 ) -> list[tuple[int, Part]]:
-    """Episodes of these themes, in turn, the next one when the last one is over; each part with its partition."""
+    """These episodes, in turn, the next one when the last one is over; each part with its partition."""
     staged: list[tuple[int, Part]] = []
     at_ms, turn = BEGIN_MS + rng.randint(0, 500), 0
     while at_ms < BEGIN_MS + length_ms:
         scene = _scene(rng, at_ms, targets, topic, config)
-        parts = [PreferredElection(at_ms - 200), *THEMES[themes[turn % len(themes)]][0](scene)]
+        parts = [PreferredElection(at_ms - 200), *episodes[turn % len(episodes)](scene)]
         staged += [(scene.partition, part) for part in parts]
         at_ms = max(part.at_ms if isinstance(part, PreferredElection) else part.end_ms for part in parts)
         at_ms, turn = at_ms + rng.choice((300, 1_000, 3_000)), turn + 1

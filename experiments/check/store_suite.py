@@ -1,0 +1,279 @@
+"""The invariants of generation `v3`, and the tolerance within which it promises that nothing acknowledged is lost.
+
+What holds with any fault, one rule per name:
+
+| rule | what |
+|---|---|
+| VersionsGrow | a change of a node raises its version by one; a new node begins at 0 (A3, N2) |
+| EphemeralsHaveSessions | an ephemeral node belongs to an open session (A4, A5) |
+| OneControllerPerEpoch | one broker is elected in a controller epoch, and epochs rise (A35, M34) |
+| DecisionsAreFenced | a decision is written under the controller epoch that the store has at that moment (A35, M34) |
+| LeaderEpochsRise | a decision raises the leader epoch by one; an ISR change keeps leader and epoch (A16, A7) |
+| LeaderInIsr | a leader is in its ISR, which has no member twice (A13, A14) |
+| CommandsInOrder | a broker obeys no controller with an older epoch, and none that was not elected (A25, A35, M35) |
+| InitIsObeyed | after INIT a broker holds what INIT names and nothing else (A24) |
+| OneLeaderPerEpoch | a broker leads in an epoch that the store gave it, and epochs of a replica rise (A2, A25, M35) |
+| LeaderUsesStoredIsr | the ISR of a leader is the one that the store has, or had, under that version (A46) |
+| ReplicationQuorumSuperset | the leader waits for every member of the ISR in the store (A48, M30) |
+| LeaderCompleteness | a new leader has all that was committed, within tolerance |
+
+A partition leaves tolerance, for the rest of the run, by what V3 does not promise:
+
+- an unclean election (A14, M26, M2);
+- the election of a member of the ISR that has truncated to its own high watermark, below what was committed, and has
+  not fetched it again (N1, M42);
+- the election of a replica that the ISR has admitted below what was committed (A45, N5);
+- a disk loses records.
+
+Beyond tolerance replicas may differ at equal offsets, too (M42), and high watermarks go back in any case (N6).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from experiments.check.truth import GroundTruth
+from experiments.engines.sim.cluster import SimCluster
+from protocol.events.base import Trace
+from protocol.events.broker import BecameFollower, BecameLeader, HighWatermarkAdvanced, LogTruncated, RecordsFetched
+from protocol.events.store import CommandCarriedOut, ControllerElected, StoreChanged, StoreSessionEnded
+from protocol.ids import NO_EPOCH, NO_LEADER, STORE, BrokerId, Epoch, NodeId, Offset, TopicPartition
+from protocol.nodes.store import StoreNode
+from protocol.nodes.store_broker import StoreBrokerNode
+from protocol.zookeeper import paths
+from protocol.zookeeper.records import LeaderAndIsr
+
+Report = Callable[[str, TopicPartition | None, str], None]
+
+
+@dataclass(slots=True)
+class Published:
+    """What the store has published of one partition: its state by version, and the present one (None: deleted).
+    `committed` is the highest high watermark that a leader had in its own epoch. `short`: the members of the ISR that
+    may lack some of it, as V3 allows.
+    """
+
+    versions: dict[int, LeaderAndIsr] = field(default_factory=dict)
+    state: LeaderAndIsr | None = None
+    committed: Offset = 0
+    short: set[BrokerId] = field(default_factory=set)
+
+
+class StoreInvariants:
+    """The rules on one cluster of `v3`; `report` takes the name of a rule, the partition or None, and the violation."""
+
+    def __init__(self, cluster: SimCluster, truth: GroundTruth, report: Report) -> None:
+        self._cluster = cluster
+        self._truth = truth
+        self._report = report
+        self._versions: dict[str, int] = {}
+        self._partitions: dict[TopicPartition, Published] = {}
+        self._paths: dict[str, TopicPartition] = {}
+        self._controllers: dict[Epoch, BrokerId] = {}
+        self._epoch = 0
+        self._commanded: dict[tuple[NodeId, int], Epoch] = {}
+        self._led: dict[tuple[NodeId, int, TopicPartition], Epoch] = {}
+        self._leaders: dict[tuple[TopicPartition, Epoch], NodeId] = {}
+        self._touched: dict[TopicPartition, None] = {}
+
+    def observe(self, node: NodeId, trace: Trace) -> None:
+        """A trace event."""
+        if isinstance(trace, StoreChanged):
+            self._observe_change(trace)
+        elif isinstance(trace, StoreSessionEnded):
+            self._check_ephemerals()
+        elif isinstance(trace, ControllerElected):
+            self._observe_election(node, trace)
+        elif isinstance(trace, CommandCarriedOut):
+            self._observe_command(node, trace)
+        elif isinstance(trace, BecameLeader | BecameFollower):
+            self._observe_role(node, trace)
+        elif isinstance(trace, HighWatermarkAdvanced):
+            self._observe_high_watermark(node, trace)
+        elif isinstance(trace, LogTruncated):
+            self._observe_truncation(node, trace)
+        elif isinstance(trace, RecordsFetched):
+            self._observe_fetch(node, trace)
+
+    def of(self, partition: TopicPartition) -> Published:
+        return self._partitions.setdefault(partition, Published())
+
+    # -- the store -----------------------------------------------------------------------------------------------------
+
+    def _observe_change(self, change: StoreChanged) -> None:
+        before = self._versions.get(change.path, -1)
+        if change.version not in (-1, before + 1):
+            self._report("VersionsGrow", None, f"{change.path} has version {change.version} after {before}")
+        if change.version < 0:
+            self._versions.pop(change.path, None)
+        else:
+            self._versions[change.path] = change.version
+        if change.path == paths.CONTROLLER_EPOCH:
+            self._epoch = int(change.data)
+        elif change.path.endswith("/leaderAndISR"):
+            self._observe_state(change)
+        if change.path == paths.CONTROLLER or change.path.startswith(f"{paths.BROKER_IDS}/"):
+            self._check_ephemerals()
+
+    def _check_ephemerals(self) -> None:
+        store = self._cluster.nodes.get(STORE)
+        if not isinstance(store, StoreNode):
+            return
+        for path, node in store.state.tree.items():
+            if node.owner and node.owner not in store.state.sessions:
+                self._report("EphemeralsHaveSessions", None, f"{path} is of session {node.owner}, which has ended")
+
+    def _observe_state(self, change: StoreChanged) -> None:
+        partition = paths.locate(change.path)
+        key = TopicPartition(partition[1][0], int(partition[1][1]))
+        known = self.of(key)
+        if change.version < 0:
+            self._partitions.pop(key, None)
+            self._truth.forget(lambda gone: gone == key)
+            return
+        before, state = known.state, LeaderAndIsr.decode(change.path, change.data.encode())
+        known.versions[change.version] = state
+        known.state = state
+        self._touched[key] = None
+        if len(set(state.isr)) != len(state.isr) or (state.leader != NO_LEADER and state.leader not in state.isr):
+            self._report("LeaderInIsr", key, f"leader {state.leader} with ISR {state.isr}")
+        if before is not None:
+            self._check_transition(key, before, state)
+        is_decision = before is None or state.leader_epoch != before.leader_epoch
+        is_authored = is_decision or (state.controller, state.controller_epoch) != (
+            before and before.controller,
+            before and before.controller_epoch,
+        )
+        if is_authored and state.controller_epoch != self._epoch:
+            wrong = f"a decision of controller epoch {state.controller_epoch} in epoch {self._epoch}"
+            self._report("DecisionsAreFenced", key, wrong)
+        self._judge(key, known, before, state)
+
+    def _check_transition(self, key: TopicPartition, before: LeaderAndIsr, state: LeaderAndIsr) -> None:
+        if state.leader_epoch not in (before.leader_epoch, before.leader_epoch + 1):
+            wrong = f"leader epoch {state.leader_epoch} after {before.leader_epoch}"
+            self._report("LeaderEpochsRise", key, wrong)
+        elif state.leader_epoch == before.leader_epoch and state.leader != before.leader:
+            wrong = f"leader {state.leader} after {before.leader} in epoch {state.leader_epoch}"
+            self._report("LeaderEpochsRise", key, wrong)
+
+    def _judge(self, key: TopicPartition, known: Published, before: LeaderAndIsr | None, state: LeaderAndIsr) -> None:
+        """Whether the partition leaves tolerance by this state."""
+        truth = self._truth.of(key)
+        if state.is_unclean_leader:
+            truth.tolerant = False
+        former = () if before is None else before.isr
+        for broker in state.isr:
+            if broker not in former and before is not None and self._log_end(broker, key) < known.committed:
+                known.short.add(broker)
+
+    def _log_end(self, broker: BrokerId, key: TopicPartition) -> Offset:
+        node = self._cluster.nodes.get(broker)
+        replica = node.context.replica_named(*key) if isinstance(node, StoreBrokerNode) else None
+        return -1 if replica is None else replica.log.end_offset
+
+    # -- controllers and commands --------------------------------------------------------------------------------------
+
+    def _observe_election(self, node: NodeId, elected: ControllerElected) -> None:
+        known = self._controllers.setdefault(elected.epoch, node)
+        if known != node or elected.epoch > self._epoch:
+            wrong = f"broker {node} is elected in epoch {elected.epoch}, as was {known}; the store has {self._epoch}"
+            self._report("OneControllerPerEpoch", None, wrong)
+
+    def _observe_command(self, node: NodeId, command: CommandCarriedOut) -> None:
+        if command.error != "NONE":
+            return
+        incarnation = (node, self._cluster.incarnation_of(node))
+        before = self._commanded.get(incarnation, NO_EPOCH)
+        elected = self._controllers.get(command.controller_epoch)
+        if command.controller_epoch < before or elected != command.controller:
+            wrong = (
+                f"broker {node} obeys controller {command.controller} of epoch {command.controller_epoch} "
+                f"after epoch {before}; elected was {elected}"
+            )
+            self._report("CommandsInOrder", None, wrong)
+        self._commanded[incarnation] = max(before, command.controller_epoch)
+        broker = self._cluster.nodes.get(node)
+        if command.is_init and isinstance(broker, StoreBrokerNode):
+            image = broker.context.image
+            held = {str(image.name_of(key)) for key, _ in image.partitions()}
+            logs = set(broker.context.storage.log_names())
+            if held != set(command.partitions) or len(logs) > len(held):
+                wrong = f"broker {node} holds {sorted(held)} with logs {sorted(logs)}, INIT names {command.partitions}"
+                self._report("InitIsObeyed", None, wrong)
+
+    # -- replicas ------------------------------------------------------------------------------------------------------
+
+    def _observe_role(self, node: NodeId, role: BecameLeader | BecameFollower) -> None:
+        key, epoch = role.partition, role.leader_epoch
+        place = (node, self._cluster.incarnation_of(node), key)
+        before = self._led.get(place, NO_EPOCH)
+        self._led[place] = epoch
+        self._touched[key] = None
+        if epoch < before:
+            self._report("OneLeaderPerEpoch", key, f"broker {node} goes back from epoch {before} to {epoch}")
+        if isinstance(role, BecameFollower):
+            return
+        known = self.of(key)
+        leader = self._leaders.setdefault((key, epoch), node)
+        published = {state.leader for state in known.versions.values() if state.leader_epoch == epoch}
+        if leader != node or published != {node}:
+            wrong = f"broker {node} leads epoch {epoch}, which {leader} led, and the store gave to {sorted(published)}"
+            self._report("OneLeaderPerEpoch", key, wrong)
+        is_present = known.state is not None and known.state.leader_epoch == epoch
+        if is_present and role.log_end < known.committed:
+            truth = self._truth.of(key)
+            truth.tolerant = truth.tolerant and node not in known.short
+            if truth.tolerant:
+                wrong = f"leader {node} ends at {role.log_end}, committed is {known.committed}"
+                self._report("LeaderCompleteness", key, wrong)
+
+    def _observe_high_watermark(self, node: NodeId, mark: HighWatermarkAdvanced) -> None:
+        known = self.of(mark.partition)
+        self._touched[mark.partition] = None
+        state = known.state
+        if state is not None and (state.leader, state.leader_epoch) == (node, mark.leader_epoch):
+            known.committed = max(known.committed, mark.high_watermark)
+
+    def _observe_truncation(self, node: NodeId, truncated: LogTruncated) -> None:
+        known = self.of(truncated.partition)
+        if truncated.to_offset < known.committed:
+            known.short.add(node)
+
+    def _observe_fetch(self, node: NodeId, fetched: RecordsFetched) -> None:
+        known = self.of(fetched.partition)
+        if fetched.log_end >= known.committed:
+            known.short.discard(node)
+
+    def check(self) -> None:
+        """Checks the leaders of the partitions that the last event touched."""
+        touched, self._touched = self._touched, {}
+        for key in touched:
+            known = self.of(key)
+            if known.state is not None and known.state.leader != NO_LEADER:
+                self._check_leader(key, known, known.state)
+
+    def _check_leader(self, key: TopicPartition, known: Published, state: LeaderAndIsr) -> None:
+        node = self._cluster.nodes.get(state.leader)
+        replica = node.context.replica_named(*key) if isinstance(node, StoreBrokerNode) else None
+        leadership = None if replica is None else replica.leadership
+        if leadership is None or leadership.leader_epoch != state.leader_epoch:
+            return
+        stored = known.versions.get(leadership.partition_epoch)
+        if stored is None or stored.leader_epoch != state.leader_epoch or set(stored.isr) != set(leadership.isr):
+            wrong = f"leader {state.leader} uses ISR {leadership.isr} as version {leadership.partition_epoch}"
+            self._report("LeaderUsesStoredIsr", key, f"{wrong}; stored was {stored}")
+        if not set(state.isr) <= set(leadership.maximal_isr):
+            wrong = f"leader {state.leader} waits for {leadership.maximal_isr}, the store has ISR {state.isr}"
+            self._report("ReplicationQuorumSuperset", key, wrong)
+
+    def lost(self, lost: dict[TopicPartition, int]) -> None:
+        """A disk has lost records."""
+        for key, count in lost.items():
+            if count:
+                self._truth.of(key).tolerant = False
+
+    def touch_everything(self) -> None:
+        """The next check is of all partitions."""
+        self._touched = dict.fromkeys(self._partitions)
