@@ -248,10 +248,14 @@ class Fetcher:
     def _append(self, replica: Replica, batches: tuple[RecordBatch, ...], now_ms: TimeMs) -> None:
         """Appends fetched batches. Where logs are compared by offsets only, the log may end within a batch of the
         leader: then they diverge from that batch's base offset on at the latest (M42), and the log is truncated there.
+        A new session begins then, in which the leader accepts a lower offset than it knows.
         """
         log, base_offset = replica.log, batches[0].base_offset
         if self._context.image.features.truncates_to_high_watermark and base_offset < log.end_offset:
             self._truncate(replica, base_offset)
+            session = self._sessions.get((replica.leader_id, fetcher_of(replica.key, self._fetchers)))
+            if session is not None:
+                session.is_over = True
             if log.end_offset < base_offset:
                 return
         log.append_as_follower(batches)

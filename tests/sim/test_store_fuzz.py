@@ -55,7 +55,7 @@ def test_a_leader_uses_an_isr_whose_write_was_answered_after_the_proposal_was_re
     assert sorted(bench.state.isr) == [0, 1, 2]
 
 
-@pytest.mark.parametrize("seed", [53, 112])
+@pytest.mark.parametrize("seed", [53, 178])
 def test_a_follower_whose_log_ends_within_a_batch_of_its_leader_truncates_there(seed: int) -> None:
     """Logs that diverge at equal offsets (M42) have batches with different ends."""
     result = run_plan(draw(seed, Generation.V3))
