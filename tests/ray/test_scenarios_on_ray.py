@@ -43,3 +43,9 @@ def test_recovery_holds_on_ray_as_on_sim(name: str, private_ray: None, tmp_path:
 @pytest.mark.parametrize("name", ["bootstrap", "disk-replaced"])
 def test_quorum_scenario_holds_on_ray_as_on_sim(name: str, private_ray: None, tmp_path: Path) -> None:
     check_on_ray_as_on_sim(FOLDER / f"quorum-{name}.yaml", tmp_path / "recording")
+
+
+@pytest.mark.covers("A52", "M39")
+@pytest.mark.parametrize("name", ["leader-failover", "session-expiry"])
+def test_scenario_with_a_store_holds_on_ray_as_on_sim(name: str, private_ray: None, tmp_path: Path) -> None:
+    check_on_ray_as_on_sim(FOLDER / f"store-{name}.yaml", tmp_path / "recording")
