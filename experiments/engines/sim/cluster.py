@@ -33,6 +33,7 @@ from protocol.events.registry import text_of
 from protocol.ids import (
     DRIVER,
     RECOVERY_MANAGER,
+    STORE,
     NodeId,
     TimeMs,
     is_broker,
@@ -44,6 +45,7 @@ from protocol.log.tail import trace_of
 from protocol.messages.base import Message
 from protocol.messages.codec import decode, encode
 from protocol.messages.metadata_batch import forget_unpacked
+from protocol.messages.store import ExpireSessions
 from protocol.nodes.broker import BrokerNode
 from protocol.nodes.broker_sessions import SESSION_PREFIX
 from protocol.nodes.client import ClientNode
@@ -77,7 +79,7 @@ class SimCluster:
 
     `model` is the latency of links. `elide_idle` leaves out the events of idle timers (`timers.py`), `paranoid` encodes
     and decodes every message, `keep_traces` collects trace events in `traces`, and with `instant_detection` a
-    controller's session timer for a broker expires at the broker's crash. `build_client` builds the nodes of clients
+    broker's session with the controller or the store expires at its crash. `build_client` builds the nodes of clients
     instead of `ClientNode`.
 
     `on_event` is called with (time, node) after every event, once its effects are carried out; `on_message` with
@@ -352,7 +354,9 @@ class SimCluster:
         self._end_process(node)
         self._record("crashed", node, detail=loss.kind)
         lost = self.disks[node].apply_loss(loss)
-        if self._instant_detection and is_broker(node):
+        if self._instant_detection and is_broker(node) and STORE in self.nodes:
+            self.command(STORE, ExpireSessions(node_id=node))
+        elif self._instant_detection and is_broker(node):
             for controller in self.spec.controller_ids:
                 self._timers.expire_now(controller, f"{SESSION_PREFIX}{node}", self.now_ms)
         return lost

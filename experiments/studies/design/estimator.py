@@ -96,6 +96,8 @@ def fallbacks(plan: StudyPlan) -> list[str]:
 
 def obstacle_to_importance(params: CellParameters) -> str:
     """Why importance sampling cannot be used for the cell; empty if it can."""
+    if params.generation == "v3":
+        return "in v3 the broker that is the controller fails, too"
     if params.broker_mttf is not None and params.broker_mttf.dist != "exponential":
         return f"times to failure are {params.broker_mttf.dist}, not exponential"
     for name in ("rolling_restart", "slow"):

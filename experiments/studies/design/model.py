@@ -70,7 +70,7 @@ class CellParameters(Frozen):
         "Failure model by name, which sets other parameters (docs/failure-models.md); values that the study gives "
         "override it.",
     )
-    generation: Literal["kip-497", "kip-966-elr", "kip-966"] = parameter(
+    generation: Literal["v3", "kip-497", "kip-966-elr", "kip-966"] = parameter(
         "kip-966", "{}", "Protocol generation of the cluster."
     )
     brokers: int = parameter(3, "{} brokers", "Number of brokers in the cluster.", "brokers", ge=1, le=999)
@@ -277,6 +277,8 @@ class CellParameters(Frozen):
         if self.replication_factor > self.brokers:
             allowed = f"at most the number of brokers ({self.brokers})"
             raise _conflict("replication_factor", self.replication_factor, allowed)
+        if self.generation == "v3" and self.engine == "ray":
+            raise _conflict("generation", self.generation, "kip-497, kip-966-elr or kip-966 on engine ray")
         if self.racks > self.brokers:
             raise _conflict("racks", self.racks, f"at most the number of brokers ({self.brokers})")
         if self.burst is not None and (self.burst.size or 0) > self.brokers:

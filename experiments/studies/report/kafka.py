@@ -20,6 +20,7 @@ IN_NONE = "in no release yet (KIP-966, second part)"
 LATER_NAMES = {"proactive": "Aggressive", "balanced": "Balanced", "manual": "None"}
 BOOTSTRAP = "--bootstrap-server HOST:9092"
 GENERATIONS = {
+    "v3": ("none: ISRs in ZooKeeper", "no release; the design from which Kafka 0.8.0 was built"),
     "kip-497": (f"{ELR}=0", "Kafka 2.7 to 3.9; 4.0 unless ELR is switched on; 4.1 and later with ELR switched off"),
     "kip-966-elr": (f"{ELR}=1", "Kafka 4.0 as a preview, off by default; 4.1 and later, on in new clusters"),
     "kip-966": (
@@ -46,6 +47,12 @@ def _generation(params: CellParameters) -> tuple[str, str, str]:
 
 
 def _strategy(params: CellParameters) -> tuple[str, str, str]:
+    if params.generation == "v3":
+        return (
+            "none: any live replica is elected",
+            "no setting of v3",
+            "before 0.8.2, which added unclean.leader.election.enable",
+        )
     if params.generation != "kip-966":
         return "unclean.leader.election.enable=false", "topic or cluster (the default)", IN_ALL
     strategy = params.unclean_recovery_strategy
@@ -57,6 +64,8 @@ def _strategy(params: CellParameters) -> tuple[str, str, str]:
 
 
 def _detection(params: CellParameters) -> tuple[str, str, str]:
+    if params.detection_ms is not None and params.generation == "v3":
+        return f"zookeeper.session.timeout.ms={params.detection_ms}", "brokers", "Kafka 0.8 to 3.9 (ZooKeeper)"
     if params.detection_ms is None:
         return "none: an oracle reports crashes", "no setting of Kafka", "no release"
     return f"broker.session.timeout.ms={params.detection_ms}", "controllers", "Kafka 2.8 and later (KRaft)"
@@ -127,12 +136,21 @@ def release(params: CellParameters) -> str:
             "No release of Kafka has all of kip-966: Eligible Leader Replicas are in 4.0 (preview) and 4.1, Unclean "
             "Recovery is in none. The generation kip-966-elr is what 4.1 runs."
         )
+    if params.generation == "v3":
+        return (
+            "No release of Kafka has all of v3, the design from which 0.8.0 was built: up to 2.6 leaders wrote their "
+            "ISRs to ZooKeeper, and before 0.11 followers truncated to their high watermarks (KIP-101)."
+        )
     words = {"kip-497": "without Eligible Leader Replicas", "kip-966-elr": "with Eligible Leader Replicas"}
     return f"{params.generation} is Kafka {words[params.generation]}: {GENERATIONS[params.generation][1]}."
 
 
 def commands(params: CellParameters) -> list[str]:
-    """The lines to type for a setting, for a topic named TOPIC."""
+    """The lines to type for a setting, for a topic named TOPIC; of v3, which has no release, that it has none."""
+    if params.generation == "v3":
+        return [
+            "# v3: in no release; the nearest that can be installed is kip-497 with unclean.leader.election.enable=true"
+        ]
     return list(_commands(params))
 
 

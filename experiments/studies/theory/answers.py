@@ -36,13 +36,15 @@ COVERED = frozenset(
 def model_of(params: CellParameters) -> Model | None:
     """The model of a cell, with rates per year; None for a cell that the model does not cover.
 
-    Not covered: a time to failure or to repair that is not exponential; any other parameter that is not at its default
-    (`COVERED`); `manual` recovery after unclean failures, which has no long run without a user: partitions stay without
-    a leader; more than 5 replicas, or more than 3 if failures are not noticed at once.
+    Not covered: generation `v3`; a time to failure or to repair that is not exponential; any other parameter that is
+    not at its default (`COVERED`); `manual` recovery after unclean failures, which has no long run without a user:
+    partitions stay without a leader; more than 5 replicas, or more than 3 if failures are not noticed at once.
     """
     untouched = {name: getattr(params, name) for name in COVERED & set(CellParameters.model_fields)}
     mttf, mttr = params.broker_mttf, params.broker_mttr
     if mttf is None or not mttf.dist == mttr.dist == "exponential":
+        return None
+    if params.generation == "v3":
         return None
     is_manual = params.generation == "kip-966" and params.unclean_recovery_strategy == "manual"
     waits_for_user = is_manual and params.unclean_probability > 0.0

@@ -13,17 +13,20 @@ from collections.abc import Callable
 from experiments.engines.sim.cluster import SimCluster
 from experiments.studies.design.model import CellParameters
 from experiments.studies.trace.schema import ACKED, CHECKPOINT, ELECTED, PRODUCED, RECOVERY, TraceRow
+from experiments.studies.trials.published import partition_changed
 from experiments.studies.trials.reader import Reader
 from experiments.studies.trials.states import PartitionStates
 from experiments.studies.trials.writer import Writer
 from protocol.events.base import Trace
 from protocol.events.broker import BecameLeader, HighWatermarkAdvanced
 from protocol.events.controller import PartitionChanged, RecoveryDecided
+from protocol.events.store import StoreChanged
 from protocol.ids import NodeId, TimeMs, TopicPartition
 from protocol.log.replica_log import ReplicaLog
 from protocol.nodes.broker import BrokerNode
+from protocol.nodes.store_broker import StoreBrokerNode
 
-_OBSERVED = frozenset((PartitionChanged, BecameLeader, HighWatermarkAdvanced, RecoveryDecided))
+_OBSERVED = frozenset((PartitionChanged, StoreChanged, BecameLeader, HighWatermarkAdvanced, RecoveryDecided))
 Lineage = list[tuple[int, int]]
 """The leader epochs of a log with their start offsets, oldest first."""
 
@@ -47,6 +50,8 @@ class Observer:
         self.writer = Writer(cluster, self.states, params.acks, settled, self.reader)
         self._add = add
         self._cluster = cluster
+        self._min_isr = params.min_insync_replicas
+        self._logs_match = not cluster.spec.config.generation.features.truncates_to_high_watermark
         self._writing = False
         self._lineages: dict[TopicPartition, Lineage] = {}
         cluster.trace_observers.append(self._observe)
@@ -80,10 +85,12 @@ class Observer:
     def _observe(self, now_ms: TimeMs, node: NodeId, trace: Trace) -> None:
         if type(trace) not in _OBSERVED:
             return
-        if isinstance(trace, PartitionChanged):
-            self.states.handle_change(trace)
-            if self._writing:
-                self.writer.request(trace.partition)
+        if isinstance(trace, StoreChanged):
+            published = partition_changed(trace, self._min_isr)
+            if published is not None and published.partition in self.states.partitions:
+                self._handle_change(published)
+        elif isinstance(trace, PartitionChanged):
+            self._handle_change(trace)
         elif isinstance(trace, BecameLeader):
             self._handle_new_leader(node, trace)
         elif isinstance(trace, HighWatermarkAdvanced):
@@ -92,6 +99,11 @@ class Observer:
                 self.reader.request(trace.partition)
         elif isinstance(trace, RecoveryDecided):
             self._add(TraceRow(0, RECOVERY, trace.partition.partition, trace.leader, detail=trace.outcome()))
+
+    def _handle_change(self, trace: PartitionChanged) -> None:
+        self.states.handle_change(trace)
+        if self._writing:
+            self.writer.request(trace.partition)
 
     def _handle_new_leader(self, node: NodeId, trace: BecameLeader) -> None:
         """A replica has become leader: records the acknowledged records that its log lacks as a loss."""
@@ -112,35 +124,62 @@ class Observer:
         """Removes the acknowledged records that the leader's log lacks from `acked`; returns their number.
 
         Logs that agree at an offset agree before it (log matching), so the search ends at the first match from the
-        end, or at the log's start offset: records that retention has deleted are not lost.
+        end, or at the log's start offset: records that retention has deleted are not lost. Where followers truncate to
+        their high watermarks logs need not match (N1): every record is looked up, and those behind the first one that
+        is missing count as lost, too, though the log may have them. The number of events is exact, that of records an
+        upper bound.
         """
         acked, log = self.writer.writes[name].acked, self._log(name, leader)
+        if not self._logs_match:
+            first = self._first_missing(acked, log, log_end)
+            lost = len(acked) - first
+            del acked[first:]
+            return lost
         lost = 0
         while acked:
             offset, payload = acked[-1]
             if offset < log.start_offset:
                 break
-            if offset < log_end and log.storage.read(offset, 1)[0].payload == payload:
+            if _has(log, log_end, offset, payload):
                 break
             acked.pop()
             lost += 1
         return lost
 
+    @staticmethod
+    def _first_missing(acked: list[tuple[int, bytes]], log: ReplicaLog, log_end: int) -> int:
+        """The index of the first acknowledged record that the log lacks; the number of records if it has all."""
+        for index, (offset, payload) in enumerate(acked):
+            if offset >= log.start_offset and not _has(log, log_end, offset, payload):
+                return index
+        return len(acked)
+
+    def _missing_from(self, name: TopicPartition, log: ReplicaLog, log_end: int) -> int:
+        """The offset from which on a new leader's log lacks what was acknowledged, or that of its end."""
+        if self._logs_match:
+            return max(log.start_offset, shared_end(self._lineages.get(name), log.epochs.entries(), log_end))
+        acked = self.writer.writes[name].acked
+        first = self._first_missing(acked, log, log_end)
+        return acked[first][0] if first < len(acked) else log_end
+
     def _add_elected(self, node: NodeId, trace: BecameLeader) -> None:
         """Adds the row of a new leader, by the leader epochs of its log and of that of the leader before it."""
         log = self._log(trace.partition, node)
-        lineage = log.epochs.entries()
-        missing_from = max(log.start_offset, shared_end(self._lineages.get(trace.partition), lineage, trace.log_end))
-        self._lineages[trace.partition] = [*lineage, (trace.leader_epoch, trace.log_end)]
+        missing_from = self._missing_from(trace.partition, log, trace.log_end)
+        self._lineages[trace.partition] = [*log.epochs.entries(), (trace.leader_epoch, trace.log_end)]
         row = TraceRow(0, ELECTED, trace.partition.partition, node, value=trace.log_end)
         self._add(row._replace(epoch=trace.leader_epoch, offset=missing_from))
 
     def _log(self, name: TopicPartition, broker: NodeId) -> ReplicaLog:
         node = self._cluster.nodes[broker]
-        assert isinstance(node, BrokerNode)
+        assert isinstance(node, BrokerNode | StoreBrokerNode)
         replica = node.context.replica_named(name.topic, name.partition)
         assert replica is not None
         return replica.log
+
+
+def _has(log: ReplicaLog, log_end: int, offset: int, payload: bytes) -> bool:
+    return offset < log_end and log.storage.read(offset, 1)[0].payload == payload
 
 
 def shared_end(before: Lineage | None, lineage: Lineage, log_end: int) -> int:

@@ -23,6 +23,7 @@ from protocol.ids import NodeId, TopicPartition
 from protocol.messages.admin import AdminRequest
 from protocol.messages.commands import ProduceCommand
 from protocol.messages.trusted import trusted
+from protocol.zookeeper.settings import MAX_SESSION_TIMEOUT_MS, MIN_SESSION_TIMEOUT_MS, StoreSettings
 
 _PRODUCE = trusted(ProduceCommand)
 
@@ -37,7 +38,11 @@ _LOSSES: dict[str, LossKind] = {"unclean": "none", "lossy": "unflushed", "disk":
 
 
 def cluster_spec(params: CellParameters, seed: int) -> ClusterSpec:
-    """The nodes and the brokers' configs; one controller, which does not fail."""
+    """The nodes and the brokers' configs. The controller does not fail, or the store where the metadata are in one; the
+    broker that is the controller there fails as all brokers do."""
+    generation = Generation(params.generation)
+    if generation.features.metadata_in_store:
+        return _store_cluster_spec(params, generation, seed)
     overrides: dict[str, object] = {
         UNCLEAN_RECOVERY_STRATEGY: params.unclean_recovery_strategy,
         METADATA_SNAPSHOT_BYTES: SNAPSHOT_BYTES,
@@ -46,9 +51,20 @@ def cluster_spec(params: CellParameters, seed: int) -> ClusterSpec:
     if params.detection_ms is not None:
         overrides[BROKER_SESSION_TIMEOUT_MS] = params.detection_ms
         overrides[BROKER_HEARTBEAT_INTERVAL_MS] = params.heartbeat_interval_ms
-    if params.flush_interval_ms is not None:
-        overrides[FLUSH_MS] = params.flush_interval_ms
-    return ClusterSpec(params.brokers, 1, ClusterConfig.of(Generation(params.generation), overrides), seed)
+    overrides |= _flush_policy(params)
+    return ClusterSpec(params.brokers, 1, ClusterConfig.of(generation, overrides), seed)
+
+
+def _store_cluster_spec(params: CellParameters, generation: Generation, seed: int) -> ClusterSpec:
+    """As `cluster_spec`. Brokers are missed when their sessions of the store expire, after the cell's `detection`."""
+    timeout_ms = StoreSettings().session_timeout_ms if params.detection_ms is None else params.detection_ms
+    timeout_ms = min(max(timeout_ms, MIN_SESSION_TIMEOUT_MS), MAX_SESSION_TIMEOUT_MS)
+    config = ClusterConfig.of(generation, _flush_policy(params))
+    return ClusterSpec(params.brokers, 1, config, seed, store=StoreSettings(session_timeout_ms=timeout_ms))
+
+
+def _flush_policy(params: CellParameters) -> dict[str, object]:
+    return {} if params.flush_interval_ms is None else {FLUSH_MS: params.flush_interval_ms}
 
 
 def topic_request(params: CellParameters) -> AdminRequest:

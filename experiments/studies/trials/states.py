@@ -129,8 +129,10 @@ class PartitionStates:
             self._set_serves(trace.partition, True)
 
     def handle_high_watermark(self, trace: HighWatermarkAdvanced) -> None:
-        """Consumers can read up to a higher offset."""
-        self._regressions.observe_high_watermark(trace.partition, trace.leader_epoch, trace.high_watermark)
+        """Consumers can read up to another offset: a higher one, in generation `v3` also a lower one (N6)."""
+        name = trace.partition
+        if self._regressions.observe_high_watermark(name, trace.leader_epoch, trace.high_watermark):
+            self._add(TraceRow(0, HW_REGRESSION, name.partition, self.partitions[name].leader))
 
     def handle_acknowledgement(self, now_ms: TimeMs, name: TopicPartition, sent_ms: TimeMs) -> None:
         """A write that was sent at `sent_ms` is acknowledged: adds the failover that it ends, if any."""

@@ -24,7 +24,7 @@ from experiments.studies.trials.compression import CompressedTimeline, compresse
 from experiments.studies.trials.observer import Observer
 from experiments.studies.trials.setting import cluster_spec, loss_of, replicas_of, topic_request
 from experiments.studies.trials.slow import SlowBrokers
-from protocol.ids import FIRST_CLIENT, FIRST_CONTROLLER, NodeId, TimeMs
+from protocol.ids import FIRST_CLIENT, NodeId, TimeMs
 from protocol.messages.commands import ShutdownCommand
 
 SET_UP_MS = 60_000
@@ -83,7 +83,8 @@ class Trial:
         for node in cluster.spec.node_ids:
             cluster.start(node)
         cluster.run_until(1_000)
-        cluster.send(FIRST_CLIENT, FIRST_CONTROLLER, topic_request(params))
+        for node in cluster.spec.administrators:
+            cluster.send(FIRST_CLIENT, node, topic_request(params))
         while not all(partition.serves for partition in self.observer.states.partitions.values()):
             if not cluster.step(SET_UP_MS):
                 raise TrialSetUpError(f"no leaders after {SET_UP_MS} ms: {params}")
