@@ -61,7 +61,12 @@ def study_with(**changes: object) -> dict[str, object]:
         ({"base__engine": "ray"}, "base.engine", "generation, brokers"),
         ({"base__time_compression": 0}, "base.time_compression", "greater than 0"),
         ({"base__colour": "red"}, "base.colour", "generation, brokers"),
-        ({"base__generation": "v3", "sweep__generation": None}, "base.generation", "kip-497"),
+        ({"base__generation": "v2", "sweep__generation": None}, "base.generation", "kip-497"),
+        (
+            {"engine": "ray", "base__detection": "3s", "duration": "1h", "sweep__generation": ["v3"]},
+            "sweep.generation",
+            "on engine ray",
+        ),
         ({"base__replication_factor": 4}, "base.replication_factor", "number of brokers (3)"),
         ({"base__broker_mttr": "6 hours"}, "base.broker_mttr", "15m"),
         ({"base__broker_mttf": {"dist": "weibull", "mean": "3d"}}, "base.broker_mttf", "shape"),
