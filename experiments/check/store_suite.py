@@ -35,14 +35,15 @@ from dataclasses import dataclass, field
 
 from experiments.check.truth import GroundTruth
 from experiments.engines.sim.cluster import SimCluster
+from protocol.broker.context import log_name
 from protocol.events.base import Trace
 from protocol.events.broker import BecameFollower, BecameLeader, HighWatermarkAdvanced, LogTruncated, RecordsFetched
 from protocol.events.store import CommandCarriedOut, ControllerElected, StoreChanged, StoreSessionEnded
-from protocol.ids import NO_EPOCH, NO_LEADER, STORE, BrokerId, Epoch, NodeId, Offset, TopicPartition
+from protocol.ids import NO_EPOCH, NO_LEADER, STORE, BrokerId, Epoch, NodeId, Offset, TopicIdPartition, TopicPartition
 from protocol.nodes.store import StoreNode
 from protocol.nodes.store_broker import StoreBrokerNode
 from protocol.zookeeper import paths
-from protocol.zookeeper.records import LeaderAndIsr
+from protocol.zookeeper.records import LeaderAndIsr, TopicNode
 
 Report = Callable[[str, TopicPartition | None, str], None]
 
@@ -76,6 +77,7 @@ class StoreInvariants:
         self._led: dict[tuple[NodeId, int, TopicPartition], Epoch] = {}
         self._leaders: dict[tuple[TopicPartition, Epoch], NodeId] = {}
         self._touched: dict[TopicPartition, None] = {}
+        self.log_names: dict[str, TopicPartition] = {}
 
     def observe(self, node: NodeId, trace: Trace) -> None:
         """A trace event."""
@@ -113,8 +115,18 @@ class StoreInvariants:
             self._epoch = int(change.data)
         elif change.path.endswith("/leaderAndISR"):
             self._observe_state(change)
+        elif change.version >= 0 and change.path.startswith(f"{paths.TOPICS}/"):
+            self._observe_topic(change)
         if change.path == paths.CONTROLLER or change.path.startswith(f"{paths.BROKER_IDS}/"):
             self._check_ephemerals()
+
+    def _observe_topic(self, change: StoreChanged) -> None:
+        names = paths.locate(change.path).names
+        if len(names) == 1:
+            topic = TopicNode.decode(change.path, change.data.encode())
+            for index in topic.partitions:
+                key = TopicIdPartition(topic.topic_id, index)
+                self.log_names[log_name(key)] = TopicPartition(names[0], index)
 
     def _check_ephemerals(self) -> None:
         store = self._cluster.nodes.get(STORE)

@@ -166,6 +166,9 @@ class InvariantSuite:
     def _stored(self, node: NodeId) -> dict[TopicPartition, int]:
         """How many records of each partition are on the node's disk."""
         image, disk = self.truth.latest_image(), self._cluster.disks[node]
-        names = {} if image is None else {log_name(key): image.name_of(key) for key, _ in image.partitions()}
+        if self._store is not None:
+            names = self._store.log_names
+        else:
+            names = {} if image is None else {log_name(key): image.name_of(key) for key, _ in image.partitions()}
         logs = {partition: disk.open_log(name) for name, partition in names.items() if name in disk.log_names()}
         return {partition: log.end_offset - log.start_offset for partition, log in logs.items()}
