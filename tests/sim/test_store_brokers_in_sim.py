@@ -13,6 +13,7 @@ from protocol.events.store import CommandCarriedOut, ControllerDeposed, Controll
 from protocol.ids import STORE
 from protocol.messages.base import Message
 from protocol.messages.commands import ShutdownCommand
+from protocol.messages.v3 import LeaderAndIsrRequest
 from tests.sim.store_cluster_helpers import KEEP, StoreBench
 
 EXPIRED_MS = 9_000
@@ -145,6 +146,30 @@ def test_the_isr_is_written_by_whom_the_config_says(role: str) -> None:
     notified = any("/isr_change_notification/" in str(trace) for _, _, trace in bench.seen("store_changed"))
     assert notified is (role == "leader")
     assert ((leader, bench.controller, "AlterPartitionRequest") in seen) is (role == "controller")
+
+
+@pytest.mark.covers("B5")
+def test_commands_of_the_only_writer_are_never_older_than_the_store() -> None:
+    """While the ISR shrinks and grows, each LeaderAndIsr has the state that the store has when it is sent."""
+    bench = StoreBench(config={"replica.lag.time.max.ms": 5_000, "inter.broker.protocol.isr.updates": "controller"})
+    sent: list[tuple[int, tuple[int, ...]]] = []
+    published: list[tuple[int, tuple[int, ...]]] = []
+
+    def observe(source: int, target: int, message: Message) -> None:
+        if isinstance(message, LeaderAndIsrRequest):
+            for item in message.partitions:
+                if item.partition_id == 0:
+                    sent.append((item.version, item.isr))
+                    published.append((bench.state.partition_epoch, bench.state.isr))
+
+    bench.cluster.on_message = observe
+    leader, silent = bench.state.leader, next(b for b in followers_of(bench) if b != bench.controller)
+    bench.cut(leader, silent)
+    bench.run_for(12_000)
+    bench.cut(leader, silent, up=True)
+    bench.run_for(20_000)
+    assert {len(isr) for _, isr in sent} == {2, 3}
+    assert sent == published
 
 
 @pytest.mark.covers("A52", "M39")
