@@ -9,6 +9,7 @@ What holds with any fault, one rule per name:
 | OneControllerPerEpoch | one broker is elected in a controller epoch, and epochs rise (A35, M34) |
 | DecisionsAreFenced | a decision is written under the controller epoch that the store has at that moment (A35, M34) |
 | LeaderEpochsRise | a decision raises the leader epoch by one; an ISR change keeps leader and epoch (A16, A7) |
+| ElectionAddsNoMember | a decision takes the ISR from the store; only a proposal of the leader adds to it (A13, A16) |
 | LeaderInIsr | a leader is in its ISR, which has no member twice (A13, A14) |
 | CommandsInOrder | a broker obeys no controller with an older epoch, and none that was not elected (A25, A35, M35) |
 | InitIsObeyed | after INIT a broker holds what INIT names and nothing else (A24) |
@@ -20,8 +21,8 @@ What holds with any fault, one rule per name:
 A partition leaves tolerance, for the rest of the run, by what V3 does not promise:
 
 - an unclean election (A14, M26, M2);
-- the election of a member of the ISR that has truncated to its own high watermark, below what was committed, and has
-  not fetched it again (N1, M42);
+- the election of a member of the ISR that has truncated to its own high watermark, lacks what was committed, and has
+  not fetched again what it had (N1, M42);
 - the election of a replica that the ISR has admitted below what was committed (A45, N5);
 - a disk loses records.
 
@@ -51,14 +52,14 @@ Report = Callable[[str, TopicPartition | None, str], None]
 @dataclass(slots=True)
 class Published:
     """What the store has published of one partition: its state by version, and the present one (None: deleted).
-    `committed` is the highest high watermark that a leader had in its own epoch. `short`: the members of the ISR that
-    may lack some of it, as V3 allows.
+    `committed` is the highest high watermark that a leader had in its own epoch. `short`: the replicas that
+    may lack some of it, as V3 allows, with the offset up to which they have to fetch until they do not.
     """
 
     versions: dict[int, LeaderAndIsr] = field(default_factory=dict)
     state: LeaderAndIsr | None = None
     committed: Offset = 0
-    short: set[BrokerId] = field(default_factory=set)
+    short: dict[BrokerId, Offset] = field(default_factory=dict)
 
 
 class StoreInvariants:
@@ -169,6 +170,9 @@ class StoreInvariants:
         elif state.leader_epoch == before.leader_epoch and state.leader != before.leader:
             wrong = f"leader {state.leader} after {before.leader} in epoch {state.leader_epoch}"
             self._report("LeaderEpochsRise", key, wrong)
+        is_election = state.leader_epoch != before.leader_epoch and not state.is_unclean_leader
+        if is_election and not set(state.isr) <= set(before.isr):
+            self._report("ElectionAddsNoMember", key, f"ISR {state.isr} after {before.isr}")
 
     def _judge(self, key: TopicPartition, known: Published, before: LeaderAndIsr | None, state: LeaderAndIsr) -> None:
         """Whether the partition leaves tolerance by this state."""
@@ -178,7 +182,7 @@ class StoreInvariants:
         former = () if before is None else before.isr
         for broker in state.isr:
             if broker not in former and before is not None and self._log_end(broker, key) < known.committed:
-                known.short.add(broker)
+                known.short[broker] = known.committed
 
     def _log_end(self, broker: BrokerId, key: TopicPartition) -> Offset:
         node = self._cluster.nodes.get(broker)
@@ -244,19 +248,16 @@ class StoreInvariants:
     def _observe_high_watermark(self, node: NodeId, mark: HighWatermarkAdvanced) -> None:
         known = self.of(mark.partition)
         self._touched[mark.partition] = None
-        state = known.state
-        if state is not None and (state.leader, state.leader_epoch) == (node, mark.leader_epoch):
-            known.committed = max(known.committed, mark.high_watermark)
+        known.committed = max(known.committed, mark.high_watermark)
 
     def _observe_truncation(self, node: NodeId, truncated: LogTruncated) -> None:
         known = self.of(truncated.partition)
-        if truncated.to_offset < known.committed:
-            known.short.add(node)
+        known.short[node] = max(known.short.get(node, 0), truncated.log_end)
 
     def _observe_fetch(self, node: NodeId, fetched: RecordsFetched) -> None:
         known = self.of(fetched.partition)
-        if fetched.log_end >= known.committed:
-            known.short.discard(node)
+        if node in known.short and fetched.log_end >= max(known.short[node], known.committed):
+            del known.short[node]
 
     def check(self) -> None:
         """Checks the leaders of the partitions that the last event touched."""

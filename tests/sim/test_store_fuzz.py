@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from experiments.check.engine import CheckedEngine
 from experiments.engines.port import Loss
 from experiments.hunt.fuzz.run import run_plan
 from experiments.hunt.fuzz.swarm import draw
 from protocol.config import ISR_UPDATES, Generation
-from protocol.ids import STORE
+from protocol.events.base import Trace
+from protocol.events.broker import BecameLeader
+from protocol.events.store import CommandCarriedOut, ControllerElected, StoreChanged
+from protocol.ids import STORE, NodeId, TopicPartition
+from protocol.zookeeper.records import LeaderAndIsr
 from tests.sim.store_cluster_helpers import KEEP, StoreBench
 
 
@@ -55,8 +60,46 @@ def test_a_leader_uses_an_isr_whose_write_was_answered_after_the_proposal_was_re
     assert sorted(bench.state.isr) == [0, 1, 2]
 
 
-@pytest.mark.parametrize("seed", [53, 178])
-def test_a_follower_whose_log_ends_within_a_batch_of_its_leader_truncates_there(seed: int) -> None:
-    """Logs that diverge at equal offsets (M42) have batches with different ends."""
+@pytest.mark.parametrize("seed", [53, 178, 648])
+def test_a_seed_with_logs_that_diverge_is_clean_within_tolerance(seed: int) -> None:
+    """Logs that diverge at equal offsets (M42) have batches with different ends; a leader that has not heard of its new
+    epoch counts a follower that has truncated since.
+    """
     result = run_plan(draw(seed, Generation.V3))
     assert result.violation is None, result.violation
+
+
+T0 = TopicPartition("t", 0)
+
+
+def published(version: int = 0, **changes: object) -> tuple[NodeId, Trace]:
+    """The store reports a state of t-0."""
+    state = LeaderAndIsr(leader=0, leader_epoch=0, isr=(0, 1), controller=0, controller_epoch=0)
+    data = state.model_copy(update=changes).encode().decode()
+    return STORE, StoreChanged("/brokers/topics/t/0/leaderAndISR", version, data)
+
+
+def carried_out(controller: int, epoch: int) -> tuple[NodeId, Trace]:
+    return 1, CommandCarriedOut("LeaderAndIsrRequest", controller, epoch, False, (), "NONE")
+
+
+@pytest.mark.parametrize(
+    ("rule", "events"),
+    [
+        ("VersionsGrow", [published(), published(2)]),
+        ("OneControllerPerEpoch", [(0, ControllerElected(0)), (1, ControllerElected(0))]),
+        ("DecisionsAreFenced", [published(controller_epoch=3)]),
+        ("LeaderEpochsRise", [published(), published(1, leader_epoch=2)]),
+        ("LeaderEpochsRise", [published(), published(1, leader=1)]),
+        ("ElectionAddsNoMember", [published(), published(1, leader_epoch=1, isr=(0, 1, 2))]),
+        ("LeaderInIsr", [published(isr=(1, 2))]),
+        ("CommandsInOrder", [(0, ControllerElected(0)), carried_out(1, 0)]),
+        ("OneLeaderPerEpoch", [published(), (1, BecameLeader(T0, 0, 0, 0))]),
+    ],
+)
+def test_a_rule_fires_on_events_that_break_it(rule: str, events: list[tuple[NodeId, Trace]]) -> None:
+    engine = CheckedEngine(draw(0, Generation.V3).spec())
+    for node, trace in events:
+        for observer in engine.cluster.trace_observers:
+            observer(0, node, trace)
+    assert rule in {found.invariant for found in engine.suite.violations}

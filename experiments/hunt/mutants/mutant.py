@@ -67,7 +67,9 @@ class PlanFocus:
         return _violated_invariant(self.plan(seed))
 
     def violation_without_focus(self, seed: int) -> str | None:
-        return _violated_invariant(draw(seed))
+        wanted = self.bias.generation
+        has_store = wanted is not None and wanted.features.metadata_in_store
+        return _violated_invariant(draw(seed, wanted if has_store else None))
 
 
 def _violated_invariant(plan: Plan) -> str | None:

@@ -5,7 +5,14 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 from difflib import get_close_matches
 
-from experiments.hunt.mutants import guards_controller, guards_leader, guards_log, guards_quorum, guards_recovery
+from experiments.hunt.mutants import (
+    guards_controller,
+    guards_leader,
+    guards_log,
+    guards_quorum,
+    guards_recovery,
+    guards_store,
+)
 from experiments.hunt.mutants.mutant import Mutant, by_name, switched_off
 from experiments.support.errors import InputError
 
@@ -15,6 +22,7 @@ MUTANTS: dict[str, Mutant] = by_name(
         *guards_controller.GUARDS,
         *guards_recovery.GUARDS,
         *guards_log.GUARDS,
+        *guards_store.GUARDS,
         *guards_quorum.GUARDS,
     )
 )
