@@ -48,6 +48,7 @@ from experiments.faults.inject import Injector
 from experiments.hunt.fuzz.coverage import Coverage
 from experiments.hunt.fuzz.plan import Elect, Plan, PlanViolation, Read, Send
 from experiments.hunt.workload import ranges_of, result_of
+from experiments.scenarios.model import TopicModel
 from experiments.story.render import Heading, render
 from protocol.config import ENABLE_IDEMPOTENCE
 from protocol.errors import ProtocolError
@@ -59,6 +60,7 @@ from protocol.messages.partitions import ElectionType
 
 CREATE_AT_MS = 1_000
 CREATE_AGAIN_MS = 100
+CREATE_REFUSED_AGAIN_MS = 1_000
 BEGIN_MS = 3_000
 """Operations and faults begin no earlier: the cluster is up, and its topics are created."""
 WHOLE_WITHIN_MS = 300_000
@@ -233,8 +235,17 @@ class _PlanRun:
             self._cluster.call_at(self._cluster.now_ms + CREATE_AGAIN_MS, self._create_topics)
             return
         for topic in self._plan.topics:
-            request = create_topic(topic.name, topic.assignments, topic.config)
-            self.engine.submit(AdminCommand(command_id=self._next_id(), request=request))
+            self._create(topic)
+
+    def _create(self, topic: TopicModel) -> None:
+        """Creates a topic; in `v3` again until it exists, since a broker that is not alive gets no replica (A53)."""
+        number, view = self._next_id(), self.engine.view()
+        if view is not None and TopicPartition(topic.name, 0) in view.partitions:
+            return
+        request = create_topic(topic.name, topic.assignments, topic.config)
+        self.engine.submit(AdminCommand(command_id=number, request=request))
+        if self.engine.spec.has_store_metadata:
+            self._cluster.call_at(self._cluster.now_ms + CREATE_REFUSED_AGAIN_MS, partial(self._create, topic))
 
     def _pass_until(self, until_ms: int) -> None:
         """Lets time pass; raises on a violation."""

@@ -51,7 +51,7 @@ def test_every_kind_describes_itself(kind: str) -> None:
 
 def test_kinds_outside_the_swarm_are_in_no_plan_of_a_seed() -> None:
     left_out = {name for name, kind in FAULT_KINDS.items() if not kind.in_swarm}
-    assert left_out == {"expire", "flapping_link"}
+    assert left_out == {"flapping_link"}
     assert left_out.isdisjoint(fault.kind for seed in range(200) for fault in draw(seed).faults)
 
 
