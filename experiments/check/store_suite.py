@@ -46,6 +46,22 @@ from protocol.nodes.store_broker import StoreBrokerNode
 from protocol.zookeeper import paths
 from protocol.zookeeper.records import LeaderAndIsr, TopicNode
 
+STORE_RULES = (
+    "VersionsGrow",
+    "EphemeralsHaveSessions",
+    "OneControllerPerEpoch",
+    "DecisionsAreFenced",
+    "LeaderEpochsRise",
+    "ElectionAddsNoMember",
+    "LeaderInIsr",
+    "CommandsInOrder",
+    "InitIsObeyed",
+    "OneLeaderPerEpoch",
+    "LeaderUsesStoredIsr",
+    "ReplicationQuorumSuperset",
+    "LeaderCompleteness",
+)
+"""The names of the rules."""
 Report = Callable[[str, TopicPartition | None, str], None]
 
 
