@@ -68,6 +68,10 @@ class InvariantSuite:
         self._cluster.on_event = None
         self._is_observing = False
 
+    def replay(self, node: NodeId, trace: Trace) -> None:
+        """Observes a trace event of a recording."""
+        self._observe(self._cluster.now_ms, node, trace)
+
     def _observe(self, now_ms: TimeMs, node: NodeId, trace: Trace) -> None:
         if self._store is not None:
             self._store.observe(node, trace)

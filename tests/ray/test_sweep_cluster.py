@@ -47,6 +47,10 @@ sweep: {min_insync_replicas: [1, 2]}
 """
 
 
+LOST_WITHIN_S = 120.0
+"""How long Ray may take to notice that a node is lost."""
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -217,8 +221,12 @@ def test_trials_of_a_killed_node_run_elsewhere(nodes: Cluster, expected: list[di
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
 
     def kill_raylet() -> None:
+        """Returns when Ray knows of the loss. The rest of the sweep would end before, as it takes a second."""
         os.kill(pid, signal.SIGKILL)
         raylet.process.wait()  # its workers notice that it is gone when it is no zombie
+        until_s = time.monotonic() + LOST_WITHIN_S
+        while any(node["Alive"] for node in ray.nodes() if node["NodeID"] == victim.node_id):
+            assert time.monotonic() < until_s, ray.nodes()
 
     kill = Hook(kill_raylet)
     assert sweep(study(), tmp_path, partial(stuck_on, victim.node_id), nodes.address, kill) == 32
