@@ -11,11 +11,12 @@ COMPUTING := tests/house tests/unit tests/sim
 # One process with the tests on Ray, which wait half of the time, and two that compute (tests/distribution.py).
 MANY := --dist loadfile --no-loadscope-reorder -n
 ARGS ?=
+SEEDS ?= 0..99
 
 # Bytecode is kept, also where the environment says otherwise: an actor that has to compile Ray starts six times as slowly.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help venv test proof test-fast test-ray test-spark test-browser chromium check study compiled wheel docs reference requirements lock clean
+.PHONY: help venv test proof test-fast test-ray test-spark test-browser chromium check study compiled wheel docs reference requirements audit swarm-coverage lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -44,6 +45,7 @@ test: chromium check ## everything: the checks, then all tests
 
 proof: $(INSTALLED) ## the tests that are the proof: 60 fuzz seeds, determinism, every mutant, an exhaustive search
 	$(BIN)/pytest -n 2 --dist worksteal $(COMPUTING) -m proof $(ARGS)
+	$(BIN)/isray mutants --kept
 
 test-fast: $(INSTALLED) ## unit and simulation tests without the slow ones and the proof: about a minute
 	$(BIN)/pytest -n 2 --hypothesis-profile fast tests/unit tests/sim -m "not slow and not proof" $(ARGS)
@@ -90,6 +92,14 @@ reference: $(INSTALLED) ## docs/reference and docs/pictures, generated from the 
 
 requirements: $(INSTALLED) ## covered and open items of docs/requirements.md; ARGS=--json for one JSON document
 	@$(BIN)/python -m tests.requirements_report $(ARGS)
+
+audit: $(INSTALLED) ## items of docs/requirements.md whose tests stay green while the code is mutated; ARGS="A13 --json"
+	@$(BIN)/python -m tests.citation_audit $(ARGS)
+
+swarm-coverage: $(INSTALLED) ## lines and branches of protocol/ that default runs of the fuzz reach, by module; SEEDS=0..99
+	@mkdir -p build
+	@$(BIN)/coverage run --data-file=build/swarm.coverage $(BIN)/isray fuzz --seeds $(SEEDS) --out build/swarm >build/swarm.txt
+	@$(BIN)/coverage report --data-file=build/swarm.coverage $(ARGS)
 
 lock: $(UV) ## requirements.lock from pyproject.toml; ARGS=--upgrade for newer releases
 	$(UV) pip compile pyproject.toml --extra dev --universal --generate-hashes --no-header --no-emit-index-url \

@@ -32,6 +32,7 @@ COMPILED = (
     "protocol/client/*.py",
     "protocol/nodes/*.py",
     "protocol/quorum/*.py",
+    "experiments/engines/sim/clocks.py",
     "experiments/engines/sim/cluster.py",
     "experiments/engines/sim/disk.py",
     "experiments/engines/sim/network.py",

@@ -1,5 +1,5 @@
-"""Makes administration requests and sends records through a client node for callers outside the cluster, each of which
-gets its own outcome.
+"""Makes administration requests, writes and reads records through a client node for callers outside the cluster, each
+of which gets its own outcome.
 
 A host keeps the messages that its node sends to the experiment (`DRIVER`) until the next poll, and a poll returns all
 of them; several callers that share one client would take each other's outcomes. The relay therefore submits a command
@@ -19,8 +19,19 @@ from protocol.errors import ProtocolInvariantError
 from protocol.ids import DRIVER, NodeId
 from protocol.messages.admin import AdminRequest
 from protocol.messages.base import Message
-from protocol.messages.commands import AdminCommand, AdminOutcome, SendOutcome, SendRecords
+from protocol.messages.commands import (
+    AdminCommand,
+    AdminOutcome,
+    ConsumeCommand,
+    ConsumeOutcome,
+    ProduceCommand,
+    ProduceOutcome,
+    SendOutcome,
+    SendRecords,
+)
 
+CallerCommand = SendRecords | ProduceCommand | ConsumeCommand
+CallerOutcome = AdminOutcome | SendOutcome | ProduceOutcome | ConsumeOutcome
 ADMIN_CALLERS: NodeId = DRIVER + 1
 """The peer id under which the client sees all callers of the relay."""
 
@@ -30,28 +41,28 @@ class AdminRelay:
 
     def __init__(self, onward: Outbound) -> None:
         self._onward = onward
-        self._waiting: dict[int, asyncio.Future[AdminOutcome | SendOutcome]] = {}
+        self._waiting: dict[int, asyncio.Future[CallerOutcome]] = {}
         self._last_id = 0
 
     def send(self, to: NodeId, message: Message) -> None:
         if to != ADMIN_CALLERS:
             self._onward.send(to, message)
-        elif isinstance(message, AdminOutcome | SendOutcome):
+        elif isinstance(message, CallerOutcome):
             waiting = self._waiting.pop(message.command_id)
             if not waiting.done():  # the caller may have given up
                 waiting.set_result(message)
         else:
             raise ProtocolInvariantError(f"a client answers a caller with {type(message).__name__}")
 
-    async def request(self, host: NodeHost, request: AdminRequest | SendRecords) -> AdminOutcome | SendOutcome:
+    async def request(self, host: NodeHost, request: AdminRequest | CallerCommand) -> CallerOutcome:
         """Submits a request, or a command whose id it replaces, to the host's client and returns its outcome."""
         self._last_id -= 1
         command = (
             request.model_copy(update={"command_id": self._last_id})
-            if isinstance(request, SendRecords)
+            if isinstance(request, CallerCommand)
             else AdminCommand(command_id=self._last_id, request=request)
         )
-        outcome: asyncio.Future[AdminOutcome | SendOutcome] = asyncio.get_running_loop().create_future()
+        outcome: asyncio.Future[CallerOutcome] = asyncio.get_running_loop().create_future()
         self._waiting[command.command_id] = outcome
         host.deliver(ADMIN_CALLERS, [command], control=True)
         return await outcome

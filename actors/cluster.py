@@ -16,20 +16,21 @@ to the job that created them: if this process dies without `close`, Ray ends the
 from __future__ import annotations
 
 import shutil
-import socket
+import signal
 import tempfile
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import ray
 from ray.exceptions import RayActorError
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from actors.machines import Strategy, machines, pin, remove_remotely, send_signal
 from actors.nodes import Handle, NodeSetup, NodeSnapshot, PollReport, actor_class, pieces_of
 from actors.storage import DiskLossKind
 from actors.transport import pack_frame
@@ -113,7 +114,7 @@ class _Member:
     `disk` counts the disks before the present one; `outboxes` are those of the data and the control channel.
     """
 
-    strategy: PlacementGroupSchedulingStrategy | NodeAffinitySchedulingStrategy
+    strategy: Strategy
     actor: Handle = None
     incarnation: int = 0
     poll: ray.ObjectRef[PollReport] | None = None
@@ -159,7 +160,7 @@ class ActorCluster:
         self._groups: list[PlacementGroup] = []
         self._members: dict[NodeId, _Member] = {}
         for node, home in (homes or {}).items():
-            self._members[node] = _Member(_pin(home))
+            self._members[node] = _Member(pin(home))
         try:
             for kind in (is_broker, is_controller, is_recovery_manager, is_store, is_client):
                 self._place([node for node in self._nodes if kind(node) and node not in self._members])
@@ -171,7 +172,7 @@ class ActorCluster:
         """Creates a placement group with one bundle per node."""
         if not nodes:
             return
-        hosts = [host for host in _machines() if host["Resources"].get("CPU", 0) > 0]
+        hosts = [host for host in machines() if host["Resources"].get("CPU", 0) > 0]
         strategy = "STRICT_SPREAD" if len(hosts) >= len(nodes) else "SPREAD"
         bundles = [{"CPU": CPU_SHARE} for _ in nodes]
         group = placement_group(bundles, strategy=strategy, name=f"{self.run}/{node_name(nodes[0])}")
@@ -248,6 +249,22 @@ class ActorCluster:
             ray.kill(actor)
         return last
 
+    def signal(self, node: NodeId, pid: int, number: int) -> None:
+        """Sends a signal to a running node's process, from a task on its machine: the process may be stopped."""
+        send_signal(self._running(node).strategy, pid, number, PLACEMENT_TIMEOUT_S)
+
+    def kill(self, node: NodeId, pid: int) -> None:
+        """Ends a node by SIGKILL, also one that is stopped, without its last report (`crash` collects that)."""
+        self.signal(node, pid, signal.SIGKILL)
+        self.remove_actor(node)
+
+    def lose_at_start(self, node: NodeId, kind: DiskLossKind, count: int) -> None:
+        """Applies a loss to the disk of a node that does not run when it starts, instead of one from before."""
+        member = self._members[node]
+        if member.actor is not None:
+            raise RuntimeError(f"{node_name(node)} runs")
+        member.loss_kind, member.loss_count = kind, count
+
     def remove_actor(self, node: NodeId) -> None:
         """Ends the actor of a node that has exited or died; the disk stays as it is."""
         member = self._running(node)
@@ -259,7 +276,7 @@ class ActorCluster:
         member = self._members[node]
         if member.actor is not None:
             raise RuntimeError(f"{node_name(node)} runs")
-        member.strategy = _pin(home)
+        member.strategy = pin(home)
         member.disk += 1
 
     def isolate(self, nodes: Collection[NodeId]) -> None:
@@ -343,6 +360,18 @@ class ActorCluster:
             ray.wait(calls, num_returns=len(calls), timeout=wait_s)
         return [(node, found) for node, member in running.items() if (found := _take_snapshot(member)) is not None]
 
+    def pid(self, node: NodeId) -> int:
+        """The process id of a running node, once it is up. NodeFailedError where it could not be created,
+        GetTimeoutError where it does not answer.
+        """
+        member = self._running(node)
+        try:
+            pid: int = ray.get(member.actor.pid.remote(), timeout=COMMAND_TIMEOUT_S)
+        except RayActorError as error:
+            member.actor = None
+            raise NodeFailedError(node, creation_failure(str(error))) from error
+        return pid
+
     def pids(self) -> dict[NodeId, int]:
         """The process id of every node that runs, each on its machine; GetTimeoutError where one does not answer."""
         calls = {node: self._members[node].actor.pid.remote() for node in self.running()}
@@ -406,7 +435,7 @@ class ActorCluster:
                 self._await_gone(node)
             for group in self._groups:
                 remove_placement_group(group)
-            self._remove_remote_folders()
+            remove_remotely(self.folder, COMMAND_TIMEOUT_S)
         self._groups.clear()
         if self.folder.exists():
             shutil.rmtree(self.folder)
@@ -419,15 +448,6 @@ class ActorCluster:
             except ValueError:
                 return
             time.sleep(_RETRY_S)
-
-    def _remove_remote_folders(self) -> None:
-        """Removes the run's folder on the other machines of the Ray cluster."""
-        here = socket.gethostname()
-        others = [host["NodeID"] for host in _machines() if host["NodeManagerHostname"] != here]
-        pins = [_pin(host) for host in others]
-        removed = [_remove_directory.options(scheduling_strategy=pin).remote(self.folder) for pin in pins]
-        if removed:
-            ray.wait(removed, num_returns=len(removed), timeout=COMMAND_TIMEOUT_S)
 
 
 def _deliver_method(actor: Handle, control: bool) -> Handle:
@@ -444,11 +464,6 @@ def creation_failure(text: str) -> str:
     return last.removeprefix(f"{StorageError.__module__}.") if kind in _STORAGE_ERRORS else text
 
 
-def _pin(home: str) -> NodeAffinitySchedulingStrategy:
-    """Schedules on the Ray node with this id, or not at all."""
-    return NodeAffinitySchedulingStrategy(home, soft=False)
-
-
 def _take_snapshot(member: _Member) -> NodeSnapshot | None:
     """The answer to the member's snapshot call, None where it has not arrived or nothing has changed."""
     call = member.snapshot
@@ -460,18 +475,6 @@ def _take_snapshot(member: _Member) -> NodeSnapshot | None:
     except RayActorError:
         return None  # the next poll reports the failure
     return snapshot
-
-
-def _machines() -> list[dict[str, Any]]:
-    """Ray's descriptions of its live nodes."""
-    nodes: list[dict[str, Any]] = ray.nodes()
-    return [node for node in nodes if node["Alive"]]
-
-
-@ray.remote(num_cpus=0)
-def _remove_directory(directory: Path) -> None:
-    if directory.exists():
-        shutil.rmtree(directory)
 
 
 def _create_when_name_is_free(create: Callable[[], Handle]) -> Handle:

@@ -1,21 +1,22 @@
 """The metrics of a node on Ray, from its messages, its trace events and its own counters; by `ray.util.metrics`.
 
 Every Ray node serves the series of its nodes on its metrics port, for Prometheus to collect, under the names below with
-the prefix `ray_` (and the suffix `_total` for counters). The series of an ended process stay: the tag `run` separates
-clusters, `node` is the node's name. Partitions are tagged `topic` and `partition`.
+the prefix `ray_` (and the suffix `_total` for counters). The tag `cluster` is the cluster's id, since several clusters
+may run on one Ray; `node` is the node's name. Partitions are tagged `topic` and `partition`.
 
-`per partition` stands for the tags `run, node, topic, partition`.
+`per partition` stands for the tags `cluster, node, topic, partition`.
 
 | name | kind | tags | value |
 |---|---|---|---|
-| `isray_messages_sent` | counter | `run, node, type` | messages that the node sent, by message type |
-| `isray_produce_requests` | counter | `run, node, acks` | produce requests that a broker took, by acks (0, 1, -1) |
+| `isray_messages_sent` | counter | `cluster, node, type` | messages that the node sent, by message type |
+| `isray_produce_requests` | counter | `cluster, node, acks` | produce requests that a broker took, by acks (0, 1, -1) |
 | `isray_elections` | counter | per partition | leaders that the controller elected, the first one included (*) |
 | `isray_isr_size` | gauge | per partition | brokers in the ISR, by the controller's record |
 | `isray_elr_size` | gauge | per partition | eligible leader replicas, by the controller's record |
 | `isray_high_watermark_lag` | gauge | per partition | uncommitted records at the leader; 0 on a follower |
 | `kafka_controller_electable_leaders_count` | gauge | per partition | ISR and ELR together, by the same |
-| `kafka_controller_...` | gauge | `run, node` | the controller's metrics, `protocol/controller/metrics.py` (**) |
+| `kafka_controller_active_controller_count` | gauge | `cluster, node` | 1 on the active controller, 0 on the others |
+| `kafka_controller_...` | gauge | `cluster, node` | the controller's metrics, `protocol/controller/metrics.py` (**) |
 
 (*) A restarted controller does not know the earlier leader epochs and counts from a partition's second change on.
 (**) With underscores where the name there has dots. Counters and the parts of summaries are exported as gauges too, so
@@ -24,6 +25,10 @@ that they keep their names and a value of 0 is visible.
 Measurements are queued at once, and turned into samples and exported every `EXPORT_MS`, at most `EXPORT_AT_ONCE` trace
 events and series at a time: a node that loses a peer emits thousands of changes in one input, each costs many
 microseconds to export, and that would delay the node's reaction.
+
+Ray drops a gauge that is not set again for 20 s. So every `REPEAT_MS` the meter reads the node's state (`Readings`) and
+sets all gauges of it, `EXPORT_AT_ONCE` at a time. What the state no longer has (a deleted topic, the partitions of a
+controller that is not active any more) is not set again, and leaves the metrics port after these 20 s.
 
 An `alert` trace event is also written to the process's log as a warning.
 """
@@ -40,7 +45,7 @@ from typing import Protocol
 from ray.util.metrics import Counter, Gauge
 
 from actors.clock import Clock
-from protocol.controller.metrics import CLUSTER_METRICS, ELECTABLE_LEADERS
+from protocol.controller.metrics import CLUSTER_HELP, ELECTABLE_LEADERS
 from protocol.events.base import Trace
 from protocol.events.broker import BecameFollower, BecameLeader, HighWatermarkAdvanced, RecordsAppended
 from protocol.events.controller import AlertRaised, PartitionChanged
@@ -53,6 +58,8 @@ _LOG = logging.getLogger(__name__)
 EXPORT_MS = 250
 EXPORT_AGAIN_MS = 10
 EXPORT_AT_ONCE = 500
+REPEAT_MS = 5_000
+"""A quarter of the time after which Ray drops a gauge."""
 
 MESSAGES_SENT = "isray_messages_sent"
 PRODUCE_REQUESTS = "isray_produce_requests"
@@ -62,17 +69,26 @@ ELR_SIZE = "isray_elr_size"
 HIGH_WATERMARK_LAG = "isray_high_watermark_lag"
 
 ELECTABLE_LEADERS_COUNT = ELECTABLE_LEADERS.replace(".", "_")
+ACTIVE_CONTROLLER = "kafka.controller.active_controller_count"
+CONTROLLER_HELP: Mapping[str, str] = {
+    ACTIVE_CONTROLLER: "controllers: 1 on the active controller, 0 on the others",
+    **CLUSTER_HELP,
+}
+"""The unit and the meaning of each gauge of a controller."""
 
 COUNTERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
-    MESSAGES_SENT: ("messages that a node sent, by type", ("type",)),
-    PRODUCE_REQUESTS: ("produce requests that a broker took, by acks", ("acks",)),
-    ELECTIONS: ("leaders elected", ("topic", "partition")),
+    MESSAGES_SENT: ("messages: those that the node sent, by type", ("type",)),
+    PRODUCE_REQUESTS: ("requests: produce requests that a broker took, by acks", ("acks",)),
+    ELECTIONS: ("elections: leaders that the controller elected, the first one included", ("topic", "partition")),
 }
 GAUGES: Mapping[str, tuple[str, tuple[str, ...]]] = {
-    ISR_SIZE: ("brokers in the ISR", ("topic", "partition")),
-    ELR_SIZE: ("eligible leader replicas outside the ISR", ("topic", "partition")),
-    HIGH_WATERMARK_LAG: ("records at the leader that are not committed", ("topic", "partition")),
-    ELECTABLE_LEADERS_COUNT: ("brokers in ISR or ELR", ("topic", "partition")),
+    ISR_SIZE: ("brokers: those in the ISR, by the controller's record", ("topic", "partition")),
+    ELR_SIZE: ("brokers: eligible leader replicas, by the controller's record", ("topic", "partition")),
+    HIGH_WATERMARK_LAG: (
+        "records: uncommitted ones at the leader; 0 on a follower",
+        ("topic", "partition"),
+    ),
+    ELECTABLE_LEADERS_COUNT: ("brokers: those in ISR or ELR, by the controller's record", ("topic", "partition")),
 }
 
 
@@ -101,6 +117,19 @@ class Meter(Protocol):
         """Called when an input has been handled completely."""
 
 
+class Readings(Protocol):
+    """Reads the gauges of a node from its state."""
+
+    @property
+    def is_controller(self) -> bool: ...
+
+    def of_controller(self) -> Mapping[str, int]:
+        """The gauges of `CONTROLLER_HELP` once the node has started; empty where it is no controller."""
+
+    def of_partitions(self) -> Iterator[Sample]:
+        """The gauges of all partitions, one after the other; the state may change in between."""
+
+
 class PartitionSamples:
     """Turns the trace events of one node into samples; remembers each partition's last leader epoch and offsets."""
 
@@ -125,11 +154,10 @@ class PartitionSamples:
                 self._high_watermarks[partition] = high_watermark
                 yield self._lag(partition)
             case BecameFollower(partition=partition):
-                yield Sample(HIGH_WATERMARK_LAG, 0, _tags(partition))
+                yield lag_sample(partition, 0)
 
     def _lag(self, partition: TopicPartition) -> Sample:
-        lag = self._log_ends[partition] - self._high_watermarks[partition]
-        return Sample(HIGH_WATERMARK_LAG, lag, _tags(partition))
+        return lag_sample(partition, self._log_ends[partition] - self._high_watermarks[partition])
 
     def _of_controller(self, trace: PartitionChanged) -> Iterator[Sample]:
         partition, tags, epoch = trace.partition, _tags(trace.partition), trace.leader_epoch
@@ -137,9 +165,20 @@ class PartitionSamples:
         if epoch > known and trace.leader != NO_LEADER:
             yield Sample(ELECTIONS, 1, tags)
         self._leader_epochs[partition] = epoch
-        yield Sample(ISR_SIZE, len(trace.isr), tags)
-        yield Sample(ELR_SIZE, len(trace.elr), tags)
-        yield Sample(ELECTABLE_LEADERS_COUNT, len(trace.isr) + len(trace.elr), tags)
+        yield from partition_samples(partition, len(trace.isr), len(trace.elr))
+
+
+def partition_samples(partition: TopicPartition, isr: int, elr: int) -> Iterator[Sample]:
+    """The gauges of a partition in the controller's metadata, with `isr` members of the ISR and `elr` of the ELR."""
+    tags = _tags(partition)
+    yield Sample(ISR_SIZE, isr, tags)
+    yield Sample(ELR_SIZE, elr, tags)
+    yield Sample(ELECTABLE_LEADERS_COUNT, isr + elr, tags)
+
+
+def lag_sample(partition: TopicPartition, records: int) -> Sample:
+    """The gauge of a broker's replica with this many uncommitted records."""
+    return Sample(HIGH_WATERMARK_LAG, records, _tags(partition))
 
 
 def _tags(partition: TopicPartition) -> Tags:
@@ -158,26 +197,35 @@ class Changes:
         before, self._last = self._last, self._read()
         return {name: value for name, value in self._last.items() if before.get(name) != value}
 
+    def repeat(self) -> None:
+        """Has the next call return all metrics."""
+        self._last = {}
+
 
 class RayMeter:
-    """A `Meter` that exports by `ray.util.metrics`, in the process that hosts the node. `clock` is the host's; `read`
-    returns a controller's own metrics by the names of `CLUSTER_METRICS` (None for other nodes).
+    """A `Meter` that exports by `ray.util.metrics`, in the process that hosts the node of the cluster with this id.
+    `clock` is the host's, `readings` are those of the node.
     """
 
-    def __init__(self, run: str, node: str, clock: Clock, read: Callable[[], Mapping[str, int]] | None = None) -> None:
-        default = {"run": run, "node": node}
+    def __init__(self, cluster: str, node: str, clock: Clock, readings: Readings) -> None:
+        default = {"cluster": cluster, "node": node}
         self._node = node
         self._clock = clock
-        self._changes = None if read is None else Changes(read)
-        names = CLUSTER_METRICS if read is not None else ()
-        self._of_cluster = {name: Gauge(name.replace(".", "_"), name, ("run", "node")) for name in names}
+        self._readings = readings
+        self._changes = Changes(readings.of_controller)
+        self._of_controller = {
+            name: Gauge(name.replace(".", "_"), CONTROLLER_HELP[name], tuple(default))
+            for name in (CONTROLLER_HELP if readings.is_controller else ())
+        }
         self._partitions = PartitionSamples()
-        self._counters = {name: Counter(name, text, ("run", "node", *keys)) for name, (text, keys) in COUNTERS.items()}
-        self._gauges = {name: Gauge(name, text, ("run", "node", *keys)) for name, (text, keys) in GAUGES.items()}
-        for metric in (*self._counters.values(), *self._gauges.values(), *self._of_cluster.values()):
+        self._counters = {name: Counter(name, text, (*default, *keys)) for name, (text, keys) in COUNTERS.items()}
+        self._gauges = {name: Gauge(name, text, (*default, *keys)) for name, (text, keys) in GAUGES.items()}
+        for metric in (*self._counters.values(), *self._gauges.values(), *self._of_controller.values()):
             metric.set_default_tags(default)
         self._traces: deque[Trace] = deque()
         self._samples: dict[tuple[str, Tags], int] = {}
+        self._standing: Iterator[Sample] = iter(())
+        self._repeat_at_ms = 0
         self._is_scheduled = False
 
     def record_sent(self, message: Message) -> None:
@@ -193,10 +241,26 @@ class RayMeter:
         self._traces.append(trace)
 
     def end_input(self) -> None:
-        """Schedules the next export, if there is anything to export."""
-        if not self._is_scheduled and (self._samples or self._traces or self._changes is not None):
-            self._is_scheduled = True
-            self._clock.call_at(self._clock.now_ms() + EXPORT_MS, self._export)
+        """Begins the repetition with the first input, and schedules the next export if there is anything to export."""
+        if self._repeat_at_ms == 0:
+            self._schedule_repeat()
+        if not self._is_scheduled and (self._samples or self._traces or self._of_controller):
+            self._schedule_export(EXPORT_MS)
+
+    def _schedule_repeat(self) -> None:
+        self._repeat_at_ms = self._clock.now_ms() + REPEAT_MS
+        self._clock.call_at(self._repeat_at_ms, self._repeat)
+
+    def _repeat(self) -> None:
+        self._changes.repeat()
+        self._standing = self._readings.of_partitions()
+        self._schedule_repeat()
+        if not self._is_scheduled:
+            self._schedule_export(0)
+
+    def _schedule_export(self, after_ms: int) -> None:
+        self._is_scheduled = True
+        self._clock.call_at(self._clock.now_ms() + after_ms, self._export)
 
     def _add(self, sample: Sample) -> None:
         series = (sample.metric, sample.tags)
@@ -205,9 +269,11 @@ class RayMeter:
 
     def _export(self) -> None:
         self._is_scheduled = False
-        if self._changes is not None:
-            for name, value in self._changes.take().items():
-                self._of_cluster[name].set(value)
+        for name, value in self._changes.take().items():
+            self._of_controller[name].set(value)
+        repeated = list(islice(self._standing, EXPORT_AT_ONCE))
+        for sample in repeated:
+            self._gauges[sample.metric].set(sample.value, dict(sample.tags))
         for _ in range(min(len(self._traces), EXPORT_AT_ONCE)):
             for sample in self._partitions.of(self._traces.popleft()):
                 self._add(sample)
@@ -217,6 +283,5 @@ class RayMeter:
                 self._counters[metric].inc(value, dict(tags))
             else:
                 self._gauges[metric].set(value, dict(tags))
-        if self._samples or self._traces:
-            self._is_scheduled = True
-            self._clock.call_at(self._clock.now_ms() + EXPORT_AGAIN_MS, self._export)
+        if self._samples or self._traces or repeated:
+            self._schedule_export(EXPORT_AGAIN_MS)

@@ -19,7 +19,7 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,13 +30,13 @@ from typing import Any, TypeVar, cast
 import ray
 from ray.exceptions import RayActorError
 
-from actors.admin_relay import AdminRelay
+from actors.admin_relay import AdminRelay, CallerCommand
 from actors.clock import LoopClock
 from actors.full_disk import LimitedFiles
 from actors.host import NodeHost
 from actors.load import LoadNode
 from actors.log.format import crc32c
-from actors.metrics import RayMeter
+from actors.metrics import ACTIVE_CONTROLLER, RayMeter, Sample, lag_sample, partition_samples
 from actors.storage import DiskLossKind, DiskStorage, Owner, apply_loss
 from actors.transport import PeerGoneError, Transport
 from protocol.broker.recovery import hook_named
@@ -59,7 +59,6 @@ from protocol.ids import (
 from protocol.log.tail import trace_of
 from protocol.messages.admin import AdminRequest
 from protocol.messages.codec import decode, encode
-from protocol.messages.commands import SendRecords
 from protocol.messages.metadata_batch import pack_records
 from protocol.metadata.image import BrokerRegistration
 from protocol.metadata.partition import PartitionState
@@ -185,6 +184,35 @@ def snapshot_of(node: Node) -> NodeSnapshot:
     return NodeSnapshot({}, {}, {}, {})
 
 
+class NodeReadings:
+    """The gauges of a node (`actors.metrics.Readings`). Only the active controller has gauges of partitions, which it
+    reads from its metadata; a broker has one per replica.
+    """
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    @property
+    def is_controller(self) -> bool:
+        return isinstance(self._node, ControllerNode)
+
+    def of_controller(self) -> Mapping[str, int]:
+        if not isinstance(self._node, ControllerNode):
+            return {}
+        return {ACTIVE_CONTROLLER: int(self._node.is_active), **self._node.metrics()}
+
+    def of_partitions(self) -> Iterator[Sample]:
+        node = self._node
+        if isinstance(node, BrokerNode | StoreBrokerNode):
+            for replica in list(node.context.replicas.values()):
+                log, leads = replica.log, replica.leadership is not None
+                yield lag_sample(replica.name, log.end_offset - log.high_watermark if leads else 0)
+        elif isinstance(node, ControllerNode) and node.is_active:
+            image = node.state.image
+            for partition, state in [(image.name_of(key), state) for key, state in image.partitions()]:
+                yield from partition_samples(partition, len(state.isr), len(state.elr))
+
+
 def pieces_of(frame: bytes) -> list[bytes]:
     """Splits a frame into call arguments that are too small for Ray to pass through its object store; a frame that
     would need more than `MAX_PIECES` of them stays whole.
@@ -246,14 +274,14 @@ class NodeShell:
         self._storage = DiskStorage(setup.directory, owner, interval_bytes, self._files, LOCK_WAIT_S)
         self._reported_drops = 0
         self._node = build_node(setup, self._storage, rack)
+        self._began_ms = int(setup.started_at_s * 1000)
         self._loop: Future[asyncio.AbstractEventLoop] = Future()
         self._transport = Transport(
             setup.incarnation, RayPeers(setup.run, setup.node), lambda error: self._host.fail(repr(error))
         )
         self._transport.cut(setup.cut_to, setup.cut_from)
-        read = self._node.metrics if isinstance(self._node, ControllerNode) else None
         self._clock = clock = LoopClock(setup.started_at_s)
-        meter = RayMeter(setup.run, self._name, clock, read)
+        meter = RayMeter(setup.run, self._name, clock, NodeReadings(self._node))
         self._admin_relay = AdminRelay(self._transport)
         self._host = NodeHost(self._node, clock, self._admin_relay, meter)
         self._transport.serve(self._host)
@@ -438,14 +466,18 @@ class StoreActor(NodeShell):
 class ClientActor(NodeShell):
     """A client."""
 
+    async def began_ms(self) -> TimeMs:
+        """The cluster's time 0 as Unix time in milliseconds."""
+        return self._began_ms
+
     @ray.method(concurrency_group="ctl")
     async def request(self, encoded: bytes) -> bytes:
-        """Makes an encoded administration request for the caller, or sends records (SendRecords); returns the encoded
-        outcome. CodecError where the bytes are neither.
+        """Makes an encoded administration request for the caller, or carries out a command about records
+        (`CallerCommand`); returns the encoded outcome. CodecError where the bytes are neither.
         """
         message = decode(encoded)
-        if not isinstance(message, AdminRequest | SendRecords):
-            allowed = "an administration request or SendRecords"
+        if not isinstance(message, AdminRequest | CallerCommand):
+            allowed = "an administration request or a command about records"
             raise MalformedMessageError(f"found {type(message).__name__}; allowed: {allowed}")
         return encode(await self._on_loop(self._admin_relay.request(self._host, message)))
 

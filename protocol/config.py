@@ -464,6 +464,8 @@ _LEVELS: Mapping[Generation, Mapping[str, int]] = {
     Generation.KIP_966_ELR: {METADATA_VERSION: METADATA_VERSION_ELR, UNCLEAN_RECOVERY_ENABLED: 0},
     Generation.KIP_966: {METADATA_VERSION: METADATA_VERSION_ELR, UNCLEAN_RECOVERY_ENABLED: 1},
 }
+OF_THE_METADATA_LOG = ("controller.quorum.", "metadata.log.", "metadata.max.retention.")
+"""What the names of configs begin with that generations without a metadata log do not know."""
 LOG_GENERATIONS = tuple(generation for generation in _LEVELS if not generation.features.metadata_in_store)
 """The generations with a metadata log and a quorum of controllers."""
 

@@ -8,6 +8,7 @@ N15).
 
 from __future__ import annotations
 
+from base64 import urlsafe_b64encode
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -35,6 +36,16 @@ STORE_LOG = "__store/0"
 """The name of the transaction log in the store's storage."""
 DRIVER = 9000
 """The experiment as a node: it sends commands to clients and receives their outcomes."""
+
+
+UUID_BITS = 127
+
+
+def uuid_text(number: int) -> str:
+    """A number of `UUID_BITS` bits as Kafka prints a uuid: its 16 bytes in the URL-safe base64 alphabet, 22 characters.
+    The first bit is 0, so that no uuid begins with a hyphen, which a command would take for an option.
+    """
+    return urlsafe_b64encode(number.to_bytes(16, "big")).decode().rstrip("=")
 
 
 class TopicPartition(NamedTuple):

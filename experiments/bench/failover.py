@@ -1,7 +1,8 @@
-"""`isray bench failover`: how long partitions are unavailable after the death of their leader's broker, on Ray;
-docs/benchmarks.md describes the setting and the columns.
+"""`isray bench failover`: how long partitions are unavailable after the death of their leader's broker, on Ray, in each
+generation; docs/benchmarks.md describes the setting and the columns.
 
-Broker 0 leads all partitions and is killed with SIGKILL. Times count from the controller's `session_expired`. Beginning
+One broker leads all partitions and is killed with SIGKILL; it is not the controller. Times count from the end of its
+session, which the controller reports (`session_expired`), or in `v3` the store (`store_session_ended`). Beginning
 before that, a load generator repeatedly sends a batch to each partition of a sample, to both survivors, until one
 acknowledges, so that look-ups of leaders are not measured. Then it sends one batch to every partition. The sample is
 small so that the probes do not load the brokers: a broker takes over all its leaderships in one input, so partitions
@@ -10,7 +11,7 @@ between two of the sample are available when these are.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import median_low
 from typing import TYPE_CHECKING
@@ -18,33 +19,41 @@ from typing import TYPE_CHECKING
 from experiments.bench.report import BenchReport, growth, median_run
 from experiments.engines.port import Loss
 from experiments.engines.ray.session import expect_kills, ray_session, stay_on_loopback
-from protocol.config import BROKER_HEARTBEAT_INTERVAL_MS, BROKER_SESSION_TIMEOUT_MS, MIN_INSYNC_REPLICAS
+from protocol.config import BROKER_HEARTBEAT_INTERVAL_MS, BROKER_SESSION_TIMEOUT_MS, MIN_INSYNC_REPLICAS, Generation
+from protocol.events.base import Trace
 from protocol.events.controller import SessionExpired
-from protocol.ids import TimeMs
+from protocol.events.store import StoreSessionEnded
+from protocol.ids import BrokerId, TimeMs
 from protocol.messages.commands import AdminCommand, AdminOutcome
 from protocol.messages.load import ProbeCommand, ProbeOutcome
 from protocol.messages.partitions import ElectionType, ElectLeadersRequest
+from protocol.zookeeper.settings import StoreSettings
 
 if TYPE_CHECKING:
     from experiments.bench.ray_cluster import BenchCluster
 
 SIZES = (1_000, 10_000)
+BROKERS = 3
 REPEATS = 3
 SAMPLE = 50
 SESSION_MS = 9_000
 CHECK_EVERY_MS = 1_000
 RETRY_MS = 20
+RETRY_WITH_STORE_MS = 200
+"""A store takes milliseconds for each partition, so partitions are unavailable, and probed, much longer."""
 IN_FLIGHT = 200
-VICTIM, SURVIVORS = 0, (1, 2)
 TOPIC = "failover"
 ALL = -1
-CONFIG = {MIN_INSYNC_REPLICAS: 2, BROKER_SESSION_TIMEOUT_MS: SESSION_MS, BROKER_HEARTBEAT_INTERVAL_MS: 500}
+CONFIG: Mapping[str, object] = {MIN_INSYNC_REPLICAS: 2}
+HEARTBEATS: Mapping[str, object] = {BROKER_SESSION_TIMEOUT_MS: SESSION_MS, BROKER_HEARTBEAT_INTERVAL_MS: 500}
+STORE = StoreSettings(session_timeout_ms=SESSION_MS)
 
 
 @dataclass(frozen=True, slots=True)
 class Failover:
     """The figures of one failover in milliseconds after the detection; `detected_ms` counts from the kill."""
 
+    generation: str
     partitions: int
     detected_ms: int
     p50_ms: int
@@ -53,51 +62,70 @@ class Failover:
 
     def texts(self) -> list[str]:
         times = (self.detected_ms, self.p50_ms, self.max_ms, self.all_served_ms)
-        return [f"{self.partitions:,}", *(f"{time:,} ms" for time in times)]
+        return [self.generation, f"{self.partitions:,}", *(f"{time:,} ms" for time in times)]
 
 
-def run(sizes: Sequence[int] = SIZES, repeats: int = REPEATS) -> BenchReport:
-    """Measures every size `repeats` times, each on a new cluster, in ascending order; reports the run with the median
-    `max_ms`. Call from the main thread.
+def run(
+    sizes: Sequence[int] = SIZES, repeats: int = REPEATS, generations: Sequence[Generation] = tuple(Generation)
+) -> BenchReport:
+    """Measures every size `repeats` times in each generation, each time on a new cluster, sizes in ascending order;
+    reports the run with the median `max_ms`. Call from the main thread.
     """
     stay_on_loopback()
     expect_kills()
+    found = []
     with ray_session():
-        runs = [[_fail_over(size) for _ in range(repeats)] for size in sorted(set(sizes))]
-    found = [median_run(each, lambda one: one.max_ms) for each in runs]
-    exponent = growth([one.partitions for one in found], [max(1, one.max_ms) for one in found])
+        for generation in generations:
+            for size in sorted(set(sizes)):
+                runs = [_fail_over(generation, size) for _ in range(repeats)]
+                found.append(median_run(runs, lambda one: one.max_ms))
+    exponents = {generation.value: _growth(found, generation) for generation in generations}
+    known = {name: exponent for name, exponent in exponents.items() if exponent is not None}
     return BenchReport(
         title="From the detection of a leader's death to partitions that acknowledge batches again",
         document={
-            "brokers": 1 + len(SURVIVORS),
+            "brokers": BROKERS,
             "session_timeout_ms": SESSION_MS,
+            "store": STORE.model_dump(mode="json"),
             "sample": SAMPLE,
             "repeats": repeats,
             "sizes": [asdict(one) for one in found],
-            "growth_exponent": exponent,
+            "growth_exponent": exponents,
         },
-        columns=("partitions", "detected after", "p50", "max", "all acknowledged"),
+        columns=("generation", "partitions", "detected after", "p50", "max", "all acknowledged"),
         rows=[one.texts() for one in found],
-        notes=[] if exponent is None else [f"growth exponent of max (1 is linear): {exponent:.2f}"],
+        notes=[f"growth exponent of max in {name} (1 is linear): {exponent:.2f}" for name, exponent in known.items()],
     )
 
 
-def _fail_over(partitions: int) -> Failover:
+def _growth(found: Sequence[Failover], generation: Generation) -> float | None:
+    own = [one for one in found if one.generation == generation.value]
+    return growth([one.partitions for one in own], [max(1, one.max_ms) for one in own])
+
+
+def _fail_over(generation: Generation, partitions: int) -> Failover:
     from experiments.bench.ray_cluster import bench_cluster
 
-    with bench_cluster(CONFIG) as cluster:
-        cluster.create_topic(TOPIC, assignments(partitions))
-        _await_leaderships(cluster, partitions)
-        _probe(cluster, range(partitions), (VICTIM,))
+    has_store = generation.features.metadata_in_store
+    config, store = (CONFIG, STORE) if has_store else ({**CONFIG, **HEARTBEATS}, None)
+    retry_ms = RETRY_WITH_STORE_MS if has_store else RETRY_MS
+    with bench_cluster(config, generation=generation, store=store) as cluster:
+        controller = cluster.engine.active_controller()
+        victim = next(broker for broker in cluster.engine.spec.broker_ids if broker != controller)
+        survivors = [broker for broker in cluster.engine.spec.broker_ids if broker != victim]
+        cluster.create_topic(TOPIC, assignments(partitions, victim, survivors))
+        _await_leaderships(cluster, partitions, victim)
+        _probe(cluster, range(partitions), (victim,), retry_ms)
         killed_ms = cluster.engine.now_ms()
-        cluster.engine.crash(VICTIM, Loss())
-        served = _probe(cluster, sample_of(partitions), SURVIVORS, not_before_ms=SESSION_MS)
-        detected_ms = _detection(cluster)
-        all_served = _probe(cluster, range(partitions), SURVIVORS)
-    return figures_of(partitions, killed_ms, detected_ms, served, all_served)
+        cluster.engine.crash(victim, Loss())
+        served = _probe(cluster, sample_of(partitions), survivors, retry_ms, not_before_ms=SESSION_MS)
+        detected_ms = _detection(cluster, victim, killed_ms)
+        all_served = _probe(cluster, range(partitions), survivors, retry_ms)
+    return figures_of(generation, partitions, killed_ms, detected_ms, served, all_served)
 
 
 def figures_of(
+    generation: Generation,
     partitions: int,
     killed_ms: TimeMs,
     detected_ms: TimeMs,
@@ -109,12 +137,12 @@ def figures_of(
     """
     after = [time - detected_ms for time in served_ms]
     all_after = max(all_served_ms) - detected_ms
-    return Failover(partitions, detected_ms - killed_ms, median_low(after), max(after), all_after)
+    return Failover(generation.value, partitions, detected_ms - killed_ms, median_low(after), max(after), all_after)
 
 
-def assignments(partitions: int) -> list[list[int]]:
-    """The replica lists: broker 0 leads all, the others alternate as the second replica."""
-    return [[VICTIM, *(SURVIVORS if index % 2 else reversed(SURVIVORS))] for index in range(partitions)]
+def assignments(partitions: int, victim: BrokerId, survivors: Sequence[BrokerId]) -> list[list[BrokerId]]:
+    """The replica lists: the victim leads all, the others alternate as the second replica."""
+    return [[victim, *(survivors if index % 2 else reversed(survivors))] for index in range(partitions)]
 
 
 def sample_of(partitions: int) -> list[int]:
@@ -124,7 +152,7 @@ def sample_of(partitions: int) -> list[int]:
     return [round(place * (partitions - 1) / (SAMPLE - 1)) for place in range(SAMPLE)]
 
 
-def _await_leaderships(cluster: BenchCluster, partitions: int) -> None:
+def _await_leaderships(cluster: BenchCluster, partitions: int, victim: BrokerId) -> None:
     """Waits until all replicas are in sync and the victim leads all partitions. While the victim created thousands of
     logs, late heartbeats may have moved its leaderships: then requests a preferred election. BenchError where the
     victim does not become leader of all.
@@ -135,16 +163,20 @@ def _await_leaderships(cluster: BenchCluster, partitions: int) -> None:
         cluster.engine.run_for(CHECK_EVERY_MS)
         view = cluster.engine.view()
         found = [] if view is None else list(view.partitions.values())
-        if len(found) == partitions and all(len(state.isr) == 1 + len(SURVIVORS) for state in found):
-            if all(state.leader == VICTIM for state in found):
+        if len(found) == partitions and all(len(state.isr) == BROKERS for state in found):
+            if all(state.leader == victim for state in found):
                 return
             request = ElectLeadersRequest(correlation_id=0, election_type=ElectionType.PREFERRED, topic_partitions=None)
             cluster.run_command(AdminCommand(command_id=cluster.command_id(), request=request), AdminOutcome)
-    raise BenchError(f"broker {VICTIM} does not lead {partitions:,} partitions with all replicas in sync")
+    raise BenchError(f"broker {victim} does not lead {partitions:,} partitions with all replicas in sync")
 
 
 def _probe(
-    cluster: BenchCluster, partitions: Sequence[int], brokers: Sequence[int], not_before_ms: int = 0
+    cluster: BenchCluster,
+    partitions: Sequence[int],
+    brokers: Sequence[BrokerId],
+    retry_ms: int,
+    not_before_ms: int = 0,
 ) -> tuple[TimeMs, ...]:
     """The time at which each of the partitions acknowledged a batch; no cluster state is read before `not_before_ms`
     have passed.
@@ -157,10 +189,25 @@ def _probe(
         acks=ALL,
         payload_bytes=1,
         in_flight=IN_FLIGHT,
-        retry_ms=RETRY_MS,
+        retry_ms=retry_ms,
     )
     return cluster.run_command(command, ProbeOutcome, not_before_ms=not_before_ms).acknowledged_ms
 
 
-def _detection(cluster: BenchCluster) -> TimeMs:
-    return next(event.time_ms for event in cluster.engine.traces() if isinstance(event.trace, SessionExpired))
+def _detection(cluster: BenchCluster, victim: BrokerId, killed_ms: TimeMs) -> TimeMs:
+    """When the victim's session has ended. A session that has ended earlier, as they do on a machine that is too busy,
+    is none that the kill has ended: BenchError if there is no other.
+    """
+    from experiments.bench.ray_cluster import BenchError
+
+    for event in cluster.engine.traces():
+        if event.time_ms >= killed_ms and ends_session(event.trace, victim):
+            return event.time_ms
+    raise BenchError(f"the session of broker {victim} had ended before it was killed")
+
+
+def ends_session(trace: Trace, broker: BrokerId) -> bool:
+    """Whether a trace event says that the session of a broker has ended."""
+    if isinstance(trace, StoreSessionEnded):
+        return trace.owner == broker
+    return isinstance(trace, SessionExpired) and trace.broker == broker

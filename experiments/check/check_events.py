@@ -112,6 +112,7 @@ class EventChecker:
             name: _CommittedStates.of(it.state for it in states) for name, states in sorted(metadata.states.items())
         }
         self._reported: dict[TopicPartition, PartitionChanged] = {}
+        self._seen: dict[TopicPartition, set[tuple[object, ...]]] = {}
         self._brokers: dict[NodeId, _Broker] = {}
         self._leaders: dict[tuple[TopicPartition, Epoch], NodeId] = {}
         self._leaderships: dict[TopicPartition, list[tuple[Epoch, _Leadership]]] = {}
@@ -186,20 +187,25 @@ class EventChecker:
     # -- metadata ------------------------------------------------------------------------------------------------------
 
     def _check_controller_event(self, event: TraceEvent, trace: PartitionTrace) -> None:
-        """A partition's state as the controller reports it is a committed state, and its epochs rise."""
+        """A partition's state as the controller reports it is a committed state, and its epochs rise. A new active
+        controller may report states again.
+        """
         partition = trace.partition
         if isinstance(trace, PartitionRemoved):
             self._reported.pop(partition, None)
         if not isinstance(trace, PartitionChanged):
             return
-        before, self._reported[partition] = self._reported.get(partition), trace
-        if before is not None and before != trace:
+        reported, seen = _committed(trace), self._seen.setdefault(partition, set())
+        before = None if reported in seen else self._reported.get(partition)
+        if reported not in seen:
+            seen.add(reported)
+            self._reported[partition] = trace
+        if before is not None:
             least = before.leader_epoch + (trace.leader != before.leader)
             if trace.partition_epoch <= before.partition_epoch or trace.leader_epoch < least:
                 epochs = [f"{it.leader_epoch}/{it.partition_epoch}" for it in (before, trace)]
                 text = f"{partition}: leader {before.leader}, epochs {epochs[0]}; then {trace.leader}, {epochs[1]}"
                 self.violations.append(Violation("EpochsRise", event.time_ms, text))
-        reported = _committed(trace)
         states = self._of(partition).states.get(trace.partition_epoch, [])
         holds = reported in (_committed(partition_changed(partition, state, trace.min_isr)) for state in states)
         text = f"node {event.node} has {dict(zip(_COMMITTED, reported, strict=True))}, which is no committed state"

@@ -202,7 +202,7 @@ class MetadataReplay:
         self._crashes = deque(marks.crashes)
         self._crashed_epochs: dict[BrokerId, Epoch] = {}
         self._cluster = _ReplayCluster(spec)
-        self._suite = InvariantSuite(self._cluster)
+        self._suite = InvariantSuite(self._cluster, is_replay=True)
         self._image = self._cluster.controller.state.image
         self._found = ReplayedMetadata(records=len(records))
         self._found.needs_min_isr.append((-1, self._image.features.high_watermark_needs_min_isr))

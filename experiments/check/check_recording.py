@@ -39,6 +39,7 @@ SHOWN_BY_METADATA = (
     "ValidControllerIsrAndElr",
     "EpochsRise",
     "RecoveryStateKept",
+    "RecoveringIsrIsOne",
     "ReassignmentKeepsMinIsr",
     "MinIsrRecoveryQuorum",
 )

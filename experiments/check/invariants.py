@@ -14,21 +14,28 @@ suffix `Property`:
 | ConsistentReadProperty | ConsistentRead |
 
 The model has its rules of transition in its actions; here they are invariants as well: OneLeaderPerEpoch, EpochsRise,
-HighWatermarkMonotone, RecoveryStateKept, ReassignmentKeepsMinIsr. The model has no unclean recovery; its rules are in
-`invariants_recovery.py`. Its liveness properties must hold after the faults have ended
+HighWatermarkMonotone, RecoveryStateKept, RecoveringIsrIsOne, RecoveringLeaderIsAlone, ReassignmentKeepsMinIsr. The
+model has no unclean recovery; its rules are in `invariants_recovery.py`. What brokers keep and count, rights and gauges
+are in `invariants_replicas.py`. Its liveness properties must hold after the faults have ended
 (`experiments/hunt/fuzz/run.py`).
 """
 
 from __future__ import annotations
 
 from experiments.check.invariants_base import Invariant
-from experiments.check.invariants_broker import ValidBrokerState, ValidFetcherState, ValidReplicaState
+from experiments.check.invariants_broker import (
+    RecoveringLeaderIsAlone,
+    ValidBrokerState,
+    ValidFetcherState,
+    ValidReplicaState,
+)
 from experiments.check.invariants_controller import (
     EpochsRise,
     MetadataLogMatching,
     MinIsrRecoveryQuorum,
     OneLeaderPerEpoch,
     ReassignmentKeepsMinIsr,
+    RecoveringIsrIsOne,
     RecoveryStateKept,
     ReplicationQuorumSuperset,
     ValidControllerIsrAndElr,
@@ -46,9 +53,18 @@ from experiments.check.invariants_recovery import (
     RecoveryElectsLongestLog,
     RecoveryElectsRespondent,
     RecoveryHasRequiredResponses,
+    RecoveryHearsHolder,
     RecoveryIdsAreUnique,
     RecoveryOnlyWithoutCleanCandidate,
     RecoveryResponsesAreCurrent,
+)
+from experiments.check.invariants_replicas import (
+    FetchSessionsAgree,
+    GaugesMatchTheirDefinitions,
+    LeadersCountWhatFollowersHold,
+    OneCopyPerSequence,
+    OnlyAssignedLogs,
+    WritesAreAuthorized,
 )
 
 __all__ = ["INVARIANTS", "Invariant"]
@@ -68,6 +84,8 @@ INVARIANTS: tuple[type[Invariant], ...] = (
     MetadataLogMatching,
     EpochsRise,
     RecoveryStateKept,
+    RecoveringIsrIsOne,
+    RecoveringLeaderIsAlone,
     ReassignmentKeepsMinIsr,
     ValidBrokerState,
     ValidReplicaState,
@@ -76,6 +94,13 @@ INVARIANTS: tuple[type[Invariant], ...] = (
     RecoveryResponsesAreCurrent,
     RecoveryElectsLongestLog,
     RecoveryHasRequiredResponses,
+    RecoveryHearsHolder,
     RecoveryOnlyWithoutCleanCandidate,
     RecoveryIdsAreUnique,
+    OneCopyPerSequence,
+    OnlyAssignedLogs,
+    WritesAreAuthorized,
+    LeadersCountWhatFollowersHold,
+    FetchSessionsAgree,
+    GaugesMatchTheirDefinitions,
 )

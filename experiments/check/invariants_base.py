@@ -22,6 +22,8 @@ class Invariant:
     AFTER_BROKERS: ClassVar[bool] = True
     """Whether an event of a broker can violate it, so that `check` is called after those events."""
     AFTER_CONTROLLERS: ClassVar[bool] = True
+    NEEDS_NODES: ClassVar[bool] = False
+    """Whether it reads more of the controller's node than its image, which is all that a recording has."""
 
     def __init__(self, truth: GroundTruth) -> None:
         self.truth = truth

@@ -8,6 +8,7 @@ from experiments.check.invariants_base import Invariant
 from experiments.check.truth import GroundTruth, PartitionView
 from protocol.broker.lifecycle import LifecycleState
 from protocol.ids import NO_EPOCH, NO_LEADER, NodeId, Offset, TopicPartition
+from protocol.metadata.partition import LeaderRecoveryState
 from protocol.nodes.broker import BrokerNode
 
 
@@ -60,6 +61,20 @@ class ValidReplicaState(Invariant):
         if leadership is not None and leadership.leader_epoch != replica.leader_epoch:
             return f"broker {node} leads epoch {leadership.leader_epoch} in leader epoch {replica.leader_epoch}"
         return ""
+
+
+class RecoveringLeaderIsAlone(Invariant):
+    """A leader that is RECOVERING has itself alone in the ISR that it knows and in the one that it proposes (C11)."""
+
+    AFTER_CONTROLLERS = False
+
+    def check(self, view: PartitionView) -> str:
+        leadership = None if view.replica is None else view.replica.leadership
+        if leadership is None or leadership.recovery_state is not LeaderRecoveryState.RECOVERING:
+            return ""
+        if set(leadership.maximal_isr) <= {view.node}:
+            return ""
+        return f"leader {view.node} is RECOVERING and counts with {leadership.maximal_isr}"
 
 
 class ValidFetcherState(Invariant):

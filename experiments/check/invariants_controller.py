@@ -213,6 +213,18 @@ class RecoveryStateKept(_StepCheck):
         return ""
 
 
+class RecoveringIsrIsOne(Invariant):
+    """While a partition is RECOVERING its ISR has no second member (KIP-704; C11)."""
+
+    AFTER_BROKERS = False
+
+    def check(self, view: PartitionView) -> str:
+        state = view.state
+        if state is None or state.leader_recovery_state is not LeaderRecoveryState.RECOVERING or len(state.isr) <= 1:
+            return ""
+        return f"the partition is RECOVERING, and its ISR is {state.isr}"
+
+
 class ReassignmentKeepsMinIsr(_StepCheck):
     """A reassignment ends, completed or cancelled, with min ISR members in sync, and completes with all that it adds
     among them (E32, E33, M75). The generations before `kip-966` follow Kafka's code, which waits for less or for more.

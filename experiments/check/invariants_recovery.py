@@ -27,10 +27,14 @@ class _Answer(NamedTuple):
 
 
 class _Wait(NamedTuple):
-    """When a recovery began to wait for responses, and the timeout at that time."""
+    """When a recovery began to wait for responses; the timeout and the replicas to wait for at that time."""
 
     since_ms: TimeMs
     timeout_ms: int
+    holders: frozenset[BrokerId]
+
+
+_NOT_BEGUN = _Wait(0, 0, frozenset())
 
 
 def _timeout_ms(view: PartitionView) -> int:
@@ -38,6 +42,18 @@ def _timeout_ms(view: PartitionView) -> int:
     assert view.image is not None
     topic = view.image.topic_named(view.partition.topic)
     return view.image.int_config(None if topic is None else topic.topic_id, UNCLEAN_RECOVERY_TIMEOUT_MS)
+
+
+def _holders(view: PartitionView) -> frozenset[BrokerId]:
+    """The registered replicas that were not empty when they joined: those of the assignment before its reassignment,
+    and those that have been in sync since. Where there are none, all registered replicas.
+    """
+    state, image = view.truth.state, view.image
+    if state is None or image is None:
+        return frozenset()
+    registered = frozenset(state.replicas).intersection(image.brokers)
+    in_sync_once = {*state.isr, *state.elr, *state.last_known_elr}
+    return registered - (set(state.adding_replicas) - in_sync_once) or registered
 
 
 class _OutcomeCheck(Invariant):
@@ -101,8 +117,10 @@ class RecoveryElectsLongestLog(_OutcomeCheck):
 
 class RecoveryHasRequiredResponses(_OutcomeCheck):
     """A balanced recovery has responses of all members of ISR, ELR and last known ELR, of which there is at least one
-    (F11, F29); and until the timeout every recovery waits for all replicas that it queries (F11, F12). The timeout may
-    change during the recovery, and the manager learns that later than the log: the shorter one counts.
+    (F11, F29). Until the timeout every recovery waits for all replicas that it queries (F11), and a proactive one also
+    for those that are fenced, which may come back and hold more (F12). The timeout may change during the recovery, and
+    so may registrations and the assignment; the manager learns that later than the log. So the shorter timeout counts,
+    and the replicas that were there at the begin and still are.
     """
 
     def __init__(self, truth: GroundTruth) -> None:
@@ -111,8 +129,8 @@ class RecoveryHasRequiredResponses(_OutcomeCheck):
 
     def observe(self, node: NodeId, trace: PartitionTrace) -> str:
         if isinstance(trace, RecoveryBegan):
-            timeout_ms = _timeout_ms(self.truth.view(node, trace.partition))
-            self._began[trace.partition] = _Wait(self.truth.cluster.now_ms, timeout_ms)
+            view = self.truth.view(node, trace.partition)
+            self._began[trace.partition] = _Wait(self.truth.cluster.now_ms, _timeout_ms(view), _holders(view))
         return super().observe(node, trace)
 
     def _check_outcome(self, view: PartitionView, outcome: RecoveryDecided) -> str:
@@ -122,15 +140,30 @@ class RecoveryHasRequiredResponses(_OutcomeCheck):
         required = {*before.isr, *before.elr, *before.last_known_elr} if before is not None else set()
         if outcome.mode == "balanced" and not (required and required <= responded):
             return f"of the required {sorted(required)}, {sorted(required - responded)} have not responded"
-        began = self._began.get(view.partition, _Wait(0, 0))
+        began = self._began.get(view.partition, _NOT_BEGUN)
         waited_ms = self.truth.cluster.now_ms - began.since_ms
         timeout_ms = min(began.timeout_ms, _timeout_ms(view))
-        if outcome.silent and waited_ms < timeout_ms:
-            return f"after {waited_ms} of {timeout_ms} ms {outcome.silent} are not waited for"
+        awaited = set(outcome.silent)
+        if outcome.mode == "proactive":
+            awaited |= (began.holders & _holders(view)) - responded
+        if awaited and waited_ms < timeout_ms:
+            return f"after {waited_ms} of {timeout_ms} ms {sorted(awaited)} are not waited for"
         return ""
 
     def forget(self, is_gone: Callable[[TopicPartition], bool]) -> None:
         self._began = {partition: wait for partition, wait in self._began.items() if not is_gone(partition)}
+
+
+class RecoveryHearsHolder(_OutcomeCheck):
+    """No recovery is decided by responses of replicas alone that a reassignment is adding and that were never in sync,
+    while another replica is registered and so may come back (M62).
+    """
+
+    def _check_outcome(self, view: PartitionView, outcome: RecoveryDecided) -> str:
+        responded, holders = {answer.broker for answer in _answers(outcome)}, _holders(view)
+        if holders and responded.isdisjoint(holders):
+            return f"only {sorted(responded)} have responded, which are being added; {sorted(holders)} may hold more"
+        return ""
 
 
 class RecoveryOnlyWithoutCleanCandidate(_OutcomeCheck):

@@ -13,8 +13,9 @@ What holds with any fault, one rule per name:
 | LeaderInIsr | a leader is in its ISR, which has no member twice (A13, A14) |
 | CommandsInOrder | a broker obeys no controller with an older epoch, and none that was not elected (A25, A35, M35) |
 | InitIsObeyed | after INIT a broker holds what INIT names and nothing else (A24) |
+| BrokerStatesRise | what a broker knows of a partition it holds is never replaced by something older (A25) |
 | OneLeaderPerEpoch | a broker leads in an epoch that the store gave it, and epochs of a replica rise (A2, A25, M35) |
-| LeaderUsesStoredIsr | the ISR of a leader is the one that the store has, or had, under that version (A46) |
+| LeaderUsesStoredIsr | the ISR of a leader, also of a deposed one, is that of its version in the store (A46) |
 | ReplicationQuorumSuperset | the leader waits for every member of the ISR in the store (A48, M30) |
 | LeaderCompleteness | a new leader has all that was committed, within tolerance |
 
@@ -38,7 +39,14 @@ from experiments.check.truth import GroundTruth
 from experiments.engines.sim.cluster import SimCluster
 from protocol.broker.context import log_name
 from protocol.events.base import Trace
-from protocol.events.broker import BecameFollower, BecameLeader, HighWatermarkAdvanced, LogTruncated, RecordsFetched
+from protocol.events.broker import (
+    BecameFollower,
+    BecameLeader,
+    HighWatermarkAdvanced,
+    IsrCommitted,
+    LogTruncated,
+    RecordsFetched,
+)
 from protocol.events.store import CommandCarriedOut, ControllerElected, StoreChanged, StoreSessionEnded
 from protocol.ids import NO_EPOCH, NO_LEADER, STORE, BrokerId, Epoch, NodeId, Offset, TopicIdPartition, TopicPartition
 from protocol.nodes.store import StoreNode
@@ -56,6 +64,7 @@ STORE_RULES = (
     "LeaderInIsr",
     "CommandsInOrder",
     "InitIsObeyed",
+    "BrokerStatesRise",
     "OneLeaderPerEpoch",
     "LeaderUsesStoredIsr",
     "ReplicationQuorumSuperset",
@@ -87,13 +96,15 @@ class StoreInvariants:
         self._report = report
         self._versions: dict[str, int] = {}
         self._partitions: dict[TopicPartition, Published] = {}
-        self._paths: dict[str, TopicPartition] = {}
+        self._deleted: set[TopicPartition] = set()
         self._controllers: dict[Epoch, BrokerId] = {}
         self._epoch = 0
         self._commanded: dict[tuple[NodeId, int], Epoch] = {}
+        self._known: dict[tuple[NodeId, TopicIdPartition], tuple[int, Epoch, int]] = {}
         self._led: dict[tuple[NodeId, int, TopicPartition], Epoch] = {}
         self._leaders: dict[tuple[TopicPartition, Epoch], NodeId] = {}
         self._touched: dict[TopicPartition, None] = {}
+        self._topic_ids: dict[str, str] = {}
         self.log_names: dict[str, TopicPartition] = {}
 
     def observe(self, node: NodeId, trace: Trace) -> None:
@@ -108,6 +119,8 @@ class StoreInvariants:
             self._observe_command(node, trace)
         elif isinstance(trace, BecameLeader | BecameFollower):
             self._observe_role(node, trace)
+        elif isinstance(trace, IsrCommitted):
+            self._touched[trace.partition] = None
         elif isinstance(trace, HighWatermarkAdvanced):
             self._observe_high_watermark(node, trace)
         elif isinstance(trace, LogTruncated):
@@ -141,6 +154,7 @@ class StoreInvariants:
         names = paths.locate(change.path).names
         if len(names) == 1:
             topic = TopicNode.decode(change.path, change.data.encode())
+            self._topic_ids[names[0]] = topic.topic_id
             for index in topic.partitions:
                 key = TopicIdPartition(topic.topic_id, index)
                 self.log_names[log_name(key)] = TopicPartition(names[0], index)
@@ -156,11 +170,13 @@ class StoreInvariants:
     def _observe_state(self, change: StoreChanged) -> None:
         partition = paths.locate(change.path)
         key = TopicPartition(partition[1][0], int(partition[1][1]))
-        known = self.of(key)
         if change.version < 0:
             self._partitions.pop(key, None)
-            self._truth.forget(lambda gone: gone == key)
+            self._truth.partitions.pop(key, None)
+            self._deleted.add(key)
             return
+        self._deleted.discard(key)
+        known = self.of(key)
         before, state = known.state, LeaderAndIsr.decode(change.path, change.data.encode())
         known.versions[change.version] = state
         known.state = state
@@ -226,6 +242,7 @@ class StoreInvariants:
             )
             self._report("CommandsInOrder", None, wrong)
         self._commanded[incarnation] = max(before, command.controller_epoch)
+        self._touched.update(dict.fromkeys(map(_named, command.partitions)))
         broker = self._cluster.nodes.get(node)
         if command.is_init and isinstance(broker, StoreBrokerNode):
             image = broker.context.image
@@ -245,7 +262,7 @@ class StoreInvariants:
         self._touched[key] = None
         if epoch < before:
             self._report("OneLeaderPerEpoch", key, f"broker {node} goes back from epoch {before} to {epoch}")
-        if isinstance(role, BecameFollower):
+        if isinstance(role, BecameFollower) or key in self._deleted:  # Of a deleted topic until StopReplica arrives.
             return
         known = self.of(key)
         leader = self._leaders.setdefault((key, epoch), node)
@@ -275,26 +292,46 @@ class StoreInvariants:
         if node in known.short and fetched.log_end >= max(known.short[node], known.committed):
             del known.short[node]
 
-    def check(self) -> None:
-        """Checks the leaders of the partitions that the last event touched."""
+    def check(self, node: NodeId) -> None:
+        """After an event of a node: checks that node, and the leaders in the store, on the partitions it touched."""
         touched, self._touched = self._touched, {}
         for key in touched:
             known = self.of(key)
-            if known.state is not None and known.state.leader != NO_LEADER:
-                self._check_leader(key, known, known.state)
+            if known.state is None:
+                continue
+            self._check_known(node, key)
+            for broker in dict.fromkeys((node, known.state.leader)):
+                self._check_leader(broker, key, known, known.state)
 
-    def _check_leader(self, key: TopicPartition, known: Published, state: LeaderAndIsr) -> None:
-        node = self._cluster.nodes.get(state.leader)
+    def _check_known(self, broker: NodeId, key: TopicPartition) -> None:
+        node = self._cluster.nodes.get(broker)
+        if not isinstance(node, StoreBrokerNode):
+            return
+        image = node.context.image
+        place = TopicIdPartition(image.topic_ids.get(key.topic, ""), key.partition)
+        state = image.partition(place)
+        if state is None:
+            self._known.pop((broker, place), None)
+            return
+        now = (self._cluster.incarnation_of(broker), state.leader_epoch, state.partition_epoch)
+        before = self._known.setdefault((broker, place), now)
+        self._known[broker, place] = now
+        if now < before:
+            wrong = f"broker {broker} goes back from version {before[2]} of epoch {before[1]} to {now[2]} of {now[1]}"
+            self._report("BrokerStatesRise", key, wrong)
+
+    def _check_leader(self, broker: NodeId, key: TopicPartition, known: Published, state: LeaderAndIsr) -> None:
+        node = self._cluster.nodes.get(broker)
         replica = node.context.replica_named(*key) if isinstance(node, StoreBrokerNode) else None
         leadership = None if replica is None else replica.leadership
-        if leadership is None or leadership.leader_epoch != state.leader_epoch:
+        if replica is None or leadership is None or replica.key.topic_id != self._topic_ids.get(key.topic):
             return
         stored = known.versions.get(leadership.partition_epoch)
-        if stored is None or stored.leader_epoch != state.leader_epoch or set(stored.isr) != set(leadership.isr):
-            wrong = f"leader {state.leader} uses ISR {leadership.isr} as version {leadership.partition_epoch}"
+        if stored is None or stored.leader_epoch != leadership.leader_epoch or set(stored.isr) != set(leadership.isr):
+            wrong = f"leader {broker} uses ISR {leadership.isr} as version {leadership.partition_epoch}"
             self._report("LeaderUsesStoredIsr", key, f"{wrong}; stored was {stored}")
-        if not set(state.isr) <= set(leadership.maximal_isr):
-            wrong = f"leader {state.leader} waits for {leadership.maximal_isr}, the store has ISR {state.isr}"
+        if leadership.leader_epoch == state.leader_epoch and not set(state.isr) <= set(leadership.maximal_isr):
+            wrong = f"leader {broker} waits for {leadership.maximal_isr}, the store has ISR {state.isr}"
             self._report("ReplicationQuorumSuperset", key, wrong)
 
     def lost(self, lost: dict[TopicPartition, int]) -> None:
@@ -303,6 +340,14 @@ class StoreInvariants:
             if count:
                 self._truth.of(key).tolerant = False
 
-    def touch_everything(self) -> None:
-        """The next check is of all partitions."""
-        self._touched = dict.fromkeys(self._partitions)
+    def check_everything(self) -> None:
+        """Checks all brokers on all partitions."""
+        for broker in self._cluster.spec.broker_ids:
+            self._touched = dict.fromkeys(self._partitions)
+            self.check(broker)
+
+
+def _named(partition: str) -> TopicPartition:
+    """The partition that a trace event of a command names."""
+    topic, _, index = partition.rpartition("-")
+    return TopicPartition(topic, int(index))

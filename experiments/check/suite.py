@@ -8,8 +8,6 @@ without trace events costs nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from experiments.check.invariants import INVARIANTS, Invariant
 from experiments.check.store_suite import StoreInvariants
 from experiments.check.truth import GroundTruth
@@ -37,15 +35,17 @@ _EVERYWHERE = (MetadataPublished, ControllerStarted, BrokerRegistered)
 
 class InvariantSuite:
     """All invariants on one cluster. Each partition reports a given invariant once. Generations with a metadata log
-    have those of `INVARIANTS`, and `v3` has those of `StoreInvariants`.
+    have those of `INVARIANTS`, and `v3` has those of `StoreInvariants`. A replay of a recording (`is_replay`) has only
+    the controller's image.
     """
 
-    def __init__(self, cluster: SimCluster) -> None:
+    def __init__(self, cluster: SimCluster, *, is_replay: bool = False) -> None:
         self.truth = GroundTruth(cluster)
         self.violations: list[Violation] = []
         self._cluster = cluster
         features = cluster.spec.config.generation.features
-        kinds = () if features.metadata_in_store else INVARIANTS
+        known = () if features.metadata_in_store else INVARIANTS
+        kinds = [kind for kind in known if not (is_replay and kind.NEEDS_NODES)]
         self._invariants: list[Invariant] = [invariant(self.truth) for invariant in kinds]
         self._observing = [each for each in self._invariants if type(each).observe is not Invariant.observe]
         checking = [each for each in self._invariants if type(each).check is not Invariant.check]
@@ -76,8 +76,7 @@ class InvariantSuite:
         if self._store is not None:
             self._store.observe(node, trace)
         elif isinstance(trace, PartitionRemoved):
-            removed = trace.partition
-            self._forget(lambda gone: gone == removed)
+            self._forget_removed(trace.partition.topic)
         elif isinstance(trace, PartitionTrace):
             self._observe_partition(node, trace)
         elif isinstance(trace, MetadataCommitted):
@@ -85,8 +84,7 @@ class InvariantSuite:
         elif isinstance(trace, _EVERYWHERE):
             self._touched.update(dict.fromkeys(self.truth.partitions))
         elif isinstance(trace, TopicDeleted):
-            topic = trace.topic
-            self._forget(lambda gone: gone.topic == topic)
+            self._forget_removed(trace.topic)
         elif isinstance(trace, FeatureLevelChanged):
             self.truth.observe_feature_levels()
 
@@ -106,15 +104,15 @@ class InvariantSuite:
             if wrong:
                 self._report(invariant, partition, wrong)
 
-    def _forget(self, is_gone: Callable[[TopicPartition], bool]) -> None:
-        self.truth.forget(is_gone)
-        self._touched = {partition: None for partition in self._touched if not is_gone(partition)}
+    def _forget_removed(self, topic: str) -> None:
+        gone = self.truth.take_removed(topic)
+        self._touched = {partition: None for partition in self._touched if partition not in gone}
         for invariant in self._invariants:
-            invariant.forget(is_gone)
+            invariant.forget(gone.__contains__)
 
     def _check(self, now_ms: TimeMs, node: NodeId) -> None:
         if self._store is not None:
-            self._store.check()
+            self._store.check(node)
         if not self._touched:
             return
         touched, self._touched = self._touched, {}
@@ -130,8 +128,7 @@ class InvariantSuite:
     def check_everything(self) -> None:
         """Checks all partitions for every node, touched or not."""
         if self._store is not None:
-            self._store.touch_everything()
-            self._store.check()
+            self._store.check_everything()
             return
         for node in self._cluster.spec.node_ids:
             self._touched = dict.fromkeys(self.truth.partitions)

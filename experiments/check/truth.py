@@ -21,7 +21,8 @@ that no earlier recovery had lost.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -57,8 +58,9 @@ class PartitionTruth:
     `committed_end` the offset after the last of them. `shown_end` includes what deposed leaders have shown: while all
     members of their maximal ISR follow them, they commit and may delete records. `lossy` are the brokers with an
     outstanding lossy shutdown. `reached_min_isr`: the ISR has had min ISR members since min ISR or the assignment last
-    changed. `state` is the last state that the controller has committed, `recovery` the outcome of the last recovery,
-    `lost` the base offsets and payloads of batches that recoveries have lost.
+    changed. `identity` distinguishes partitions of the same name (`GroundTruth.identity`). `state` is the last state
+    that the controller has committed, `recovery` the outcome of the last recovery, `lost` the base offsets and payloads
+    of batches that recoveries have lost.
     """
 
     committed_end: Offset = 0
@@ -69,6 +71,7 @@ class PartitionTruth:
     min_isr: int = 0
     replicas: tuple[NodeId, ...] = ()
     reached_min_isr: bool = False
+    identity: tuple[str, int] | None = None
     state: PartitionState | None = None
     recovery: JudgedRecovery | None = None
     lost: set[tuple[Offset, bytes]] = field(default_factory=set)
@@ -159,7 +162,7 @@ def _state_in(image: MetadataImage | None, partition: TopicPartition) -> Partiti
 
 class GroundTruth:
     """Ground truth of all partitions of a simulated cluster. It reads nodes and never changes them. `last_image` is
-    that of the controller which ran last.
+    that of the controller which ran last; `deletions` counts how often partitions of a topic have been deleted.
     """
 
     def __init__(self, cluster: SimCluster) -> None:
@@ -167,6 +170,7 @@ class GroundTruth:
         self.partitions: dict[TopicPartition, PartitionTruth] = {}
         self.last_image: MetadataImage | None = None
         self.recoveries: list[JudgedRecovery] = []
+        self.deletions: Counter[str] = Counter()
         self._features = cluster.spec.config.generation.features
         self._committed = MetadataImage(cluster.spec.config) if cluster.spec.controllers > 1 else None
 
@@ -237,10 +241,24 @@ class GroundTruth:
         """The broker's replica (`PartitionView.replica_of`)."""
         return self.view(broker, partition).replica
 
-    def forget(self, is_gone: Callable[[TopicPartition], bool]) -> None:
-        """Partitions were deleted; later partitions of the same name are different ones."""
-        for partition in [partition for partition in self.partitions if is_gone(partition)]:
+    def identity(self, partition: TopicPartition) -> tuple[str, int] | None:
+        """What the controller has committed under this name: the id of the topic, and the first leader epoch, which is
+        another one if the partition was removed and added again. None if there is no such partition.
+        """
+        image = self.controller_image()
+        state = _state_in(image, partition)
+        return None if image is None or state is None else (image.topic_ids[partition.topic], state.first_leader_epoch)
+
+    def take_removed(self, topic: str) -> set[TopicPartition]:
+        """Forgets the partitions of a topic that were deleted, and returns them; later ones of the same name are
+        different ones. A new active controller may report deletions again that are long past.
+        """
+        known = [partition for partition in self.partitions if partition.topic == topic]
+        gone = {partition for partition in known if self.of(partition).identity != self.identity(partition)}
+        for partition in gone:
             del self.partitions[partition]
+        self.deletions[topic] += bool(gone)
+        return gone
 
     def observe_feature_levels(self) -> None:
         """After a change of feature levels the promise has to be built up again from the present ISR."""
@@ -277,6 +295,7 @@ class GroundTruth:
     def observe_partition(self, partition: TopicPartition, state: PartitionState) -> None:
         """The controller has committed a new state."""
         truth = self.of(partition)
+        truth.identity = self.identity(partition)
         known_complete = not state.leader_recovery_state or self._is_known_complete(truth, state)
         if truth.lossy:
             view = self.view(FIRST_CONTROLLER, partition)

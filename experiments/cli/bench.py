@@ -16,7 +16,8 @@ from rich.table import Table
 
 from experiments.cli.help import App
 from experiments.cli.output import Json, option, print_result, wide_console
-from experiments.cli.parse import whole_numbers
+from experiments.cli.parse import generations_named, whole_numbers
+from experiments.support.fields import GENERATIONS
 from experiments.support.progress import progress
 
 if TYPE_CHECKING:
@@ -87,10 +88,14 @@ def replication(
 
 @app.register("failover", "isray bench failover --json")
 def failover(
-    context: typer.Context, partitions: Sizes = "1000,10000", repeats: Repeats = 3, as_json: Json = False
+    context: typer.Context,
+    partitions: Sizes = "1000,10000",
+    repeats: Repeats = 3,
+    generations: Annotated[str, option("NAME,...", "Protocol generations to compare.")] = ",".join(GENERATIONS),
+    as_json: Json = False,
 ) -> None:
-    """SIGKILL a leader on Ray: from detection to partitions that acknowledge batches again."""
-    _measure({"failover": (_sizes(partitions), repeats)}, as_json or context.obj)
+    """SIGKILL a leader on Ray: from detection to partitions that acknowledge batches again, in each generation."""
+    _measure({"failover": (_sizes(partitions), repeats, generations_named(generations))}, as_json or context.obj)
 
 
 @app.register("quorum", "isray bench quorum --json")

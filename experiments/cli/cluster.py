@@ -3,9 +3,13 @@
 `up` stays in the foreground until Ctrl-C or SIGTERM. With `--detach` a background process supervises the cluster, and
 the command returns when the cluster is ready: all brokers are unfenced and all controllers are voters of the quorum.
 
-`status` ends with exit code 1 if the cluster is unhealthy. It is healthy if a controller is active, a majority of the
-voters runs, all brokers run and are unfenced, and the recovery manager runs where the feature levels require it. If no
-controller is active, `status` reports that after the cluster's client has searched for one for `delivery.timeout.ms`.
+In generation `v3` a cluster has a store instead of controllers, and one of its brokers is the controller. It is ready
+when there is one and all brokers are registered, and healthy while that is so and the store runs.
+
+`status` ends with exit code 1 if the cluster is unhealthy. With a quorum it is healthy if a controller is active, a
+majority of the voters runs, all brokers run and are unfenced, and the recovery manager runs where the feature levels
+require it. If no controller is active, `status` reports that after the cluster's client has searched for one for
+`delivery.timeout.ms`.
 """
 
 from __future__ import annotations
@@ -29,14 +33,14 @@ from experiments.engines.ray.cluster_state import DEFAULT_NAME, ClusterOptions, 
 from experiments.engines.ray.launch import LaunchFailed, config_of, launch, stop
 from experiments.engines.ray.session import stay_on_loopback
 from experiments.support.errors import InputError, NoClusterRuns
-from protocol.config import LOG_GENERATIONS, UNCLEAN_RECOVERY_ENABLED, Generation
+from protocol.config import UNCLEAN_RECOVERY_ENABLED, Generation
 from protocol.errors import ErrorCode
-from protocol.ids import NO_LEADER, RECOVERY_MANAGER, NodeId, is_controller, node_name
+from protocol.ids import NO_EPOCH, NO_LEADER, RECOVERY_MANAGER, STORE, NodeId, is_controller, node_name
 from protocol.messages.quorum import DescribeQuorumResponse, ReplicaState
 
 MAX_BROKERS = 100
 MAX_CONTROLLERS = 9
-_CONTROLLER = "controller-"
+_BROKER, _CONTROLLER = "broker-", "controller-"
 ClusterName = Annotated[str, option("NAME", "Which of your clusters on this machine.", "--name")]
 
 
@@ -79,7 +83,9 @@ class ClusterDocument(TypedDict):
 
 def up(
     brokers: Annotated[int, option("N", "How many brokers.", min=1, max=MAX_BROKERS)] = 3,
-    controllers: Annotated[int, option("N", "How many; all are voters.", min=1, max=MAX_CONTROLLERS)] = 1,
+    controllers: Annotated[
+        int | None, option("N", "How many; all are voters. Default: 1; v3 has none.", min=1, max=MAX_CONTROLLERS)
+    ] = None,
     detach: Annotated[bool, flag("--detach", "Return when the cluster is ready.")] = False,
     generation: Annotated[
         Generation, typer.Option("--generation", help="The protocol generation: its feature levels.")
@@ -91,13 +97,15 @@ def up(
     as_json: Json = False,
 ) -> None:
     """Start a cluster: brokers and a quorum of controllers, each a process."""
-    if generation not in LOG_GENERATIONS:
-        allowed = ", ".join(known.value for known in LOG_GENERATIONS)
-        raise InputError("--generation", "", repr(generation.value), f"one of {allowed}")
+    if not generation.features.metadata_in_store:
+        controllers = 1 if controllers is None else controllers
+    elif controllers is not None or racks is not None:
+        option_name = "--racks" if controllers is None else "--controllers"
+        raise InputError(option_name, "", racks or controllers, f"no such option with --generation {generation.value}")
     options = ClusterOptions(
         name=name,
         brokers=brokers,
-        controllers=controllers,
+        controllers=controllers or 0,
         generation=generation,
         config=name_values("--config", config or []),
         racks=_racks(racks, brokers),
@@ -214,7 +222,10 @@ def cluster_document(admin: AdminClient, running: set[str], started: Sequence[st
     """
     cluster = admin.describe_cluster()
     partitions = [partition for topic in admin.describe_topics() for partition in topic.partitions]
-    features = {feature.name: feature.finalized_version_level for feature in admin.describe_features()}
+    quorum, has_quorum = _quorum(admin)
+    features = (
+        {feature.name: feature.finalized_version_level for feature in admin.describe_features()} if has_quorum else {}
+    )
     brokers: list[BrokerRow] = [
         {
             "node": f"broker-{broker.broker_id}",
@@ -227,35 +238,53 @@ def cluster_document(admin: AdminClient, running: set[str], started: Sequence[st
         }
         for broker in cluster.brokers
     ]
-    quorum = _quorum(admin)
+    gone = sorted({name for name in started if name.startswith(_BROKER)} - {row["node"] for row in brokers})
+    brokers += [_unregistered(name, running) for name in (gone if not has_quorum else ())]
     controllers = _controllers(quorum, running, started)
     manager = node_name(RECOVERY_MANAGER) in running
     listed = {str(item["node"]) for item in (*brokers, *controllers)}
+    active = cluster.controller_id if not has_quorum else NO_LEADER if quorum is None else quorum.leader_id
+    has_controller = _has_majority(quorum, controllers) if has_quorum else node_name(STORE) in running
     return {
-        "controller": NO_LEADER if quorum is None else quorum.leader_id,
-        "controller_running": quorum is not None and node_name(quorum.leader_id) in running,
+        "controller": active,
+        "controller_running": active != NO_LEADER and node_name(active) in running,
         "controllers": controllers,
         "voters": [] if quorum is None else [voter.replica_id for voter in quorum.voters],
         "recovery_manager_running": manager,
         "brokers": brokers,
         "others": sorted(running - listed),
         "features": features,
-        "healthy": quorum is not None
-        and _has_majority(quorum, controllers)
-        and node_name(quorum.leader_id) in running
-        and (manager or not features[UNCLEAN_RECOVERY_ENABLED])
+        "healthy": has_controller
+        and active != NO_LEADER
+        and node_name(active) in running
+        and (manager or not features.get(UNCLEAN_RECOVERY_ENABLED))
         and all(broker["running"] and broker["state"] == "unfenced" for broker in brokers),
     }
 
 
-def _quorum(admin: AdminClient) -> DescribeQuorumResponse | None:
-    """The quorum as its leader knows it, None where no controller is active."""
+def _quorum(admin: AdminClient) -> tuple[DescribeQuorumResponse | None, bool]:
+    """The quorum as its leader knows it, None where no controller is active; and whether the generation has one."""
     try:
-        return admin.describe_quorum()
+        return admin.describe_quorum(), True
     except AdminError as error:
         if error.error in (ErrorCode.NOT_CONTROLLER, ErrorCode.REQUEST_TIMED_OUT):
-            return None
+            return None, True
+        if error.error is ErrorCode.UNSUPPORTED_VERSION:
+            return None, False
         raise
+
+
+def _unregistered(name: str, running: set[str]) -> BrokerRow:
+    """A broker of `v3` that has no session with the store, and is therefore not registered."""
+    return {
+        "node": name,
+        "running": name in running,
+        "state": "not registered",
+        "broker_epoch": NO_EPOCH,
+        "rack": None,
+        "leads": 0,
+        "replicas": 0,
+    }
 
 
 def _controllers(
@@ -284,9 +313,12 @@ def _controllers(
     ]
 
 
-def _has_majority(quorum: DescribeQuorumResponse, controllers: list[ControllerRow]) -> bool:
+def _has_majority(quorum: DescribeQuorumResponse | None, controllers: list[ControllerRow]) -> bool:
     """Whether a majority of the voters runs."""
-    return [row["votes"] and row["running"] for row in controllers].count(True) > len(quorum.voters) // 2
+    return (
+        quorum is not None
+        and [row["votes"] and row["running"] for row in controllers].count(True) > len(quorum.voters) // 2
+    )
 
 
 def _broker_state(fenced: bool, in_controlled_shutdown: bool) -> str:
@@ -303,8 +335,10 @@ def _print_status(found: ClusterDocument, state: ClusterState | None) -> None:
         console.print(f"{options.name}: {options.generation.value}, {state.address}, process {state.pid}")
     table = Table("node", "process", "state", "epoch", "leads", "replicas", "rack", box=None)
     rows = [(row["node"], row["running"], [row["role"] or ""]) for row in found["controllers"]]
-    if found["recovery_manager_running"] or found["features"][UNCLEAN_RECOVERY_ENABLED]:
+    if found["recovery_manager_running"] or found["features"].get(UNCLEAN_RECOVERY_ENABLED):
         rows.append((node_name(RECOVERY_MANAGER), found["recovery_manager_running"], []))
+    if not found["features"]:
+        rows.append((node_name(STORE), node_name(STORE) in found["others"], []))
     for broker in found["brokers"]:
         numbers = [str(number) for number in (broker["broker_epoch"], broker["leads"], broker["replicas"])]
         rows.append((broker["node"], broker["running"], [broker["state"], *numbers, broker["rack"] or ""]))
@@ -312,7 +346,10 @@ def _print_status(found: ClusterDocument, state: ClusterState | None) -> None:
         table.add_row(node, str(pids.get(node, "runs")) if is_running else "ended", *texts)
     console.print(table)
     voters = ", ".join(map(str, found["voters"]))
-    console.print(f"voters: {voters}" if voters else "no controller is active")
-    console.print("features: " + " ".join(f"{key}={level}" for key, level in found["features"].items()))
+    if found["features"]:
+        console.print(f"voters: {voters}" if voters else "no controller is active")
+        console.print("features: " + " ".join(f"{key}={level}" for key, level in found["features"].items()))
+    else:
+        console.print(f"controller: {node_name(found['controller'])}; metadata in a store")
     for event in () if state is None else state.events:
         console.print(event)

@@ -35,7 +35,9 @@ def explore(
     """Search a small configuration exhaustively."""
     from experiments.hunt.explore.report import SearchSpec, run
 
-    spec = SearchSpec(brokers, min_isr, generation_named(generation), mutant, _bounds(bounds), depth, max_states)
+    spec = SearchSpec(
+        brokers, min_isr, generation_named(generation, tuple(Generation)), mutant, _bounds(bounds), depth, max_states
+    )
     with progress("isray explore", "states") as shown:
         report = run(spec, lambda search: shown.show(f"depth {search.depth}", at=f"{search.states} states"))
     print_result(as_json, report.document(), _show, report)

@@ -2,12 +2,13 @@
 
 Exit code 0 if nothing was violated, 1 if something was (each violation is saved as a timeline file), 2 on wrong input.
 An interrupt ends the run early with a report of the seeds that were run; the exit code is then 130 unless something was
-violated.
+violated. With `--campaign` the seeds are those of a campaign, which its folder keeps (`experiments/hunt/campaign`).
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -24,6 +25,7 @@ from experiments.support.progress import progress
 from protocol.config import Generation
 
 if TYPE_CHECKING:
+    from experiments.hunt.campaign.run import CampaignResult
     from experiments.hunt.seeds import HuntResult
 
 _SEEDS = re.compile(r"([0-9]{1,18})(?:\.\.([0-9]{1,18}))?")
@@ -36,11 +38,14 @@ def fuzz(
     mutant: Annotated[str | None, option("NAME", "Switch off this guard of the protocol.")] = None,
     minutes: Annotated[float | None, option("M", "Begin no seed after so long.")] = None,
     jobs: Annotated[str, option("N|ray", "Processes, or tasks on a Ray cluster.")] = "1",
-    out: Annotated[Path, option("DIR", "Folder for timeline files.")] = Path("out/fuzz"),
+    out: Annotated[Path | None, option("DIR", "Folder for timeline files; out/fuzz if not given.")] = None,
+    campaign: Annotated[
+        Path | None, option("DIR", "Keep and mutate plans that reach something new; go on with what DIR holds.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Search for defects in random runs, one per seed; each violation is shrunk and can be replayed."""
-    from experiments.hunt.seeds import ON_RAY, Hunt, hunt
+    from experiments.hunt.spread import ON_RAY, WorkerLost
 
     workers = _jobs(jobs)
     if workers == ON_RAY:
@@ -52,6 +57,29 @@ def fuzz(
         raise InputError("--minutes", "", minutes, "a number of minutes, 0 or more")
     only = None if generation is None else generation_named(generation, tuple(Generation))
     wanted = _range(seeds)
+    if campaign is not None and out is not None:
+        raise InputError("--out", "", str(out), "no --out with --campaign, whose folder has the timeline files")
+    try:
+        if campaign is None:
+            _hunt(wanted, only, mutant, minutes, workers, out or Path("out/fuzz"), as_json)
+        else:
+            _campaign(wanted, only, mutant, minutes, workers, campaign, as_json)
+    except WorkerLost as error:
+        typer.echo(f"{error}; the result of its seeds is not there", err=True)
+        raise typer.Exit(ExitCode.FAILURE) from error
+
+
+def _hunt(
+    wanted: range,
+    only: Generation | None,
+    mutant: str | None,
+    minutes: float | None,
+    workers: int | str,
+    out: Path,
+    as_json: bool,
+) -> None:
+    from experiments.hunt.seeds import Hunt, hunt
+
     with progress("isray fuzz", "seeds") as shown:
         result = hunt(
             Hunt(wanted, only, mutant, minutes, workers),
@@ -59,14 +87,46 @@ def fuzz(
             lambda found: shown.show("running", found.seeds, len(wanted), f"{len(found.violations)} violations"),
         )
     print_result(as_json, result.document(), _show, result)
-    _show_coverage(result, Console(stderr=as_json, highlight=False))
+    _show_coverage(result.counts, Console(stderr=as_json, highlight=False))
     if not as_json:
         typer.echo(verdict(result))
     if result.interrupted:
         kept = f"{result.seeds} of {len(wanted)} seeds were run, and the files of their violations are in {out}"
         typer.echo(f"interrupted: {kept}; go on with --seeds {result.next_seed}..{wanted[-1]}", err=True)
-    if result.violations or result.interrupted:
-        raise typer.Exit(ExitCode.FAILURE if result.violations else ExitCode.INTERRUPTED)
+    _leave(failed=bool(result.violations), interrupted=result.interrupted)
+
+
+def _campaign(
+    wanted: range,
+    only: Generation | None,
+    mutant: str | None,
+    minutes: float | None,
+    workers: int | str,
+    folder: Path,
+    as_json: bool,
+) -> None:
+    from experiments.hunt.campaign.run import Campaign, run_campaign
+
+    with progress("isray fuzz", "seeds") as shown:
+        result = run_campaign(
+            Campaign(wanted, only, mutant, minutes=minutes, jobs=workers),
+            folder,
+            lambda found: shown.show(
+                f"round {found.rounds}", found.seeds, len(wanted), f"{len(found.findings)} findings"
+            ),
+        )
+    print_result(as_json, result.document(), _show_campaign, result)
+    _show_coverage(result.counts, Console(stderr=as_json, highlight=False))
+    if not as_json:
+        typer.echo(campaign_verdict(result))
+    if result.interrupted:
+        typer.echo(f"interrupted: {result.seeds} seeds are finished; the same command goes on", err=True)
+    _leave(failed=bool(result.findings), interrupted=result.interrupted)
+
+
+def _leave(*, failed: bool, interrupted: bool) -> None:
+    if failed or interrupted:
+        raise typer.Exit(ExitCode.FAILURE if failed else ExitCode.INTERRUPTED)
 
 
 def _range(text: str) -> range:
@@ -80,7 +140,7 @@ def _range(text: str) -> range:
 
 
 def _jobs(text: str) -> int | str:
-    from experiments.hunt.seeds import ON_RAY
+    from experiments.hunt.spread import ON_RAY
 
     if text == ON_RAY:
         return ON_RAY
@@ -103,6 +163,32 @@ def _show(result: HuntResult) -> None:
     console.print(f"{result.seeds} seeds, {result.events:,} events in {result.seconds:.1f} s ({rate:,.0f} per second)")
 
 
+def _show_campaign(result: CampaignResult) -> None:
+    console = Console(highlight=False, soft_wrap=True)
+    for finding in result.findings:
+        found = finding.violation
+        console.print(f"[red]{found.invariant}[/] in {finding.count} seeds, first in {finding.seed}: {found.detail}")
+        console.print(f"  {finding.shape}: isray replay {result.path(finding)}")
+    plans, events = result.rates
+    console.print(
+        f"{result.seeds:,} seeds in {result.rounds} complete rounds, {result.events:,} events; {result.features:,} "
+        f"features reached, {result.kept:,} plans kept; this start ran {result.ran_s:.1f} s ({plans:,.2f} plans and "
+        f"{events:,.0f} events per second)"
+    )
+    if result.curve:
+        console.print(f"the coverage curve is in {result.folder / 'curve.csv'} and {result.folder / 'curve.svg'}")
+
+
+def campaign_verdict(result: CampaignResult) -> str:
+    """The conclusion of a campaign so far in one sentence."""
+    if not result.seeds:
+        return "No seed was run, so nothing was tested."
+    if not result.findings:
+        return f"No invariant was violated in {result.seeds} seeds."
+    violations = sum(finding.count for finding in result.findings)
+    return f"{violations} of {result.seeds} seeds violated an invariant: {len(result.findings)} different findings."
+
+
 def verdict(result: HuntResult) -> str:
     """The conclusion of a hunt in one sentence."""
     if not result.seeds:
@@ -113,16 +199,23 @@ def verdict(result: HuntResult) -> str:
     return f"{len(result.violations)} of {result.seeds} seeds violated an invariant; {files}."
 
 
-def _show_coverage(result: HuntResult, console: Console) -> None:
+def _show_coverage(counts: Counter[tuple[str, str]], console: Console) -> None:
     """Prints how often each behaviour was reached, and which never was."""
-    from experiments.hunt.fuzz.coverage import FROM_ELR, missed, rows
+    from experiments.hunt.fuzz.coverage import FROM_ELR, MET, known_groups, missed, missing_faults, rows
 
     table = Table("", "reached", "times", box=None)
-    for group, name, count in rows(result.counts):
-        if count:
+    for group, name, count in rows(counts):
+        if count and group != MET:
             table.add_row(group, name, f"{count:,}")
     console.print(table)
-    for group, names in missed(result.counts).items():
-        console.print(f"never reached, {group}: {', '.join(names)}", soft_wrap=True)
-    if not result.counts["election", FROM_ELR]:
+    for group, names in missed(counts).items():
+        if group != MET:
+            console.print(f"never reached, {group}: {', '.join(names)}", soft_wrap=True)
+    groups = known_groups(counts)
+    if MET in groups:
+        met = Table("operation", "kinds of faults met", "not met", box=None)
+        for operation, count, missing in missing_faults(counts):
+            met.add_row(operation, f"{count} of {count + len(missing)}", ", ".join(missing))
+        console.print(met)
+    if "election" in groups and not counts["election", FROM_ELR]:
         console.print("[yellow]No leader was elected from the ELR in this run.[/]")

@@ -23,6 +23,8 @@ from experiments.cli import (
     cluster,
     configs,
     conformance,
+    console_consumer,
+    console_producer,
     dump_log,
     explore,
     features,
@@ -30,6 +32,7 @@ from experiments.cli import (
     leader_election,
     metadata_quorum,
     mutants,
+    node,
     produce,
     reassign_partitions,
     replay,
@@ -43,6 +46,7 @@ from experiments.cli.exit_codes import ExitCode
 from experiments.cli.help import App, Section
 from experiments.cli.output import Json, print_result
 from experiments.cli.usage import as_input_error
+from experiments.engines.ray.session import RayStartError
 from experiments.support.errors import InputError
 
 VERSIONED = ("isray", "ray", "pyspark", "pydantic")
@@ -60,6 +64,7 @@ def version(as_json: Json = False) -> None:
 GROUPS = (
     (Section.LABORATORY, "scenario", scenario.app),
     (Section.STUDIES, "study", study.app),
+    (Section.CLUSTER, "node", node.app),
     (Section.TOOLS, "features", features.app),
     (Section.TOOLS, "metadata-quorum", metadata_quorum.app),
     (Section.TOOLS, "storage", storage.app),
@@ -78,6 +83,8 @@ COMMANDS = (
     (Section.CLUSTER, cluster.down, "isray down"),
     (Section.TOOLS, topics.topics, "isray topics --create --topic t --partitions 3 --replication-factor 3"),
     (Section.TOOLS, produce.produce, "isray produce --topic t --num-records 100"),
+    (Section.TOOLS, console_producer.console_producer, "isray console-producer --topic t"),
+    (Section.TOOLS, console_consumer.console_consumer, "isray console-consumer --topic t --from-beginning"),
     (Section.TOOLS, configs.configs, "isray configs --alter --topic t --add-config min.insync.replicas=2"),
     (Section.TOOLS, leader_election.leader_election, f"isray leader-election {_PREFERRED}"),
     (Section.TOOLS, reassign_partitions.reassign_partitions, "isray reassign-partitions --list"),
@@ -101,6 +108,9 @@ def run() -> None:
         code = _refuse(error)
     except typer.TyperException as error:
         code = _refuse(as_input_error(error))
+    except RayStartError as error:
+        typer.echo(f"isray: {error}", err=True)
+        code = ExitCode.FAILURE
     except typer.Abort:
         typer.echo("isray: aborted", err=True)
         code = ExitCode.FAILURE

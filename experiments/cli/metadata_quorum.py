@@ -5,14 +5,15 @@ A controller is identified by its id and its directory id, the uuid of its disk.
 directory of the controller that it runs on. This one asks the quorum unless `--controller-directory-id` is given:
 `add-controller` adds the observer of that id that fetches, `remove-controller` removes the voter of that id.
 
-Times are the leader's, in ms since the cluster was started. The table lacks one column of Kafka's: the time at which a
-replica was last caught up.
+Both descriptions have the format of Kafka 4.1.0. Times are Unix times in milliseconds by the leader's clock, -1 where
+the leader does not know them. A replica without a directory id, such as every broker, has the zero uuid in the table.
+`--json` also says which replicas can become voters (`promotable`); of the voters it is those that are not down.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated
 
 import typer
@@ -26,6 +27,7 @@ from experiments.support.errors import InputError
 from experiments.support.record_text import endpoint_text, replica_text
 from protocol.config import INT_MAX
 from protocol.errors import ErrorCode
+from protocol.ids import TimeMs, uuid_text
 from protocol.messages.quorum import MAX_PORT, DescribeQuorumResponse, Endpoint, ReplicaState
 
 FAILING = "Error while executing metadata quorum command"
@@ -41,6 +43,10 @@ Directory = Annotated[
     ),
 ]
 DryRun = Annotated[bool, flag("--dry-run", "Print what would be requested, and change nothing.")]
+
+UnixMs = Callable[[TimeMs], TimeMs]
+"""Converts a time of the cluster's nodes to Unix time in milliseconds."""
+_TITLES = ("NodeId", "DirectoryId", "LogEndOffset", "Lag", "LastFetchTimestamp", "LastCaughtUpTimestamp", "Status")
 
 app = App("The controller quorum of a running cluster.", callback=keep_options, no_args_is_help=True)
 
@@ -58,12 +64,13 @@ def describe(
     only_with("--replication", what, {"--human-readable": human_readable})
     with administering(target, FAILING) as admin:
         found = admin.describe_quorum()
-    if target.as_json:
-        print_json(status_document(found) if status else replication_document(found))
-    elif status:
-        _print_status(found)
-    else:
-        _print_replication(found, human_readable)
+        unix_ms = admin.unix_ms
+        if target.as_json:
+            print_json(status_document(found) if status else replication_document(found, unix_ms))
+        elif status:
+            _print_status(found)
+        else:
+            _print_replication(found, human_readable, unix_ms)
 
 
 @app.register("add-controller", "isray metadata-quorum add-controller --controller-id 1002")
@@ -149,17 +156,26 @@ def _keys(states: Iterable[ReplicaState]) -> str:
 
 def status_document(quorum: DescribeQuorumResponse) -> dict[str, object]:
     """The members of the quorum, and how far its log is."""
-    followers = [state.lag for state in quorum.voters if state.replica_id != quorum.leader_id]
+    followers = [state for state in quorum.voters if state.replica_id != quorum.leader_id]
+    last = max(followers, key=lambda state: state.lag, default=None)
     return {
         "cluster_id": quorum.cluster_id,
         "leader_id": quorum.leader_id,
         "leader_directory_id": quorum.leader_uuid,
         "leader_epoch": quorum.leader_epoch,
         "high_watermark": quorum.high_watermark,
-        "max_follower_lag": max(followers, default=0),
+        "max_follower_lag": 0 if last is None else last.lag,
+        "max_follower_lag_time_ms": 0 if last is None else _lag_time_ms(last, quorum),
         "current_voters": [_member(state, "directory_id") for state in quorum.voters],
         "current_observers": [_member(state, "directory_id") for state in quorum.observers],
     }
+
+
+def _lag_time_ms(state: ReplicaState, quorum: DescribeQuorumResponse) -> int:
+    """For how long the follower has lacked records: 0 if it lacks none, -1 if it never had all of this epoch's."""
+    if state.lag == 0:
+        return 0
+    return -1 if state.last_caught_up_ms < 0 else quorum.now_ms - state.last_caught_up_ms
 
 
 def _member(state: ReplicaState, directory_key: str) -> dict[str, object]:
@@ -167,21 +183,22 @@ def _member(state: ReplicaState, directory_key: str) -> dict[str, object]:
     return {"id": state.replica_id, directory_key: state.replica_uuid, "endpoints": endpoints}
 
 
-def replication_document(quorum: DescribeQuorumResponse) -> dict[str, object]:
-    """The progress of each replica; times are in ms since the cluster was started."""
+def replication_document(quorum: DescribeQuorumResponse, unix_ms: UnixMs) -> dict[str, object]:
+    """The progress of each replica."""
     rows = [
         {
             "node_id": state.replica_id,
             "directory_id": state.replica_uuid,
             "log_end_offset": state.log_end_offset,
             "lag": state.lag,
-            "last_fetch_ms": state.last_fetch_ms,
+            "last_fetch_ms": unix_ms(state.last_fetch_ms),
+            "last_caught_up_ms": unix_ms(state.last_caught_up_ms),
             "status": role_of(state, quorum),
             "promotable": state.is_promotable,
         }
         for state in _ordered(quorum)
     ]
-    return {"now_ms": quorum.now_ms, "replicas": rows}
+    return {"now_ms": unix_ms(quorum.now_ms), "replicas": rows}
 
 
 def _ordered(quorum: DescribeQuorumResponse) -> list[ReplicaState]:
@@ -200,26 +217,36 @@ def role_of(state: ReplicaState, quorum: DescribeQuorumResponse) -> str:
 def _print_status(quorum: DescribeQuorumResponse) -> None:
     members = {"current_voters": quorum.voters, "current_observers": quorum.observers}
     for name, value in status_document(quorum).items():
+        if name == "leader_directory_id":  # not in Kafka's text
+            continue
         title = "".join(word.capitalize() for word in name.split("_"))
         found = [_member(state, "directoryId") for state in members.get(name, ())]
-        kept = [{key: item for key, item in member.items() if item != []} for member in found]
+        kept = [{key: item for key, item in member.items() if item not in ("", [])} for member in found]
         typer.echo(f"{title}:".ljust(24) + (json.dumps(kept) if name in members else str(value)))
 
 
-def _print_replication(quorum: DescribeQuorumResponse, human_readable: bool) -> None:
-    rows = [["NodeId", "DirectoryId", "LogEndOffset", "Lag", "LastFetchTimestamp", "Status", "Promotable"]]
-    for state in _ordered(quorum):
-        fetched = state.last_fetch_ms
-        when = f"{quorum.now_ms - fetched} ms ago" if human_readable and fetched >= 0 else str(fetched)
-        numbers = [str(state.log_end_offset), str(state.lag)]
-        promotable = "yes" if state.is_promotable else "no"
-        rows.append(
-            [str(state.replica_id), state.replica_uuid or "-", *numbers, when, role_of(state, quorum), promotable]
-        )
-    for line in _columns(rows):
+def _print_replication(quorum: DescribeQuorumResponse, human_readable: bool, unix_ms: UnixMs) -> None:
+    def when(time_ms: int) -> str:
+        known = human_readable and time_ms >= 0
+        return f"{quorum.now_ms - time_ms} ms ago" if known else str(unix_ms(time_ms))
+
+    rows = [
+        [
+            str(state.replica_id),
+            state.replica_uuid or uuid_text(0),
+            str(state.log_end_offset),
+            str(state.lag),
+            when(state.last_fetch_ms),
+            when(state.last_caught_up_ms),
+            role_of(state, quorum),
+        ]
+        for state in _ordered(quorum)
+    ]
+    for line in _columns([_TITLES, *rows]):
         typer.echo(line)
 
 
 def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines as Kafka's tools print tables: every field as wide as the widest of its column, followed by a tab."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return ["".join(text.ljust(width) + "\t" for text, width in zip(row, widths, strict=True)) for row in rows]

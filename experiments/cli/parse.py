@@ -91,6 +91,16 @@ def generation_named(name: str, among: Sequence[Generation] = LOG_GENERATIONS) -
     return known[name]
 
 
+def generations_named(text: str) -> list[Generation]:
+    """The values of `--generations`, separated by commas. InputError for one that does not exist."""
+    known = {generation.value: generation for generation in Generation}
+    names = [name.strip() for name in text.split(",")]
+    for name in names:
+        if name not in known:
+            raise InputError("--generations", "", repr(name), f"one or more of {', '.join(known)}, separated by commas")
+    return [known[name] for name in dict.fromkeys(names)]
+
+
 @contextmanager
 def readable(source: str, allowed: str) -> Iterator[None]:
     """A StorageError within the block is wrong input: the directory or file of `source`."""

@@ -13,8 +13,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from secrets import randbits
 from typing import TYPE_CHECKING, Annotated
-from uuid import uuid4
 
 import typer
 
@@ -23,7 +23,16 @@ from experiments.cli.output import Json, fail_if, flag, option, print_json, prin
 from experiments.cli.parse import one_of, readable
 from experiments.support.errors import InputError
 from experiments.support.record_text import replica_text
-from protocol.ids import FIRST_CONTROLLER, RECOVERY_MANAGER, NodeId, is_broker, is_controller, node_name
+from protocol.ids import (
+    FIRST_CONTROLLER,
+    RECOVERY_MANAGER,
+    UUID_BITS,
+    NodeId,
+    is_broker,
+    is_controller,
+    node_name,
+    uuid_text,
+)
 from protocol.quorum.voters import ReplicaKey, VoterSet
 
 if TYPE_CHECKING:
@@ -42,7 +51,7 @@ app = App("Directories of nodes.", no_args_is_help=True)
 @app.register("random-uuid", "isray storage random-uuid")
 def random_uuid(as_json: Json = False) -> None:
     """A fresh uuid, for a cluster or a disk."""
-    uuid = uuid4().hex
+    uuid = uuid_text(randbits(UUID_BITS))
     print_result(as_json, {"uuid": uuid}, typer.echo, uuid)
 
 
@@ -109,7 +118,7 @@ def _first_voters(node_id: NodeId, ways: Mapping[str, bool], listed: str | None)
         if own is None:
             raise InputError("--initial-controllers", "", listed, f"a list with this node, {node_id}")
         return own, voters
-    me = ReplicaKey(node_id, uuid4().hex)
+    me = ReplicaKey(node_id, uuid_text(randbits(UUID_BITS)))
     return me, VoterSet.of([me] if way == "--standalone" else [])
 
 

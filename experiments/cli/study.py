@@ -20,6 +20,7 @@ from rich.table import Table
 
 from experiments.cli.exit_codes import ExitCode
 from experiments.cli.help import App
+from experiments.cli.numbers import study_numbers
 from experiments.cli.output import Json, fail_if, option, print_json, print_result, wide_console
 from experiments.cli.study_replay import replay_trial
 from experiments.cli.validate import validate_study
@@ -194,6 +195,7 @@ app.register("replay", "isray study replay out/last-replica-standing --cell 0 --
     replay_trial
 )
 app.register("validate", "isray study validate --jobs 2")(validate_study)
+app.register("numbers", "isray study numbers --partitions 1000 --write-latency 4ms")(study_numbers)
 
 
 def _spark(master: str, conf: list[str] | None) -> SparkOptions:

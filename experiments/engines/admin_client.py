@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 from protocol.errors import ErrorCode, ProtocolInvariantError
-from protocol.ids import TopicPartition
+from protocol.ids import TimeMs, TopicPartition
 from protocol.messages.acls import (
     AclEntry,
     AclFilter,
@@ -38,7 +38,14 @@ from protocol.messages.cluster import (
     UpdateFeaturesRequest,
     UpdateFeaturesResponse,
 )
-from protocol.messages.commands import SendOutcome, SendRecords
+from protocol.messages.commands import (
+    ConsumeCommand,
+    ConsumeOutcome,
+    ProduceCommand,
+    ProduceOutcome,
+    SendOutcome,
+    SendRecords,
+)
 from protocol.messages.configs import (
     AlterableConfig,
     AlterConfigsResource,
@@ -114,13 +121,24 @@ class AdminError(Exception):
 
 
 class AdminChannel(Protocol):
-    """Carries administration requests and records to a cluster."""
+    """Carries administration requests and records to a cluster. `began_ms` is the cluster's time 0, from which its
+    nodes count, as milliseconds of Unix time.
+    """
+
+    @property
+    def began_ms(self) -> TimeMs: ...
 
     def call(self, request: AdminRequest) -> AdminResponse:
         """Sends a request and returns its response. AdminError where there was none."""
 
     def send(self, records: SendRecords) -> SendOutcome:
         """Sends records and returns their outcome, acknowledged or not. AdminError where there was none."""
+
+    def produce(self, command: ProduceCommand) -> ProduceOutcome:
+        """Writes a batch and returns its outcome, acknowledged or not. AdminError where there was none."""
+
+    def consume(self, command: ConsumeCommand) -> ConsumeOutcome:
+        """Reads from a partition and returns the outcome, with or without records. AdminError where there was none."""
 
 
 class AdminClient:
@@ -131,6 +149,10 @@ class AdminClient:
     def __init__(self, channel: AdminChannel, principal: str | None = None) -> None:
         self._channel = channel
         self._principal = principal
+
+    def unix_ms(self, time_ms: TimeMs) -> TimeMs:
+        """A time of the cluster's nodes as Unix time in milliseconds; -1 stays -1."""
+        return time_ms if time_ms < 0 else self._channel.began_ms + time_ms
 
     def _call(self, request: AdminRequest, answer: type[R]) -> R:
         if self._principal is not None:
@@ -145,6 +167,14 @@ class AdminClient:
     def send_records(self, records: SendRecords) -> SendOutcome:
         """Sends records as an application with a producer does; the client chooses the command's id."""
         return self._channel.send(records)
+
+    def produce(self, command: ProduceCommand) -> ProduceOutcome:
+        """Writes a batch of given records; the client chooses the command's id."""
+        return self._channel.produce(command)
+
+    def consume(self, command: ConsumeCommand) -> ConsumeOutcome:
+        """Reads from a partition; the client chooses the command's id."""
+        return self._channel.consume(command)
 
     # -- topics --------------------------------------------------------------------------------------------------------
 

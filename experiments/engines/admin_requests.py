@@ -73,6 +73,12 @@ def add_partitions(name: str, present: int, assignments: Sequence[Sequence[int]]
     return CreatePartitionsRequest(correlation_id=0, topics=(topic,))
 
 
+def grow_topic(name: str, count: int) -> CreatePartitionsRequest:
+    """CreatePartitions for a topic that is to have `count` partitions; the controller places the new ones."""
+    topic = CreatePartitionsTopic(name=name, count=count, assignments=None)
+    return CreatePartitionsRequest(correlation_id=0, topics=(topic,))
+
+
 def remove_partitions(name: str, partitions: Sequence[int]) -> RemovePartitionsRequest:
     topic = RemovePartitionsTopic(name=name, partitions=tuple(partitions))
     return RemovePartitionsRequest(correlation_id=0, topics=(topic,))

@@ -65,7 +65,8 @@ class ClusterSpec:
 
     `voters` are the controllers that form the first quorum, None for all of them. Voters that the config names
     (`controller.quorum.voters`) take precedence. `store` are the settings of the store; None for a cluster without one,
-    and for the default settings in generations whose metadata are in a store. These have no controllers.
+    and for the default settings in generations whose metadata are in a store. These have no controllers. `racks`: the
+    brokers are in so many racks in turn (0: in none).
     """
 
     brokers: int
@@ -74,6 +75,11 @@ class ClusterSpec:
     seed: int = 0
     voters: tuple[NodeId, ...] | None = None
     store: StoreSettings | None = None
+    racks: int = 0
+
+    def rack_of(self, broker: NodeId) -> str | None:
+        """The rack that a broker registers; None where it has none."""
+        return f"rack-{broker % self.racks}" if self.racks else None
 
     @property
     def broker_ids(self) -> tuple[NodeId, ...]:
@@ -342,6 +348,12 @@ class Engine(ABC):
     @abstractmethod
     def metadata_log(self) -> Sequence[MetadataRecord]:
         """The committed records of the metadata log, empty while no controller is running."""
+
+    def unjudged(self) -> Sequence[TraceEvent]:
+        """The trace events that have arrived together since `run_until` judged its condition last: a condition on
+        `view` sees the state after them, and none of those in between. Empty where an engine judges after every event.
+        """
+        return ()
 
     @abstractmethod
     def traces(self) -> Sequence[TraceEvent]:

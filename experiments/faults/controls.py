@@ -12,12 +12,16 @@ from typing import Self
 
 from experiments.check.engine import CheckedEngine
 from experiments.engines.port import Loss
+from experiments.faults.cluster_operator import ClusterOperator, CreatedTopic
 from experiments.faults.quorum_operator import QuorumOperator
 from experiments.faults.tolerance import grant_loss
 from experiments.story.render import Heading
 from protocol.ids import NodeId, is_controller
 from protocol.messages.admin import AdminRequest
 from protocol.messages.commands import AdminCommand
+
+OPERATOR = "User:operator"
+"""The principal of the requests of faults: a super user in clusters with an authorizer."""
 
 
 class Holds:
@@ -58,26 +62,29 @@ class Part:
 class Controls:
     """The nodes, disks and links of one simulated cluster in the hands of its faults.
 
-    `topic_configs` are the configs with which the topics were created, `next_id` numbers administration commands. With
+    `topics` are the topics as they were created, `next_id` numbers administration commands. With
     `within_tolerance` the loss of a broker's records is limited to what its partitions tolerate (`tolerance.py`), and
     `withheld` counts the losses that were refused. `headings` receives one line per fault for the story of the run.
+    `on_client_death` is called when the client's process has been killed, with all commands that were open.
     """
 
     def __init__(
         self,
         engine: CheckedEngine,
-        topic_configs: Mapping[str, Mapping[str, object]],
+        topics: Mapping[str, CreatedTopic],
         next_id: Callable[[], int],
         within_tolerance: bool = True,
     ) -> None:
         self.engine = engine
         self.cluster = engine.cluster
-        self.topic_configs = topic_configs
+        self.topics = topics
         self.headings: list[Heading] = []
         self.withheld = 0
         self.down, self.paused = Holds(), Holds()
         self.operator = QuorumOperator(engine, self.administer)
+        self.cluster_operator = ClusterOperator(engine, self.administer, topics)
         self.parts: dict[type[Part], Part] = {}
+        self.on_client_death: Callable[[], None] = lambda: None
         self._next_id = next_id
         self._within_tolerance = within_tolerance
 
@@ -88,7 +95,8 @@ class Controls:
     def administer(self, request: AdminRequest) -> int:
         """Submits an administration command and returns its number."""
         number = self._next_id()
-        self.engine.submit(AdminCommand(command_id=number, request=request))
+        asked = request.model_copy(update={"principal": OPERATOR})
+        self.engine.submit(AdminCommand(command_id=number, request=asked))
         return number
 
     def start(self, node: NodeId) -> None:
@@ -111,6 +119,14 @@ class Controls:
             self.add_heading(f"node {node} loses nothing: the loss would exceed the tolerance of a partition")
         self.paused.clear(node)
         self.engine.crash(node, loss)
+
+    def replace_client(self, client: NodeId) -> None:
+        """Kills the client's process and starts another one, which knows nothing of its commands."""
+        self.kill(client, Loss())
+        self.operator.forget_request()
+        self.cluster_operator.forget_requests()
+        self.on_client_death()
+        self.engine.start(client)
 
     def pause(self, node: NodeId, holder: object) -> None:
         """A running node takes no input until the last of its holders resumes it."""

@@ -17,10 +17,14 @@ SUPERVISE_MS = 500
 
 
 class Injector:
-    """Schedules faults through `controls`. `begun` counts the faults that have begun, by kind."""
+    """Schedules faults through `controls`. `begun` counts the faults that have begun, by kind; `met` counts, by the
+    kinds of an operation and of a fault, how often one of them has begun while the other one lasted.
+    """
 
     def __init__(self, controls: Controls) -> None:
         self.begun: Counter[str] = Counter()
+        self.met: Counter[tuple[str, str]] = Counter()
+        self._lasting: dict[int, Fault] = {}
         self._controls = controls
 
     def schedule(self, faults: Sequence[Fault]) -> None:
@@ -40,10 +44,16 @@ class Injector:
     def _begin(self, number: int, fault: Fault) -> None:
         self._controls.add_heading(f"fault {number} begins for {fault.duration_ms} ms: {fault.words()}")
         self.begun[fault.kind] += 1
+        for other in self._lasting.values():
+            if other.is_operation != fault.is_operation:
+                operation, failure = (fault, other) if fault.is_operation else (other, fault)
+                self.met[operation.kind, failure.kind] += 1
+        self._lasting[number] = fault
         fault.begin(self._controls, number)
 
     def _heal(self, number: int, fault: Fault) -> None:
         self._controls.add_heading(f"fault {number} ends: {fault.kind}")
+        del self._lasting[number]
         fault.heal(self._controls, number)
 
     def _supervise(self) -> None:

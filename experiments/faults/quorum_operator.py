@@ -97,6 +97,10 @@ class QuorumOperator:
         self._excluded[node] -= 1
         self.review()
 
+    def forget_request(self) -> None:
+        """The client that sent the last request has ended."""
+        self._last_request = None
+
     def review(self) -> None:
         """Submits the next change that is needed, unless the last request is still open."""
         voters = self.voters()

@@ -34,11 +34,13 @@ Milliseconds = Annotated[int, Field(ge=1)]
 
 
 class Fault(StrictModel, ABC):
-    """One fault with its times. `in_swarm` says whether the plans that `isray fuzz` draws from a seed may contain the
-    kind: a kind added later is left out, so that seeds keep their plans.
+    """One fault with its times. `in_swarm` says whether the plans of single faults that `isray fuzz` draws from a seed
+    may contain the kind: one added later is left out, so that seeds keep their plans; operated plans may contain all
+    kinds. `is_operation`: it is what an operator does, and nothing fails.
     """
 
     in_swarm: ClassVar[bool] = True
+    is_operation: ClassVar[bool] = False
 
     at_ms: Index = Field(description="when the fault begins, in ms of virtual time")
     duration_ms: Milliseconds = Field(description="how long it lasts until it is healed, in ms")
@@ -67,6 +69,11 @@ class Fault(StrictModel, ABC):
     @property
     def duplicates_sends(self) -> bool:
         """Whether a batch that a producer sends may arrive twice because of the fault."""
+        return False
+
+    @property
+    def delays_sends(self) -> bool:
+        """Whether a batch that a producer sends may arrive late because of the fault, or twice."""
         return False
 
     @abstractmethod

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
-from experiments.engines.port import Engine
+from experiments.engines.port import Engine, TraceEvent
 from experiments.scenarios.clients import ScenarioClients
 from experiments.scenarios.model import Expectation
 from protocol.controller.metrics import partition_metrics
+from protocol.events.controller import PartitionChanged
 from protocol.ids import NO_LEADER, TopicPartition
-from protocol.metadata.partition import PartitionState
+from protocol.metadata.partition import LeaderRecoveryState, PartitionState
 
 LEADING_WITHIN_MS = 5_000
 _SETS = {"isr", "elr", "last_known_elr"}
@@ -79,14 +80,51 @@ def _partition_mismatch(expected: Expectation, engine: Engine, clients: Scenario
     state = view.partitions.get(partition)
     if state is None:
         return f"the controller knows no partition {partition}"
-    wrong = []
-    for name, read in _CONTROLLER_FIELDS.items():
-        wanted = getattr(expected, name)
-        if wanted is not None:
-            wrong.append(_compare(name, read(state), sorted(wanted) if name in _SETS else wanted))
+    wrong = _state_mismatches(expected, state)
     if not any(wrong):
         wrong += _data_mismatches(expected, partition, state, engine, clients)
     return "; ".join(text for text in wrong if text)
+
+
+def was_published(expected: Expectation, events: Iterable[TraceEvent]) -> bool:
+    """Whether the controller has published a state of the partition that meets the expectation, among these events;
+    false for an expectation of anything but such a state.
+    """
+    wanted = expected.model_fields_set - {"topic", "partition", "within"}
+    if expected.topic is None or not wanted or not wanted <= _CONTROLLER_FIELDS.keys():
+        return False
+    partition = TopicPartition(expected.topic, expected.partition)
+    states = (
+        _published_state(event.trace)
+        for event in events
+        if isinstance(event.trace, PartitionChanged) and event.trace.partition == partition
+    )
+    return any(not any(_state_mismatches(expected, state)) for state in states)
+
+
+def _published_state(trace: PartitionChanged) -> PartitionState:
+    recovering = LeaderRecoveryState.RECOVERING if trace.recovering else LeaderRecoveryState.RECOVERED
+    return PartitionState(
+        replicas=trace.replicas,
+        isr=trace.isr,
+        leader=trace.leader,
+        leader_epoch=trace.leader_epoch,
+        partition_epoch=trace.partition_epoch,
+        elr=trace.elr,
+        last_known_elr=trace.last_known_elr,
+        last_known_leader=trace.last_known_leader,
+        leader_recovery_state=recovering,
+    )
+
+
+def _state_mismatches(expected: Expectation, state: PartitionState) -> list[str]:
+    """The comparisons of the named fields with the controller's state of the partition; empty texts where they hold."""
+    found = []
+    for name, read in _CONTROLLER_FIELDS.items():
+        wanted = getattr(expected, name)
+        if wanted is not None:
+            found.append(_compare(name, read(state), sorted(wanted) if name in _SETS else wanted))
+    return found
 
 
 def await_leadership(expected: Expectation, engine: Engine) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from experiments.scenarios.model import Expectation, LinkStep, NodeStep, Scenario, Step
 from experiments.support.errors import InputError
-from protocol.config import CONFIGS, CONTROLLER_QUORUM_BOOTSTRAP_SERVERS, CONTROLLER_QUORUM_VOTERS, Generation
+from protocol.config import CONFIGS, OF_THE_METADATA_LOG, Generation
 
 _NOT_IN_V3 = ("configure", "update_feature", "unregister", "add_voter", "remove_voter")
 _EXPECTED_OF_OTHERS = ("elr", "last_known_elr", "last_known_leader", "voters", "role")
@@ -23,7 +23,7 @@ def require_v3(scenario: Scenario, source: str) -> None:
         if name in cluster.model_fields_set:
             raise InputError(source, f"cluster.{name}", getattr(cluster, name), "nothing: in v3 a broker is controller")
     for name in cluster.config:
-        if name in (CONTROLLER_QUORUM_VOTERS, CONTROLLER_QUORUM_BOOTSTRAP_SERVERS):
+        if name.startswith(OF_THE_METADATA_LOG):
             raise InputError(source, f"cluster.config.{name}", cluster.config[name], _NOT_V3)
     for place, names in _configs(scenario).items():
         for name in names:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
@@ -70,13 +70,20 @@ def _validate(model: type[M], raw: object, source: str, place: str) -> M:
         raise InputError(source, field, found, allowed_by(details, names)) from error
 
 
-def _model_at(model: type[BaseModel], location: tuple[int | str, ...]) -> type[BaseModel]:
-    """The model whose field the last part of a location names (one level down is all that files have)."""
-    if len(location) > 1 and location[0] == "topics":
-        return TopicModel
-    field = model.model_fields.get(str(location[0])) if len(location) > 1 else None
-    inner = field.annotation if field is not None else None
-    return inner if isinstance(inner, type) and issubclass(inner, BaseModel) else model
+def _model_at(model: type[BaseModel], location: Sequence[int | str]) -> type[BaseModel]:
+    """The model whose field the last part of a location names."""
+    for part in location[:-1]:
+        field = model.model_fields.get(str(part))
+        model = next(_models_in(field.annotation), model) if field is not None else model
+    return model
+
+
+def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    """The models that a type is made of: itself, the members of a union, the elements of a list."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for part in get_args(annotation):
+        yield from _models_in(part)
 
 
 def _step(raw: dict[str, object], source: str, place: str) -> Step:

@@ -272,8 +272,8 @@ class Runner:
         """Begins a fault now. The loader has refused the step for any engine but the simulator (`require_engine`)."""
         assert isinstance(self.engine, CheckedEngine)
         if self._injector is None:
-            configs = {topic.name: topic.config for topic in self.scenario.topics}
-            controls = Controls(self.engine, configs, self.clients.next_id, within_tolerance=False)
+            topics = {topic.name: topic for topic in self.scenario.topics}
+            controls = Controls(self.engine, topics, self.clients.next_id, within_tolerance=False)
             self._injector = Injector(controls)
         times = {"at_ms": self.engine.now_ms(), "duration_ms": fields.duration}
         fault = fields.fault.model_copy(update=times)
@@ -390,7 +390,12 @@ class Runner:
 
     def _await(self, fields: AwaitStep) -> str | None:
         began_ms = self.engine.now_ms()
-        if not self.engine.run_until(lambda: not self._mismatch(fields), fields.within):
+
+        def holds() -> bool:
+            between = self.engine.unjudged()
+            return (bool(between) and expectations.was_published(fields, between)) or not self._mismatch(fields)
+
+        if not self.engine.run_until(holds, fields.within):
             raise StepFailedError(f"within {fields.within / 1000:g} s: {self._mismatch(fields)}")
         return f"after {(self.engine.now_ms() - began_ms) / 1000:.3f} s"
 

@@ -37,7 +37,7 @@ from protocol.config import (
 )
 from protocol.contract import BATCH_OVERHEAD_BYTES
 from protocol.errors import CorruptLogError, ErrorCode
-from protocol.ids import NO_OFFSET, BrokerId, Epoch, TimeMs, TopicIdPartition
+from protocol.ids import NO_EPOCH, NO_OFFSET, BrokerId, Epoch, TimeMs, TopicIdPartition
 from protocol.log.replica_log import ReplicaLog
 from protocol.messages.batch import RecordBatch
 from protocol.messages.data import FetchPartition, FetchPartitionResult, FetchRenewal, FetchRequest, FetchResponse
@@ -137,6 +137,15 @@ class FetchStreams:
         if renewal.answers < state.answers:
             self._queue_session_status(stream, state.session, state.answers, ErrorCode.NONE)
         return state.leads
+
+    def session(self, stream: StreamKey) -> tuple[int, int, int] | None:
+        """The number of the stream's session, and how many requests and answers it has had; for observers."""
+        state = self._streams.get(stream)
+        return None if state is None else (state.session, state.requests, state.answers)
+
+    def epoch_of(self, follower: BrokerId) -> Epoch:
+        """The newest broker epoch under which the follower has fetched, -1 before; for observers."""
+        return self._epochs.get(follower, NO_EPOCH)
 
     def mark_led(self, stream: StreamKey) -> None:
         """Records that a fetch of the stream's session is for a partition that this broker leads."""

@@ -76,6 +76,13 @@ class Fetcher:
         self._sessions: dict[tuple[BrokerId, int], _Session] = {}
         self._session_count = 0
 
+    def session(self, leader: BrokerId, fetcher: int) -> tuple[int, int, int]:
+        """The number of the session with a leader, and how many requests it has sent and answers it has had; for
+        observers. All 0 before there is one.
+        """
+        session = self._sessions.get((leader, fetcher))
+        return (0, 0, 0) if session is None else (session.number, session.requests, session.answers)
+
     def follow(self, replica: Replica) -> None:
         """Begins to fetch a partition from `replica.leader_id`; `send_changed_fetches` sends the request."""
         log = replica.log

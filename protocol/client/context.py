@@ -29,6 +29,10 @@ DEADLINE_PREFIX = "deadline/"
 """Timers of a command or partition sender, whose name follows: for the next search of a leader, and for its deadline.
 """
 
+IDS_PER_MS = 8
+MAX_FIRST_ID = 2**30
+"""Correlation ids have 32 bits: half of them are left for the requests of a process."""
+
 Handler = Callable[[TimeMs, Any], None]
 """Takes the time and a response."""
 
@@ -61,6 +65,12 @@ class ClientContext:
         """All controllers, beginning with the presumed active one."""
         place = self.controllers.index(self.controller)
         return (*self.controllers[place:], *self.controllers[:place])
+
+    def begin_ids(self, now_ms: TimeMs) -> None:
+        """Begins the correlation ids of a process that starts now above all those of the process before it, which has
+        sent fewer than `IDS_PER_MS` requests per ms: a late response to that one's request is of no request of this.
+        """
+        self.last_correlation_id = now_ms * IDS_PER_MS % MAX_FIRST_ID
 
     def expect(self, answer: type[Response], handler: Handler) -> int:
         """The correlation id of a new request; its responses of type `answer` go to the handler until `forget`."""

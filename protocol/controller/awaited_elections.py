@@ -3,8 +3,8 @@
 A request is answered when all its partitions are done. The result of a partition is
 
 - NONE where it has a leader, by whichever election came first;
-- ELIGIBLE_LEADERS_NOT_AVAILABLE where no replica is active any more, a replica is not that a balanced recovery
-  requires, or recovery was disabled meanwhile;
+- ELIGIBLE_LEADERS_NOT_AVAILABLE where no replica is active any more that decides a recovery, a replica is not that a
+  balanced recovery requires, or recovery was disabled meanwhile;
 - UNKNOWN_TOPIC_OR_PARTITION where it was deleted;
 - REQUEST_TIMED_OUT where it is not done by the timeout of the request. Its recovery then ends, unless the topic's
   strategy calls for one.
@@ -123,7 +123,7 @@ class AwaitedElections:
 
 
 NO_REPLICAS_TO_QUERY = {
-    RecoveryMode.PROACTIVE: "no replica is active",
+    RecoveryMode.PROACTIVE: "no replica is active, or only ones that a reassignment adds",
     RecoveryMode.BALANCED: "not all members of ISR, ELR and last known ELR are active, or there are none",
 }
 """Why a recovery in that mode cannot begin."""

@@ -18,8 +18,7 @@ summaries start at 0 when the controller becomes active, whatever the log holds 
 | `kafka.controller.raft.number_of_observers` | gauge | replicas | fetch the metadata log without a vote (I9) (c) |
 | `kafka.controller.raft.uncommitted_voter_change` | gauge | changes | of the quorum, not yet committed (I9) (d) |
 | `kafka.controller.raft.ignored_static_voters` | gauge | controllers | configured, overridden by the log (I9) (d) |
-| `kafka.controller.failover_latency_ms` | summary | ms | from a fencing until all active brokers have applied it (I10)
-(e) |
+| `kafka.controller.failover_latency_ms` | summary | ms | until all active brokers have applied a fencing (I10) (e) |
 | `kafka.controller.failover_records` | summary | records | metadata records written by a failover (I10) |
 | `kafka.controller.alter_partition_batch_size` | summary | partitions | proposed in one AlterPartition (I10) |
 | `kafka.controller.controlled_shutdown_time_ms` | summary | ms | from a broker's request until it may shut down (I10) |
@@ -49,7 +48,7 @@ A summary is four metrics, `<name>_count`, `_sum`, `_last` and `_max`, all 0 bef
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -82,6 +81,26 @@ SHUTDOWN_TIME = "kafka.controller.controlled_shutdown_time_ms"
 REASSIGNMENT_DELAY = "kafka.controller.reassignment_completion_delay_ms"
 ELECTABLE_LEADERS = "kafka.controller.electable_leaders_count"
 
+_HELP = {
+    UNDER_MIN_ISR: "partitions: ISR below effective min ISR",
+    OFFLINE: "partitions: without a leader",
+    UNCLEAN_RECOVERY: "partitions: under unclean recovery",
+    MANUAL_ELECTION_REQUIRED: "partitions: wait for a user",
+    REASSIGNING: "partitions: with a reassignment in progress",
+    UNCLEAN_RECOVERY_FINISHED: "recoveries: unclean recoveries done",
+    UNCLEAN_ELECTIONS: "elections: acknowledged records may be lost",
+    VOTERS: "controllers: voters of the quorum",
+    OBSERVERS: "replicas: fetch the metadata log without a vote",
+    UNCOMMITTED_VOTER_CHANGE: "changes: of the quorum, not yet committed",
+    IGNORED_STATIC_VOTERS: "controllers: configured, overridden by the log",
+    FAILOVER_LATENCY: "ms: until all active brokers have applied a fencing",
+    FAILOVER_RECORDS: "records: metadata records written by a failover",
+    ALTER_PARTITION_BATCH: "partitions: proposed in one AlterPartition",
+    SHUTDOWN_TIME: "ms: from a broker's request until it may shut down",
+    REASSIGNMENT_DELAY: "ms: from start to completion",
+}
+_PARTS = {"count": "number of values in", "sum": "sum in", "last": "last value in", "max": "greatest value in"}
+
 SUMMARIES = (FAILOVER_LATENCY, FAILOVER_RECORDS, ALTER_PARTITION_BATCH, SHUTDOWN_TIME, REASSIGNMENT_DELAY)
 PARTITION_METRICS = (ELECTABLE_LEADERS,)
 """The metrics that `partition_metrics` returns for one partition."""
@@ -97,6 +116,11 @@ CLUSTER_METRICS = (
     *(f"{name}_{part}" for name in SUMMARIES for part in ("count", "sum", "last", "max")),
 )
 """The metrics that `ControllerMetrics.values` returns, in its order."""
+
+CLUSTER_HELP: Mapping[str, str] = {name: text for name, text in _HELP.items() if name not in SUMMARIES} | {
+    f"{name}_{part}": f"{words} {_HELP[name]}" for name in SUMMARIES for part, words in _PARTS.items()
+}
+"""The unit and the meaning of each of `CLUSTER_METRICS`, as the table above has them."""
 
 _GAUGE_CONFIGS = (MIN_INSYNC_REPLICAS, UNCLEAN_LEADER_ELECTION_ENABLE, UNCLEAN_RECOVERY_STRATEGY)
 """The configs that decide which gauges count a partition."""
@@ -257,6 +281,16 @@ class ControllerMetrics:
             values[f"{name}_last"] = summary.last
             values[f"{name}_max"] = summary.max
         return values
+
+    def counted(self) -> dict[str, Collection[TopicIdPartition]]:
+        """The partitions that the gauges count by their states, without recoveries that a user requested."""
+        return {
+            UNDER_MIN_ISR: self._gauges.under_min_isr,
+            OFFLINE: self._gauges.offline,
+            UNCLEAN_RECOVERY: self._gauges.under_recovery,
+            MANUAL_ELECTION_REQUIRED: self._gauges.manual,
+            REASSIGNING: self._reassigning.keys(),
+        }
 
     # -- records -------------------------------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, cycle, islice
+from itertools import chain, cycle
 from random import Random
 
 from protocol.errors import ErrorCode, Refused
@@ -122,8 +122,11 @@ def _place_one(racks: Sequence[_Rack], first: int, replication_factor: int) -> t
     leader_rack = next(index for index in order if racks[index].active.brokers)
     active = [rack.active.round() for rack in racks]
     supply = [chain(active[index], rack.fenced.round()) for index, rack in enumerate(racks)]
-    leader = next(active[leader_rack])
+    placed = [next(active[leader_rack])]
     asked = chain((index for index in order if index != leader_rack), cycle(order))
-    found = (next(supply[index], None) for index in asked)
-    followers = islice((broker for broker in found if broker is not None), replication_factor - 1)
-    return leader, *followers
+    # A loop, since mypyc makes a list of a generator expression, and `asked` has no end.
+    while len(placed) < replication_factor:
+        broker = next(supply[next(asked)], None)
+        if broker is not None:
+            placed.append(broker)
+    return tuple(placed)

@@ -14,6 +14,16 @@ A broker is active if it is unfenced and not in controlled shutdown. An active m
 record that made it active, so the table has no row for it. Where the level of `unclean.recovery.enabled` is 0 no
 partition is recovered, whatever its strategy.
 
+All active replicas are queried. The `holders` are those that may hold the most records, active or not: all registered
+replicas, but of those that a reassignment is adding only the members of ISR, ELR and last known ELR, which were in sync
+once. A recovery begins when a holder is active; and a proactive one ends before its deadline only when all holders have
+answered, since a fenced one may come back within the time and hold more (F12).
+
+An adding replica has copied an unknown part of the log, none at first. Its answer is ranked with the others, for it may
+hold more than a holder that has lost its disk; but alone it decides nothing, or starting a reassignment of a leaderless
+partition would discard the log. Only where no other replica can ever answer, because none of them is registered, the
+adding replicas are the holders. A fenced broker is registered until a user unregisters it, and may always come back.
+
 A user may request a recovery of a leaderless partition in either mode, whatever the strategy (F22, J4). A balanced one
 then requires the answers of all members of ISR, ELR and last known ELR: each may hold records that the others lack.
 
@@ -45,11 +55,13 @@ class RecoveryNeed(Enum):
 
 class RecoveryQuery(NamedTuple):
     """What a recovery asks for: the `replicas` to query, in the order of the assignment and each with the broker epoch
-    under which it is registered, and those whose answers are `required`.
+    under which it is registered; those that may hold the most records, active or not; and those whose answers are
+    `required`.
     """
 
     mode: RecoveryMode
     replicas: tuple[BrokerState, ...]
+    holders: tuple[BrokerId, ...]
     required: tuple[BrokerId, ...]
 
 
@@ -68,7 +80,7 @@ def recovery_need(image: MetadataImage, key: TopicIdPartition, partition: Partit
 
 
 def strategy_query(image: MetadataImage, key: TopicIdPartition, partition: PartitionState) -> RecoveryQuery | None:
-    """The recovery that the topic's strategy calls for; None for none, and while no replica is active."""
+    """The recovery that the topic's strategy calls for; None for none, and while no holder is active."""
     if recovery_need(image, key, partition) is not RecoveryNeed.RECOVERY:
         return None
     proactive = image.config(key.topic_id, UNCLEAN_RECOVERY_STRATEGY) == "proactive"
@@ -76,29 +88,43 @@ def strategy_query(image: MetadataImage, key: TopicIdPartition, partition: Parti
 
 
 def query_for(image: MetadataImage, partition: PartitionState, mode: RecoveryMode) -> RecoveryQuery | None:
-    """A recovery in `mode`; None where no replica is active, or not all that a balanced recovery requires."""
+    """A recovery in `mode`; None where no holder is active, or not all that a balanced recovery requires."""
     replicas = tuple(
         BrokerState(broker_id=broker, broker_epoch=image.brokers[broker].broker_epoch)
         for broker in partition.replicas
         if image.is_active(broker)
     )
-    if mode is RecoveryMode.PROACTIVE:
-        return RecoveryQuery(mode, replicas, ()) if replicas else None
-    required = tuple(sorted({*partition.isr, *partition.elr, *partition.last_known_elr}))
+    holders = _holders(image, partition)
     present = {replica.broker_id for replica in replicas}
-    return RecoveryQuery(mode, replicas, required) if required and present.issuperset(required) else None
+    if mode is RecoveryMode.PROACTIVE:
+        return None if present.isdisjoint(holders) else RecoveryQuery(mode, replicas, holders, ())
+    required = tuple(sorted({*partition.isr, *partition.elr, *partition.last_known_elr}))
+    return RecoveryQuery(mode, replicas, holders, required) if required and present.issuperset(required) else None
+
+
+def _holders(image: MetadataImage, partition: PartitionState) -> tuple[BrokerId, ...]:
+    """The registered replicas that may hold the most records, in the order of the assignment."""
+    registered = tuple(broker for broker in partition.replicas if broker in image.brokers)
+    return tuple(broker for broker in registered if not _is_only_adding(partition, broker)) or registered
+
+
+def _is_only_adding(partition: PartitionState, broker: BrokerId) -> bool:
+    """Whether the replica is being added, and is not known to have been in sync."""
+    known = {*partition.isr, *partition.elr, *partition.last_known_elr}
+    return broker in partition.adding_replicas and broker not in known
 
 
 def is_result_valid(
     image: MetadataImage, partition: PartitionState, recovery: PartitionRecovery, result: PartitionRecoveryResult
 ) -> bool:
     """Whether the result of `recovery` may be recorded: the partition is still leaderless in the leader epoch in which
-    its replicas were queried (F9), all required replicas have answered (F11), all answers come from registered broker
-    incarnations (F8), and the winner is active.
+    its replicas were queried (F9), a holder and all required replicas have answered (F11), all answers come from
+    registered broker incarnations (F8), and the winner is active.
     """
     return (
         result.recovery_id == recovery.recovery_id
         and _is_still_leaderless(partition, result)
+        and _holder_answered(recovery, result)
         and _all_required_answered(recovery, result)
         and _incarnations_are_registered(image, result)
         and image.is_active(result.leader)
@@ -108,6 +134,11 @@ def is_result_valid(
 def _is_still_leaderless(partition: PartitionState, result: PartitionRecoveryResult) -> bool:
     """F9, F16: the partition has had no leader since the replicas were queried."""
     return partition.leader == NO_LEADER and result.leader_epoch == partition.leader_epoch
+
+
+def _holder_answered(recovery: PartitionRecovery, result: PartitionRecoveryResult) -> bool:
+    """Not only adding replicas have answered."""
+    return not {answer.broker_id for answer in result.answers}.isdisjoint(recovery.holders)
 
 
 def _all_required_answered(recovery: PartitionRecovery, result: PartitionRecoveryResult) -> bool:

@@ -3,10 +3,10 @@ results. Which recovery a partition needs is decided in `recovery_decisions.py`.
 
 The requests are in memory only: nothing of them is in the metadata log, and a new active controller sends its own
 (F15). After every event the controller reconsiders the partitions that the event may concern (N27). It requests a
-recovery where the metadata calls for one, sends it again under the same id where the set of active replicas has changed
-(F13) or a broker has registered a new incarnation, and cancels it where the partition has a leader, recovery is
-disabled, or a required member of the last known ELR is fenced. A recovery in another leader epoch, or in another mode,
-is another recovery with its own id.
+recovery where the metadata calls for one, and sends it again under the same id where the active replicas or the holders
+have changed (F13) or a broker has registered a new incarnation. It cancels the recovery where the partition has a
+leader, recovery is disabled, no holder is active, or a required member of the last known ELR is fenced. A recovery in
+another leader epoch, or in another mode, is another recovery with its own id.
 
 A result of the manager is a message like any other and is checked against the metadata of that moment. If it is valid
 it becomes a partition change record, elected as a designation is. A clean election is never late: a replica that
@@ -153,6 +153,7 @@ class RecoveryRequests:
             leader_epoch=leader_epoch,
             mode=query.mode,
             replicas=query.replicas,
+            holders=query.holders,
             required=query.required,
             timeout_ms=image.int_config(key.topic_id, UNCLEAN_RECOVERY_TIMEOUT_MS),
         )

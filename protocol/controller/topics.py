@@ -10,6 +10,7 @@ Departure from Kafka's code: results come in the order of the request, one for e
 from __future__ import annotations
 
 from collections.abc import Sequence
+from hashlib import blake2b
 
 from protocol.config import (
     DEFAULT_REPLICATION_FACTOR,
@@ -31,7 +32,7 @@ from protocol.controller.topic_names import (
     name_error,
 )
 from protocol.errors import ErrorCode, Refused
-from protocol.ids import BrokerId
+from protocol.ids import UUID_BITS, BrokerId, uuid_text
 from protocol.messages.acls import AclOperation
 from protocol.messages.records import ConfigRecord, MetadataRecord, PartitionRecord, RemoveTopicRecord, TopicRecord
 from protocol.messages.topics import (
@@ -49,8 +50,6 @@ from protocol.metadata.image import TopicImage
 
 CLUSTER_DEFAULT = -1
 """A count that the cluster's configs decide."""
-_ID_NAME_LENGTH = 200
-"""How many characters of a topic's name its id has: a directory is named after the id, and file systems allow 255."""
 _COUNTS_OPERATION = AclOperation.DESCRIBE_CONFIGS
 
 
@@ -117,11 +116,10 @@ def _require_free_name(state: ControllerState, name: str, neighbour: str | None)
 def _create(state: ControllerState, topic: CreatableTopic, offset: int) -> list[MetadataRecord]:
     """The records of a topic, the first of which is appended `offset` records behind the end of the log.
 
-    The topic id ends with the offset of that record, which makes it unique; the name in it is for readers. An id does
-    not begin with a dot, which would hide a directory.
+    The topic id is a digest of the name and of the offset of that record, so the id of a topic is never used again.
     """
-    label = "_" + topic.name[1:] if topic.name.startswith(".") else topic.name
-    topic_id = f"{label[:_ID_NAME_LENGTH]}.{state.image.next_offset + offset}"
+    place = f"{state.image.next_offset + offset}/{topic.name}".encode()
+    topic_id = uuid_text(int.from_bytes(blake2b(place, digest_size=16).digest(), "big") >> (128 - UUID_BITS))
     configs = _config_records(state, topic, topic_id)
     partitions = partition_records(state, topic_id, 0, 0, _layout(state, topic))
     return [TopicRecord(name=topic.name, topic_id=topic_id), *configs, *partitions]

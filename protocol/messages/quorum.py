@@ -238,8 +238,10 @@ class DescribeQuorumRequest(AdminRequest):
 
 class ReplicaState(Message):
     """A replica of the metadata log as its leader knows it. `last_fetch_ms` is the leader's time of its last fetch, -1
-    if it has not fetched in this epoch; then `log_end_offset` is -1 and `lag` that of an empty log. `is_promotable` is
-    true for voters and for observers that can become voters (D29).
+    if it has not fetched in this epoch; then `log_end_offset` is -1 and `lag` that of an empty log.
+    `last_caught_up_ms` is when it had all records of the leader last, -1 if never in this epoch. `is_promotable` is
+    true for observers that can become voters, and for voters that the leader has heard from within the fetch timeout
+    (D29).
     """
 
     replica_id: Int32
@@ -248,6 +250,7 @@ class ReplicaState(Message):
     log_end_offset: Int64 = NO_OFFSET
     lag: Int64 = 0
     last_fetch_ms: Int64 = -1
+    last_caught_up_ms: Int64 = -1
     is_promotable: bool = False
 
 

@@ -61,7 +61,7 @@ class GetReplicaLogInfoResponse(Response):
 
 class RecoveryMode(Enum):
     """When a recovery chooses a leader (F11, F12). BALANCED waits for all required replicas, and until the timeout for
-    the others; PROACTIVE waits until the timeout, or for the first response after it.
+    the other queried ones; PROACTIVE waits for all holders until the timeout, and after it for a first response.
     """
 
     BALANCED = 0
@@ -70,8 +70,9 @@ class RecoveryMode(Enum):
 
 class PartitionRecovery(Message):
     """A recovery that the controller requires. `recovery_id` is unique. `replicas` are those that may lead, in the
-    order of the assignment, with the broker epochs of their registrations; all `required` ones must respond before a
-    leader is chosen. `timeout_ms` starts when the URM first receives the recovery.
+    order of the assignment, with the broker epochs of their registrations. `holders` are those that may hold the most
+    records, fenced ones too; one of them must respond before a leader is chosen, and so must all `required` ones.
+    `timeout_ms` starts when the URM first receives the recovery.
     """
 
     recovery_id: Int64
@@ -80,6 +81,7 @@ class PartitionRecovery(Message):
     leader_epoch: Int32
     mode: RecoveryMode
     replicas: tuple[BrokerState, ...]
+    holders: tuple[Int32, ...]
     required: tuple[Int32, ...]
     timeout_ms: Int64
 

@@ -236,11 +236,13 @@ class WatchEvent(StoreMessage):
 
 
 class ExpireSessions(Message):
-    """A fault of the experiment: the store ends all sessions of a node, which may be alive (A52)."""
+    """A fault of the experiment: the store ends all sessions of a node, which may be alive (A52). `owning_only`: only
+    those that own ephemeral nodes."""
 
     CONTROL: ClassVar[bool] = True
 
     node_id: Int32
+    owning_only: bool = False
 
 
 # -- the transaction log -----------------------------------------------------------------------------------------------

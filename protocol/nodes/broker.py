@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from protocol.broker.context import BrokerContext
 from protocol.broker.delayed_produce import PRODUCE_TIMER
-from protocol.broker.fetch_streams import FETCH_WAIT_PREFIX
+from protocol.broker.fetch_streams import FETCH_WAIT_PREFIX, FetchStreams
 from protocol.broker.fetcher import FETCH_PREFIX, Fetcher
 from protocol.broker.flushing import CHECKPOINT_TIMER, FLUSH_PREFIX, RETENTION_TIMER, Flusher
 from protocol.broker.isr_manager import ALTER_PARTITION_TIMER, IsrManager
@@ -189,6 +189,16 @@ class BrokerNode:
     def state(self) -> LifecycleState:
         """Where the broker is in its lifecycle."""
         return self._lifecycle.state
+
+    @property
+    def streams(self) -> FetchStreams:
+        """The fetch sessions that this broker serves, for observers."""
+        return self._leader.streams
+
+    @property
+    def fetcher(self) -> Fetcher:
+        """The fetch sessions of this broker as a follower, for observers."""
+        return self._fetcher
 
     def flush_all(self) -> None:
         """Flushes every log to the disk, for an operator. StorageError where that fails."""

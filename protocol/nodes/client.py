@@ -68,7 +68,8 @@ class ClientNode:
     # -- contract ------------------------------------------------------------------------------------------------------
 
     def start(self, now_ms: TimeMs) -> list[Effect]:
-        """Nothing: a client has no state on a disk."""
+        """A client has no state on a disk, and nothing to do."""
+        self._context.begin_ids(now_ms)
         return []
 
     def receive(self, now_ms: TimeMs, sender: NodeId, message: Message) -> list[Effect]:

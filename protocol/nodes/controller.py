@@ -13,7 +13,7 @@ registered where its handler is: `protocol/controller/administration.py` for tho
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from random import Random
 from typing import Any
 
@@ -24,7 +24,7 @@ from protocol.controller.broker_incarnations import BrokerIncarnations
 from protocol.controller.context import ControllerState
 from protocol.controller.recovery_requests import TIMERS as RECOVERY_TIMERS
 from protocol.errors import ErrorCode, ProtocolInvariantError
-from protocol.ids import CLUSTER_ID, NO_NODE, Epoch, NodeId, Offset, TimeMs, is_recovery_manager
+from protocol.ids import CLUSTER_ID, NO_NODE, Epoch, NodeId, Offset, TimeMs, TopicIdPartition, is_recovery_manager
 from protocol.messages.admin import AdminRequest, MetadataRequest
 from protocol.messages.base import Message
 from protocol.messages.commands import ShutdownCommand
@@ -128,6 +128,10 @@ class ControllerNode:
     def records(self) -> Sequence[MetadataRecord]:
         """The committed records of the metadata log from the offset `first_record` on."""
         return self._log.committed_records
+
+    def gauges(self) -> Mapping[str, Collection[TopicIdPartition]]:
+        """The partitions that each gauge counts, for observers."""
+        return self._log.metrics.counted()
 
     def metrics(self) -> Mapping[str, int]:
         """The metrics of the cluster by name; units and meaning in `protocol/controller/metrics.py`."""

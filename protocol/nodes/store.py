@@ -84,6 +84,11 @@ class StoreNode:
         return self._transactions.state
 
     @property
+    def work_timers(self) -> tuple[str, ...]:
+        """The timers of the requests that are being carried out."""
+        return self._connections.work_timers
+
+    @property
     def _transactions(self) -> TransactionLog:
         if self._log is None:
             raise ProtocolInvariantError("the store has not been started")
@@ -107,7 +112,8 @@ class StoreNode:
         elif isinstance(message, ExpireSessions) and sender == DRIVER:
             owned = [found for found in self.state.sessions.values() if found.owner == message.node_id]
             for session in owned:
-                self._end_session(session.session_id, expired=True)
+                if not message.owning_only or self.state.tree.ephemerals(session.session_id):
+                    self._end_session(session.session_id, expired=True)
         elif isinstance(message, ShutdownCommand):
             self._out.exit()
         else:

@@ -1,8 +1,9 @@
 """Requests of admins in generation `v3`: the controller writes them into the store for the client, over its broker's
 session, and its own watches find them (A6, A8, A9, A18, A20; `zookeeper/administration.py`).
 
-A broker that is not the controller answers NOT_CONTROLLER, as everywhere. A request that V3 does not have (configs that
-change, features, quorum, access control, producer ids) gets UNSUPPORTED_VERSION. The response to a reassignment, an
+A broker that is not the controller answers NOT_CONTROLLER, as everywhere, to requests that only read, too
+(`store_queries.py`). A request that V3 does not have (configs that change, features, quorum, access control, producer
+ids) gets UNSUPPORTED_VERSION. The response to a reassignment, an
 addition or a removal says that it has been requested; the controller carries it out afterwards.
 """
 
@@ -45,6 +46,7 @@ from protocol.messages.topics import (
     TopicResult,
 )
 from protocol.nodes.store_controller import StoreController
+from protocol.nodes.store_queries import QUERIES, query
 from protocol.zookeeper import paths
 from protocol.zookeeper.administration import cancel_reassignment, create_topic, delete_topic, request
 from protocol.zookeeper.context import Controller
@@ -76,6 +78,7 @@ class StoreAdministration:
             CreatePartitionsRequest: self._create_partitions,
             RemovePartitionsRequest: self._remove_partitions,
             AlterPartitionReassignmentsRequest: self._reassign,
+            **dict.fromkeys(QUERIES, partial(query, config)),
         }
 
     def handle(self, now_ms: TimeMs, sender: NodeId, message: AdminRequest) -> None:

@@ -71,7 +71,7 @@ from protocol.nodes.store_controller import COMMAND_TIMER, TERM, StoreController
 from protocol.nodes.store_isr import NOTIFY_TIMER, IsrWriter
 from protocol.nodes.store_membership import SHUTDOWN_TIMER, StoreMembership
 from protocol.nodes.store_metadata import StoreMetadata
-from protocol.zookeeper.runner import Runner
+from protocol.zookeeper.runner import PAUSE, Runner
 from protocol.zookeeper.session import CONNECT_PREFIX, SILENCE_PREFIX, StoreSession
 from protocol.zookeeper.sessions import PING_PREFIX
 from protocol.zookeeper.settings import StoreSettings
@@ -209,6 +209,21 @@ class StoreBrokerNode:
     def controller(self) -> StoreController:
         """The controller's part, which has a term while this broker is the controller."""
         return self._controller
+
+    @property
+    def is_suspended(self) -> bool:
+        """Whether a procedure has begun and not ended, so that the state is not only in attributes."""
+        return any(not runner.is_idle for runner in self._all_runners().values())
+
+    @property
+    def pause_timers(self) -> tuple[str, ...]:
+        """The timers that procedures wait for."""
+        runners = self._all_runners()
+        return tuple(f"{RUNNER_PREFIX}{name}/{PAUSE}" for name, runner in runners.items() if runner.is_pausing)
+
+    def _all_runners(self) -> dict[str, Runner]:
+        term = self._controller.term
+        return self._runners if term is None else {**self._runners, TERM: term.runner}
 
     def flush_all(self) -> None:
         """Flushes every log to the disk, for an operator. StorageError where that fails."""

@@ -6,7 +6,8 @@ During the write the leader waits for the members of both ISRs before it advance
 for the write, which a node here cannot.
 
 A proposal whose write found another version stays open: the controller has changed the partition, and its command will
-say how (A46). A proposal that is repeated, because the store was slow, is answered with what the first write has left.
+say how (A46). If it has not, the leader goes on from the state that it finds. A proposal that is repeated, because the
+store was slow, is answered with what the first write has left.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from protocol.messages.control import (
 )
 from protocol.nodes.store_calls import Moment
 from protocol.nodes.store_metadata import StoreMetadata
-from protocol.zookeeper.isr_updates import IsrChanges, with_isr, write_isrs
+from protocol.zookeeper.isr_updates import IsrChanges, read_overtaken, with_isr, write_isrs
 from protocol.zookeeper.procedure import Procedure
 from protocol.zookeeper.records import Stored
 from protocol.zookeeper.runner import Runner
@@ -74,12 +75,16 @@ class IsrWriter:
                 changes[key] = Stored(with_isr(known.state, isr, bool(proposal.leader_recovery_state)), known.version)
         names = {key: self._context.image.name_of(key) for key in changes}
         versions = yield from write_isrs({names[key]: change for key, change in changes.items()})
+        conflicts = [key for key in changes if names[key] not in versions]
+        newer = yield from read_overtaken({names[key]: changes[key] for key in conflicts})
         results = []
         for key, proposal in zip(keys, request.partitions, strict=True):
             version = versions.get(names[key]) if key in names else None
             if version is not None:
                 self.metadata.wrote(self._moment.now_ms, key, Stored(changes[key].state, version))
                 self._changes.changed.add(names[key])
+            elif key in names and names[key] in newer:
+                self.metadata.wrote(self._moment.now_ms, key, newer[names[key]])
             known = self.metadata.states.get(key)
             results.append(_written(proposal, known) if _is_newer(known, proposal) else _failed(proposal))
         return AlterPartitionResponse(correlation_id=request.correlation_id, partitions=tuple(results))

@@ -44,6 +44,7 @@ from protocol.messages.v3 import (
     StopReplicaRequest,
     StopReplicaResponse,
 )
+from protocol.metadata.partition import PartitionState
 from protocol.zookeeper.records import LeaderAndIsr, Stored
 
 
@@ -119,9 +120,9 @@ class StoreMetadata:
 
     def _take(self, part: LeaderAndIsrPartition) -> CommandResult:
         """Takes the state of one partition into the image, unless a newer one is known."""
-        key, known = partition_key(part.topic_id, part.partition_id), None
+        key = partition_key(part.topic_id, part.partition_id)
         known = self._context.image.partition(key)
-        if known is not None and (part.leader_epoch, part.version) < (known.leader_epoch, known.partition_epoch):
+        if known is not None and is_older(part, known):
             error = ErrorCode.FENCED_LEADER_EPOCH
             return CommandResult(topic=part.topic, partition_id=part.partition_id, error=error)
         self.states[key] = Stored(
@@ -141,7 +142,8 @@ class StoreMetadata:
 
     def _topic_records(self, part: LeaderAndIsrPartition) -> list[MetadataRecord]:
         """The topic with its configs, as far as the image lacks them."""
-        image, records = self._context.image, list[MetadataRecord]()
+        image = self._context.image
+        records: list[MetadataRecord] = []
         former = image.topic_ids.get(part.topic)
         if former is not None and former != part.topic_id:
             records.append(RemoveTopicRecord(topic_id=former))
@@ -170,7 +172,7 @@ class StoreMetadata:
         """Removes a replica from the image, and its log, unless a newer state of the partition is known."""
         key = partition_key(part.topic_id, part.partition_id)
         state = self._context.image.partition(key)
-        if state is not None and state.leader_epoch > part.leader_epoch:
+        if state is not None and is_stale_stop(part, state):
             error = ErrorCode.FENCED_LEADER_EPOCH
             return CommandResult(topic=part.topic, partition_id=part.partition_id, error=error)
         if state is not None:
@@ -186,7 +188,7 @@ class StoreMetadata:
             self._replay([RemoveTopicRecord(topic_id=key.topic_id)])
 
     def wrote(self, now_ms: TimeMs, key: TopicIdPartition, stored: Stored) -> None:
-        """This broker has written the ISR of a partition that it leads."""
+        """This broker has written the ISR of a partition that it leads, or has found a newer one of its epoch."""
         known = self.states.get(key)
         state = self._context.image.partition(key)
         if known is not None and state is not None and known.version < stored.version:
@@ -199,3 +201,16 @@ class StoreMetadata:
 
     def _apply(self, now_ms: TimeMs) -> None:
         self._replica_manager.apply(self._context.image.take_delta(), now_ms)
+
+
+def is_older(part: LeaderAndIsrPartition, known: PartitionState) -> bool:
+    """Whether a command has an older state than the known one (A25). The known one may be newer although commands
+    arrive in order: this broker has written its ISR after a new controller has read the state, or the response to its
+    proposal has come before the command.
+    """
+    return (part.leader_epoch, part.version) < (known.leader_epoch, known.partition_epoch)
+
+
+def is_stale_stop(part: StopReplicaPartition, known: PartitionState) -> bool:
+    """Whether a partition has had a decision since the one that this command follows."""
+    return known.leader_epoch > part.leader_epoch

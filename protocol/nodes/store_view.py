@@ -17,6 +17,7 @@ from protocol.zookeeper import paths
 from protocol.zookeeper.records import (
     BrokerNode,
     ControllerNode,
+    DamagedNodeError,
     LeaderAndIsr,
     ReplicasNode,
     TopicNode,
@@ -34,6 +35,7 @@ class StoreView:
     brokers: Mapping[BrokerId, BrokerRegistration] = field(default_factory=dict)
     partitions: Mapping[TopicPartition, PartitionState] = field(default_factory=dict)
     topic_ids: Mapping[str, str] = field(default_factory=dict)
+    topic_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
 def store_view(nodes: Mapping[str, tuple[bytes, int]]) -> StoreView:
@@ -42,6 +44,7 @@ def store_view(nodes: Mapping[str, tuple[bytes, int]]) -> StoreView:
     brokers: dict[BrokerId, BrokerRegistration] = {}
     partitions: dict[TopicPartition, PartitionState] = {}
     topic_ids: dict[str, str] = {}
+    configs: dict[str, Mapping[str, str]] = {}
     for path, (data, _) in nodes.items():
         try:
             root, names = paths.locate(path)
@@ -55,11 +58,11 @@ def store_view(nodes: Mapping[str, tuple[bytes, int]]) -> StoreView:
                 brokers[broker] = BrokerRegistration(broker, broker_epoch, str(broker_epoch), fenced=False)
             elif root == paths.TOPICS and len(names) == 1:
                 topic = TopicNode.decode(path, data)
-                topic_ids[names[0]] = topic.topic_id
+                topic_ids[names[0]], configs[names[0]] = topic.topic_id, topic.configs
                 partitions |= _partitions(nodes, names[0], topic)
         except ProtocolError:  # a damaged node, which the controller has reported
             continue
-    return StoreView(controller, epoch, brokers, partitions, topic_ids)
+    return StoreView(controller, epoch, brokers, partitions, topic_ids, configs)
 
 
 def tree_nodes(tree: Tree) -> dict[str, tuple[bytes, int]]:
@@ -78,8 +81,11 @@ def _partitions(
         if path not in nodes:
             continue
         data, version = nodes[path]
-        state = LeaderAndIsr.decode(path, data)
-        target = ReplicasNode.decode(request, nodes[request][0]).replicas if request in nodes else assigned
+        try:
+            state = LeaderAndIsr.decode(path, data)
+            target = ReplicasNode.decode(request, nodes[request][0]).replicas if request in nodes else assigned
+        except DamagedNodeError:  # which the controller has reported
+            continue
         replicas = tuple(dict.fromkeys((*target, *assigned)))
         found[key] = PartitionState(
             replicas=replicas,

@@ -19,7 +19,7 @@ from protocol.config import (
 )
 from protocol.contract import Outbox, Storage
 from protocol.errors import ErrorCode, ForeignDirectoryError
-from protocol.ids import METADATA_LOG, NO_LEADER, Epoch, NodeId, Offset, TimeMs
+from protocol.ids import METADATA_LOG, NO_LEADER, UUID_BITS, Epoch, NodeId, Offset, TimeMs, uuid_text
 from protocol.messages.quorum import QuorumRequest, QuorumResponse
 from protocol.quorum import state_file
 from protocol.quorum.election import Role, VotingState
@@ -111,7 +111,7 @@ class QuorumContext:
         static = VoterSet.of(ReplicaKey(voter, NO_UUID) for voter in self.config.voters)
         self.log = QuorumLog(self._storage, METADATA_LOG, static, self.config.retention_bytes)
         if self.can_vote and not self.state.uuid:
-            self.save(uuid=f"{self.rng.getrandbits(128):032x}")
+            self.save(uuid=uuid_text(self.rng.getrandbits(UUID_BITS)))
         if self.log.last_epoch > self.epoch:
             self.save(epoch=self.log.last_epoch, leader=NO_LEADER, voted=None)
         self.high_watermark = 0 if self.log.snapshot is None else self.log.snapshot.end_offset

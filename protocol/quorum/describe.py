@@ -1,9 +1,10 @@
 """DescribeQuorum: the leader's view of the replicas of the metadata log (D29, J16), and the quorum's gauges (D34).
 
 The voter set in use separates voters from observers. An observer can become a voter if it has a uuid and, with static
-voters, the id of one of them. A voter key without a uuid is described with the uuid of the disk that fetched last. As
-in Kafka, the leader omits an observer that has no parked fetch and has not fetched for `OBSERVER_MS`. It also omits a
-replaced disk once another disk of the same node fetches and the replaced one has not fetched for the fetch timeout.
+voters, the id of one of them. A voter from which nothing has come for the fetch timeout is not promotable: it is down.
+A voter key without a uuid is described with the uuid of the disk that fetched last. As in Kafka, the leader omits an
+observer that has no parked fetch and has not fetched for `OBSERVER_MS`. It also omits a replaced disk once another disk
+of the same node fetches and the replaced one has not fetched for the fetch timeout.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import NamedTuple
 from protocol.errors import ErrorCode
 from protocol.ids import NO_OFFSET, NodeId, Offset, TimeMs
 from protocol.messages.quorum import DescribeQuorumRequest, DescribeQuorumResponse, Endpoint, ReplicaState
-from protocol.quorum.leader_state import LeaderState
+from protocol.quorum.leader_state import LeaderState, Progress
 from protocol.quorum.membership import leader_text
 from protocol.quorum.replica import QuorumReplica
 from protocol.quorum.voters import NO_UUID, ReplicaKey, matches_voter
@@ -47,6 +48,7 @@ def describe_quorum(replica: QuorumReplica, now_ms: TimeMs, request: DescribeQuo
             leader_epoch=replica.epoch,
         )
     state = partial(_state, leader_state, replica.log.end_offset, now_ms)
+    silent = leader_state.inactive_voters(replica.voters)
     return DescribeQuorumResponse(
         correlation_id=number,
         cluster_id=replica.config.cluster_id,
@@ -56,7 +58,7 @@ def describe_quorum(replica: QuorumReplica, now_ms: TimeMs, request: DescribeQuo
         high_watermark=replica.high_watermark,
         now_ms=now_ms,
         voters=tuple(
-            state(leader_state.resolve_key(voter), True, endpoints)
+            state(leader_state.resolve_key(voter), voter not in silent, endpoints)
             for voter, endpoints in replica.voters.endpoints.items()
         ),
         observers=tuple(
@@ -106,15 +108,17 @@ def _state(
     endpoints: tuple[Endpoint, ...] = (),
 ) -> ReplicaState:
     progress = leader_state.progress.get(key)
-    end, fetched_ms = (NO_OFFSET, -1) if progress is None else (progress.end_offset, progress.fetched_ms)
     if key == leader_state.local:
-        end, fetched_ms = log_end, now_ms
+        progress = Progress(log_end, now_ms, log_end, now_ms)
+    elif progress is None:
+        progress = Progress(NO_OFFSET, -1)
     return ReplicaState(
         replica_id=key.id,
         replica_uuid=key.uuid,
         endpoints=endpoints,
-        log_end_offset=end,
-        lag=log_end - max(end, 0),
-        last_fetch_ms=fetched_ms,
+        log_end_offset=progress.end_offset,
+        lag=log_end - max(progress.end_offset, 0),
+        last_fetch_ms=progress.fetched_ms,
+        last_caught_up_ms=progress.caught_up_ms,
         is_promotable=is_promotable,
     )

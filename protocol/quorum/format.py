@@ -16,7 +16,7 @@ from random import Random
 
 from protocol.contract import Storage
 from protocol.errors import ForeignDirectoryError, ProtocolInvariantError
-from protocol.ids import METADATA_LOG
+from protocol.ids import METADATA_LOG, UUID_BITS, uuid_text
 from protocol.messages.batch import RecordBatch
 from protocol.messages.metadata_batch import pack_records
 from protocol.quorum import state_file
@@ -49,5 +49,5 @@ def format_voters(storage: Storage, cluster_id: str, me: ReplicaKey, voters: Vot
 
 
 def disk_uuid(rng: Random) -> str:
-    """A random uuid for a disk: 32 hexadecimal digits."""
-    return f"{rng.getrandbits(128):032x}"
+    """A random uuid for a disk."""
+    return uuid_text(rng.getrandbits(UUID_BITS))

@@ -225,7 +225,7 @@ class QuorumLeader:
 
     def _park_fetch(self, now_ms: TimeMs, sender: NodeId, request: QuorumFetchRequest) -> None:
         replica = replica_key(request.replica_id, request.replica_uuid)
-        self.leader_state.record_fetch(replica, request.fetch_offset, now_ms)
+        self.leader_state.record_fetch(replica, request.fetch_offset, self._context.log.end_offset, now_ms)
         voter = self._tracked.key_of(replica.id)
         if voter is not None and matches_voter(voter, replica) and replica.id != self._context.node_id:
             self._restart_voter_timer(replica.id, now_ms)

@@ -19,10 +19,14 @@ from protocol.quorum.voters import NO_UUID, ReplicaKey, VoterSet, matches_voter
 
 @dataclass(slots=True)
 class Progress:
-    """A replica's progress by its fetches: log end, leader's time of the last fetch, and whether that is parked."""
+    """A replica's progress by its fetches: log end, leader's time of the last fetch and its log end then, when the
+    replica had all records last (-1: never), and whether the last fetch is parked.
+    """
 
     end_offset: Offset
     fetched_ms: TimeMs
+    leader_end: Offset = 0
+    caught_up_ms: TimeMs = -1
     has_parked_fetch: bool = False
 
 
@@ -39,9 +43,18 @@ class LeaderState:
     progress: dict[ReplicaKey, Progress] = field(default_factory=dict)
     inactive: set[NodeId] = field(default_factory=set)
 
-    def record_fetch(self, replica: ReplicaKey, end_offset: Offset, now_ms: TimeMs) -> None:
-        """Records a fetch of a replica that has all records below `end_offset` on its disk."""
-        self.progress[replica] = Progress(end_offset, now_ms)
+    def record_fetch(self, replica: ReplicaKey, end_offset: Offset, leader_end: Offset, now_ms: TimeMs) -> None:
+        """Records a fetch of a replica that has all records below `end_offset` on its disk, while the leader's log ends
+        at `leader_end`. The replica is caught up now if it has them all; as of its previous fetch if it has all that
+        the leader had then (Kafka's `updateFollowerState`).
+        """
+        before = self.progress.get(replica)
+        caught_up_ms = -1 if before is None else before.caught_up_ms
+        if end_offset >= leader_end:
+            caught_up_ms = now_ms
+        elif before is not None and end_offset >= before.leader_end:
+            caught_up_ms = max(caught_up_ms, before.fetched_ms)
+        self.progress[replica] = Progress(end_offset, now_ms, leader_end, caught_up_ms)
 
     def resolve_key(self, voter: ReplicaKey) -> ReplicaKey:
         """The key of a voter completed with a uuid: the leader's own, or that of the disk of this id that fetched last.

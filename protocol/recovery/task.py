@@ -10,11 +10,14 @@ When the recovery is decided (KIP-966; F11, F12; F28 forbids to count replies):
 | mode | not before | then at once when | otherwise |
 |---|---|---|---|
 | balanced | all `required` replicas have answered | all other queried replicas have answered, too | at the deadline |
-| proactive | one replica has answered | all queried replicas have answered | at the deadline |
+| proactive | one of the `holders` has answered | all holders and all queried replicas have answered | at the deadline |
 
-After the deadline a balanced recovery waits for the required answers only, a proactive one for the first answer. A
-balanced recovery with no required replica would be decided at once; the controller does not request one (F29), and such
-a task never decides.
+After the deadline a balanced recovery waits for the required answers only, a proactive one for the first answer of a
+holder. Holders are the replicas that may hold the most records (`controller/recovery_decisions.py`). Some may be fenced
+and therefore not queried: such a replica may come back before the deadline with more records than all that have
+answered, so a proactive recovery waits for it. A balanced one does not: all replicas that were last known to be
+complete have answered. A balanced recovery with no required replica would be decided at once; the controller does not
+request one (F29), and such a task never decides.
 """
 
 from __future__ import annotations
@@ -55,7 +58,7 @@ class RecoveryTask:
 
     @property
     def deadline_ms(self) -> TimeMs:
-        """Until when the task waits for all queried replicas, by the timeout of the latest request."""
+        """Until when the task waits for further answers, by the timeout of the latest request."""
         return self.began_ms + self.recovery.timeout_ms
 
     def update(self, recovery: PartitionRecovery, now_ms: TimeMs) -> None:
@@ -100,9 +103,9 @@ class RecoveryTask:
     def result(self, now_ms: TimeMs) -> PartitionRecoveryResult | None:
         """The replica to elect and the answers; None until the recovery is decided."""
         recovery = self.recovery
-        if not self.answers or not self._has_required():
+        if not self._suffices():
             return None
-        if self.unanswered() and now_ms < self.deadline_ms:
+        if self._may_improve() and now_ms < self.deadline_ms:
             return None
         order = [replica.broker_id for replica in recovery.replicas]
         ranked = best(self.answers.values(), order, recovery.required)
@@ -117,8 +120,18 @@ class RecoveryTask:
             silent=tuple(self.unanswered()),
         )
 
-    def _has_required(self) -> bool:
+    def _suffices(self) -> bool:
+        """Whether the answers suffice for a decision at the deadline."""
         if self.recovery.mode is RecoveryMode.PROACTIVE:
-            return True
+            return not self.answers.keys().isdisjoint(self.recovery.holders)
+        return self._has_required()
+
+    def _may_improve(self) -> bool:
+        """Whether a replica that has not answered is waited for until the deadline."""
+        return bool(self.unanswered()) or (
+            self.recovery.mode is RecoveryMode.PROACTIVE and not self.answers.keys() >= set(self.recovery.holders)
+        )
+
+    def _has_required(self) -> bool:
         required = self.recovery.required
         return bool(required) and all(broker in self.answers for broker in required)

@@ -16,8 +16,10 @@ from dataclasses import dataclass
 from protocol.ids import BrokerId, Epoch
 from protocol.messages.store import Check, Create, Exists, GetData, OperationResult, SetData, StoreError
 from protocol.zookeeper import paths
-from protocol.zookeeper.procedure import Procedure, error_of, read, write
-from protocol.zookeeper.records import ControllerNode, decode_epoch, encode_epoch
+from protocol.zookeeper.procedure import Alert, Pause, Procedure, error_of, read, write
+from protocol.zookeeper.records import ControllerNode, DamagedNodeError, decode_epoch, encode_epoch
+
+DAMAGE_RETRY_MS = 5_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +46,21 @@ def create_roots() -> Procedure[None]:
 
 def elect(broker: BrokerId, broker_epoch: int) -> Procedure[Elected | Lost]:
     """Races for `/controller` (S1 D.1, D.2). A broker that finds that it is controller already, because the response to
-    its transaction was lost, goes on as such.
+    its transaction was lost, goes on as such. While a node of the election is damaged, no broker can be elected: that
+    raises an alert, and the broker tries again every `DAMAGE_RETRY_MS` until the node has been repaired.
     """
+    reported = ""
+    while True:
+        try:
+            return (yield from _race(broker, broker_epoch))
+        except DamagedNodeError as damage:
+            if str(damage) != reported:
+                reported = str(damage)
+                yield Alert(reported)
+        yield Pause(DAMAGE_RETRY_MS)
+
+
+def _race(broker: BrokerId, broker_epoch: int) -> Procedure[Elected | Lost]:
     own = ControllerNode(brokerid=broker, broker_epoch=broker_epoch)
     (present,) = yield from read((Exists(path=paths.CONTROLLER, watch=True),))
     if present.exists:

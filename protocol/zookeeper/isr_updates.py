@@ -2,8 +2,9 @@
 
 `leader`: the leader writes its ISR to the store on condition that the node has the version that it knows (A7, A46,
 M30); it uses the new ISR only after the write has succeeded (A48). After a conflict it keeps the old ISR and assumes
-that it has been deposed (A46). It leaves a notification of the partitions it has changed, at most once a minute
-(`IsrChanges`, B2), which the controller's watch finds: `on_isr_change` then reads their states.
+that it has been deposed (A46), unless the leader epoch is still its own: then it goes on from the version that is
+there, with an alert (`read_overtaken`). It leaves a notification of the partitions it has changed, at most once a
+minute (`IsrChanges`, B2), which the controller's watch finds: `on_isr_change` then reads their states.
 
 `controller`: the leader sends AlterPartition, KIP-497's AlterIsr under its later name, and `alter_isr` writes the ISR.
 The controller knows every state without reading it, and sets no watch on notifications.
@@ -65,6 +66,27 @@ def write_isrs(changes: Mapping[TopicPartition, Stored]) -> Procedure[dict[Topic
         if not result.error and result.data == changes[key].state.encode():
             written[key] = result.version
     return written
+
+
+def read_overtaken(known: Mapping[TopicPartition, Stored]) -> Procedure[dict[TopicPartition, Stored]]:
+    """The states of partitions whose write found another version, where the leader epoch is still the one that the
+    leader knows: no controller has decided, so no command will follow, and a leader that waited for one would never
+    change its ISR again. Each raises an alert, since no other node writes in this epoch. Left out are nodes that are
+    gone, damaged, or of another leader epoch; a damaged one raises an alert, too.
+    """
+    found = yield from read(GetData(path=paths.leader_and_isr(key)) for key in known)
+    states = {}
+    for (key, before), result in zip(known.items(), found, strict=True):
+        path = paths.leader_and_isr(key)
+        try:
+            state = LeaderAndIsr.decode(path, result.data) if not result.error else None
+        except DamagedNodeError as error:
+            yield Alert(str(error))
+            continue
+        if state is not None and state.leader_epoch == before.state.leader_epoch and result.version > before.version:
+            states[key] = Stored(state, result.version)
+            yield Alert(f"{path}: found version {result.version}, which its leader has not written; it goes on from it")
+    return states
 
 
 def with_isr(state: LeaderAndIsr, isr: tuple[BrokerId, ...], is_unclean_leader: bool | None = None) -> LeaderAndIsr:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from protocol.errors import ProtocolError, ProtocolInvariantError
 from protocol.ids import TopicPartition
-from protocol.messages.store import GetChildren, GetData, OperationResult, SetData, StoreError
+from protocol.messages.store import Exists, GetChildren, GetData, OperationResult, SetData, StoreError
 from protocol.zookeeper import decisions, paths
 from protocol.zookeeper.context import Controller
 from protocol.zookeeper.decisions import Choice
@@ -88,7 +88,10 @@ def report_damage(controller: Controller, error: DamagedNodeError) -> Procedure[
 
 def read_states(controller: Controller, partitions: Sequence[TopicPartition]) -> Procedure[None]:
     """Reads leader and ISR of partitions (step 3.1) into `controller.states`. A partition whose node does not exist or
-    is damaged has no state afterwards."""
+    is damaged has no state afterwards. A partition begins with both of its nodes in one transaction, so that the upper
+    one alone is damage.
+    """
+    missing = []
     results = yield from read(GetData(path=paths.leader_and_isr(key)) for key in partitions)
     for key, result in zip(partitions, results, strict=True):
         path = paths.leader_and_isr(key)
@@ -96,9 +99,18 @@ def read_states(controller: Controller, partitions: Sequence[TopicPartition]) ->
         try:
             if result.error is StoreError.NONE:
                 controller.states[key] = Stored(LeaderAndIsr.decode(path, result.data), result.version)
-            controller.damaged.discard(path)
+                controller.damaged.discard(path)
+            else:
+                missing.append(key)
         except DamagedNodeError as error:
             yield from report_damage(controller, error)
+    found = yield from read(Exists(path=paths.partition(key)) for key in missing)
+    for key, above in zip(missing, found, strict=True):
+        if not above.exists:
+            controller.damaged.discard(paths.leader_and_isr(key))
+        else:
+            lost = DamagedNodeError(paths.leader_and_isr(key), b"", f"a node, since {paths.partition(key)} exists")
+            yield from report_damage(controller, lost)
 
 
 def change_states(
@@ -152,7 +164,7 @@ def _publish(controller: Controller, wanted: dict[TopicPartition, LeaderAndIsr])
     """Writes states conditionally (step 3.3); returns the partitions whose version has changed. A partition whose node
     is gone has been deleted, and has no state afterwards.
     """
-    conflicts = set()
+    conflicts, gone = set(), []
     results = yield from write((publication(controller, key, state),) for key, state in wanted.items())
     for (key, state), unit in zip(wanted.items(), results, strict=True):
         error = error_of(unit)
@@ -161,9 +173,10 @@ def _publish(controller: Controller, wanted: dict[TopicPartition, LeaderAndIsr])
         elif error is StoreError.BAD_VERSION:
             conflicts.add(key)
         elif error is StoreError.NO_NODE:
-            controller.states.pop(key, None)
+            gone.append(key)
         else:
             raise UnexpectedStoreError(paths.leader_and_isr(key), error)
+    yield from read_states(controller, gone)
     return conflicts
 
 

@@ -32,6 +32,8 @@ from protocol.zookeeper.session import Operations
 OWN_SESSION = 0
 PAUSE = "pause"
 """The name of the timer that ends a Pause."""
+FAILED_RETRY_MS = 5_000
+"""The time after which an event is handled again whose procedure has ended with an error."""
 
 
 class Outlet(Protocol):
@@ -100,6 +102,11 @@ class Runner:
     def is_idle(self) -> bool:
         """Whether no procedure runs or waits."""
         return self._job is None and not self._queue
+
+    @property
+    def is_pausing(self) -> bool:
+        """Whether the procedure that runs waits for the end of a pause."""
+        return self._procedure is not None and self._batch is None
 
     # -- inputs --------------------------------------------------------------------------------------------------------
 
@@ -177,12 +184,19 @@ class Runner:
             except ProtocolInvariantError:
                 raise
             except ProtocolError as error:
-                self._outlet.alert(f"{self._job.name if self._job else ''}: {error}")
-                self._finish(None)
+                self._fail(error)
                 return
             if self._begin(step):
                 return
             result = None
+
+    def _fail(self, error: ProtocolError) -> None:
+        """Ends the procedure with an alert. That of an event runs again later: its event would not come again."""
+        if self._job is not None:
+            self._outlet.alert(f"{self._job.name}: {error}")
+            if self._job.name in self._procedures:
+                self._outlet.set_timer(self._job.name, FAILED_RETRY_MS)
+        self._finish(None)
 
     def _begin(self, step: Any) -> bool:
         """Carries a step out or begins it; whether it has to be awaited."""

@@ -79,6 +79,11 @@ class Connections:
         """The connection whose first request is due."""
         return self._open[int(timer.removeprefix(WORK_PREFIX))]
 
+    @property
+    def work_timers(self) -> tuple[str, ...]:
+        """The timers of the connections whose first request is being carried out."""
+        return tuple(f"{WORK_PREFIX}{number}" for number, connection in self._open.items() if connection.queue)
+
     def is_used(self, connection_id: int) -> bool:
         """Whether there has been such a connection since the store started."""
         return connection_id in self._used

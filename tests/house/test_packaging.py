@@ -22,7 +22,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 DECLARED = [Requirement(line) for line in PROJECT["dependencies"] + PROJECT["optional-dependencies"]["dev"]]
 LOCK = (ROOT / "requirements.lock").read_text()
 PACKAGES = ("protocol", "actors", "experiments")
-DATA = {".yaml", ".j2", ".css", ".js"}
+DATA = {".jsonl", ".yaml", ".j2", ".css", ".js"}
 
 _PIN = re.compile(r"^([A-Za-z0-9._-]+)(?:\[[^]]*\])?==([^ ;\\]+)(?P<rest>.*(?:\n    (?:--hash|#).*)*)", re.MULTILINE)
 
@@ -99,7 +99,7 @@ def test_what_the_wheel_holds_runs_shipped_files_by_name_outside_a_checkout(whee
         done = subprocess.run(command, cwd=tmp_path, env=environment, check=True, capture_output=True, text=True)
         return done.stdout
 
-    run = "from experiments.cli.main import run; run()"
+    run = "from experiments.cli.__main__ import run; run()"
     scenario = json.loads(output(run, "scenario", "run", "last-replica-standing", "--json"))
     assert (scenario["name"], scenario["passed"]) == ("last-replica-standing", True)
     listed = json.loads(output(run, "study", "list", "--json"))

@@ -14,7 +14,7 @@ WITHIN_S = 280
 def isray(*arguments: str, folder: Path, within_s: float = WITHIN_S) -> tuple[int, str, str]:
     """Runs `isray` with the arguments in a folder. Returns exit code, standard output and standard error."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-    command = [sys.executable, "-c", "from experiments.cli.main import run; run()", *arguments]
+    command = [sys.executable, "-c", "from experiments.cli.__main__ import run; run()", *arguments]
     environment = inherited | {"PYTHONPATH": str(ROOT), "TERM": "dumb", "COLUMNS": "120"}
     done = subprocess.run(
         command, env=environment, capture_output=True, text=True, check=False, timeout=within_s, cwd=folder

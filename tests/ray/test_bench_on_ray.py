@@ -38,19 +38,23 @@ def figures(folder: Path, name: str, *options: str) -> Any:
     return figures_in(text, name)
 
 
-def test_failover_has_a_row_per_size(tmp_path: Path) -> None:
-    found = figures(tmp_path, "failover", "--partitions", "3")
-    [size] = found.pop("sizes")
+def test_failover_has_a_row_per_generation_and_size(tmp_path: Path) -> None:
+    found = figures(tmp_path, "failover", "--partitions", "3", "--generations", "v3,kip-966")
+    sizes = found.pop("sizes")
+    assert [size["generation"] for size in sizes] == ["v3", "kip-966"]
+    assert found.pop("store")["write_latency"]["mean_ms"] == 4
     assert found == {
         "brokers": 3,
         "session_timeout_ms": SESSION_MS,
         "sample": SAMPLE,
         "repeats": 1,
-        "growth_exponent": None,
+        "growth_exponent": {"v3": None, "kip-966": None},
     }
-    assert size["partitions"] == 3
-    assert set(size) == {"partitions", "detected_ms", "p50_ms", "max_ms", "all_served_ms"}
-    assert all(isinstance(value, int) for value in size.values())
+    for size in sizes:
+        assert size.pop("generation")
+        assert size["partitions"] == 3
+        assert set(size) == {"partitions", "detected_ms", "p50_ms", "max_ms", "all_served_ms"}
+        assert all(isinstance(value, int) for value in size.values())
 
 
 def test_quorum_has_commits_elections_and_a_snapshot(tmp_path: Path) -> None:

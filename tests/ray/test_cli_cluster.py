@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ class Shell:
         self._environment = inherited | places | {"TERM": "dumb", "COLUMNS": "120"}
 
     def run(self, *arguments: str) -> tuple[int, str, str]:
-        command = [sys.executable, "-c", "from experiments.cli.main import run; run()", *arguments]
+        command = [sys.executable, "-c", "from experiments.cli.__main__ import run; run()", *arguments]
         done = subprocess.run(
             command, env=self._environment, capture_output=True, text=True, check=False, timeout=LONG_S, cwd="/"
         )
@@ -85,6 +86,8 @@ def test_cluster_is_started_administered_damaged_and_stopped(shell: Shell) -> No
     change_the_voters(shell)
     kill_the_active_controller(shell)
     kill_a_broker(shell)
+    bring_nodes_back(shell)
+    pause_stop_and_replace(shell)
 
     assert shell.ok("down") == "default stopped\n"
     assert all(leaves_within(pid, 20) for pid, _ in shell.processes())
@@ -93,6 +96,23 @@ def test_cluster_is_started_administered_damaged_and_stopped(shell: Shell) -> No
     code, out, err = shell.run("topics", "--list")
     assert (code, out, len(err.splitlines())) == (2, "", 1)
     assert err == "isray: no cluster runs here; start one with isray up\n"
+
+
+def test_a_cluster_with_a_store_is_started_administered_damaged_and_stopped(shell: Shell) -> None:
+    up = shell.json("up", "--detach", "--generation", "v3")
+    assert up["nodes"] == ["store", "broker-0", "broker-1", "broker-2", "client-3000"]
+    assert shell.ok("topics", "--create", "--topic", "t", "--replica-assignment", "0:1:2") == "Created topic t.\n"
+    assert shell.ok("produce", "--topic", "t", "--num-records", "10") == "records: 10 acknowledged\n"
+    os.kill(up["pids"]["broker-0"], signal.SIGKILL)
+    assert shell.ok("produce", "--topic", "t", "--num-records", "10") == "records: 10 acknowledged\n"
+    status = shell.json("status", code=1)
+    states = {row["node"]: (row["running"], row["state"], row["leads"]) for row in status["brokers"]}
+    assert states["broker-0"] == (False, "not registered", 0)
+    assert sorted(states[f"broker-{broker}"] for broker in (1, 2)) == [(True, "unfenced", 0), (True, "unfenced", 1)]
+    assert status["controller"] in (1, 2)
+    code, _, err = shell.run("metadata-quorum", "describe", "--status")
+    assert (code, err.count("\n"), "UNSUPPORTED_VERSION" in err) == (1, 1, True)
+    assert shell.ok("down") == "default stopped\n"
 
 
 def administer(shell: Shell, address: str) -> None:
@@ -141,6 +161,7 @@ def change_the_voters(shell: Shell) -> None:
     shell.ok("metadata-quorum", "add-controller", "--controller-id", str(follower))
     replicas = shell.json("metadata-quorum", "describe", "--replication")["replicas"]
     assert sorted(item["status"] for item in replicas) == ["Follower"] * 2 + ["Leader"] + ["Observer"] * 3
+    assert all(0 <= time.time() * 1000 - item["last_fetch_ms"] < 60_000 for item in replicas)
 
 
 def kill_the_active_controller(shell: Shell) -> None:
@@ -170,6 +191,62 @@ def kill_a_broker(shell: Shell) -> None:
     assert leaves_within(pid, 20)
     assert status_after_death(shell, 0)["brokers"][0]["running"] is False
     assert "\tElr: 0\tLastKnownElr: \t" in shell.ok("topics", "--describe", "--under-min-isr-partitions")
+
+
+def bring_nodes_back(shell: Shell) -> None:
+    """Starts the killed nodes again; the broker joins the ISR."""
+    states = {row["node"]: row["state"] for row in shell.json("node", "list")}
+    ended = sorted(node for node, state in states.items() if state == "ended")
+    assert ended == ["broker-0", next(node for node in ended if node.startswith("controller-"))]
+    for node in ended:
+        pid = shell.json("node", "start", node)["pid"]
+        assert os.path.exists(f"/proc/{pid}")
+    healthy(shell)
+    assert any(in_sync(shell) == [0, 1, 2] for _ in range(20))
+
+
+def pause_stop_and_replace(shell: Shell) -> None:
+    """Pauses, resumes, kills and restarts a broker; stops another one and gives it an empty disk."""
+    pid = shell.json("node", "pause", "1")["pid"]
+    assert process_state(pid) == "T"
+    refused = "isray: NODE: found paused node broker-1; allowed: a node that is running\n"
+    assert shell.run("node", "stop", "broker-1") == (2, "", refused)
+    assert shell.json("node", "kill", "broker-1", "--lose", "unflushed")["state"] == "ended"
+    assert leaves_within(pid, 20)
+    assert shell.ok("node", "start", "broker-1").startswith("broker-1 started, process ")
+    pid = shell.json("node", "pause", "broker-1")["pid"]
+    assert (shell.json("node", "resume", "broker-1")["state"], process_state(pid) != "T") == ("running", True)
+
+    directory = Path(shell.json("node", "stop", "broker-2")["directory"])
+    left = directory / "left"
+    left.touch()
+    assert shell.ok("node", "replace-disk", "broker-2") == "broker-2 will start with an empty disk\n"
+    shell.ok("node", "start", "broker-2")
+    healthy(shell)
+    assert directory.exists()
+    assert not left.exists()
+    code, out, err = shell.run("node", "kill", "broker-7")
+    assert (code, out, len(err.splitlines()), "broker-7; allowed: controller-1000, " in err) == (2, "", 1, True)
+
+
+def in_sync(shell: Shell) -> list[int]:
+    """The ISR of the topic's partition, sorted."""
+    [topic] = shell.json("topics", "--describe", "--topic", "t")
+    return sorted(topic["partitions"][0]["isr_nodes"])
+
+
+def process_state(pid: int) -> str:
+    """The kernel's letter for the state of a process; T is stopped."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def healthy(shell: Shell) -> None:
+    """Waits until all nodes run and all brokers are unfenced."""
+    for _ in range(40):
+        code, out, _ = shell.run("status", "--json")
+        if code == 0:
+            return
+    raise AssertionError(f"not healthy: {out}")
 
 
 def status_after_death(shell: Shell, broker: int) -> Any:

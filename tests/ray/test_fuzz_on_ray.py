@@ -1,4 +1,6 @@
-"""`isray fuzz --jobs ray`: the same results as in one process, and only the JSON document on standard output."""
+"""`isray fuzz --jobs ray`: the same results as in one process, and only the JSON document on standard output; a
+campaign has the same plans, the mutated ones too, and goes on with what the folder holds.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ import pytest
 from typer.testing import CliRunner
 
 from experiments.cli.main import app
+from experiments.hunt.campaign.run import Campaign, run_campaign
 from experiments.hunt.seeds import Hunt, hunt
+from experiments.hunt.spread import ON_RAY
 from tests.ray.command_helpers import isray
 
 
@@ -53,3 +57,22 @@ def test_ray_finds_what_one_process_finds(
     assert [path.read_text(encoding="utf-8") for path in files] == [
         path.read_text(encoding="utf-8") for _, _, path in expected.violations
     ]
+
+
+def stored(folder: Path) -> dict[str, object]:
+    """What a campaign has stored of its complete rounds, without the times."""
+    state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
+    for timed in (state, *state["curve"]):
+        del timed["seconds"]
+    kept = {path.name: path.read_text(encoding="utf-8") for path in (folder / "corpus").iterdir()}
+    return {"state": state, **kept}
+
+
+def test_a_campaign_on_ray_goes_on_with_what_one_process_began(private_ray: None, tmp_path: Path) -> None:
+    spec = Campaign(range(40, 48), round_size=4)
+    expected = run_campaign(spec, tmp_path / "one")
+    run_campaign(Campaign(range(40, 42), round_size=4), tmp_path / "ray")
+    found = run_campaign(Campaign(spec.seeds, round_size=4, jobs=ON_RAY), tmp_path / "ray")
+    assert (found.rounds, found.seeds, found.started_with[0]) == (2, 8, 2)
+    assert (found.findings, expected.findings) == ([], [])
+    assert stored(tmp_path / "ray") == stored(tmp_path / "one")

@@ -32,6 +32,8 @@ from protocol.errors import ErrorCode
 from tests.ray.cluster_helpers import LEAVES_WITHIN_S, T0, RunningCluster, running_cluster
 from tests.strays import leaves_within
 
+DROPPED_AFTER_MS = 25_000
+"""Longer than Ray serves a gauge that is not set again."""
 STEADY = (UNDER_MIN_ISR, UNCLEAN_RECOVERY, MANUAL_ELECTION_REQUIRED, UNCLEAN_RECOVERY_FINISHED, VOTERS, OBSERVERS)
 """Metrics that do not change while all replicas are in sync."""
 
@@ -93,6 +95,7 @@ def test_metrics_are_served_on_the_ports_of_the_ray_nodes(shared: RunningCluster
         ("isray_elr_size", 'topic="measured"'): 0.0,
         ("isray_high_watermark_lag", 'topic="measured"'): 0.0,
         ("kafka_controller_electable_leaders_count", 'topic="measured"'): 2.0,
+        ("kafka_controller_active_controller_count", 'node="controller-1000"'): 1.0,
     }
     measured = shared.engine.metrics()
     assert tuple(measured) == CLUSTER_METRICS
@@ -102,7 +105,7 @@ def test_metrics_are_served_on_the_ports_of_the_ray_nodes(shared: RunningCluster
     }
 
     def served() -> bool:
-        lines = [line for line in metric_lines() if f'run="{shared.engine.run}"' in line]
+        lines = [line for line in metric_lines() if f'cluster="{shared.engine.run}"' in line]
         return all(
             any(
                 line.startswith(f"ray_{name}{{") and tag in line and value in (None, float(line.split()[-1]))
@@ -112,6 +115,14 @@ def test_metrics_are_served_on_the_ports_of_the_ray_nodes(shared: RunningCluster
         )
 
     shared.until(served, "all metrics are served")
+    quiet_since_ms = shared.engine.now_ms()
+
+    def has_been_served_for_long() -> bool:
+        assert served(), "a series is missing, though nothing has changed"
+        return shared.engine.now_ms() - quiet_since_ms > DROPPED_AFTER_MS
+
+    shared.until(has_been_served_for_long, "all metrics stay")
+    assert "# HELP ray_kafka_controller_offline_partitions_count partitions: without a leader" in metric_lines()
 
 
 @pytest.mark.covers("I8", "I10")
@@ -128,7 +139,7 @@ def test_a_failover_is_measured_and_an_offline_partition_is_alerted_to(ray_nodes
         assert (alert.trace.partition, alert.trace.alert) == (T0, "offline_partition")
 
         def served() -> bool:
-            parts = [f"ray_{OFFLINE.replace('.', '_')}{{", f'run="{cluster.engine.run}"']
+            parts = [f"ray_{OFFLINE.replace('.', '_')}{{", f'cluster="{cluster.engine.run}"']
             found = [line for line in metric_lines() if all(part in line for part in parts)]
             return any(float(line.split()[-1]) == 1 for line in found)
 

@@ -33,7 +33,7 @@ def test_a_stale_answer_does_not_leave_a_broker_fenced(after_ms: int, elide_idle
     assert sorted(bench.state.isr) == [0, 1, 2]
 
 
-@pytest.mark.covers("M8", "E9")
+@pytest.mark.covers("M8", "E9", "H15")
 @pytest.mark.parametrize("seed", range(20))
 def test_an_isr_answer_does_not_overtake_a_higher_min_isr(seed: int) -> None:
     """Min ISR is raised while the leader shrinks its ISR to itself; then the leader dies with what it has

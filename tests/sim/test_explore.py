@@ -16,6 +16,7 @@ from experiments.hunt.explore.report import Report, SearchSpec, run
 from experiments.hunt.explore.search import Search
 from experiments.hunt.mutants.mutant import switched_off
 from experiments.hunt.mutants.registry import MUTANTS
+from experiments.support.errors import InputError
 from protocol.config import LOG_GENERATIONS, Generation
 
 QUIET = {"records": 1, "lossy": 0, "fences": 0, "delays": -1}
@@ -117,6 +118,54 @@ def test_the_shortest_counterexample_of_a_mutant(
     report = run(replace(spec(**{"delays": 0} | bounds), mutant=mutant))
     assert report.violation is not None
     assert (report.violation.invariant, report.violation.steps) == (invariant, steps)
+
+
+V3 = SearchSpec(brokers=2, min_isr=1, generation=Generation.V3)
+NOTHING = {"records": 0, "lossy": 0, "fences": 0}
+"""Two brokers, one of which leads a partition and one is the controller, with a store."""
+
+
+@pytest.mark.covers("M33", "M34", "M39")
+@pytest.mark.parametrize(
+    ("bounds", "states", "depth"),
+    [({"records": 1}, 5, 4), ({"records": 1, "shrinks": 1}, 112, 28), ({"fences": 1}, 144, 74)],
+)
+def test_a_cluster_with_a_store_is_searched_to_the_end(bounds: dict[str, int], states: int, depth: int) -> None:
+    """With `fences` the session of the leader ends, which is the controller too, or that of the other broker; with
+    `shrinks` the leader writes its ISR to the store, and again when the follower is back.
+    """
+    report = run(replace(V3, bounds=NOTHING | bounds))
+    assert report.complete
+    assert report.violation is None
+    assert (report.distinct_states, report.depth) == (states, depth)
+
+
+@pytest.mark.covers("A7", "A35", "A48", "M30")
+@pytest.mark.parametrize(
+    ("mutant", "bounds", "invariant", "steps"),
+    [
+        ("store-isr-before-write", {"shrinks": 1}, "LeaderUsesStoredIsr", 1),
+        ("store-isr-unconditional", {"shrinks": 1, "fences": 1}, "LeaderEpochsRise", 11),
+        ("store-controller-epoch-not-counted", {"fences": 1}, "OneControllerPerEpoch", 33),
+    ],
+)
+def test_the_shortest_counterexample_of_a_mutant_of_v3(
+    mutant: str, bounds: dict[str, int], invariant: str, steps: int
+) -> None:
+    report = run(replace(V3, bounds=NOTHING | bounds, mutant=mutant))
+    assert report.violation is not None
+    assert (report.violation.invariant, report.violation.steps) == (invariant, steps)
+    assert len([line for line in report.violation.story if line.startswith("-- ")]) == steps
+
+
+def test_two_searches_of_v3_give_the_same_report() -> None:
+    asked = replace(V3, bounds=NOTHING | {"fences": 1, "crashes": 1}, depth=12)
+    assert document(run(asked)) == document(run(asked))
+
+
+def test_events_that_a_search_of_v3_does_not_have_are_refused() -> None:
+    with pytest.raises(InputError, match="shutdowns=0 in v3"):
+        run(replace(V3, bounds={"shutdowns": 1}))
 
 
 def test_the_path_to_a_state_can_be_computed_again() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from experiments.cli.fuzz import verdict
+from experiments.hunt.fuzz.coverage import MET, pairs
 from experiments.hunt.seeds import Hunt, HuntResult, hunt
 from tests.sim.command_helpers import leave
 
@@ -28,7 +30,10 @@ def test_the_command_reports_in_the_agreed_form(
     assert reached["election"]["from the ISR"] > 0
     for group, names in missed.items():
         assert set(names).isdisjoint(reached.get(group, ()))
-        assert f"never reached, {group}: {', '.join(names)}" in said.err
+        if group != MET:
+            assert f"never reached, {group}: {', '.join(names)}" in said.err
+    for operation, faults in pairs().items():
+        assert re.search(rf"^ *{operation} +\d+ of {len(faults)}\b", said.err, re.MULTILINE)
     assert list(tmp_path.iterdir()) == []
 
 

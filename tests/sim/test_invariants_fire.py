@@ -26,14 +26,14 @@ from experiments.scenarios.runner import Runner
 from protocol.broker.context import Replica
 from protocol.config import ClusterConfig, Generation
 from protocol.errors import ErrorCode
-from protocol.events.broker import BecameLeader
+from protocol.events.broker import BecameLeader, RecordsAppended
 from protocol.events.decode import decode
 from protocol.events.registry import KINDS, detail_names
-from protocol.ids import FIRST_CONTROLLER, TopicPartition
+from protocol.ids import FIRST_CONTROLLER, TopicIdPartition, TopicPartition
 from protocol.messages.batch import RecordBatch
 from protocol.messages.commands import AdminCommand
 from protocol.metadata.image import MetadataImage
-from protocol.metadata.partition import PartitionState
+from protocol.metadata.partition import LeaderRecoveryState, PartitionState
 from protocol.nodes.broker import BrokerNode
 from protocol.nodes.controller import ControllerNode
 from protocol.nodes.controller_traces import partition_changed
@@ -191,11 +191,11 @@ def _report_recovery(engine: CheckedEngine, kind: str, **changed: object) -> Non
         observer(engine.now_ms(), FIRST_CONTROLLER, trace)
 
 
-def _report_outcome(engine: CheckedEngine, **changed: object) -> None:
-    """ISR and ELR are empty and all replicas are active; the controller is about to record the outcome
-    of a recovery.
+def _report_outcome(engine: CheckedEngine, known: tuple[int, ...] = (1, 2), **changed: object) -> None:
+    """ISR and ELR are empty, the last known ELR is `known`, and all replicas are active; the controller is about to
+    record the outcome of a recovery.
     """
-    _commits(engine, isr=(), elr=(), last_known_elr=(1, 2), leader=-1, leader_epoch=1, partition_epoch=1)
+    _commits(engine, isr=(), elr=(), last_known_elr=known, leader=-1, leader_epoch=1, partition_epoch=1)
     _report_recovery(engine, "recovery", **changed)
 
 
@@ -222,9 +222,64 @@ def _required_response_is_missing(engine: CheckedEngine) -> None:
     _report_outcome(engine, answers=tuple((broker, image.broker_epoch(broker), 0, 7) for broker in (0, 1)))
 
 
+def _only_an_adding_replica_responds(engine: CheckedEngine) -> None:
+    _commits(engine, adding_replicas=(2,), partition_epoch=1)
+    first = (2, _controller_image(engine).broker_epoch(2), 0, 7)
+    _report_outcome(engine, mode="proactive", required=(), leader=2, answers=(first,), known=(0, 1))
+
+
+def _follower_joins_while_recovering(engine: CheckedEngine) -> None:
+    _commits(engine, leader_recovery_state=LeaderRecoveryState.RECOVERING, partition_epoch=1)
+
+
+def _recovering_leader_has_followers_in_its_isr(engine: CheckedEngine) -> None:
+    replica = _replica(engine, 0)
+    assert replica.leadership is not None
+    replica.leadership.recovery_state = LeaderRecoveryState.RECOVERING
+
+
 def _recovery_begins_twice(engine: CheckedEngine) -> None:
     for _ in range(2):
         _report_recovery(engine, "recovery_began")
+
+
+def _second_copy(engine: CheckedEngine) -> None:
+    log = _log(engine, 0)
+    copy = log.read(log.end_offset - 1, 1)[0]
+    assert copy.base_sequence >= 0
+    log.append(copy.model_copy(update={"base_offset": log.end_offset}))
+
+
+def _keeps_a_log_of_a_deleted_topic(engine: CheckedEngine) -> None:
+    engine.cluster.disks[1].open_log("t.0/0")
+    engine.submit(AdminCommand(command_id=99, request=alter_config("t", {"flush.ms": 1_000})))
+    engine.run_for(1_000)
+
+
+def _appends_without_a_right(engine: CheckedEngine) -> None:
+    defaults = ClusterConfig.of(Generation.KIP_966, {"authorizer.class.name": "standard"})
+    _broker(engine, 0).context.image.defaults = defaults
+    for observer in engine.cluster.trace_observers:
+        observer(engine.now_ms(), 0, RecordsAppended(PARTITION, log_end=7, leader_epoch=0, acks=-1))
+
+
+def _counts_too_much(engine: CheckedEngine) -> None:
+    leadership = _replica(engine, 0).leadership
+    assert leadership is not None
+    leadership.followers[2].end_offset = 8
+
+
+def _has_more_requests_than_were_sent(engine: CheckedEngine) -> None:
+    _broker(engine, 0).streams._stream((2, 0)).requests += 1
+
+
+def _counts_a_partition_with_a_leader_as_offline(engine: CheckedEngine) -> None:
+    node = engine.cluster.nodes[FIRST_CONTROLLER]
+    assert isinstance(node, ControllerNode)
+    key = TopicIdPartition(node.state.image.topic_ids["t"], 0)
+    counted = node.gauges()["kafka.controller.offline_partitions_count"]
+    assert isinstance(counted, set)
+    counted.add(key)
 
 
 BROKEN: dict[str, Callable[[CheckedEngine], None]] = {
@@ -244,16 +299,25 @@ BROKEN: dict[str, Callable[[CheckedEngine], None]] = {
     "ValidControllerState": _fenced_isr_member,
     "EpochsRise": lambda engine: _commits(engine, isr=(0, 1)),
     "RecoveryStateKept": _unclean_leader_is_not_recovering,
+    "RecoveringIsrIsOne": _follower_joins_while_recovering,
+    "RecoveringLeaderIsAlone": _recovering_leader_has_followers_in_its_isr,
     "ReassignmentKeepsMinIsr": _move_ends_below_min_isr,
     "RecoveryElectsRespondent": _response_of_another_incarnation,
     "RecoveryResponsesAreCurrent": _response_with_a_wrong_log_end,
     "RecoveryElectsLongestLog": _leader_with_a_shorter_log,
     "RecoveryHasRequiredResponses": _required_response_is_missing,
+    "RecoveryHearsHolder": _only_an_adding_replica_responds,
     "RecoveryOnlyWithoutCleanCandidate": lambda engine: _report_recovery(engine, "recovery"),
     "RecoveryIdsAreUnique": _recovery_begins_twice,
     "ValidBrokerState": _runs_under_a_future_epoch,
     "ValidReplicaState": _high_watermark_beyond_the_end,
     "ValidFetcherState": _follower_does_not_fetch,
+    "OneCopyPerSequence": _second_copy,
+    "OnlyAssignedLogs": _keeps_a_log_of_a_deleted_topic,
+    "WritesAreAuthorized": _appends_without_a_right,
+    "LeadersCountWhatFollowersHold": _counts_too_much,
+    "FetchSessionsAgree": _has_more_requests_than_were_sent,
+    "GaugesMatchTheirDefinitions": _counts_a_partition_with_a_leader_as_offline,
 }
 
 
@@ -271,6 +335,21 @@ def test_a_recovery_that_does_not_wait_is_a_violation(engine: CheckedEngine) -> 
     _report_recovery(engine, "recovery_began")
     _report_outcome(engine, silent=(0,))
     assert "RecoveryHasRequiredResponses" in {violation.invariant for violation in engine.violations()}
+
+
+@pytest.mark.covers("F12")
+@pytest.mark.parametrize(("mode", "is_wrong"), [("proactive", True), ("balanced", False)])
+def test_a_proactive_recovery_that_does_not_wait_for_a_fenced_replica_is_a_violation(
+    mode: str, is_wrong: bool, engine: CheckedEngine
+) -> None:
+    answers = tuple((broker, _controller_image(engine).broker_epoch(broker), 0, 7) for broker in (1, 2))
+    registrations = _controller_image(engine).brokers
+    registrations[0] = replace(registrations[0], fenced=True)
+    _commits(engine, isr=(), elr=(), last_known_elr=(1, 2), leader=-1, leader_epoch=1, partition_epoch=1)
+    _report_recovery(engine, "recovery_began", mode=mode)
+    _report_outcome(engine, mode=mode, answers=answers)
+    wrong = [found.detail for found in engine.violations() if found.invariant == "RecoveryHasRequiredResponses"]
+    assert [detail.endswith("[0] are not waited for") for detail in wrong] == [True] * is_wrong
 
 
 @pytest.mark.parametrize("name", sorted(BROKEN))

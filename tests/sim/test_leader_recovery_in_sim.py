@@ -51,7 +51,7 @@ def check_recovers(cluster: ContinuouslyWrittenCluster) -> None:
     assert [seen_by(cluster, broker) for broker in (0, 1, 2)] == [RECOVERED] * 3
 
 
-@pytest.mark.covers("M57", "C3", "C5", "C7", "C8", "C11")
+@pytest.mark.covers("M57", "C1", "C3", "C5", "C7", "C8", "C11")
 @pytest.mark.parametrize("generation", GENERATIONS)
 def test_all_nodes_see_the_recovery_state_and_the_leader_clears_it_after_its_hook(generation: Generation) -> None:
     cluster = elected_uncleanly(generation)

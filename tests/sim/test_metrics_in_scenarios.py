@@ -114,7 +114,11 @@ def test_reassignments_and_controlled_shutdowns_are_measured() -> None:
 def test_a_story_contains_alerts() -> None:
     steps = [{"crash": {"broker": broker}} for broker in (2, 1, 0)]
     config: dict[str, object] = {"unclean.recovery.strategy": "proactive"}
-    ends = [{"await": {"metrics": {OFFLINE: 1}, "within": "60s"}}, {"start": {"broker": 2}}, {"wait": "1s"}]
+    ends = [
+        {"await": {"metrics": {OFFLINE: 1}, "within": "60s"}},
+        {"start": {"broker": 2}},
+        {"await": {"metrics": {OFFLINE: 0}, "within": "60s"}},
+    ]
     scenario = scenario_from(raw(*steps, *ends, config=config), "inline")
     engine = CheckedEngine(spec_of(scenario, 0))
     assert Runner(scenario, engine).run().passed

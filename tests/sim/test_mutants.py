@@ -16,7 +16,7 @@ from experiments.check.store_suite import STORE_RULES
 from experiments.cli.main import app
 from experiments.hunt.fuzz.bias import Bias
 from experiments.hunt.fuzz.plan import TimelineFile, load, save
-from experiments.hunt.fuzz.run import ANSWERED, HISTORY, WHOLE
+from experiments.hunt.fuzz.run import ANSWERED, HISTORY, SERVED, WHOLE
 from experiments.hunt.mutants.campaign import SEEDS, page, swarm_verdict, verdict, verdicts
 from experiments.hunt.mutants.mutant import Mutant, PlanFocus, QuorumFocus, by_name, constant, switched_off
 from experiments.hunt.mutants.registry import MUTANTS, mutated
@@ -35,7 +35,7 @@ SCRIPTS = {
 }
 FOCUSED = sorted(name for name, mutant in MUTANTS.items() if mutant.focus.why)
 FINDINGS = {f"{HISTORY}.{finding.__name__}" for finding in Finding.__subclasses__()}
-OTHER = {WHOLE, ANSWERED, "ProtocolInvariantError", "IndexError"}
+OTHER = {WHOLE, ANSWERED, SERVED, "ProtocolInvariantError", "IndexError"}
 QUORUM = {invariant.__name__ for invariant in safety.SAFETY_INVARIANTS} | {*LIVENESS, chaos.HEALTHY_LEADER_STAYS}
 
 

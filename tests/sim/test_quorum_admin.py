@@ -13,6 +13,7 @@ from experiments.hunt.quorum.harness import CLUSTER, QuorumHarness
 from protocol.errors import ErrorCode
 from protocol.ids import NodeId
 from protocol.messages.admin import AdminRequest
+from protocol.messages.codec import decode, encode
 from protocol.messages.quorum import (
     AddVoterRequest,
     AddVoterResponse,
@@ -92,6 +93,20 @@ def test_a_leader_describes_voters_and_promotable_observers() -> None:
     assert lags(harness) == dict.fromkeys({0, *harness.ids} - {first.key.id}, 1)
     assert all(0 <= harness.now_ms - state.last_fetch_ms <= first.config.fetch_ms for state in found.observers)
     assert harness.run_until(lambda: not lags(harness), SOON_MS)
+    assert decode(encode(found)) == found
+    assert set(DescribeQuorumRequest.model_fields) == set(AdminRequest.model_fields), "the request has no new field"
+
+
+@pytest.mark.covers("D29", "G19")
+def test_an_observer_without_a_uuid_or_under_static_voters_is_not_promotable() -> None:
+    harness = QuorumHarness("static", 3, static=True, observers=1)
+    harness.start(*harness.disks)
+    first = leader(harness)
+    assert harness.run_until(lambda: len(described(harness).observers) == 1, SOON_MS)
+    found = described(harness)
+    assert [(state.replica_id, state.is_promotable) for state in found.observers] == [(0, False)]
+    assert [state.is_promotable for state in found.voters] == [True, True, True]
+    assert first.key.id in {state.replica_id for state in found.voters}
 
 
 def test_a_voter_that_has_not_fetched_lags_by_the_whole_log() -> None:
@@ -99,7 +114,7 @@ def test_a_voter_that_has_not_fetched_lags_by_the_whole_log() -> None:
     harness.start(1000, 1001)
     first = leader(harness)
     [silent] = [state for state in described(harness).voters if state.replica_id == 1002]
-    assert silent == ReplicaState(replica_id=1002, replica_uuid="", lag=first.log.end_offset, is_promotable=True)
+    assert silent == ReplicaState(replica_id=1002, replica_uuid="", lag=first.log.end_offset)
 
 
 @pytest.mark.covers("D13")

@@ -167,7 +167,7 @@ def test_a_broker_answers_and_then_reboots_with_an_empty_log() -> None:
     cluster.run_until(cluster.cluster.now_ms + 12_000)
     cluster.start(second)
     cluster.cluster.set_link(first, RECOVERY_MANAGER, True)
-    cluster.run_until(cluster.cluster.now_ms + 4_000)
+    cluster.run_until(cluster.cluster.now_ms + 60_000)
     assert cluster.state.leader == first, "the answer of the earlier incarnation would have won"
 
 
@@ -185,6 +185,21 @@ def test_a_broker_with_stale_metadata_is_queried_until_it_has_caught_up() -> Non
     outcome = cluster.cluster.outcomes[command]
     assert isinstance(outcome, AdminOutcome)
     assert (outcome.error, cluster.state.leader in cluster.known) == (ErrorCode.NONE, True)
+
+
+@pytest.mark.covers("H14")
+def test_an_election_that_cannot_end_is_answered_after_a_minute() -> None:
+    cluster = Lost("manual", **{"delivery.timeout.ms": 120_000})  # A client that waits longer than the request.
+    cluster.start(0, 1, 2)
+    cluster.cluster.set_link(RECOVERY_MANAGER, cluster.known[0], False)
+    command = cluster.administer(admin_requests.elect_leader("t", 0, ElectionType.LONGEST_LOG_BALANCED))
+    began_ms = cluster.cluster.now_ms
+    cluster.run_until(began_ms + 59_900)
+    assert command not in cluster.cluster.outcomes
+    cluster.run_until(began_ms + 60_100)
+    outcome = cluster.cluster.outcomes[command]
+    assert isinstance(outcome, AdminOutcome)
+    assert (outcome.error, cluster.state.leader) == (ErrorCode.REQUEST_TIMED_OUT, NO_LEADER)
 
 
 @pytest.mark.covers("F16", "M72")

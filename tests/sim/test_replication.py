@@ -6,13 +6,16 @@ import pytest
 
 from experiments.engines.admin_requests import create_topic
 from experiments.engines.port import Loss
+from experiments.hunt.mutants.registry import mutated
 from protocol.config import Generation
 from protocol.contract import BATCH_OVERHEAD_BYTES
+from protocol.errors import ErrorCode
 from protocol.events.base import Trace
 from protocol.events.controller import PartitionChanged
 from protocol.ids import FIRST_CLIENT, FIRST_CONTROLLER, NodeId, TimeMs, TopicPartition
 from protocol.messages.batch import RecordBatch
 from protocol.messages.commands import ShutdownCommand
+from protocol.messages.control import AlterPartitionResponse
 from protocol.messages.data import ProduceRequest
 from tests.sim.chaos_helpers import PARTITIONS, Chaos
 from tests.sim.partition_helpers import KEEP, Bench
@@ -154,9 +157,48 @@ def test_a_rolling_restart_takes_few_proposals_and_the_isr_does_not_flap() -> No
         assert len(rounds) <= 2, "one proposal carries all partitions that one fetch has brought in sync"
 
 
+@pytest.mark.covers("M49", "B13", "B14")
+@pytest.mark.parametrize("mutant", [None, "maximal-isr-not-used"])
+def test_without_the_maximal_isr_the_election_of_a_replica_just_added_loses_data(mutant: str | None) -> None:
+    """The leader does not learn that the controller has added broker 2 to the ISR, and broker 2 lacks the record."""
+    with mutated(mutant):
+        bench = Bench(config={"replica.lag.time.max.ms": 3_000, "broker.session.timeout.ms": 9_000})
+        bench.cut(0, 2)
+        bench.run_until(9_000)
+        assert (bench.state.leader, bench.state.isr) == (0, (0, 1))
+        bench.cluster.set_link(FIRST_CONTROLLER, 0, False)
+        bench.cut(0, 2, up=True)
+        while set(bench.state.isr) != {0, 1, 2}:
+            bench.run_until(bench.cluster.now_ms + 10)
+            assert bench.cluster.now_ms < 15_000
+        bench.cut(0, 2)
+        written = bench.produce()
+        bench.run_until(bench.cluster.now_ms + 1_000)
+        assert bench.holds(1, written)
+        assert bench.acked(written) is (mutant is not None)
+        bench.cluster.crash(0, KEEP)
+        bench.cluster.crash(1, KEEP)
+        bench.run_until(bench.cluster.now_ms + 20_000)
+        assert bench.state.leader == 2
+        bench.cut(0, 2, up=True)
+        bench.cut(0, FIRST_CONTROLLER, up=True)
+        for broker in (0, 1):
+            bench.cluster.start(broker)
+        bench.run_until(bench.cluster.now_ms + 30_000)
+        assert set(bench.state.isr) == {0, 1, 2}
+        copies = [bench.holds(broker, written) for broker in range(3)]
+        if mutant is not None:
+            assert copies == [False] * 3, "an acknowledged record is lost"
+        else:
+            assert bench.acked(written) or not any(copies)
+
+
 @pytest.mark.covers("M29")
 def test_a_deposed_leader_commits_nothing_and_truncates_its_appends() -> None:
-    """Broker 0 is paused during an election; then it appends a record before it learns of that."""
+    """Broker 0 is paused during an election; then it appends a record before it learns of that. Nothing from the
+    controller reaches it, while its proposals of an ISR without the others, who fetch from the new leader, arrive at
+    the controller and are refused.
+    """
     bench = Bench(min_isr=1, config={"replica.lag.time.max.ms": 5_000})
     bench.produce()
     bench.run_until(4_000)
@@ -167,7 +209,13 @@ def test_a_deposed_leader_commits_nothing_and_truncates_its_appends() -> None:
     acked = bench.produce()
     bench.run_until(31_000)
     assert bench.acked(acked)
-    bench.cut(0, FIRST_CONTROLLER)
+    bench.cluster.set_link(FIRST_CONTROLLER, 0, False)
+    refused: list[ErrorCode] = []
+    bench.cluster.on_message = lambda source, target, message: (
+        refused.extend(result.error for result in message.partitions)
+        if target == 0 and isinstance(message, AlterPartitionResponse)
+        else None
+    )
     bench.cluster.resume(0)
     before = bench.replica(0).log.high_watermark
     request = ProduceRequest(
@@ -178,6 +226,9 @@ def test_a_deposed_leader_commits_nothing_and_truncates_its_appends() -> None:
     deposed = bench.replica(0)
     assert deposed.leadership is not None, "it still takes itself for the leader"
     assert deposed.log.high_watermark == before < deposed.log.end_offset
+    assert deposed.leadership.isr == (0, 1, 2), "what it has proposed is not committed"
+    assert set(refused) == {ErrorCode.FENCED_LEADER_EPOCH}
+    assert bench.state.leader == leader
     watch = Watch(bench, "truncated")
     bench.cut(0, FIRST_CONTROLLER, up=True)
     bench.run_until(100_000)

@@ -22,6 +22,7 @@ SHOWS = {
     "high-watermark-regression": ("M3", "M4", "E1", "E5", "E6", "E7"),
     "high-watermark-regression-kip-497": ("M3",),
     "last-known-leader": ("M18", "M20", "E24"),
+    "last-known-leader-removed": ("E24",),
     "last-replica-standing": ("M1", "E12", "E13", "E15", "M9", "L17"),
     "last-replica-standing-kip-497": ("M2",),
     "leader-failover": ("M25", "J2"),
@@ -33,6 +34,7 @@ SHOWS = {
     "quorum-leader-removed": ("M82", "D17", "D18", "D19", "D20"),
     "quorum-static": ("M83", "D1", "H11"),
     "reassignment": ("M44", "E32", "J18"),
+    "recovery-adding-replicas": ("M62", "F12"),
     "recovery-all-dead": ("M26", "M27", "F3", "F4", "C3"),
     "recovery-answer-then-crash": ("M66", "F8"),
     "recovery-answer-then-reboot": ("M65", "F8", "F10"),
@@ -49,6 +51,7 @@ SHOWS = {
     "recovery-power-loss": ("M17", "F17", "F27", "I5"),
     "recovery-proactive": ("M62", "F3", "F12", "I3"),
     "recovery-proactive-in-time": ("M62", "F12", "H5"),
+    "recovery-proactive-waits": ("M62", "F12"),
     "recovery-restart-before-query": ("M64", "F13"),
     "recovery-stale-metadata": ("M67", "F9"),
     "recovery-toggle": ("M73", "H6", "H7", "H8", "H9", "K8"),
@@ -58,7 +61,10 @@ SHOWS = {
     "slow-follower": ("M40", "A44"),
     "unclean-election": ("M19", "C3", "C12"),
     "store-controller-failover": ("A32", "A33", "A35", "M33"),
+    "store-controller-race": ("A32", "A35", "M34"),
     "store-leader-failover": ("A13", "A46"),
+    "store-outage": ("A3", "A52"),
+    "store-reassignment-failover": ("A37", "A38", "A40", "A41", "M44"),
     "store-session-expiry": ("A52", "M39"),
     "v3-divergence": ("M42", "N1"),
     "v3-divergence-kip-497": ("M42", "N1"),
@@ -87,6 +93,17 @@ def test_every_shipped_scenario_is_cited() -> None:
 def test_shipped_scenario_holds(name: str, seed: int) -> None:
     result = run_file(name, seed)
     assert result.passed, (result.steps[-1], result.violations)
+
+
+@pytest.mark.covers("L17")
+def test_scenarios_of_the_elr_have_the_reference_config() -> None:
+    """Three replicas and min ISR 2: with one replica less than min ISR left, the ELR is what keeps a leader."""
+    reference = [path for path in SCENARIOS if path.stem.startswith(("elr-", "last-replica-", "high-watermark-"))]
+    assert len(reference) == 7
+    for path in reference:
+        for topic in load_scenario(path).topics:
+            assert [len(replicas) for replicas in topic.assignments] == [3], path
+            assert topic.config["min.insync.replicas"] == 2, path
 
 
 @pytest.mark.covers("M1", "M2", "E25")
@@ -158,7 +175,7 @@ def test_min_isr_above_the_replica_count_counts_as_the_replica_count() -> None:
     assert result.passed, result.steps
 
 
-@pytest.mark.covers("M6", "E19", "E10", "E11")
+@pytest.mark.covers("M6", "E19", "E10", "E11", "N37")
 def test_lowering_min_isr_clears_the_elr_and_lets_the_high_watermark_move() -> None:
     result = _run(
         [
@@ -167,9 +184,10 @@ def test_lowering_min_isr_clears_the_elr_and_lets_the_high_watermark_move() -> N
             {"shutdown": {"broker": 2}},
             {"await": {"topic": "t", "isr": [0], "elr": [2]}},
             {"produce": {"topic": "t", "records": 3, "acks": 1}},
-            {"expect": {"topic": "t", "high_watermark": 2}},
+            {"expect": {"topic": "t", "high_watermark": 2, "visible": 2}},
+            {"expect": {"metrics": {"kafka.controller.global_under_min_isr_partition_count": 1}}},
             {"configure": {"topic": "t", "config": {"min.insync.replicas": 1}}},
-            {"await": {"topic": "t", "isr": [0], "elr": [], "high_watermark": 5}},
+            {"await": {"topic": "t", "isr": [0], "elr": [], "high_watermark": 5, "visible": 5}},
         ],
         config={"min.insync.replicas": 2},
     )

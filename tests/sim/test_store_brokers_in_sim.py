@@ -33,6 +33,23 @@ def test_what_is_produced_with_any_acks_is_replicated_and_read() -> None:
     assert all(bench.holds(broker, number) for broker in range(3) for number in written)
 
 
+@pytest.mark.covers("A10")
+def test_a_replica_has_log_high_watermark_and_role_and_the_leader_the_stored_state() -> None:
+    bench = StoreBench()
+    bench.produce()
+    bench.run_for(1_000)
+    leader = bench.state.leader
+    for broker in range(3):
+        replica = bench.replica(broker)
+        assert (replica.name.topic, replica.name.partition) == ("t", 0)
+        assert (replica.log.end_offset, replica.log.high_watermark) == (1, 1)
+        assert (replica.leadership is not None, replica.leader_epoch) == (broker == leader, bench.state.leader_epoch)
+    leadership = bench.replica(leader).leadership
+    assert leadership is not None
+    assert (leadership.replicas, leadership.isr) == (bench.state.replicas, bench.state.isr)
+    assert leadership.partition_epoch == bench.state.partition_epoch, "the version of its path in the store"
+
+
 @pytest.mark.covers("A1", "A11", "A17", "A24")
 def test_one_broker_is_the_controller_and_its_first_command_to_each_broker_is_init() -> None:
     bench = StoreBench()
@@ -44,6 +61,15 @@ def test_one_broker_is_the_controller_and_its_first_command_to_each_broker_is_in
         first.setdefault(node, trace)
     assert sorted(first) == [0, 1, 2]
     assert all(trace.is_init and trace.controller == bench.controller for trace in first.values())
+
+
+@pytest.mark.covers("M42", "N1")
+def test_followers_truncate_nothing_while_their_leader_stays() -> None:
+    bench = StoreBench()
+    written = [bench.produce() for _ in range(3)]
+    bench.run_for(2_000)
+    assert all(bench.holds(broker, command) for broker in range(3) for command in written)
+    assert bench.seen("truncated") == []
 
 
 @pytest.mark.covers("A13", "A16", "A27", "A36")
@@ -124,7 +150,7 @@ def test_a_silent_follower_leaves_the_isr_by_a_write_of_the_leader_and_joins_aga
     assert leadership.partition_epoch == bench.state.partition_epoch
 
 
-@pytest.mark.covers("K12", "B22")
+@pytest.mark.covers("K12", "B22", "H12")
 @pytest.mark.parametrize("role", ["leader", "controller"])
 def test_the_isr_is_written_by_whom_the_config_says(role: str) -> None:
     bench = StoreBench(config={"replica.lag.time.max.ms": 5_000, "inter.broker.protocol.isr.updates": role})

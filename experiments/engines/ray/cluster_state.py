@@ -119,6 +119,11 @@ def log_path(name: str) -> Path:
     return state_path(name).with_suffix(".log")
 
 
+def socket_path(name: str) -> Path:
+    """The socket of a cluster's supervisor (`node_commands.py`)."""
+    return state_path(name).with_suffix(".sock")
+
+
 def read_state(name: str) -> ClusterState | None:
     """The state of the cluster of that name, None where there is no file; InputError for a damaged file."""
     path = state_path(name)

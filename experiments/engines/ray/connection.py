@@ -14,22 +14,32 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from experiments.engines.admin_client import AdminError
 from experiments.engines.ray.cluster_state import ClusterState, read_state, states
 from experiments.engines.ray.session import Handle, stay_on_loopback
 from experiments.support.errors import InputError, MissingInput, NoClusterRuns
 from protocol.errors import ErrorCode, ProtocolInvariantError
-from protocol.ids import FIRST_CLIENT, node_name
+from protocol.ids import FIRST_CLIENT, TimeMs, node_name
 from protocol.messages.admin import AdminRequest, AdminResponse
 from protocol.messages.base import Message
 from protocol.messages.codec import decode, encode
-from protocol.messages.commands import AdminOutcome, SendOutcome, SendRecords
+from protocol.messages.commands import (
+    AdminOutcome,
+    ConsumeCommand,
+    ConsumeOutcome,
+    ProduceCommand,
+    ProduceOutcome,
+    SendOutcome,
+    SendRecords,
+)
 
 CONNECT_WITHIN_S = 5.0
 ANSWER_WITHIN_S = 120.0
 """Longer than any client waits for its cluster (`delivery.timeout.ms` is 30 s unless it is set otherwise)."""
 CLIENT = node_name(FIRST_CLIENT)
+Outcome = TypeVar("Outcome", bound=Message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,32 +58,45 @@ class RayAdminChannel:
     def __init__(self, client: Handle) -> None:
         self._client = client
 
+    @property
+    def began_ms(self) -> TimeMs:
+        """The cluster's time 0 as Unix time in milliseconds."""
+        began_ms: TimeMs = self._ask(self._client.began_ms.remote())
+        return began_ms
+
     def call(self, request: AdminRequest) -> AdminResponse:
-        outcome = self._ask(request)
-        if not isinstance(outcome, AdminOutcome):
-            raise ProtocolInvariantError(f"the client answers a request with {type(outcome).__name__}")
+        outcome = self._command(request, AdminOutcome)
         if outcome.response is None:
             raise AdminError(outcome.error, outcome.message)
         return outcome.response
 
     def send(self, records: SendRecords) -> SendOutcome:
-        outcome = self._ask(records)
-        if not isinstance(outcome, SendOutcome):
-            raise ProtocolInvariantError(f"the client answers records with {type(outcome).__name__}")
+        return self._command(records, SendOutcome)
+
+    def produce(self, command: ProduceCommand) -> ProduceOutcome:
+        return self._command(command, ProduceOutcome)
+
+    def consume(self, command: ConsumeCommand) -> ConsumeOutcome:
+        return self._command(command, ConsumeOutcome)
+
+    def _command(self, question: Message, answer: type[Outcome]) -> Outcome:
+        """The outcome that the cluster's client reports."""
+        outcome = decode(self._ask(self._client.request.remote(encode(question))))
+        if not isinstance(outcome, answer):
+            raise ProtocolInvariantError(f"the client answers {type(question).__name__} with {type(outcome).__name__}")
         return outcome
 
-    def _ask(self, question: Message) -> Message:
-        """The outcome that the cluster's client reports. AdminError where it reports none."""
+    def _ask(self, call: Handle) -> Any:
+        """The result of a call to the cluster's client. AdminError where there is none."""
         import ray
 
         try:
-            answer = ray.get(self._client.request.remote(encode(question)), timeout=ANSWER_WITHIN_S)
+            return ray.get(call, timeout=ANSWER_WITHIN_S)
         except ray.exceptions.RayActorError as error:
             raise AdminError(ErrorCode.BROKER_NOT_AVAILABLE, f"the cluster's {CLIENT} is gone") from error
         except ray.exceptions.GetTimeoutError as error:
             text = f"the cluster's {CLIENT} does not answer within {ANSWER_WITHIN_S:.0f} s"
             raise AdminError(ErrorCode.REQUEST_TIMED_OUT, text) from error
-        return decode(answer)
 
 
 def find_cluster(bootstrap: str | None, name: str | None) -> list[ClusterAddress]:
@@ -82,20 +105,33 @@ def find_cluster(bootstrap: str | None, name: str | None) -> list[ClusterAddress
 
     InputError where no such cluster runs, and where several run and neither option is given.
     """
-    if name is not None:
-        return [_address_of(running_cluster(name))]
-    here = [state for state in states() if state.is_running and state.address is not None]
-    if bootstrap is None:
-        if not here:
-            raise NoClusterRuns
-        if len(here) > 1:
-            names = ", ".join(state.options.name for state in here)
-            raise MissingInput("--name", f"one of the clusters that run here: {names}; or --bootstrap-server")
-        return [_address_of(here[0])]
+    if name is not None or bootstrap is None:
+        return [_address_of(own_cluster(name, "; or --bootstrap-server"))]
     addresses = [address.strip() for address in bootstrap.split(",")]
     for address in addresses:
         _split_address(address)
+    here = _known_here()
     return [_by_address(address, here) for address in addresses]
+
+
+def own_cluster(name: str | None, otherwise: str = "") -> ClusterState:
+    """The state of the running cluster of this user and name, or of the only one without a name; InputError where there
+    is none, and where several run and no name is given (`otherwise` ends its line).
+    """
+    if name is not None:
+        return running_cluster(name)
+    here = _known_here()
+    if not here:
+        raise NoClusterRuns
+    if len(here) > 1:
+        names = ", ".join(state.options.name for state in here)
+        raise MissingInput("--name", f"one of the clusters that run here: {names}{otherwise}")
+    return here[0]
+
+
+def _known_here() -> list[ClusterState]:
+    """The running clusters of this user whose address is known."""
+    return [state for state in states() if state.is_running and state.address is not None]
 
 
 def running_cluster(name: str) -> ClusterState:

@@ -106,6 +106,7 @@ class RayEngine(Engine):
         self._store_view = StoreView()
         self._polled_at_s = 0.0
         self._snapshots_at_s = 0.0
+        self._judged = 0
         self._evaluating = False
         with ExitStack() as stack:
             if not is_connected():
@@ -150,6 +151,7 @@ class RayEngine(Engine):
             try:
                 if condition():
                     return True
+                self._judged = len(self._traces)
             finally:
                 self._evaluating = False
                 self._expire_cache()
@@ -161,7 +163,7 @@ class RayEngine(Engine):
     # -- nodes ---------------------------------------------------------------------------------------------------------
 
     def start(self, node: NodeId) -> None:
-        self._expire_cache()
+        self._act()
         self._pass_on(incarnation_began(self.now_ms(), node))
         self._cluster.start(node)
 
@@ -169,7 +171,7 @@ class RayEngine(Engine):
         """Sends SIGKILL to the node's process; the loss is applied before it starts again. ValueError for a kind of
         loss that only the simulator has.
         """
-        self._expire_cache()
+        self._act()
         if not is_disk_loss(loss.kind):
             raise ValueError(f"a loss of the kind {loss.kind!r} is for the simulator only")
         self._record([(node, report) for report in self._cluster.crash(node, loss.kind, loss.count)])
@@ -183,15 +185,15 @@ class RayEngine(Engine):
         self._pass_on(incarnation_ended(self.now_ms(), node, kind, {} if kind == "none" else None))
 
     def terminate(self, node: NodeId) -> None:
-        self._expire_cache()
+        self._act()
         self._cluster.send(node, ShutdownCommand())
 
     def pause(self, node: NodeId) -> None:
-        self._expire_cache()
+        self._act()
         self._cluster.run_command(node, "pause")
 
     def resume(self, node: NodeId) -> None:
-        self._expire_cache()
+        self._act()
         self._cluster.run_command(node, "resume")
 
     def is_running(self, node: NodeId) -> bool:
@@ -199,7 +201,7 @@ class RayEngine(Engine):
         return self._cluster.is_running(node)
 
     def flush(self, broker: NodeId) -> None:
-        self._expire_cache()
+        self._act()
         self._cluster.run_command(broker, "flush")
 
     def move(self, node: NodeId, home: str) -> None:
@@ -213,7 +215,7 @@ class RayEngine(Engine):
 
     def set_room(self, node: NodeId, room_bytes: int | None) -> None:
         """Limits the growth of a running node's logs to `room_bytes` in all; None lifts the limit."""
-        self._expire_cache()
+        self._act()
         self._cluster.run_command(node, "set_room", room_bytes)
 
     def damage_tails(self, node: NodeId, kind: DamageKind, seed: str) -> int:
@@ -243,17 +245,17 @@ class RayEngine(Engine):
         self._cluster.send(STORE, ExpireSessions(node_id=node))
 
     def set_link(self, source: NodeId, target: NodeId, up: bool) -> None:
-        self._expire_cache()
+        self._act()
         self._cluster.set_links([(source, target)], up)
 
     def heal_links(self) -> None:
-        self._expire_cache()
+        self._act()
         self._cluster.heal_links()
 
     # -- clients -------------------------------------------------------------------------------------------------------
 
     def submit(self, command: Command) -> None:
-        self._expire_cache()
+        self._act()
         to_load = isinstance(command, LoadCommand | ProbeCommand)
         self._cluster.send(FIRST_LOAD if to_load else self.spec.client_ids[0], command)
 
@@ -335,6 +337,13 @@ class RayEngine(Engine):
         for sink in self._sinks:
             sink(event)
 
+    def unjudged(self) -> Sequence[TraceEvent]:
+        """As `Engine.unjudged`: the events of the polls since a condition was last found not to hold. A condition that
+        holds ends its `run_until` somewhere among these events, so they are judged by the next condition, too, unless
+        the experiment acts on the cluster in between.
+        """
+        return self._traces[self._judged :]
+
     def trace_hash(self) -> str:
         """A digest of the kept trace events in the order of their arrival; it differs from run to run."""
         self._refresh_events()
@@ -347,6 +356,11 @@ class RayEngine(Engine):
         self._resources.close()
 
     # -- polling -------------------------------------------------------------------------------------------------------
+
+    def _act(self) -> None:
+        """Begins an action of the experiment: what happened before it says nothing of its effect."""
+        self._judged = len(self._traces)
+        self._expire_cache()
 
     def _expire_cache(self) -> None:
         """Has the next query poll again, since the cluster has changed or may have."""

@@ -17,7 +17,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 from experiments.engines.ray.cluster_state import (
@@ -28,12 +27,16 @@ from experiments.engines.ray.cluster_state import (
     read_state,
     remove_state,
     require_free,
+    socket_path,
     start_ticks,
 )
 from experiments.support.errors import InputError
+from experiments.support.processes import processes_naming
 from protocol.config import (
+    CONFIGS,
     CONTROLLER_QUORUM_BOOTSTRAP_SERVERS,
     CONTROLLER_QUORUM_VOTERS,
+    OF_THE_METADATA_LOG,
     ClusterConfig,
     ConfigError,
     node_ids,
@@ -62,6 +65,9 @@ def config_of(options: ClusterOptions) -> ClusterConfig:
         config = ClusterConfig.of(options.generation, options.config)
     except ConfigError as error:
         raise InputError("--config", error.name, error.found, error.allowed) from error
+    if options.generation.features.metadata_in_store:
+        _require_known_to_v3(options)
+        return config
     controllers = range(FIRST_CONTROLLER, FIRST_CONTROLLER + options.controllers)
     for name in (CONTROLLER_QUORUM_VOTERS, CONTROLLER_QUORUM_BOOTSTRAP_SERVERS):
         nodes = node_ids(config.values[name])
@@ -69,6 +75,15 @@ def config_of(options: ClusterOptions) -> ClusterConfig:
             allowed = f"controllers {controllers[0]} to {controllers[-1]}, each once"
             raise InputError("--config", name, list(nodes), allowed)
     return config
+
+
+def _require_known_to_v3(options: ClusterOptions) -> None:
+    for name, value in options.config.items():
+        generations = CONFIGS[name].generations
+        is_known = generations == "all" or options.generation.value in generations
+        if not is_known or name.startswith(OF_THE_METADATA_LOG):
+            allowed = f"a config that {options.generation.value} has"
+            raise InputError("--config", name, value, allowed)
 
 
 def launch(options: ClusterOptions) -> ClusterState:
@@ -106,11 +121,12 @@ def _await_ready(options: ClusterOptions, process: subprocess.Popen[bytes], log:
 def stop(state: ClusterState) -> str:
     """Ends a cluster and removes its folders, state file and log; returns `stopped`, `killed`, `had ended already`."""
     outcome = _end_supervisor(state)
-    for pid in list(_processes_of(state)):
+    for pid in processes_naming(Path(folder) for folder in state.folders):
         _await_end(pid, KILLED_WITHIN_S)
     for folder in state.folders:
         shutil.rmtree(folder, ignore_errors=True)
     remove_state(state.options.name)
+    socket_path(state.options.name).unlink(missing_ok=True)
     log_path(state.options.name).unlink(missing_ok=True)
     return outcome
 
@@ -131,18 +147,6 @@ def _end_supervisor(state: ClusterState) -> str:
         return "killed"
     finally:
         os.close(handle)
-
-
-def _processes_of(state: ClusterState) -> Iterator[int]:
-    """The ids of the processes whose command line names a folder of the cluster: those of its private Ray."""
-    folders = [folder.encode() for folder in state.folders]
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            line = path.read_bytes()
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        if any(folder in line for folder in folders):
-            yield int(path.parent.name)
 
 
 def _await_end(pid: int, within_s: float) -> None:

@@ -10,6 +10,9 @@ Ray replaces 127.0.0.1 by the machine's own address unless the environment varia
 clusters is set (`stay_on_loopback`). Ray reads that variable when it is imported: a process that imports ray first gets
 a Ray that listens on all interfaces. A process that connects to a Ray on 127.0.0.1 needs the variable too.
 
+A private Ray that does not start is started once more, in an empty folder, since on a busy machine Ray gives up after
+30 s. The processes of the failed start are killed.
+
 On a named cluster outside a Ray job, the packages are uploaded with the session (`py_modules`); in a job they are its
 working directory.
 """
@@ -18,6 +21,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -31,6 +35,7 @@ from typing import Any
 
 from experiments.support.build import PACKAGES_FOLDER
 from experiments.support.errors import InputError
+from experiments.support.processes import kill, processes_naming
 
 PACKAGES = ("protocol", "actors", "experiments")
 OBJECT_STORE_BYTES = 256 * 1024 * 1024
@@ -47,7 +52,13 @@ RayArguments = dict[str, Any]
 """Keyword arguments of `ray.init` and `Cluster.add_node`."""
 _IN_JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 _LOOPBACK_SWITCH = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+_STARTS = 2
+"""How often a private Ray is started before the command fails."""
 _KILLS = "A worker died or was killed while executing a task|Raylet is terminated|has been marked dead because"
+
+
+class RayStartError(RuntimeError):
+    """A private Ray did not start, with Ray's reason as one line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +76,8 @@ def ray_session(address: str | None = None, cpus: int | None = None) -> Iterator
     """Connects this process to Ray for the block. `address`: the cluster to join; `cpus`: the number of CPUs of a
     private one (default: this machine's).
 
-    InputError where the named cluster cannot be reached. Call from the main thread.
+    InputError where the named cluster cannot be reached, RayStartError where the private one does not start. Call from
+    the main thread.
     """
     if address is None and (connected := _connected()) is not None:
         yield RaySession(connected, None)
@@ -77,7 +89,10 @@ def ray_session(address: str | None = None, cpus: int | None = None) -> Iterator
 
         try:
             with orderly_signals():  # Ray sets a SIGTERM handler of its own; leaving this block restores ours
-                _init(arguments)
+                if named:
+                    _join(arguments)
+                else:
+                    _start(arguments, Path(folder))
             found: str = ray.get_runtime_context().gcs_address
             yield RaySession(found, None if named else Path(folder))
         finally:
@@ -96,12 +111,32 @@ def _connected() -> str | None:
 def _init(arguments: RayArguments) -> None:
     import ray
 
+    ray.init(**arguments, logging_level=logging.ERROR, log_to_driver=False)
+
+
+def _join(arguments: RayArguments) -> None:
     try:
-        ray.init(**arguments, logging_level=logging.ERROR, log_to_driver=False)
+        _init(arguments)
     except (ConnectionError, ValueError) as error:
-        if arguments["address"] == "local":
-            raise
         raise InputError("--address", "", arguments["address"], f"a Ray cluster that answers ({error})") from error
+
+
+def _start(arguments: RayArguments, folder: Path) -> None:
+    """Starts a private Ray with its files in `folder`. Ray has no class for the error of a start that took too long."""
+    import ray
+
+    for last in range(1, _STARTS + 1):
+        try:
+            return _init(arguments)
+        except Exception as error:
+            ray.shutdown()
+            for pid in processes_naming([folder]):
+                kill(pid)
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(exist_ok=True)
+            if last == _STARTS:
+                reason = " ".join(str(error).split()) or type(error).__name__
+                raise RayStartError(f"Ray did not start, tried {_STARTS} times: {reason}") from error
 
 
 def _require_listener(address: str) -> None:

@@ -10,7 +10,7 @@ message is encoded and decoded on its way, and so are the records of the metadat
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from heapq import heappop, heappush
 from pkgutil import resolve_name
@@ -19,12 +19,13 @@ from typing import Final, Literal
 from zlib import crc32
 
 from experiments.engines.port import ClusterSpec, Loss, TraceEvent, enables_recovery
+from experiments.engines.sim.clocks import Clock
 from experiments.engines.sim.disk import SimStorage, formatted_disk
 from experiments.engines.sim.network import NODE_BITS, SEQUENCE_BITS, Disturbance, Network, NetworkModel
 from experiments.engines.sim.recorder import Change, Recorder
 from experiments.engines.sim.timers import Timer, Timers
 from protocol.broker.recovery import hook_named
-from protocol.config import UNCLEAN_LEADER_HOOK
+from protocol.config import UNCLEAN_LEADER_HOOK, ClusterConfig, ConfigValue
 from protocol.contract import CancelTimer, Effect, Exit, Node, Send, SetTimer
 from protocol.errors import ProtocolInvariantError
 from protocol.events.base import Trace
@@ -124,7 +125,8 @@ class SimCluster:
         self._sequence = 0
         self._incarnations: dict[NodeId, int] = dict.fromkeys(spec.member_ids, 0)
         self._backlogs: dict[NodeId, list[_Event]] = {}
-        self._skews_ms: dict[NodeId, int] = {}
+        self._clocks: dict[NodeId, Clock] = {}
+        self._configs: dict[NodeId, ClusterConfig] = {}
         self._timer_orders: dict[Timer, int] = {}
         self._timers = Timers(self._push_timer, self._is_sound, self._is_gone, self.network.model.base_ms, elide_idle)
 
@@ -165,7 +167,7 @@ class SimCluster:
             self.now_ms = due_ms
             if self.recorder is not None:
                 self.recorder.delivered(due_ms, source, target, message)
-            shown_ms = self._clock(target, due_ms) if self._skews_ms else due_ms
+            shown_ms = self._clock(target, due_ms) if self._clocks else due_ms
             self._carry_out(target, node.receive(shown_ms, source, message), due_ms)
             if self.on_event is not None:
                 self.on_event(due_ms, target)
@@ -181,7 +183,7 @@ class SimCluster:
             self._timers.mark_fired(timer)
             if self.recorder is not None:
                 self.recorder.fired(due_ms, owner, timer.name)
-            shown_ms = self._clock(owner, due_ms) if self._skews_ms else due_ms
+            shown_ms = self._clock(owner, due_ms) if self._clocks else due_ms
             self._carry_out(owner, self.nodes[owner].fire(shown_ms, timer.name), due_ms)
             if self.on_event is not None:
                 self.on_event(due_ms, owner)
@@ -216,12 +218,12 @@ class SimCluster:
     # -- effects -------------------------------------------------------------------------------------------------------
 
     def _carry_out(self, node: NodeId, effects: Sequence[Effect], now_ms: TimeMs) -> None:
-        skew_ms = self._skews_ms.get(node, 0) if self._skews_ms else 0
+        clock = self._clocks.get(node) if self._clocks else None
         for effect in effects:
             if type(effect) is Send:
                 self._send(node, effect.to, effect.message, now_ms)
             elif type(effect) is SetTimer:
-                timer = replace(effect, at_ms=effect.at_ms - skew_ms) if skew_ms else effect
+                timer = effect if clock is None else replace(effect, at_ms=clock.reaches(effect.at_ms))
                 self._timers.set(node, timer, now_ms)
             elif type(effect) is CancelTimer:
                 self._timers.cancel(node, effect.name, now_ms)
@@ -305,10 +307,17 @@ class SimCluster:
         return a in self.nodes and b not in self.nodes and self._is_undisturbed(a, b)
 
     def _is_undisturbed(self, a: NodeId, b: NodeId) -> bool:
-        """Whether neither node is paused, and the link between them has no fault."""
+        """Whether neither node is paused or has a clock that drifts, and the link between them has no fault."""
         backlogs, network = self._backlogs, self.network
-        is_paused = backlogs and (a in backlogs or b in backlogs)
-        return not is_paused and (network.is_faultless or network.is_sound(a, b, self.now_ms))
+        if backlogs and (a in backlogs or b in backlogs):
+            return False
+        if self._clocks and (self._drifts(a) or self._drifts(b)):
+            return False
+        return network.is_faultless or network.is_sound(a, b, self.now_ms)
+
+    def _drifts(self, node: NodeId) -> bool:
+        clock = self._clocks.get(node)
+        return clock is not None and clock.drift != 0
 
     def _disturb(self, concerns: Callable[[NodeId, NodeId], bool]) -> None:
         """Wakes the idle timers of node pairs that are about to become unsound, and delivers renewals on their way."""
@@ -329,21 +338,28 @@ class SimCluster:
         self._carry_out(node, self.nodes[node].start(self._clock(node, self.now_ms)), self.now_ms)
         self._after_event(node)
 
+    def configure(self, node: NodeId, values: Mapping[str, ConfigValue]) -> None:
+        """Gives a node configs of its own, in force from its next start on, as an operator edits its properties."""
+        known = self._configs.get(node, self.spec.config)
+        self._configs[node] = replace(known, values={**known.values, **values})
+
     def _build(self, node: NodeId) -> Node:
         spec, storage = self.spec, self.disks[node]
+        config = self._configs.get(node, spec.config)
         rng = Random(f"{spec.seed}/node/{node}/{self._incarnations[node]}")
         if is_broker(node):
             hook = self._data_loss_hook
             if spec.has_store_metadata:
-                return StoreBrokerNode(node, spec.config, spec.store_settings, storage, rng, data_loss_hook=hook)
-            return BrokerNode(node, spec.controller_ids, spec.config, storage, rng, data_loss_hook=hook)
+                return StoreBrokerNode(node, config, spec.store_settings, storage, rng, data_loss_hook=hook)
+            rack = spec.rack_of(node)
+            return BrokerNode(node, spec.controller_ids, config, storage, rng, rack=rack, data_loss_hook=hook)
         if is_recovery_manager(node):
-            return RecoveryManagerNode(spec.config)
+            return RecoveryManagerNode(config)
         if is_client(node):
             return self._build_client(node)
         if is_store(node):
             return StoreNode(spec.store_settings, storage, rng)
-        return ControllerNode(node, spec.controller_ids, spec.config, storage, rng)
+        return ControllerNode(node, spec.controller_ids, config, storage, rng)
 
     def _client_node(self, node: NodeId) -> Node:
         return ClientNode(node, self.spec.broker_ids, self.spec.administrators, self.spec.config)
@@ -413,9 +429,20 @@ class SimCluster:
     def set_clock(self, node: NodeId, skew_ms: int) -> None:
         """Sets the clock of a node that does not run `skew_ms` ahead of true time, from its next incarnation on."""
         if node in self.nodes:
-            raise ProtocolInvariantError(f"node {node} runs, and time must not jump within an incarnation")
-        self._skews_ms[node] = skew_ms
+            raise ProtocolInvariantError(f"node {node} runs, and its time must not go back within an incarnation")
+        self._clocks[node] = Clock(skew_ms)
+
+    def adjust_clock(self, node: NodeId, jump_ms: int, drift: int) -> None:
+        """Moves the clock of a node ahead by `jump_ms` at once, and lets it gain `drift` ms per second from now on.
+        Timers that are set fire when they would have fired. ProtocolInvariantError for a jump back, or a clock that
+        stands.
+        """
+        if jump_ms < 0 or drift <= -1_000:
+            raise ProtocolInvariantError(f"the clock of node {node} must not stand or go back: {jump_ms} ms, {drift}")
+        self._disturb(lambda a, b: node in (a, b))
+        self._clocks[node] = self._clocks.get(node, Clock()).adjusted(self.now_ms, jump_ms, drift)
 
     def _clock(self, node: NodeId, true_ms: TimeMs) -> TimeMs:
         """The time that the node's clock shows."""
-        return true_ms + self._skews_ms.get(node, 0)
+        clock = self._clocks.get(node)
+        return true_ms if clock is None else clock.shows(true_ms)

@@ -4,7 +4,7 @@ Appends go to the page cache; `flush` makes everything so far durable. A process
 crash may lose any suffix of the unflushed part, or leave a torn or damaged batch there: the simulator truncates the log
 at the crash to what recovery would keep (`protocol/log/tail.py`), and reports the dropped records at the next start. A
 replaced disk is empty. Small files are durable at once, as the contract says. A full disk accepts no write until it has
-room again.
+room again. A disk may also fail one write, to a log or of a file, and then be sound again.
 
 A log's segments are kept as their base offsets; sizes and timestamps of closed segments are computed on request, which
 happens only for logs that were rolled.
@@ -13,13 +13,13 @@ happens only for logs that were rolled.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from random import Random
 
 from experiments.engines.port import Loss
 from protocol.contract import BATCH_OVERHEAD_BYTES, SegmentInfo
-from protocol.errors import ProtocolInvariantError, StorageFullError
+from protocol.errors import ProtocolInvariantError, StorageError, StorageFullError
 from protocol.ids import CLUSTER_ID, FIRST_CONTROLLER, Epoch, NodeId, Offset, TimeMs
 from protocol.log.epochs import LeaderEpochCache
 from protocol.log.tail import DAMAGED, TORN, Dropped, ReadBack, end_reason
@@ -31,7 +31,7 @@ _ALL = 2**62
 
 
 class SimLog:
-    """A log of batches in memory (`contract.LogStorage`)."""
+    """A log of batches in memory (`contract.LogStorage`); `failing` is asked before each append whether it fails."""
 
     __slots__ = (
         "_bases",
@@ -44,12 +44,14 @@ class SimLog:
         "_times_ms",
         "active_bytes",
         "end_offset",
+        "failing",
         "flushed_offset",
         "full",
         "start_offset",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, failing: Callable[[], bool] = lambda: False) -> None:
+        self.failing = failing
         self._batches: list[RecordBatch] = []
         self._bases: list[Offset] = []
         self._sizes: list[int] = []
@@ -70,6 +72,8 @@ class SimLog:
             raise ProtocolInvariantError(f"append at {base_offset} to a log that ends at {self.end_offset}")
         if self.full:
             raise StorageFullError("no space left")
+        if self.failing():
+            raise StorageError("a write failed")
         self._batches.append(batch)
         self._epochs.assign(batch.leader_epoch, base_offset)
         size_bytes, timestamp_ms = len(batch.payload), batch.timestamp_ms
@@ -173,11 +177,12 @@ class SimStorage:
         self._files: dict[str, bytes] = {}
         self._dropped: dict[str, Dropped] = {}
         self._full = False
+        self._fails_next = False
 
     def open_log(self, name: str) -> SimLog:
         log = self._logs.get(name)
         if log is None:
-            log = self._logs[name] = SimLog()
+            log = self._logs[name] = SimLog(self._take_failure)
         log.full = self._full
         return log
 
@@ -198,6 +203,8 @@ class SimStorage:
     def write_file(self, name: str, data: bytes) -> None:
         if self._full:
             raise StorageFullError("no space left")
+        if self._take_failure():
+            raise StorageError("a write failed")
         self._files[name] = data
 
     def delete_file(self, name: str) -> None:
@@ -250,6 +257,14 @@ class SimStorage:
         self._full = full
         for log in self._logs.values():
             log.full = full
+
+    def fail_next_write(self, fails: bool) -> None:
+        """Has the next append or file fail (StorageError), or not after all."""
+        self._fails_next = fails
+
+    def _take_failure(self) -> bool:
+        fails, self._fails_next = self._fails_next, False
+        return fails
 
     def _count_records(self) -> int:
         return sum(log.end_offset - log.start_offset for log in self._logs.values())

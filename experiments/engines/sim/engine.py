@@ -100,8 +100,8 @@ class SimEngine(Engine):
     def flush(self, broker: NodeId) -> None:
         self._broker(broker).flush_all()
 
-    def expire_sessions(self, node: NodeId) -> None:
-        self.cluster.command(STORE, ExpireSessions(node_id=node))
+    def expire_sessions(self, node: NodeId, *, owning_only: bool = False) -> None:
+        self.cluster.command(STORE, ExpireSessions(node_id=node, owning_only=owning_only))
 
     def set_link(self, source: NodeId, target: NodeId, up: bool) -> None:
         self.cluster.set_link(source, target, up)

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
-from experiments.faults.kinds import administration, links, machines, processes
+from experiments.faults.kinds import administration, links, machines, operations, processes
 from experiments.faults.schema import Fault
 
 FAULT_KINDS: dict[str, type[Fault]] = {
     model.model_fields["kind"].default: model
-    for model in (*processes.KINDS, *links.KINDS, *machines.KINDS, *administration.KINDS)
+    for model in (*processes.KINDS, *links.KINDS, *machines.KINDS, *administration.KINDS, *operations.KINDS)
 }
 
 if TYPE_CHECKING:

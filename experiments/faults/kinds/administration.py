@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from random import Random
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -18,6 +18,8 @@ from protocol.ids import NodeId, TopicPartition, node_name
 
 class Reassign(Fault):
     """The reassignment of a partition begins; if it has not completed by the end it is cancelled."""
+
+    is_operation: ClassVar[bool] = True
 
     kind: Literal["reassign"] = "reassign"
     topic: str = Field(description="the topic")
@@ -53,7 +55,11 @@ class Reassign(Fault):
 
 
 class Configure(Fault):
-    """Configs of a topic change; at the end they have the values again with which the topic was created."""
+    """Configs of a topic change; at the end they have the values again with which the topic was created. In `v3`
+    configs do not change.
+    """
+
+    is_operation: ClassVar[bool] = True
 
     kind: Literal["configure"] = "configure"
     topic: str = Field(description="the topic")
@@ -67,7 +73,7 @@ class Configure(Fault):
         controls.administer(alter_config(self.topic, self.config))
 
     def heal(self, controls: Controls, number: int) -> None:
-        before = controls.topic_configs[self.topic]
+        before = controls.topics[self.topic].config
         controls.administer(alter_config(self.topic, {name: before.get(name) for name in self.config}))
 
     def words(self) -> str:
@@ -79,9 +85,15 @@ class Configure(Fault):
         topic, _ = targets.draw_partition(rng)
         return {"topic": topic, "config": {MIN_INSYNC_REPLICAS: rng.randint(1, targets.replication_factor)}}
 
+    @classmethod
+    def is_possible(cls, targets: Targets) -> bool:
+        return bool(targets.controllers)
+
 
 class VoterChange(NodeFault):
     """The vote of a controller ends; at the end the controller becomes a voter again."""
+
+    is_operation: ClassVar[bool] = True
 
     kind: Literal["voter_change"] = "voter_change"
 

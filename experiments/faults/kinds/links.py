@@ -182,7 +182,11 @@ class Disturb(_DisturbingFault, LinkFault):
 
     @property
     def duplicates_sends(self) -> bool:
-        return self.effect == "duplicate" and self.only in (None, "produce") and FIRST_CLIENT in self.source
+        return self.effect == "duplicate" and self.delays_sends
+
+    @property
+    def delays_sends(self) -> bool:
+        return self.effect != "lose" and self.only in (None, "produce") and FIRST_CLIENT in self.source
 
     def disturbances(self, controls: Controls) -> Iterator[Disturbance]:
         for source, target in self.directions(one_way=True):

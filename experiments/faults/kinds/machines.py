@@ -1,10 +1,10 @@
-"""Faults of a node's machine: its disk is slow or full, its clock is wrong."""
+"""Faults of a node's machine: its disk is slow or full or fails, its clock is wrong or has a wrong rate."""
 
 from __future__ import annotations
 
 from functools import partial
 from random import Random
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -19,6 +19,9 @@ from protocol.ids import NodeId, TimeMs, node_name
 MAX_SKEW_MS = 60_000
 _DRAWN_SKEWS_MS = (-1_500, -50, 50, 1_500, 20_000)
 _DRAWN_WRITES_MS = (1, 10, 200)
+MAX_DRIFT = 500
+_DRAWN_JUMPS_MS = (0, 0, 700, 3_000)
+_DRAWN_DRIFTS = (-300, -20, 20, 300)
 
 
 class _SlowDisks(Part):
@@ -91,6 +94,14 @@ class FullDisk(BrokerFault):
         return f"the disk of {node_name(self.node)} is full"
 
 
+def set_clock(controls: Controls, node: NodeId, skew_ms: int) -> None:
+    """Restarts a node with a clock that is `skew_ms` ahead."""
+    if controls.engine.is_running(node):
+        controls.kill(node, loss_of("nothing"))
+    controls.cluster.set_clock(node, skew_ms)
+    controls.start(node)
+
+
 class ClockSkew(NodeFault):
     """A node's clock is ahead of the others. Its process is restarted at the beginning and at the end, since time does
     not jump within an incarnation; its page cache survives.
@@ -101,17 +112,11 @@ class ClockSkew(NodeFault):
         description="how far the clock is ahead, in ms; negative: behind"
     )
 
-    def _set_clock(self, controls: Controls, skew_ms: int) -> None:
-        if controls.engine.is_running(self.node):
-            controls.kill(self.node, loss_of("nothing"))
-        controls.cluster.set_clock(self.node, skew_ms)
-        controls.start(self.node)
-
     def begin(self, controls: Controls, number: int) -> None:
-        self._set_clock(controls, self.skew_ms)
+        set_clock(controls, self.node, self.skew_ms)
 
     def heal(self, controls: Controls, number: int) -> None:
-        self._set_clock(controls, 0)
+        set_clock(controls, self.node, 0)
 
     def words(self) -> str:
         side = "ahead" if self.skew_ms >= 0 else "behind"
@@ -122,4 +127,52 @@ class ClockSkew(NodeFault):
         return {"node": targets.draw_server(rng), "skew_ms": rng.choice(_DRAWN_SKEWS_MS)}
 
 
-KINDS: tuple[type[Fault], ...] = (SlowDisk, FullDisk, ClockSkew)
+class ClockDrift(NodeFault):
+    """The clock of a running node jumps ahead and gains or loses time from then on; timers that are set fire when they
+    would have fired. At the end the process is restarted with the right time; its page cache survives.
+    """
+
+    in_swarm: ClassVar[bool] = False
+
+    kind: Literal["clock_drift"] = "clock_drift"
+    jump_ms: Annotated[int, Field(ge=0, le=MAX_SKEW_MS)] = Field(default=0, description="how far it jumps, in ms")
+    drift: Annotated[int, Field(ge=-MAX_DRIFT, le=MAX_DRIFT)] = Field(
+        description="what the clock gains per second, in ms; negative: loses"
+    )
+
+    def begin(self, controls: Controls, number: int) -> None:
+        controls.cluster.adjust_clock(self.node, self.jump_ms, self.drift)
+
+    def heal(self, controls: Controls, number: int) -> None:
+        set_clock(controls, self.node, 0)
+
+    def words(self) -> str:
+        jump = f"jumps by {self.jump_ms} ms and " if self.jump_ms else ""
+        rate = "gains" if self.drift >= 0 else "loses"
+        return f"the clock of {node_name(self.node)} {jump}{rate} {abs(self.drift)} ms per second"
+
+    @classmethod
+    def draw(cls, targets: Targets, rng: Random) -> dict[str, object]:
+        node = targets.draw_server(rng)
+        return {"node": node, "jump_ms": rng.choice(_DRAWN_JUMPS_MS), "drift": rng.choice(_DRAWN_DRIFTS)}
+
+
+class DiskError(BrokerFault):
+    """The next write to a broker's disk fails, once. The broker ends, and is started again."""
+
+    in_swarm: ClassVar[bool] = False
+
+    kind: Literal["disk_error"] = "disk_error"
+
+    def begin(self, controls: Controls, number: int) -> None:
+        controls.cluster.disks[self.node].fail_next_write(True)
+
+    def heal(self, controls: Controls, number: int) -> None:
+        controls.cluster.disks[self.node].fail_next_write(False)
+        controls.start(self.node)
+
+    def words(self) -> str:
+        return f"the next write to the disk of {node_name(self.node)} fails"
+
+
+KINDS: tuple[type[Fault], ...] = (SlowDisk, FullDisk, ClockSkew, ClockDrift, DiskError)

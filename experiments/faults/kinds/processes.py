@@ -1,9 +1,11 @@
-"""Faults of processes: they end, they stop for a while, they restart, they lose their session of the store."""
+"""Faults of processes: they end, they stop for a while, they restart (also as another release), they lose their session
+of the store.
+"""
 
 from __future__ import annotations
 
 from random import Random
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -12,7 +14,8 @@ from experiments.faults.controls import Controls
 from experiments.faults.schema import BrokerFault, Fault, NodeFault, Nodes
 from experiments.faults.targets import Targets
 from experiments.support.fields import Index
-from protocol.ids import STORE, NodeId, node_name
+from protocol.config import ISR_UPDATES
+from protocol.ids import FIRST_CLIENT, STORE, NodeId, node_name
 
 Loses = Literal["nothing", "suffix", "torn", "corrupt", "records", "unflushed", "all"]
 DRAWN_LOSSES: tuple[Loses, ...] = ("nothing", "suffix", "torn", "corrupt", "unflushed", "all")
@@ -127,10 +130,8 @@ class Pause(NodeFault):
         return {"node": targets.draw_server(rng)}
 
 
-class Restart(BrokerFault):
-    """A broker gets the command for a controlled shutdown; at the end it is started again, once it has ended."""
-
-    kind: Literal["restart"] = "restart"
+class _ControlledRestart(BrokerFault):
+    """The command for a controlled shutdown, and the start at the end."""
 
     def begin(self, controls: Controls, number: int) -> None:
         controls.down.add(self.node, number)
@@ -140,29 +141,98 @@ class Restart(BrokerFault):
     def heal(self, controls: Controls, number: int) -> None:
         controls.release(self.node, number)
 
+
+class Restart(_ControlledRestart):
+    """A broker gets the command for a controlled shutdown; at the end it is started again, once it has ended."""
+
+    kind: Literal["restart"] = "restart"
+
     def words(self) -> str:
         return f"{node_name(self.node)} shuts down in a controlled way"
 
 
-class Expire(BrokerFault):
-    """The store ends the sessions of a broker, which may be alive (M39); the broker opens new ones by itself."""
+class Bump(_ControlledRestart):
+    """A broker of `v3` restarts in good order with another inter-broker protocol: from then on it writes ISRs to the
+    store itself, or has the controller write them (K12). While only some brokers have done so the cluster is mixed
+    (K13). The protocol stays when the fault is over.
+    """
 
-    kind: Literal["expire"] = "expire"
+    in_swarm: ClassVar[bool] = False
+
+    kind: Literal["bump"] = "bump"
+    isr_updates: Literal["leader", "controller"] = Field(
+        description="the broker's `inter.broker.protocol.isr.updates` from its next start on"
+    )
 
     def begin(self, controls: Controls, number: int) -> None:
-        engine = controls.engine
-        if engine.is_running(STORE) and not engine.is_paused(STORE):
-            engine.expire_sessions(self.node)
-
-    def heal(self, controls: Controls, number: int) -> None:
-        """Nothing is to be done."""
+        controls.cluster.configure(self.node, {ISR_UPDATES: self.isr_updates})
+        super().begin(controls, number)
 
     def words(self) -> str:
-        return f"the store ends the sessions of {node_name(self.node)}"
+        return (
+            f"{node_name(self.node)} shuts down in a controlled way; from its next start on {self._writer()} its ISRs"
+        )
+
+    def _writer(self) -> str:
+        return "it writes" if self.isr_updates == "leader" else "the controller writes"
+
+    @classmethod
+    def draw(cls, targets: Targets, rng: Random) -> dict[str, object]:
+        return super().draw(targets, rng) | {"isr_updates": rng.choice(("leader", "controller"))}
 
     @classmethod
     def is_possible(cls, targets: Targets) -> bool:
         return bool(targets.stores)
 
 
-KINDS: tuple[type[Fault], ...] = (Crash, PowerLoss, Pause, Restart, Expire)
+class Expire(BrokerFault):
+    """The store ends the sessions of a broker, which may be alive (M39); the broker opens new ones by itself."""
+
+    kind: Literal["expire"] = "expire"
+    owning_only: bool = Field(
+        default=False,
+        description="whether only the session ends that the broker's ephemeral nodes belong to; a controller with "
+        "several sessions keeps the others",
+    )
+
+    def begin(self, controls: Controls, number: int) -> None:
+        engine = controls.engine
+        if engine.is_running(STORE) and not engine.is_paused(STORE):
+            engine.expire_sessions(self.node, owning_only=self.owning_only)
+
+    def heal(self, controls: Controls, number: int) -> None:
+        """Nothing is to be done."""
+
+    def words(self) -> str:
+        ended = "session that owns the registration" if self.owning_only else "sessions"
+        return f"the store ends the {ended} of {node_name(self.node)}"
+
+    @classmethod
+    def is_possible(cls, targets: Targets) -> bool:
+        return bool(targets.stores)
+
+
+class ClientCrash(Fault):
+    """The client's process is killed with all that it has under way, and started again at once. Its producer begins
+    with another producer id, while batches of the former one are still on their way.
+    """
+
+    in_swarm: ClassVar[bool] = False
+
+    kind: Literal["client_crash"] = "client_crash"
+
+    def begin(self, controls: Controls, number: int) -> None:
+        controls.replace_client(FIRST_CLIENT)
+
+    def heal(self, controls: Controls, number: int) -> None:
+        """Nothing is to be done."""
+
+    def words(self) -> str:
+        return "the client crashes and is started again"
+
+    @classmethod
+    def draw(cls, targets: Targets, rng: Random) -> dict[str, object]:
+        return {}
+
+
+KINDS: tuple[type[Fault], ...] = (Crash, PowerLoss, Pause, Restart, Expire, ClientCrash, Bump)

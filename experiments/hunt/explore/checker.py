@@ -18,13 +18,13 @@ from collections.abc import Callable, Sequence
 from experiments.check.suite import InvariantSuite
 from experiments.engines.port import ClusterSpec, Loss
 from experiments.engines.sim.cluster import SimCluster
-from experiments.hunt.explore.machines import DeadBroker, Local, Machines, Outcome, message_of
+from experiments.hunt.explore.machines import Broker, DeadBroker, Local, Machines, Outcome, message_of
 from experiments.hunt.explore.values import Keys, dump
 from protocol.errors import ErrorCode
 from protocol.ids import NodeId, is_client
 from protocol.messages.data import ProduceResponse
 from protocol.metadata.image import MetadataImage
-from protocol.nodes.broker import BrokerNode
+from protocol.nodes.store import StoreNode
 
 SuiteState = int
 """The number of a state of the suite."""
@@ -58,7 +58,7 @@ class Stage(SimCluster):
         return _stage_at, (id(self),)
 
     def show(self, locals_: Sequence[Local], machines: Machines) -> None:
-        """Fills the cluster with nodes in these states: the controller, then the brokers."""
+        """Fills the cluster with nodes in these states: the controller or the store, then the brokers."""
         self.nodes.clear()
         for local in locals_:
             exhibit = machines.exhibits[local]
@@ -66,12 +66,13 @@ class Stage(SimCluster):
                 self.disks[exhibit.broker] = exhibit.disk
             else:
                 self.nodes[exhibit.node_id] = exhibit
-                self.disks[exhibit.node_id] = exhibit.storage  # type: ignore[assignment]
+                if not isinstance(exhibit, StoreNode):
+                    self.disks[exhibit.node_id] = exhibit.storage  # type: ignore[assignment]
 
-    def life_of(self, node: NodeId) -> int:
+    def incarnation_of(self, node: NodeId) -> int:
         """A broker's epoch identifies its incarnation."""
         exhibit = self.nodes.get(node)
-        return exhibit.context.broker_epoch if isinstance(exhibit, BrokerNode) else -1
+        return exhibit.context.broker_epoch if isinstance(exhibit, Broker) else -1
 
     def crash(self, node: NodeId, loss: Loss) -> int:
         """Shows the state after the crash; the suite itself compares the disks before and after."""
@@ -192,7 +193,7 @@ def _acknowledged_too_early(
             exhibit = machines.exhibits[after[1 + node]] if isinstance(message, ProduceResponse) else None
             if not isinstance(message, ProduceResponse) or message.error is not ErrorCode.NONE:
                 continue
-            if isinstance(exhibit, BrokerNode):
+            if isinstance(exhibit, Broker):
                 [replica] = exhibit.context.replicas.values()
                 if message.base_offset >= replica.log.high_watermark:
                     return (

@@ -5,6 +5,9 @@ message 5 is therefore computed once, however many states of the cluster contain
 state of the cluster is then a few numbers, and a step of it a few lookups. The node code runs, unchanged, on a copy of
 the node.
 
+Copies are made from snapshots (`values.py`). A broker of `v3` in the middle of a procedure has no snapshot, since
+procedures are generators: its copy is made from that of its last state without one, by the inputs since.
+
 Time. The time passed to nodes is 0 with every message and `replica.lag.time.max.ms` with every timer: a follower may
 lag at any moment, and no time gets into the state. `model.py` decides which timers fire, and when.
 """
@@ -12,7 +15,7 @@ lag at any moment, and no time gets into the state. `model.py` decides which tim
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from random import Random
 from typing import TypeVar
@@ -22,11 +25,14 @@ from experiments.engines.sim.disk import SimStorage, formatted_disk
 from experiments.hunt.explore.values import NOT_OBSERVED, VALUES, Keys, dump
 from protocol.config import REPLICA_LAG_TIME_MAX_MS
 from protocol.contract import Effect, Exit, Send
+from protocol.errors import ProtocolInvariantError
 from protocol.events.base import Trace
 from protocol.ids import FIRST_CONTROLLER, METADATA_LOG, NodeId
 from protocol.messages.base import Message
 from protocol.nodes.broker import BrokerNode
 from protocol.nodes.controller import ControllerNode
+from protocol.nodes.store import StoreNode
+from protocol.nodes.store_broker import StoreBrokerNode
 from protocol.quorum import state_file
 
 Local = int
@@ -61,7 +67,8 @@ class DeadBroker:
     disk: SimStorage
 
 
-Exhibit = BrokerNode | DeadBroker | ControllerNode
+Broker = BrokerNode | StoreBrokerNode
+Exhibit = Broker | DeadBroker | ControllerNode | StoreNode
 _Key = tuple[Local, *tuple[object, ...]]
 _Hashable = TypeVar("_Hashable", bound=Hashable)
 
@@ -79,9 +86,7 @@ class Outcome:
 
 
 class Machines:
-    """All states of nodes that were reached. `exhibits[local]` is a node in that state, which must not be changed: a
-    BrokerNode, a DeadBroker or a ControllerNode.
-    """
+    """All states of nodes that were reached. `exhibits[local]` is a node in that state, which must not be changed."""
 
     def __init__(self, spec: ClusterSpec) -> None:
         self.exhibits: list[Exhibit] = []
@@ -90,6 +95,7 @@ class Machines:
         self._snapshots: dict[Local, bytes] = {}
         self._locals: dict[object, Local] = {}
         self._outcomes: dict[_Key, Outcome] = {}
+        self._origins: dict[Local, _Key] = {}
         self._keys = Keys()
         self._observations: list[int] = []
         self._observation_numbers: dict[object, int] = {}
@@ -116,7 +122,20 @@ class Machines:
         spec, controller = self._spec, FIRST_CONTROLLER
         return ControllerNode(controller, spec.controller_ids, spec.config, formatted_disk(), ConstantRandom(0))
 
+    def new_store(self) -> StoreNode:
+        return StoreNode(self._spec.store_settings, SimStorage(), ConstantRandom(0))
+
     def _copy(self, local: Local) -> Exhibit:
+        inputs: list[_Key] = []
+        while _is_suspended(self.exhibits[local]):
+            inputs.append(self._origins[local])
+            local = inputs[-1][0]
+        node = self._thawed(local)
+        for key in reversed(inputs):
+            self._act(node, key)
+        return node
+
+    def _thawed(self, local: Local) -> Exhibit:
         snapshot = self._snapshots.get(local)
         if snapshot is None:
             snapshot = self._snapshots[local] = dump(self.exhibits[local])
@@ -127,11 +146,11 @@ class Machines:
 
     def receive(self, local: Local, sender: NodeId, message: int) -> Outcome:
         """A running node gets a message, by its number."""
-        return self._step((local, sender, message), lambda node: node.receive(0, sender, message_of(message)))
+        return self._step((local, sender, message))
 
     def fire(self, local: Local, name: str) -> Outcome:
         """A timer of a running node is due."""
-        return self._step((local, name), lambda node: node.fire(self._late_ms, name))
+        return self._step((local, name))
 
     def start(self, local: Local, incarnation: int) -> Outcome:
         """A dead broker is started on its disk; `incarnation` differs from all its former incarnations."""
@@ -141,7 +160,12 @@ class Machines:
     def _start(self, key: _Key, dead: Exhibit, incarnation: int) -> Outcome:
         spec = self._spec
         assert isinstance(dead, DeadBroker)
-        node = BrokerNode(dead.broker, spec.controller_ids, spec.config, dead.disk, ConstantRandom(incarnation))
+        rng = ConstantRandom(incarnation)
+        node: Broker
+        if spec.has_store_metadata:
+            node = StoreBrokerNode(dead.broker, spec.config, spec.store_settings, dead.disk, rng)
+        else:
+            node = BrokerNode(dead.broker, spec.controller_ids, spec.config, dead.disk, rng)
         return self._remember(key, node, node.start(0))
 
     def crash(self, local: Local, loss: Loss) -> Local:
@@ -150,19 +174,28 @@ class Machines:
         outcome = self._outcomes.get(key)
         if outcome is None:
             node = self._copy(local)
-            assert isinstance(node, BrokerNode)
+            assert isinstance(node, Broker)
             _disk(node).apply_loss(loss)
             outcome = self._remember(key, _dead(node), [])
         return outcome.local
 
-    def _step(self, key: _Key, act: Callable[[BrokerNode | ControllerNode], list[Effect]]) -> Outcome:
+    def _act(self, node: Exhibit, key: _Key) -> list[Effect]:
+        """Gives a running node the input of the key: a message with its sender, or a timer."""
+        assert not isinstance(node, DeadBroker)
+        match key[1:]:
+            case (int(sender), int(message)):
+                return node.receive(0, sender, message_of(message))
+            case (str(timer),):
+                return node.fire(self._late_ms, timer)
+        raise ProtocolInvariantError(f"{key} is no input")
+
+    def _step(self, key: _Key) -> Outcome:
         outcome = self._outcomes.get(key)
         if outcome is None:
             node = self._copy(key[0])
-            assert not isinstance(node, DeadBroker)
-            effects = act(node)
+            effects = self._act(node, key)
             if any(isinstance(effect, Exit) for effect in effects):
-                assert isinstance(node, BrokerNode)
+                assert isinstance(node, Broker)
                 node = _dead(node)
             outcome = self._remember(key, node, effects)
         return outcome
@@ -170,6 +203,7 @@ class Machines:
     def _remember(self, key: _Key, node: Exhibit, effects: list[Effect]) -> Outcome:
         sends = tuple((effect.to, VALUES.number(effect.message)) for effect in effects if isinstance(effect, Send))
         traces = tuple(effect for effect in effects if isinstance(effect, Trace))
+        self._origins.setdefault(self.intern(node), key)
         events_number = _number_of("\n".join(map(repr, traces)), self._event_numbers)
         outcome = self._outcomes[key] = Outcome(events_number, self.intern(node), sends, traces)
         return outcome
@@ -179,17 +213,22 @@ class Machines:
         return {"node_states": len(self.exhibits), "node_steps": len(self._outcomes)}
 
 
-def _dead(node: BrokerNode) -> DeadBroker:
+def _is_suspended(node: Exhibit) -> bool:
+    return isinstance(node, StoreBrokerNode) and node.is_suspended
+
+
+def _dead(node: Broker) -> DeadBroker:
     """What remains of a broker, without its copy of the metadata log: the next incarnation fetches the log from its
     start, and how much of it was there makes no difference.
     """
     storage = _disk(node)
-    storage.delete_log(METADATA_LOG)
-    storage.delete_file(state_file.FILE)
+    if isinstance(node, BrokerNode):
+        storage.delete_log(METADATA_LOG)
+        storage.delete_file(state_file.FILE)
     return DeadBroker(node.node_id, storage)
 
 
-def _disk(broker: BrokerNode) -> SimStorage:
+def _disk(broker: Broker) -> SimStorage:
     assert isinstance(broker.storage, SimStorage)
     return broker.storage
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
+from typing import ClassVar
 
 from experiments.engines.admin_requests import create_topic
 from experiments.engines.port import ClusterSpec, Loss
@@ -26,7 +27,7 @@ from experiments.engines.sim.disk import SimStorage
 from experiments.faults.schema import Bounds
 from experiments.hunt.explore.channels import Channels
 from experiments.hunt.explore.checker import StepChecker
-from experiments.hunt.explore.machines import DeadBroker, Local, Machines, Outcome, message_of
+from experiments.hunt.explore.machines import Broker, DeadBroker, Local, Machines, Outcome, message_of
 from experiments.hunt.explore.values import VALUES
 from protocol.broker.fetcher import FETCH_PREFIX
 from protocol.broker.isr_manager import ALTER_PARTITION_TIMER
@@ -55,8 +56,6 @@ from protocol.nodes.controller import ControllerNode
 TOPIC = "t"
 CONTROLLER = FIRST_CONTROLLER
 _MAX_BYTES = 2**62
-
-
 BOUND_NAMES = tuple(Bounds.model_fields)
 RECORDS, LOSSY, CRASHES, SHUTDOWNS, FENCES, SHRINKS, RETRIES, DELAYS = range(len(BOUND_NAMES))
 HELD = len(BOUND_NAMES)
@@ -94,6 +93,10 @@ class Model:
     unfenced and in the ISR of one partition, led by broker 0, and nothing is under way.
     """
 
+    CENTRE: ClassVar[NodeId] = CONTROLLER
+    OWN_QUEUES: ClassVar[tuple[str, ...]] = ("metadata for", "heartbeats of", "repetitions of")
+    """The node that all brokers are linked with, and the queues of each broker beside those of its links."""
+
     def __init__(self, generation: Generation, brokers: int, min_isr: int, bounds: Bounds) -> None:
         self.spec = ClusterSpec(brokers, 1, ClusterConfig.of(generation))
         self.bounds = bounds
@@ -102,10 +105,10 @@ class Model:
         self.channels = Channels()
         self._brokers = range(brokers)
         pairs = [(a, b) for a in self._brokers for b in self._brokers if a != b]
-        control = [(b, CONTROLLER) for b in self._brokers] + [(CONTROLLER, b) for b in self._brokers]
+        control = [(b, self.CENTRE) for b in self._brokers] + [(self.CENTRE, b) for b in self._brokers]
         self.links: tuple[tuple[NodeId, NodeId], ...] = (*pairs, *control)
         self._link_number = {link: number for number, link in enumerate(self.links)}
-        self._queues = len(self.links) + 3 * brokers
+        self._queues = len(self.links) + len(self.OWN_QUEUES) * brokers
         self._first_bound = 1 + brokers + len(self.links)
         self._may_help = cache(self._repetition_may_help)
         self._ends = cache(self._batch_ends)
@@ -122,19 +125,18 @@ class Model:
     def _close(self, before: State, step: Step, action: Action) -> Successor | None:
         """The step as a successor; None where it has changed nothing."""
         parts = (*step.nodes, *step.channels, *step.bounds)
-        nodes = len(self._brokers) + 1
         if parts == before[:-1]:
             return None
-        suite_state, wrong = before[-1], ""
+        nodes, suite_state, wrong = len(self._brokers) + 1, before[-1], ""
         if step.crash is not None or step.outcomes:
             old, new = before[:nodes], tuple(step.nodes)
             suite_state, wrong = self.checker.check(suite_state, old, new, step.outcomes, step.crash)
         return Successor(action, (*parts, suite_state), wrong, tuple(step.outcomes))
 
-    def broker(self, step: Step, broker: NodeId) -> BrokerNode | None:
+    def broker(self, step: Step, broker: NodeId) -> Broker | None:
         """The broker's exhibit, None while it is dead."""
         exhibit = self.machines.exhibits[step.nodes[1 + broker]]
-        return exhibit if isinstance(exhibit, BrokerNode) else None
+        return exhibit if isinstance(exhibit, Broker) else None
 
     def controller(self, step: Step) -> ControllerNode:
         exhibit = self.machines.exhibits[step.nodes[0]]
@@ -148,11 +150,14 @@ class Model:
     # -- inputs and what follows from them -----------------------------------------------------------------------------
 
     def _local(self, step: Step, node: NodeId) -> Local:
-        return step.nodes[0 if node == CONTROLLER else 1 + node]
+        return step.nodes[self._place(node)]
+
+    def _place(self, node: NodeId) -> int:
+        return 0 if node == self.CENTRE else 1 + node
 
     def _take(self, step: Step, node: NodeId, outcome: Outcome, exchange: type | None = None) -> None:
         """Carries out what an input came to. A request of the type `exchange` reaches the controller at once."""
-        step.nodes[0 if node == CONTROLLER else 1 + node] = outcome.local
+        step.nodes[self._place(node)] = outcome.local
         step.outcomes.append((node, outcome))
         for receiver, number in outcome.sends:
             message = message_of(number)
@@ -217,7 +222,7 @@ class Model:
             source, target = self.links[queue]
             return f"what {node_name(source)} sends to {node_name(target)}"
         place, broker = divmod(queue - len(self.links), len(self._brokers))
-        return f"{('metadata for', 'heartbeats of', 'repetitions of')[place]} broker {broker}"
+        return f"{self.OWN_QUEUES[place]} broker {broker}"
 
     def _progress(self, state: State) -> Iterator[tuple[int, Successor]]:
         """What happens by itself sooner or later, with the number of the queue that it is taken from."""
@@ -232,9 +237,13 @@ class Model:
             return
         place, broker = divmod(queue - len(self.links), len(self._brokers))
         node = self.machines.exhibits[state[1 + broker]]
-        if isinstance(node, BrokerNode):
-            step = (self._metadata, self._heartbeat, self._repetition)[place]
-            yield from self._some(state, step(state, broker, node))
+        if isinstance(node, Broker):
+            yield from self._some(state, self._from_own_queue(state, place, broker, node))
+
+    def _from_own_queue(self, state: State, place: int, broker: NodeId, node: Broker) -> tuple[Step, Action] | None:
+        assert isinstance(node, BrokerNode)
+        step = (self._metadata, self._heartbeat, self._repetition)[place]
+        return step(state, broker, node)
 
     def _environment(self, state: State) -> Iterator[Successor]:
         """What clients, disks and time may do at any moment."""
@@ -252,9 +261,9 @@ class Model:
                     yield from self._leader_timers(state, step, broker, node)
             yield from self._some(state, self._session_expires(state, broker, is_dead=node is None))
 
-    def _running(self, state: State) -> list[tuple[NodeId, BrokerNode]]:
+    def _running(self, state: State) -> list[tuple[NodeId, Broker]]:
         exhibits = [(broker, self.machines.exhibits[state[1 + broker]]) for broker in self._brokers]
-        return [(broker, node) for broker, node in exhibits if isinstance(node, BrokerNode)]
+        return [(broker, node) for broker, node in exhibits if isinstance(node, Broker)]
 
     def _some(self, state: State, done: tuple[Step, Action] | None) -> Iterator[Successor]:
         successor = None if done is None else self._close(state, *done)
@@ -269,7 +278,7 @@ class Model:
             self._receive(step, link[1], link[0], content[0])
             yield from self._some(state, (step, ("deliver", *link, content[0])))
 
-    def _repetition(self, state: State, broker: NodeId, node: BrokerNode) -> tuple[Step, Action] | None:
+    def _repetition(self, state: State, broker: NodeId, node: Broker) -> tuple[Step, Action] | None:
         """The fetch timer of a follower."""
         replica = next(iter(node.context.replicas.values()), None)
         if replica is None or replica.leadership is not None or not self._repeats(state, broker, replica.leader_id):
@@ -304,7 +313,7 @@ class Model:
     def _feed(self, step: Step, broker: NodeId, offset: Offset, end: Offset) -> None:
         """The answer to the broker's fetch of the metadata log: the batches between these offsets."""
         node, controller = self.broker(step, broker), self.controller(step)
-        assert node is not None
+        assert isinstance(node, BrokerNode)
         log = controller.storage.open_log(METADATA_LOG)
         batches = [batch for batch in log.read(offset, _MAX_BYTES) if offset <= batch.base_offset < end]
         message = QuorumFetchResponse(
@@ -322,8 +331,8 @@ class Model:
         registration = self.controller(step).state.image.brokers.get(broker)
         if registration is None or not registration.fenced or registration.broker_epoch != node.context.broker_epoch:
             return None
-        outcome = self.machines.fire(step.nodes[1 + broker], HEARTBEAT_TIMER)
-        self._take(step, broker, outcome, exchange=BrokerHeartbeatRequest)
+        fired = self.machines.fire(step.nodes[1 + broker], HEARTBEAT_TIMER)
+        self._take(step, broker, fired, exchange=BrokerHeartbeatRequest)
         unfenced = self.controller(step).state.image.is_active(broker)
         return (step, ("heartbeat", broker)) if unfenced else None
 
@@ -348,7 +357,7 @@ class Model:
         node = self.broker(step, broker)
         return None if node is None or node.context.broker_epoch < 0 else (step, ("start", broker))
 
-    def _crashes(self, state: State, step: Step, broker: NodeId, node: BrokerNode) -> Iterator[Successor]:
+    def _crashes(self, state: State, step: Step, broker: NodeId, node: Broker) -> Iterator[Successor]:
         if step.bounds[CRASHES]:
             yield from self._some(state, self._crash(state, broker, Loss("none"), CRASHES))
         if step.bounds[LOSSY]:
@@ -396,7 +405,7 @@ class Model:
         step.bounds[RECORDS] -= 1
         return None if step.nodes[1 + broker] == before else (step, ("produce", broker, record))
 
-    def _leader_timers(self, state: State, step: Step, broker: NodeId, node: BrokerNode) -> Iterator[Successor]:
+    def _leader_timers(self, state: State, step: Step, broker: NodeId, node: Broker) -> Iterator[Successor]:
         [replica] = node.context.replicas.values()
         leadership = replica.leadership
         assert leadership is not None
@@ -405,7 +414,7 @@ class Model:
                 if follower in leadership.isr:
                     prefix = LAG_PREFIX if progress.parked_fetch is None else SILENT_PREFIX
                     yield from self._some(state, self._fire(state, broker, f"{prefix}{follower}", SHRINKS))
-        to, back = self._link_number[broker, CONTROLLER], self._link_number[CONTROLLER, broker]
+        to, back = self._link_number[broker, self.CENTRE], self._link_number[self.CENTRE, broker]
         if step.bounds[RETRIES] and not step.channels[to] and not step.channels[back]:
             timer = ISR_RETRY_TIMER if leadership.proposed_isr is None else ALTER_PARTITION_TIMER
             yield from self._some(state, self._fire(state, broker, timer, RETRIES))
@@ -424,7 +433,7 @@ class Model:
 
     def _repetition_may_help(self, follower: Local, leader: Local) -> bool:
         mine, theirs = self.machines.exhibits[follower], self.machines.exhibits[leader]
-        if isinstance(mine, DeadBroker | ControllerNode) or not isinstance(theirs, BrokerNode):
+        if not isinstance(mine, Broker) or not isinstance(theirs, Broker):
             return False
         [replica] = mine.context.replicas.values()
         led = theirs.context.replicas.get(replica.key)
@@ -458,7 +467,7 @@ class Model:
         for broker in self._brokers:
             state = self._settled(state)
             node = self.broker(self._open(state), broker)
-            assert node is not None
+            assert isinstance(node, BrokerNode)
             state = self._booted(state, self._heartbeat(state, broker, node))
         state = self._settled(self._booted(state, self._create_topic(state, min_isr)))
         return state

@@ -9,10 +9,14 @@ from dataclasses import asdict, dataclass, field
 from experiments.faults.schema import Bounds
 from experiments.hunt.explore.model import Model
 from experiments.hunt.explore.search import Search
+from experiments.hunt.explore.store_model import StoreModel
 from experiments.hunt.explore.story import story_of
 from experiments.hunt.mutants.registry import mutated
 from experiments.support.errors import InputError
 from protocol.config import Generation
+
+NOT_IN_V3 = ("shutdowns", "retries")
+"""Bounds of events that the search of a cluster of `v3` does not have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +81,18 @@ class Report:
 
 
 def run(spec: SearchSpec, progress: Callable[[Search], None] | None = None) -> Report:
-    """Runs a search. InputError for an unknown mutant, or a min ISR above the number of brokers."""
+    """Runs a search. InputError for an unknown mutant, a min ISR above the number of brokers, or a bound on what is not
+    searched in this generation.
+    """
     if spec.min_isr > spec.brokers:
         raise InputError("--min-isr", "", spec.min_isr, f"1 to {spec.brokers}, the number of brokers")
-    bounds = Bounds(**spec.bounds)
+    bounds, has_store = Bounds(**spec.bounds), spec.generation.features.metadata_in_store
+    for name in NOT_IN_V3 if has_store else ():
+        if spec.bounds.get(name):
+            raise InputError("--bounds", "", f"{name}={spec.bounds[name]}", f"{name}=0 in v3")
     begin = time.perf_counter()
     with mutated(spec.mutant):
-        model = Model(spec.generation, spec.brokers, spec.min_isr, bounds)
+        model = (StoreModel if has_store else Model)(spec.generation, spec.brokers, spec.min_isr, bounds)
         search = Search(model).run(spec.depth, spec.max_states, progress)
         seconds = time.perf_counter() - begin
         violation = _found(model, search)

@@ -18,7 +18,11 @@ from protocol.ids import NodeId, node_name
 from protocol.messages.base import Message
 from protocol.messages.control import AlterPartitionRequest, AlterPartitionResponse
 from protocol.messages.data import FetchPartitionResult, FetchRequest, FetchResponse
+from protocol.messages.store import SetWatches, StoreRead, StoreResponse, StoreWrite, WatchEvent
+from protocol.messages.v3 import LeaderAndIsrRequest
 from protocol.nodes.broker_sessions import SESSION_PREFIX
+from protocol.nodes.store_calls import RUNNER_PREFIX
+from protocol.nodes.store_isr import NOTIFY_TIMER
 
 MS_PER_STEP = 1_000
 
@@ -57,6 +61,8 @@ def sentence(action: Action) -> str:
     name = node_name(numbers[0]) if numbers else ""
     if kind == "metadata":
         return f"{name} applies the metadata records {numbers[1]} to {numbers[2] - 1}"
+    if kind == "expire":
+        return f"session {numbers[1]} of {name} expires"
     if kind == "crash":
         return f"{name} crashes; its disk loses {_records(numbers[1])}"
     if kind == "produce":
@@ -83,6 +89,10 @@ def _timer(node: NodeId, timer: str) -> str:
         return f"{node_name(node)} finds that broker {about} {'lags' if timer.startswith(LAG_PREFIX) else 'is silent'}"
     if timer.startswith(FETCH_PREFIX):
         return f"{node_name(node)} repeats its fetch to broker {about}"
+    if timer.startswith(RUNNER_PREFIX):
+        return f"{node_name(node)} ends a pause"
+    if timer == NOTIFY_TIMER:
+        return f"{node_name(node)} leaves a notification of the ISRs that it has written"
     return f"{node_name(node)} repeats its ISR proposal"
 
 
@@ -110,6 +120,17 @@ def _content(message: Message) -> str:
             )
             or message.error.name
         )
+    if isinstance(message, StoreWrite):
+        return "writes " + ", ".join(f"{type(part).__name__} {part.path}" for part in message.operations)
+    if isinstance(message, StoreRead) and not isinstance(message.operation, SetWatches):
+        return f"reads {message.operation.path}"
+    if isinstance(message, StoreResponse):
+        return f"response {message.error.name}"
+    if isinstance(message, WatchEvent):
+        return f"watch event {message.kind.name} {message.path}"
+    if isinstance(message, LeaderAndIsrRequest):
+        parts = (f"leader {p.leader}, epoch {p.leader_epoch}, ISR {_isr(p.isr)}" for p in message.partitions)
+        return f"LeaderAndIsr{' (INIT)' if message.is_init else ''}: {'; '.join(parts)}"
     return type(message).__name__
 
 

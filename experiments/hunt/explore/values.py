@@ -16,8 +16,9 @@ import pickle
 from collections import deque
 from collections.abc import Callable, Mapping
 from enum import Enum
+from functools import partial
 from random import Random
-from types import BuiltinFunctionType, FunctionType, MethodType
+from types import BuiltinFunctionType, FunctionType, GeneratorType, MethodType
 
 from protocol.broker.context import Replica
 from protocol.broker.delayed_produce import DelayedProduces
@@ -36,6 +37,12 @@ from protocol.nodes.broker_sessions import BrokerSessions
 from protocol.nodes.controller import ControllerNode
 from protocol.nodes.controller_log import ControllerLog
 from protocol.nodes.controller_quorum import ControllerQuorum
+from protocol.nodes.store import StoreNode
+from protocol.nodes.store_broker import StoreBrokerNode
+from protocol.nodes.store_calls import Moment, SessionOutlet
+from protocol.nodes.store_controller import Term
+from protocol.zookeeper.commands import _Channel
+from protocol.zookeeper.transaction_log import TransactionLog
 
 LEFT_OUT: Mapping[type, frozenset[str]] = {
     # Tables of the parts' methods, parts that only refer to other parts, and the replica of the metadata log, which the
@@ -52,7 +59,17 @@ LEFT_OUT: Mapping[type, frozenset[str]] = {
     Flusher: frozenset({"_flush_due", "_checkpoint_due", "_retention_timer_is_set"}),
     DelayedProduces: frozenset({"_timer_is_set"}),
     IsrShrink: frozenset({"_lag_timers"}),
+    # Tables of the parts' methods, and parts that only refer to others.
+    StoreBrokerNode: frozenset({"_handlers", "_timers", "_services"}),
+    # The transactions that have led to the tree; the store does not crash in a search.
+    StoreNode: frozenset({"_storage"}),
+    TransactionLog: frozenset({"_storage", "_log"}),
+    # Names of timers, to be cancelled with the procedures.
+    SessionOutlet: frozenset({"_timers"}),
     # Times, and what only helps to reckon them.
+    Moment: frozenset({"now_ms"}),
+    Term: frozenset({"due_ms"}),
+    _Channel: frozenset({"due_ms"}),
     BrokerLifecycleManager: frozenset({"_next_heartbeat_ms"}),
     FollowerProgress: frozenset({"last_caught_up_ms", "last_fetch_ms", "leader_end_at_last_fetch"}),
 }
@@ -179,7 +196,30 @@ class Keys:
             return getattr(thing, "__qualname__", kind.__name__)
         if isinstance(thing, Random):
             return thing.getstate()
+        if kind in _CALLS:
+            return self._walk_call(thing, seen)
         return self._walk_object(thing, kind, seen)
+
+    def _walk_call(self, thing: object, seen: dict[int, int]) -> object:
+        """A function with what it has been given, or a procedure that has begun."""
+        if isinstance(thing, partial):
+            return ("partial", *[self._walk(part, seen) for part in (thing.func, thing.args, thing.keywords)])
+        if isinstance(thing, FunctionType):
+            return (thing.__qualname__, *[self._walk(cell.cell_contents, seen) for cell in thing.__closure__ or ()])
+        if isinstance(thing, GeneratorType):
+            return self._walk_procedure(thing, seen)
+        return type(thing).__name__
+
+    def _walk_procedure(self, procedure: GeneratorType[object, object, object], seen: dict[int, int]) -> object:
+        """Where a procedure has stopped, its variables, and the procedure that it waits for."""
+        place, frame = seen.get(id(procedure)), procedure.gi_frame
+        if place is not None:
+            return ("@", place)
+        seen[id(procedure)] = len(seen)
+        if frame is None:
+            return (procedure.__qualname__, "ended")
+        variables = [(name, self._walk(value, seen)) for name, value in frame.f_locals.items()]
+        return (procedure.__qualname__, frame.f_lasti, tuple(variables), self._walk(procedure.gi_yieldfrom, seen))
 
     def _walk_object(self, thing: object, kind: type, seen: dict[int, int]) -> object:
         place = seen.get(id(thing))
@@ -209,6 +249,8 @@ class Keys:
         return skipped
 
 
+_CALLS = frozenset({partial, FunctionType, GeneratorType, zip, enumerate})
+"""Functions, and what goes on with them. How far a loop over `zip` or `enumerate` is, its variables show."""
 _ATOMS = frozenset({int, str, bytes, bool, float})
 _VALUES = frozenset({PartitionState, BrokerRegistration, Features})
-_FUNCTIONS = (FunctionType, MethodType, BuiltinFunctionType, type)
+_FUNCTIONS = (MethodType, BuiltinFunctionType, type)

@@ -16,8 +16,8 @@ from protocol.config import Generation
 @dataclass(frozen=True, slots=True)
 class Bias:
     """What is None or an empty mapping is drawn. `topic` and `config` replace single drawn settings of the topic and of
-    the cluster; `weights` limits faults to its kinds; `themes` are the names of the plan's themes (empty: none).
-    Without `within_tolerance` disks lose what the faults ask for.
+    the cluster; `sessions` are those of a controller with the store; `weights` limits faults to its kinds; `themes` are
+    the names of the plan's themes (empty: none). Without `within_tolerance` disks lose what the faults ask for.
     """
 
     generation: Generation | None = None
@@ -26,6 +26,7 @@ class Bias:
     replicas: int | None = None
     min_isr: int | None = None
     partitions: int | None = None
+    sessions: int | None = None
     topic: Mapping[str, ConfigSetting] = field(default_factory=dict)
     config: Mapping[str, ConfigSetting] = field(default_factory=dict)
     weights: Mapping[str, int] = field(default_factory=dict)
@@ -42,6 +43,7 @@ class Bias:
             replicas=self.replicas or other.replicas,
             min_isr=self.min_isr or other.min_isr,
             partitions=self.partitions or other.partitions,
+            sessions=self.sessions or other.sessions,
             topic={**other.topic, **self.topic},
             config={**other.config, **self.config},
         )

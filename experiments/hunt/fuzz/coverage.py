@@ -1,13 +1,21 @@
-"""Which behaviour of the protocol the runs have reached: elections by their reason, transitions, error codes.
+"""Which behaviour of the protocol the runs have reached: elections by their reason, transitions, error codes. What is
+reached in `v3` only is in `coverage_store.py`.
 
 Clean runs are evidence only for behaviour that they have reached. Everything here is counted from trace events
 and messages; what is never reached is listed too. Error codes are counted in answers and in all their parts; those
 that could be reached are read from the protocol's own source: the codes that brokers and controllers name other than to
 compare with them.
 
+An operation, such as a reassignment, and a fault have met if one of them began while the other one lasted
+(`experiments/faults/inject.py`).
+
 An election is a change of leader in the controller's state of a partition. Its reason is why the new leader was
 eligible in the state before: membership of the ISR, which the same change may have given it where it completes a
 reassignment; of the ELR; being the last known leader; nothing (an unclean election).
+
+Campaigns (`experiments/hunt/campaign`) keep plans that reach *features* that no plan has reached. They are finer than
+the table: how often each behaviour occurred, in powers of two, as fuzzers of programs count branches; and each three
+successive shapes of one partition's state, where a shape is the sizes of ISR and ELR with the state's flags.
 """
 
 from __future__ import annotations
@@ -22,7 +30,12 @@ from typing import get_args
 
 from pydantic import BaseModel
 
+from experiments.faults.kinds import FAULT_KINDS
+from experiments.faults.targets import Targets
+from experiments.hunt.fuzz import coverage_store
+from experiments.hunt.fuzz.coverage_store import StoreCoverage
 from protocol.broker.lifecycle import LifecycleState
+from protocol.config import Generation
 from protocol.errors import ErrorCode
 from protocol.events.base import Trace
 from protocol.events.broker import (
@@ -33,9 +46,19 @@ from protocol.events.broker import (
     SegmentsDeleted,
     StorageFailed,
 )
-from protocol.events.controller import ControllerStarted, PartitionChanged, SessionExpired
-from protocol.ids import NO_LEADER, NodeId, TimeMs, TopicPartition
+from protocol.events.controller import (
+    ControllerStarted,
+    FeatureLevelChanged,
+    PartitionChanged,
+    PartitionRemoved,
+    SessionExpired,
+    TopicDeleted,
+)
+from protocol.events.quorum import QuorumSnapshotLoaded
+from protocol.ids import FIRST_CLIENT, NO_LEADER, RECOVERY_MANAGER, NodeId, TimeMs, TopicPartition
+from protocol.messages.store import StoreMessage
 
+MET = "operation and fault"
 FROM_ISR, FROM_ELR, LAST_KNOWN = "from the ISR", "from the ELR", "last known leader"
 UNCLEAN, LEADERLESS = "unclean", "none"
 _TRANSITIONS = (
@@ -56,34 +79,96 @@ _TRACED: Mapping[type[Trace], str] = {
     StorageFailed: "disk fails",
     ControllerStarted: "controller starts",
     DataLossRoutineBegan: "data-loss routine runs",
+    TopicDeleted: "topic is deleted",
+    PartitionRemoved: "partition is removed",
+    FeatureLevelChanged: "feature level changes",
+    QuorumSnapshotLoaded: "snapshot is installed",
 }
+
+_LARGE = Targets(range(9), range(1_000, 1_005), (FIRST_CLIENT,), {"t": 1}, 3, (RECOVERY_MANAGER,))
+"""A cluster in which every fault is possible that needs no store."""
+_PAST = 3
+"""So many successive shapes are one feature."""
 
 _ANSWERING = ("broker", "controller", "log", "metadata", "nodes", "recovery")
 """Units of the protocol whose errors travel in answers; those of clients are outcomes."""
+_ANSWERING_IN_V3 = ("broker", "log", "nodes", "zookeeper")
+_SHARED_NODES = ("broker_services.py", "refusals.py")
+"""Modules of `protocol/nodes` that brokers of all generations use; those of `v3` alone have names with `store`."""
+PLANS = "plans"
+"""The group that counts plans by generation."""
 
 
 @cache
-def known() -> Mapping[str, tuple[str, ...]]:
-    """What can be reached, by group."""
+def known(*, with_store: bool = False) -> Mapping[str, tuple[str, ...]]:
+    """What can be reached, by group: in `v3`, or in the generations with a metadata log."""
+    broker = tuple(state.value for state in LifecycleState if state is not LifecycleState.NOT_RUNNING)
+    if with_store:
+        traced = [_TRACED[kind] for kind in (LogTruncated, LogReset, SegmentsDeleted, StorageFailed)]
+        routine = _TRACED[DataLossRoutineBegan]
+        groups = {"transition": (*traced, routine), "broker": broker, "error": answerable(with_store=True)}
+        return {**coverage_store.KNOWN, **groups}
     return {
         "election": (FROM_ISR, FROM_ELR, LAST_KNOWN, UNCLEAN, LEADERLESS),
         "transition": (*_TRANSITIONS, *_TRACED.values()),
-        "broker": tuple(state.value for state in LifecycleState if state is not LifecycleState.NOT_RUNNING),
+        "broker": broker,
         "error": answerable(),
+        MET: tuple(pair_name(operation, fault) for operation, faults in pairs().items() for fault in faults),
     }
 
 
-def answerable() -> tuple[str, ...]:
+@cache
+def pairs() -> Mapping[str, tuple[str, ...]]:
+    """Each kind of operation, and the kinds of faults during which it may happen in a cluster with controllers."""
+    possible = {name: kind for name, kind in FAULT_KINDS.items() if kind.is_possible(_LARGE)}
+    faults = tuple(name for name, kind in possible.items() if not kind.is_operation)
+    return {name: faults for name, kind in possible.items() if kind.is_operation}
+
+
+def pair_name(operation: str, fault: str) -> str:
+    """The name of a pair in the group `MET`."""
+    return f"{operation}, {fault}"
+
+
+def missing_faults(counts: Counter[tuple[str, str]]) -> Iterator[tuple[str, int, list[str]]]:
+    """For each kind of operation: how many kinds of faults it has met, and those that it has not met."""
+    for operation, faults in pairs().items():
+        missing = [fault for fault in faults if not counts[MET, pair_name(operation, fault)]]
+        yield operation, len(faults) - len(missing), missing
+
+
+def known_groups(counts: Counter[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
+    """What can be reached in the generations whose plans were counted."""
+    born = {Generation(name) for group, name in counts if group == PLANS}
+    groups: dict[str, tuple[str, ...]] = {}
+    for with_store in sorted({generation.features.metadata_in_store for generation in born} or {False}):
+        for group, names in known(with_store=with_store).items():
+            groups[group] = tuple(dict.fromkeys((*groups.get(group, ()), *names)))
+    return groups
+
+
+@cache
+def answerable(*, with_store: bool = False) -> tuple[str, ...]:
     """The names of the error codes that the protocol's source can answer, by number."""
-    named = {name for unit in _ANSWERING for text in _sources(files("protocol") / unit) for name in codes_in(text)}
+    units = _ANSWERING_IN_V3 if with_store else _ANSWERING
+    named = {
+        name
+        for unit in units
+        for module in _modules(files("protocol") / unit)
+        if unit != "nodes" or _has_module(module.name, with_store=with_store)
+        for name in codes_in(module.read_text(encoding="utf-8"))
+    }
     return tuple(code.name for code in ErrorCode if code.name in named and code is not ErrorCode.NONE)
 
 
-def _sources(folder: Traversable) -> Iterator[str]:
+def _has_module(name: str, *, with_store: bool) -> bool:
+    """Whether nodes of these generations use that module of `protocol/nodes`."""
+    return name in _SHARED_NODES or name.startswith("store") is with_store
+
+
+def _modules(folder: Traversable) -> Iterator[Traversable]:
     if folder.is_dir():
-        for entry in folder.iterdir():
-            if entry.name.endswith(".py"):
-                yield entry.read_text(encoding="utf-8")
+        yield from (entry for entry in folder.iterdir() if entry.name.endswith(".py"))
 
 
 def codes_in(source: str) -> set[str]:
@@ -108,12 +193,18 @@ class Coverage:
     def __init__(self) -> None:
         self.counts: Counter[tuple[str, str]] = Counter()
         self._states: dict[TopicPartition, PartitionChanged] = {}
+        self._shapes: dict[TopicPartition, tuple[str, ...]] = {}
+        self._paths: set[tuple[str, ...]] = set()
+        self._store = StoreCoverage(self.counts)
 
     def observe(self, now_ms: TimeMs, node: NodeId, trace: Trace) -> None:
         """A trace event."""
         if isinstance(trace, PartitionChanged):
             before = self._states.get(trace.partition)
             self._states[trace.partition] = trace
+            path = (*self._shapes.get(trace.partition, ()), _shape_of(before, trace))[-_PAST:]
+            self._shapes[trace.partition] = path
+            self._paths.add(path)
             if before is not None:
                 self.counts.update(("transition", name) for name in _changes(before, trace))
                 if trace.leader_epoch != before.leader_epoch:
@@ -122,9 +213,14 @@ class Coverage:
             self.counts["broker", trace.state] += 1
         elif type(trace) in _TRACED:
             self.counts["transition", _TRACED[type(trace)]] += 1
+        else:
+            self._store.observe(node, trace)
 
     def message(self, source: NodeId, target: NodeId, message: BaseModel) -> None:
         """A message that was sent."""
+        if isinstance(message, StoreMessage):
+            self._store.message(message)
+            return
         has_error, parts = _shape(type(message))
         if has_error and message.error is not ErrorCode.NONE:  # type: ignore[attr-defined]
             self.counts["error", message.error.name] += 1  # type: ignore[attr-defined]
@@ -137,6 +233,16 @@ class Coverage:
     def add(self, group: str, name: str, count: int) -> None:
         """Counts something of a group without a list of what can be reached."""
         self.counts[group, name] += count
+
+    def features(self) -> frozenset[str]:
+        """What tells this run from others; only what the cluster did, not how often faults and clients acted."""
+        groups = known().keys() - {MET}
+        counted = (
+            f"{group}: {name}: {2 ** (count.bit_length() - 1)} or more"
+            for (group, name), count in self.counts.items()
+            if count and group in groups
+        )
+        return frozenset((*counted, *(" > ".join(path) for path in self._paths)))
 
 
 @cache
@@ -155,7 +261,7 @@ def _bears_error(annotation: object) -> bool:
 
 def rows(counts: Counter[tuple[str, str]]) -> Iterator[tuple[str, str, int]]:
     """(group, name, count), everything that can be reached first, as it is declared; then the rest by name."""
-    reachable = known()
+    reachable = known_groups(counts)
     for group, names in reachable.items():
         yield from ((group, name, counts[group, name]) for name in names)
     for group, name in sorted(counts):
@@ -165,7 +271,9 @@ def rows(counts: Counter[tuple[str, str]]) -> Iterator[tuple[str, str, int]]:
 
 def missed(counts: Counter[tuple[str, str]]) -> dict[str, list[str]]:
     """What can be reached and was not, by group; groups of which all was reached are left out."""
-    never = {group: [name for name in names if not counts[group, name]] for group, names in known().items()}
+    never = {
+        group: [name for name in names if not counts[group, name]] for group, names in known_groups(counts).items()
+    }
     return {group: names for group, names in never.items() if names}
 
 
@@ -176,6 +284,23 @@ def document(counts: Counter[tuple[str, str]]) -> dict[str, object]:
         if count:
             reached.setdefault(group, {})[name] = count
     return {"reached": reached, "never_reached": missed(counts)}
+
+
+def _shape_of(before: PartitionChanged | None, state: PartitionChanged) -> str:
+    """Sizes and flags of a partition's state, with the reason of its election if it is the first of a leader epoch."""
+    elected = before is not None and before.leader_epoch != state.leader_epoch
+    flags = (
+        ("recovering", state.recovering),
+        ("leader known", state.last_known_leader != NO_LEADER),
+        ("ELR known", bool(state.last_known_elr)),
+        ("more replicas", before is not None and len(state.replicas) > len(before.replicas)),
+        ("fewer replicas", before is not None and len(state.replicas) < len(before.replicas)),
+        ("below min ISR", len(state.isr) < state.min_isr),
+    )
+    named = [name for name, is_so in flags if is_so]
+    if before is not None and elected:
+        named.append(f"elected {_reason(before, state)}")
+    return " ".join((f"{len(state.isr)}+{len(state.elr)}/{len(state.replicas)}", *named))
 
 
 def _reason(before: PartitionChanged, after: PartitionChanged) -> str:

@@ -71,8 +71,9 @@ Operation = Annotated[Send | Read | Elect, Field(discriminator="kind")]
 
 class Plan(StrictModel):
     """Everything that a run depends on. `voters` are the controllers with which the quorum begins (empty: all);
-    `jitter_ms` is the network's. Without `within_tolerance` disks lose what the faults ask for, and only rules that
-    hold at any loss are checked. `store` are the settings of the store in `v3`.
+    `jitter_ms` is the network's, `racks` how many racks the brokers are in (0: none). Without
+    `within_tolerance` disks lose what the faults ask for, and only rules that hold at any loss are checked. `store` are
+    the settings of the store in `v3`.
     """
 
     seed: Index
@@ -83,6 +84,7 @@ class Plan(StrictModel):
     config: ClusterConfigs = Field(default_factory=dict)
     store: StoreSettings | None = None
     jitter_ms: Index = 2
+    racks: Annotated[int, Field(ge=0, le=99)] = 0
     within_tolerance: bool = True
     topics: Annotated[tuple[TopicModel, ...], AsTuple, Field(min_length=1)]
     operations: Annotated[tuple[Operation, ...], AsTuple] = ()
@@ -91,7 +93,8 @@ class Plan(StrictModel):
     def spec(self) -> ClusterSpec:
         """The cluster to run."""
         config = ClusterConfig.of(Generation(self.generation), self.config)
-        return ClusterSpec(self.brokers, self.controllers, config, self.seed, self.voters or None, self.store)
+        voters = self.voters or None
+        return ClusterSpec(self.brokers, self.controllers, config, self.seed, voters, self.store, self.racks)
 
     @property
     def end_ms(self) -> int:
@@ -105,6 +108,11 @@ class Plan(StrictModel):
         stored after the producer was notified that its records had failed.
         """
         return any(fault.duplicates_sends for fault in self.faults)
+
+    @property
+    def delays_sends(self) -> bool:
+        """Whether a batch that a producer sends may arrive late, or twice: after a retry of it was acknowledged."""
+        return any(fault.delays_sends for fault in self.faults)
 
     @property
     def sizes(self) -> Sizes:
@@ -156,12 +164,12 @@ def load(path: Path) -> TimelineFile:
     except ValidationError as error:
         details = first_error(error)
         raise InputError(str(path), dotted_path(details["loc"]), details["input"], allowed_by(details)) from error
-    for field, found, allowed in _dangling_references(file.plan):
+    for field, found, allowed in dangling_references(file.plan):
         raise InputError(str(path), field, found, allowed)
     return file
 
 
-def _dangling_references(plan: Plan) -> Iterator[tuple[str, object, str]]:
+def dangling_references(plan: Plan) -> Iterator[tuple[str, object, str]]:
     """References to nodes, topics and partitions that the plan does not have: field, found, allowed."""
     spec = plan.spec()
     nodes = frozenset(spec.node_ids)

@@ -1,9 +1,11 @@
 """Runs a plan: load and faults, convergence, and the check of the history.
 
 Phase 1 is the plan's operations and faults, at their times. Phase 2 begins when the last fault has ended: the cluster
-must converge by itself, and every command must have an outcome, both within `WHOLE_WITHIN_MS` of virtual time. Phase 3
-reads every partition from its start and checks the history (`experiments/check/history.py`). Invariants are checked
-after every event of all phases. The first violation ends the run. The same plan always gives the same events.
+must converge by itself within `WHOLE_WITHIN_MS` of virtual time, and every command must have an outcome within
+`delivery.timeout.ms` and `ANSWER_MARGIN_MS`. In phase 3 commands of all kinds must succeed, each within
+`SERVED_WITHIN_MS`: writes, reads, administration. Then every partition is read from its start, and the history is
+checked (`experiments/check/history.py`). Invariants are checked after every event of all phases. The first violation
+ends the run. The same plan always gives the same events.
 
 Which findings on the history are violations depends on what was promised. Only acks=all promises durability, and only
 within the tolerance of a partition; only idempotent producers promise order and no duplicates. Replicas must be equal
@@ -14,29 +16,32 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 from experiments.check.engine import CheckedEngine
 from experiments.check.final_logs import final_partition
 from experiments.check.history import (
     DuplicatedRecord,
-    Ended,
     FailedRecordStored,
     FinalPartition,
     Finding,
-    Invoked,
     ReorderedRecords,
     ReplicasDiffer,
-    Seen,
     Unanswered,
     judge,
 )
-from experiments.check.history import Operation as HistoryOperation
 from experiments.check.recording import RecordingWriter
-from experiments.engines.admin_requests import create_topic, elect_leader
+from experiments.engines.admin_requests import (
+    alter_config,
+    create_topic,
+    delete_topic,
+    elect_leader,
+    grow_topic,
+    reassign,
+    remove_partitions,
+)
 from experiments.engines.port import Violation
 from experiments.engines.sim.memory import rare_collections
 from experiments.engines.sim.network import NetworkModel
@@ -45,16 +50,18 @@ from experiments.explorer.recorder import SimRecorder
 from experiments.explorer.run import Run
 from experiments.faults.controls import Controls
 from experiments.faults.inject import Injector
-from experiments.hunt.fuzz.coverage import Coverage
-from experiments.hunt.fuzz.plan import Elect, Plan, PlanViolation, Read, Send
+from experiments.hunt.fuzz.clients import PlanClients
+from experiments.hunt.fuzz.coverage import MET, PLANS, Coverage, pair_name
+from experiments.hunt.fuzz.plan import Plan, PlanViolation, Send
+from experiments.hunt.fuzz.topic_incarnations import TopicIncarnations
 from experiments.hunt.workload import ranges_of, result_of
 from experiments.scenarios.model import TopicModel
 from experiments.story.render import Heading, render
-from protocol.config import ENABLE_IDEMPOTENCE
-from protocol.errors import ProtocolError
-from protocol.ids import NO_LEADER, NO_OFFSET, BrokerId, Offset, TopicPartition
-from protocol.messages.base import Message
-from protocol.messages.commands import AdminCommand, ConsumeCommand, ConsumeOutcome, SendOutcome, SendRecords
+from protocol.config import DELIVERY_TIMEOUT_MS, MIN_INSYNC_REPLICAS
+from protocol.errors import ErrorCode, ProtocolError
+from protocol.ids import NO_LEADER, BrokerId, TopicPartition
+from protocol.messages.admin import AdminRequest
+from protocol.messages.commands import SendOutcome
 from protocol.messages.data import EARLIEST
 from protocol.messages.partitions import ElectionType
 
@@ -65,6 +72,13 @@ BEGIN_MS = 3_000
 """Operations and faults begin no earlier: the cluster is up, and its topics are created."""
 WHOLE_WITHIN_MS = 300_000
 LOOK_EVERY_MS = 500
+ANSWER_MARGIN_MS = 2_000
+"""How much longer than `delivery.timeout.ms` a command may be open: batches linger, and reads wait."""
+SERVED_WITHIN_MS = 5_000
+STORE_SERVED_WITHIN_MS = 40_000
+"""In `v3`, whose controller repeats a command without a response after 30 s (`protocol/zookeeper/commands.py`)."""
+SERVED_LOOK_MS = 50
+FINAL_TOPIC = "after-all-faults"
 MAX_EVENTS = 500_000
 """Many times the events of any plan of the swarm."""
 FIRST_OWN_ID = 1_000_000
@@ -72,10 +86,9 @@ FIRST_OWN_ID = 1_000_000
 FINAL_READER = -1
 STORY_LINES = 60
 
-WHOLE, ANSWERED, HISTORY = "AllConverges", "EveryCommandIsAnswered", "History"
+WHOLE, ANSWERED, SERVED, HISTORY = "AllConverges", "EveryCommandIsAnswered", "EveryCommandSucceeds", "History"
 _BREAKS = (ProtocolError, LookupError, ArithmeticError, AssertionError, AttributeError, TypeError, ValueError)
 """What a defective node may raise."""
-_Outcome = TypeVar("_Outcome", SendOutcome, ConsumeOutcome)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,16 +151,6 @@ def simulate_plan(plan: Plan, *, invariants: bool) -> tuple[int, str]:
         return _PlanRun(plan).simulate(invariants)
 
 
-@dataclass(slots=True)
-class _Clients:
-    """The commands of clients: sends, reads with their readers, the latest read of each reader and partition."""
-
-    sends: dict[int, Send] = field(default_factory=dict)
-    reads: dict[int, tuple[int, TopicPartition]] = field(default_factory=dict)
-    latest: dict[tuple[int, TopicPartition], int] = field(default_factory=dict)
-    commands: list[int] = field(default_factory=list)
-
-
 class _PlanRun:
     def __init__(self, plan: Plan, elide_idle: bool = True, paranoid: bool = False) -> None:
         self._plan = plan
@@ -159,9 +162,11 @@ class _PlanRun:
         self._cluster.on_message = self._coverage.message
         self._own_id = FIRST_OWN_ID
         self.violations: list[Violation] = []
-        self._clients = _Clients()
-        configs = {topic.name: topic.config for topic in plan.topics}
-        self.controls = Controls(self.engine, configs, self._next_id, plan.within_tolerance)
+        self._clients = PlanClients(self.engine)
+        topics = {topic.name: topic for topic in plan.topics}
+        self.controls = Controls(self.engine, topics, self._next_id, plan.within_tolerance)
+        self.controls.on_client_death = self._clients.die
+        self._incarnations = TopicIncarnations(self.engine, topics, self._clients.acknowledged_sends)
         self._injector = Injector(self.controls)
 
     def _next_id(self) -> int:
@@ -174,7 +179,7 @@ class _PlanRun:
         result = self.run()
         finals: list[FinalPartition] = []
         if result.violation is None:
-            for operation in self._history():
+            for operation in self._clients.history(self._incarnations.precedes):
                 writer.operation(operation)
             finals = [self._final(partition) for partition in self._partitions()]
         engine = self.engine
@@ -216,7 +221,7 @@ class _PlanRun:
         self._pass_until(self._plan.end_ms)
         self._add_heading("all faults have ended, all operations have begun")
         self._converge()
-        self._read_to_the_end()
+        self._serve()
         self._judge()
 
     # -- phase 1 -------------------------------------------------------------------------------------------------------
@@ -226,7 +231,7 @@ class _PlanRun:
             self.engine.start(node)
         self._cluster.call_at(CREATE_AT_MS, self._create_topics)
         for operation in self._plan.operations:
-            self._cluster.call_at(operation.at_ms, partial(self._operate, operation))
+            self._cluster.call_at(operation.at_ms, partial(self._clients.operate, operation))
         self._injector.schedule(self._plan.faults)
 
     def _create_topics(self) -> None:
@@ -239,11 +244,10 @@ class _PlanRun:
 
     def _create(self, topic: TopicModel) -> None:
         """Creates a topic; in `v3` again until it exists, since a broker that is not alive gets no replica (A53)."""
-        number, view = self._next_id(), self.engine.view()
+        view = self.engine.view()
         if view is not None and TopicPartition(topic.name, 0) in view.partitions:
             return
-        request = create_topic(topic.name, topic.assignments, topic.config)
-        self.engine.submit(AdminCommand(command_id=number, request=request))
+        self.controls.administer(create_topic(topic.name, topic.assignments, topic.config))
         if self.engine.spec.has_store_metadata:
             self._cluster.call_at(self._cluster.now_ms + CREATE_REFUSED_AGAIN_MS, partial(self._create, topic))
 
@@ -256,62 +260,17 @@ class _PlanRun:
             if cluster.event_count > MAX_EVENTS:
                 raise _Violated(WHOLE, f"the cluster does not come to rest: {MAX_EVENTS} events")
 
-    def _operate(self, operation: Send | Read | Elect) -> None:
-        if isinstance(operation, Send):
-            self._clients.sends[operation.id] = operation
-            self._clients.commands.append(operation.id)
-            self.engine.submit(
-                SendRecords(
-                    command_id=operation.id,
-                    topic=operation.topic,
-                    partition=operation.partition,
-                    acks=operation.acks,
-                    record_count=operation.records,
-                    record_bytes=operation.record_bytes,
-                )
-            )
-        elif isinstance(operation, Read):
-            self._read(operation)
-        else:
-            election = ElectionType.UNCLEAN if operation.unclean else ElectionType.PREFERRED
-            request = elect_leader(operation.topic, operation.partition, election)
-            self._clients.commands.append(operation.id)
-            self.engine.submit(AdminCommand(command_id=operation.id, request=request))
-
-    def _read(self, read: Read) -> None:
-        key = (read.reader, read.place)
-        offset: Offset = EARLIEST
-        latest = self._clients.latest.get(key)
-        if latest is not None:
-            outcome = self.engine.outcome(latest)
-            if not isinstance(outcome, ConsumeOutcome):
-                return
-            if not read.from_start and outcome.next_offset != NO_OFFSET:
-                offset = outcome.next_offset
-        self._consume(read.id, read.reader, read.place, offset, read.max_wait_ms)
-
-    def _consume(self, command_id: int, reader: int, partition: TopicPartition, offset: Offset, wait_ms: int) -> None:
-        clients = self._clients
-        clients.latest[reader, partition] = command_id
-        clients.reads[command_id] = (reader, partition)
-        clients.commands.append(command_id)
-        self.engine.submit(
-            ConsumeCommand(
-                command_id=command_id,
-                topic=partition.topic,
-                partition=partition.partition,
-                offset=offset,
-                max_wait_ms=wait_ms,
-            )
-        )
-
     # -- phase 2 -------------------------------------------------------------------------------------------------------
 
     def _converge(self) -> None:
-        deadline_ms = self._cluster.now_ms + WHOLE_WITHIN_MS
+        began_ms = self._cluster.now_ms
+        answered_ms = self.engine.spec.config.int_value(DELIVERY_TIMEOUT_MS) + ANSWER_MARGIN_MS
         while (found := next(self._unconverged(), None)) is not None:
-            if self._cluster.now_ms >= deadline_ms:
-                raise _Violated(found[0], f"{WHOLE_WITHIN_MS} ms after the last fault {found[1]}")
+            waited_ms = self._cluster.now_ms - began_ms
+            if waited_ms >= answered_ms and (left := self._clients.open_commands()):
+                raise _Violated(ANSWERED, f"{waited_ms} ms after the last fault commands {left[:10]} have no outcome")
+            if waited_ms >= WHOLE_WITHIN_MS:
+                raise _Violated(found[0], f"{waited_ms} ms after the last fault {found[1]}")
             self._pass_until(self._cluster.now_ms + LOOK_EVERY_MS)
 
     def _unconverged(self) -> Iterator[tuple[str, str]]:
@@ -337,8 +296,9 @@ class _PlanRun:
                 yield from self._differing_logs(partition, state.replicas)
         if self.engine.spec.controller_ids and not self.controls.operator.is_settled():
             yield WHOLE, "the quorum of the controllers has not converged"
-        open_commands = [number for number in self._clients.commands if self.engine.outcome(number) is None]
-        if open_commands:
+        if not self.controls.cluster_operator.is_settled() or not self._incarnations.are_settled():
+            yield WHOLE, "topics, levels, configs or access are not as they were before the operations"
+        if open_commands := self._clients.open_commands():
             yield ANSWERED, f"commands {open_commands[:10]} have no outcome"
 
     def _differing_logs(self, partition: TopicPartition, replicas: tuple[BrokerId, ...]) -> Iterator[tuple[str, str]]:
@@ -355,18 +315,68 @@ class _PlanRun:
 
     # -- phase 3 -------------------------------------------------------------------------------------------------------
 
-    def _read_to_the_end(self) -> None:
+    def _serve(self) -> None:
+        """Now that the cluster has converged, it serves commands of all kinds, each within a bound: a write to
+        each partition, a read of what was written, administration. Then each partition is read from its start, which
+        takes as long as there are batches.
+        """
+        number, now_ms = max((operation.id for operation in self._plan.operations), default=0), self._cluster.now_ms
+        sends = [
+            Send(at_ms=now_ms, id=number + index, topic=place.topic, partition=place.partition)
+            for index, place in enumerate(self._partitions(), 1)
+        ]
+        for send in sends:
+            self._clients.operate(send)
+        self._await_success([send.id for send in sends])
+        self._await_success([self._read_back(send) for send in sends])
+        for request in self._administration():
+            self._await_success([self.controls.administer(request)])
         for partition in self._partitions():
-            self._consume(self._next_id(), FINAL_READER, partition, EARLIEST, 0)
+            self._clients.consume(self._next_id(), FINAL_READER, partition, EARLIEST, 0)
         self._converge()
         self.engine.suite.check_everything()
         if self.engine.suite.violations:
             found = self.engine.suite.violations[0]
             raise _Violated(found.invariant, found.detail)
 
+    def _read_back(self, send: Send) -> int:
+        """Reads from the record of a send on; returns the number of the command."""
+        outcome, number = self.engine.outcome(send.id), self._next_id()
+        assert isinstance(outcome, SendOutcome)
+        self._clients.consume(number, FINAL_READER, send.place, outcome.ranges[0].base_offset, 0)
+        return number
+
+    def _administration(self) -> Iterator[AdminRequest]:
+        """A request of each kind; the cluster is in the end as it was before them."""
+        first = self._plan.topics[0]
+        if self.engine.spec.has_store_metadata:
+            return  # The controller of v3 refuses what concerns a broker whose session has just ended (A53).
+        yield create_topic(FINAL_TOPIC, first.assignments[:1])
+        yield grow_topic(FINAL_TOPIC, 2)
+        yield reassign(FINAL_TOPIC, 0, first.assignments[0][::-1])
+        yield elect_leader(FINAL_TOPIC, 0, ElectionType.PREFERRED)
+        yield alter_config(FINAL_TOPIC, {MIN_INSYNC_REPLICAS: 1})
+        yield remove_partitions(FINAL_TOPIC, (1,))
+        yield delete_topic(FINAL_TOPIC)
+
+    def _await_success(self, numbers: Sequence[int]) -> None:
+        """Lets time pass until these commands have an outcome; raises unless all of them succeed in time."""
+        within_ms = STORE_SERVED_WITHIN_MS if self.engine.spec.has_store_metadata else SERVED_WITHIN_MS
+        deadline_ms, outcome = self._cluster.now_ms + within_ms, self.engine.outcome
+        while any(outcome(number) is None for number in numbers) and self._cluster.now_ms < deadline_ms:
+            self._pass_until(min(self._cluster.now_ms + SERVED_LOOK_MS, deadline_ms))
+        for number in numbers:
+            error = getattr(outcome(number), "error", None)
+            if error not in (ErrorCode.NONE, ErrorCode.ELECTION_NOT_NEEDED):
+                found = "no outcome" if error is None else error.name
+                raise _Violated(SERVED, f"command {number} has {found} {within_ms} ms after it began")
+
     def _judge(self) -> None:
         finals = [self._final(partition) for partition in self._partitions()]
-        for finding in judge(self._history(), finals):
+        if not self._plan.delays_sends:
+            for detail in self._incarnations.returned(finals):
+                raise _Violated(f"{HISTORY}.DeletedRecordReturned", detail)
+        for finding in judge(self._clients.history(self._incarnations.precedes), finals):
             if self._is_violation(finding):
                 raise _Violated(f"{HISTORY}.{type(finding).__name__}", finding.text)
 
@@ -375,28 +385,6 @@ class _PlanRun:
         assert view is not None
         state = view.partitions[partition]
         return final_partition(self.engine, partition, state.leader, state.isr, ranges_of)
-
-    def _history(self) -> Iterator[HistoryOperation]:
-        """The history of the clients. Each send without idempotence counts as a producer of its own, since such sends
-        promise no order; an acknowledgement by fewer replicas than all counts as unknown, since it promises nothing.
-        """
-        for number, send in self._clients.sends.items():
-            idempotent = self._is_idempotent(number)
-            yield Invoked(number, 0 if idempotent else number, send.place, send.records, idempotent)
-        for number, send in self._clients.sends.items():
-            for part in _outcome(self.engine.outcome(number), SendOutcome).ranges:
-                result = result_of(part)
-                if result == "acknowledged" and send.acks != -1:
-                    result = "unknown"
-                yield Ended(number, part.first, part.count, result, part.base_offset)
-        for number, (reader, partition) in self._clients.reads.items():
-            read = _outcome(self.engine.outcome(number), ConsumeOutcome)
-            runs = tuple(run for batch in read.batches for run in ranges_of(batch))
-            if runs:
-                yield Seen(reader, partition, runs, read.high_watermark)
-
-    def _is_idempotent(self, send: int) -> bool:
-        return self._clients.sends[send].acks == -1 and bool(self.engine.spec.config.values[ENABLE_IDEMPOTENCE])
 
     @property
     def _replicas_must_agree(self) -> bool:
@@ -407,7 +395,9 @@ class _PlanRun:
         """Whether the finding is a violation in this run."""
         if isinstance(finding, Unanswered) or (isinstance(finding, ReplicasDiffer) and self._replicas_must_agree):
             return True
-        if isinstance(finding, DuplicatedRecord | ReorderedRecords) and not self._is_idempotent(finding.record.send):
+        if isinstance(finding, DuplicatedRecord | ReorderedRecords) and not self._clients.is_idempotent(
+            finding.record.send
+        ):
             return False
         if isinstance(finding, FailedRecordStored) and self._plan.duplicates_sends:
             return False
@@ -424,9 +414,14 @@ class _PlanRun:
         return tuple(lines[-STORY_LINES:])
 
     def _count_faults(self) -> None:
-        """Adds faults and outcomes to the coverage table."""
+        """Adds the generation, faults and outcomes to the coverage table."""
+        self._coverage.add(PLANS, self._plan.generation, 1)
         for kind, count in sorted(self._injector.begun.items()):
             self._coverage.add("fault", kind, count)
+        for (operation, kind), count in sorted(self._injector.met.items()):
+            self._coverage.add(MET, pair_name(operation, kind), count)
+        for error in self._clients.read_errors():
+            self._coverage.add("read", error.name, 1)
         kept = [of.tolerant for of in self.engine.suite.truth.partitions.values()]
         self._coverage.add("tolerance", "losses withheld", self.controls.withheld)
         self._coverage.add("tolerance", "partitions within it", sum(kept))
@@ -437,8 +432,3 @@ class _PlanRun:
                 for part in outcome.ranges:
                     acks = "all" if send.acks == -1 else str(send.acks)
                     self._coverage.add("records", f"acks {acks}, {result_of(part)}", part.count)
-
-
-def _outcome(outcome: Message | None, kind: type[_Outcome]) -> _Outcome:
-    assert isinstance(outcome, kind), outcome
-    return outcome

@@ -11,10 +11,22 @@ from protocol.ids import NodeId
 
 
 @dataclass(frozen=True, slots=True)
-class PreferredElection:
-    """A preferred leader election of the episode's partition."""
+class RequestedElection:
+    """A user requests a leader election of the episode's partition."""
 
     at_ms: int
+
+
+class PreferredElection(RequestedElection):
+    """A preferred leader election."""
+
+    __slots__ = ()
+
+
+class UncleanElection(RequestedElection):
+    """An unclean leader election."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,4 +68,4 @@ class Scene:
         return (self.member, *self.others)
 
 
-Part = Fault | PreferredElection | Quiet
+Part = Fault | RequestedElection | Quiet

@@ -10,8 +10,9 @@ from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from experiments.faults import recipes
+from experiments.faults.kinds.administration import Reassign
 from experiments.faults.kinds.links import Cut, Effect
-from experiments.faults.kinds.processes import Crash, Expire, Pause, Restart
+from experiments.faults.kinds.processes import Bump, Crash, Expire, Pause, Restart
 from experiments.hunt.fuzz.bias import NO_BIAS, Bias
 from experiments.hunt.fuzz.scene import Part, PreferredElection, Scene
 from experiments.hunt.fuzz.themes import Episode
@@ -20,6 +21,7 @@ from protocol.ids import STORE
 _STORE = (STORE,)
 _EFFECTS: Sequence[Effect] = ("lose", "duplicate", "reorder", "delay")
 _STORE_EFFECTS: Sequence[Effect] = ("lose", "duplicate", "delay")
+_WRITERS: Sequence[Literal["leader", "controller"]] = ("controller", "controller", "leader")
 _LOSSES: Sequence[Literal["unflushed", "nothing"]] = ("unflushed", "nothing")
 
 
@@ -112,6 +114,73 @@ def _rolling(scene: Scene) -> Iterator[Part]:
         at_ms = scene.after(at_ms, 300, 2_500)
 
 
+def _rolling_bump(scene: Scene) -> Iterator[Part]:
+    """Brokers restart one after the other with another inter-broker protocol, all of them or some, while a follower
+    leaves the ISR and joins it and leaderships move: leaders write ISRs in both ways (K12, K13).
+    """
+    at_ms, isr_updates = scene.at_ms, scene.rng.choice(_WRITERS)
+    for broker in scene.rng.sample(list(scene.brokers), scene.rng.randint(1, len(scene.brokers))):
+        yield Bump(at_ms=at_ms, duration_ms=scene.rng.choice((300, 1_500, 2_500)), node=broker, isr_updates=isr_updates)
+        if scene.perhaps():
+            yield recipes.lose_fetch_responses(scene.member, scene.brokers, at_ms, at_ms + scene.away_ms)
+        if scene.perhaps(0.3):
+            yield Expire(at_ms=scene.after(at_ms, 0, 2_000), duration_ms=1, node=scene.rng.choice(scene.brokers))
+        if scene.perhaps():
+            yield PreferredElection(scene.after(at_ms, 1_500, 3_000))
+        at_ms = scene.after(at_ms, 500, 3_000)
+
+
+def _surviving_sessions(scene: Scene) -> Iterator[Part]:
+    """A controller loses the session that makes it one, and its other sessions carry its writes on (A35)."""
+    at_ms = scene.at_ms
+    for broker in scene.brokers:
+        yield Expire(at_ms=at_ms, duration_ms=1, node=scene.leader)
+        for _ in range(2):
+            yield PreferredElection(scene.after(at_ms, 0, 60))
+        yield Expire(at_ms=scene.after(at_ms, 20, 120), duration_ms=1, node=broker, owning_only=True)
+        at_ms = scene.after(at_ms, 300, 900)
+
+
+def _late_init(scene: Scene) -> Iterator[Part]:
+    """Controllers change, and their commands are late, while the leader writes its ISR (A25, A46)."""
+    back_ms = scene.at_ms + scene.away_ms
+    end_ms = back_ms + scene.gone_ms
+    yield recipes.lose_fetch_responses(scene.member, scene.brokers, scene.at_ms, back_ms)
+    others = tuple(broker for broker in scene.brokers if broker != scene.leader)
+    delay_ms = scene.rng.choice((300, 1_000))
+    yield recipes.disturb(
+        others, (scene.leader,), "delay", scene.at_ms, end_ms, only="commands", delay_ms=delay_ms, per_mille=700
+    )
+    for wrote_ms in (scene.at_ms + scene.away_ms * 2 // 3, back_ms):
+        for broker in others:
+            yield Expire(at_ms=scene.after(wrote_ms, 0, 400), duration_ms=1, node=broker)
+
+
+def _moved_partition(scene: Scene) -> Iterator[Part]:
+    """A partition moves, and again before it has arrived, while brokers fail, one of which is the controller (A37-A41,
+    M44).
+    """
+    at_ms, size = scene.at_ms, 1 + len(scene.followers)
+    for _ in range(scene.rng.choice((1, 1, 2))):
+        yield Reassign(
+            at_ms=at_ms,
+            duration_ms=scene.rng.choice((800, 4_000, 9_000)),
+            topic=scene.topic,
+            partition=scene.partition,
+            replicas=tuple(scene.rng.sample(list(scene.brokers), size)),
+        )
+        at_ms = scene.after(at_ms, 20, 900)
+    for broker in scene.rng.sample(list(scene.brokers), scene.rng.randint(0, 2)):
+        fails_ms = scene.after(scene.at_ms, 0, 700)
+        if scene.perhaps():
+            yield Expire(at_ms=fails_ms, duration_ms=1, node=broker)
+        else:
+            yield recipes.kill(broker, fails_ms, fails_ms + scene.rng.choice((500, scene.gone_ms)))
+    if scene.perhaps(0.3):
+        slow = scene.rng.choice(scene.brokers)
+        yield recipes.lose_fetch_responses(slow, scene.brokers, scene.at_ms, scene.at_ms + scene.away_ms)
+
+
 STORE_THEMES: dict[str, tuple[Episode, Bias]] = {
     "expired leader": (_expired_leader, Bias(replicas=3)),
     "evicted successor": (_evicted_successor, Bias(replicas=3)),
@@ -120,5 +189,9 @@ STORE_THEMES: dict[str, tuple[Episode, Bias]] = {
     "store outage": (_store_outage, NO_BIAS),
     "store link": (_store_link, NO_BIAS),
     "rolling restart": (_rolling, NO_BIAS),
+    "rolling bump": (_rolling_bump, NO_BIAS),
+    "surviving sessions": (_surviving_sessions, Bias(sessions=3)),
+    "late init": (_late_init, Bias(replicas=3)),
+    "moved partition": (_moved_partition, Bias(brokers=4)),
 }
 """By name, as `THEMES`."""

@@ -9,7 +9,7 @@ Three plans in four are *staged*: episodes of two themes (`themes.py`) follow ea
 faults among them. The themes take turns with the seed, so that few seeds in a row have been through all of them. The
 other plans are faults one by one: half of them *brisk*, with short sessions and patience, many operations, and faults
 that follow each other within a session, so that a leader is deposed with something on its way; the others *steady*,
-with the times of a cluster in service.
+with the times of a cluster in service. Every other one of them is *operated* (`operated.py`).
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ from experiments.faults.kinds import FAULT_KINDS
 from experiments.faults.schema import Fault
 from experiments.faults.targets import Targets
 from experiments.hunt.fuzz.bias import NO_BIAS, Bias
+from experiments.hunt.fuzz.operated import is_operated, operated, sizes
 from experiments.hunt.fuzz.plan import Elect, Operation, Plan, Read, Send
 from experiments.hunt.fuzz.run import BEGIN_MS
-from experiments.hunt.fuzz.scene import Part, PreferredElection, Quiet, Scene
+from experiments.hunt.fuzz.scene import Part, PreferredElection, Quiet, RequestedElection, Scene, UncleanElection
 from experiments.hunt.fuzz.store_themes import STORE_THEMES
 from experiments.hunt.fuzz.themes import THEMES, Episode
 from experiments.scenarios.model import TopicModel
@@ -143,6 +144,12 @@ _STEADY = _Tempo(
 
 def draw(seed: int, generation: Generation | None = None, bias: Bias = NO_BIAS) -> Plan:
     """The plan of a seed; what neither the generation nor the bias fixes is drawn."""
+    if bias == NO_BIAS and is_operated(seed, generation):
+        return operated(_draw(seed, generation, sizes(seed)))
+    return _draw(seed, generation, bias)
+
+
+def _draw(seed: int, generation: Generation | None, bias: Bias) -> Plan:
     rng = Random(f"{seed}/swarm")
     drawn = rng.choice((Generation.KIP_497, Generation.KIP_966_ELR, Generation.KIP_966, Generation.KIP_966))
     known = _themes_for(generation or bias.generation)
@@ -155,7 +162,7 @@ def draw(seed: int, generation: Generation | None = None, bias: Bias = NO_BIAS) 
     factor = wanted.replicas or (rng.choice((2, 3, 3, 3)) if brokers < 5 else rng.choice((3, 3, 4, 5)))
     topic = _topic(rng, brokers, factor, FLUSHING_STAGED if themes else FLUSHING, wanted)
     controllers, voters, quorum = _quorum(Random(f"{seed}/quorum"), bias, wanted.controllers)
-    store, isr_updates = _store(Random(f"{seed}/store"), tempo) if has_store else (None, {})
+    store, isr_updates = _store(Random(f"{seed}/store"), tempo, wanted) if has_store else (None, {})
     config = _config(rng, tempo) | (isr_updates if has_store else quorum) | dict(wanted.config)
     length_ms = rng.choice(tempo.lengths)
     operations = _operations(rng, tempo, len(topic.assignments), length_ms)
@@ -183,7 +190,7 @@ def draw(seed: int, generation: Generation | None = None, bias: Bias = NO_BIAS) 
         within_tolerance=wanted.within_tolerance,
         topics=(topic,),
         operations=_as_staged(operations, staged),
-        faults=singles + tuple(part for _, part in staged if not isinstance(part, PreferredElection | Quiet)),
+        faults=singles + tuple(part for _, part in staged if not isinstance(part, RequestedElection | Quiet)),
     )
 
 
@@ -208,15 +215,15 @@ def _themes_for(generation: Generation | None) -> Mapping[str, tuple[Episode, Bi
     return STORE_THEMES if generation is Generation.V3 else THEMES
 
 
-def _store(rng: Random, tempo: _Tempo) -> tuple[StoreSettings, dict[str, ConfigSetting]]:
+def _store(rng: Random, tempo: _Tempo, wanted: Bias) -> tuple[StoreSettings, dict[str, ConfigSetting]]:
     """The settings of the store, and who writes ISRs."""
     settings = StoreSettings(
         write_latency=Latency(dist=rng.choice(("constant", "exponential")), mean_ms=rng.choice((1, 4, 40))),
         session_timeout_ms=rng.choice(tempo.sessions)[0],
         multi=rng.choice((1, 1, 10)),
-        sessions=rng.choice((1, 1, 3)),
+        sessions=wanted.sessions or rng.choice((1, 1, 3)),
     )
-    return settings, {ISR_UPDATES: rng.choice(("leader", "leader", "controller"))}
+    return settings, {ISR_UPDATES: rng.choice(("leader", "leader", "controller")), ENABLE_IDEMPOTENCE: False}
 
 
 def themes_of(seed: int, bias: Bias = NO_BIAS, names: Sequence[str] = tuple(THEMES)) -> tuple[str, ...]:
@@ -313,7 +320,7 @@ def _episodes(
         scene = _scene(rng, at_ms, targets, topic, config)
         parts = [PreferredElection(at_ms - 200), *episodes[turn % len(episodes)](scene)]
         staged += [(scene.partition, part) for part in parts]
-        at_ms = max(part.at_ms if isinstance(part, PreferredElection) else part.end_ms for part in parts)
+        at_ms = max(part.at_ms if isinstance(part, RequestedElection) else part.end_ms for part in parts)
         at_ms, turn = at_ms + rng.choice((300, 1_000, 3_000)), turn + 1
     return staged
 
@@ -342,9 +349,15 @@ def _scene(rng: Random, at_ms: int, targets: Targets, topic: TopicModel, config:
 def _as_staged(operations: Sequence[Operation], staged: Sequence[tuple[int, Part]]) -> tuple[Operation, ...]:
     """The operations outside quiet times, and the elections of the episodes."""
     quiet = [part for _, part in staged if isinstance(part, Quiet)]
-    asked = [(partition, part) for partition, part in staged if isinstance(part, PreferredElection)]
+    asked = [(partition, part) for partition, part in staged if isinstance(part, RequestedElection)]
     elections = (
-        Elect(at_ms=part.at_ms, id=len(operations) + 1 + index, topic=TOPIC, partition=partition)
+        Elect(
+            at_ms=part.at_ms,
+            id=len(operations) + 1 + index,
+            topic=TOPIC,
+            partition=partition,
+            unclean=isinstance(part, UncleanElection),
+        )
         for index, (partition, part) in enumerate(asked)
     )
     left = (item for item in operations if not any(part.at_ms <= item.at_ms < part.end_ms for part in quiet))

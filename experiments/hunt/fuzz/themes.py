@@ -12,6 +12,7 @@ A theme may need sizes or configs to be effective; these are its bias.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 from experiments.faults import recipes
 from experiments.faults.kinds.administration import Configure, Reassign
@@ -21,7 +22,7 @@ from experiments.faults.kinds.processes import Crash, Pause, Restart
 from experiments.faults.recipes import CLIENT, CONTROLLER
 from experiments.faults.schema import Fault
 from experiments.hunt.fuzz.bias import NO_BIAS, Bias
-from experiments.hunt.fuzz.scene import Part, PreferredElection, Quiet, Scene
+from experiments.hunt.fuzz.scene import Part, PreferredElection, Quiet, Scene, UncleanElection
 from protocol.config import (
     BROKER_HEARTBEAT_INTERVAL_MS,
     BROKER_SESSION_TIMEOUT_MS,
@@ -41,6 +42,15 @@ RECOVERIES = Bias(
     generation=Generation.KIP_966, replicas=3, min_isr=2, partitions=1, config={UNCLEAN_RECOVERY_TIMEOUT_MS: 2_000}
 )
 """Partitions in unclean recovery, with a short recovery timeout."""
+MOVES_WITHOUT_LEADER = Bias(
+    generation=Generation.KIP_966,
+    brokers=5,
+    replicas=2,
+    min_isr=2,
+    partitions=1,
+    topic={UNCLEAN_RECOVERY_STRATEGY: "proactive"},
+)
+"""Partitions that may be reassigned without a leader, and then recovered or led by what was being added."""
 
 
 _SESSION_EFFECTS: Sequence[Effect] = ("lose", "lose", "duplicate", "reorder")
@@ -255,6 +265,38 @@ def _move_away(scene: Scene) -> Iterator[Part]:
     )
 
 
+def _cancelled_leader(scene: Scene) -> Iterator[Part]:
+    """All original replicas of a partition fail around the begin of a reassignment, which is cancelled when one of them
+    is back. In most episodes an adding replica leads meanwhile and fails last, and a user requests an unclean election
+    while a recovery waits; in the others no adding replica has anything of the log.
+    """
+    others = [broker for broker in scene.brokers if broker not in (scene.leader, *scene.followers)]
+    adding = tuple(scene.rng.sample(others, min(1 + len(scene.followers), len(others))))
+    if scene.perhaps(0.7):
+        moves_ms = scene.after(scene.at_ms, 100, 600)
+        fails_ms = scene.after(moves_ms, 300, 900)
+        leads_ms = fails_ms + scene.gone_ms
+        back_ms = scene.after(leads_ms, 700, 900)
+        cancelled_ms = scene.after(leads_ms + scene.gone_ms, 500, 1_900)
+        yield from (recipes.kill(broker, scene.at_ms, cancelled_ms + 3_000) for broker in adding[1:])
+        yield recipes.kill(adding[0], leads_ms, scene.after(cancelled_ms, 50, 400))
+        yield UncleanElection(scene.after(cancelled_ms, 800, 2_000))
+    else:
+        fails_ms = scene.at_ms
+        moves_ms = scene.after(fails_ms + scene.gone_ms, 100, 500)
+        back_ms = scene.after(moves_ms, 5_300, 6_500)
+        cancelled_ms = scene.after(back_ms, 300, 1_200)
+    yield recipes.kill(scene.leader, fails_ms, back_ms)
+    yield from (recipes.kill(broker, fails_ms, cancelled_ms + 3_000) for broker in scene.followers)
+    yield Reassign(
+        at_ms=moves_ms,
+        duration_ms=cancelled_ms - moves_ms,
+        topic=scene.topic,
+        partition=scene.partition,
+        replicas=adding,
+    )
+
+
 def _deposed_writer(scene: Scene) -> Iterator[Part]:
     """A leader is deposed with records that no other replica has, and leads again, perhaps unnoticed by clients."""
     end_ms = scene.after(scene.at_ms + scene.gone_ms, 300, 1_500)
@@ -414,7 +456,7 @@ THEMES: dict[str, tuple[Episode, Bias]] = {
     "empty member": (_empty_member, Bias(replicas=3, min_isr=2)),
     "lost proposal response": (_lost_proposal_response, NO_BIAS),
     "missing candidate": (_missing_candidate, RECOVERIES),
-    "late metadata": (_late_metadata, RECOVERIES),
+    "late metadata": (_late_metadata, replace(RECOVERIES, config={UNCLEAN_RECOVERY_TIMEOUT_MS: 200})),
     "longer log": (_longer_log, RECOVERIES),
     "raised min ISR": (_raised_min_isr, Bias(min_isr=1)),
     "leadership returns": (_leadership_returns, NO_BIAS),
@@ -449,5 +491,6 @@ THEMES: dict[str, tuple[Episode, Bias]] = {
     "full disks": (_full_disks, NO_BIAS),
     "handovers": (_handovers, NO_BIAS),
     "controller gone": (_controller_gone, NO_BIAS),
+    "cancelled leader": (_cancelled_leader, MOVES_WITHOUT_LEADER),
 }
 """By name: the episode, and the bias that it needs. The order decides which themes a seed gets."""

@@ -18,6 +18,7 @@ from protocol.config import UNCLEAN_LEADER_HOOK
 from protocol.contract import Storage
 from protocol.controller import alter_partition, brokers, partition_change, reassignments
 from protocol.controller.context import ControllerState
+from protocol.controller.metrics import PartitionGauges
 from protocol.controller.partition_change import ChangeRequest, _Assignment, _Eligible
 from protocol.controller.partition_election import Candidates, Elected
 from protocol.controller.sending_order import SendingOrder
@@ -300,7 +301,7 @@ GUARDS: tuple[Mutant, ...] = (
         name="elected-outside-isr-and-elr",
         guard="A clean election elects from the ISR, or from the ELR if the ISR is empty (E29).",
         instead="It elects any active replica.",
-        expected=("RecoveryStateKept", "ValidControllerIsrAndElr", *STORED),
+        expected=("RecoveryStateKept", "ValidControllerIsrAndElr", "EveryCommandSucceeds", *STORED),
         patches=(around(partition_change, "elect", _elect_anyone),),
     ),
     Mutant(
@@ -415,5 +416,15 @@ GUARDS: tuple[Mutant, ...] = (
         instead="It replays the first of several records last.",
         expected=("MetadataLogMatching", "ProtocolInvariantError"),
         patches=(around(BrokerMetadata, "_replay", _first_comes_last),),
+    ),
+    Mutant(
+        name="gauges-ignore-configs",
+        guard="A gauge is updated when a config changes on which it depends (I2-I4).",
+        instead="It follows with the next change of the partition.",
+        expected=("GaugesMatchTheirDefinitions",),
+        patches=(constant(PartitionGauges, "_concerned", ()),),
+        focus=PlanFocus(
+            Bias(replicas=3, weights={"configure": 3, "crash": 1}), why="Min ISR changes while brokers are down."
+        ),
     ),
 )

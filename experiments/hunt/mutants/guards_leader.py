@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from experiments.faults import recipes
+from experiments.faults.controls import OPERATOR
 from experiments.faults.kinds.administration import Configure
 from experiments.hunt.fuzz.bias import Bias
 from experiments.hunt.mutants.mutant import (
@@ -19,20 +20,29 @@ from experiments.hunt.mutants.mutant import (
     with_arguments,
 )
 from experiments.hunt.mutants.scripts import BROKERS, END_MS, TOPIC, scripted
-from protocol.broker import isr_manager, leader, leadership, reads
+from protocol.broker import admission, isr_manager, leader, leadership, reads
 from protocol.broker.context import Replica
 from protocol.broker.delayed_produce import DelayedProduces
 from protocol.broker.fetch_streams import StreamKey
 from protocol.broker.isr_manager import IsrManager
 from protocol.broker.leader import PartitionLeader
 from protocol.broker.leadership import Leadership
-from protocol.config import DELIVERY_TIMEOUT_MS, MIN_INSYNC_REPLICAS, REPLICA_LAG_TIME_MAX_MS, REQUEST_TIMEOUT_MS
+from protocol.config import (
+    ALLOW_EVERYONE_IF_NO_ACL_FOUND,
+    AUTHORIZER_CLASS_NAME,
+    DELIVERY_TIMEOUT_MS,
+    MIN_INSYNC_REPLICAS,
+    REPLICA_LAG_TIME_MAX_MS,
+    REQUEST_TIMEOUT_MS,
+    SUPER_USERS,
+    UNCLEAN_LEADER_HOOK,
+)
 from protocol.errors import ErrorCode
 from protocol.ids import TimeMs
 from protocol.log.replica_log import ReplicaLog
 from protocol.messages.batch import RecordBatch
 from protocol.messages.data import ConsumeRequest, FetchPartition, ProduceRequest, ProduceResponse
-from protocol.metadata.partition import PartitionState
+from protocol.metadata.partition import LeaderRecoveryState, PartitionState
 
 QUORUM = ("ReplicationQuorumSuperset", "LeaderCandidateCompleteness", "LeaderCompleteness")
 STORED = ("LeaderCandidateCompleteness", "LeaderCompleteness", "NoCommittedRecordLostGlobally", "History.LostRecord")
@@ -40,6 +50,12 @@ STORED = ("LeaderCandidateCompleteness", "LeaderCompleteness", "NoCommittedRecor
 LEADERS_CHANGE = PlanFocus(
     Bias(themes=("handovers", "controller gone")), why="Leaders change while records are in flight."
 )
+
+
+def _count_what_is_sent(
+    original: Original, progress: object, fetch_offset: int, broker_epoch: int, leader_end: int, now_ms: TimeMs
+) -> object:
+    return original(progress, leader_end, broker_epoch, leader_end, now_ms)
 
 
 def _presumed_complete(
@@ -171,6 +187,24 @@ GUARDS: tuple[Mutant, ...] = (
         instead="It is proposed as soon as it fetches.",
         expected=STORED,
         patches=(around(leadership, "may_join", _join_without_catching_up),),
+    ),
+    Mutant(
+        name="expansion-while-recovering",
+        guard="A leader proposes no follower for the ISR while the partition is RECOVERING (C11).",
+        instead="Followers join as at any other time.",
+        expected=("RecoveringLeaderIsAlone",),
+        patches=(
+            with_arguments(
+                leadership,
+                "may_join",
+                leadership=lambda old: replace(old, recovery_state=LeaderRecoveryState.RECOVERED),
+            ),
+        ),
+        focus=scripted(
+            "All brokers restart, and the leader that is elected uncleanly has a slow data-loss routine.",
+            *(recipes.kill(broker, 3_000, 3_001) for broker in BROKERS),
+            config={UNCLEAN_LEADER_HOOK: "experiments.scenarios.hooks:wait_10s"},
+        ),
     ),
     Mutant(
         name="expansion-before-epoch-start",
@@ -319,5 +353,30 @@ GUARDS: tuple[Mutant, ...] = (
             Bias(themes=("deposed writer",), config={REQUEST_TIMEOUT_MS: 1_000, DELIVERY_TIMEOUT_MS: 1_500}),
             why="Leaders are deposed with records that no other replica has and that their producer gives up.",
         ),
+    ),
+    Mutant(
+        name="writes-not-authorized",
+        guard="A leader appends what the principal of the request may write (G32).",
+        instead="It appends what anyone sends.",
+        expected=("WritesAreAuthorized",),
+        patches=(constant(admission, "may", True),),
+        focus=PlanFocus(
+            Bias(
+                weights={"deny": 1},
+                config={
+                    AUTHORIZER_CLASS_NAME: "standard",
+                    SUPER_USERS: OPERATOR,
+                    ALLOW_EVERYONE_IF_NO_ACL_FOUND: True,
+                },
+            ),
+            why="The client is denied to write, to read or to elect, for a time.",
+        ),
+    ),
+    Mutant(
+        name="records-sent-counted-as-held",
+        guard="A follower's log end is the offset from which it fetches (E1).",
+        instead="It is the leader's log end, up to which records are about to be sent.",
+        expected=("LeadersCountWhatFollowersHold", *STORED),
+        patches=(around(leadership, "record_fetch", _count_what_is_sent),),
     ),
 )

@@ -70,6 +70,21 @@ OVERTAKEN_BY_EPOCHS = scripted(
 )
 
 
+def _count_any(original: Original, self: Fetcher, leader: int, response: FetchResponse) -> None:
+    session = self._sessions.get((leader, response.fetcher))
+    if session is not None and session.number == response.session and response.partitions:
+        session.answers += 1
+    else:
+        original(self, leader, response)
+
+
+def _keep_log(original: Original, self: ReplicaManager, key: TopicIdPartition) -> None:
+    replica = self._context.replicas.get(key)
+    if replica is not None:
+        self._end_role(replica)
+        del self._context.replicas[key]
+
+
 def _truncate_to_high_watermark(original: Original, self: Fetcher, replica: Replica) -> None:
     replica.log.truncate(replica.log.high_watermark)
     original(self, replica)
@@ -297,7 +312,7 @@ GUARDS: tuple[Mutant, ...] = (
         name="duplicate-not-recognised",
         guard="A batch that is in the log already is acknowledged and not appended (KIP-98).",
         instead="It is appended again.",
-        expected=("History.DuplicatedRecord", "History.ReorderedRecords"),
+        expected=("OneCopyPerSequence", "History.DuplicatedRecord", "History.ReorderedRecords"),
         patches=(around(producer_state, "_check_sequence", _duplicates_pass),),
         focus=REPEATS,
     ),
@@ -305,7 +320,7 @@ GUARDS: tuple[Mutant, ...] = (
         name="sequences-not-compared",
         guard="A batch is appended if its sequence number follows the producer's last one (KIP-98).",
         instead="It is appended in the order of arrival.",
-        expected=("History.ReorderedRecords", "History.DuplicatedRecord"),
+        expected=("OneCopyPerSequence", "History.ReorderedRecords", "History.DuplicatedRecord"),
         patches=(constant(ProducerState, "check", (ErrorCode.NONE, None)),),
         focus=PlanFocus(
             Bias(themes=("producer trouble",), config={ENABLE_IDEMPOTENCE: True}),
@@ -316,7 +331,7 @@ GUARDS: tuple[Mutant, ...] = (
         name="producers-not-rebuilt-at-restart",
         guard="The producer state is rebuilt from the log when it is opened (KIP-98).",
         instead="It stays empty, and repeated batches count as new.",
-        expected=("History.DuplicatedRecord", "History.ReorderedRecords"),
+        expected=("OneCopyPerSequence", "History.DuplicatedRecord", "History.ReorderedRecords"),
         patches=(constant(ReplicaLog, "_scan_producers", None),),
         focus=RESTARTS,
     ),
@@ -341,5 +356,21 @@ GUARDS: tuple[Mutant, ...] = (
         expected=("History.DuplicatedRecord", "History.ReorderedRecords", *STALLED),
         patches=(around(PartitionSender, "_send", _renumber),),
         focus=REPEATS,
+    ),
+    Mutant(
+        name="logs-of-removed-replicas-kept",
+        guard="A replica that is removed from a broker is deleted from its disk (A34, M36).",
+        instead="Its log stays, also that of a deleted topic.",
+        expected=("OnlyAssignedLogs",),
+        patches=(around(ReplicaManager, "_remove", _keep_log),),
+        focus=PlanFocus(Bias(weights={"recreate_topic": 1}), why="Topics are deleted and created again."),
+    ),
+    Mutant(
+        name="response-counted-twice",
+        guard="A follower counts a response of its fetch session if it is the next one (KIP-227).",
+        instead="It counts every copy of it, and may count on after one was lost.",
+        expected=("FetchSessionsAgree",),
+        patches=(around(Fetcher, "_count", _count_any),),
+        focus=SESSIONS,
     ),
 )

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from experiments.faults import recipes
+from experiments.faults.kinds.administration import Reassign
 from experiments.faults.kinds.links import Cut
 from experiments.faults.kinds.processes import Crash, Restart
 from experiments.faults.schema import Fault
 from experiments.hunt.mutants.mutant import Mutant, Original, around, constant
-from experiments.hunt.mutants.scripts import END_MS, scripted
-from protocol.config import UNCLEAN_RECOVERY_STRATEGY
+from experiments.hunt.mutants.scripts import END_MS, TOPIC, scripted
+from protocol.config import UNCLEAN_RECOVERY_STRATEGY, UNCLEAN_RECOVERY_TIMEOUT_MS
 from protocol.controller import partition_change, partition_election, recovery_decisions
 from protocol.controller.recovery_requests import RECOVERY_TIMER, RecoveryRequests
 from protocol.ids import FIRST_CONTROLLER, NO_LEADER, RECOVERY_MANAGER, TopicIdPartition
 from protocol.messages.recovery import PartitionRecovery, ReplicaAnswer
+from protocol.metadata.image import MetadataImage
+from protocol.metadata.partition import PartitionState
 from protocol.recovery import ranking
 from protocol.recovery.task import RecoveryTask
 
@@ -53,6 +56,18 @@ def _designated_anyway(
     if request.designated_leader != NO_LEADER:
         return partition_election.Elected(request.designated_leader, unclean=True)
     return original(state, request, target, elr)
+
+
+def _only_active(
+    original: Callable[..., tuple[int, ...]], image: MetadataImage, partition: PartitionState
+) -> tuple[int, ...]:
+    return tuple(broker for broker in original(image, partition) if image.is_active(broker))
+
+
+def _assigned_or_not(
+    original: Original, state: PartitionState, request: partition_change.ChangeRequest, replicas: tuple[int, ...]
+) -> object:
+    return original(state, request, (*replicas, state.last_known_leader))
 
 
 def _unheard(broker: int, begin_ms: int, end_ms: int) -> Fault:
@@ -94,12 +109,12 @@ GUARDS: tuple[Mutant, ...] = (
         expected=("RecoveryResponsesAreCurrent",),
         patches=(constant(RecoveryTask, "_knows_leader_epoch", True),),
         focus=scripted(
-            "The only remaining replica learns late that there is no leader.",
+            "The only remaining replica learns late that there is no leader, after the recovery has waited its time.",
             recipes.isolate(2, (0, 1), 2_500, END_MS),
             recipes.kill(0, 6_500, END_MS),
             recipes.kill(1, 6_500, END_MS),
             recipes.disturb((FIRST_CONTROLLER,), (2,), "delay", 6_500, END_MS, delay_ms=400, only="metadata"),
-            config=PROACTIVE,
+            config={**PROACTIVE, UNCLEAN_RECOVERY_TIMEOUT_MS: 100},
         ),
     ),
     Mutant(
@@ -112,6 +127,49 @@ GUARDS: tuple[Mutant, ...] = (
             constant(recovery_decisions, "_all_required_answered", True),
         ),
         focus=scripted("The responses of a required replica are lost.", *LOST, _unheard(1, 7_000, END_MS)),
+    ),
+    Mutant(
+        name="recovery-does-not-wait-for-fenced-replicas",
+        guard="Until its timeout a proactive recovery waits for all that may hold more, fenced ones too (F12).",
+        instead="It elects as soon as all active replicas have responded.",
+        expected=("RecoveryHasRequiredResponses",),
+        patches=(around(recovery_decisions, "_holders", _only_active),),
+        focus=scripted("A replica that lacks records is back before the others.", *LOST, config=PROACTIVE),
+    ),
+    Mutant(
+        name="recovery-decided-by-adding-replicas",
+        guard="Replicas that a reassignment adds do not decide a recovery alone (M62).",
+        instead="They count as replicas that may hold the most.",
+        expected=("RecoveryHearsHolder",),
+        patches=(constant(recovery_decisions, "_is_only_adding", False),),
+        focus=scripted(
+            "A partition without leader is reassigned to brokers that have nothing of its log.",
+            recipes.kill(0, 3_300, 13_000),
+            recipes.kill(1, 3_300, 13_500),
+            Reassign(at_ms=6_000, duration_ms=END_MS - 6_000, topic=TOPIC, partition=0, replicas=(2, 3)),
+            brokers=4,
+            replicas=2,
+            config={**PROACTIVE, UNCLEAN_RECOVERY_TIMEOUT_MS: 2_000},
+        ),
+    ),
+    Mutant(
+        name="last-known-leader-outside-the-assignment",
+        guard="The last known leader is elected if it is a replica of the present assignment (E24).",
+        instead="It is elected also when a cancelled reassignment has removed it.",
+        expected=("ValidControllerIsrAndElr",),
+        patches=(around(partition_change, "_last_known_leader", _assigned_or_not),),
+        focus=scripted(
+            "An adding replica leads and fails last; the reassignment is cancelled while a recovery waits.",
+            recipes.kill(4, 3_000, END_MS),
+            Reassign(at_ms=3_500, duration_ms=8_000, topic=TOPIC, partition=0, replicas=(3, 4)),
+            recipes.kill(1, 5_000, END_MS),
+            recipes.kill(0, 5_500, 9_000),
+            recipes.kill(3, 8_500, 12_000),
+            brokers=5,
+            replicas=2,
+            elect_uncleanly_at_ms=(13_000,),
+            config={**PROACTIVE, UNCLEAN_RECOVERY_TIMEOUT_MS: 10_000},
+        ),
     ),
     Mutant(
         name="recovery-longer-log-beats-higher-epoch",

@@ -2,32 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from experiments.faults import recipes
+from experiments.faults.kinds.administration import Reassign
+from experiments.faults.kinds.processes import Expire
+from experiments.faults.schema import Fault
 from experiments.hunt.fuzz.bias import Bias
 from experiments.hunt.mutants.mutant import Mutant, Original, PlanFocus, around, constant, with_arguments
+from experiments.hunt.mutants.scripts import END_MS, TOPIC, scripted
 from protocol.config import ISR_UPDATES, Generation
 from protocol.errors import ErrorCode
-from protocol.ids import TimeMs
-from protocol.messages.store import SetData
-from protocol.messages.v3 import LeaderAndIsrRequest
-from protocol.nodes import store_isr
+from protocol.ids import TimeMs, TopicPartition, partition_key
+from protocol.messages.store import Check, SetData
+from protocol.messages.v3 import CommandResult, LeaderAndIsrPartition, LeaderAndIsrRequest
+from protocol.nodes import store_isr, store_metadata
 from protocol.nodes.store_isr import IsrWriter
 from protocol.nodes.store_membership import StoreMembership
 from protocol.nodes.store_metadata import StoreMetadata
-from protocol.zookeeper import decisions, election, isr_updates, publishing
+from protocol.zookeeper import decisions, election, isr_updates, publishing, reassignments
 from protocol.zookeeper.commands import CommandQueue
 from protocol.zookeeper.context import Controller
 from protocol.zookeeper.decisions import Brokers
-from protocol.zookeeper.procedure import Commands
+from protocol.zookeeper.procedure import Commands, Procedure, Writes
+from protocol.zookeeper.records import Stored
+from protocol.zookeeper.runner import Runner
+from protocol.zookeeper.settings import Latency, StoreSettings
 
 _ANY_VERSION = -1
 
 
-def _swarm(why: str, *themes: str, updates: str | None = None) -> PlanFocus:
+def _swarm(why: str, *themes: str, updates: str | None = None, sessions: int | None = None) -> PlanFocus:
     config = {} if updates is None else {ISR_UPDATES: updates}
-    return PlanFocus(Bias(generation=Generation.V3, themes=themes, config=config), why=why)
+    return PlanFocus(Bias(generation=Generation.V3, themes=themes, config=config, sessions=sessions), why=why)
 
 
 _CONTROLLERS = _swarm("Controllers are deposed with writes and commands under way.", "deposed controller")
@@ -35,6 +44,61 @@ _LATE = _swarm("Commands are lost, late or twice while leaderships move.", "late
 _LEADERS = _swarm("Leaders write ISRs while their sessions expire.", "expired leader", updates="leader")
 _REQUESTS = _swarm("Leaders ask the controller for ISRs while sessions expire.", "expired leader", updates="controller")
 _LINKS = _swarm("Requests to the store and its responses are lost, late or twice.", "store link", updates="leader")
+
+
+_SURVIVORS = _swarm("Controllers lose one of their sessions.", "surviving sessions", sessions=3)
+_STORE = StoreSettings(
+    write_latency=Latency(mean_ms=40), read_latency=Latency(mean_ms=1), session_timeout_ms=2_000, sessions=1
+)
+_EXTRA = range(3, 8)
+"""Brokers of a script without replicas, one of which probably is the controller."""
+
+
+def _failovers(*at_ms: int) -> list[Fault]:
+    """The sessions of the brokers without replicas expire one after the other from each of these times on."""
+    return [
+        Expire(at_ms=begin_ms + 50 * turn, duration_ms=1, node=broker)
+        for begin_ms in at_ms
+        for turn, broker in enumerate(_EXTRA)
+    ]
+
+
+_LATE_INIT = scripted(
+    "Controllers change while the leader writes its ISR, and the commands of the new ones are late.",
+    recipes.disturb(range(1, 8), (0,), "delay", 3_500, END_MS, only="commands", delay_ms=1_000),
+    *(recipes.lose_fetch_responses(2, range(8), begin_ms, begin_ms + 2_500) for begin_ms in (4_000, 8_000, 12_000)),
+    *_failovers(5_200, 6_300, 9_200, 10_300, 13_200),
+    brokers=8,
+    store=_STORE,
+)
+_SWITCHES = scripted(
+    "The order of the replicas changes at the moment at which the leader removes a follower from the ISR.",
+    *(
+        fault
+        for turn in range(8)
+        for fault in (
+            recipes.lose_fetch_responses(1, range(4), 3_500 + 5_000 * turn, 6_500 + 5_000 * turn),
+            Reassign(
+                at_ms=4_915 + 5_010 * turn,
+                duration_ms=2_000,
+                topic=TOPIC,
+                partition=0,
+                replicas=(0, 1, 2) if turn % 2 else (0, 2, 1),
+            ),
+        )
+    ),
+    brokers=4,
+    store=_STORE,
+)
+_QUIET = scripted(
+    "Brokers register again at nearly the same time, and then nothing happens any more.",
+    *(Expire(at_ms=8_000 + 2 * broker, duration_ms=1, node=broker) for broker in range(4)),
+    brokers=8,
+    replicas=8,
+    store=StoreSettings(write_latency=Latency(mean_ms=1), session_timeout_ms=2_000),
+)
+_Children = Callable[..., Procedure[tuple[str, ...]]]
+_Write = Callable[..., Procedure[dict[TopicPartition, int]]]
 
 
 def _unconditional(original: Original, *args: Any) -> object:
@@ -85,6 +149,33 @@ def _any_live_replica(original: Original, state: Any, replicas: Any, brokers: Br
     return choice
 
 
+def _fence_of_any_version(original: Original, self: Runner, step: Writes) -> tuple[Check, ...]:
+    checks = original(self, step)
+    assert isinstance(checks, tuple)
+    return tuple(check.model_copy(update={"version": _ANY_VERSION}) for check in checks)
+
+
+def _watched_afterwards(original: _Children, path: str, *, watch: bool = True) -> Procedure[tuple[str, ...]]:
+    names = yield from original(path, watch=False)
+    yield from original(path, watch=watch)
+    return names
+
+
+def _written_in_any_case(
+    original: _Write, changes: dict[TopicPartition, Stored]
+) -> Procedure[dict[TopicPartition, int]]:
+    versions = yield from original(changes)
+    return {key: versions.get(key, stored.version + 1) for key, stored in changes.items()}
+
+
+def _leads_on(original: Original, self: StoreMetadata, part: LeaderAndIsrPartition) -> object:
+    known = self._context.image.partition(partition_key(part.topic_id, part.partition_id))
+    me = self._context.me
+    if known is not None and known.leader == me != part.leader:
+        return CommandResult(topic=part.topic, partition_id=part.partition_id)
+    return original(self, part)
+
+
 GUARDS: tuple[Mutant, ...] = (
     Mutant(
         "store-decision-unconditional",
@@ -116,10 +207,7 @@ GUARDS: tuple[Mutant, ...] = (
         "They stay.",
         ("InitIsObeyed",),
         (around(StoreMetadata, "_lead_and_follow", _without_init),),
-        PlanFocus(
-            Bias(generation=Generation.V3, brokers=4, weights={"reassign": 3, "crash": 2}),
-            why="Replicas move while brokers are down.",
-        ),
+        _swarm("Partitions move while brokers are down.", "moved partition"),
     ),
     Mutant(
         "store-isr-before-write",
@@ -184,5 +272,53 @@ GUARDS: tuple[Mutant, ...] = (
         ("OneControllerPerEpoch", "DecisionsAreFenced", "AllConverges", "ProtocolInvariantError"),
         (with_arguments(election, "encode_epoch", epoch=lambda epoch: max(0, int(epoch) - 1)),),
         _CONTROLLERS,
+    ),
+    Mutant(
+        "store-fence-not-checked",
+        "Every write of a controller requires that its epoch is still the present one (A35, M34).",
+        "A deposed controller whose other sessions are open goes on deciding.",
+        ("DecisionsAreFenced",),
+        (around(Runner, "_fence_of", _fence_of_any_version),),
+        _SURVIVORS,
+    ),
+    Mutant(
+        "store-older-state-obeyed",
+        "A broker takes no state of a partition that is older than the one it knows (A25).",
+        "A command that was on its way replaces the ISR that the leader has written since.",
+        ("BrokerStatesRise",),
+        (constant(store_metadata, "is_older", False),),
+        _LATE_INIT,
+    ),
+    Mutant(
+        "store-watch-after-read",
+        "The read itself sets the watch (A11, A18).",
+        "The watch is set by a second read, and a change between the two is missed.",
+        ("AllConverges",),
+        (around(publishing, "children", _watched_afterwards),),
+        _QUIET,
+    ),
+    Mutant(
+        "store-conflict-taken-as-success",
+        "A leader whose write finds another version keeps its ISR, and assumes that it has been deposed (A46).",
+        "It uses the ISR that it wanted.",
+        ("LeaderUsesStoredIsr", "ReplicationQuorumSuperset"),
+        (around(store_isr, "write_isrs", _written_in_any_case),),
+        _LEADERS,
+    ),
+    Mutant(
+        "store-deposed-leader-leads-on",
+        "A leader whose session has expired follows as soon as it is commanded to (A52, M39).",
+        "It responds, and goes on leading.",
+        ("AllConverges", "OneLeaderPerEpoch"),
+        (around(StoreMetadata, "_take", _leads_on),),
+        _LEADERS,
+    ),
+    Mutant(
+        "store-switch-unconditional",
+        "A reassignment is completed on condition that the ISR is the one it was decided on (A40).",
+        "The switch overwrites the ISR that the leader has written since.",
+        ("ElectionAddsNoMember", "ReplicationQuorumSuperset", "LeaderUsesStoredIsr"),
+        (around(reassignments, "publication", _unconditional),),
+        _SWITCHES,
     ),
 )

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import wraps
 from inspect import getattr_static, signature
 from typing import Protocol, TypeAlias
 
@@ -125,8 +126,18 @@ def switched_off(mutant: Mutant) -> Iterator[None]:
 
 
 def around(owner: object, name: str, function: Callable[..., object]) -> Patch:
-    """A patch by `function`, which is called with the original and then with the arguments of the call."""
-    return Patch(owner, name, lambda original: lambda *args, **kwargs: function(original, *args, **kwargs))
+    """A patch by `function`, which is called with the original and then with the arguments of the call. It keeps the
+    original's name, by which snapshots of nodes refer to methods.
+    """
+
+    def make(original: Callable[..., object]) -> Callable[..., object]:
+        @wraps(original)
+        def call(*args: object, **kwargs: object) -> object:
+            return function(original, *args, **kwargs)
+
+        return call
+
+    return Patch(owner, name, make)
 
 
 def constant(owner: object, name: str, value: object) -> Patch:

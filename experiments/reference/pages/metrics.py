@@ -29,8 +29,9 @@ def page() -> str:
         _table_and_notes("protocol/controller/metrics.py"),
         "## Exported by nodes on Ray",
         "Every Ray node serves them on its metrics port for Prometheus, with `ray_` in front (and `_total` behind, for "
-        "counters). `run` is the cluster, `node` is the node's name; *per partition* stands for the tags `run, "
-        "node, topic, partition`.",
+        "counters), for as long as the cluster lives. `cluster` is the cluster's id, `node` is the node's name; "
+        "*per partition* stands for the tags `cluster, node, topic, partition`. The help text of each series gives its "
+        "unit and meaning.",
         _table_and_notes("actors/metrics.py"),
     )
 

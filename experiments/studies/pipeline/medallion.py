@@ -26,6 +26,7 @@ from experiments.studies.estimation.pairs import Products
 from experiments.studies.estimation.times import CATCH_UP, FAILOVER, KINDS, RECOVERED
 from experiments.studies.pipeline import gold, manifest, measured
 from experiments.studies.pipeline.bronze import Checked, check_batches, listed, silver_table
+from experiments.studies.pipeline.checks import disagreements
 from experiments.studies.pipeline.distributions import (
     distributions,
     lasting_times,
@@ -33,14 +34,13 @@ from experiments.studies.pipeline.distributions import (
     places,
     quantiles,
 )
-from experiments.studies.pipeline.records import disagreements
-from experiments.studies.pipeline.schemas import DISAGREEMENTS, SILVER, Columns, ddl, digests, trial_columns
+from experiments.studies.pipeline.schemas import SILVER, Columns, ddl, digests, trial_columns
 from experiments.studies.pipeline.stages import GOLD, READING, SILVER_STAGE, report_note, report_stage
 from experiments.studies.pipeline.tables import NAMES, Table, tables_of
-from experiments.studies.sweeps.atomic import replaced_folder
 from experiments.studies.sweeps.output import StudyRecord
 from experiments.studies.sweeps.storage import Folder, ObjectStore, Store
 from experiments.studies.trials.batch import Batch
+from experiments.support.atomic import replaced_folder
 from experiments.support.errors import InputError
 
 ROWS_PER_TASK = 5_000_000
@@ -132,7 +132,6 @@ def _add_run(spark: SparkSession, work: Work, run: int, good: Sequence[Checked])
     files = max(spark.sparkContext.defaultParallelism, sum(each.size for each in good) // manifest.FILE_BYTES)
     cells = dict(zip(work.record.cells, (cell.parameters for cell in work.record.study.cells), strict=True))
     batches = listed(spark, [each.batch for each in good], cells, files).cache()
-    _check_losses(silver_table(batches, work.store, DISAGREEMENTS, disagreements))
 
     def write(name: str, table: Table) -> None:
         rows = silver_table(batches, work.store, *table)
@@ -148,14 +147,21 @@ def _add_run(spark: SparkSession, work: Work, run: int, good: Sequence[Checked])
             spark.sparkContext.cancelAllJobs()
             raise
     batches.unpersist()
+    _check_losses(spark, work, run)
 
 
-def _check_losses(found: DataFrame) -> None:
-    """Raises LossesDisagree if the simulator counted other losses than the records show."""
+def _check_losses(spark: SparkSession, work: Work, run: int) -> None:
+    """Raises LossesDisagree if the simulator counted other losses in a trial of the run than its records show."""
+
+    def table(name: str) -> DataFrame:
+        path = f"{work.root}/silver/{name}/run={run}"
+        return spark.read.schema(ddl(digests(SILVER[name]))).parquet(path)
+
+    found = disagreements(table("records"), table("cuts"), table("counts"))
     for row in found.orderBy("cell", "trial", "partition").limit(1).collect():
         raise LossesDisagree(
-            f"trial {row['trial']} of cell {row['cell']}, partition {row['partition']}: the trace counts "
-            f"{row['counted']} lost records, its elections lose {row['found']}"
+            f"trial {row['trial']} of cell {row['cell']}, partition {row['partition']}: the simulator counted "
+            f"{row['counted']} lost records, elections cut {row['cut']} off, silver/records has {row['recorded']}"
         )
 
 

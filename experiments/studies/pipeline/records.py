@@ -1,4 +1,4 @@
-"""Silver: the fate of every record that was produced, and the check of the losses that the simulator counted.
+"""Silver: the fate of every record that was produced, and what the losses that the simulator counted are checked with.
 
 A record is acknowledged or not; with acks=all it is then in the logs of the whole ISR, and consumers can read it
 (`visible_ms`; unknown for acks=1, where the high watermark follows later). An election *cuts* the log of a partition at
@@ -6,18 +6,20 @@ A record is acknowledged or not; with acks=all it is then in the logs of the who
 first cut at or below its offset after its acknowledgement; it is `durable` if no election of the trial cuts it off.
 At a checkpoint all replicas have all records; of those acknowledged before it only the last one is followed on.
 
-The simulator counts losses by comparing payloads as it elects. Here they follow from offsets and leader epochs, by
-matching records with elections; `disagreements` compares the two, trial by trial.
+The simulator counts losses by comparing payloads as it elects. Here they follow from the offsets of records and
+elections. `checks.py` compares the two: `cuts` and `counts` are its input beside the records.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from experiments.studies.pipeline.cuts import first_at_or_below
 from experiments.studies.pipeline.rows import Rows, Trace, Values
-from experiments.studies.pipeline.schemas import DISAGREEMENTS, SILVER, Nullable, table
+from experiments.studies.pipeline.schemas import SILVER, Nullable, table
 from experiments.studies.trace.schema import ACKED, ACKS_1_LOSS, CHECKPOINT, ELECTED, FOLLOWED, LOSS, PRODUCED
 
 
@@ -48,23 +50,46 @@ def _followed(trace: Trace) -> Rows:
 
 def _fates(trace: Trace, followed: Rows) -> tuple[Rows, Values]:
     """The records, and for each the position among the rows `followed` of the election that lost it, or -1."""
+    found = _find_cuts(trace, followed)
+    produced = followed.have("kind", PRODUCED)
+    at = np.flatnonzero(produced)
+    begin = np.searchsorted(found.at, at)
+    later = np.searchsorted(found.group[found.at], found.group[at], side="right")
+    end = np.minimum(later, _until(found.since, at, begin, later))
+    end = np.where(found.acked[at], end, begin)
+    cut = first_at_or_below(followed["offset"][found.at], begin, end, followed["offset"][at])
+    return followed.where(produced), np.where(cut >= 0, np.append(found.at, -1)[cut], -1)
+
+
+class _Cuts(NamedTuple):
+    """`group`, `acked`: of every row, the number of its partition, and whether it is a record that was acknowledged.
+    `at`: the positions of the elections that cut acknowledged records off. `since`: the position of the first record
+    that was still followed when each of them happened, -1 for all."""
+
+    group: Values
+    acked: Values
+    at: Values
+    since: Values
+
+
+def _find_cuts(trace: Trace, followed: Rows) -> _Cuts:
     group, position = trace.groups(followed["trial"], followed["partition"]), np.arange(len(followed))
-    produced, acked = followed.have("kind", PRODUCED), followed.have("detail", ACKED)
-    acked &= produced
+    acked = followed.have("kind", PRODUCED) & followed.have("detail", ACKED)
     new = np.diff(group, prepend=-1) != 0
     first = np.maximum.accumulate(np.where(new, position, 0))
     last_acked = _running(acked, first)
     checkpoint = _running(followed.have("kind", CHECKPOINT), first)
-    followed_from = np.where(checkpoint >= 0, last_acked[checkpoint], -1)
     highest = _highest(np.where(acked, followed["offset"], -1), group)
-    cuts = np.flatnonzero(followed.have("kind", ELECTED) & (followed["offset"] <= highest) & (highest >= 0))
-    at = np.flatnonzero(produced)
-    begin = np.searchsorted(cuts, at)
-    later = np.searchsorted(group[cuts], group[at], side="right")
-    end = np.minimum(later, _until(followed_from[cuts], at, begin, later))
-    end = np.where(acked[at], end, begin)
-    cut = first_at_or_below(followed["offset"][cuts], begin, end, followed["offset"][at])
-    return followed.where(produced), np.where(cut >= 0, np.append(cuts, -1)[cut], -1)
+    at = np.flatnonzero(followed.have("kind", ELECTED) & (followed["offset"] <= highest) & (highest >= 0))
+    since = np.where(checkpoint >= 0, last_acked[checkpoint], -1)[at]
+    return _Cuts(group, acked, at, since)
+
+
+def _at(positions: Values, length: int) -> Values:
+    """A mask that is true at these positions."""
+    mask = np.zeros(length, bool)
+    mask[positions] = True
+    return mask
 
 
 def _running(mask: Values, first: Values) -> Values:
@@ -81,30 +106,37 @@ def _highest(offsets: Values, group: Values) -> Values:
     return highest
 
 
-def _until(followed_from: Values, at: Values, begin: Values, end: Values) -> Values:
+def _until(since: Values, at: Values, begin: Values, end: Values) -> Values:
     """Up to which of the cuts from `begin` to `end` a record at position `at` is followed: to the first one after a
-    checkpoint that dropped it. `followed_from` does not decrease within a group."""
+    checkpoint that dropped it. `since` does not decrease within a group."""
     # Positions ascend over groups too, so that one ascending array serves all groups.
-    ascending = np.maximum.accumulate(followed_from) if len(followed_from) else followed_from
+    ascending = np.maximum.accumulate(since) if len(since) else since
     return np.clip(np.searchsorted(ascending, at, side="right"), begin, end)
 
 
-def disagreements(trace: Trace) -> pa.Table:
-    """One row per partition of a trial in which the records that were lost are not those that the simulator counted:
-    cell, trial, partition, counted, found. A partition whose records were not followed is left out."""
+def cuts(trace: Trace) -> pa.Table:
+    """One row per election that cuts records off which were acknowledged before it, with the columns of
+    `schemas.SILVER["cuts"]`. It loses the acknowledged records at `offset` and above whose `seq` is at least `since`
+    and below its own: those that were followed when it happened."""
     followed = _followed(trace)
-    produced, cut = _fates(trace, followed)
-    counted = trace.rows.of(LOSS, ACKS_1_LOSS)
-    group = trace.groups(produced["trial"], produced["partition"])
+    found = _find_cuts(trace, followed)
+    since = np.where(found.since >= 0, followed["seq"][found.since], 0)
+    return table(SILVER["cuts"], trace.cell, followed.where(_at(found.at, len(followed))), since=since)
+
+
+def counts(trace: Trace) -> pa.Table:
+    """One row per partition of a trial whose records were followed: how many were produced, and how many acknowledged
+    ones the simulator counted as lost; the columns of `schemas.SILVER["counts"]`."""
+    produced, counted = trace.rows.of(PRODUCED), trace.rows.of(LOSS, ACKS_1_LOSS)
     most = len(trace.trials) * trace.partitions
-    found = np.bincount(group, cut >= 0, most).astype(np.int64)
-    totals = np.zeros(most, np.int64)
-    np.add.at(totals, trace.groups(counted["trial"], counted["partition"]), counted["value"])
-    differ = np.flatnonzero((np.bincount(group, minlength=most) > 0) & (totals != found))
+    records = np.bincount(trace.groups(produced["trial"], produced["partition"]), minlength=most)
+    lost = np.zeros(most, np.int64)
+    np.add.at(lost, trace.groups(counted["trial"], counted["partition"]), counted["value"])
+    (group,) = np.nonzero(records)
     columns = {
-        "trial": differ // trace.partitions + trace.first,
-        "partition": differ % trace.partitions,
-        "counted": totals[differ],
-        "found": found[differ],
+        "trial": group // trace.partitions + trace.first,
+        "partition": group % trace.partitions,
+        "records": records[group],
+        "lost": lost[group],
     }
-    return table(DISAGREEMENTS, trace.cell, columns)
+    return table(SILVER["counts"], trace.cell, columns)

@@ -53,6 +53,8 @@ SILVER: Final[Mapping[str, Columns]] = {
     | {"seq": "int", "offset": "bigint", "sent_ms": "bigint", "outcome": "string"}
     | {"acknowledged_ms": "bigint", "visible_ms": "bigint", "durable": "boolean"}
     | {"lost_ms": "bigint", "lost_epoch": "int", "weight": "double"},
+    "cuts": _PARTITION | {"seq": "int", "time_ms": "bigint", "epoch": "int", "offset": "bigint", "since": "int"},
+    "counts": _PARTITION | {"records": "bigint", "lost": "bigint"},
     "losses": _PARTITION | {"time_ms": "bigint", "records": "bigint", "weight": "double"},
     "measured": _PARTITION | {"node": "int", "time_ms": "bigint", "kind": "string", "value": "bigint"},
 }
@@ -63,9 +65,6 @@ READS: Final[Columns] = (
     | {"offset": "bigint", "records": "bigint", "undone": "bigint", "undone_ms": "bigint", "weight": "double"}
 )
 """`silver/reads`, which only a study with a consumer has."""
-
-DISAGREEMENTS: Final[Columns] = _PARTITION | {"counted": "bigint", "found": "bigint"}
-"""Where the simulator counts other losses than the records show (`records.py`)."""
 
 GOLD: Final[Mapping[str, Columns]] = {
     "cells": {"cell": "int", "metric": "string", "trials": "bigint"}

@@ -32,6 +32,8 @@ _ROWS: Mapping[str, Callable[[Trace], pa.Table]] = {
     "catch_ups": changes.catch_ups,
     "regressions": changes.regressions,
     "records": records.records,
+    "cuts": records.cuts,
+    "counts": records.counts,
     "losses": silver.losses,
     "measured": silver.measured,
 }

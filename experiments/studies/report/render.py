@@ -34,11 +34,11 @@ from experiments.studies.report.harshness import beside_published, harshness_wor
 from experiments.studies.report.left_out import LeftOut, read_left_out
 from experiments.studies.report.objectives import OBJECTIVES
 from experiments.studies.report.settings import Group, groups
-from experiments.studies.sweeps.atomic import write_text
 from experiments.studies.sweeps.output import StudyRecord, read_record
 from experiments.studies.sweeps.staging import LOSS_PAGE, REPORT
 from experiments.studies.sweeps.storage import Location, store_at
 from experiments.studies.trace.metrics import FRACTION, METRICS, RATES
+from experiments.support.atomic import write_text
 from experiments.support.templates import templates
 
 PAGE = Path(__file__).resolve().parent / "page"

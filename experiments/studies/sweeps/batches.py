@@ -19,10 +19,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from experiments.studies.sweeps.atomic import TEMPORARY
 from experiments.studies.sweeps.storage import Folder, Store
 from experiments.studies.trace.schema import TRACE_SCHEMA, VERSION, VERSION_KEY
 from experiments.studies.trials.batch import TRIALS_SCHEMA, Batch
+from experiments.support.atomic import TEMPORARY
 from experiments.support.errors import InputError
 
 TRACE, TRIALS = "trace", "trials"

@@ -31,8 +31,8 @@ import yaml
 from experiments.studies.design.document import record_text, split_record
 from experiments.studies.design.loader import parse_study, study_from
 from experiments.studies.design.study import StudyPlan
-from experiments.studies.sweeps.atomic import TEMPORARY
 from experiments.studies.sweeps.storage import Folder, Location, StorageFailed, Store, store_at
+from experiments.support.atomic import TEMPORARY
 from experiments.support.build import PACKAGES_FOLDER
 from experiments.support.errors import InputError
 
@@ -45,6 +45,8 @@ LAYOUT = {
     "each partition with their length; the times without a leader that answers, handovers marked",
     "silver/records": "Parquet: the fate of each record: acknowledged, visible, durable, or lost when and by which "
     "election",
+    "silver/cuts, silver/counts": "Parquet: the elections that cut acknowledged records off; the losses that the "
+    "simulator counted in each partition. The analysis checks one against the other",
     "silver/elections, silver/isr_changes": "Parquet: elections with their reason; members of ISR and ELR before and "
     "after",
     "silver/recoveries, silver/catch_ups": "Parquet: unclean recoveries with the replicas' answers; from the start of "

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from experiments.studies.sweeps.atomic import write_bytes
+from experiments.support.atomic import write_bytes
 from experiments.support.errors import InputError
 
 Location = str | Path

@@ -8,7 +8,7 @@ failover that clients saw, and on real processes (engine `ray`) also acknowledge
 A simulated trial also lists what its losses can be computed from again: each write with its offset (`produced`), each
 leader with the offset from which on its log lacks what the leader before it had (`elected`), and when all replicas have
 all records, so that only the last one is followed on (`checkpoint`). The simulator finds losses by comparing the
-records' payloads; the pipeline finds them by joining these rows, and compares (`pipeline/records.py`).
+records' payloads; the pipeline finds them by joining these rows, and compares (`pipeline/checks.py`).
 
 Rules, which :func:`check_trace` enforces before a row is written to disk: times do not decrease; the first row of each
 partition is a `state` at time 0; the last row of the trial, and only it, is `end`, at the trial's duration (in

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar
 
 import pytest
 
 from actors import metrics
-from actors.metrics import Changes, PartitionSamples, RayMeter
+from actors.metrics import Changes, PartitionSamples, RayMeter, Sample, lag_sample
 from protocol.controller.metrics import CLUSTER_METRICS
 from protocol.events.base import Trace
 from protocol.events.broker import (
@@ -45,11 +45,29 @@ class FakeClock:
         raise AssertionError
 
     def ring(self) -> int:
-        """Makes the one scheduled call; returns its time."""
-        [(self.time_ms, action)] = self.due
-        self.due.clear()
+        """Makes the first of the scheduled calls; returns its time."""
+        first = min(range(len(self.due)), key=lambda index: self.due[index][0])
+        self.time_ms, action = self.due.pop(first)
         action()
         return self.time_ms
+
+
+class FakeReadings:
+    """The gauges of a node, as the test sets them."""
+
+    def __init__(self) -> None:
+        self.controller: dict[str, int] = {}
+        self.partitions: list[Sample] = []
+
+    @property
+    def is_controller(self) -> bool:
+        return bool(self.controller)
+
+    def of_controller(self) -> Mapping[str, int]:
+        return dict(self.controller)
+
+    def of_partitions(self) -> Iterator[Sample]:
+        return iter(list(self.partitions))
 
 
 def values(samples: PartitionSamples, trace: Trace) -> dict[str, int]:
@@ -128,7 +146,7 @@ def test_only_changed_metrics_are_exported() -> None:
 
 @pytest.mark.covers("I8")
 def test_an_alert_is_a_warning_in_the_log_of_the_process(caplog: pytest.LogCaptureFixture) -> None:
-    meter = RayMeter("run", "controller-1000", FakeClock())
+    meter = RayMeter("run", "controller-1000", FakeClock(), FakeReadings())
     with caplog.at_level(logging.WARNING):
         meter.record_trace(AlertRaised(T0, "offline_partition", leader=NO_LEADER, leader_epoch=3))
         meter.record_trace(HighWatermarkAdvanced(T0, high_watermark=0, leader_epoch=0))
@@ -150,7 +168,7 @@ class FakeGauge:
         self.set_to = self.values.setdefault(name, [])
 
     def set_default_tags(self, tags: dict[str, str]) -> None:
-        assert tags == {"run": "r", "node": "n"}
+        assert tags == {"cluster": "r", "node": "n"}
 
     def set(self, value: int, tags: dict[str, str] | None = None) -> None:
         self.set_to.append(value)
@@ -161,9 +179,9 @@ class FakeGauge:
 
 def test_the_metrics_of_a_controller_are_gauges_with_underscores_for_dots(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics, "Gauge", FakeGauge)
-    stands = dict.fromkeys(CLUSTER_METRICS, 0)
-    clock = FakeClock()
-    meter = RayMeter("r", "n", clock, lambda: dict(stands))
+    readings, clock = FakeReadings(), FakeClock()
+    stands = readings.controller = dict.fromkeys(metrics.CONTROLLER_HELP, 0)
+    meter = RayMeter("r", "n", clock, readings)
     meter.end_input()
     clock.ring()
     stands["kafka.controller.offline_partitions_count"] = 4
@@ -172,14 +190,39 @@ def test_the_metrics_of_a_controller_are_gauges_with_underscores_for_dots(monkey
         meter.end_input()
         clock.ring()
     found = {name: values for name, values in FakeGauge.values.items() if values}
-    expected = {name.replace(".", "_"): [0] for name in CLUSTER_METRICS}
+    expected = {name.replace(".", "_"): [0] for name in (metrics.ACTIVE_CONTROLLER, *CLUSTER_METRICS)}
     assert found == expected | {"kafka_controller_offline_partitions_count": [0, 4]}
+
+
+def test_all_gauges_of_the_nodes_state_are_set_again_and_again_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics, "Gauge", FakeGauge)
+    monkeypatch.setattr(metrics, "EXPORT_AT_ONCE", 2)
+    FakeGauge.tagged.clear()
+    readings, clock = FakeReadings(), FakeClock()
+    readings.controller = {metrics.ACTIVE_CONTROLLER: 1}
+    meter = RayMeter("r", "n", clock, readings)
+    meter.end_input()
+    clock.ring()
+    assert [(name, value) for name, value, _ in FakeGauge.tagged] == [("kafka_controller_active_controller_count", 1)]
+    FakeGauge.tagged.clear()
+    readings.partitions = [lag_sample(TopicPartition("t", number), number) for number in range(3)]
+    assert clock.ring() == metrics.REPEAT_MS
+    for _ in range(3):
+        clock.ring()
+    lags = [value for name, value, _ in FakeGauge.tagged if name == metrics.HIGH_WATERMARK_LAG]
+    assert (len(FakeGauge.tagged), lags) == (4, [0, 1, 2])
+    del readings.partitions[1:]
+    FakeGauge.tagged.clear()
+    while clock.ring() < 4 * metrics.REPEAT_MS:
+        pass
+    assert [value for name, value, _ in FakeGauge.tagged if name == metrics.HIGH_WATERMARK_LAG] == [0, 0]
+    assert [name for name, _, _ in FakeGauge.tagged].count("kafka_controller_active_controller_count") == 2
 
 
 def test_nodes_other_than_controllers_have_no_controller_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
     FakeGauge.values.clear()
     monkeypatch.setattr(metrics, "Gauge", FakeGauge)
-    RayMeter("r", "n", FakeClock()).end_input()
+    RayMeter("r", "n", FakeClock(), FakeReadings()).end_input()
     assert set(FakeGauge.values) == set(metrics.GAUGES)
 
 
@@ -190,7 +233,7 @@ def test_counters_add_up_gauges_keep_the_last_value_and_both_are_exported_once(
         monkeypatch.setattr(metrics, kind, FakeGauge)
     FakeGauge.tagged.clear()
     clock = FakeClock()
-    meter = RayMeter("r", "n", clock)
+    meter = RayMeter("r", "n", clock, FakeReadings())
     for log_end in (5, 7):
         meter.record_sent(MetadataRequest(correlation_id=1, topic="t"))
         meter.record_trace(BecameLeader(T0, leader_epoch=1, log_end=log_end, high_watermark=4))
@@ -199,7 +242,7 @@ def test_counters_add_up_gauges_keep_the_last_value_and_both_are_exported_once(
     assert clock.ring() == metrics.EXPORT_MS
     sent = ("isray_messages_sent", 2, {"type": "MetadataRequest"})
     assert FakeGauge.tagged == [sent, ("isray_high_watermark_lag", 3, {"topic": "t", "partition": "0"})]
-    assert clock.due == []
+    assert [at_ms for at_ms, _ in clock.due] == [metrics.REPEAT_MS]
 
 
 def test_many_series_are_exported_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,17 +250,17 @@ def test_many_series_are_exported_in_parts(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(metrics, "EXPORT_AT_ONCE", 2)
     FakeGauge.tagged.clear()
     clock = FakeClock()
-    meter = RayMeter("r", "n", clock)
+    meter = RayMeter("r", "n", clock, FakeReadings())
     for number in range(5):
         meter.record_trace(BecameFollower(TopicPartition("t", number), leader=1, leader_epoch=0))
     meter.end_input()
     exported = []
-    while clock.due:
+    while len(exported) < 3:
         clock.ring()
         exported.append([tags["partition"] for _, _, tags in FakeGauge.tagged])
     assert exported == [["0", "1"], ["0", "1", "2", "3"], ["0", "1", "2", "3", "4"]]
 
 
 def test_the_table_of_names_is_complete() -> None:
-    for name in (*metrics.COUNTERS, *metrics.GAUGES):
+    for name in (*metrics.COUNTERS, *metrics.GAUGES, metrics.ACTIVE_CONTROLLER.replace(".", "_")):
         assert f"| `{name}` |" in (metrics.__doc__ or "")

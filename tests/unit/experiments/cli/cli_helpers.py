@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -16,14 +16,27 @@ from experiments.engines.admin_client import AdminClient, AdminError
 from experiments.engines.port import ClusterSpec, Loss
 from protocol.config import ClusterConfig, Generation
 from protocol.errors import ErrorCode
-from protocol.ids import TopicPartition, node_name
+from protocol.ids import TimeMs, TopicPartition, node_name
 from protocol.messages.admin import AdminRequest, AdminResponse
-from protocol.messages.commands import AdminCommand, AdminOutcome, ProduceCommand, SendOutcome, SendRecords
+from protocol.messages.base import Message
+from protocol.messages.commands import (
+    AdminCommand,
+    AdminOutcome,
+    Command,
+    ConsumeCommand,
+    ConsumeOutcome,
+    ProduceCommand,
+    ProduceOutcome,
+    SendOutcome,
+    SendRecords,
+)
 from protocol.messages.topics import CreatableTopic, ReplicaAssignment
 from protocol.metadata.image import BrokerRegistration
 from protocol.metadata.partition import PartitionState
 
 WITHIN_MS = 120_000
+Outcome = TypeVar("Outcome", bound=Message)
+BEGAN_MS = 1_700_000_000_000
 
 
 class SimPort:
@@ -33,6 +46,10 @@ class SimPort:
         self.engine = engine
         self.requests: list[AdminRequest] = []
         self.commands = 0
+
+    @property
+    def began_ms(self) -> TimeMs:
+        return BEGAN_MS
 
     def call(self, request: AdminRequest) -> AdminResponse:
         self.requests.append(request)
@@ -47,12 +64,21 @@ class SimPort:
         return outcome.response
 
     def send(self, records: SendRecords) -> SendOutcome:
+        return self._outcome(records, SendOutcome)
+
+    def produce(self, command: ProduceCommand) -> ProduceOutcome:
+        return self._outcome(command, ProduceOutcome)
+
+    def consume(self, command: ConsumeCommand) -> ConsumeOutcome:
+        return self._outcome(command, ConsumeOutcome)
+
+    def _outcome(self, command: Command, answer: type[Outcome]) -> Outcome:
         self.commands += 1
         number = self.commands
-        self.engine.submit(records.model_copy(update={"command_id": number}))
+        self.engine.submit(command.model_copy(update={"command_id": number}))
         assert self.engine.run_until(lambda: self.engine.outcome(number) is not None, WITHIN_MS)
         outcome = self.engine.outcome(number)
-        assert isinstance(outcome, SendOutcome)
+        assert isinstance(outcome, answer)
         return outcome
 
 

@@ -9,7 +9,9 @@ import sys
 import pytest
 
 from experiments.cli import main
+from experiments.cli.exit_codes import ExitCode
 from experiments.cli.help import CommandHelp, commands
+from experiments.engines.ray.session import RayStartError
 from experiments.support.errors import InputError
 from tests.unit.experiments.cli.cli_helpers import Commands
 
@@ -23,6 +25,35 @@ def test_an_input_error_is_one_line_and_exit_code_2(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(main, "app", refuse)
     assert command.run() == (2, "", "isray: study.yaml: trials: found 0; allowed: a whole number above 0\n")
+
+
+def test_a_ray_that_does_not_start_is_one_line_and_exit_code_1(
+    monkeypatch: pytest.MonkeyPatch, command: Commands
+) -> None:
+    def fail(**options: object) -> None:
+        raise RayStartError("Ray did not start, tried 2 times: it timed out")
+
+    monkeypatch.setattr(main, "app", fail)
+    assert command.run() == (1, "", "isray: Ray did not start, tried 2 times: it timed out\n")
+
+
+INTERRUPT_DURING_IMPORTS = """
+import os, signal, sys
+from experiments.cli import __main__
+
+class Interrupting:
+    def find_spec(self, name, path=None, target=None):
+        if name == "experiments.cli.main":
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupting())
+__main__.run()
+"""
+
+
+def test_an_interrupt_during_the_imports_prints_nothing() -> None:
+    done = subprocess.run([sys.executable, "-c", INTERRUPT_DURING_IMPORTS], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (ExitCode.INTERRUPTED, "", "")
 
 
 WRONG_USAGE = {

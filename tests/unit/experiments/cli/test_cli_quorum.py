@@ -11,14 +11,17 @@ from experiments.cli import target
 from experiments.engines.admin_client import AdminClient
 from experiments.engines.port import Loss
 from experiments.hunt.quorum.harness import CLUSTER, QuorumHarness
-from protocol.ids import NodeId
+from protocol.ids import NodeId, TimeMs
 from protocol.messages.admin import AdminRequest, AdminResponse
 from protocol.messages.quorum import DescribeQuorumRequest
 from protocol.quorum.describe import describe_quorum
 from protocol.quorum.replica import QuorumReplica
-from tests.unit.experiments.cli.cli_helpers import Commands
+from tests.unit.experiments.cli.cli_helpers import BEGAN_MS, Commands
 
 WITHIN_MS = 60_000
+KAFKAS_TITLE = (
+    "NodeId\tDirectoryId           \tLogEndOffset\tLag\tLastFetchTimestamp\tLastCaughtUpTimestamp\tStatus  \t"
+)
 
 
 class QuorumBench(Commands):
@@ -42,6 +45,10 @@ class QuorumBench(Commands):
     def _open_admin(self, wanted: target.Target) -> Iterator[tuple[AdminClient, set[str]]]:
         self.targets.append(wanted)
         yield AdminClient(self, wanted.principal), set()
+
+    @property
+    def began_ms(self) -> TimeMs:
+        return BEGAN_MS
 
     def call(self, request: AdminRequest) -> AdminResponse:
         """`experiments.engines.admin_client.AdminChannel`: every request goes to the leader."""
@@ -106,21 +113,24 @@ def test_the_status_of_a_quorum(bench: QuorumBench) -> None:
     assert [line.split(maxsplit=1) for line in lines] == [
         ["ClusterId:", CLUSTER],
         ["LeaderId:", "1000"],
-        ["LeaderDirectoryId:", one],
         ["LeaderEpoch:", "1"],
         ["HighWatermark:", str(end)],
         ["MaxFollowerLag:", "0"],
+        ["MaxFollowerLagTimeMs:", "0"],
         [
             "CurrentVoters:",
             f'[{{"id": 1000, "directoryId": "{one}"}}, '
             f'{{"id": 1001, "directoryId": "{two}", "endpoints": ["CONTROLLER://localhost:9093"]}}]',
         ],
-        ["CurrentObservers:", f'[{{"id": 0, "directoryId": ""}}, {{"id": 1002, "directoryId": "{three}"}}]'],
+        ["CurrentObservers:", f'[{{"id": 0}}, {{"id": 1002, "directoryId": "{three}"}}]'],
     ]
     bench.harness.crash(1001)
     bench.harness.append()
     document = bench.json("metadata-quorum", "describe", "--status")
     assert document["max_follower_lag"] == 1
+    bench.harness.run_for(700)
+    later = bench.json("metadata-quorum", "describe", "--status")
+    assert later["max_follower_lag_time_ms"] == document["max_follower_lag_time_ms"] + 700
     assert document["current_voters"][1] == {
         "id": 1001,
         "directory_id": two,
@@ -133,20 +143,40 @@ def test_how_far_each_replica_is(bench: QuorumBench) -> None:
     bench.ok(*add(1001))
     bench.settle()
     end, now = str(bench.leader.log.end_offset), bench.harness.now_ms
-    title, *rows = (line.split() for line in bench.ok("metadata-quorum", "describe", "--replication").splitlines())
-    assert title == ["NodeId", "DirectoryId", "LogEndOffset", "Lag", "LastFetchTimestamp", "Status", "Promotable"]
-    assert [[*row[:4], *row[5:]] for row in rows] == [
-        ["1000", bench.uuid(1000), end, "0", "Leader", "yes"],
-        ["1001", bench.uuid(1001), end, "0", "Follower", "yes"],
-        ["0", "-", end, "0", "Observer", "no"],
-        ["1002", bench.uuid(1002), end, "0", "Observer", "yes"],
+    title, *rows = bench.ok("metadata-quorum", "describe", "--replication").splitlines()
+    assert title == KAFKAS_TITLE
+    assert {len(row.expandtabs()) for row in rows} == {len(title.expandtabs())}
+    cells = [[cell.rstrip() for cell in row.split("\t")] for row in rows]
+    assert [[*row[:4], *row[6:]] for row in cells] == [
+        ["1000", bench.uuid(1000), end, "0", "Leader", ""],
+        ["1001", bench.uuid(1001), end, "0", "Follower", ""],
+        ["0", "A" * 22, end, "0", "Observer", ""],
+        ["1002", bench.uuid(1002), end, "0", "Observer", ""],
     ]
-    assert [now - int(row[4]) < 1_000 for row in rows] == [True] * 4
+    assert cells[0][4:6] == [str(BEGAN_MS + now)] * 2
+    assert [0 <= BEGAN_MS + now - int(cell) < 1_000 for row in cells for cell in row[4:6]] == [True] * 8
     document = bench.json("metadata-quorum", "describe", "--replication")
-    assert document["now_ms"] == now
-    assert [row["last_fetch_ms"] for row in document["replicas"]] == [int(row[4]) for row in rows]
+    assert document["now_ms"] == BEGAN_MS + now
+    times = [[str(row["last_fetch_ms"]), str(row["last_caught_up_ms"])] for row in document["replicas"]]
+    assert times == [row[4:6] for row in cells]
+    assert [row["promotable"] for row in document["replicas"]] == [True, True, False, True]
     words = bench.ok("metadata-quorum", "describe", "--replication", "--human-readable").splitlines()[1]
-    assert " 0 ms ago " in words
+    assert words.split("\t")[4].rstrip() == words.split("\t")[5].rstrip() == "0 ms ago"
+
+
+def test_a_voter_that_is_down_lacks_records_since_it_was_caught_up_and_is_not_promotable(bench: QuorumBench) -> None:
+    bench.ok(*add(1001))
+    bench.ok(*add(1002))
+    bench.settle()
+    bench.harness.crash(1001)
+    down_ms = BEGAN_MS + bench.harness.now_ms
+    bench.harness.append()
+    bench.harness.run_for(2 * bench.leader.config.fetch_ms)
+    rows = bench.json("metadata-quorum", "describe", "--replication")["replicas"]
+    [down] = [row for row in rows if row["node_id"] == 1001]
+    assert (down["lag"], down["promotable"], down["status"]) == (1, False, "Follower")
+    assert down_ms - 1_000 < down["last_caught_up_ms"] <= down["last_fetch_ms"] < down_ms + 100  # one under way
+    assert [row["promotable"] for row in rows if row["node_id"] in (1000, 1002)] == [True, True]
 
 
 def test_a_voter_that_never_fetched_has_no_fetch_time(
@@ -162,7 +192,7 @@ def test_a_voter_that_never_fetched_has_no_fetch_time(
     [row] = [row for row in rows if row["node_id"] == gone]
     assert (row["log_end_offset"], row["lag"], row["last_fetch_ms"], row["status"]) == (-1, end, -1, "Follower")
     lines = bench.ok("metadata-quorum", "describe", "--replication", "--human-readable").splitlines()
-    assert [line for line in lines if line.startswith(str(gone)) and " -1 " in line]
+    assert [line for line in lines if line.startswith(str(gone)) and line.count("\t-1 ") == 3]
 
 
 @pytest.mark.covers("D30", "D31", "J17", "M77")

@@ -67,7 +67,7 @@ def test_a_controller_that_joins_has_a_uuid_and_no_log(command: Commands, tmp_pa
         command.json(*formatting(tmp_path / name, "--no-initial-controllers", node=1001)) for name in ("a", "b")
     )
     assert (first["formatted"], first["voters"], first["logs"]) == (True, [], [])
-    assert len(first["directory_id"]) == 32
+    assert len(first["directory_id"]) == 22
     assert first["directory_id"] != second["directory_id"]
     storage, replica = started(tmp_path / "a", 1001)
     assert replica.key == ReplicaKey(1001, first["directory_id"])
@@ -193,5 +193,5 @@ def test_a_directory_that_is_not_formatted_or_damaged_is_exit_code_1(command: Co
 
 def test_uuids_are_fresh(command: Commands) -> None:
     first, second = command.ok("storage", "random-uuid"), command.json("storage", "random-uuid")["uuid"]
-    assert len(first.strip()) == len(second) == 32
+    assert len(first.strip()) == len(second) == 22
     assert first.strip() != second

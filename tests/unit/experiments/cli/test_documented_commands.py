@@ -65,9 +65,11 @@ RUN_ELSEWHERE = {
     "study run experiments/studies/simulation-against-processes.yaml --engine ray --trials 2 --out out/processes": (
         "tests/ray/test_process_trial.py"
     ),
+    "study numbers": "tests/unit/experiments/cli/test_cli_numbers.py",
     "study validate --cells cells.yaml": "tests/unit/experiments/studies/theory/test_theory_validation.py",
     "fuzz --seeds 1..200 --jobs 2": "tests/sim/test_fuzz.py",
     "fuzz --seeds 1..200 --jobs ray": "tests/ray/test_fuzz_on_ray.py",
+    'fuzz --seeds 5000000..5999999 --jobs ray --campaign "$PWD/out/campaign"': "tests/ray/test_fuzz_on_ray.py",
     "replay out/fuzz/seed-17.yaml --story": "tests/sim/test_fuzz.py",
     "replay out/fuzz/seed-17.yaml --html out/seed-17.html": "tests/sim/test_explored_runs.py",
     "scenario run last-replica-standing --html out/run.html": "tests/sim/test_explored_runs.py",

@@ -14,9 +14,11 @@ from experiments.faults.inject import Injector
 from experiments.faults.kinds import FAULT_KINDS
 from experiments.faults.kinds.links import Cut, FlappingLink
 from experiments.faults.kinds.machines import FullDisk
+from experiments.faults.kinds.operations import KINDS as operation_kinds
 from experiments.faults.kinds.processes import Crash, Expire
 from experiments.faults.schema import Fault
 from experiments.faults.targets import Targets
+from experiments.hunt.fuzz.operated import is_operated
 from experiments.hunt.fuzz.swarm import draw
 from protocol.config import ClusterConfig, Generation
 from protocol.events.store import StoreSessionEnded
@@ -49,18 +51,27 @@ def test_every_kind_describes_itself(kind: str) -> None:
     assert undescribed == []
 
 
-def test_kinds_outside_the_swarm_are_in_no_plan_of_a_seed() -> None:
+def test_kinds_outside_the_swarm_are_in_operated_plans_only() -> None:
     left_out = {name for name, kind in FAULT_KINDS.items() if not kind.in_swarm}
-    assert left_out == {"flapping_link"}
-    assert left_out.isdisjoint(fault.kind for seed in range(200) for fault in draw(seed).faults)
+    operations = {kind.model_fields["kind"].default for kind in operation_kinds}
+    assert left_out == {"flapping_link", "client_crash", "clock_drift", "disk_error", "bump", *operations}
+    plans = {True: set[str](), False: set[str]()}
+    for seed in range(200):
+        plans[is_operated(seed, None)].update(fault.kind for fault in draw(seed).faults)
+    assert left_out.isdisjoint(plans[False])
+    assert plans[True] == set(FAULT_KINDS) - {"expire", "bump"}
 
 
 def test_kinds_that_a_cluster_cannot_have() -> None:
-    """A controller loses its vote only where there are others; sessions expire only where there is a store."""
+    """A controller loses its vote only where there are others; sessions expire and brokers change who writes their ISRs
+    only where there is a store; configs change only where there is a metadata log.
+    """
     alone = Targets(range(3), (1000,), (3000,), {"t": 2}, 2)
     possible = {name for name, kind in FAULT_KINDS.items() if kind.is_possible(alone)}
-    assert set(FAULT_KINDS) - possible == {"expire", "voter_change"}
-    assert FAULT_KINDS["expire"].is_possible(replace(alone, stores=(STORE,)))
+    assert set(FAULT_KINDS) - possible == {"expire", "bump", "voter_change"}
+    of_v3 = replace(alone, controllers=(), stores=(STORE,))
+    assert {name for name, kind in FAULT_KINDS.items() if kind.is_possible(of_v3)} >= {"expire", "bump"}
+    assert not FAULT_KINDS["configure"].is_possible(of_v3)
 
 
 @pytest.mark.covers("M39", "A52")

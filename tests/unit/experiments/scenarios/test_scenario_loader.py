@@ -152,10 +152,18 @@ def test_steps_that_v3_does_not_have_are_refused_there(step: dict[str, Any]) -> 
         ),
     ],
 )
-def test_settings_of_another_generation_are_refused(cluster: dict[str, Any], field: str) -> None:
+def test_settings_that_the_generation_does_not_have_are_refused(cluster: dict[str, Any], field: str) -> None:
     with pytest.raises(InputError) as caught:
         scenario_from({**with_step({"wait": "1s"}), "cluster": cluster}, "s.yaml")
     assert caught.value.field == field
+
+
+def test_an_unknown_setting_of_the_store_is_answered_with_those_that_it_has() -> None:
+    cluster = {**V3, "store": {"session_timeout_ms": 0}}
+    with pytest.raises(InputError) as caught:
+        scenario_from({**with_step({"wait": "1s"}), "cluster": cluster}, "s.yaml")
+    allowed = "one of write_latency, read_latency, session_timeout, multi, sessions"
+    assert (caught.value.field, caught.value.allowed) == ("cluster.store.session_timeout_ms", allowed)
 
 
 BAD_FILES: list[tuple[dict[str, Any], str, str, str]] = [

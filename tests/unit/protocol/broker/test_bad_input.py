@@ -136,6 +136,12 @@ def test_unusual_but_valid_timestamps_are_accepted(directory: Path, timestamp_ms
     assert (answer.error, answer.base_offset) == (E.NONE, 3)
 
 
+def test_the_lowest_producer_id_is_0(directory: Path) -> None:
+    request = produce(acks=1, producer_id=0, producer_epoch=0, base_sequence=0)
+    answer = DiskBench(directory).receive(CLIENT, request).sent(ProduceResponse)
+    assert (answer.error, answer.base_offset) == (E.NONE, 3)
+
+
 def check_still_serves(bench: DiskBench, directory: Path) -> None:
     """Asserts that the next record is appended, and that no record is lost, in memory and after a restart."""
     answer = bench.receive(CLIENT, produce(acks=1)).sent(ProduceResponse)

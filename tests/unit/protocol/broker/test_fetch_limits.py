@@ -352,6 +352,7 @@ def test_neighbouring_partitions_have_different_fetchers_and_all_are_used(topic_
     assert numbers[:fetchers] == numbers[fetchers:]
 
 
+@pytest.mark.covers("A54")
 def test_each_fetcher_of_a_follower_fetches_and_renews_its_own_session() -> None:
     config = config_of(num_replica_fetchers=2, replica_fetch_wait_max_ms=WAIT_MS)
     bench = BrokerBench(me=FOLLOWER, config=config).run().publish(*topic(4))
@@ -362,6 +363,7 @@ def test_each_fetcher_of_a_follower_fetches_and_renews_its_own_session() -> None
     assert {m.fetcher: (m.requests, m.answers) for _, m in bench.sends(FetchRenewal)} == dict.fromkeys(asked, (1, 0))
 
 
+@pytest.mark.covers("A54")
 def test_a_large_partition_does_not_delay_those_of_another_fetcher() -> None:
     leader = Leader(3, replica_fetch_response_max_bytes=UNIT)
     leader.fill({0: 9, 1: 1, 2: 1})

@@ -227,7 +227,7 @@ APPLIED = {
 }
 
 
-@pytest.mark.covers("N3", "M8")
+@pytest.mark.covers("H15", "N3", "M8")
 @pytest.mark.parametrize(("answer", "changed", "isr", "partition_epoch"), APPLIED.values(), ids=APPLIED)
 def test_the_newest_partition_epoch_wins(
     answer: PartitionIsrResult, changed: bool, isr: tuple[int, ...], partition_epoch: int

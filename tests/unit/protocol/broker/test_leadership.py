@@ -83,7 +83,7 @@ def test_the_high_watermark_waits_for_a_fenced_member_until_the_leader_learns_of
 SUBSETS = st.sets(st.integers(1, 3)).map(lambda followers: (0, *sorted(followers)))
 
 
-@pytest.mark.covers("E1", "E3", "B13")
+@pytest.mark.covers("E1", "E3", "B13", "N21")
 @given(SUBSETS, st.none() | SUBSETS, st.lists(st.integers(-1, 9), min_size=3, max_size=3), st.integers(1, 4))
 def test_every_record_below_the_target_is_on_the_maximal_isr(
     isr: tuple[int, ...], proposed: tuple[int, ...] | None, ends: list[int], min_isr: int

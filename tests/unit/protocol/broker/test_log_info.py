@@ -10,7 +10,6 @@ from protocol.errors import ErrorCode, StorageError
 from protocol.ids import RECOVERY_MANAGER
 from protocol.messages.records import PartitionChangeRecord, PartitionRecord
 from protocol.messages.recovery import (
-    MAX_PARTITIONS_PER_REQUEST,
     GetReplicaLogInfoRequest,
     GetReplicaLogInfoResponse,
     ReplicaLogInfo,
@@ -86,12 +85,12 @@ def test_a_failed_disk_is_reported_per_partition() -> None:
     assert errors(response_of(bench, request_for(0, 1))) == [ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NONE]
 
 
-@pytest.mark.covers("G31", "N22")
+@pytest.mark.covers("G31", "M86", "N22")
 def test_too_many_partitions_or_another_broker_are_refused_as_a_whole() -> None:
     bench = BrokerBench().run(*topic_records())
-    at_limit = response_of(bench, request_for(*range(MAX_PARTITIONS_PER_REQUEST)))
-    assert (at_limit.error, len(at_limit.log_info_list)) == (ErrorCode.NONE, MAX_PARTITIONS_PER_REQUEST)
-    for request in (request_for(*range(MAX_PARTITIONS_PER_REQUEST + 1)), request_for(0, broker=1)):
+    at_limit = response_of(bench, request_for(*range(2_000)))
+    assert (at_limit.error, len(at_limit.log_info_list)) == (ErrorCode.NONE, 2_000)
+    for request in (request_for(*range(2_001)), request_for(0, broker=1)):
         refused = response_of(bench, request)
         assert (refused.error, refused.log_info_list) == (ErrorCode.INVALID_REQUEST, ())
 

@@ -189,7 +189,7 @@ def consume(bench: BrokerBench, offset: int = 0) -> ConsumeResponse:
     return bench.receive(CLIENT, request).sent(ConsumeResponse)
 
 
-@pytest.mark.covers("A31", "E7", "M31")
+@pytest.mark.covers("A31", "E7", "M31", "N21")
 @pytest.mark.parametrize(
     ("offset", "error", "shown"),
     [
@@ -330,6 +330,17 @@ def test_a_proposal_in_flight_delays_only_the_high_watermark() -> None:
     assert bench.fetch(2, 2, epoch=0).sends(AlterPartitionRequest) == []
     assert bench.high_watermark == 2
     assert len(consume(bench).batches) == 1
+
+
+@pytest.mark.covers("A44")
+def test_a_lag_is_looked_at_again_after_half_the_lag_time_while_a_proposal_is_in_flight() -> None:
+    bench = leader(min_isr=1)
+    bench.produce()
+    bench.fire(f"{LAG_PREFIX}1", at_ms=LAG_MS)
+    assert proposed(bench) == [0]
+    timer = bench.timer(f"{LAG_PREFIX}1")
+    assert timer is not None
+    assert timer.at_ms == LAG_MS + LAG_MS // 2
 
 
 @pytest.mark.covers("M51", "B18", "B19")

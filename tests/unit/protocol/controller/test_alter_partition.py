@@ -63,7 +63,7 @@ def test_a_member_proposed_without_an_epoch_is_accepted() -> None:
     assert alter_partition.validate(bench().state, 0, proposed) is ErrorCode.NONE
 
 
-@pytest.mark.covers("B4", "B23", "C11", "E28")
+@pytest.mark.covers("B4", "B23", "C11", "E28", "G8")
 @pytest.mark.parametrize(("leader", "proposed", "expected"), REFUSED.values(), ids=REFUSED)
 def test_refused(leader: int, proposed: PartitionIsrProposal, expected: ErrorCode) -> None:
     assert alter_partition.validate(bench().state, leader, proposed) is expected

@@ -103,6 +103,37 @@ def test_a_partition_with_a_leader_needs_no_election(kind: ElectionType) -> None
     assert (error_of(found), list(found.records)) == (ErrorCode.ELECTION_NOT_NEEDED, [])
 
 
+@pytest.mark.covers("K1", "K8")
+@pytest.mark.parametrize("generation", [Generation.KIP_497, Generation.KIP_966_ELR])
+def test_the_first_phase_serves_every_election_but_those_of_the_longest_log(generation: Generation) -> None:
+    """Without unclean recovery, which is the second phase."""
+    leaderless = {"isr": (2,), "leader": NO_LEADER}
+    state = bench(fencing(2, 2, True), generation=generation, **leaderless).state
+    served = [handle(state, elect(UNCLEAN)), handle(state, elect(DESIGNATION, desired=1))]
+    assert [(error_of(found), len(found.records)) for found in served] == [(ErrorCode.NONE, 1)] * 2
+    for kind in LONGEST_LOG:
+        refused = handle(state, elect(kind))
+        assert (error_of(refused), list(refused.records)) == (ErrorCode.UNSUPPORTED_VERSION, [])
+    preferred = handle(bench(generation=generation, leader=1).state, elect(PREFERRED))
+    assert (error_of(preferred), len(preferred.records)) == (ErrorCode.NONE, 1)
+
+
+@pytest.mark.covers("K1", "K6")
+@pytest.mark.parametrize("unfenced", [(0, 1, 2), (1, 2), (2, 1), (2,), ()])
+def test_an_unclean_election_of_the_first_phase_elects_the_first_replica_that_is_unfenced(
+    unfenced: tuple[int, ...],
+) -> None:
+    fenced = [fencing(broker, broker, True) for broker in range(3) if broker not in unfenced]
+    controller = bench(*fenced, generation=Generation.KIP_966_ELR, **LEADERLESS)
+    found = handle(controller.state, elect(UNCLEAN))
+    controller.apply(found.records)
+    state = controller.partition()
+    if unfenced:
+        assert (state.leader, state.isr, state.leader_recovery_state) == (min(unfenced), (min(unfenced),), RECOVERING)
+    else:
+        assert (error_of(found), state.leader) == (ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, NO_LEADER)
+
+
 # -- designation -------------------------------------------------------------------------------------------------------
 
 

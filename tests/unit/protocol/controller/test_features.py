@@ -314,7 +314,7 @@ def test_enabling_recovery_completes_a_reassignment_that_is_complete_by_its_rule
     assert (found.replicas, found.isr, found.leader, found.adding_replicas) == ((1, 2), (2,), 2, ())
 
 
-@pytest.mark.covers("E24")
+@pytest.mark.covers("E24", "K16")
 def test_the_last_known_leader_is_elected_after_recovery_was_disabled() -> None:
     known = {"last_known_elr": (0, 1), "last_known_leader": 1}
     controller = bench(*EVERYONE_FENCED, generation=NEW, **LOST, **known)

@@ -171,6 +171,13 @@ def test_gauges_that_follow_the_records_equal_those_counted_from_the_image(
         assert found[metrics.UNCLEAN_RECOVERY] + found[metrics.MANUAL_ELECTION_REQUIRED] <= found[metrics.OFFLINE]
 
 
+@pytest.mark.covers("I6", "N25")
+def test_metrics_have_the_names_of_the_newer_text() -> None:
+    names = {*metrics.CLUSTER_METRICS, *metrics.PARTITION_METRICS}
+    assert {name.rpartition(".")[0] for name in names} == {"kafka.controller", "kafka.controller.raft"}
+    assert {metrics.UNCLEAN_RECOVERY, metrics.MANUAL_ELECTION_REQUIRED} < names
+
+
 LEADERLESS: dict[str, object] = {"isr": (), "leader": NO_LEADER}
 
 
@@ -272,6 +279,14 @@ def test_the_table_of_names_is_complete() -> None:
     for name in (*metrics.CLUSTER_METRICS, *metrics.PARTITION_METRICS):
         assert f"| `{summaries.get(name, name)}` |" in table
     assert tuple(Gauges(config_of()).metrics.values()) == metrics.CLUSTER_METRICS
+
+
+def test_the_help_texts_are_unit_and_meaning_of_the_table() -> None:
+    rows = [[cell.strip() for cell in line.split("|")] for line in (metrics.__doc__ or "").splitlines() if "|" in line]
+    texts = {name.strip("`"): f"{unit}: {meaning.partition(' (')[0]}" for _, name, _, unit, meaning, _ in rows}
+    assert tuple(metrics.CLUSTER_HELP) == metrics.CLUSTER_METRICS
+    for name, text in metrics.CLUSTER_HELP.items():
+        assert text.endswith(texts.get(name) or texts[name.rpartition("_")[0]])
 
 
 def test_a_partition_that_the_same_batch_gives_a_leader_raises_no_alert() -> None:

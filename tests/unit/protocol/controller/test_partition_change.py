@@ -290,9 +290,23 @@ def test_an_assignment_that_shrinks_takes_its_replicas_out_of_elr_and_last_known
     assert (found.elr, found.last_known_elr, found.leader_epoch) == ((), (2,), 6)
 
 
-def test_a_last_known_leader_outside_the_assignment_is_not_elected() -> None:
-    state = partition((), replicas=(1, 2, 3), last_known_leader=3)
-    assert after(state, KIP_966, alive=(1, 3), target_replicas=(1, 2)).leader == -1
+@pytest.mark.covers("E24", "E34")
+@pytest.mark.parametrize(
+    ("generation", "fields"),
+    [
+        (KIP_966, {"last_known_leader": 3, "election": Election.UNCLEAN}),
+        (KIP_966_ELR, {"last_known_elr": (3,), "election": Election.ONLINE}),
+    ],
+)
+def test_a_last_known_leader_outside_the_assignment_is_not_elected(
+    generation: dict[str, bool], fields: dict[str, Any]
+) -> None:
+    """Broker 3 is the only one alive; it is elected as long as it is a replica."""
+    known = dict(fields)
+    election = known.pop("election")
+    state = partition((), **known)
+    assert after(state, generation, alive=(3,), election=election).leader == 3
+    assert after(state, generation, alive=(3,), election=election, target_replicas=(1, 2)).leader == -1
 
 
 @pytest.mark.parametrize("switches", [{"elr_enabled": False}, {"elr_enabled": True, "use_last_known_leader": True}])

@@ -434,7 +434,7 @@ def moves(draw: st.DrawFn) -> tuple[PartitionState, dict[str, Any]]:
     return state, {"min_isr": min_isr, "target_isr": proposed}
 
 
-@pytest.mark.covers("E32", "E34")
+@pytest.mark.covers("E32", "E34", "N30")
 @given(moves())
 def test_a_completed_reassignment_has_min_isr_replicas_in_sync(case: tuple[PartitionState, dict[str, Any]]) -> None:
     state, fields = case

@@ -22,7 +22,13 @@ from protocol.messages.base import Message
 from protocol.messages.cluster import UpgradeType
 from protocol.messages.control import BrokerState
 from protocol.messages.partitions import ElectLeadersResponse, PartitionResult
-from protocol.messages.records import ConfigRecord, FeatureLevelRecord, MetadataRecord, PartitionChangeRecord
+from protocol.messages.records import (
+    ConfigRecord,
+    FeatureLevelRecord,
+    MetadataRecord,
+    PartitionChangeRecord,
+    UnregisterBrokerRecord,
+)
 from protocol.messages.recovery import (
     CancelRecoveries,
     PartitionRecovery,
@@ -219,6 +225,40 @@ def test_there_is_no_recovery_while_no_replica_is_active() -> None:
     assert found.requested is None
     found.happens(*brokers.unfence(found.state, 1, 1))
     assert found.requested is not None
+
+
+ADDED = {"replicas": (3, 2, 0, 1), "adding_replicas": (3, 2), "removing_replicas": (0, 1)}
+UNREGISTERED = [UnregisterBrokerRecord(broker_id=broker, broker_epoch=broker) for broker in (0, 1)]
+HOLDERS: dict[str, tuple[dict[str, object], Sequence[MetadataRecord], tuple[int, ...]]] = {
+    "fenced replicas": ({"replicas": (2, 3, 0)}, (), (2, 3, 0)),
+    "no adding replicas": (ADDED, (), (0, 1)),
+    "an adding replica in the last known ELR": (ADDED | {"last_known_elr": (2, 1)}, (), (2, 0, 1)),
+    "an adding replica in the ELR": (ADDED | {"eligible_leader_replicas": (3,)}, (), (3, 0, 1)),
+    "no unregistered replicas": (ADDED, UNREGISTERED[:1], (1,)),
+    "adding replicas where no other is registered": (ADDED, UNREGISTERED, (3, 2)),
+}
+
+
+@pytest.mark.covers("F12")
+@pytest.mark.parametrize(("state", "records", "holders"), HOLDERS.values(), ids=HOLDERS)
+def test_replicas_that_may_hold_the_most_records(
+    state: dict[str, object], records: Sequence[MetadataRecord], holders: tuple[int, ...]
+) -> None:
+    found = Bench(strategy("proactive"), *records, **state)
+    assert found.requested is not None
+    assert found.requested.holders == holders
+
+
+@pytest.mark.covers("F12")
+def test_a_reassignment_of_a_leaderless_partition_begins_no_recovery_among_what_it_adds() -> None:
+    found = Bench(strategy("proactive"), fenced=(0, 1), **ADDED)
+    assert found.requested is None
+    found.happens(*brokers.unfence(found.state, 1, 1))
+    running = found.requested
+    assert running is not None
+    assert [replica.broker_id for replica in running.replicas] == [3, 2, 1]
+    assert found.take(result(running, 3, 3, 2)) == [], "no holder has answered"
+    assert found.take(result(running, 3, 3, 2, 1)) != [], "what is added may hold more"
 
 
 # -- requests ----------------------------------------------------------------------------------------------------------

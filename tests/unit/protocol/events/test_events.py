@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields
+from dataclasses import fields, replace
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any, get_args, get_type_hints
@@ -13,6 +13,7 @@ import pytest
 import protocol.events
 from protocol.events.base import PartitionTrace, Trace
 from protocol.events.broker import StorageFailed
+from protocol.events.controller import PartitionChanged
 from protocol.events.decode import EventError, decode
 from protocol.events.registry import EVENTS, KINDS, detail_names, detail_of, text_of
 from protocol.ids import TopicPartition
@@ -75,6 +76,14 @@ def test_the_text_of_an_event_is_that_of_its_fields(event: type[Trace]) -> None:
 @pytest.mark.parametrize("event", EVENTS)
 def test_a_sentence_is_one_line(event: type[Trace]) -> None:
     assert "\n" not in example(event).sentence()
+
+
+def test_the_sentence_of_a_partition_names_what_is_not_empty() -> None:
+    empty = PartitionChanged(T0, -1, 5, 9, (0, 1, 2), (), (), (), -1, False, 2)
+    assert empty.sentence() == "t-0: no leader, epochs 5/9, ISR {}"
+    whole = replace(empty, elr=(1,), last_known_elr=(2,), last_known_leader=2, recovering=True)
+    parts = "ELR {1}, last known ELR {2}, last known leader 2, recovering"
+    assert whole.sentence() == f"{empty.sentence()}, {parts}"
 
 
 def test_only_events_about_partitions_have_one() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from experiments.engines.sim.disk import SimLog
 from protocol.errors import ErrorCode
 from protocol.log import producer_state
-from protocol.log.producer_state import BATCHES_KEPT, ProducedBatch, ProducerState
+from protocol.log.producer_state import ProducedBatch, ProducerState
 from protocol.log.replica_log import ReplicaLog
 from protocol.messages.batch import RecordBatch
 from tests.unit.protocol.node_helpers import batch
@@ -51,7 +51,7 @@ VERDICTS: dict[str, tuple[list[RecordBatch], RecordBatch, ErrorCode | int]] = {
     "a gap": ([produced(0, 3)], produced(4), GAP),
     "repeated": ([produced(0, 3)], produced(0, 3), 0),
     "repeated, not the last one": ([produced(0, 3), produced(3)], produced(0, 3), 0),
-    "the oldest that is kept": (SEVEN, produced(7 - BATCHES_KEPT), 7 - BATCHES_KEPT),
+    "the oldest of the five that are kept": (SEVEN, produced(2), 2),
     "older than what is kept": (SEVEN, produced(1), ErrorCode.DUPLICATE_SEQUENCE_NUMBER),
     "a part of what was there": ([produced(0, 3)], produced(0, 2), ErrorCode.DUPLICATE_SEQUENCE_NUMBER),
     "more than what was there": ([produced(0, 3)], produced(1, 3), GAP),
@@ -128,6 +128,24 @@ def test_leader_and_follower_have_the_same_producer_state() -> None:
     follower.append_as_follower(leader.storage.read(0, 10_000))
     assert follower.producers.entries() == leader.producers.entries()
     assert follower.producers.entries()[9].batches == (ProducedBatch(0, 0, 7, 8),)
+
+
+def test_a_truncation_restores_what_the_removed_batches_replaced() -> None:
+    log = log_of(produced(0, 2), produced(2), produced(0, epoch=1), produced(0, producer=8))
+    log.truncate(2)
+    assert log.producers.entries() == log_of(produced(0, 2)).producers.entries()
+    assert (verdict(log, produced(2)), verdict(log, produced(0, 2))) == (APPEND, 0)
+
+
+def test_a_truncation_below_a_snapshot_scans_the_log() -> None:
+    """The snapshot names a second batch that is no longer in the log, and a producer all of whose batches are gone."""
+    log = log_of(produced(0), produced(1), produced(0, producer=8))
+    log.storage.flush()
+    log.save_producers()
+    again = ReplicaLog(log.storage, 0, 1_000)
+    assert (verdict(again, produced(2)), verdict(again, produced(1, producer=8))) == (APPEND, APPEND)
+    again.truncate(1)
+    assert again.producers.entries() == log_of(produced(0)).producers.entries()
 
 
 # -- any history -------------------------------------------------------------------------------------------------------

@@ -133,6 +133,15 @@ def test_a_log_of_one_segment_sets_no_retention_timer() -> None:
     assert bases(bench) == [0, 2]
 
 
+def test_later_appends_do_not_delay_the_retention_timer() -> None:
+    bench = leader()
+    produce(bench, 3)
+    assert bench.timer(RETENTION_TIMER) is not None
+    for _ in range(4):
+        produce(bench, 1)
+        assert bench.timer(RETENTION_TIMER) is None
+
+
 def test_a_closed_segment_is_flushed() -> None:
     bench = leader()
     produce(bench, 5)

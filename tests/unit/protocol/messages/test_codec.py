@@ -10,16 +10,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from experiments.engines.admin_requests import elect_leader
-from protocol.errors import CodecError, ErrorCode, MalformedMessageError, UnknownMessageTypeError
+from protocol.errors import (
+    CodecError,
+    ErrorCode,
+    MalformedMessageError,
+    ProtocolInvariantError,
+    UnknownMessageTypeError,
+)
 from protocol.messages.base import Message
-from protocol.messages.batch import RecordBatch
+from protocol.messages.batch import NO_PRODUCER_ID, RecordBatch
 from protocol.messages.codec import decode, encode
-from protocol.messages.commands import AdminCommand
+from protocol.messages.commands import AdminCommand, ConsumeOutcome
 from protocol.messages.data import EpochEndOffset, FetchPartitionResult
 from protocol.messages.metadata_batch import pack_records
 from protocol.messages.partitions import ElectionType, ElectLeadersRequest
 from protocol.messages.quorum import QuorumFetchResponse
 from protocol.messages.records import PartitionChangeRecord, PartitionRecord, TopicRecord
+from protocol.messages.v3 import ControllerCommand, LeaderAndIsrPartition
 from tests.unit.protocol.messages.malformed_helpers import TYPES, framed, instances_of, message_body
 
 MESSAGES = st.sampled_from(TYPES).flatmap(instances_of)
@@ -48,6 +55,15 @@ SAMPLES: list[Message] = [
         batches=(RecordBatch(leader_epoch=1, record_count=3, payload=pack_records(RECORDS)),),
     ),
 ]
+
+
+@pytest.mark.covers("G28", "N14")
+def test_election_types_have_the_numbers_of_the_existing_protocol_and_three_more() -> None:
+    numbers = {"PREFERRED": 0, "UNCLEAN": 1, "LONGEST_LOG_BALANCED": 2, "LONGEST_LOG_PROACTIVE": 3, "DESIGNATION": 4}
+    assert {kind.name: kind.value for kind in ElectionType} == numbers
+    for kind in ElectionType:
+        body = msgpack.unpackb(msgpack.unpackb(encode(elect_leader("t", 0, kind, 0))[4:]).data)
+        assert kind.value in body
 
 
 @pytest.mark.parametrize("model", TYPES, ids=lambda model: model.__name__)
@@ -176,6 +192,45 @@ def test_messages_are_immutable_and_reject_unknown_fields(message: Message) -> N
 def test_two_types_cannot_share_a_name() -> None:
     with pytest.raises(TypeError, match="TopicRecord"):
         type("TopicRecord", (Message,), {"__module__": __name__})
+
+
+@pytest.mark.parametrize(("depth", "complaint"), [(8, "without type name"), (9, "nested deeper than 8")])
+def test_messages_nest_eight_deep(depth: int, complaint: str) -> None:
+    body = b"\xc0"
+    for _ in range(depth):
+        body = msgpack.packb(msgpack.ExtType(1, body))
+    with pytest.raises(CodecError, match=complaint):
+        decode(framed(body))
+
+
+def test_a_batch_without_producer_timestamp_and_checksum_says_so_as_kafka_does() -> None:
+    batch = RecordBatch(record_count=1, payload=b"")
+    unset = (batch.producer_id, batch.producer_epoch, batch.base_sequence, batch.timestamp_ms)
+    assert (unset, batch.producer_id == NO_PRODUCER_ID == -1) == ((-1, -1, -1, -1), True)
+
+
+def test_an_outcome_of_a_read_says_nothing_of_offsets_unless_told() -> None:
+    outcome = ConsumeOutcome(command_id=1, error=ErrorCode.NONE)
+    assert (outcome.high_watermark, outcome.log_start_offset, outcome.next_offset) == (0, 0, -1)
+
+
+@pytest.mark.covers("C7")
+def test_unclean_leaders_are_marked_from_version_1_of_a_partitions_state_on() -> None:
+    numbers = dict.fromkeys(("partition_id", "leader", "leader_epoch", "version", "controller_id"), 0)
+    state = {"topic": "t", "topic_id": "T", "isr": (0,), "replicas": (0,), "controller_epoch": 0, **numbers}
+    clean, unclean = (
+        LeaderAndIsrPartition.model_validate(state | {"is_unclean_leader": mark}) for mark in (False, True)
+    )
+    assert decode(encode(unclean, 1)) == unclean
+    assert decode(encode(clean, 0)) == clean
+    with pytest.raises(ProtocolInvariantError):
+        encode(unclean, 0)
+
+
+def test_a_response_takes_the_channel_of_its_request() -> None:
+    requests = [kind for kind in TYPES if hasattr(kind, "response_type") and kind is not ControllerCommand]
+    assert len(requests) > 30
+    assert [kind.__name__ for kind in requests if kind.response_type().CONTROL is not kind.CONTROL] == []
 
 
 def test_deeply_nested_messages_are_rejected() -> None:

@@ -69,7 +69,7 @@ def test_version_0_round_trips_without_elr_fields(record: MetadataRecord) -> Non
         encode(record, 0)
 
 
-@pytest.mark.covers("G34", "K11")
+@pytest.mark.covers("G34", "K11", "N16")
 @pytest.mark.parametrize("field", ELR_FIELDS)
 def test_version_0_cannot_encode_elr_fields(field: str) -> None:
     value = NO_LEADER if field == "last_known_leader" else ()

@@ -25,7 +25,7 @@ from protocol.messages.records import (
     TopicRecord,
 )
 from protocol.metadata.describe import metadata_response
-from protocol.metadata.image import MetadataImage
+from protocol.metadata.image import BrokerRegistration, MetadataImage
 from protocol.metadata.partition import LeaderRecoveryState, PartitionState, replay_change
 from tests.unit.protocol.node_helpers import T0, config_of, fencing, registrations, topic_records
 
@@ -207,6 +207,11 @@ def test_the_controllers_indexes_agree_with_the_image(steps: list[tuple[int, int
         assert state.leaderless() == state.partitions_led_by(-1)
     state.replay(RemoveTopicRecord(topic_id="T"))
     assert not any(state.partitions_with(broker) or state.has_leaderships(broker) for broker in (-1, 0, 1, 2))
+
+
+def test_a_registration_is_fenced_until_it_is_said_to_be_not() -> None:
+    registration = BrokerRegistration(broker_id=0, broker_epoch=1, incarnation_id="one")
+    assert (registration.fenced, registration.in_controlled_shutdown, registration.rack) == (True, False, None)
 
 
 def test_a_partition_that_is_created_again_is_indexed_again() -> None:

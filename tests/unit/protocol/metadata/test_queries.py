@@ -192,11 +192,14 @@ def test_a_request_over_its_limits_is_refused_as_a_whole(fields: dict[str, objec
     assert found.message
 
 
-@pytest.mark.covers("G24", "L13")
-def test_twenty_topics_are_described() -> None:
-    names = tuple(f"t{index:02}" for index in range(MAX_TOPICS_PER_REQUEST))
-    found = describe(image_of(*(record for name in names for record in topic(name))), *names)
-    assert [(item.name, item.error) for item in found.topics] == [(name, ErrorCode.NONE) for name in names]
+@pytest.mark.covers("G24", "L13", "M86")
+def test_twenty_topics_are_described_and_not_twenty_one() -> None:
+    names = tuple(f"t{index:02}" for index in range(21))
+    image = image_of(*(record for name in names for record in topic(name)))
+    found = describe(image, *names[:20])
+    assert [(item.name, item.error) for item in found.topics] == [(name, ErrorCode.NONE) for name in names[:20]]
+    refused = describe(image, *names)
+    assert (refused.error, refused.topics) == (ErrorCode.INVALID_REQUEST, ())
 
 
 @pytest.mark.covers("N34")

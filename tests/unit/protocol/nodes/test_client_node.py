@@ -430,3 +430,16 @@ def test_messages_that_no_client_serves_are_dropped() -> None:
     [refused] = produce().receive(DRIVER, ShutdownCommand()).effects
     assert isinstance(refused, Trace)
     assert (refused.kind, refused.message) == ("refused", "ShutdownCommand")
+
+
+def test_a_process_does_not_take_responses_to_the_process_before_it() -> None:
+    """Both send the same first request, under different correlation ids."""
+    command, numbers = AdminCommand(command_id=1, request=DescribeClusterRequest(correlation_id=0)), []
+    for start_ms in (0, 60_000):
+        node = ClientNode(CLIENT, BROKERS, [CONTROLLER], config_of())
+        assert node.node_id == CLIENT
+        node.start(start_ms)
+        effects = node.receive(start_ms, DRIVER, command)
+        numbers += [effect.message.correlation_id for effect in effects if isinstance(effect, Send)]
+    assert node.receive(60_001, CONTROLLER, DescribeClusterResponse(correlation_id=numbers[0])) == []
+    assert node.receive(60_002, CONTROLLER, DescribeClusterResponse(correlation_id=numbers[1])) != []

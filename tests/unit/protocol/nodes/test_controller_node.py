@@ -214,7 +214,7 @@ def test_the_same_incarnation_gets_the_same_epoch_and_another_has_to_wait_for_th
     assert (accepted.error, accepted.broker_epoch) == (ErrorCode.NONE, len(bench.node.records) - 1)
 
 
-@pytest.mark.covers("B20", "M52")
+@pytest.mark.covers("B20", "G8", "M52")
 def test_requests_of_an_earlier_incarnation_are_refused() -> None:
     bench = Bench().serve()
     epoch = bench.node.state.image.broker_epoch(0)

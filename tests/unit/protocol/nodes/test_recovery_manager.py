@@ -48,6 +48,7 @@ def recovery(
         leader_epoch=4,
         mode=mode,
         replicas=tuple(BrokerState(broker_id=broker, broker_epoch=epochs + broker) for broker in replicas),
+        holders=replicas,
         required=replicas if mode is BALANCED else (),
         timeout_ms=5_000,
     )

@@ -11,10 +11,10 @@ from protocol.config import ClusterConfig, Generation
 from protocol.contract import Effect, Send
 from protocol.errors import ErrorCode, ProtocolInvariantError
 from protocol.events.base import Trace
-from protocol.ids import FIRST_CLIENT, STORE
+from protocol.ids import FIRST_CLIENT, NO_EPOCH, STORE
 from protocol.messages.base import Message
 from protocol.messages.batch import RecordBatch
-from protocol.messages.data import FetchRequest, ProduceRequest
+from protocol.messages.data import FetchPartition, FetchRequest, FetchResponse, ProduceRequest
 from protocol.messages.store import OpenSession
 from protocol.messages.topics import DescribeTopicRequest
 from protocol.messages.v3 import (
@@ -140,12 +140,14 @@ def test_a_command_of_a_deposed_controller_is_refused_and_changes_nothing() -> N
     assert broker.replicas == {0: (True, 5)}
 
 
-@pytest.mark.covers("A25")
+@pytest.mark.covers("A25", "G3")
 @pytest.mark.parametrize(("epoch", "version"), [(4, 9), (5, 2)])
 def test_an_older_decision_on_a_partition_is_not_obeyed(epoch: int, version: int) -> None:
     broker = Broker()
     broker.command(part(leader_epoch=5, version=3), init=True)
     response = broker.command(part(leader=1, leader_epoch=epoch, version=version), part(1))
+    assert response is not None
+    assert [(result.topic, result.partition_id) for result in response.partitions] == [("t", 0), ("t", 1)]
     assert errors_of(response) == [ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.NONE]
     assert broker.replicas == {0: (True, 5), 1: (True, 0)}
 
@@ -159,7 +161,7 @@ def test_a_copy_of_a_command_is_answered_again_and_an_older_one_is_dropped() -> 
     assert sorted(broker.replicas) == [0, 1], "the late copy of INIT deletes nothing"
 
 
-@pytest.mark.covers("A28", "N11")
+@pytest.mark.covers("A28", "G3", "N11")
 def test_stop_replica_deletes_the_log_unless_a_newer_decision_is_known() -> None:
     broker = Broker()
     broker.command(part(leader_epoch=5), init=True)
@@ -169,6 +171,32 @@ def test_stop_replica_deletes_the_log_unless_a_newer_decision_is_known() -> None
     assert errors_of(broker.stop(5)) == [ErrorCode.NONE]
     assert broker.replicas == {}
     assert broker.storage.log_names() == []
+
+
+FETCHES = {
+    "from the leader": (0, 0, ErrorCode.NONE, [b"one"], 0),
+    "from a follower": (1, 0, ErrorCode.NOT_LEADER_OR_FOLLOWER, [], -1),
+    "behind the log end": (0, 5, ErrorCode.OFFSET_OUT_OF_RANGE, [], -1),
+}
+
+
+@pytest.mark.covers("G5")
+@pytest.mark.parametrize(("index", "offset", "error", "payloads", "high_watermark"), FETCHES.values(), ids=FETCHES)
+def test_a_fetch_names_partition_replica_and_offset_and_brings_records_and_the_high_watermark(
+    index: int, offset: int, error: ErrorCode, payloads: list[bytes], high_watermark: int
+) -> None:
+    broker = Broker()
+    broker.command(part(0), part(1, leader=1), init=True)
+    record = RecordBatch(record_count=1, payload=b"one")
+    broker.receive(FIRST_CLIENT, ProduceRequest(correlation_id=1, topic="t", partition=0, acks=1, batch=record))
+    wanted = FetchPartition(
+        topic_id="T", partition_id=index, current_leader_epoch=0, fetch_offset=offset, last_fetched_epoch=NO_EPOCH
+    )
+    sent = broker.receive(1, FetchRequest(replica_id=1, replica_epoch=1, partitions=(wanted,)))
+    [response] = [message for to, message in sent if to == 1 and isinstance(message, FetchResponse)]
+    [result] = response.partitions
+    assert (result.error, result.high_watermark) == (error, high_watermark)
+    assert [batch.payload for batch in result.batches] == payloads
 
 
 @pytest.mark.covers("N11")

@@ -102,15 +102,15 @@ def test_a_change_waits_for_a_commit_in_the_epoch_an_earlier_change_and_the_repl
     assert blocking_reason(adding, history, leader_state, 10, 11) == "no record of epoch 4 is committed"
     assert blocking_reason(removing, history, leader_state, 10, 11) == "no record of epoch 4 is committed"
     assert blocking_reason(adding, history, leader_state, 11, 11) == "1001:uuid-1 does not fetch"
-    leader_state.record_fetch(B._replace(uuid="another disk"), 11, now_ms=1)
+    leader_state.record_fetch(B._replace(uuid="another disk"), 11, 11, now_ms=1)
     assert blocking_reason(adding, history, leader_state, 11, 11) == "1001:uuid-1 does not fetch"
-    leader_state.record_fetch(B, 7, now_ms=1)
+    leader_state.record_fetch(B, 7, 11, now_ms=1)
     assert blocking_reason(adding, history, leader_state, 11, 11) == "1001:uuid-1 has 7 of 11 records"
     assert blocking_reason(removing, history, leader_state, 11, 11) == ""
     assert blocking_reason(Change(9000, add(A), 0), history, leader_state, 11, 11) == "", (
         "the leader has its own whole log"
     )
-    leader_state.record_fetch(B, 11, now_ms=2)
+    leader_state.record_fetch(B, 11, 11, now_ms=2)
     assert blocking_reason(adding, history, leader_state, 11, 11) == ""
     history.append(11, AddVoterRecord(voter_id=C.id, voter_uuid=C.uuid))
     assert blocking_reason(adding, history, leader_state, 11, 12) == "another change is not committed"
@@ -121,13 +121,13 @@ def test_a_change_waits_until_all_voters_fetch_with_a_uuid() -> None:
     history = VoterHistory(BY_ID)
     leader_state = LeaderState(epoch=4, start_offset=10, since_ms=0, local=A)
     adding = Change(9000, add(B), 0)
-    leader_state.record_fetch(B, 11, now_ms=1)
+    leader_state.record_fetch(B, 11, 11, now_ms=1)
     assert blocking_reason(adding, history, leader_state, 11, 11) == "voter 1002 has not fetched with a uuid"
-    leader_state.record_fetch(ReplicaKey(C.id, ""), 11, now_ms=1)
+    leader_state.record_fetch(ReplicaKey(C.id, ""), 11, 11, now_ms=1)
     assert blocking_reason(adding, history, leader_state, 11, 11) == "voter 1002 has not fetched with a uuid"
-    leader_state.record_fetch(C, 11, now_ms=2)
+    leader_state.record_fetch(C, 11, 11, now_ms=2)
     assert blocking_reason(adding, history, leader_state, 11, 11) == ""
-    leader_state.record_fetch(ReplicaKey(C.id, ""), 11, now_ms=3)
+    leader_state.record_fetch(ReplicaKey(C.id, ""), 11, 11, now_ms=3)
     assert blocking_reason(adding, history, leader_state, 11, 11) == "voter 1002 has not fetched with a uuid", (
         "the voter was downgraded"
     )

@@ -145,15 +145,15 @@ def test_the_high_watermark_needs_a_majority_of_the_latest_voters_and_a_record_o
     leader_state = LeaderState(epoch=4, start_offset=10, since_ms=0, local=A)
     three = VoterSet.of([A, B, C])
     assert leader_state.majority_end_offset(three, 15) is None
-    leader_state.record_fetch(B, 10, now_ms=1)
+    leader_state.record_fetch(B, 10, 15, now_ms=1)
     assert leader_state.majority_end_offset(three, 15) is None, "all of these records are of earlier epochs"
-    leader_state.record_fetch(B, 12, now_ms=2)
+    leader_state.record_fetch(B, 12, 15, now_ms=2)
     assert leader_state.majority_end_offset(three, 15) == 12
-    leader_state.record_fetch(ReplicaKey(C.id, "another disk"), 15, now_ms=3)
+    leader_state.record_fetch(ReplicaKey(C.id, "another disk"), 15, 15, now_ms=3)
     assert leader_state.majority_end_offset(three, 15) == 12
     without_me = VoterSet.of([B, C])
     assert leader_state.majority_end_offset(without_me, 15) is None
-    leader_state.record_fetch(C, 11, now_ms=4)
+    leader_state.record_fetch(C, 11, 15, now_ms=4)
     assert leader_state.majority_end_offset(without_me, 15) == 11
     by_id = VoterSet.of([ReplicaKey(key.id, NO_UUID) for key in (A, B, C)])
     assert leader_state.majority_end_offset(by_id, 15) == 12
@@ -162,7 +162,7 @@ def test_the_high_watermark_needs_a_majority_of_the_latest_voters_and_a_record_o
 def test_check_quorum_fails_when_a_majority_is_inactive() -> None:
     leader_state = LeaderState(epoch=4, start_offset=10, since_ms=100, local=A)
     three = VoterSet.of([A, B, C])
-    leader_state.record_fetch(B, 10, now_ms=400)
+    leader_state.record_fetch(B, 10, 15, now_ms=400)
     assert leader_state.has_active_majority(three)
     assert leader_state.inactive_voters(three) == [C]
     leader_state.inactive.add(B.id)

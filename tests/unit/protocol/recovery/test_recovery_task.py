@@ -42,7 +42,7 @@ RANKED = {
 }
 
 
-@pytest.mark.covers("F5", "F6", "F30", "M61")
+@pytest.mark.covers("F5", "F6", "F30", "M61", "N12")
 @pytest.mark.parametrize(("answers", "required", "leader", "reason"), RANKED.values(), ids=RANKED)
 def test_the_winner_and_its_reason(
     answers: list[tuple[int, int, int]], required: tuple[int, ...], leader: int, reason: str
@@ -61,7 +61,12 @@ def test_no_replica_has_more_records_than_the_winner(held: dict[int, tuple[int, 
 # -- which answers count -----------------------------------------------------------------------------------------------
 
 
-def recovery(mode: RecoveryMode = BALANCED, required: tuple[int, ...] = (1, 2), *replicas: int) -> PartitionRecovery:
+def recovery(
+    mode: RecoveryMode = BALANCED,
+    required: tuple[int, ...] = (1, 2),
+    *replicas: int,
+    holders: tuple[int, ...] = (0, 1, 2),
+) -> PartitionRecovery:
     return PartitionRecovery(
         recovery_id=1,
         topic_id="T",
@@ -69,6 +74,7 @@ def recovery(mode: RecoveryMode = BALANCED, required: tuple[int, ...] = (1, 2), 
         leader_epoch=EPOCH,
         mode=mode,
         replicas=tuple(BrokerState(broker_id=broker, broker_epoch=10 + broker) for broker in replicas or (0, 1, 2)),
+        holders=holders,
         required=required,
         timeout_ms=TIMEOUT_MS,
     )
@@ -155,6 +161,38 @@ def test_when_a_recovery_is_decided(
         assert task.record_answer(broker, 10 + broker, info())
     assert (task.result(100 + TIMEOUT_MS - 1) is not None) is early
     assert (task.result(100 + TIMEOUT_MS) is not None) is late
+
+
+WAITS = {
+    # mode, holders, who answered of 0, 1 and 2, decided before the deadline, from the deadline on
+    "a holder is fenced": (PROACTIVE, (0, 1, 2, 3), (0, 1, 2), False, True),
+    "a holder is fenced, balanced": (BALANCED, (0, 1, 2, 3), (0, 1, 2), True, True),
+    "all holders, and not an adding replica": (PROACTIVE, (0, 1), (0, 1), False, True),
+    "all holders, and an adding replica": (PROACTIVE, (0, 1), (0, 1, 2), True, True),
+    "a holder and an adding replica": (PROACTIVE, (0, 1), (1, 2), False, True),
+    "only an adding replica": (PROACTIVE, (0, 1), (2,), False, False),
+}
+
+
+@pytest.mark.covers("F12", "M62")
+@pytest.mark.parametrize(("mode", "holders", "heard", "early", "late"), WAITS.values(), ids=WAITS)
+def test_a_proactive_recovery_waits_for_holders_until_the_deadline_and_then_for_one(
+    mode: RecoveryMode, holders: tuple[int, ...], heard: tuple[int, ...], early: bool, late: bool
+) -> None:
+    task = RecoveryTask.begin(recovery(mode, (1, 2) if mode is BALANCED else (), holders=holders), 100)
+    for broker in heard:
+        assert task.record_answer(broker, 10 + broker, info())
+    assert (task.result(100 + TIMEOUT_MS - 1) is not None) is early
+    assert (task.result(100 + TIMEOUT_MS) is not None) is late
+
+
+def test_the_answer_of_an_adding_replica_wins_if_it_has_more() -> None:
+    task = RecoveryTask.begin(recovery(PROACTIVE, (), holders=(0, 1)), 0)
+    assert task.record_answer(0, 10, info(end=3))
+    assert task.record_answer(2, 12, info(end=4))
+    found = task.result(TIMEOUT_MS)
+    assert found is not None
+    assert (found.leader, found.reason, found.silent) == (2, ranking.LONGEST_LOG, (1,))
 
 
 @pytest.mark.covers("H5", "F12")

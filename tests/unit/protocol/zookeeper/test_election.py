@@ -9,10 +9,9 @@ import pytest
 from protocol.ids import TopicPartition
 from protocol.messages.store import Check, Create, Delete, SetData
 from protocol.zookeeper import paths
-from protocol.zookeeper.election import Elected, Lost, elect
+from protocol.zookeeper.election import DAMAGE_RETRY_MS, Elected, Lost, elect
 from protocol.zookeeper.leaders import controlled_shutdown
-from protocol.zookeeper.procedure import Event, Procedure, Writes
-from protocol.zookeeper.records import DamagedNodeError
+from protocol.zookeeper.procedure import Event, Pause, Procedure, Writes
 from tests.unit.protocol.zookeeper.procedure_helpers import ADMIN, CONTROLLERS, DeposedError, World
 
 KEY = TopicPartition("t", 0)
@@ -124,12 +123,21 @@ def test_brokers_refuse_the_commands_of_a_deposed_controller() -> None:
     assert set(world.brokers[1].replicas) == {("T", 0), ("U", 0)}
 
 
-def test_a_damaged_epoch_stops_the_election_and_nothing_is_written() -> None:
+def test_a_damaged_epoch_holds_the_election_up_until_it_is_repaired_and_nothing_is_written() -> None:
     world = World()
     world.transact(ADMIN, (SetData(path=paths.CONTROLLER_EPOCH, data=b"many"),))
-    with pytest.raises(DamagedNodeError, match="/controller_epoch: found b'many'; allowed: a number"):
-        world.run(elect(1, world.brokers[1].epoch))
+    procedure, steps = elect(1, world.brokers[1].epoch), []
+    step = procedure.send(None)
+    while len(steps) < 8:
+        steps.append(step)
+        step = procedure.send(world.carry_out(step))
+    assert [step for step in steps if isinstance(step, Pause)] == 2 * [Pause(DAMAGE_RETRY_MS)]
+    assert world.alerts == ["damaged node /controller_epoch: found b'many'; allowed: a number"]
     assert world.tree.find(paths.CONTROLLER) is None
+    world.transact(ADMIN, (SetData(path=paths.CONTROLLER_EPOCH, data=b"7"),))
+    elected = world.run(procedure, world.carry_out(step))
+    assert isinstance(elected, Elected)
+    assert elected.epoch == 8
 
 
 @pytest.mark.covers("A11", "K12")

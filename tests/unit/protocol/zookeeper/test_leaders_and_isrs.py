@@ -238,7 +238,7 @@ def test_alter_isr_writes_and_answers_with_the_new_state_and_sends_it() -> None:
     assert not [step for step in world.steps if isinstance(step, Reads)]
 
 
-@pytest.mark.covers("B15", "L11")
+@pytest.mark.covers("B15", "B17", "G7", "L11")
 def test_proposals_for_many_partitions_are_accepted_or_refused_one_by_one() -> None:
     world = make(CONTROLLER)
     world.stop_broker(2)
@@ -260,7 +260,7 @@ def test_proposals_for_many_partitions_are_accepted_or_refused_one_by_one() -> N
     assert sum(isinstance(step, Commands) for step in world.steps) == 1
 
 
-@pytest.mark.covers("B20", "M52")
+@pytest.mark.covers("B20", "G7", "M52")
 def test_a_request_of_an_earlier_incarnation_is_refused() -> None:
     world = make(CONTROLLER)
     before = world.stored(T0)

@@ -32,7 +32,7 @@ from protocol.zookeeper.procedure import (
     write,
 )
 from protocol.zookeeper.records import DamagedNodeError
-from protocol.zookeeper.runner import PAUSE, Runner
+from protocol.zookeeper.runner import FAILED_RETRY_MS, PAUSE, Runner
 from protocol.zookeeper.session import Operations
 
 FENCE = Check(path="/controller_epoch", version=4)
@@ -259,7 +259,7 @@ def test_steps_that_need_no_answer() -> None:
     assert runner.is_idle
 
 
-def test_an_error_of_a_procedure_is_an_alert_and_the_next_one_runs() -> None:
+def test_an_error_of_a_procedure_is_an_alert_and_its_event_is_handled_again_later() -> None:
     def broken() -> Procedure[None]:
         yield from ()
         raise DamagedNodeError("/x", b"?", "JSON")
@@ -270,7 +270,10 @@ def test_an_error_of_a_procedure_is_an_alert_and_the_next_one_runs() -> None:
 
     runner, outlet = make({Event.ADDED: broken})
     runner.submit(Event.ADDED)
-    assert outlet.log == ["partitions-add: damaged node /x: found b'?'; allowed: JSON"]
+    alert = "partitions-add: damaged node /x: found b'?'; allowed: JSON"
+    assert outlet.log == [alert, ("partitions-add", FAILED_RETRY_MS)]
     assert runner.is_idle
+    runner.fired("partitions-add")
+    assert outlet.log == 2 * [alert, ("partitions-add", FAILED_RETRY_MS)]
     with pytest.raises(ProtocolInvariantError, match="a defect"):
         runner.call("refused", refused, outlet.log.append)

@@ -14,8 +14,9 @@ from experiments.faults.kinds.links import Cut, Disturb
 from experiments.hunt.fuzz.bias import Bias
 from experiments.hunt.fuzz.plan import Elect, TimelineFile, load, save
 from experiments.hunt.fuzz.run import BEGIN_MS
+from experiments.hunt.fuzz.scene import Quiet, RequestedElection, Scene
 from experiments.hunt.fuzz.swarm import draw, themes_of
-from experiments.hunt.fuzz.themes import THEMES, PreferredElection, Quiet, Scene
+from experiments.hunt.fuzz.themes import THEMES
 from protocol.config import LOG_GENERATIONS, MIN_INSYNC_REPLICAS, Generation
 from protocol.ids import RECOVERY_MANAGER
 
@@ -72,12 +73,12 @@ def test_a_bias_is_completed_by_another() -> None:
 @given(SEEDS, st.booleans())
 @pytest.mark.parametrize("theme", THEMES)
 def test_an_episode_begins_in_time_and_names_existing_nodes(theme: str, seed: int, recovers: bool) -> None:
-    scene = Scene(Random(seed), 5_000, "t", 0, 2, range(4), 2, 0, (3,), 2_000, 2_500, recovers)
+    scene = Scene(Random(seed), 5_000, "t", 0, 2, range(6), 2, 0, (3,), 2_000, 2_500, recovers)
     parts = list(THEMES[theme][0](scene))
-    assert any(not isinstance(part, PreferredElection | Quiet) for part in parts)
+    assert any(not isinstance(part, RequestedElection | Quiet) for part in parts)
     for part in parts:
         assert part.at_ms >= scene.at_ms - 200
-        if isinstance(part, PreferredElection):
+        if isinstance(part, RequestedElection):
             continue
         assert part.end_ms > part.at_ms
         if not isinstance(part, Quiet):

@@ -15,7 +15,7 @@ from experiments.bench.pipeline_data import write_study
 from experiments.bench.pipeline_duckdb import analyse as analyse_in_duckdb
 from experiments.studies.pipeline.changes import catch_ups, elections, isr_changes, recoveries, regressions
 from experiments.studies.pipeline.reads import reads
-from experiments.studies.pipeline.records import disagreements, records
+from experiments.studies.pipeline.records import counts, cuts, records
 from experiments.studies.pipeline.rows import Rows, Trace, read_batch
 from experiments.studies.pipeline.schemas import READS, SILVER, Columns, trial_columns
 from experiments.studies.pipeline.silver import intervals, losses, measured, outages
@@ -174,9 +174,11 @@ def test_a_record_is_lost_by_the_first_election_that_cuts_it_off(first: int) -> 
         (3, 70, 70, False, 90, 3),
         (4, 85, 85, False, 90, 3),
     ]
-    assert disagreements(trace).num_rows == 0
-    other = trace_of(FATES, [row._replace(value=3) if row.kind == "loss" else row for row in FATES], first=first)
-    assert rows_of(disagreements(other), "trial", "partition", "counted", "found") == [(first + 1, 0, 6, 3)]
+    # A cut concerns the acknowledged records from the last one before the last checkpoint on.
+    assert rows_of(cuts(trace), "trial", "seq", "time_ms", "epoch", "offset", "since") == [
+        (trial, *cut) for trial in (first, first + 1) for cut in ((7, 60, 2, 3, 0), (12, 90, 3, 0, 9))
+    ]
+    assert rows_of(counts(trace), "trial", "partition", "records", "lost") == [(first, 0, 7, 3), (first + 1, 0, 7, 3)]
 
 
 def test_fates_of_random_records_are_those_of_a_search_through_all_elections() -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from experiments.studies.sweeps import atomic
 from experiments.studies.sweeps.storage import Folder, ObjectStore, StorageFailed, Store, store_at
+from experiments.support import atomic
 from experiments.support.errors import InputError
 
 

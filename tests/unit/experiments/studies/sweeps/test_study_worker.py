@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from experiments.studies.design.loader import study_from
-from experiments.studies.sweeps import atomic
 from experiments.studies.sweeps.batches import check_batch, committed, remove_leftovers
 from experiments.studies.sweeps.storage import Folder, StorageFailed
 from experiments.studies.sweeps.sweep import job_of
 from experiments.studies.sweeps.worker import Job, run_and_commit
 from experiments.studies.trials.batch import Batch
+from experiments.support import atomic
 from tests.spark.trial_helpers import claimed, fake_trial
 
 STUDY = study_from({"name": "s", "trials": 8, "duration": "1h"}, "s.yaml")

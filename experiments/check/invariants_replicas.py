@@ -1,0 +1,202 @@
+"""Invariants of what brokers keep and count: copies of a batch, logs of deleted topics, rights, fetch sessions; and of
+the controller's gauges. They hold with any fault.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from experiments.check.invariants_base import Invariant
+from experiments.check.truth import GroundTruth, PartitionView
+from protocol.broker.context import log_name
+from protocol.broker.lifecycle import LifecycleState
+from protocol.config import MIN_INSYNC_REPLICAS, NUM_REPLICA_FETCHERS
+from protocol.controller.metrics import (
+    MANUAL_ELECTION_REQUIRED,
+    OFFLINE,
+    REASSIGNING,
+    UNCLEAN_RECOVERY,
+    UNDER_MIN_ISR,
+    needs_user,
+)
+from protocol.controller.recovery_decisions import RecoveryNeed, recovery_need
+from protocol.events.base import PartitionTrace
+from protocol.events.broker import RecordsAppended
+from protocol.ids import (
+    FIRST_CLIENT,
+    METADATA_LOG,
+    NO_LEADER,
+    NO_OFFSET,
+    NodeId,
+    Offset,
+    TopicIdPartition,
+    TopicPartition,
+)
+from protocol.messages.acls import AclOperation
+from protocol.messages.batch import NO_SEQUENCE
+from protocol.metadata.authorizer import may, node_principal
+from protocol.nodes.broker import BrokerNode
+from protocol.nodes.controller import ControllerNode
+
+_Sequence = tuple[int, int, int]
+"""Producer id, producer epoch, sequence number of a batch's first record."""
+
+
+class OneCopyPerSequence(Invariant):
+    """No log holds two batches with the same producer id, producer epoch and sequence number (KIP-98)."""
+
+    AFTER_CONTROLLERS = False
+
+    def __init__(self, truth: GroundTruth) -> None:
+        super().__init__(truth)
+        self._found: dict[tuple[NodeId, TopicPartition], tuple[int, Offset, dict[_Sequence, Offset]]] = {}
+
+    def check(self, view: PartitionView) -> str:
+        replica = view.replica
+        if replica is None:
+            return ""
+        key, log = (view.node, view.partition), replica.log
+        incarnation, end = self.truth.cluster.incarnation_of(view.node), log.end_offset
+        known, checked, places = self._found.get(key, (incarnation, 0, {}))
+        if known != incarnation or end < checked or log.start_offset > checked:
+            checked, places = log.start_offset, {}
+        wrong = ""
+        while checked < end:
+            for batch in log.storage.read(checked, 10_000):
+                checked = batch.next_offset
+                if batch.base_sequence == NO_SEQUENCE:
+                    continue
+                sequence = (batch.producer_id, batch.producer_epoch, batch.base_sequence)
+                before = places.get(sequence, NO_OFFSET)
+                if log.start_offset <= before < batch.base_offset:
+                    wrong = f"broker {view.node} holds batch {sequence} at {before} and at {batch.base_offset}"
+                places[sequence] = batch.base_offset
+        self._found[key] = (incarnation, checked, places)
+        return wrong
+
+    def forget(self, is_gone: Callable[[TopicPartition], bool]) -> None:
+        self._found = {key: found for key, found in self._found.items() if not is_gone(key[1])}
+
+
+class OnlyAssignedLogs(Invariant):
+    """A running broker keeps no log of a partition that its metadata do not assign to it, such as one of a deleted
+    topic (A34, M36).
+    """
+
+    AFTER_CONTROLLERS = False
+
+    def __init__(self, truth: GroundTruth) -> None:
+        super().__init__(truth)
+        self._checked: dict[NodeId, tuple[int, Offset]] = {}
+
+    def check(self, view: PartitionView) -> str:
+        broker = self.truth.cluster.nodes.get(view.node)
+        if not isinstance(broker, BrokerNode) or broker.state is not LifecycleState.RUNNING:
+            return ""
+        image = broker.context.image
+        checked = (self.truth.cluster.incarnation_of(view.node), image.next_offset)
+        if self._checked.get(view.node) == checked:
+            return ""
+        self._checked[view.node] = checked
+        wanted = {log_name(key) for key, state in image.partitions() if view.node in state.replicas}
+        stale = [name for name in self.truth.cluster.disks[view.node].log_names() if name not in wanted]
+        stale = [name for name in stale if name != METADATA_LOG]
+        return f"broker {view.node} keeps the logs {stale} of partitions that it does not have" if stale else ""
+
+
+class WritesAreAuthorized(Invariant):
+    """A leader appends only what the client may write by the leader's metadata of that moment (G32). All records of a
+    simulated cluster come from one client.
+    """
+
+    def observe(self, node: NodeId, trace: PartitionTrace) -> str:
+        broker = self.truth.cluster.nodes.get(node)
+        if not isinstance(trace, RecordsAppended) or not isinstance(broker, BrokerNode):
+            return ""
+        client = node_principal(FIRST_CLIENT)
+        if may(broker.context.image, client, AclOperation.WRITE, trace.partition.topic):
+            return ""
+        return f"leader {node} has appended what {client} may not write"
+
+
+class LeadersCountWhatFollowersHold(Invariant):
+    """What a leader has recorded as the log end of a follower, this follower holds, as long as neither has begun
+    another incarnation or leader epoch (E1, N5).
+    """
+
+    AFTER_CONTROLLERS = False
+
+    def check(self, view: PartitionView) -> str:
+        leader = view.replica
+        if leader is None or leader.leadership is None:
+            return ""
+        for follower, progress in leader.leadership.followers.items():
+            if progress.end_offset <= 0:
+                continue
+            node, replica = self.truth.cluster.nodes.get(follower), view.replica_of(follower)
+            if replica is None or not isinstance(node, BrokerNode) or replica.leader_epoch != leader.leader_epoch:
+                continue
+            same = node.context.broker_epoch == progress.broker_epoch
+            if same and replica.log.end_offset < progress.end_offset:
+                end = replica.log.end_offset
+                return f"leader {view.node} counts {progress.end_offset} for broker {follower}, whose log ends at {end}"
+        return ""
+
+
+class FetchSessionsAgree(Invariant):
+    """In a fetch session neither side has received more messages than the other one has sent, and no leader knows a
+    later session than its follower has begun (KIP-227).
+    """
+
+    AFTER_CONTROLLERS = False
+
+    def check(self, view: PartitionView) -> str:
+        replica, node = view.replica, self.truth.cluster.nodes.get(view.node)
+        if replica is None or not isinstance(node, BrokerNode) or replica.leader_id == NO_LEADER:
+            return ""
+        if replica.leadership is None:
+            leader = self.truth.cluster.nodes.get(replica.leader_id)
+            return self._compare(leader, node) if isinstance(leader, BrokerNode) else ""
+        followers = (self.truth.cluster.nodes.get(broker) for broker in replica.leadership.followers)
+        found = (self._compare(node, follower) for follower in followers if isinstance(follower, BrokerNode))
+        return next(filter(None, found), "")
+
+    def _compare(self, leader: BrokerNode, follower: BrokerNode) -> str:
+        me, other = leader.node_id, follower.node_id
+        if leader.streams.epoch_of(other) != follower.context.broker_epoch:
+            return ""
+        for fetcher in range(leader.context.config.int_value(NUM_REPLICA_FETCHERS)):
+            served, began = leader.streams.session((other, fetcher)), follower.fetcher.session(me, fetcher)
+            if served is None or not served[0] or served[0] < began[0]:
+                continue
+            if served[0] > began[0] or served[1] > began[1] or began[2] > served[2]:
+                return f"leader {me} serves (session, requests, answers) {served}, broker {other} has {began}"
+        return ""
+
+
+class GaugesMatchTheirDefinitions(Invariant):
+    """The active controller's gauges count a partition if its state fits their definitions (I2-I4, I8)."""
+
+    AFTER_BROKERS = False
+    NEEDS_NODES = True
+
+    def check(self, view: PartitionView) -> str:
+        controller = self.truth.cluster.nodes.get(view.node)
+        if not isinstance(controller, ControllerNode) or not controller.is_active:
+            return ""
+        state_of, image = controller.state, controller.state.image
+        topic = image.topic_named(view.partition.topic)
+        state = None if topic is None else topic.partitions.get(view.partition.partition)
+        if topic is None or state is None:
+            return ""
+        key = TopicIdPartition(topic.topic_id, view.partition.partition)
+        need = recovery_need(image, key, state)
+        defined = {
+            UNDER_MIN_ISR: len(state.isr) < image.min_isr(topic.topic_id, MIN_INSYNC_REPLICAS, len(state.replicas)),
+            OFFLINE: state.leader == NO_LEADER,
+            UNCLEAN_RECOVERY: need in (RecoveryNeed.RECOVERY, RecoveryNeed.LAST_KNOWN),
+            MANUAL_ELECTION_REQUIRED: needs_user(state_of, key, state),
+            REASSIGNING: bool(state.adding_replicas or state.removing_replicas),
+        }
+        wrong = [name for name, members in controller.gauges().items() if (key in members) is not defined[name]]
+        return f"gauges {wrong} differ from their definitions for {state}" if wrong else ""

@@ -1,0 +1,139 @@
+"""The commands of `isray node`, which the supervisor of a cluster carries out, and the socket by which they reach it.
+
+The supervisor alone starts and ends nodes, so a command goes to it: one line of JSON each way over a Unix socket beside
+the cluster's state file, which only the user can open. The supervisor serves one command at a time, between two polls
+of its nodes.
+
+| command | the node is | what happens |
+|---|---|---|
+| `kill` | running, paused | SIGKILL; what `lose` names is removed from its disk when it starts again |
+| `stop` | running | a controlled shutdown; done when the process has ended |
+| `start` | ended | a new process on what the disk holds; done when it runs |
+| `pause` | running | SIGSTOP, as a long garbage collection |
+| `resume` | paused | SIGCONT |
+| `replace-disk` | ended | the next start finds an empty disk |
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from pathlib import Path
+from socketserver import StreamRequestHandler, UnixStreamServer
+
+from pydantic import BaseModel, ConfigDict
+
+from experiments.engines.ray.cluster_state import ClusterState, socket_path
+
+ANSWER_WITHIN_S = 120.0
+_READ_WITHIN_S = 5.0
+
+
+class NodeAction(StrEnum):
+    """What `isray node` asks for."""
+
+    LIST = "list"
+    KILL = "kill"
+    STOP = "stop"
+    START = "start"
+    PAUSE = "pause"
+    RESUME = "resume"
+    REPLACE_DISK = "replace-disk"
+
+
+class NodeState(StrEnum):
+    """Whether a node has a process, and whether that is stopped by SIGSTOP."""
+
+    RUNNING = "running"
+    PAUSED = "paused"
+    ENDED = "ended"
+
+
+ALLOWED: Mapping[NodeAction, tuple[NodeState, ...]] = {
+    NodeAction.KILL: (NodeState.RUNNING, NodeState.PAUSED),
+    NodeAction.STOP: (NodeState.RUNNING,),
+    NodeAction.START: (NodeState.ENDED,),
+    NodeAction.PAUSE: (NodeState.RUNNING,),
+    NodeAction.RESUME: (NodeState.PAUSED,),
+    NodeAction.REPLACE_DISK: (NodeState.ENDED,),
+}
+"""The states of the node in which an action is possible."""
+
+
+class _Line(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class NodeCommand(_Line):
+    """An action on a node (all of them for `list`); `loss_kind` and `loss_count` are what `kill` removes
+    (`actors.storage.apply_loss`).
+    """
+
+    action: NodeAction
+    node: str | None = None
+    loss_kind: str = "none"
+    loss_count: int = 0
+
+
+class NodeRow(_Line):
+    """A node of the cluster: the id of its process (None where it has ended) and its directory, on its machine."""
+
+    node: str
+    state: NodeState
+    pid: int | None
+    directory: str
+
+
+class NodeAnswer(_Line):
+    """The nodes that a command was about. `found` and `allowed` say why it was not possible, `failure` why it was not
+    carried out; they are empty otherwise.
+    """
+
+    rows: tuple[NodeRow, ...] = ()
+    found: str = ""
+    allowed: str = ""
+    failure: str = ""
+
+
+class NodeServer(UnixStreamServer):
+    """The supervisor's end of the socket, at `path`; `answer` carries out a command."""
+
+    def __init__(self, path: Path, answer: Callable[[NodeCommand], NodeAnswer]) -> None:
+        self.answer = answer
+        self._path = path
+        path.unlink(missing_ok=True)
+        super().__init__(str(path), _Handler)
+
+    def serve_one(self, within_s: float) -> None:
+        """Serves the next command, if one comes in time."""
+        self.timeout = within_s
+        self.handle_request()
+
+    def server_close(self) -> None:
+        super().server_close()
+        self._path.unlink(missing_ok=True)
+
+
+class _Handler(StreamRequestHandler):
+    timeout = _READ_WITHIN_S
+    server: NodeServer
+
+    def handle(self) -> None:
+        command = NodeCommand.model_validate_json(self.rfile.readline())
+        self.wfile.write(self.server.answer(command).model_dump_json().encode() + b"\n")
+
+
+def ask(state: ClusterState, command: NodeCommand) -> NodeAnswer:
+    """Has the supervisor of a running cluster carry out a command. OSError where it cannot be reached, or does not
+    answer within `ANSWER_WITHIN_S`.
+    """
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(ANSWER_WITHIN_S)
+        connection.connect(str(socket_path(state.options.name)))
+        connection.sendall(command.model_dump_json().encode() + b"\n")
+        with connection.makefile("rb") as answer:
+            line = answer.readline()
+    if not line:
+        raise ConnectionError("the supervisor has closed the connection")
+    return NodeAnswer.model_validate_json(line)

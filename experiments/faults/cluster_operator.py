@@ -1,0 +1,213 @@
+"""The operator of a simulated cluster: changes its metadata, and takes the changes back.
+
+A fault of administration declares a part of the *desired state*: that a topic does not exist, that it has more
+partitions, that features have other levels, that a config has another cluster-wide value, that a principal is denied
+something. The operator compares the desired state with the metadata of the active controller and requests what is
+missing, or what has to be taken back, until they agree. The cluster may refuse a request, not answer it, or carry it
+out late; so the operator looks again every 500 ms, and has one request open per topic, for the levels, for the configs
+and for the access control entries.
+
+A topic is created again as it was created first: with the same assignment and configs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from experiments.check.engine import CheckedEngine
+from experiments.engines.admin_requests import alter_config, create_topic, delete_topic, grow_topic, remove_partitions
+from protocol.ids import BrokerId
+from protocol.messages.acls import AclEntry, AclFilter, CreateAclsRequest, DeleteAclsRequest
+from protocol.messages.admin import AdminRequest
+from protocol.messages.cluster import FeatureUpdate, UpdateFeaturesRequest, UpgradeType
+from protocol.metadata.image import MetadataImage, TopicImage
+
+_LEVELS, _CONFIGS, _ACLS = "feature levels", "configs", "access control entries"
+
+
+LOOK_EVERY_MS = 500
+
+
+class CreatedTopic(Protocol):
+    """What a topic was created with: the replicas of each partition, and configs."""
+
+    @property
+    def assignments(self) -> Sequence[Sequence[BrokerId]]: ...
+
+    @property
+    def config(self) -> Mapping[str, object]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Deleted:
+    """The topic shall not exist."""
+
+    topic: str
+
+
+@dataclass(frozen=True, slots=True)
+class Grown:
+    """The topic shall have `count` partitions more."""
+
+    topic: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Levels:
+    """Features shall have these levels. The latest declaration counts."""
+
+    levels: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Configured:
+    """Configs shall have these cluster-wide values. The latest declaration counts."""
+
+    config: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Denied:
+    """The entry shall exist."""
+
+    entry: AclEntry
+
+
+Desired = Deleted | Grown | Levels | Configured | Denied
+
+
+class ClusterOperator:
+    """Operates the metadata of `engine`. `submit` sends a request and returns its command's number; `topics` are those
+    that it may delete and create again.
+    """
+
+    def __init__(
+        self,
+        engine: CheckedEngine,
+        submit: Callable[[AdminRequest], int],
+        topics: Mapping[str, CreatedTopic],
+    ) -> None:
+        self._engine = engine
+        self._submit = submit
+        self._topics = topics
+        self._desired: dict[int, Desired] = {}
+        self._configs: dict[str, None] = {}
+        self._touched: dict[str, None] = {}
+        self._is_scheduled = False
+        self._open: dict[str, int] = {}
+        self._is_needed = False
+
+    def declare(self, number: int, desired: Desired) -> None:
+        """The fault of that number desires this state from now on."""
+        self._desired[number] = desired
+        if isinstance(desired, Configured):
+            self._configs |= dict.fromkeys(desired.config)
+        if isinstance(desired, Deleted | Grown):
+            self._touched[desired.topic] = None
+        self._is_needed = True
+        self.review()
+
+    def release(self, number: int) -> None:
+        """The fault desires nothing any more."""
+        del self._desired[number]
+        self.review()
+
+    def forget_requests(self) -> None:
+        """The client that sent the open requests has ended."""
+        self._open.clear()
+
+    def _look_again(self) -> None:
+        self._is_scheduled = False
+        self.review()
+
+    def review(self) -> None:
+        """Requests what is missing, where no request is open, and looks again later if it is not settled."""
+        if not self._is_scheduled and not self.is_settled():
+            self._is_scheduled = True
+            self._engine.cluster.call_at(self._engine.now_ms() + LOOK_EVERY_MS, self._look_again)
+        image = self._image()
+        if image is None:
+            return
+        for subject, request in self._due(image):
+            number = self._open.get(subject)
+            if number is None or self._engine.outcome(number) is not None:
+                self._open[subject] = self._submit(request)
+
+    def is_settled(self) -> bool:
+        """Whether the metadata are in the desired state, and no request is open that could change that."""
+        image = self._image()
+        if not self._is_needed:
+            return True
+        is_open = any(self._engine.outcome(number) is None for number in self._open.values())
+        return image is not None and not is_open and next(self._due(image), None) is None
+
+    def _image(self) -> MetadataImage | None:
+        active = self._engine.active_node() if self._is_needed else None
+        return None if active is None else active.state.image
+
+    def _due(self, image: MetadataImage) -> Iterator[tuple[str, AdminRequest]]:
+        """The requests that are due, each with its subject."""
+        for name in self._touched:
+            request = self._for_topic(name, self._topics[name], image.topic_named(name))
+            if request is not None:
+                yield name, request
+        yield from self._due_levels(image)
+        yield from self._due_configs(image)
+        yield from self._due_entries(image)
+
+    def _due_levels(self, image: MetadataImage) -> Iterator[tuple[str, AdminRequest]]:
+        levels = dict(self._engine.spec.config.generation.feature_levels)
+        for desired in self._desired.values():
+            if isinstance(desired, Levels):
+                levels |= desired.levels
+        present = image.feature_levels
+        updates = [_update(name, present[name], level) for name, level in levels.items() if present[name] != level]
+        if updates:
+            yield _LEVELS, UpdateFeaturesRequest(correlation_id=0, feature_updates=tuple(updates))
+
+    def _due_configs(self, image: MetadataImage) -> Iterator[tuple[str, AdminRequest]]:
+        wanted: dict[str, object | None] = dict.fromkeys(self._configs)
+        for desired in self._desired.values():
+            if isinstance(desired, Configured):
+                wanted |= desired.config
+        present = image.configs.get(None, {})
+        changes = {name: value for name, value in wanted.items() if present.get(name) != value}
+        if changes:
+            yield _CONFIGS, alter_config(None, changes)
+
+    def _due_entries(self, image: MetadataImage) -> Iterator[tuple[str, AdminRequest]]:
+        wanted = {desired.entry: None for desired in self._desired.values() if isinstance(desired, Denied)}
+        missing = tuple(entry for entry in wanted if entry not in image.acls)
+        extra = tuple(_exactly(entry) for entry in image.acls if entry not in wanted)
+        if missing:
+            yield _ACLS, CreateAclsRequest(correlation_id=0, creations=missing)
+        elif extra:
+            yield _ACLS, DeleteAclsRequest(correlation_id=0, filters=extra)
+
+    def _for_topic(self, name: str, created: CreatedTopic, topic: TopicImage | None) -> AdminRequest | None:
+        found = [
+            desired
+            for desired in self._desired.values()
+            if isinstance(desired, Deleted | Grown) and desired.topic == name
+        ]
+        if any(isinstance(desired, Deleted) for desired in found):
+            return None if topic is None else delete_topic(name)
+        if topic is None:
+            return create_topic(name, created.assignments, created.config)
+        present = len(topic.partitions)
+        wanted = len(created.assignments) + sum(desired.count for desired in found if isinstance(desired, Grown))
+        if present < wanted:
+            return grow_topic(name, wanted)
+        return remove_partitions(name, range(wanted, present)) if present > wanted else None
+
+
+def _update(name: str, present: int, level: int) -> FeatureUpdate:
+    direction = UpgradeType.UPGRADE if level > present else UpgradeType.UNSAFE_DOWNGRADE
+    return FeatureUpdate(feature=name, max_version_level=level, upgrade_type=direction)
+
+
+def _exactly(entry: AclEntry) -> AclFilter:
+    return AclFilter.model_validate(entry.model_dump())

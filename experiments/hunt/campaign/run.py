@@ -1,0 +1,320 @@
+"""Runs a campaign: rounds of seeds over workers, with a barrier after each, in a folder from which it goes on.
+
+The driver decides (`rounds.py`), stores (`folder.py`) and counts; workers run plans, and shrink what violates an
+invariant. A seed is finished when its result is in the folder. Stopping at any moment, by an interrupt, a limit of time
+or SIGKILL, loses only what workers had not returned; the next start runs those seeds again, with the same plans.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from experiments.hunt.campaign import curve as curves
+from experiments.hunt.campaign.findings import Finding, add_finding, in_order
+from experiments.hunt.campaign.folder import (
+    ROUND,
+    CampaignFolder,
+    CurvePoint,
+    Identity,
+    Line,
+    State,
+    code_digest,
+    counts_read,
+    counts_written,
+    open_campaign,
+)
+from experiments.hunt.campaign.mutate import mutated_plan
+from experiments.hunt.campaign.rounds import Corpus, Origin
+from experiments.hunt.fuzz import coverage
+from experiments.hunt.fuzz.plan import Plan, save
+from experiments.hunt.fuzz.swarm import draw
+from experiments.hunt.mutants.registry import mutated
+from experiments.hunt.seeds import SEEDS_PER_TASK, SeedResult, check_can_hold_files, hunt_plan
+from experiments.hunt.spread import Spread, workers
+from protocol.config import Generation
+
+
+@dataclass(frozen=True, slots=True)
+class Campaign:
+    """The specification of a campaign. Its identity is the first of the `seeds`, `generation`, `mutant` and
+    `round_size`; how far the seeds go, `minutes` and `jobs` (as for `workers`) may differ from start to start.
+    """
+
+    seeds: range
+    generation: Generation | None = None
+    mutant: str | None = None
+    round_size: int = ROUND
+    minutes: float | None = None
+    jobs: int | str = 1
+
+    @property
+    def identity(self) -> Identity:
+        generation = None if self.generation is None else self.generation.value
+        return Identity(
+            code=code_digest(),
+            first_seed=self.seeds.start,
+            round_size=self.round_size,
+            generation=generation,
+            mutant=self.mutant,
+        )
+
+
+@dataclass(slots=True)
+class CampaignResult:
+    """A campaign so far, over all its starts. `started_with` are the seeds that were finished before this start, with
+    their events; `ran_s` is how long this start has run, `seconds` how long all of them have.
+    """
+
+    folder: Path
+    rounds: int = 0
+    seeds: int = 0
+    events: int = 0
+    seconds: float = 0.0
+    started_with: tuple[int, int] = (0, 0)
+    ran_s: float = 0.0
+    interrupted: bool = False
+    counts: Counter[tuple[str, str]] = field(default_factory=Counter)
+    features: int = 0
+    kept: int = 0
+    findings: list[Finding] = field(default_factory=list)
+    curve: tuple[CurvePoint, ...] = ()
+
+    @property
+    def rates(self) -> tuple[float, float]:
+        """Plans and events per second of this start."""
+        seeds, events = self.started_with
+        ran_s = max(self.ran_s, 1e-9)
+        return (self.seeds - seeds) / ran_s, (self.events - events) / ran_s
+
+    def path(self, finding: Finding) -> Path:
+        return self.folder / "findings" / finding.file
+
+    def document(self) -> dict[str, object]:
+        """The JSON document: that of a hunt (`HuntResult.document`), and the campaign."""
+        plans, events = self.rates
+        return {
+            "seeds": self.seeds,
+            "events": self.events,
+            "seconds": round(self.seconds, 3),
+            "events_per_second": round(events),
+            "violations": [
+                {
+                    "seed": finding.seed,
+                    "invariant": finding.violation.invariant,
+                    "step": finding.violation.step,
+                    "detail": finding.violation.detail,
+                    "file": str(self.path(finding)),
+                    "shape": finding.shape,
+                    "count": finding.count,
+                }
+                for finding in self.findings
+            ],
+            "coverage": coverage.document(self.counts),
+            "campaign": {
+                "folder": str(self.folder),
+                "rounds": self.rounds,
+                "plans_per_second": round(plans, 2),
+                "seeds_of_this_start": self.seeds - self.started_with[0],
+                "features": self.features,
+                "kept_plans": self.kept,
+                "curve": [point.model_dump() for point in self.curve],
+            },
+        }
+
+
+def run_campaign(
+    spec: Campaign, folder: Path, progress: Callable[[CampaignResult], None] = lambda _: None
+) -> CampaignResult:
+    """Runs the seeds that are not finished yet, in a folder that is new, empty or this campaign's; calls `progress`
+    before the first seed and after each. A KeyboardInterrupt ends it early. InputError for an unknown mutant, or a
+    folder that is another campaign's or cannot hold files; WorkerLost where a worker ends.
+    """
+    with mutated(spec.mutant):
+        pass
+    check_can_hold_files("--campaign", folder)
+    with open_campaign(folder, spec.identity) as files:
+        driver = _Driver(spec, files, progress)
+        try:
+            with workers(spec.jobs) as spread:
+                driver.run(spread)
+        except KeyboardInterrupt:
+            driver.interrupted = True
+        finally:
+            driver.draw_curve()
+        return driver.result()
+
+
+@dataclass(frozen=True, slots=True)
+class _Slot:
+    """A seed of a round, with the kept plan that it mutates and the one whose parts it may use, or None."""
+
+    seed: int
+    kept: tuple[Plan, Plan] | None
+
+
+def _plan(slot: _Slot, generation: Generation | None) -> Plan:
+    return draw(slot.seed, generation) if slot.kept is None else mutated_plan(slot.seed, *slot.kept)
+
+
+def _run_slots(slots: Sequence[_Slot], generation: Generation | None, mutant: str | None) -> list[SeedResult]:
+    return [hunt_plan(_plan(slot, generation), mutant) for slot in slots]
+
+
+class _Driver:
+    """The state of a campaign while it runs: `_state` is that of the complete rounds, `_round` has the finished seeds
+    of the round under way.
+    """
+
+    def __init__(self, spec: Campaign, files: CampaignFolder, progress: Callable[[CampaignResult], None]) -> None:
+        self._spec, self._files, self._progress = spec, files, progress
+        self._began_s = time.monotonic()
+        self._state = files.read_state()
+        self._corpus = Corpus(Counter(self._state.hits), {int(seed): new for seed, new in self._state.kept.items()})
+        self._plans: dict[int, Plan] = {}
+        seeds = self._seeds_of_round()
+        lines = [line for line in files.read_round() if line.seed in seeds]
+        self._round = {line.seed: line for line in lines}
+        self._before_s = max([self._state.seconds, *(line.at_s for line in lines)])
+        self._findings = dict(self._state.findings)
+        for line in lines:
+            self._add_finding(line)
+        self._events = self._state.events + sum(line.events for line in self._round.values())
+        self._counts = counts_read(self._state.counts)
+        for line in lines:
+            self._counts.update(counts_read(line.counts))
+        self._started_with = self._finished, self._events
+        self.interrupted = False
+
+    # -- running -------------------------------------------------------------------------------------------------------
+
+    def run(self, spread: Spread) -> None:
+        """Runs rounds until all seeds are finished, or the time is over."""
+        self._progress(self.result())
+        while True:
+            self._finish_round(spread)
+            if len(self._round) < self._spec.round_size:
+                return
+            self._close_round()
+
+    def _seeds_of_round(self) -> range:
+        begin = self._spec.seeds.start + self._state.rounds * self._spec.round_size
+        return range(begin, begin + self._spec.round_size)
+
+    def _finish_round(self, spread: Spread) -> None:
+        """Runs what is left of the round, as far as seeds and time go."""
+        slots = [
+            self._slot(origin)
+            for origin in self._corpus.origins(self._seeds_of_round())
+            if origin.seed not in self._round and origin.seed in self._spec.seeds
+        ]
+        size = SEEDS_PER_TASK if self._spec.jobs != 1 else 1
+        parts = [slots[begin : begin + size] for begin in range(0, len(slots), size)]
+        task = partial(_run_slots, generation=self._spec.generation, mutant=self._spec.mutant)
+        for results in spread(task, parts, self._is_over):
+            for result in results:
+                self._take(result)
+
+    def _is_over(self) -> bool:
+        minutes = self._spec.minutes
+        return minutes is not None and time.monotonic() >= self._began_s + minutes * 60
+
+    def _slot(self, origin: Origin) -> _Slot:
+        if origin.parent is None or origin.other is None:
+            return _Slot(origin.seed, None)
+        return _Slot(origin.seed, (self._kept(origin.parent), self._kept(origin.other)))
+
+    def _kept(self, seed: int) -> Plan:
+        if seed not in self._plans:
+            self._plans[seed] = self._files.kept(seed)
+        return self._plans[seed]
+
+    def _take(self, result: SeedResult) -> None:
+        line = Line.of(result, self._seconds)
+        self._files.append(line)
+        self._round[line.seed] = line
+        self._events += line.events
+        self._counts.update(result.counts)
+        self._add_finding(line)
+        self._progress(self.result())
+
+    def _add_finding(self, line: Line) -> None:
+        if line.file is not None:
+            finding = add_finding(self._findings, line.seed, line.file)
+            path = self._files.finding_path(finding)
+            if finding.seed == line.seed or not path.exists():
+                save(line.file, path)
+
+    # -- the end of a round --------------------------------------------------------------------------------------------
+
+    def _close_round(self) -> None:
+        """Takes over what the round has reached, in the order of its seeds, and stores it."""
+        for origin in list(self._corpus.origins(self._seeds_of_round())):
+            line = self._round[origin.seed]
+            if self._corpus.take(line.seed, line.features, is_clean=line.file is None):
+                plan = self._plans[line.seed] = _plan(self._slot(origin), self._spec.generation)
+                self._files.keep(plan, line.trace_hash)
+        finished = self._finished
+        self._state = State(
+            rounds=self._state.rounds + 1,
+            events=self._events,
+            seconds=round(self._seconds, 3),
+            counts=counts_written(self._counts),
+            hits=dict(self._corpus.hits),
+            kept={str(seed): new for seed, new in self._corpus.kept.items()},
+            findings=self._findings,
+            curve=(*self._state.curve, self._point(finished)),
+        )
+        self._files.write_state(self._state)
+        self._files.write_curve(curves.table(self._state.curve))
+        self._round = {}
+
+    def _point(self, finished: int) -> CurvePoint:
+        reachable = coverage.known().keys() - {coverage.MET}
+        behaviours = sum(bool(count) and group in reachable for (group, _), count in self._counts.items())
+        return CurvePoint(
+            round=self._state.rounds + 1,
+            seeds=finished,
+            events=self._events,
+            seconds=round(self._seconds, 3),
+            features=len(self._corpus.hits),
+            behaviours=behaviours,
+            kept=len(self._corpus.kept),
+            findings=len(self._findings),
+        )
+
+    def draw_curve(self) -> None:
+        """Draws the chart of the complete rounds."""
+        if self._state.curve:
+            self._files.write_chart(curves.drawing(self._state.curve))
+
+    # -- the result ----------------------------------------------------------------------------------------------------
+
+    @property
+    def _finished(self) -> int:
+        return self._state.rounds * self._spec.round_size + len(self._round)
+
+    @property
+    def _seconds(self) -> float:
+        return self._before_s + time.monotonic() - self._began_s
+
+    def result(self) -> CampaignResult:
+        return CampaignResult(
+            folder=self._files.root,
+            rounds=self._state.rounds,
+            seeds=self._finished,
+            events=self._events,
+            seconds=self._seconds,
+            started_with=self._started_with,
+            ran_s=time.monotonic() - self._began_s,
+            interrupted=self.interrupted,
+            counts=self._counts,
+            features=len(self._corpus.hits),
+            kept=len(self._corpus.kept),
+            findings=in_order(self._findings.values()),
+            curve=self._state.curve,
+        )

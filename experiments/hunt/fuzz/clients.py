@@ -1,0 +1,163 @@
+"""The clients of a plan: carries out its operations, and gives the history of what they did.
+
+A command is *open* until it has an outcome. When the client's process is killed, its open commands stay without one and
+count as abandoned; the next process is another producer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+from experiments.check.engine import CheckedEngine
+from experiments.check.history import Ended, Invoked, Operation, Seen
+from experiments.engines.admin_requests import elect_leader
+from experiments.hunt.fuzz.plan import Elect, Read, Send
+from experiments.hunt.workload import ranges_of, result_of
+from protocol.config import ENABLE_IDEMPOTENCE
+from protocol.errors import ErrorCode
+from protocol.ids import NO_OFFSET, Offset, TimeMs, TopicPartition
+from protocol.messages.base import Message
+from protocol.messages.commands import AdminCommand, ConsumeCommand, ConsumeOutcome, SendOutcome, SendRecords
+from protocol.messages.data import EARLIEST
+from protocol.messages.partitions import ElectionType
+
+_Outcome = TypeVar("_Outcome", SendOutcome, ConsumeOutcome)
+
+
+class PlanClients:
+    """The commands of the operations of a plan, on one cluster."""
+
+    def __init__(self, engine: CheckedEngine) -> None:
+        self.sends: dict[int, Send] = {}
+        self._engine = engine
+        self._producers: dict[int, int] = {}
+        self._reads: dict[int, tuple[int, TopicPartition, TimeMs]] = {}
+        self._latest: dict[tuple[int, TopicPartition], int] = {}
+        self._commands: list[int] = []
+        self._processes = 0
+        self._abandoned: set[int] = set()
+
+    def die(self) -> None:
+        """The client's process has ended."""
+        self._processes += 1
+        self._abandoned.update(self._commands)
+        self._latest.clear()
+
+    def operate(self, operation: Send | Read | Elect) -> None:
+        """Begins an operation."""
+        if isinstance(operation, Send):
+            self._send(operation)
+        elif isinstance(operation, Read):
+            self._read(operation)
+        else:
+            election = ElectionType.UNCLEAN if operation.unclean else ElectionType.PREFERRED
+            request = elect_leader(operation.topic, operation.partition, election)
+            self._commands.append(operation.id)
+            self._engine.submit(AdminCommand(command_id=operation.id, request=request))
+
+    def _send(self, send: Send) -> None:
+        self.sends[send.id] = send
+        self._producers[send.id] = -self._processes
+        self._commands.append(send.id)
+        self._engine.submit(
+            SendRecords(
+                command_id=send.id,
+                topic=send.topic,
+                partition=send.partition,
+                acks=send.acks,
+                record_count=send.records,
+                record_bytes=send.record_bytes,
+            )
+        )
+
+    def _read(self, read: Read) -> None:
+        key = (read.reader, read.place)
+        offset: Offset = EARLIEST
+        latest = self._latest.get(key)
+        if latest is not None:
+            outcome = self._engine.outcome(latest)
+            if not isinstance(outcome, ConsumeOutcome):
+                return
+            if not read.from_start and outcome.next_offset != NO_OFFSET:
+                offset = outcome.next_offset
+        self.consume(read.id, read.reader, read.place, offset, read.max_wait_ms)
+
+    def consume(self, command_id: int, reader: int, partition: TopicPartition, offset: Offset, wait_ms: int) -> None:
+        """A reader reads from an offset on."""
+        self._latest[reader, partition] = command_id
+        self._reads[command_id] = (reader, partition, self._engine.now_ms())
+        self._commands.append(command_id)
+        self._engine.submit(
+            ConsumeCommand(
+                command_id=command_id,
+                topic=partition.topic,
+                partition=partition.partition,
+                offset=offset,
+                max_wait_ms=wait_ms,
+            )
+        )
+
+    # -- outcomes ------------------------------------------------------------------------------------------------------
+
+    def open_commands(self) -> list[int]:
+        """The commands without an outcome, except those of processes that have ended."""
+        return [
+            number
+            for number in self._commands
+            if self._engine.outcome(number) is None and number not in self._abandoned
+        ]
+
+    def acknowledged_sends(self, topic: str) -> set[int]:
+        """The sends to a topic of which all records are acknowledged by now."""
+        found = set()
+        for number, send in self.sends.items():
+            outcome = self._engine.outcome(number) if send.topic == topic else None
+            if isinstance(outcome, SendOutcome) and all(result_of(part) == "acknowledged" for part in outcome.ranges):
+                found.add(number)
+        return found
+
+    def read_errors(self) -> Iterator[ErrorCode]:
+        """How the reads ended."""
+        for number in self._reads:
+            outcome = self._engine.outcome(number)
+            if isinstance(outcome, ConsumeOutcome):
+                yield outcome.error
+
+    def is_idempotent(self, send: int) -> bool:
+        """Whether the producer of a send is idempotent."""
+        return self.sends[send].acks == -1 and bool(self._engine.spec.config.values[ENABLE_IDEMPOTENCE])
+
+    def history(self, precedes: Callable[[str, TimeMs], bool]) -> Iterator[Operation]:
+        """The history of the clients. Each send without idempotence counts as a producer of its own, since such sends
+        promise no order; an acknowledgement by fewer replicas than all counts as unknown, since it promises nothing. So
+        does that of a send which `precedes` the present incarnation of its topic; such reads are left out.
+        """
+        for number, send in self.sends.items():
+            idempotent = self.is_idempotent(number)
+            producer = self._producers[number] if idempotent else number
+            yield Invoked(number, producer, send.place, send.records, idempotent)
+        for number, send in self.sends.items():
+            if number in self._abandoned and self._engine.outcome(number) is None:
+                yield Ended(number, 0, send.records, "unknown")
+                continue
+            promises = send.acks == -1 and not precedes(send.topic, send.at_ms)
+            for part in _outcome(self._engine.outcome(number), SendOutcome).ranges:
+                result = result_of(part)
+                if result == "acknowledged" and not promises:
+                    result = "unknown"
+                yield Ended(number, part.first, part.count, result, part.base_offset)
+        for number, (reader, partition, began_ms) in self._reads.items():
+            if precedes(partition.topic, began_ms) or (
+                number in self._abandoned and self._engine.outcome(number) is None
+            ):
+                continue
+            read = _outcome(self._engine.outcome(number), ConsumeOutcome)
+            runs = tuple(run for batch in read.batches for run in ranges_of(batch))
+            if runs:
+                yield Seen(reader, partition, runs, read.high_watermark)
+
+
+def _outcome(outcome: Message | None, kind: type[_Outcome]) -> _Outcome:
+    assert isinstance(outcome, kind), outcome
+    return outcome

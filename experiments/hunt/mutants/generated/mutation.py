@@ -1,0 +1,247 @@
+"""One-line mutations of Python source: where they are possible, and the source with one of them.
+
+The theory is that of mutation analysis (DeMillo, Lipton and Sayward, "Hints on test data selection", 1978): programmers
+write programs that are nearly right, so tests that notice every small change notice most defects. Five operators:
+
+- `comparison`: a comparison is negated, `and` and `or` change places, a `not` is left out;
+- `boundary`: `<` and `<=`, `>` and `>=`, `min` and `max` change places;
+- `constant`: an integer grows by one, a truth value is negated;
+- `statement`: a call, an assignment to an attribute or element, a `raise` or an early `return` is left out;
+- `argument`: two neighbouring arguments of a call change places.
+
+A mutation of the operator `written` was written by hand: it replaces any expression or statement by another.
+
+Only code is mutated that decides something: no annotation, decorator or base class, no text of an error. A mutation is
+identified by what it changes and not by a line number, so that it still applies when lines have moved: module,
+enclosing function, text of the line, operator, expression before and after, and its turn among mutations that are equal
+in all of these.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from experiments.support.errors import InputError
+
+ROOT = Path(__file__).resolve().parents[4]
+"""The folder that holds the package `protocol`."""
+PROTOCOL = "protocol"
+LONGEST_TEXT = 200
+"""How many characters of an expression identify it."""
+
+_NEGATED: dict[type[ast.cmpop], type[ast.cmpop]] = {
+    ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq,
+    ast.Lt: ast.GtE,
+    ast.GtE: ast.Lt,
+    ast.Gt: ast.LtE,
+    ast.LtE: ast.Gt,
+    ast.Is: ast.IsNot,
+    ast.IsNot: ast.Is,
+    ast.In: ast.NotIn,
+    ast.NotIn: ast.In,
+}
+_AT_THE_BOUNDARY: dict[type[ast.cmpop], type[ast.cmpop]] = {
+    ast.Lt: ast.LtE,
+    ast.LtE: ast.Lt,
+    ast.Gt: ast.GtE,
+    ast.GtE: ast.Gt,
+}
+_EXTREMES = {"min": "max", "max": "min"}
+_NOT_CODE = frozenset({"annotation", "returns", "decorator_list", "bases", "msg"})
+"""Fields of syntax nodes that decide nothing at run time, or only what an error says."""
+WRITTEN = "written"
+_BLOCKS = ("body", "orelse", "finalbody")
+_LEFT_ALONE = (ast.Import, ast.ImportFrom, ast.JoinedStr, ast.Global, ast.Nonlocal)
+
+
+@dataclass(frozen=True, slots=True)
+class Mutation:
+    """One mutation of a module of the protocol (`module`: its dotted name). `function` is the qualified name of the
+    function or class around it, empty at the level of the module; `line` is the stripped text of the line on which the
+    changed expression begins; `turn` counts from 0.
+    """
+
+    module: str
+    function: str
+    line: str
+    operator: str
+    before: str
+    after: str
+    turn: int = 0
+
+    @property
+    def change(self) -> str:
+        """The change in one line."""
+        return f"{self.operator}: `{' '.join(self.before.split())}` becomes `{' '.join(self.after.split())}`"
+
+    def __str__(self) -> str:
+        return f"{self.module}: {self.function}: {self.change} in `{self.line}`"
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A mutation that is possible in a syntax tree: the mutation, its line number, and the node that is replaced."""
+
+    mutation: Mutation
+    line_number: int
+    parent: ast.AST
+    field: str
+    index: int | None
+    replacement: ast.AST
+
+    def apply(self) -> None:
+        """Changes the tree that the site was found in."""
+        if self.index is None:
+            setattr(self.parent, self.field, self.replacement)
+        else:
+            getattr(self.parent, self.field)[self.index] = self.replacement
+
+
+def modules() -> tuple[str, ...]:
+    """The dotted names of all modules of the protocol, sorted."""
+    paths = sorted((ROOT / PROTOCOL).rglob("*.py"))
+    return tuple(".".join(path.relative_to(ROOT).with_suffix("").parts) for path in paths if path.stem != "__init__")
+
+
+def path_of(module: str) -> Path:
+    """The source file of a module."""
+    return ROOT.joinpath(*module.split(".")).with_suffix(".py")
+
+
+def sites(module: str, source: str) -> list[Site]:
+    """All mutations that are possible in a module's source, in the order of the syntax tree."""
+    return _sites(module, ast.parse(source), source)
+
+
+def mutated_tree(mutation: Mutation, source: str) -> ast.Module:
+    """The syntax tree of the mutation's module with the mutation in it. InputError if it does not apply."""
+    tree = ast.parse(source)
+    _site_of(mutation, tree, source).apply()
+    return ast.fix_missing_locations(tree)
+
+
+def line_number_of(mutation: Mutation) -> int:
+    """The number of the line that the mutation changes. InputError if it does not apply to the module as it is."""
+    source = path_of(mutation.module).read_text(encoding="utf-8")
+    return _site_of(mutation, ast.parse(source), source).line_number
+
+
+def _site_of(mutation: Mutation, tree: ast.Module, source: str) -> Site:
+    find = _written_sites if mutation.operator == WRITTEN else _generated_sites
+    site = next((site for site in find(mutation, tree, source) if site.mutation == mutation), None)
+    if site is None:
+        raise InputError("mutant", "", str(mutation), f"a mutation that {path_of(mutation.module)} has")
+    return site
+
+
+def _generated_sites(mutation: Mutation, tree: ast.Module, source: str) -> list[Site]:
+    return _sites(mutation.module, tree, source)
+
+
+def _written_sites(mutation: Mutation, tree: ast.Module, source: str) -> Iterator[Site]:
+    """The places where a mutation of the operator `written` applies."""
+    lines, turn = source.splitlines(), 0
+    for function, parent, field, index, node in _places(tree, ""):
+        if function != mutation.function or ast.unparse(node) != mutation.before:
+            continue
+        number = getattr(node, "lineno")  # noqa: B009
+        found = replace(mutation, line=lines[number - 1].strip(), turn=turn)
+        turn += found.line == mutation.line
+        written = ast.parse(mutation.after).body[0]
+        replacement = written.value if isinstance(node, ast.expr) and isinstance(written, ast.Expr) else written
+        yield Site(found, number, parent, field, index, ast.copy_location(replacement, node))
+
+
+def _sites(module: str, tree: ast.Module, source: str) -> list[Site]:
+    lines = source.splitlines()
+    turns: Counter[Mutation] = Counter()
+    found: list[Site] = []
+    for function, parent, field, index, node in _places(tree, ""):
+        for operator, replacement in _changes(parent, field, node):
+            number = getattr(node, "lineno")  # noqa: B009
+            before, after = ast.unparse(node)[:LONGEST_TEXT], ast.unparse(replacement)[:LONGEST_TEXT]
+            first = Mutation(module, function, lines[number - 1].strip(), operator, before, after)
+            mutation = replace(first, turn=turns[first])
+            turns[first] += 1
+            found.append(Site(mutation, number, parent, field, index, ast.copy_location(replacement, node)))
+    return found
+
+
+def _places(parent: ast.AST, function: str) -> Iterator[tuple[str, ast.AST, str, int | None, ast.AST]]:
+    """Every node below `parent` that is code, with its function, parent, field and index in that field."""
+    for field, value in ast.iter_fields(parent):
+        if field in _NOT_CODE or (field == "keywords" and isinstance(parent, ast.ClassDef)):
+            continue
+        for index, node in enumerate(value) if isinstance(value, list) else [(None, value)]:
+            if not isinstance(node, ast.AST) or isinstance(node, _LEFT_ALONE) or _is_for_types(node):
+                continue
+            yield function, parent, field, index, node
+            if isinstance(node, ast.Raise) or (isinstance(node, ast.keyword) and node.arg == "strict"):
+                continue
+            inner = function
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                inner = f"{function}.{node.name}" if function else node.name
+            yield from _places(node, inner)
+
+
+def _is_for_types(node: ast.AST) -> bool:
+    """Whether a statement is for type checkers only."""
+    if isinstance(node, ast.If):
+        return isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+    return isinstance(node, ast.AnnAssign) and "TypeAlias" in ast.unparse(node.annotation)
+
+
+def _changes(parent: ast.AST, field: str, node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
+    """(operator, replacement) for each mutation of one node."""
+    if isinstance(node, ast.Compare) and len(node.ops) == 1:
+        yield from _changed_comparisons(node)
+    elif isinstance(node, ast.BoolOp):
+        yield "comparison", ast.BoolOp(ast.Or() if isinstance(node.op, ast.And) else ast.And(), node.values)
+    elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+        yield "comparison", node.operand
+    elif isinstance(node, ast.Constant) and isinstance(node.value, int):
+        yield "constant", ast.Constant(not node.value if isinstance(node.value, bool) else node.value + 1)
+    elif isinstance(node, ast.Call):
+        yield from _changed_calls(node)
+    elif field in _BLOCKS and _can_be_left_out(parent, node):
+        yield "statement", ast.Pass()
+
+
+def _changed_comparisons(node: ast.Compare) -> Iterator[tuple[str, ast.AST]]:
+    for operator, others in (("comparison", _NEGATED), ("boundary", _AT_THE_BOUNDARY)):
+        other = others.get(type(node.ops[0]))
+        if other is not None:
+            yield operator, ast.Compare(node.left, [other()], node.comparators)
+
+
+def _changed_calls(node: ast.Call) -> Iterator[tuple[str, ast.AST]]:
+    if isinstance(node.func, ast.Name) and node.func.id in _EXTREMES:
+        yield "boundary", ast.Call(ast.Name(_EXTREMES[node.func.id], ast.Load()), node.args, node.keywords)
+        return
+    for index, (first, second) in enumerate(zip(node.args, node.args[1:], strict=False)):
+        if not any(isinstance(part, ast.Starred | ast.Constant) for part in (first, second)):
+            args = [*node.args[:index], second, first, *node.args[index + 2 :]]
+            yield "argument", ast.Call(node.func, args, node.keywords)
+    for index, (one, other) in enumerate(zip(node.keywords, node.keywords[1:], strict=False)):
+        if one.arg is not None and other.arg is not None and ast.dump(one.value) != ast.dump(other.value):
+            pair = [ast.keyword(one.arg, other.value), ast.keyword(other.arg, one.value)]
+            yield (
+                "argument",
+                ast.Call(node.func, node.args, [*node.keywords[:index], *pair, *node.keywords[index + 2 :]]),
+            )
+
+
+def _can_be_left_out(parent: ast.AST, node: ast.AST) -> bool:
+    """Whether a statement has an effect, and its function goes on without it."""
+    if isinstance(node, ast.Expr):
+        return isinstance(node.value, ast.Call)
+    if isinstance(node, ast.Assign):
+        return any(isinstance(target, ast.Attribute | ast.Subscript) for target in node.targets)
+    if isinstance(node, ast.Return):
+        return isinstance(parent, ast.If)
+    return isinstance(node, ast.AugAssign | ast.Delete | ast.Raise)

@@ -1,0 +1,122 @@
+"""Spreads tasks over processes or a Ray cluster; results arrive in the order in which they are ready.
+
+Processes and Ray live as long as the block of `workers`, however many times tasks are spread in it. What a worker does
+not return is lost with it, so a caller that must lose nothing stores each result when it arrives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from typing import Any, Protocol, TypeVar
+
+from experiments.support.processes import process_pool
+
+ON_RAY = "ray"
+TASKS_PER_WORKER = 2
+
+_Task = TypeVar("_Task")
+_Result = TypeVar("_Result")
+
+
+class WorkerLost(Exception):
+    """A process that ran tasks ended: it was killed, or the machine has no memory left."""
+
+
+class Spread(Protocol):
+    """Runs `function` on each task, and yields the results. No task begins once `is_over` is true; those that have
+    begun are completed. WorkerLost if a worker ends.
+    """
+
+    def __call__(
+        self, function: Callable[[_Task], _Result], tasks: Iterable[_Task], is_over: Callable[[], bool]
+    ) -> Iterator[_Result]: ...
+
+
+@contextmanager
+def workers(jobs: int | str) -> Iterator[Spread]:
+    """Workers for the block: 1 is this process, another number so many processes, ON_RAY the tasks of a Ray cluster. An
+    exception that leaves the block ends processes at once. For Ray the caller has called `stay_on_loopback` before Ray
+    is imported.
+    """
+    if jobs == 1:
+        yield _in_this_process
+    elif isinstance(jobs, int):
+        with process_pool(jobs) as pool:
+
+            def completed(under_way: set[Future[Any]]) -> tuple[list[Any], set[Future[Any]]]:
+                done, left = wait(under_way, return_when=FIRST_COMPLETED)
+                try:
+                    return [future.result() for future in done], left
+                except BrokenProcessPool as error:
+                    raise WorkerLost("a worker process ended before its task was complete") from error
+
+            yield _Queue(pool.submit, completed, jobs)
+    else:
+        yield from _ray_tasks()
+
+
+def _in_this_process(
+    function: Callable[[_Task], _Result], tasks: Iterable[_Task], is_over: Callable[[], bool]
+) -> Iterator[_Result]:
+    for task in tasks:
+        if is_over():
+            return
+        yield function(task)
+
+
+def _ray_tasks() -> Iterator[Spread]:
+    from experiments.engines.ray.session import ray_session
+
+    with ray_session():
+        import ray
+        from ray.exceptions import WorkerCrashedError
+
+        apply: Any = ray.remote(_apply)
+        resources: dict[str, float] = ray.cluster_resources()
+
+        def completed(under_way: set[Any]) -> tuple[list[Any], set[Any]]:
+            done, left = ray.wait(list(under_way))
+            try:
+                return [ray.get(reference) for reference in done], set(left)
+            except WorkerCrashedError as error:
+                raise WorkerLost("a worker of Ray ended, and so did those that repeated its task") from error
+
+        yield _Queue(apply.remote, completed, max(1, int(resources.get("CPU", 1))))
+
+
+def _apply(function: Callable[[_Task], _Result], task: _Task) -> _Result:
+    return function(task)
+
+
+class _Queue:
+    """Keeps `TASKS_PER_WORKER` tasks under way for each worker. `submit` begins one; `completed` waits until at least
+    one is complete, and returns the results of those that are, and the others.
+    """
+
+    def __init__(
+        self,
+        submit: Callable[..., Any],
+        completed: Callable[[set[Any]], tuple[list[Any], set[Any]]],
+        worker_count: int,
+    ) -> None:
+        self._submit, self._completed, self._at_most = submit, completed, TASKS_PER_WORKER * worker_count
+
+    def __call__(
+        self, function: Callable[[_Task], _Result], tasks: Iterable[_Task], is_over: Callable[[], bool]
+    ) -> Iterator[_Result]:
+        waiting = iter(tasks)
+        under_way: set[Any] = set()
+        while True:
+            while len(under_way) < self._at_most and not is_over():
+                for task in waiting:
+                    under_way.add(self._submit(function, task))
+                    break
+                else:
+                    break
+            if not under_way:
+                return
+            results, under_way = self._completed(under_way)
+            yield from results

@@ -1,0 +1,83 @@
+"""`isray console-producer` and `isray console-consumer` against a simulated cluster."""
+
+from __future__ import annotations
+
+import io
+import sys
+
+import pytest
+
+from tests.unit.experiments.cli.cli_helpers import CliBench, MakeBench
+
+READ = ("console-consumer", "--topic", "t", "--from-beginning")
+
+
+@pytest.fixture
+def topic(make_bench: MakeBench) -> CliBench:
+    bench = make_bench(brokers=3)
+    bench.ok("topics", "--create", "--topic", "t", "--partitions", "2", "--replication-factor", "3")
+    return bench
+
+
+def typed(monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
+    """Standard input with this content."""
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
+
+
+def test_lines_are_read_back_in_order(topic: CliBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = [f"line {number}" for number in range(450)]
+    typed(monkeypatch, "\n".join(lines).encode())
+    assert topic.json("console-producer", "--topic", "t") == {"acknowledged": 450, "failed": 0, "unknown": 0}
+    code, out, err = topic.run(*READ, "--max-messages", "450")
+    assert (code, err) == (0, "Processed a total of 450 messages\n")
+    assert sorted(out.splitlines()) == sorted(lines), "from both partitions"
+    there = ("console-consumer", "--topic", "t", "--partition", "1", "--offset")
+    assert topic.ok(*there, "198", "--max-messages", "2").splitlines() == lines[398:400]
+    shown = topic.ok(*there, "199", "--max-messages", "1", "--property", "print.offset=true")
+    assert shown == f"Offset:199\t{lines[399]}\n"
+    [record] = topic.json(*there, "earliest", "--max-messages", "1")
+    assert (record["partition"], record["offset"], record["value"]) == (1, 0, lines[200])
+    wrong = topic.run("console-producer", "--topic", "t", "--partition", "2")
+    assert wrong == (2, "", "isray: --partition: found 2; allowed: 0 to 1\n")
+
+
+def test_a_consumer_begins_behind_the_last_record_and_ends_after_its_timeout(
+    topic: CliBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    typed(monkeypatch, b"\xff\n\n")
+    topic.ok("console-producer", "--topic", "t", "--partition", "0", "--acks", "1")
+    code, out, err = topic.run("console-consumer", "--topic", "t", "--timeout-ms", "20")
+    assert (code, out, err) == (0, "", "Processed a total of 0 messages\n")
+    assert topic.ok(*READ, "--max-messages", "2") == "\\xff\n\n"
+
+
+def test_records_that_are_not_acknowledged_are_exit_code_1(
+    make_bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = make_bench(brokers=1, delivery_timeout_ms=2_000, request_timeout_ms=1_000)
+    create = ("topics", "--create", "--topic", "t", "--replication-factor", "1", "--config", "max.message.bytes=20")
+    bench.ok(*create)
+    typed(monkeypatch, b"much longer than twenty bytes\n")
+    code, out, err = bench.run("console-producer", "--topic", "t")
+    assert (code, out, err) == (1, "", "Error while producing: 1 records to t-0: MESSAGE_TOO_LARGE\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (("console-producer", "--topic", "t", "--acks", "2"), "acks: found '2'"),
+        (("console-consumer", "--topic", "t", "--offset", "3"), "--offset: found 3 without --partition"),
+        ((*READ, "--partition", "0", "--offset", "3"), "--offset: found 3 with --from-beginning"),
+        (("console-consumer", "--topic", "t", "--partition", "0", "--offset", "x"), "--offset: found x"),
+        ((*READ, "--property", "print.key=true"), "--property: found print.key=true; allowed: print.partition=true"),
+        ((*READ, "--json"), "--max-messages is missing; allowed: --max-messages or --timeout-ms with --json"),
+        ((*READ, "--max-messages", "0"), "--max-messages: found '0'"),
+    ],
+)
+def test_wrong_options_are_refused(topic: CliBench, arguments: tuple[str, ...], line: str) -> None:
+    assert line in topic.refused(*arguments)
+
+
+@pytest.mark.parametrize("command", ["console-producer", "console-consumer"])
+def test_a_topic_that_does_not_exist_is_exit_code_1(topic: CliBench, command: str) -> None:
+    assert "UNKNOWN_TOPIC_OR_PARTITION" in topic.fails(command, "--topic", "absent")
