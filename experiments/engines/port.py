@@ -176,8 +176,11 @@ class ClusterView:
 
 def cluster_view(published: StoreView) -> ClusterView | None:
     """What a store has published as a view of the cluster; None while no broker is the controller."""
-    if published.controller == NO_NODE:
-        return None
+    return None if published.controller == NO_NODE else published_view(published)
+
+
+def published_view(published: StoreView) -> ClusterView:
+    """What a store has published as a view of the cluster, whether a broker is the controller or not."""
     return ClusterView(published.partitions, published.brokers, (), published.controller_epoch)
 
 
@@ -327,6 +330,18 @@ class Engine(ABC):
     @abstractmethod
     def view(self) -> ClusterView | None:
         """The active controller's metadata, None while no controller is active."""
+
+    @abstractmethod
+    def store_view(self) -> StoreView:
+        """What the store has published; while it does not run, what it had published when it was seen last. Empty in
+        a cluster without a store.
+        """
+
+    def published(self) -> ClusterView | None:
+        """The present state of the cluster: `view`, and in `v3` what the store has published, which counts also while
+        no broker is the controller (A2).
+        """
+        return published_view(self.store_view()) if self.spec.has_store_metadata else self.view()
 
     def unfenced(self) -> frozenset[NodeId]:
         """The brokers that are unfenced in the active controller's metadata; empty while no controller is active."""

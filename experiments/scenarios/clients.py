@@ -126,7 +126,7 @@ class ScenarioClients:
         """Acknowledged acks=all records that the present leader's log lacks: 0 while there is no leader, None while
         the leader does not answer.
         """
-        view = self.engine.view()
+        view = self.engine.published()
         state = None if view is None else view.partitions.get(partition)
         if state is None or state.leader == NO_LEADER:
             return 0
@@ -163,7 +163,7 @@ class ScenarioClients:
 
     def broker_epoch(self, broker: NodeId) -> int | None:
         """The broker epoch that the controller knows."""
-        view = self.engine.view()
+        view = self.engine.published()
         registration = None if view is None else view.brokers.get(broker)
         return None if registration is None else registration.broker_epoch
 

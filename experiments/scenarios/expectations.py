@@ -54,7 +54,7 @@ def _voter_mismatch(expected: Expectation, engine: Engine) -> str:
 
 
 def _controller_mismatches(expected: Expectation, engine: Engine) -> list[str]:
-    view = engine.view()
+    view = engine.published()
     found = {"controller_broker": engine.active_controller(), "controller_epoch": view and view.controller_epoch}
     wanted = {name: getattr(expected, name) for name in found}
     return [_compare(name, found[name], value) for name, value in wanted.items() if value is not None]
@@ -64,7 +64,7 @@ def _metric_mismatches(expected: Expectation, engine: Engine) -> list[str]:
     if not expected.metrics:
         return []
     found = dict(engine.metrics())
-    view = engine.view()
+    view = engine.published()
     if expected.topic is not None and view is not None:
         state = view.partitions.get(TopicPartition(expected.topic, expected.partition))
         found |= {} if state is None else partition_metrics(state)
@@ -74,7 +74,7 @@ def _metric_mismatches(expected: Expectation, engine: Engine) -> list[str]:
 def _partition_mismatch(expected: Expectation, engine: Engine, clients: ScenarioClients) -> str:
     assert expected.topic is not None
     partition = TopicPartition(expected.topic, expected.partition)
-    view = engine.view()
+    view = engine.published()
     if view is None:
         return "no controller is active"
     state = view.partitions.get(partition)
@@ -136,7 +136,7 @@ def await_leadership(expected: Expectation, engine: Engine) -> None:
     partition = TopicPartition(expected.topic, expected.partition)
 
     def has_become_leader() -> bool:
-        view = engine.view()
+        view = engine.published()
         state = None if view is None else view.partitions.get(partition)
         if state is None or state.leader == NO_LEADER or not engine.is_running(state.leader):
             return True
@@ -175,14 +175,14 @@ def _compare(name: str, found: object, wanted: object) -> str:
 def _broker_state(engine: Engine, broker: int) -> str:
     if not engine.is_running(broker):
         return "shutdown"
-    view = engine.view()
+    view = engine.published()
     registration = None if view is None else view.brokers.get(broker)
     return "fenced" if registration is None or registration.fenced else "unfenced"
 
 
 def describe_partitions(engine: Engine) -> list[dict[str, object]]:
     """The partitions as the JSON result has them; log end offsets of running brokers only."""
-    view = engine.view()
+    view = engine.published()
     if view is None:
         return []
     result = []

@@ -129,6 +129,29 @@ def test_a_later_generation_keeps_what_v3_loses(name: str, twin: str, lost: int)
     assert (old.lost_acked, new.lost_acked) == (lost, 0)
 
 
+STORE_IS_CUT_OFF: dict[str, object] = {
+    "name": "store-is-cut-off",
+    "cluster": {"brokers": 3, "generation": "v3", "store": {"session_timeout": "3s"}},
+    "topics": [{"name": "t", "assignments": [[0, 1, 2]]}],
+    "steps": [
+        {"produce": {"topic": "t", "partition": 0, "records": 5, "acks": "all"}},
+        {"cut": {"between": ["store", "rest"]}},
+        {"wait": "30s"},
+        {"expect": {"broker": 1, "state": "fenced"}},
+        {"expect": {"topic": "t", "partition": 0, "leader": 0, "isr": [0, 1, 2], "visible": 5, "lost_acked": 0}},
+    ],
+}
+
+
+@pytest.mark.covers("A2")
+def test_what_the_store_has_published_counts_while_no_broker_is_the_controller() -> None:
+    scenario = scenario_from(STORE_IS_CUT_OFF, "test")
+    runner = Runner(scenario, CheckedEngine(spec_of(scenario, seed=0)))
+    result = runner.run()
+    assert [step.detail for step in result.steps if not step.ok] == []
+    assert runner.engine.active_controller() is None
+
+
 @pytest.mark.parametrize(
     ("name", "old", "new"),
     [

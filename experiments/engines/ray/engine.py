@@ -271,7 +271,6 @@ class RayEngine(Engine):
     # -- observation ---------------------------------------------------------------------------------------------------
 
     def store_view(self) -> StoreView:
-        """What the store has published; while it does not run, what it had published when it was seen last."""
         self._refresh_snapshots()
         found = self._snapshots.get(STORE)
         if found is not None and found.store is not None:

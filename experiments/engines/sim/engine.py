@@ -130,7 +130,6 @@ class SimEngine(Engine):
         return {node.node_id: node.quorum for node in self.controller_nodes()}
 
     def store_view(self) -> StoreView:
-        """What the store has published: its present state, or while it does not run the last one that was seen."""
         store = self.cluster.nodes.get(STORE)
         if isinstance(store, StoreNode) and self._store_view[0] != (store, store.state.zxid):
             self._store_view = ((store, store.state.zxid), store_view(tree_nodes(store.state.tree)))

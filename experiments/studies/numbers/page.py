@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import asdict
 from pathlib import Path
 
 from experiments.studies.numbers.claims import Claim
@@ -132,11 +131,26 @@ def lines(measured: Measured) -> list[str]:
     return ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in table]
 
 
-def document(conditions: Conditions, measured: Measured) -> dict[str, object]:
-    """The same as one JSON document."""
-    return {"conditions": asdict(conditions), "claims": [_claim(claim, rows) for claim, rows in measured]}
+def document(conditions: Conditions, measured: Measured) -> list[dict[str, object]]:
+    """The same for `--json`: an object for each row, with the claim that it belongs to and the command that measures it.
+
+    `claim` is the claim in words, `what` the value of the row; `note` says what was run, and what to know about it.
+    """
+    return [_measurement(conditions, claim, row) for claim, rows in measured for row in rows]
 
 
-def _claim(claim: Claim, rows: Iterable[Row]) -> dict[str, object]:
-    found = [asdict(row) | {"ratio": row.ratio} for row in rows]
-    return {"item": claim.item, "text": claim.text, "source": claim.source, "run": claim.ran, "rows": found}
+def _measurement(conditions: Conditions, claim: Claim, row: Row) -> dict[str, object]:
+    return {
+        "item": claim.item,
+        "claim": claim.text,
+        "what": row.what,
+        "claimed": row.claimed,
+        "measured": row.measured,
+        "unit": row.unit,
+        "ratio": row.ratio,
+        "model": row.model,
+        "holds": row.holds,
+        "source": claim.source,
+        "command": f"{command_of(conditions)} --only {claim.item}",
+        "note": f"{claim.ran} {claim.remark}".strip(),
+    }

@@ -16,10 +16,12 @@ def test_the_command_measures_under_the_conditions_that_are_given(command: Comma
     code, out, _ = command.run("study", "numbers", *given, "--write", str(file), "--json")
     found = json.loads(out)
     assert code == 0
-    assert found["conditions"]["write_ms"] == 6
-    assert [claim["item"] for claim in found["claims"]] == ["L1", "L2"]
-    assert found["claims"][0]["rows"][0] | {"measured": 0.12, "ratio": 1.0} == found["claims"][0]["rows"][0]
-    assert "--partitions 20 --write-latency 6ms" in file.read_text(encoding="utf-8")
+    assert {row["item"] for row in found} == {"L1", "L2"}
+    assert {"item", "claim", "claimed", "measured", "unit", "ratio", "command", "note"} <= set(found[0])
+    assert found[0] | {"claimed": 0.12, "measured": 0.12, "unit": "s", "ratio": 1.0} == found[0]
+    conditions = "--partitions 20 --write-latency 6ms"
+    assert found[0]["command"] == f"isray study numbers {conditions} --sessions 2 --multi 5 --only L1"
+    assert conditions in file.read_text(encoding="utf-8")
     again = command.run("study", "numbers", *given)[1]
     assert again.splitlines()[1].split()[0] == "L1"
     assert "0.12 s" in again.splitlines()[1]
