@@ -235,7 +235,7 @@ class Coverage:
         self.counts[group, name] += count
 
     def features(self) -> frozenset[str]:
-        """What distinguishes this run from others; only what the cluster did, not how often faults and clients acted."""
+        """What distinguishes this run from others: what the cluster did, not how often faults and clients acted."""
         groups = known().keys() - {MET}
         counted = (
             f"{group}: {name}: {2 ** (count.bit_length() - 1)} or more"

@@ -132,7 +132,7 @@ def lines(measured: Measured) -> list[str]:
 
 
 def document(conditions: Conditions, measured: Measured) -> list[dict[str, object]]:
-    """The same for `--json`: an object for each row, with the claim that it belongs to and the command that measures it.
+    """The same for `--json`: an object for each row, with its claim and the command that measures it.
 
     `claim` is the claim in words, `what` the value of the row; `note` says what was run, and what to know about it.
     """
