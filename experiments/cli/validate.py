@@ -44,7 +44,7 @@ def validate_study(
     compared = [item.cell for item in found]
     for index, cell in enumerate(chosen):
         if cell.given not in compared:
-            few = f"fewer than {MIN_EVENTS} events of each metric are expected in {cell.trials} trials; not compared"
+            few = f"{cell.trials} trials have fewer than {MIN_EVENTS} events of each metric; not compared"
             typer.echo(f"isray: cells[{index}]: {few}", err=True)
     print_result(as_json, [asdict(item) for item in found], _print, found)
     fail_if([item for item in found if not item.agrees])

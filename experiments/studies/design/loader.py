@@ -276,7 +276,10 @@ def _read_value(parameter: Parameter, value: object, place: str, source: str) ->
     try:
         return parameter.notation.read(value)
     except ValidationError as error:
-        raise _input_error(source, error.errors()[0], (place,)) from error
+        detail = error.errors()[0]
+        if not detail["loc"]:
+            detail["input"] = value
+        raise _input_error(source, detail, (place,)) from error
     except WrongKey as error:
         key = f"{place}.{error.key}" if error.key else place
         raise InputError(source, key, error.found, error.allowed) from error
@@ -301,7 +304,7 @@ def _input_error(
     source: str, detail: ErrorDetails, prefix: tuple[str, ...], study: type[BaseModel] = StudyFile
 ) -> InputError:
     """The error that pydantic reports first, as one line: where, what was found, what is allowed."""
-    field = ".".join([*prefix, *(str(part) for part in detail["loc"])])
+    field = ".".join([*prefix, *(str(part).removesuffix("_ms") for part in detail["loc"])])
     model: type[BaseModel] = Precision if detail["loc"][:1] == ("precision",) else study
     fields = [name for name in model.model_fields if name != "functions"]
     names = ["dist", "mean", "shape"] if prefix else fields

@@ -46,8 +46,11 @@ class Cell(Frozen):
 
 
 def _read_switch(value: object) -> object:
-    """`on` and `off` as text; YAML reads the bare words as booleans."""
-    return {"on": True, "off": False}.get(value, value) if isinstance(value, str) else value
+    """`on` and `off` as text; YAML reads the bare words as booleans. Raises ValueError for anything else."""
+    switch = {"on": True, "off": False}.get(value, value) if isinstance(value, str) else value
+    if not isinstance(switch, bool):
+        raise ValueError("allowed: on or off")
+    return switch
 
 
 class StudyHeader(Frozen):

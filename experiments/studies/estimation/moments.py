@@ -15,7 +15,7 @@ addition the products of their trials' values (`pairs.py`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -107,6 +107,13 @@ class Sums:
             size_squares=size * size * seen if size_squares is None else size_squares,
             largest_size=size if largest_size is None else largest_size,
         )
+
+    def with_mean_weight(self, size: float) -> Sums:
+        """The sums of weighted trials whose events' weights are not known one by one: an event is taken to weigh as
+        much as those seen do in the mean. `size`: the assumed size of an event of weight 1."""
+        if not self.events:
+            return self
+        return replace(self, largest_weight=self.value / (self.events * size))
 
     @property
     def ratio(self) -> float:

@@ -42,16 +42,19 @@ Numbers = Sequence[float] | NDArray[np.float64]
 class LeadingTrials:
     """What the trials 0, 1, ... of a cell measured, up to the first that is missing: per trial the value of the metric
     that decides, the exposure (both weighted, in partition-years where they are times), and the number of events or
-    episodes. `size`: the assumed size of one of them (`sizes.py`)."""
+    episodes. `size`: the assumed size of one of them (`sizes.py`). `is_weighted`: the trials are those of an estimator
+    for rare events."""
 
     values: Numbers
     exposures: Numbers
     events: Numbers
     size: float
+    is_weighted: bool = False
 
     def estimate(self, metric: str, trials: int) -> tuple[Estimate, float]:
         """The metric by the first `trials` trials, and its effective events; 0 where nothing was seen."""
         sums = Sums.of(self.values[:trials], self.exposures[:trials], round(float(np.sum(self.events[:trials]))))
+        sums = sums.with_mean_weight(self.size) if self.is_weighted else sums
         limits = (fraction_limits if metric in FRACTIONS else rate_limits)(sums, self.size)
         spread = max(sums.variance, sums.size_squares if metric not in FRACTIONS else 0.0)
         effective = sums.value**2 / spread if spread > 0.0 else float(sums.events)

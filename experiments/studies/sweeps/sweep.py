@@ -24,7 +24,7 @@ from functools import partial
 from typing import Any
 
 from experiments.engines.ray.session import ray_session
-from experiments.studies.design.estimator import fallbacks
+from experiments.studies.design.estimator import choose, fallbacks
 from experiments.studies.design.study import Cell, StudyPlan
 from experiments.studies.estimation.sizes import assumed_sizes
 from experiments.studies.estimation.stopping import LeadingTrials, wanted_trials
@@ -52,7 +52,8 @@ def trials_needed(study: StudyPlan, cell: Cell, values: Values) -> int:
     column = _column(study) or ""
     value, exposure, events = values.reshape(-1, 3).T
     size = assumed_sizes(cell.parameters)[column]
-    return wanted_trials(study.precision, LeadingTrials(value, exposure, events, size))
+    is_weighted = choose(cell.parameters, study.functions is not None).estimator != "plain"
+    return wanted_trials(study.precision, LeadingTrials(value, exposure, events, size, is_weighted))
 
 
 def sweep(

@@ -28,7 +28,7 @@ EXACT_REPLICAS = 3
 COVERED = frozenset(
     {"generation", "brokers", "partitions", "replication_factor", "min_insync_replicas", "unclean_recovery_strategy"}
     | {"broker_mttf", "broker_mttr", "unclean_probability", "tail_loss_probability", "detection_ms"}
-    | {"duration_ms", "network_latency_ms", "start"}
+    | {"duration_ms", "network_latency_ms", "start", "estimator"}
 )
 """The fields of CellParameters that the model represents, or that do not change its answers."""
 

@@ -2,19 +2,22 @@
 
 A file is a YAML list of cells, each a mapping of parameters as in study files; `trials` is one more key. A cell that
 gives neither `trials` nor `duration` gets as many events as the budget allows (`validation.py`). A study file does as
-well: its cells are validated, with its trials and duration.
+well: its cells are validated, with its trials and duration. A cell may ask for an estimator, but for splitting, which
+counts events from a start with all brokers up.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
+from experiments.studies.design.estimator import obstacle_to_importance
 from experiments.studies.design.loader import TOP_LEVEL, parse_study, study_from
 from experiments.studies.design.model import CellParameters
 from experiments.studies.theory.answers import model_of
-from experiments.studies.theory.validation import MIN_TRIALS, ValidationCell, sized
+from experiments.studies.theory.validation import MIN_TRIALS, WEIGHTED_TRIALS, ValidationCell, sized
 from experiments.support.errors import InputError
 from experiments.support.yaml_input import parse_yaml, read_text
 
@@ -47,11 +50,19 @@ _DETECTION: dict[str, object] = {
     "tail_loss_probability": 0.5,
     "detection": "9s",
 }
+_RARE: dict[str, object] = {"broker_mttf": "130d", "broker_mttr": "15m", "detection": "instant"}
+_RARE_SETTINGS: tuple[dict[str, object], ...] = (
+    {"generation": "kip-497"},
+    {"generation": "kip-966"},
+    {"generation": "kip-966", "broker_mttf": "1y", "tail_loss_probability": 0.02},
+)
+"""5e-9, 5e-10 and 1e-12 losses per partition-year."""
 
 
 def default_cells() -> list[ValidationCell]:
     """Every generation and strategy with 3 and 5 replicas, min ISR 1 to 3 and MTTR / MTTF from 0.003 to 0.5. A share of
-    0.1 to 1 of all failures loses records; the others are clean shutdowns, or crashes that lose nothing."""
+    0.1 to 1 of all failures loses records; the others are clean shutdowns, or crashes that lose nothing. These have
+    plain trials; cells of real failure rates follow, which have importance sampling."""
     settings: list[dict[str, object]] = [_setting(*setting) for setting in _SETTINGS]
     cells: list[dict[str, object]] = [
         {"generation": generation, "unclean_recovery_strategy": strategy} | setting
@@ -59,7 +70,9 @@ def default_cells() -> list[ValidationCell]:
         for generation, strategy in _GENERATIONS
     ]
     cells += [_DETECTION | {"generation": generation} for generation in ("kip-497", "kip-966")]
-    return [_cell(cell, "built-in cells", f"cells[{index}]") for index, cell in enumerate(cells)]
+    built_in = [_cell(cell, "built-in cells", f"cells[{index}]") for index, cell in enumerate(cells)]
+    plain = [replace(cell, parameters=cell.parameters.model_copy(update={"estimator": "plain"})) for cell in built_in]
+    return plain + [_cell(_RARE | setting, "built-in cells", "rare cells") for setting in _RARE_SETTINGS]
 
 
 def _setting(replicas: int, min_isr: int, ratio: float, unclean: float, lossy: float) -> dict[str, object]:
@@ -110,7 +123,7 @@ def _cell(values: Mapping[str, object], source: str, place: str) -> ValidationCe
     _require_model(cell.parameters, source, place)
     fitting = sized(cell)
     parameters = cell.parameters if "duration" in given else fitting.parameters
-    return ValidationCell(given, parameters, trials or fitting.trials)
+    return ValidationCell(given, parameters, trials or (WEIGHTED_TRIALS if cell.is_weighted else fitting.trials))
 
 
 def _resolved(given: Mapping[str, object], source: str, place: str) -> CellParameters:
@@ -128,6 +141,11 @@ def _resolved(given: Mapping[str, object], source: str, place: str) -> CellParam
 def _require_model(parameters: CellParameters, source: str, place: str) -> None:
     if model_of(parameters) is None:
         raise InputError(source, place, "a cell that no Markov model covers", COVERS)
+    if parameters.estimator == "splitting":
+        raise InputError(source, f"{place}.estimator", "splitting", "auto, plain or importance")
+    obstacle = obstacle_to_importance(parameters)
+    if parameters.estimator == "importance" and obstacle:
+        raise InputError(source, f"{place}.estimator", "importance", f"auto or plain, as {obstacle}")
 
 
 def usable_processors() -> int:

@@ -3,6 +3,10 @@
 Trials are sized by the chain: as many as give `WANTED_EVENTS` of the rarest metric that can be had within
 `MAX_FAILURES` broker failures. Metrics of which fewer than `MIN_EVENTS` are expected are left out.
 
+Metrics that are too rare for plain trials are compared by importance sampling (`trials/importance.py`), by
+`WEIGHTED_TRIALS` trials of some 25 cycles each (:func:`parts`). Their values are sums of weights, so all of the
+variance is that of the trials; results that are worth fewer than `LEAST_EFFECTIVE` events of equal weight are left out.
+
 The z-score compares the sum over trials with the value that the chain predicts. If the chain is right, the sum behaves
 like a sum of random portions at the times of a Poisson process, which a gamma distribution of the same mean and
 variance describes well, including its skewness; a normal one would make low sums too unlikely and high ones too likely.
@@ -24,6 +28,7 @@ from dataclasses import dataclass, replace
 
 from scipy.special import gammainc, gammaincc, ndtri, stdtr
 
+from experiments.studies.design.estimator import obstacle_to_importance
 from experiments.studies.design.model import CellParameters
 from experiments.studies.estimation.fractions import fraction_limits
 from experiments.studies.estimation.moments import Sums
@@ -35,6 +40,7 @@ from experiments.studies.trace.measures import Measures, measure
 from experiments.studies.trace.metrics import METRICS, RATES
 from experiments.studies.trace.schema import YEAR_MS
 from experiments.studies.trials.batch import trial_seed
+from experiments.studies.trials.importance import run_importance_trial
 from experiments.studies.trials.trial import run_trial
 
 MIN_EVENTS = 50
@@ -45,6 +51,8 @@ FAILURES_PER_TRIAL = 25
 MIN_REPAIRS_PER_TRIAL = 40
 """Shortest trial, in mean times to repair."""
 MIN_TRIALS = 30
+WEIGHTED_TRIALS = 60
+LEAST_EFFECTIVE = 20.0
 TRIALS_PER_TASK = 4
 Z_LIMIT = float(ndtri(1.0 - 0.001 / 2.0))
 """A result beyond it lies outside the interval of 99.9 %."""
@@ -56,12 +64,19 @@ _COLUMNS = {metric.name: metric.column for metric in METRICS}
 
 @dataclass(frozen=True, slots=True)
 class ValidationCell:
-    """A cell as its file gives it (`given`) and resolved (`parameters`); how many trials, and the first one's index."""
+    """A cell as its file gives it (`given`) and resolved (`parameters`); how many trials, and the first one's index.
+    `metrics`: those that are compared, by default all that the model has."""
 
     given: Mapping[str, object]
     parameters: CellParameters
     trials: int
     first: int = 0
+    metrics: frozenset[str] | None = None
+
+    @property
+    def is_weighted(self) -> bool:
+        """Whether the trials use importance sampling."""
+        return self.parameters.estimator == "importance"
 
     @property
     def model(self) -> Model:
@@ -105,6 +120,19 @@ def sized(cell: ValidationCell) -> ValidationCell:
     return ValidationCell(cell.given, parameters, max(MIN_TRIALS, trials))
 
 
+def parts(cell: ValidationCell) -> list[ValidationCell]:
+    """The cell, and where its trials are too few for a metric one that compares that by importance sampling, if the
+    cell leaves the choice of the estimator open and importance sampling is possible."""
+    if cell.parameters.estimator != "auto" or obstacle_to_importance(cell.parameters):
+        return [cell]
+    years = cell.trials * cell.parameters.partition_years
+    possible = {name: found.events * years for name, found in solved(cell.model).items() if found.events > 0.0}
+    rare = frozenset(name for name, events in possible.items() if events < MIN_EVENTS)
+    parameters = sized(cell).parameters.model_copy(update={"estimator": "importance"})
+    weighted = ValidationCell(cell.given, parameters, WEIGHTED_TRIALS, metrics=rare)
+    return [*([cell] if rare != set(possible) else []), *([weighted] if rare else [])]
+
+
 # -- trials ------------------------------------------------------------------------------------------------------------
 
 
@@ -120,7 +148,8 @@ class _Task:
     def run(self) -> list[Measures]:
         """Every cell has trials of its own (no common random numbers), so that z-scores are independent."""
         seeds = [trial_seed(0, number, self.parameters) for number in range(self.first, self.stop)]
-        return [measure(run_trial(self.parameters, seed).rows) for seed in seeds]
+        trial = run_importance_trial if self.parameters.estimator == "importance" else run_trial
+        return [measure(trial(self.parameters, seed).rows) for seed in seeds]
 
 
 Report = Callable[[int, int], None]
@@ -137,6 +166,7 @@ def validate(
 
     ValueError for a cell that no chain covers.
     """
+    cells = [part for cell in cells for part in parts(cell)]
     found = compare(cells, jobs, report)
     again = [index for index, items in enumerate(found) if not all(item.agrees for item in items)]
     for index in again:
@@ -198,15 +228,26 @@ def compared(cell: ValidationCell, answers: Mapping[str, Answer], trials: Sequen
     """The metrics of a cell of which enough events are expected, or seen."""
     exposures = [trial.exposure for trial in trials]
     for metric, answer in answers.items():
-        column = _COLUMNS[metric]
-        events = sum(trial.events[column] for trial in trials)
-        if max(events, answer.events * sum(exposures)) < MIN_EVENTS:
+        if cell.metrics is not None and metric not in cell.metrics:
             continue
+        column = _COLUMNS[metric]
         values = [trial.values[column] for trial in trials]
-        sums = Sums.of(values, exposures, events)
-        limits = (rate_limits if metric in RATES else fraction_limits)(sums, assumed_sizes(cell.parameters)[column])
-        z = z_score(sums, answer.value, is_count=metric in RATES)
-        yield Comparison(cell.given, metric, sums.ratio, *limits, answer.value, z, len(trials), events)
+        sums = Sums.of(values, exposures, sum(trial.events[column] for trial in trials))
+        if not _says_enough(sums, answer, cell.is_weighted):
+            continue
+        size = assumed_sizes(cell.parameters)[column]
+        sums = sums.with_mean_weight(size) if cell.is_weighted else sums
+        limits = (rate_limits if metric in RATES else fraction_limits)(sums, size)
+        z = z_score(sums, answer.value, is_count=metric in RATES and not cell.is_weighted)
+        yield Comparison(cell.given, metric, sums.ratio, *limits, answer.value, z, len(trials), sums.events)
+
+
+def _says_enough(sums: Sums, answer: Answer, weighted: bool) -> bool:
+    """Whether a result is worth a comparison: by the events seen or expected; of weighted ones, by how many of equal
+    weight their variance is that of."""
+    if weighted:
+        return sums.events >= MIN_EVENTS and sums.value**2 >= LEAST_EFFECTIVE * sums.variance
+    return max(sums.events, answer.events * sums.exposure) >= MIN_EVENTS
 
 
 def z_score(sums: Sums, expected: float, *, is_count: bool) -> float:

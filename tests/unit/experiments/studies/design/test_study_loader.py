@@ -70,6 +70,8 @@ def study_with(**changes: object) -> dict[str, object]:
         ({"base__replication_factor": 4}, "base.replication_factor", "number of brokers (3)"),
         ({"base__broker_mttr": "6 hours"}, "base.broker_mttr", "15m"),
         ({"base__broker_mttf": {"dist": "weibull", "mean": "3d"}}, "base.broker_mttf", "shape"),
+        ({"base__broker_mttf": "0s"}, "base.broker_mttf.mean", "greater than 0"),
+        ({"pairing": "maybe"}, "pairing", "on or off"),
         ({"base__broker_mttf": {"dist": "normal", "mean": "3d"}}, "base.broker_mttf.dist", "exponential"),
         ({"base__broker_mttf": {"mean": "3d", "form": 1.0}}, "base.broker_mttf.form", "dist, mean, shape"),
         ({"base__detection": 9}, "base.detection", "instant"),

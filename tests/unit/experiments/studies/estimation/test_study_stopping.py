@@ -29,6 +29,19 @@ def test_looks_approach_the_number_of_trials_that_the_precision_needs() -> None:
     assert wanted_trials(precision, leading([0.0, 1.0] * 200)) <= 400
 
 
+def test_weighted_trials_stop_at_the_precision() -> None:
+    """Events that weigh a billionth of one of the model: one more of them changes the estimate by its own weight."""
+    random = np.random.default_rng(1)
+    counts = random.poisson(6.0, 2_000)
+    values = [1e-9 * float(random.lognormal(0.0, 1.0, count).sum()) for count in counts]
+    trials = LeadingTrials(values, [4.0] * 2_000, counts, 1.0, is_weighted=True)
+    stop = wanted_trials(Precision(relative_error=0.1, max_trials=2_000), trials)
+    estimate, effective = trials.estimate("loss_rate", stop)
+    assert 64 < stop < 400
+    assert estimate.half_width <= 0.1 * estimate.estimate
+    assert effective >= LEAST_EFFECTIVE_EVENTS
+
+
 def test_first_look_is_not_beyond_the_largest_number_of_trials() -> None:
     assert wanted_trials(Precision(relative_error=0.2, max_trials=20), leading([])) == 20
     assert wanted_trials(Precision(relative_error=0.2, max_trials=100), leading([0.0] * 100)) == 100

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,11 +21,13 @@ from experiments.studies.theory.answers import Answer, solved
 from experiments.studies.theory.cells import default_cells, load_cells
 from experiments.studies.theory.validation import (
     MIN_EVENTS,
+    WEIGHTED_TRIALS,
     Z_LIMIT,
     Z_MAX,
     Comparison,
     ValidationCell,
     compared,
+    parts,
     validate,
     z_score,
 )
@@ -103,7 +106,7 @@ def test_metrics_with_few_events_are_left_out() -> None:
 def test_the_built_in_cells_cover_what_the_model_does() -> None:
     cells = default_cells()
     assert len({(cell.parameters, cell.trials) for cell in cells}) == len(cells) >= 36
-    ratios = [cell.model.fail / cell.model.repair for cell in cells]
+    ratios = [cell.model.fail / cell.model.repair for cell in cells if cell.parameters.estimator == "plain"]
     assert (min(ratios), max(ratios)) == pytest.approx((0.003, 0.5), rel=1e-3)
     assert {(cell.model.replicas, cell.model.rules.min_isr) for cell in cells} >= {
         (3, 1),
@@ -117,7 +120,38 @@ def test_the_built_in_cells_cover_what_the_model_does() -> None:
             events = [
                 found.events * cell.parameters.partition_years * cell.trials for found in solved(cell.model).values()
             ]
-            assert max(events) >= MIN_EVENTS
+            assert max(events) >= MIN_EVENTS or any(part.is_weighted for part in parts(cell))
+    assert min(solved(cell.model)["loss_rate"].value for cell in cells) < 1e-12
+
+
+def test_what_is_too_rare_for_plain_trials_is_compared_by_importance_sampling() -> None:
+    month = Distribution(mean_ms=30 * 24 * HOUR_MS)
+    rare = ValidationCell({}, HARSH.model_copy(update={"broker_mttf": month, "min_insync_replicas": 2}), trials=10**6)
+    plain, weighted = parts(rare)
+    assert plain == rare
+    assert weighted.is_weighted
+    assert weighted.trials == WEIGHTED_TRIALS
+    assert weighted.metrics == {"loss_rate", "offline_fraction", "unclean_recoveries_per_year"}
+    assert [part.is_weighted for part in parts(replace(rare, trials=3))] == [True]
+    asked = replace(rare, parameters=rare.parameters.model_copy(update={"estimator": "plain"}))
+    assert parts(asked) == [asked]
+    often_down = ValidationCell({}, HARSH, trials=3)
+    assert parts(often_down) == [often_down]
+
+
+def test_weighted_events_are_held_against_the_variance_over_trials() -> None:
+    """Twelve events of weight 1e-9 in each of 40 trials, of which the model expects as many, or half as many."""
+    trials = [_measured(12)._replace(values={"losses": 1e-9 * (10 + trial % 5)}) for trial in range(40)]
+    cell = ValidationCell({}, HARSH.model_copy(update={"estimator": "importance"}), 40)
+    (right,) = compared(cell, {"loss_rate": Answer(1.2e-8, 1.2e-8)}, trials)
+    (wrong,) = compared(cell, {"loss_rate": Answer(6e-9, 6e-9)}, trials)
+    assert (right.events, right.simulated) == (480, pytest.approx(1.2e-8))
+    assert right.ci_low < 1.2e-8 < right.ci_high < 1.4e-8
+    assert abs(right.z) < 0.1
+    assert wrong.z > Z_LIMIT
+    assert list(compared(replace(cell, metrics=frozenset()), {"loss_rate": Answer(1.2e-8, 1.2e-8)}, trials)) == []
+    one = [_measured(60)._replace(values={"losses": 1e-9})] + [_measured(0)] * 39
+    assert list(compared(cell, {"loss_rate": Answer(1.2e-8, 1.2e-8)}, one)) == [], "one trial has all of the weight"
 
 
 def test_cells_of_a_list_and_of_a_study_file(tmp_path: Path) -> None:
@@ -145,6 +179,8 @@ def test_cells_of_a_list_and_of_a_study_file(tmp_path: Path) -> None:
         ("- {detection: instant}\n- {tail_loss_probability: 2}", "cells[1].tail_loss_probability: found 2"),
         ("- {trials: 1}", "cells[0].trials: found 1; allowed: a whole number from 2"),
         ("- {replication_factor: 4}", "cells[0].replication_factor: found 4"),
+        ("- {estimator: splitting}", "cells[0].estimator: found splitting; allowed: auto, plain or importance"),
+        ("- {broker_mttf: 2h, broker_mttr: 1h, estimator: importance}", "cells[0].estimator: found importance"),
         ("- {unclean_recovery_strategy: manual}", "cells[0]: found a cell that no Markov model covers"),
         ("- {brokers: 7, replication_factor: 7, detection: instant}", "cells[0]: found a cell that no Markov model"),
         ("{sweep: {acks: [1, all]}}", "cells[0]: found a cell that no Markov model covers"),
@@ -220,10 +256,22 @@ def test_a_chance_result_does_not_repeat_itself(monkeypatch: pytest.MonkeyPatch)
 
 def test_command_names_cells_without_enough_events(tmp_path: Path) -> None:
     path = tmp_path / "cells.yaml"
-    path.write_text("- {broker_mttf: 30d, broker_mttr: 1h, detection: instant, duration: 9d, trials: 2}")
+    given = "broker_mttf: 30d, broker_mttr: 1h, detection: instant, duration: 9d, trials: 2, estimator: plain"
+    path.write_text(f"- {{{given}}}")
     done = CliRunner().invoke(app, ["study", "validate", "--cells", str(path), "--jobs", "1", "--json"])
     assert (done.exit_code, json.loads(done.stdout)) == (0, [])
-    assert "cells[0]: fewer than 50 events of each metric are expected in 2 trials; not compared" in done.stderr
+    assert "cells[0]: 2 trials have fewer than 50 events of each metric; not compared" in done.stderr
+
+
+def test_command_compares_rare_losses(tmp_path: Path) -> None:
+    path = tmp_path / "cells.yaml"
+    given = "broker_mttf: 20d, broker_mttr: 6h, detection: instant, min_insync_replicas: 1, duration: 9d, trials: 10"
+    path.write_text(f"- {{{given}, estimator: importance}}")
+    done = CliRunner().invoke(app, ["study", "validate", "--cells", str(path), "--jobs", "1", "--json"])
+    found = {item["metric"]: item for item in json.loads(done.stdout)}
+    assert done.exit_code == 0
+    assert found["loss_rate"]["markov"] < 1e-3
+    assert 0.5 < found["loss_rate"]["simulated"] / found["loss_rate"]["markov"] < 2.0
 
 
 @pytest.mark.slow
