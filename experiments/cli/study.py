@@ -213,6 +213,7 @@ def _sweep(file: Path, out: str, engine: str | None, trials: int | None, address
     from experiments.studies.design.loader import load_study
     from experiments.studies.failures.words import remarks
     from experiments.studies.sweeps.nodes import WorkersLost
+    from experiments.studies.sweeps.storage import StorageFailed
     from experiments.studies.sweeps.sweep import sweep
     from experiments.studies.trials.estimators import run_cell_trial
 
@@ -224,16 +225,19 @@ def _sweep(file: Path, out: str, engine: str | None, trials: int | None, address
     except KeyboardInterrupt:
         shown.note(f"interrupted; {_kept(out)}")
         raise typer.Exit(ExitCode.INTERRUPTED) from None
-    except WorkersLost as error:
-        raise WorkersLost(f"{error}; {_kept(out)}") from error
+    except (WorkersLost, StorageFailed) as error:
+        raise type(error)(f"{error}; {_kept(out)}") from error
 
 
 def _kept(out: str) -> str:
     """What a sweep that ended early leaves, and how to go on."""
     from experiments.studies.report.results import results_of
+    from experiments.studies.sweeps.storage import StorageFailed
 
     try:
         kept = results_of(out)
+    except StorageFailed:
+        return f"the trials that {out} has are kept; the same command goes on"
     except InputError:
         return f"no trial is in {out} yet; the same command begins again"
     return f"{kept.trials} of {kept.wanted} trials are kept in {out}; the same command goes on"

@@ -81,13 +81,14 @@ def file(tmp_path: Path) -> str:
     return str(path)
 
 
+FULL = StorageFailed("out/x: No space left on device")
 LOST = sweeping.WorkersLost("Ray is lost")
 
 
 @pytest.mark.parametrize(
     ("error", "line"),
     [
-        (StorageFailed("out/x: No space left on device"), "out/x: No space left on device"),
+        (FULL, "out/x: No space left on device; no trial is in {out} yet; the same command begins again"),
         (LOST, "Ray is lost; no trial is in {out} yet; the same command begins again"),
     ],
 )
@@ -105,7 +106,11 @@ def test_failure_in_the_middle_of_a_sweep_is_one_line_and_exit_code_1(
 
 @pytest.mark.parametrize(
     ("ending", "exit_code", "line"),
-    [(LOST, 1, "isray: Ray is lost"), (KeyboardInterrupt(), 130, "isray study: interrupted")],
+    [
+        (LOST, 1, "isray: Ray is lost"),
+        (FULL, 1, "isray: out/x: No space left on device"),
+        (KeyboardInterrupt(), 130, "isray study: interrupted"),
+    ],
 )
 def test_sweep_that_ends_early_says_what_is_kept_and_how_to_go_on(
     command: Commands,
