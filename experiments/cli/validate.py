@@ -31,7 +31,7 @@ def validate_study(
 ) -> None:
     """Compare the simulation with the Markov model of each cell: both values and the z-score of their difference."""
     from experiments.studies.theory.cells import default_cells, load_cells, usable_processors
-    from experiments.studies.theory.validation import MIN_EVENTS, validate
+    from experiments.studies.theory.validation import left_out, validate
     from experiments.support.errors import InputError
 
     if jobs is not None and jobs < 1:
@@ -41,11 +41,9 @@ def validate_study(
         found = validate(
             chosen, jobs or usable_processors(), lambda done, total: shown.show("validate", done, total), _doubt
         )
-    compared = [item.cell for item in found]
-    for index, cell in enumerate(chosen):
-        if cell.given not in compared:
-            few = f"{cell.trials} trials have fewer than {MIN_EVENTS} events of each metric; not compared"
-            typer.echo(f"isray: cells[{index}]: {few}", err=True)
+    for index, cell in enumerate(chosen if cells is not None else []):
+        for line in left_out(cell, {item.metric for item in found if item.cell == cell.given}):
+            typer.echo(f"isray: cells[{index}]: {line}", err=True)
     print_result(as_json, [asdict(item) for item in found], _print, found)
     fail_if([item for item in found if not item.agrees])
 

@@ -17,7 +17,7 @@ from experiments.studies.design.estimator import obstacle_to_importance
 from experiments.studies.design.loader import TOP_LEVEL, parse_study, study_from
 from experiments.studies.design.model import CellParameters
 from experiments.studies.theory.answers import model_of
-from experiments.studies.theory.validation import MIN_TRIALS, WEIGHTED_TRIALS, ValidationCell, sized
+from experiments.studies.theory.validation import MAX_FAILURES, MIN_TRIALS, WEIGHTED_TRIALS, ValidationCell, sized
 from experiments.support.errors import InputError
 from experiments.support.yaml_input import parse_yaml, read_text
 
@@ -26,6 +26,7 @@ COVERS = (
     "exponential broker_mttf and broker_mttr, generation, detection, unclean and tail loss probabilities, strategy "
     "proactive or balanced, everything else at its default; up to 5 replicas, or 3 where detection is not instant"
 )
+_BUILT_IN_FAILURES = 1_800
 _GENERATIONS = (("kip-497", "balanced"), ("kip-966-elr", "balanced"), ("kip-966", "balanced"), ("kip-966", "proactive"))
 _MTTR_H = 1.0
 _SETTINGS = (
@@ -70,7 +71,9 @@ def default_cells() -> list[ValidationCell]:
         for generation, strategy in _GENERATIONS
     ]
     cells += [_DETECTION | {"generation": generation} for generation in ("kip-497", "kip-966")]
-    built_in = [_cell(cell, "built-in cells", f"cells[{index}]") for index, cell in enumerate(cells)]
+    built_in = [
+        _cell(cell, "built-in cells", f"cells[{index}]", _BUILT_IN_FAILURES) for index, cell in enumerate(cells)
+    ]
     plain = [replace(cell, parameters=cell.parameters.model_copy(update={"estimator": "plain"})) for cell in built_in]
     return plain + [_cell(_RARE | setting, "built-in cells", "rare cells") for setting in _RARE_SETTINGS]
 
@@ -114,14 +117,14 @@ def _of_study(raw: dict[str, object], source: str) -> list[ValidationCell]:
     return cells
 
 
-def _cell(values: Mapping[str, object], source: str, place: str) -> ValidationCell:
+def _cell(values: Mapping[str, object], source: str, place: str, failures: int = MAX_FAILURES) -> ValidationCell:
     trials = values.get("trials")
     if trials is not None and (type(trials) is not int or trials < 2):
         raise InputError(source, f"{place}.trials", repr(trials), "a whole number from 2")
     given = {name: value for name, value in values.items() if name != "trials"}
     cell = ValidationCell(given, _resolved(given, source, place), trials or MIN_TRIALS)
     _require_model(cell.parameters, source, place)
-    fitting = sized(cell)
+    fitting = sized(cell, failures)
     parameters = cell.parameters if "duration" in given else fitting.parameters
     return ValidationCell(given, parameters, trials or (WEIGHTED_TRIALS if cell.is_weighted else fitting.trials))
 

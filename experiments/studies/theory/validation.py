@@ -1,7 +1,7 @@
 """The simulation against the Markov chain: many trials of a cell, and for each metric how far apart the two are.
 
-Trials are sized by the chain: as many as give `WANTED_EVENTS` of the rarest metric that can be had within
-`MAX_FAILURES` broker failures. Metrics of which fewer than `MIN_EVENTS` are expected are left out.
+Trials are sized by the chain: as many as give `WANTED_EVENTS` of the rarest metric that can be had within a number of
+broker failures. Metrics of which fewer than `MIN_EVENTS` are expected are left out (:func:`left_out`).
 
 Metrics that are too rare for plain trials are compared by importance sampling (`trials/importance.py`), by
 `WEIGHTED_TRIALS` trials of some 25 cycles each (:func:`parts`). Their values are sums of weights, so all of the
@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 import multiprocessing
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 
@@ -45,7 +45,7 @@ from experiments.studies.trials.trial import run_trial
 
 MIN_EVENTS = 50
 WANTED_EVENTS = 120
-MAX_FAILURES = 1_800
+MAX_FAILURES = 6_000
 """Broker failures simulated per cell, unless the cell says how many trials of what duration it has."""
 FAILURES_PER_TRIAL = 25
 MIN_REPAIRS_PER_TRIAL = 40
@@ -107,12 +107,12 @@ class Comparison:
         return abs(self.z) <= Z_LIMIT
 
 
-def sized(cell: ValidationCell) -> ValidationCell:
-    """The cell with another duration and number of trials, which give enough events."""
+def sized(cell: ValidationCell, most_failures: int = MAX_FAILURES) -> ValidationCell:
+    """The cell with another duration and number of trials, which give enough events, and at most so many failures."""
     model, parameters = cell.model, cell.parameters
     failures = model.replicas * model.fail * model.repair / (model.fail + model.repair)
     years = max(MIN_REPAIRS_PER_TRIAL / model.repair, FAILURES_PER_TRIAL / failures)
-    most_years = MAX_FAILURES / failures
+    most_years = most_failures / failures
     rates = [answer.events * parameters.partitions for answer in solved(model).values()]
     needed_years = [WANTED_EVENTS / rate for rate in rates if rate * most_years >= MIN_EVENTS]
     trials = math.ceil(min(most_years, max(needed_years, default=most_years)) / years)
@@ -131,6 +131,20 @@ def parts(cell: ValidationCell) -> list[ValidationCell]:
     parameters = sized(cell).parameters.model_copy(update={"estimator": "importance"})
     weighted = ValidationCell(cell.given, parameters, WEIGHTED_TRIALS, metrics=rare)
     return [*([cell] if rare != set(possible) else []), *([weighted] if rare else [])]
+
+
+def left_out(cell: ValidationCell, found: Collection[str]) -> Iterator[str]:
+    """A line for each metric of the chain that is not among those `found` of the cell."""
+    years = cell.trials * cell.parameters.partition_years
+    for metric, answer in solved(cell.model).items():
+        if metric in found or answer.events == 0.0:
+            continue
+        if cell.is_weighted:
+            yield f"{metric}: the weights of {cell.trials} trials say too little; not compared"
+            continue
+        needed = math.ceil(cell.trials * MIN_EVENTS / (answer.events * years))
+        few = f"{answer.events * years:.2g} events expected in {cell.trials} trials"
+        yield f"{metric}: {few}, {MIN_EVENTS} of them would take {needed:,} trials; not compared"
 
 
 # -- trials ------------------------------------------------------------------------------------------------------------

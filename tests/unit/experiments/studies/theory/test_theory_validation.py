@@ -260,7 +260,9 @@ def test_command_names_cells_without_enough_events(tmp_path: Path) -> None:
     path.write_text(f"- {{{given}}}")
     done = CliRunner().invoke(app, ["study", "validate", "--cells", str(path), "--jobs", "1", "--json"])
     assert (done.exit_code, json.loads(done.stdout)) == (0, [])
-    assert "cells[0]: 2 trials have fewer than 50 events of each metric; not compared" in done.stderr
+    lines = [line for line in done.stderr.splitlines() if line.startswith("isray: cells[0]: ")]
+    assert len(lines) == 4
+    assert "loss_rate: 3.5e-08 events expected in 2 trials, 50 of them would take 2,890,413,712 trials" in lines[2]
 
 
 def test_command_compares_rare_losses(tmp_path: Path) -> None:
