@@ -252,7 +252,7 @@ def compared(cell: ValidationCell, answers: Mapping[str, Answer], trials: Sequen
         size = assumed_sizes(cell.parameters)[column]
         sums = sums.with_mean_weight(size) if cell.is_weighted else sums
         limits = (rate_limits if metric in RATES else fraction_limits)(sums, size)
-        z = z_score(sums, answer.value, is_count=metric in RATES and not cell.is_weighted)
+        z = z_score(sums, answer.value, is_count=metric in RATES, is_weighted=cell.is_weighted)
         yield Comparison(cell.given, metric, sums.ratio, *limits, answer.value, z, len(trials), sums.events)
 
 
@@ -264,15 +264,16 @@ def _says_enough(sums: Sums, answer: Answer, weighted: bool) -> bool:
     return max(sums.events, answer.events * sums.exposure) >= MIN_EVENTS
 
 
-def z_score(sums: Sums, expected: float, *, is_count: bool) -> float:
+def z_score(sums: Sums, expected: float, *, is_count: bool, is_weighted: bool = False) -> float:
     """How far the ratio of `sums` is from the `expected` one, in standard deviations, at most `Z_MAX`.
 
-    `is_count`: the values count events; otherwise they are shares of time. With a ratio of 0, or 0 expected, the answer
-    is 0 or `Z_MAX`.
+    `is_count`: the values count events, each as its weight if `is_weighted`; otherwise they are shares of time. With a
+    ratio of 0, or 0 expected, the answer is 0 or `Z_MAX`.
     """
     if not is_count and expected > 0.5:
         return -_z_score(sums.exposure - sums.value, (1.0 - expected) * sums.exposure, sums)
-    return _z_score(sums.value, expected * sums.exposure, sums, least=expected * sums.exposure if is_count else 0.0)
+    least = expected * sums.exposure if is_count and not is_weighted else 0.0
+    return _z_score(sums.value, expected * sums.exposure, sums, least)
 
 
 def _z_score(total: float, mean: float, sums: Sums, least: float = 0.0) -> float:

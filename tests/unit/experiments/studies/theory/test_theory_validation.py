@@ -72,6 +72,12 @@ def test_z_scores_of_a_share_above_one_half_are_those_of_the_rest() -> None:
     assert score < 0.0
 
 
+def test_a_weighted_rate_above_one_half_is_no_share() -> None:
+    values = [0.7, 0.8, 0.9, 0.75]
+    assert z_score(Sums.of(values, [1.0] * 4, 50), 0.7, is_count=True, is_weighted=True) > 1.0
+    assert z_score(Sums.of(values, [1.0] * 4, 50), 0.9, is_count=True, is_weighted=True) < -1.0
+
+
 @pytest.mark.parametrize(("seen", "expected", "score"), [(0, 0.0, 0.0), (9, 0.0, Z_MAX), (0, 5.0, -Z_MAX)])
 def test_z_scores_where_nothing_is_seen_or_expected(seen: int, expected: float, score: float) -> None:
     assert z_score(Sums.of([seen, seen], [1.0, 1.0]), expected, is_count=True) == score
