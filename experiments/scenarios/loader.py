@@ -260,7 +260,9 @@ def _named_nodes(fields: StrictModel) -> Iterator[tuple[str, int]]:
 
 
 def require_engine(scenario: Scenario, engine: str) -> None:
-    """InputError if the scenario has a step that the engine cannot run."""
+    """InputError if the scenario has a step, or a rule of Kafka's, that the engine cannot run."""
+    if scenario.cluster.kafka_rules and engine != "sim":
+        raise InputError(scenario.name, "cluster.kafka_rules", f"--engine {engine}", "--engine sim")
     for index, step in enumerate(scenario.steps):
         if step.kind == "fault" and engine != "sim":
             raise InputError(scenario.name, f"steps[{index}].fault", f"--engine {engine}", "--engine sim")

@@ -25,6 +25,7 @@ from experiments.support.fields import (
     TopicConfig,
     TopicName,
 )
+from experiments.support.kafka_rules import KAFKA_RULES
 from protocol.config import ClusterConfig, Generation
 from protocol.controller.metrics import CLUSTER_METRICS, PARTITION_METRICS
 from protocol.ids import FIRST_CONTROLLER, RECOVERY_MANAGER, STORE
@@ -79,6 +80,15 @@ ExpectedError = Annotated[
 ]
 
 
+def _kafka_rule(value: object) -> object:
+    if value not in KAFKA_RULES:
+        raise ValueError(f"allowed: one of {', '.join(KAFKA_RULES)}")
+    return value
+
+
+KafkaRuleName = Annotated[str, BeforeValidator(_kafka_rule)]
+
+
 class StoreModel(StrictModel):
     """The store of a cluster of generation v3."""
 
@@ -115,6 +125,10 @@ class ClusterModel(StrictModel):
     generation: GenerationName = Field(default="kip-966", description=f"protocol generation: {', '.join(GENERATIONS)}")
     config: ClusterConfigs = Field(default_factory=dict, description="cluster-wide configs, by Kafka's names")
     store: StoreModel | None = Field(default=None, description="with generation v3: the settings of the store")
+    kafka_rules: list[KafkaRuleName] = Field(
+        default_factory=list,
+        description=f"rules of Kafka's code in the place of isray's, on sim only: {', '.join(KAFKA_RULES)}",
+    )
 
     @property
     def has_store(self) -> bool:

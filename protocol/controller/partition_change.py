@@ -197,12 +197,17 @@ def _follow_isr(state: PartitionState, request: ChangeRequest, target: _Assignme
 
 def _elect(state: PartitionState, request: ChangeRequest, target: _Assignment, elr: Brokers) -> Elected:
     last_known = NO_LEADER
-    if not target.isr and set(elr).isdisjoint(target.replicas):
+    if not _has_complete_replica(target, elr):
         last_known = _last_known_leader(state, request, target.replicas)
     candidates = Candidates(target.replicas, target.isr, elr, state.leader, last_known)
     if request.designated_leader != NO_LEADER and state.leader == NO_LEADER:
         return designate(request.designated_leader, candidates, request.is_acceptable_leader)
     return elect(request.election, candidates, request.is_acceptable_leader)
+
+
+def _has_complete_replica(target: _Assignment, elr: Brokers) -> bool:
+    """Whether a replica is in ISR or ELR. A member of the ELR that left the assignment has no replica to lead with."""
+    return bool(target.isr) or not set(elr).isdisjoint(target.replicas)
 
 
 def _last_known_leader(state: PartitionState, request: ChangeRequest, replicas: Brokers) -> BrokerId:

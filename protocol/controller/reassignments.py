@@ -76,12 +76,18 @@ def _alter(state: ControllerState, topic: str, wanted: ReassignablePartition) ->
         # Only where a stale ELR has brokers that left the assignment (`kip-966-elr`); Kafka's code fails here as well.
         reason = f"broker {record.leader} would lead without holding a replica"
         raise Refused(ErrorCode.UNKNOWN_SERVER_ERROR, reason)
-    returning = tuple(sorted({*wanted.replicas} & {*partition.elr} - {*partition.replicas}))
+    returning = _returning_members(partition, wanted.replicas)
     if returning:
-        # The log of a replica that was moved away is deleted: the returning broker is not eligible (E20, E34).
         targets = _move(state, partition, wanted.replicas)
         return state.change(key, Election.ONLINE, unclean_shutdown_replicas=returning, **targets)
     return record
+
+
+def _returning_members(partition: PartitionState, wanted: tuple[BrokerId, ...]) -> tuple[BrokerId, ...]:
+    """Members of the ELR that left the assignment and that `wanted` brings back. They are not eligible (E20, E34): their
+    log is deleted, or was not written to while they were away.
+    """
+    return tuple(sorted({*wanted} & {*partition.elr} - {*partition.replicas}))
 
 
 def _move(state: ControllerState, partition: PartitionState, wanted: tuple[BrokerId, ...]) -> dict[str, object]:

@@ -9,8 +9,9 @@ from experiments.faults import recipes
 from experiments.faults.kinds.administration import Reassign
 from experiments.faults.kinds.processes import Restart
 from experiments.hunt.fuzz.bias import Bias
-from experiments.hunt.mutants.mutant import Mutant, Original, PlanFocus, around, constant, with_arguments
+from experiments.hunt.mutants.mutant import Mutant, PlanFocus
 from experiments.hunt.mutants.scripts import BROKERS, CONFIG, END_MS, TOPIC, scripted
+from experiments.support.patches import Original, around, constant, with_arguments
 from protocol.broker import lifecycle, lifecycle_manager
 from protocol.broker.flushing import Flusher
 from protocol.broker.lifecycle_manager import BrokerLifecycleManager

@@ -9,8 +9,9 @@ from experiments.faults.kinds.administration import Reassign
 from experiments.faults.kinds.links import Cut
 from experiments.faults.kinds.processes import Crash, Restart
 from experiments.faults.schema import Fault
-from experiments.hunt.mutants.mutant import Mutant, Original, around, constant
+from experiments.hunt.mutants.mutant import Mutant
 from experiments.hunt.mutants.scripts import END_MS, TOPIC, scripted
+from experiments.support.patches import Original, around, constant
 from protocol.config import UNCLEAN_RECOVERY_STRATEGY, UNCLEAN_RECOVERY_TIMEOUT_MS
 from protocol.controller import partition_change, partition_election, recovery_decisions
 from protocol.controller.recovery_requests import RECOVERY_TIMER, RecoveryRequests

@@ -1,8 +1,8 @@
 """A mutant: one guard of the protocol, and the code that replaces it while the guard is switched off.
 
 The protocol knows nothing of mutants. A guard is a function, method or property with a name; while `switched_off` lasts
-it is replaced on its module or class for the whole process, and then restored. Only the commands that hunt for defects
-enter that block; production code has no switch.
+it is replaced (`experiments/support/patches.py`). Only the commands that hunt for defects enter that block; production
+code has no switch.
 
 A mutant's focus says which runs are to reveal it. Mutants of brokers and controllers run in plans of the fuzz
 (`PlanFocus`): drawn by the swarm, drawn with a bias, or one written plan. Mutants of the quorum run in the quorum's
@@ -11,32 +11,17 @@ simulation (`QuorumFocus`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import wraps
-from inspect import getattr_static, signature
-from typing import Protocol, TypeAlias
+from typing import Protocol
 
 from experiments.hunt.fuzz.bias import NO_BIAS, Bias
 from experiments.hunt.fuzz.plan import Plan
 from experiments.hunt.fuzz.run import run_plan
 from experiments.hunt.fuzz.swarm import draw
 from experiments.hunt.quorum import chaos
-from experiments.support.build import is_compiled
-from experiments.support.errors import InputError
-
-Original: TypeAlias = Callable[..., object]
-"""The function that a patch replaces."""
-
-
-@dataclass(frozen=True, slots=True)
-class Patch:
-    """Puts `make(original)` in the place of `owner.name`, which must be defined there and not be inherited."""
-
-    owner: object
-    name: str
-    make: Callable[..., object]
+from experiments.support.patches import Patch, replaced
 
 
 class Focus(Protocol):
@@ -111,59 +96,8 @@ def switched_off(mutant: Mutant) -> Iterator[None]:
     """Switches the guard off until the end of the block. AttributeError if a patch has no original, InputError in a
     compiled build.
     """
-    if is_compiled():
-        raise InputError("this build", "", "compiled", "the interpreted sources, where guards can be switched off")
-    with ExitStack() as stack:
-        for patch in mutant.patches:
-            if patch.name not in vars(patch.owner):
-                raise AttributeError(
-                    f"{mutant.name}: {getattr(patch.owner, '__name__', patch.owner)} has no {patch.name} of its own"
-                )
-            original = getattr_static(patch.owner, patch.name)
-            stack.callback(setattr, patch.owner, patch.name, original)
-            setattr(patch.owner, patch.name, patch.make(original))
+    with replaced(mutant.name, mutant.patches):
         yield
-
-
-def around(owner: object, name: str, function: Callable[..., object]) -> Patch:
-    """A patch by `function`, which is called with the original and then with the arguments of the call. It keeps the
-    original's name, by which snapshots of nodes refer to methods.
-    """
-
-    def make(original: Callable[..., object]) -> Callable[..., object]:
-        @wraps(original)
-        def call(*args: object, **kwargs: object) -> object:
-            return function(original, *args, **kwargs)
-
-        return call
-
-    return Patch(owner, name, make)
-
-
-def constant(owner: object, name: str, value: object) -> Patch:
-    """A patch by a function that takes any arguments and always returns `value`."""
-    return around(owner, name, lambda *args, **kwargs: value)
-
-
-def as_property(owner: object, name: str, getter: Callable[..., object]) -> Patch:
-    """A patch of a property by another one."""
-    return Patch(owner, name, lambda original: property(getter))
-
-
-def with_arguments(owner: object, name: str, /, **changes: Callable[..., object]) -> Patch:
-    """A patch that replaces these arguments in each call of the original, each by its change's result for it."""
-
-    def make(original: Callable[..., object]) -> Callable[..., object]:
-        parameters = signature(original)
-
-        def call(*args: object, **kwargs: object) -> object:
-            bound = parameters.bind(*args, **kwargs)
-            bound.arguments.update({key: change(bound.arguments[key]) for key, change in changes.items()})
-            return original(*bound.args, **bound.kwargs)
-
-        return call
-
-    return Patch(owner, name, make)
 
 
 def by_name(mutants: Sequence[Mutant]) -> dict[str, Mutant]:
