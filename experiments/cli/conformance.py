@@ -1,7 +1,7 @@
 """`isray conformance FILE... [--json]`: replays recorded vectors and reports where the core answers otherwise.
 
-Exit code 0 if every row is answered as recorded, 1 if one is not; wrong input raises InputError, which the
-application turns into exit code 2.
+Exit code 0 if every row is answered as recorded, or departs by declared rules only; 1 if one does not. Wrong input
+raises InputError, which the application turns into exit code 2.
 """
 
 from __future__ import annotations
@@ -13,45 +13,102 @@ from typing import Annotated
 
 import typer
 
-from experiments.cli.output import Json, fail_if
-from experiments.conformance.decisions import FileResult, replay_file
+from experiments.cli.output import Json, fail_if, option
+from experiments.conformance.decisions import DepartedRow, FileResult, replay_file
+from experiments.conformance.departures import DEPARTURES, Departure, departure_named
 from experiments.conformance.shapes import Difference
+from experiments.support.errors import InputError
 
 SHOWN_MISMATCHES = 5
+SHOWN_ROWS = 5
 
 
 def conformance(
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Vectors: JSON lines, gzip or not.")],
+    departure: Annotated[
+        str | None, option("NAME", "Also print the first five rows of this departure, field by field.", "--departures")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Replay recorded decisions of Apache Kafka's controller and compare every field of the answers."""
+    shown = None if departure is None else departure_named(departure, "--departures")
     results = [replay_file(path) for path in files]
     passed, failed = sum(result.passed for result in results), sum(result.failed for result in results)
+    by_rule = {it.name: rows for it in DEPARTURES if (rows := _rows_of(it, results))}
+    if shown is not None and shown.name not in by_rule:
+        raise InputError(
+            "--departures",
+            "",
+            f"{shown.name}, which no row shows",
+            f"one of {', '.join(by_rule) or 'none: no row departs'}",
+        )
     if as_json:
-        typer.echo(json.dumps({"files": [_document(result) for result in results], "passed": passed, "failed": failed}))
+        documents = [_document(result) for result in results]
+        departures = [_departure(it, by_rule[it.name]) for it in DEPARTURES if it.name in by_rule]
+        typer.echo(json.dumps({"files": documents, "passed": passed, "failed": failed, "departures": departures}))
     else:
         _print_mismatches(results)
-        typer.echo(f"{passed} passed, {failed} failed")
+        _print_departures(by_rule, shown)
+        departed = sum(len(result.departed) for result in results)
+        typer.echo(f"{passed} passed, {failed} failed, {departed} departures")
     fail_if(failed)
 
 
+def _rows_of(departure: Departure, results: list[FileResult]) -> list[tuple[str, DepartedRow]]:
+    return [(result.file, row) for result in results for row in result.departed if departure in row.departures]
+
+
 def _document(result: FileResult) -> dict[str, object]:
-    mismatches = [asdict(mismatch) for mismatch in result.mismatches]
     return {
         "file": result.file,
         "kind": result.kind,
         "passed": result.passed,
         "failed": result.failed,
-        "mismatches": mismatches,
+        "departures": len(result.departed),
+        "mismatches": [asdict(mismatch) for mismatch in result.mismatches],
+    }
+
+
+def _departure(departure: Departure, rows: list[tuple[str, DepartedRow]]) -> dict[str, object]:
+    return {
+        "rule": departure.name,
+        "count": len(rows),
+        "kafka": departure.rule.kafka,
+        "source": departure.rule.source,
+        "reason": departure.reason,
+        "story": departure.story,
+        "scenario": departure.scenario,
+        "kafka_scenario": departure.kafka_scenario,
+        "lost_acked": departure.lost,
+        "rows": [{"file": file, "row": item.row} for file, item in rows],
     }
 
 
 def _print_mismatches(results: list[FileResult]) -> None:
     mismatches = [(result.file, mismatch) for result in results for mismatch in result.mismatches]
     for file, mismatch in mismatches[:SHOWN_MISMATCHES]:
-        typer.echo(f"{file}: row {mismatch.row}")
-        for difference in mismatch.differences:
-            typer.echo(f"  {_line(difference)}")
+        _print_row(file, mismatch.row, mismatch.differences)
+
+
+def _print_departures(by_rule: dict[str, list[tuple[str, DepartedRow]]], shown: Departure | None) -> None:
+    for departure in DEPARTURES:
+        rows = by_rule.get(departure.name)
+        if rows is None:
+            continue
+        typer.echo(f"departure {departure.name}: {len(rows)} rows")
+        typer.echo(f"  Kafka: {departure.rule.kafka} ({departure.rule.source})")
+        typer.echo(f"  reason: {departure.reason}")
+        typer.echo(f"  story: {departure.story} Acknowledged records lost: {departure.lost}, and 0 under isray's rule.")
+        typer.echo(f"  run: isray scenario run {departure.scenario} --compare {departure.name}")
+        if shown is departure:
+            for file, item in rows[:SHOWN_ROWS]:
+                _print_row(file, item.row, item.differences)
+
+
+def _print_row(file: str, row: int, differences: tuple[Difference, ...]) -> None:
+    typer.echo(f"{file}: row {row}")
+    for difference in differences:
+        typer.echo(f"  {_line(difference)}")
 
 
 def _line(difference: Difference) -> str:

@@ -1,7 +1,7 @@
 """The options `--html` and `--compare`, and what they run: the page of a run, alone or beside another one.
 
-What a run is compared with is the same run in another generation, or with a mutant of the protocol: the same nodes,
-steps and failures at the same times.
+What a run is compared with is the same run in another generation, with a mutant of the protocol, or with a rule of
+Kafka's: the same nodes, steps and failures at the same times.
 """
 
 from __future__ import annotations
@@ -24,37 +24,48 @@ if TYPE_CHECKING:
 Html = Annotated[Path | None, option("FILE", "Write the run as a page to explore in a browser.", "--html")]
 Compare = Annotated[
     str | None,
-    option("WHAT", "Run it again in this generation or with this mutant, and show the first differences.", "--compare"),
+    option(
+        "WHAT",
+        "Run it again in this generation, or with this mutant or rule of Kafka's, and show the first differences.",
+        "--compare",
+    ),
 ]
 
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """How a run differs from the file: by generation, by mutant, or (both None) not at all. `name` is for titles."""
+    """How a run differs from the file: by generation, by mutant, by a rule of Kafka's, or (all None) not at all. `name`
+    is for titles.
+    """
 
     name: str
     generation: str | None = None
     mutant: str | None = None
+    kafka_rule: str | None = None
 
     def switched(self) -> AbstractContextManager[None]:
         """The protocol of this variant, for the length of a block."""
         from experiments.hunt.mutants.registry import mutated
+        from experiments.support.kafka_rules import kafka_rules
 
-        return mutated(self.mutant)
+        return mutated(self.mutant) if self.kafka_rule is None else kafka_rules((self.kafka_rule,))
 
 
 def variant_named(text: str, others: Iterable[str] = ()) -> Variant:
     """The variant that `--compare` names; `others` are names that the command takes besides. InputError for none."""
     from experiments.hunt.mutants.registry import MUTANTS
     from experiments.support.fields import GENERATIONS
+    from experiments.support.kafka_rules import KAFKA_RULES
 
     if text in GENERATIONS:
         return Variant(text, generation=text)
     if text in MUTANTS:
         return Variant(f"mutant {text}", mutant=text)
-    nearest = get_close_matches(text, MUTANTS, 1, cutoff=0.5)
+    if text in KAFKA_RULES:
+        return Variant(f"Kafka's rule {text}", kafka_rule=text)
+    nearest = get_close_matches(text, (*MUTANTS, *KAFKA_RULES), 1, cutoff=0.5)
     suggestion = f". Did you mean {nearest[0]!r}?" if nearest else ""
-    allowed = ", ".join([*others, *GENERATIONS, "or a mutant of docs/mutants.md"])
+    allowed = ", ".join([*others, *GENERATIONS, "a mutant of docs/mutants.md, or a rule of docs/kafka-findings.md"])
     raise InputError("--compare", "", f"{text!r}{suggestion}", allowed)
 
 

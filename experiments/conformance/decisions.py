@@ -10,6 +10,8 @@ The two switches of a partition change choose the generation: without `elr_enabl
 `use_last_known_leader` `kip-966-elr`, else `kip-966`. Rows have no separate field for the last known leader, so it is
 not tracked here.
 
+A row that is not answered as recorded is a mismatch, unless declared departures explain it (`departures.py`).
+
 A file that is not made of such rows, all of them, is wrong input and not a mismatch: every field is validated
 strictly and nothing is skipped. A gzip file is recognised by its first two bytes, whatever its name.
 """
@@ -21,12 +23,14 @@ import re
 import reprlib
 import zlib
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field, ValidationError
 
 from experiments.conformance import traces as conformance_traces
+from experiments.conformance.departures import Departure, explanation
 from experiments.conformance.shapes import (
     Brokers,
     BrokersOrNone,
@@ -93,13 +97,23 @@ class Mismatch:
 
 
 @dataclass(frozen=True, slots=True)
+class DepartedRow:
+    """A row (counted from 1) that `departures` explain, with its differences, which follow from them."""
+
+    row: int
+    departures: tuple[Departure, ...]
+    differences: tuple[Difference, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class FileResult:
-    """The result of one file: the number of `passed` rows, and the mismatches in the order of the file."""
+    """The result of one file: the number of `passed` rows, then mismatches and departures in the order of the file."""
 
     file: str
     kind: str
     passed: int
     mismatches: tuple[Mismatch, ...]
+    departed: tuple[DepartedRow, ...]
 
     @property
     def failed(self) -> int:
@@ -110,15 +124,29 @@ def replay_file(path: Path) -> FileResult:
     """Replays all rows of a file. Raises InputError (file, row, field) if it cannot be read or is not made of rows."""
     rows = [_parse(path, number, line) for number, line in enumerate(_lines(path), start=1)]
     kind = CONTROLLER_TRACE if isinstance(rows[0], ControllerTraceRow) else PARTITION_CHANGE
-    found = ((number, _row_differences(row)) for number, row in enumerate(rows, start=1))
-    mismatches = tuple(Mismatch(number, unlike) for number, unlike in found if unlike)
-    return FileResult(str(path), kind, len(rows) - len(mismatches), mismatches)
+    mismatches: list[Mismatch] = []
+    departed: list[DepartedRow] = []
+    for number, row in enumerate(rows, start=1):
+        unlike = _row_differences(row)
+        if not unlike:
+            continue
+        departures = explanation(partial(_is_answered_alike, row))
+        if departures:
+            departed.append(DepartedRow(number, departures, unlike))
+        else:
+            mismatches.append(Mismatch(number, unlike))
+    passed = len(rows) - len(mismatches) - len(departed)
+    return FileResult(str(path), kind, passed, tuple(mismatches), tuple(departed))
 
 
 def _row_differences(row: PartitionChangeRow | ControllerTraceRow) -> tuple[Difference, ...]:
     if isinstance(row, ControllerTraceRow):
         return conformance_traces.differences(row)
     return differences(row)
+
+
+def _is_answered_alike(row: PartitionChangeRow | ControllerTraceRow) -> bool:
+    return not _row_differences(row)
 
 
 def differences(row: PartitionChangeRow) -> tuple[Difference, ...]:

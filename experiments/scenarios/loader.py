@@ -43,10 +43,11 @@ def scenario_from(raw: dict[str, object], source: str) -> Scenario:
     """The scenario described by a mapping; `source` names it in errors."""
     file = _validate(ScenarioFile, raw, source, "")
     steps = [_step(item, source, f"steps[{index}]") for index, item in enumerate(file.steps)]
-    scenario = Scenario(
-        name=file.name, description=file.description, cluster=file.cluster, topics=file.topics, steps=steps
-    )
+    written = {name: getattr(file, name) for name in ScenarioFile.model_fields if name != "steps"}
+    scenario = Scenario(**written, steps=steps)
     _check_references(scenario, source)
+    if scenario.violates and not scenario.cluster.kafka_rules:
+        raise InputError(source, "violates", scenario.violates, "nothing, without cluster.kafka_rules")
     return scenario
 
 

@@ -11,6 +11,7 @@ from typing import Annotated, ClassVar, Literal, NamedTuple
 
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
+from experiments.check.invariants import INVARIANTS
 from experiments.engines.port import ClusterSpec
 from experiments.faults.kinds import AnyFault
 from experiments.support.fields import (
@@ -87,6 +88,13 @@ def _kafka_rule(value: object) -> object:
 
 
 KafkaRuleName = Annotated[str, BeforeValidator(_kafka_rule)]
+
+
+def _invariant_name(value: object) -> object:
+    names = sorted(kind.__name__ for kind in INVARIANTS)
+    if value not in names:
+        raise ValueError(f"allowed: one of {', '.join(names)}")
+    return value
 
 
 class StoreModel(StrictModel):
@@ -462,14 +470,18 @@ class ScenarioFile(StrictModel):
     description: str = ""
     cluster: ClusterModel
     topics: list[TopicModel] = Field(default_factory=list)
+    violates: list[Annotated[str, BeforeValidator(_invariant_name)]] = Field(default_factory=list)
     steps: list[dict[str, object]] = Field(min_length=1)
 
 
 class Scenario(StrictModel):
-    """A scenario that has passed all checks."""
+    """A scenario that has passed all checks. `violates` names the invariants that it violates under rules of Kafka's:
+    it passes if it violates exactly these.
+    """
 
     name: str
     description: str
     cluster: ClusterModel
     topics: list[TopicModel]
+    violates: list[str]
     steps: list[Step]

@@ -125,11 +125,12 @@ class Runner:
                 if not self.keeps_going:
                     break
         violations = list(self.engine.violations())
+        violated = {violation.invariant for violation in violations}
         return ScenarioResult(
             name=self.scenario.name,
             engine=self.engine.name,
             seed=self.engine.spec.seed,
-            passed=all(step.ok for step in steps) and not violations,
+            passed=all(step.ok for step in steps) and violated == {*self.scenario.violates},
             steps=steps,
             violations=violations,
             partitions=expectations.describe_partitions(self.engine),

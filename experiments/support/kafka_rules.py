@@ -16,11 +16,13 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from experiments.support.patches import Patch, around, constant, replaced
-from protocol.controller import partition_change, reassignments
+from protocol.controller import brokers, partition_change, reassignments
+from protocol.controller.heartbeats import BrokerControlState
 from protocol.controller.partition_change import Brokers, ChangeRequest, _Assignment
 from protocol.controller.partition_election import Elected
-from protocol.ids import NO_LEADER, BrokerId
+from protocol.ids import NO_LEADER, BrokerId, Epoch
 from protocol.metadata.partition import PartitionState
+from protocol.nodes.broker_control import BrokerControl
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,7 @@ class KafkaRule:
 def assigned_or_not(
     original: Callable[..., BrokerId], state: PartitionState, request: ChangeRequest, replicas: Brokers
 ) -> BrokerId:
-    """The last known leader, as if it were a replica of the assignment; replaces `partition_change._last_known_leader`."""
+    """The last known leader as if it were assigned; replaces `partition_change._last_known_leader`."""
     return original(state, request, (*replicas, state.last_known_leader, *state.last_known_elr))
 
 
@@ -56,6 +58,16 @@ def _dead_or_alive(
         if recorded and not partition_change._has_complete_replica(target, elr):
             return Elected(known, unclean=True)
     return original(state, request, target, elr)
+
+
+def _leave_though_fenced(
+    original: Callable[..., None], self: BrokerControl, broker: BrokerId, epoch: Epoch, target: BrokerControlState
+) -> None:
+    """A fenced broker that may shut down leaves every ISR; a dead leader is in one."""
+    state = self._log.state
+    if target is BrokerControlState.SHUTDOWN_NOW and state.image.brokers[broker].fenced:
+        self._log.write(brokers.leave_in_sync_replicas(state, broker))
+    original(self, broker, epoch, target)
 
 
 KAFKA_RULES: dict[str, KafkaRule] = {
@@ -77,7 +89,10 @@ KAFKA_RULES: dict[str, KafkaRule] = {
             name="dead-last-known-leader-elected",
             kafka="The last known leader is elected whether it is alive or not (KAFKA-19522).",
             source="PartitionChangeBuilder.canElectLastKnownLeader; 4.0.0, mended in 4.1.0",
-            patches=(around(partition_change, "_elect", _dead_or_alive),),
+            patches=(
+                around(partition_change, "_elect", _dead_or_alive),
+                around(BrokerControl, "_change_control_state", _leave_though_fenced),
+            ),
         ),
         KafkaRule(
             name="unassigned-last-known-leader-elected",

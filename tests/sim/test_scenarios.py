@@ -16,6 +16,8 @@ from tests.sim.scenario_helpers import SCENARIOS, run_file, run_scenario, spec_o
 from tests.sim.seed_helpers import seeds
 
 SHOWS = {
+    "dead-last-known-leader": ("E24", "N33"),
+    "dead-last-known-leader-kafka": ("N33",),
     "elr-clean-restart": ("M13", "M14", "E21", "E22", "E17", "E30", "E31"),
     "elr-shrink-and-growth": ("M9", "M10", "E13", "E14", "E15"),
     "elr-unclean-restart": ("M15", "M20", "E18", "E20", "E23", "E24", "M18"),
@@ -23,6 +25,7 @@ SHOWS = {
     "high-watermark-regression-kip-497": ("M3",),
     "last-known-leader": ("M18", "M20", "E24"),
     "last-known-leader-removed": ("E24",),
+    "last-known-leader-removed-kafka": ("E24",),
     "last-replica-standing": ("M1", "E12", "E13", "E15", "M9", "L17"),
     "last-replica-standing-kip-497": ("M2",),
     "leader-failover": ("M25", "J2"),
@@ -57,6 +60,10 @@ SHOWS = {
     "recovery-toggle": ("M73", "H6", "H7", "H8", "H9", "K8"),
     "recovery-urm-crash": ("M70", "F14", "F18", "N26"),
     "recovery-urm-hangs": ("M70", "F14"),
+    "removed-replica-in-elr": ("E24", "E34"),
+    "removed-replica-in-elr-kafka": ("E34",),
+    "returning-replica": ("E20", "E34"),
+    "returning-replica-kafka": ("E34",),
     "silent-follower": ("M41", "A47"),
     "slow-follower": ("M40", "A44"),
     "unclean-election": ("M19", "C3", "C12"),

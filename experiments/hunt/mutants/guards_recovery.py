@@ -11,6 +11,7 @@ from experiments.faults.kinds.processes import Crash, Restart
 from experiments.faults.schema import Fault
 from experiments.hunt.mutants.mutant import Mutant
 from experiments.hunt.mutants.scripts import END_MS, TOPIC, scripted
+from experiments.support.kafka_rules import KAFKA_RULES
 from experiments.support.patches import Original, around, constant
 from protocol.config import UNCLEAN_RECOVERY_STRATEGY, UNCLEAN_RECOVERY_TIMEOUT_MS
 from protocol.controller import partition_change, partition_election, recovery_decisions
@@ -63,12 +64,6 @@ def _only_active(
     original: Callable[..., tuple[int, ...]], image: MetadataImage, partition: PartitionState
 ) -> tuple[int, ...]:
     return tuple(broker for broker in original(image, partition) if image.is_active(broker))
-
-
-def _assigned_or_not(
-    original: Original, state: PartitionState, request: partition_change.ChangeRequest, replicas: tuple[int, ...]
-) -> object:
-    return original(state, request, (*replicas, state.last_known_leader))
 
 
 def _unheard(broker: int, begin_ms: int, end_ms: int) -> Fault:
@@ -158,7 +153,7 @@ GUARDS: tuple[Mutant, ...] = (
         guard="The last known leader is elected if it is a replica of the present assignment (E24).",
         instead="It is elected also when a cancelled reassignment has removed it.",
         expected=("ValidControllerIsrAndElr",),
-        patches=(around(partition_change, "_last_known_leader", _assigned_or_not),),
+        patches=(*KAFKA_RULES["unassigned-last-known-leader-elected"].patches,),
         focus=scripted(
             "An adding replica leads and fails last; the reassignment is cancelled while a recovery waits.",
             recipes.kill(4, 3_000, END_MS),

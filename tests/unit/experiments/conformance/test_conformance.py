@@ -101,7 +101,7 @@ def _one_file(folder: Path, content: bytes) -> Path:
 @pytest.mark.parametrize("pack", [bytes, gzip.compress], ids=["plain", "gzip"])
 def test_packing_is_told_by_content(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
     result = run(_one_file(tmp_path, pack(b"\n".join(ROWS[:7]))))
-    assert (result.exit_code, result.stdout) == (0, "7 passed, 0 failed\n")
+    assert (result.exit_code, result.stdout) == (0, "7 passed, 0 failed, 0 departures\n")
 
 
 def test_first_five_mismatches_are_shown_field_by_field(tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_first_five_mismatches_are_shown_field_by_field(tmp_path: Path) -> None:
     epoch = vectors[1]["after"]["leader_epoch"]
     assert result.exit_code == 1
     assert lines[:2] == [f"{path}: row 2", f"  after.leader_epoch: expected {epoch}, found {epoch - 1}"]
-    assert (len(lines), lines[-1]) == (11, "1 passed, 7 failed")
+    assert (len(lines), lines[-1]) == (11, "1 passed, 7 failed, 0 departures")
 
 
 def test_json_is_one_document_over_all_files(tmp_path: Path) -> None:
@@ -124,7 +124,8 @@ def test_json_is_one_document_over_all_files(tmp_path: Path) -> None:
     result = run(VECTORS, path, "--json")
     whole, damaged = (json.loads(result.stdout)["files"][index] for index in (0, 1))
     assert result.exit_code == 1
-    assert whole == {"file": str(VECTORS), "kind": "partition change", "passed": 3982, "failed": 0, "mismatches": []}
+    counts = {"passed": 3982, "failed": 0, "departures": 0}
+    assert whole == {"file": str(VECTORS), "kind": "partition change", **counts, "mismatches": []}
     difference = {"field": "after.isr", "expected": [0], "found": found}
     assert damaged["mismatches"] == [{"row": 1, "differences": [difference]}]
     assert (json.loads(result.stdout)["passed"], json.loads(result.stdout)["failed"]) == (3982, 1)

@@ -1,0 +1,100 @@
+"""Departures: where isray answers otherwise than Kafka's recorded code on purpose.
+
+A departure is a rule of Kafka's code that isray does not follow, and the reason (`DEPARTURES`). It names no rows. A row
+that is not answered as recorded is *explained* by departures if the protocol gives exactly the recorded answers, in all
+fields, with Kafka's rules in the place of its own (`experiments/support/kafka_rules.py`). Then and only then it is
+counted as a departure; every other row fails.
+
+This is sound for event sequences, too. Under Kafka's rule the replayed controller goes through the state that Kafka
+reached, so that all later steps are compared in full; nothing is left out after the first difference. A row that
+differs in a further way is answered as recorded under no set of rules.
+
+A row is explained by the smallest set that does it, in the order of `DEPARTURES` among equals: a rule that changes
+nothing in a row is in no smallest set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import chain, combinations
+
+from experiments.support.errors import InputError
+from experiments.support.kafka_rules import KAFKA_RULES, KafkaRule, kafka_rules
+
+
+@dataclass(frozen=True, slots=True)
+class Departure:
+    """One rule that isray does not follow.
+
+    `reason` says what isray does instead, and why. `scenario` is a shipped scenario, and `<scenario>-kafka` the same
+    failures and commands under Kafka's rule; `story` says how they differ, `lost` how many acknowledged records the
+    latter loses.
+    """
+
+    rule: KafkaRule
+    reason: str
+    scenario: str
+    story: str
+    lost: int
+
+    @property
+    def name(self) -> str:
+        return self.rule.name
+
+    @property
+    def kafka_scenario(self) -> str:
+        """The name of the scenario under Kafka's rule."""
+        return f"{self.scenario}-kafka"
+
+
+DEPARTURES: tuple[Departure, ...] = (
+    Departure(
+        rule=KAFKA_RULES["returning-replica-eligible"],
+        reason="isray removes a returning replica from the ELR (E20, E34): its log was deleted, or not written to.",
+        scenario="returning-replica",
+        story="A replica that was moved away and back is elected cleanly; what was written meanwhile is lost.",
+        lost=1,
+    ),
+    Departure(
+        rule=KAFKA_RULES["removed-replica-blocks-last-known-leader"],
+        reason="isray asks for members of the ELR that hold a replica; the others can never be elected.",
+        scenario="removed-replica-in-elr",
+        story="The last known leader is back, but not elected; an unclean election takes an empty, adding replica.",
+        lost=1,
+    ),
+    Departure(
+        rule=KAFKA_RULES["dead-last-known-leader-elected"],
+        reason="isray elects only a last known leader that is alive (E24, N33): a dead one serves no request.",
+        scenario="dead-last-known-leader",
+        story="A dead broker leads, so an unclean election is refused though another replica has all records.",
+        lost=1,
+    ),
+    Departure(
+        rule=KAFKA_RULES["unassigned-last-known-leader-elected"],
+        reason="isray elects only a last known leader that is in the assignment (E24): another holds no replica.",
+        scenario="last-known-leader-removed",
+        story="A broker without replica leads; nothing can be written or read, and no election is possible.",
+        lost=0,
+    ),
+)
+
+
+def departure_named(name: str, option: str) -> Departure:
+    """The departure of that name. InputError for an unknown one."""
+    found = {departure.name: departure for departure in DEPARTURES}
+    if name not in found:
+        raise InputError(option, "", repr(name), f"one of {', '.join(found)}")
+    return found[name]
+
+
+def explanation(is_answered_alike: Callable[[], bool]) -> tuple[Departure, ...]:
+    """The smallest set of departures that explains a row; empty if none does. `is_answered_alike` replays the row.
+    InputError in a compiled build, where rules cannot be replaced.
+    """
+    sets = chain.from_iterable(combinations(DEPARTURES, size) for size in range(1, len(DEPARTURES) + 1))
+    for chosen in sets:
+        with kafka_rules([departure.name for departure in chosen]):
+            if is_answered_alike():
+                return chosen
+    return ()

@@ -1,0 +1,65 @@
+"""The stories of the departures from Kafka's code: the same failures and commands under both rules."""
+
+from __future__ import annotations
+
+import json
+import shlex
+
+import pytest
+from typer.testing import CliRunner
+
+from experiments.cli.main import app
+from experiments.conformance.departures import DEPARTURES, Departure
+from experiments.scenarios.loader import load_scenario
+from experiments.support.kafka_rules import KAFKA_RULES
+from tests.sim.scenario_helpers import FOLDER, run_file, run_scenario
+
+each_departure = pytest.mark.parametrize("departure", DEPARTURES, ids=lambda departure: departure.name)
+
+
+def test_every_rule_of_kafka_is_a_declared_departure() -> None:
+    assert [departure.name for departure in DEPARTURES] == list(KAFKA_RULES)
+
+
+@each_departure
+def test_isray_loses_nothing_and_kafkas_rule_what_the_departure_declares(departure: Departure) -> None:
+    ours, theirs = run_file(departure.scenario), run_file(departure.kafka_scenario)
+    assert (ours.passed, ours.lost_acked, ours.violations) == (True, 0, [])
+    assert (theirs.passed, theirs.lost_acked) == (True, departure.lost)
+
+
+@each_departure
+def test_both_scenarios_of_a_departure_have_the_same_cluster_and_failures(departure: Departure) -> None:
+    ours, theirs = (load_scenario(FOLDER / f"{name}.yaml") for name in (departure.scenario, departure.kafka_scenario))
+    assert theirs.cluster == ours.cluster.model_copy(update={"kafka_rules": [departure.name]})
+    assert theirs.topics == ours.topics
+    failures = [
+        [step.text for step in scenario.steps if step.kind not in ("await", "expect", "elect")]
+        for scenario in (ours, theirs)
+    ]
+    assert failures[0] == failures[1]
+
+
+@each_departure
+def test_a_story_needs_its_rule(departure: Departure) -> None:
+    """Under isray's own rule the scenario of Kafka's fails."""
+    scenario = load_scenario(FOLDER / f"{departure.kafka_scenario}.yaml")
+    cluster = scenario.cluster.model_copy(update={"kafka_rules": []})
+    assert not run_scenario(scenario.model_copy(update={"cluster": cluster})).passed
+
+
+@each_departure
+def test_both_rules_run_side_by_side(departure: Departure) -> None:
+    """The command that `isray conformance` prints for a departure."""
+    line = f"scenario run {departure.scenario} --compare {departure.name} --json"
+    result = CliRunner().invoke(app, shlex.split(line))
+    document = json.loads(result.stdout)
+    assert (result.exit_code, document["compared_with"]) == (0, departure.name)
+    assert "partition state" in [difference["what"] for difference in document["first_differences"]]
+
+
+def test_a_violation_that_is_not_declared_fails_the_scenario() -> None:
+    scenario = load_scenario(FOLDER / "dead-last-known-leader-kafka.yaml")
+    assert scenario.violates == ["ValidControllerState"]
+    assert not run_scenario(scenario.model_copy(update={"violates": []})).passed
+    assert not run_scenario(scenario.model_copy(update={"violates": ["ValidControllerState", "EpochsRise"]})).passed
