@@ -46,6 +46,21 @@ RUN_HERE = """
 scenario run experiments/scenarios/last-replica-standing.yaml
 scenario run experiments/scenarios/last-replica-standing.yaml --seed 7 --json
 scenario run experiments/scenarios/last-replica-standing.yaml --story
+conformance tests/data/controller_traces_kafka_4.1.0.jsonl.gz
+scenario run last-known-leader
+scenario run recovery-adding-replicas
+scenario run returning-replica
+scenario run returning-replica-kafka
+scenario run returning-replica --compare returning-replica-eligible
+scenario run removed-replica-in-elr
+scenario run removed-replica-in-elr-kafka
+scenario run removed-replica-in-elr --compare removed-replica-blocks-last-known-leader
+scenario run dead-last-known-leader
+scenario run dead-last-known-leader-kafka
+scenario run dead-last-known-leader --compare dead-last-known-leader-elected
+scenario run last-known-leader-removed
+scenario run last-known-leader-removed-kafka
+scenario run last-known-leader-removed --compare unassigned-last-known-leader-elected
 """.strip().splitlines()
 RUN_ELSEWHERE = {
     "scenario run experiments/scenarios/last-replica-standing.yaml --engine ray": "tests/ray/test_scenarios_on_ray.py",
@@ -169,7 +184,7 @@ def test_the_named_test_runs_the_command(line: str, test: str) -> None:
 
 
 @pytest.mark.parametrize("line", RUN_HERE)
-def test_documented_scenarios_pass(monkeypatch: pytest.MonkeyPatch, command: Commands, line: str) -> None:
+def test_documented_commands_pass(monkeypatch: pytest.MonkeyPatch, command: Commands, line: str) -> None:
     monkeypatch.chdir(ROOT)
     code, out, err = command.run(*shlex.split(line))
     assert code == 0, (out, err)

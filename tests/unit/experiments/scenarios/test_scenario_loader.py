@@ -387,6 +387,28 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
         load_scenario(tmp_path / "none.yaml")
 
 
+def test_rules_of_kafka_apply_on_the_simulator_only() -> None:
+    cluster = {"brokers": 3, "kafka_rules": ["returning-replica-eligible"]}
+    scenario = scenario_from(BASE | {"cluster": cluster}, "s.yaml")
+    require_engine(scenario, "sim")
+    with pytest.raises(InputError, match=r"cluster.kafka_rules: found --engine ray; allowed: --engine sim"):
+        require_engine(scenario, "ray")
+
+
+@pytest.mark.parametrize(
+    ("fields", "field", "allowed"),
+    [
+        ({"cluster": {"brokers": 3, "kafka_rules": ["none"]}}, "cluster.kafka_rules[0]", "one of returning-replica"),
+        ({"violates": ["EpochsRise"]}, "violates", "nothing, without cluster.kafka_rules"),
+        ({"violates": ["Unknown"]}, "violates[0]", "one of "),
+    ],
+)
+def test_wrong_rules_and_violations_are_refused(fields: dict[str, Any], field: str, allowed: str) -> None:
+    error = problem(copy.deepcopy(BASE) | fields)
+    assert error.field == field
+    assert error.allowed.startswith(allowed)
+
+
 def test_a_fault_step_runs_on_the_simulator_only() -> None:
     scenario = scenario_from(with_step({"fault": {"kind": "pause", "node": 0, "duration": "5s"}}), "s.yaml")
     require_engine(scenario, "sim")
