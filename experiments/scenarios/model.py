@@ -470,8 +470,8 @@ class ScenarioFile(StrictModel):
     description: str = ""
     cluster: ClusterModel
     topics: list[TopicModel] = Field(default_factory=list)
-    violates: list[Annotated[str, BeforeValidator(_invariant_name)]] = Field(default_factory=list)
     steps: list[dict[str, object]] = Field(min_length=1)
+    violates: list[Annotated[str, BeforeValidator(_invariant_name)]] = Field(default_factory=list)
 
 
 class Scenario(StrictModel):
