@@ -112,8 +112,8 @@ def run() -> None:
         typer.echo(f"isray: {error}", err=True)
         code = ExitCode.FAILURE
     except typer.Abort:
-        typer.echo("isray: aborted", err=True)
-        code = ExitCode.FAILURE
+        typer.echo("isray: interrupted", err=True)
+        code = ExitCode.INTERRUPTED
     sys.exit(code or ExitCode.OK)
 
 

@@ -246,8 +246,8 @@ def _kept(out: str) -> str:
 @contextmanager
 def _failures() -> Iterator[None]:
     """Ends the command with exit code 1 and the message of the failure if a trial, the storage or the pipeline fails,
-    or Ray loses the workers."""
-    from experiments.studies.pipeline.failures import PipelineFailed
+    or Ray loses the workers; on an interrupt with exit code 130 and what it leaves."""
+    from experiments.studies.pipeline.failures import KEPT, PipelineFailed
     from experiments.studies.sweeps.nodes import WorkersLost
     from experiments.studies.sweeps.storage import StorageFailed
     from experiments.studies.trials.batch import TrialFailed
@@ -257,6 +257,9 @@ def _failures() -> Iterator[None]:
     except (TrialFailed, StorageFailed, WorkersLost, PipelineFailed) as error:
         typer.echo(f"isray: {error}", err=True)
         raise typer.Exit(ExitCode.FAILURE) from error
+    except KeyboardInterrupt:
+        typer.echo(f"isray: interrupted; {KEPT}", err=True)
+        raise typer.Exit(ExitCode.INTERRUPTED) from None
 
 
 def _documents(out: Path) -> object:

@@ -93,14 +93,14 @@ def standalone(tmp_path: Path) -> Iterator[Standalone]:
 
 
 class KillInSilver(Progress):
-    """Kills a process group when tasks of silver have begun to write."""
+    """Kills a process group when a task of silver has written its first file, the others not yet."""
 
     def __init__(self, group: int, out: Path) -> None:
         self._group, self._out, self.killed = group, out, False
 
     def show(self, stage: str, done: int = 0, total: int | None = None, at: str = "") -> None:
         if stage == SILVER_STAGE and not self.killed:
-            while not any(self._out.glob("silver/*/run=0/_temporary/0/_temporary/attempt*/*.parquet")):
+            while not any(self._out.glob("silver/*/run=0/*.parquet")):
                 Event().wait(POLL_S)
             os.killpg(self._group, signal.SIGKILL)
             self.killed = True
@@ -116,13 +116,14 @@ def test_killed_worker_costs_its_tasks_and_changes_no_number(
     standalone: Standalone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+    monkeypatch.chdir(tmp_path)
     out, log, duckdb = tmp_path / "study", tmp_path / "events", tmp_path / "duckdb"
     log.mkdir()
     duckdb.mkdir()
     write_study(out, 20_000)
     settings = {"spark.eventLog.dir": str(log), **SETTINGS}
     kill = KillInSilver(standalone.workers[0], out)
-    analyze(out, kill, SparkOptions(standalone.url, settings))
+    analyze("study", kill, SparkOptions(standalone.url, settings))
     assert kill.killed
     (path,) = log.iterdir()
     events = [json.loads(line) for line in path.read_text().splitlines()]

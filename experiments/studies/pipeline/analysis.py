@@ -87,7 +87,7 @@ def work_of(record: StudyRecord, out: Location, spark: SparkOptions) -> dict[str
     batches, targets = complete_batches(record, out)
     store = store_at(out)
     return {
-        "out": str(out.resolve() if isinstance(out, Path) else out),
+        "out": str(store.root.resolve() if isinstance(store, Folder) else out),
         "java_home": str(java_home()),
         "master": spark.master,
         "settings": dict(spark.settings),

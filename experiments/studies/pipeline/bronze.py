@@ -3,12 +3,12 @@
 A batch is checked once, in the executors, a share of the batches in each task: digests, columns, trials, and the order
 of the rows of its trace (`sweeps/batches.py`). A batch that fails is *quarantined*: it is not read, and its file and
 the reason are in `gold/quarantine.json`, in the progress and in the report. The tasks read through the same storage
-as the sweep wrote through (any fsspec URL), and so does what follows, with the columns that each table needs.
+as the sweep wrote through (any fsspec URL), and so does what follows (`files.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -16,16 +16,12 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from experiments.studies.design.model import CellParameters
-from experiments.studies.pipeline.rows import Trace, read_batch
-from experiments.studies.pipeline.schemas import Columns, ddl, digests
 from experiments.studies.sweeps.batches import check_batch, file_names
 from experiments.studies.sweeps.storage import StorageFailed, Store
 from experiments.studies.trials.batch import Batch
 from experiments.support.errors import InputError
 
 BATCHES_PER_TASK = 50
-SENT_ROWS = 65_536
-"""Rows that a task hands to Spark at a time."""
 LISTED = "digest string, first int, stop int, partitions int, acks_all boolean"
 CHECKED = "digest string, first int, stop int, bytes long, rows long, file string, reason string"
 
@@ -61,7 +57,7 @@ def _check(store: Store, parts: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordB
             try:
                 size, rows = check_batch(store, Batch(digest, first, stop))
             except InputError as error:
-                file, reason = error.source, " ".join(str(error.found).split())
+                file, reason = error.source, " ".join(f"{error.field}: {error.found}".removeprefix(": ").split())
             except (StorageFailed, pa.ArrowException) as error:
                 file, reason = store.place(file_names(Batch(digest, first, stop))[0]), " ".join(str(error).split())
             columns = zip((digest, first, stop, size, rows, file, reason))
@@ -71,21 +67,6 @@ def _check(store: Store, parts: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordB
 
 
 def listed(spark: SparkSession, batches: Sequence[Batch], cells: Mapping[str, CellParameters], tasks: int) -> DataFrame:
-    """The batches with what `silver_table` needs of their cells, given by digest: `LISTED`, in so many tasks."""
+    """The batches with what `files.write_tables` needs of their cells, given by digest: `LISTED`, in so many tasks."""
     rows = [(*batch, cells[batch.cell].partitions, cells[batch.cell].acks == "all") for batch in batches]
     return spark.createDataFrame(rows, LISTED).repartition(tasks)
-
-
-def silver_table(batches: DataFrame, store: Store, columns: Columns, of: Callable[[Trace], pa.Table]) -> DataFrame:
-    """A table of silver, with digests for cells: the rows that `of` gives for the trace of each of the batches, which
-    were checked. No row is exchanged between tasks, and a task holds the trace of one batch at a time."""
-    return batches.mapInArrow(partial(_rows_of, store, of), ddl(digests(columns)))
-
-
-def _rows_of(
-    store: Store, of: Callable[[Trace], pa.Table], parts: Iterator[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
-    """What one task does: its batches, one after the other."""
-    for part in parts:
-        for cell, first, stop, *known in zip(*(column.to_pylist() for column in part.columns), strict=True):
-            yield from of(read_batch(store, Batch(cell, first, stop), *known)).to_batches(SENT_ROWS)

@@ -8,8 +8,7 @@ per cell and metric, and per bucket of a distribution.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from functools import reduce
@@ -25,7 +24,7 @@ from experiments.studies.estimation.moments import Sums
 from experiments.studies.estimation.pairs import Products
 from experiments.studies.estimation.times import CATCH_UP, FAILOVER, KINDS, RECOVERED
 from experiments.studies.pipeline import gold, manifest, measured
-from experiments.studies.pipeline.bronze import Checked, check_batches, listed, silver_table
+from experiments.studies.pipeline.bronze import Checked, check_batches, listed
 from experiments.studies.pipeline.checks import disagreements
 from experiments.studies.pipeline.distributions import (
     distributions,
@@ -34,9 +33,10 @@ from experiments.studies.pipeline.distributions import (
     places,
     quantiles,
 )
+from experiments.studies.pipeline.files import run_folder, write_tables
 from experiments.studies.pipeline.schemas import SILVER, Columns, ddl, digests, trial_columns
 from experiments.studies.pipeline.stages import GOLD, READING, SILVER_STAGE, report_note, report_stage
-from experiments.studies.pipeline.tables import NAMES, Table, tables_of
+from experiments.studies.pipeline.tables import NAMES, tables_of
 from experiments.studies.sweeps.output import StudyRecord
 from experiments.studies.sweeps.storage import Folder, ObjectStore, Store
 from experiments.studies.trials.batch import Batch
@@ -45,8 +45,6 @@ from experiments.support.errors import InputError
 
 ROWS_PER_TASK = 5_000_000
 """So many rows of trace add a partition to the exchanges of gold. Adaptive execution joins those that get little."""
-WRITTEN_AT_ONCE = 2
-"""Tables of silver: while one is planned and committed, tasks of another run."""
 NONE = FailoverTimes(None, None, None)
 
 
@@ -111,9 +109,9 @@ def _compact(spark: SparkSession, work: Work, small: Sequence[int], one: manifes
     for name in work.store.names("silver"):
         if name not in NAMES:
             continue
-        parts = (spark.read.parquet(f"{work.root}/silver/{name}/run={run}") for run in small)
+        parts = (spark.read.parquet(f"{work.root}/{run_folder(name, run)}") for run in small)
         rows = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parts)
-        rows.coalesce(files).write.mode("overwrite").parquet(f"{work.root}/silver/{name}/run={number}")
+        rows.coalesce(files).write.mode("overwrite").parquet(f"{work.root}/{run_folder(name, number)}")
 
 
 def _require_trials(work: Work, good: set[Batch]) -> None:
@@ -131,30 +129,25 @@ def _add_run(spark: SparkSession, work: Work, run: int, good: Sequence[Checked])
         spark.conf.set("spark.sql.shuffle.partitions", tasks)
     files = max(spark.sparkContext.defaultParallelism, sum(each.size for each in good) // manifest.FILE_BYTES)
     cells = dict(zip(work.record.cells, (cell.parameters for cell in work.record.study.cells), strict=True))
-    batches = listed(spark, [each.batch for each in good], cells, files).cache()
-
-    def write(name: str, table: Table) -> None:
-        rows = silver_table(batches, work.store, *table)
-        rows.write.mode("overwrite").parquet(f"{work.root}/silver/{name}/run={run}")
-
-    with ThreadPoolExecutor(WRITTEN_AT_ONCE) as pool:
-        writes = [pool.submit(write, name, table) for name, table in tables_of(work.record.study).items()]
-        try:
-            for each in writes:
-                each.result()
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            spark.sparkContext.cancelAllJobs()
-            raise
-    batches.unpersist()
+    batches = listed(spark, [each.batch for each in good], cells, files)
+    makers = {name: table.rows for name, table in tables_of(work.record.study).items()}
+    _keep_only(work.store, run, makers, write_tables(batches, work.store, run, makers))
     _check_losses(spark, work, run)
+
+
+def _keep_only(store: Store, run: int, tables: Iterable[str], names: Sequence[str]) -> None:
+    """Removes what attempts of tasks that were killed have left in the folders of a run."""
+    for folder in (run_folder(table, run) for table in tables):
+        for name in store.names(folder):
+            if f"{folder}/{name}" not in names:
+                store.remove(f"{folder}/{name}")
 
 
 def _check_losses(spark: SparkSession, work: Work, run: int) -> None:
     """Raises LossesDisagree if the simulator counted other losses in a trial of the run than its records show."""
 
     def table(name: str) -> DataFrame:
-        path = f"{work.root}/silver/{name}/run={run}"
+        path = f"{work.root}/{run_folder(name, run)}"
         return spark.read.schema(ddl(digests(SILVER[name]))).parquet(path)
 
     found = disagreements(table("records"), table("cuts"), table("counts"))
@@ -168,7 +161,7 @@ def _check_losses(spark: SparkSession, work: Work, run: int) -> None:
 def _silver(spark: SparkSession, work: Work, name: str, columns: Columns, runs: Sequence[int]) -> DataFrame:
     """All runs of a table of silver, with the cells' indexes instead of their digests, without cells that the study
     does not have, and without trials that it does not need."""
-    paths = [f"{work.root}/silver/{name}/run={run}" for run in runs]
+    paths = [f"{work.root}/{run_folder(name, run)}" for run in runs]
     stored = spark.read.schema(ddl(digests(columns))).parquet(*paths)
     cells, targets = (
         F.create_map(*(F.lit(each) for pair in zip(work.record.cells, numbers, strict=True) for each in pair))

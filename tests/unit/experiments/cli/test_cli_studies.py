@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 
 from experiments.studies.design.loader import load_study, parse_study, study_from
+from experiments.studies.pipeline import analysis
+from experiments.studies.pipeline.options import LOCAL
 from experiments.studies.sweeps import sweep as sweeping
 from experiments.studies.sweeps.batches import commit
 from experiments.studies.sweeps.identity import cell_digests
-from experiments.studies.sweeps.output import claim
+from experiments.studies.sweeps.output import claim, read_record
 from experiments.studies.sweeps.storage import StorageFailed, store_at
 from experiments.studies.trace.schema import TRACE_SCHEMA
 from experiments.studies.trials.batch import TRIALS_SCHEMA, Batch
@@ -154,3 +156,24 @@ def test_url_of_an_unknown_file_system_is_refused(command: Commands, file: str) 
     code, _, errors = command.run("study", "sweep", file, "--out", "nowhere://x")
     assert code == 2
     assert "isray: --out: found nowhere://x" in errors
+
+
+def test_an_interrupted_analysis_says_what_is_kept_and_how_to_go_on(
+    command: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    _sweep(tmp_path, 2)
+    monkeypatch.setattr(analysis, "_run_pipeline", interrupted)
+    code, _, errors = command.run("study", "analyze", str(tmp_path))
+    assert code == 130
+    assert "isray: interrupted; what was there before is kept, and the same command goes on" in errors
+
+
+def test_a_folder_that_is_named_from_here_is_found_from_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    _sweep(tmp_path / "s", 2)
+    assert analysis.work_of(read_record("s"), "s", LOCAL)["out"] == str(tmp_path / "s")

@@ -1,0 +1,88 @@
+"""The files of silver: what one task writes.
+
+A task reads each of its batches once, makes the rows of all tables of it, and writes one file per table when it has
+seen all of its batches. A file is named after the task's partition, which Spark makes of the same batches if it runs
+the task again: another attempt replaces the file by one of the same content, so that a worker that dies costs no more
+than its time. Nothing reads the files before the manifest lists their run (`manifest.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark import TaskContext
+from pyspark.sql import DataFrame
+
+from experiments.studies.pipeline.rows import Trace, read_batch
+from experiments.studies.sweeps.storage import Store
+from experiments.studies.trials.batch import Batch
+
+Makers = Mapping[str, Callable[[Trace], pa.Table]]
+"""Functions from the trace of a batch to the rows of a table, by the names of the tables."""
+
+GROUP_ROWS = 131_072
+"""Rows of a file's row groups, at least; the last one may have fewer."""
+WRITTEN = "name string"
+
+
+def write_tables(batches: DataFrame, store: Store, run: int, makers: Makers) -> list[str]:
+    """Writes the tables of the batches, which were checked, as a run of silver; returns the names of the files.
+    `batches`: as `bronze.listed`; each of its partitions is a task, and no row is exchanged between them."""
+    rows = batches.mapInArrow(partial(_write, store, run, makers), WRITTEN).collect()
+    return sorted(row["name"] for row in rows)
+
+
+def run_folder(table: str, run: int) -> str:
+    """The folder of a table's run within the study's directory."""
+    return f"silver/{table}/run={run}"
+
+
+class TableFile:
+    """A Parquet file in memory, which grows by the rows of one batch after the other. It holds compressed row groups,
+    and the rows of less than one that is to come."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._sink = pa.BufferOutputStream()
+        self._writer = pq.ParquetWriter(self._sink, schema, compression="zstd")
+        self._waiting: list[pa.Table] = []
+        self._rows = 0
+
+    def add(self, rows: pa.Table) -> None:
+        """Adds the rows of a batch."""
+        self._waiting.append(rows)
+        self._rows += len(rows)
+        if self._rows >= GROUP_ROWS:
+            self._write_group()
+
+    def content(self) -> memoryview:
+        """The whole file; ends it."""
+        self._write_group()
+        self._writer.close()
+        return memoryview(self._sink.getvalue())
+
+    def _write_group(self) -> None:
+        if self._rows:
+            self._writer.write_table(pa.concat_tables(self._waiting))
+        self._waiting, self._rows = [], 0
+
+
+def _write(store: Store, run: int, makers: Makers, parts: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """What one task does: reads its batches, writes its files, yields their names."""
+    files: dict[str, TableFile] = {}
+    for part in parts:
+        for cell, first, stop, *known in zip(*(column.to_pylist() for column in part.columns), strict=True):
+            trace = read_batch(store, Batch(cell, first, stop), *known)
+            for table, make in makers.items():
+                rows = make(trace)
+                if table not in files:
+                    files[table] = TableFile(rows.schema)
+                files[table].add(rows)
+    context = TaskContext.get()
+    assert context is not None
+    names = [f"{run_folder(table, run)}/part-{context.partitionId():05d}.parquet" for table in files]
+    for name, file in zip(names, files.values(), strict=True):
+        store.write(name, file.content())
+    yield pa.RecordBatch.from_arrays([pa.array(names, pa.string())], names=["name"])
