@@ -19,6 +19,7 @@ from experiments.studies.design.ranges import protect, restore
 
 _MARKERS = re.compile(r"^(---|\.\.\.|%)", re.MULTILINE)
 _INDENT = "  "
+_RECORD = "study:\n"
 
 
 def with_fields(text: str, changes: Mapping[str, object]) -> str:
@@ -63,5 +64,11 @@ def record_text(study: str, runs: object, cells: Sequence[str]) -> str:
 
 def split_record(record: str) -> tuple[str, str]:
     """The text of the study in the text of `study.yaml`, as :func:`record_text` took it, and the text that follows."""
-    body, _, rest = record.removeprefix("study:\n").rpartition("\nruns:")
+    body, _, rest = record.removeprefix(_RECORD).rpartition("\nruns:")
     return "".join(line.removeprefix(_INDENT) for line in f"{body}\n".splitlines(keepends=True)), f"runs:{rest}"
+
+
+def study_text(text: str) -> str:
+    """The text of the study in a file: the whole file, or its part of a `study.yaml`, which begins with a key that
+    files of users do not have."""
+    return split_record(text)[0] if text.startswith(_RECORD) and "\nruns:" in text else text

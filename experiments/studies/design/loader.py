@@ -14,7 +14,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
-from experiments.studies.design.document import text_of, with_fields
+from experiments.studies.design.document import study_text, text_of, with_fields
 from experiments.studies.design.mappings import WrongKey
 from experiments.studies.design.model import CONFLICT, PARAMETERS, CellParameters
 from experiments.studies.design.parameter import Parameter
@@ -70,11 +70,12 @@ _SWEEPABLE_NAMES = ", ".join(SWEEPABLE)
 
 
 def load_study(path: Path, trials: int | None = None, engine: str | None = None) -> StudyPlan:
-    """The study in `path`. `trials` (per cell) replaces the file's `trials` or `precision`; `engine` the file's engine.
+    """The study in `path`, a file of a user or the `study.yaml` of a study's directory. `trials` (per cell) replaces
+    the file's `trials` or `precision`; `engine` the file's engine.
 
     Raises InputError if the file or an override is wrong.
     """
-    text = read_text(path, "a study file")
+    text = study_text(read_text(path, "a study file"))
     raw = parse_study(text, str(path))
     if "functions" in raw:
         raise InputError(str(path), "functions", "a field", "none in files: functions are given in Python (Study)")

@@ -7,23 +7,20 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from experiments.studies.design.functions import metrics_of
-from experiments.studies.pipeline.schemas import GOLD, READS, SILVER, Columns, trial_columns
+from experiments.studies.pipeline.schemas import GOLD, Columns, digests
+from experiments.studies.pipeline.tables import tables_of
 from experiments.studies.sweeps.output import LAYOUT, StudyRecord
 from experiments.studies.trace.schema import TRACE_SCHEMA
 from experiments.studies.trials.batch import TRIALS_SCHEMA
 from experiments.support.templates import templates
 
 
-def tables_of(record: StudyRecord) -> Mapping[str, Columns]:
+def columns_of(record: StudyRecord) -> Mapping[str, Columns]:
     """The columns, with their types, of each Parquet table of the study, by the table's folder."""
-    columns = tuple(metric.column for metric in metrics_of(record.study.functions))
     return {
         "trace": _columns(TRACE_SCHEMA),
         "trials": _columns(TRIALS_SCHEMA),
-        **{f"silver/{name}": columns for name, columns in SILVER.items()},
-        **({"silver/reads": READS} if record.study.has_consumer else {}),
-        "silver/trials": trial_columns(columns),
+        **{f"silver/{name}": digests(table.columns) for name, table in tables_of(record.study).items()},
         **{f"gold/{name}": columns for name, columns in GOLD.items()},
     }
 
@@ -35,4 +32,4 @@ def _columns(schema: pa.Schema) -> Columns:
 def readme(record: StudyRecord) -> str:
     """The page, as Markdown."""
     template = templates(Path(__file__).resolve().parent).get_template("readme.md.j2")
-    return template.render(study=record.study, versions=record.versions, layout=LAYOUT, tables=tables_of(record))
+    return template.render(study=record.study, versions=record.versions, layout=LAYOUT, tables=columns_of(record))

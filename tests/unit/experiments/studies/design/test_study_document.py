@@ -58,3 +58,11 @@ def test_text_of_a_file_is_part_of_its_plan(tmp_path: Path) -> None:
     assert "trials: 7     # per cell" in study.text
     assert study.source["trials"] == 7
     assert yaml.safe_load(text_of({"name": "é"})) == {"name": "é"}
+
+
+def test_the_record_of_a_study_is_a_study_file(tmp_path: Path) -> None:
+    (tmp_path / "s.yaml").write_text(TEXT)
+    (tmp_path / "study.yaml").write_text(record_text(TEXT, [{"isray": "1"}], ["0f", "1f", "2f"]))
+    plan, again = load_study(tmp_path / "s.yaml"), load_study(tmp_path / "study.yaml", trials=7)
+    assert (again.source, again.cells) == (plan.source | {"trials": 7}, plan.cells)
+    assert "trials: 7     # per cell" in again.text
