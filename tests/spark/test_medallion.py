@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
@@ -22,8 +24,10 @@ from experiments.studies.pipeline import manifest
 from experiments.studies.pipeline.checks import disagreements
 from experiments.studies.pipeline.java import java_home
 from experiments.studies.pipeline.medallion import LossesDisagree, Work, analyse
-from experiments.studies.pipeline.schemas import SILVER, ddl, digests
+from experiments.studies.pipeline.readme import readme
+from experiments.studies.pipeline.schemas import GOLD, SILVER, ddl, digests
 from experiments.studies.pipeline.session import spark_path, spark_session
+from experiments.studies.report.render import write_report
 from experiments.studies.sweeps.batches import batch_name
 from experiments.studies.sweeps.output import read_record
 from experiments.studies.sweeps.storage import Folder
@@ -34,6 +38,7 @@ from experiments.studies.trials.batch import Batch
 from tests.spark.gold_helpers import CLOSE, assert_gold_equals_that_of_duckdb
 from tests.spark.trial_helpers import claimed, fake_trial, fill
 
+GUIDE = Path(__file__).parents[2] / "docs" / "how-to" / "analyse-traces-of-your-own.md"
 BATCH_TRIALS = 3
 """Trials per batch of the drawn study, which has 14 per cell."""
 
@@ -92,6 +97,51 @@ def test_gold_equals_that_of_pandas(drawn: Path) -> None:
             values = values / YEAR_MS
         expected = values.reindex(range(len(digests)), fill_value=0.0)
         assert found[metric.name].to_numpy() == pytest.approx(expected.to_numpy(), rel=CLOSE), metric.name
+
+
+@pytest.mark.parametrize("library", ["duckdb", "pandas", "pyspark"])
+def test_the_lines_of_the_readme_open_the_tables(
+    spark: SparkSession, drawn: Path, library: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SparkSession, "builder", SimpleNamespace(getOrCreate=lambda: spark))
+    (line,) = re.findall(rf"^(?:import|from) {library}\b.*$", readme(read_record(drawn)), re.MULTILINE)
+    found: dict[str, Any] = {}
+    exec(line.replace("gold/cells", f"{drawn}/gold/cells"), found)
+    assert list(found["cells"].columns) == list(GOLD["cells"])
+
+
+def test_the_readme_lists_the_columns_of_the_files(spark: SparkSession, drawn: Path) -> None:
+    text = readme(read_record(drawn))
+    tables = re.findall(r"^### (\S+)\n\n\| column \| type \|\n\|---\|---\|\n((?:\|.*\n)*)", text, re.MULTILINE)
+    folders = [*(f"silver/{path.name}" for path in (drawn / "silver").iterdir() if path.is_dir()), "trace", "trials"]
+    assert {folder for folder, _ in tables} == {*folders, *(f"gold/{name}" for name in GOLD)}
+    for folder, rows in tables:
+        columns = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", rows, re.MULTILINE))
+        stored = spark.read.parquet(*map(str, (drawn / folder).rglob("*.parquet")))
+        assert list(columns) == stored.columns, folder
+        if folder not in ("trace", "trials"):
+            assert [kind.replace(": ", ":").replace(", ", ",") for kind in columns.values()] == [
+                kind for _, kind in stored.dtypes
+            ], folder
+
+
+def test_traces_of_another_program_are_analysed_and_reported(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (script,) = re.findall(r"```python\n(.*?)```", GUIDE.read_text(encoding="utf-8"), re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    exec(script, {})
+    losses = [int(found) for found in re.findall(r"(\d+) losses in 100 partition-years", capsys.readouterr().out)]
+    out = analysed(spark, tmp_path / "own")
+    cells = json.loads((out / "gold" / "cells.json").read_text())
+    assert [cell["loss_rate"]["estimate"] for cell in cells] == [found / 100 for found in losses]
+    trace = pd.concat(pd.read_parquet(path) for path in sorted(out.glob("trace/*.parquet")))
+    lengths = trace[trace["leader"] < 0].merge(trace, on=["cell", "trial"], suffixes=("", "_next"))
+    lengths = lengths[lengths["seq_next"] == lengths["seq"] + 1].query("kind == 'state'")
+    offline = (lengths["time_ms_next"] - lengths["time_ms"]).groupby(lengths["cell"]).sum() / (100 * YEAR_MS)
+    assert [cell["offline_fraction"]["estimate"] for cell in cells] == pytest.approx(list(offline), rel=CLOSE)
+    write_report(out)
+    assert "Run min ISR 2: it loses acknowledged records least often" in (out / "report.html").read_text()
 
 
 def small_study(trials: int, generations: list[str]) -> StudyPlan:

@@ -42,7 +42,9 @@ def page() -> str:
         table(("parameter", "unit", "allowed", "default", "meaning"), map(_parameter, SWEEPABLE.values())),
         "## Output directory",
         table(("path", "content"), [(code(path), content) for path, content in LAYOUT.items()]),
-        f"Columns of `trace/`: {_columns(TRACE_SCHEMA.names)}. Columns of `trials/`: {_columns(TRIALS_SCHEMA.names)}.",
+        f"Columns of `trace/`: {_columns(TRACE_SCHEMA.names)}. Columns of `trials/`: {_columns(TRIALS_SCHEMA.names)}. "
+        "What they mean, and the rules that they keep: "
+        "[how to analyse traces of your own](../how-to/analyse-traces-of-your-own.md).",
         "## `gold/cells.json`",
         "A list with one object per cell: each swept parameter as the file gives it, then the keys below. A metric is "
         "an object `{estimate, ci_low, ci_high}` with its 95 % confidence interval; `one_sided`: nothing was seen, and "

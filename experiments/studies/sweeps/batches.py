@@ -15,11 +15,11 @@ import hashlib
 import re
 from collections.abc import Collection, Iterable, Iterator
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from experiments.studies.sweeps.storage import Folder, Store
+from experiments.studies.trace.rules import COLUMNS, broken_rule
 from experiments.studies.trace.schema import TRACE_SCHEMA, VERSION, VERSION_KEY
 from experiments.studies.trials.batch import TRIALS_SCHEMA, Batch
 from experiments.support.atomic import TEMPORARY
@@ -109,16 +109,13 @@ def check_batch(store: Store, batch: Batch) -> tuple[int, int]:
     trials = _trials(store, batch, content[trials_name])
     trace = _parquet(store.place(trace_name), content[trace_name])
     _require_columns(store.place(trace_name), trace.schema_arrow, TRACE_SCHEMA)
-    lengths = trials["trace_rows"].to_numpy()
-    rows = trace.read(["trial", "seq"])
-    if rows.num_rows != lengths.sum():
-        found = f"{rows.num_rows} rows"
-        raise InputError(store.place(trace_name), "", found, f"{lengths.sum()}, as its trials count them")
-    starts = np.repeat(lengths.cumsum() - lengths, lengths)
-    whole = np.array_equal(rows["trial"].to_numpy(), np.repeat(trials["trial"].to_numpy(), lengths))
-    if not whole or not np.array_equal(rows["seq"].to_numpy(), np.arange(len(starts)) - starts):
-        allowed = "the rows of each trial once, numbered from 0"
-        raise InputError(store.place(trace_name), "trial, seq", "rows of a trial twice or out of order", allowed)
+    for name in trace.schema_arrow.names:
+        if trace.schema_arrow.field(name).nullable and trace.read([name])[name].null_count:
+            raise InputError(store.place(trace_name), name, "nulls", "a value in each row")
+    rows = trace.read(list(COLUMNS))
+    broken = broken_rule(rows, trials)
+    if broken is not None:
+        raise InputError(store.place(trace_name), *broken)
     return len(content[trace_name]), rows.num_rows
 
 
@@ -163,5 +160,7 @@ def _require_columns(place: str, schema: pa.Schema, expected: pa.Schema) -> None
     if expected is TRACE_SCHEMA and version != str(VERSION):
         allowed = f"version {VERSION}; delete its .sha256 in trials/ and sweep again"
         raise InputError(place, "", f"a trace of version {version}", allowed)
-    if not schema.equals(expected):
-        raise InputError(place, "", f"columns {schema.names}", f"{expected.names} of this version")
+    for name, kind in zip(expected.names, expected.types, strict=True):
+        found = schema.field(name).type if name in schema.names else "no column"
+        if found != kind:
+            raise InputError(place, name, found, f"{kind}; the columns {', '.join(expected.names)}")

@@ -105,6 +105,15 @@ def with_a_trial_twice(trace: pa.Table) -> pa.Table:
     return pa.concat_tables([first, trace.slice(first.num_rows)[: trace.num_rows - 2 * first.num_rows], first])
 
 
+def replaced(trace: pa.Table, name: str, values: pa.Array) -> pa.Table:
+    """The table with another column in the place of one, which may have nulls."""
+    return trace.set_column(trace.schema.get_field_index(name), name, values)
+
+
+def nullable(trace: pa.Table) -> pa.Table:
+    return replaced(trace, "epoch", pa.array([None] * trace.num_rows, pa.int32()))
+
+
 def reversed_rows(trace: pa.Table) -> pa.Table:
     return trace.take(list(reversed(range(trace.num_rows))))
 
@@ -116,9 +125,11 @@ def reversed_rows(trace: pa.Table) -> pa.Table:
         (with_a_trial_twice, "rows of a trial twice or out of order"),
         (reversed_rows, "rows of a trial twice or out of order"),
         (lambda trace: trace.slice(1), " rows; allowed: "),
-        (lambda trace: trace.drop_columns("epoch"), "columns "),
+        (lambda trace: trace.drop_columns("epoch"), "epoch: found no column; allowed: int32"),
+        (lambda trace: replaced(trace, "time_ms", pa.array(range(trace.num_rows), pa.int32())), "time_ms: found int32"),
+        (nullable, "epoch: found nulls"),
     ],
-    ids=["older version", "trial twice", "out of order", "row missing", "column missing"],
+    ids=["older version", "trial twice", "out of order", "row missing", "column missing", "other type", "nulls"],
 )
 def test_a_whole_file_with_other_content_is_refused(
     tmp_path: Path, cells: tuple[str, ...], change: Callable[[pa.Table], pa.Table], found: str
