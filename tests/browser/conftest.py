@@ -39,7 +39,7 @@ def browser(chromium: webdriver.Chrome) -> Iterator[webdriver.Chrome]:
     requests(chromium)
     errors(chromium)
     yield chromium
-    chromium.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+    chromium.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "", "features": []})
     chromium.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
     assert errors(chromium) == []
     assert [url for url in requests(chromium) if not url.startswith(LOCAL)] == []

@@ -293,6 +293,18 @@ def test_without_javascript_the_story_is_there(browser: Chrome, pages: Any) -> N
     assert any("violated: " in (row.get_attribute("textContent") or "") for row in rows[-5:])
 
 
+def test_paper_has_the_diagram_and_the_whole_story(browser: Chrome, pages: Any) -> None:
+    explorer = Explorer(browser, pages["generations"][0])
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    resize(browser, 700, 900)
+    canvases = browser.find_elements(By.CSS_SELECTOR, "#stage canvas")
+    assert len(canvases) == 2
+    assert all(canvas.is_displayed() and 300 < canvas.size["width"] <= 700 for canvas in canvases)
+    assert not browser.find_element(By.CSS_SELECTOR, ".toolbar").is_displayed()
+    box = "const box = document.querySelector('.story-box'); return box.scrollHeight - box.clientHeight"
+    assert explorer.js(box) == 0
+
+
 def frame_times(explorer: Explorer) -> list[float]:
     """The times of 40 frames, ms: of the whole run and of parts of it, while it is panned and zoomed."""
     script = """

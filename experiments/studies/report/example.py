@@ -79,14 +79,13 @@ def _example(record: StudyRecord, setting: Setting, losing: tuple[int, str], pag
         return None
     write_page(page, found.run)
     lines, lost_ms = story_of(found.run.story)
-    name = record.study.name
     return Example(
         setting=setting.full_name,
         trial=trial,
         seed=found.seed,
         when=milliseconds(lost_ms),
         story=lines,
-        command=f"isray study replay out/{name} --cell {setting.index} --trial {trial} --html {page.name}",
+        command=f"isray study replay . --cell {setting.index} --trial {trial} --html {page.name}",
         page=page.name,
     )
 
