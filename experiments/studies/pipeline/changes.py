@@ -46,7 +46,7 @@ def _of_pairs(first: Values, second: Values, of: Callable[[int, int], T]) -> tup
 
 def elections(trace: Trace) -> pa.Table:
     """One row per election, with the columns of `schemas.SILVER["elections"]`."""
-    found = find_intervals(trace)
+    found = trace.once(find_intervals)
     rows = np.flatnonzero((found["leader"] >= 0) & ~found.begins & (np.diff(found["epoch"], prepend=0) > 0))
     leader, leader_before = found["leader"][rows], found["leader"][rows - 1]
 
@@ -77,7 +77,7 @@ def _at(found: Intervals, rows: Values) -> dict[str, Values | pa.Array | Nullabl
 
 def isr_changes(trace: Trace) -> pa.Table:
     """One row per change of ISR or ELR."""
-    found = find_intervals(trace)
+    found = trace.once(find_intervals)
     rows = _changed(found)
     (joined, left), which = _exchanged(found, rows)
     columns = _at(found, rows) | {
@@ -112,7 +112,7 @@ def _exchanged(found: Intervals, rows: Values) -> tuple[tuple[list[list[str]], l
 
 def recoveries(trace: Trace) -> pa.Table:
     """One row per unclean recovery."""
-    found, begun = find_intervals(trace), trace.rows.of(UNCLEAN_RECOVERY)
+    found, begun = trace.once(find_intervals), trace.rows.of(UNCLEAN_RECOVERY)
     starts, lasts = spans(found, "recovering")
     started = zip(*(found[name][starts].tolist() for name in ("trial", "partition", "start_ms")), strict=True)
     ends = dict(zip(started, found["end_ms"][lasts].tolist(), strict=True))
@@ -149,7 +149,7 @@ def _answers(decided: Rows) -> dict[tuple[int, int, int], list[tuple[int, str]]]
 
 def catch_ups(trace: Trace) -> pa.Table:
     """One row per start of a broker and partition whose ISR it joined afterwards."""
-    found, starts = find_intervals(trace), trace.rows.of(START)
+    found, starts = trace.once(find_intervals), trace.rows.of(START)
     changed = _changed(found)
     (joined, _), which = _exchanged(found, changed)
     counts = np.array([len(members) for members in joined], int)[which]

@@ -8,9 +8,9 @@ first used, as numpy arrays; texts as whole numbers that stand for the few disti
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +22,7 @@ from experiments.studies.sweeps.storage import Store
 from experiments.studies.trials.batch import Batch
 
 Values = NDArray[Any]
+T = TypeVar("T")
 TEXTS = ("kind", "detail", "isr", "elr")
 
 
@@ -118,6 +119,14 @@ class Trace:
     acks_all: bool
     rows: Rows
     trials: pa.Table
+    _derived: dict[Callable[[Trace], Any], Any] = field(default_factory=dict, repr=False)
+
+    def once(self, of: Callable[[Trace], T]) -> T:
+        """What a function makes of this trace; computed when it is first asked for, as several tables need it."""
+        if of not in self._derived:
+            self._derived[of] = of(self)
+        found: T = self._derived[of]
+        return found
 
     @cached_property
     def first(self) -> int:

@@ -116,7 +116,7 @@ def _begins(holds: Values, first: Values) -> Values:
 
 def intervals(trace: Trace) -> pa.Table:
     """One row per partition and interval of constant state, with the columns of `schemas.SILVER["intervals"]`."""
-    found = find_intervals(trace)
+    found = trace.once(find_intervals)
     every = np.arange(len(found.begins))
     texts = {
         "isr": found.isr.at(every),
@@ -137,7 +137,7 @@ def intervals(trace: Trace) -> pa.Table:
 def outages(trace: Trace) -> pa.Table:
     """One row per outage: start_ms, end_ms, failover_ms, whether it ended within the trial, whether it was a handover,
     and its last weight."""
-    found = find_intervals(trace)
+    found = trace.once(find_intervals)
     starts, lasts = spans(found, "out")
     failed = np.cumsum(found.leader_failed)
     handover = failed[lasts] == failed[starts] - found.leader_failed[starts]

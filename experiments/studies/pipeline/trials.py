@@ -92,7 +92,7 @@ def per_trial(trace: Trace, custom: Sequence[Custom] = ()) -> pa.Table:
 
 def _shares(trace: Trace) -> tuple[Values, dict[str, Measures]]:
     """The exposure of each trial, and the shares of time."""
-    found = find_intervals(trace)
+    found = trace.once(find_intervals)
     parts = _Parts(found["trial"] - trace.first, found["weight"], len(trace.trials))
     metrics = {}
     for metric in FRACTIONS.values():
