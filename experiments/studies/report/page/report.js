@@ -64,7 +64,8 @@ function label(table) {
 function fitCharts(onPaper) {
   for (const { view } of views) {
     const place = view.container().closest(".plot");
-    const width = onPaper ? (place.closest(".plots") ? PAPER.half : PAPER.whole) : place.clientWidth;
+    const isHalf = place.closest(".plots")?.querySelectorAll("figure").length > 1;
+    const width = onPaper ? (isHalf ? PAPER.half : PAPER.whole) : place.clientWidth;
     view.signal("width", width).run();
   }
 }
