@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
 
 from experiments.cli.study import app
 from experiments.studies.pipeline.stages import GOLD, READING, SILVER_STAGE
+from experiments.studies.trials import estimators
 from experiments.support.errors import InputError
 from tests.spark.trial_helpers import fake_trial
 
@@ -25,8 +24,7 @@ sweep: {generation: [kip-497, kip-966]}
 
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    estimators = SimpleNamespace(run_cell_trial=fake_trial)
-    monkeypatch.setitem(sys.modules, "experiments.studies.trials.estimators", estimators)
+    monkeypatch.setattr(estimators, "run_cell_trial", fake_trial)
     path = tmp_path / "small.yaml"
     path.write_text(STUDY)
     return path
