@@ -3,11 +3,16 @@
 Validation is strict: a string is not a number, a number is not a boolean, and an integer must fit the width that Kafka
 gives it on the wire. The simulator shares message objects between nodes by reference; between processes the codec
 (`codec.py`) carries them as bytes. It finds a model by its class name in `Message.REGISTRY`.
+
+Beside its fields an instance of a pydantic model has three slots: unknown fields and private attributes, of which these
+models have none, and the names of the fields that were set. Here all fields count as set. So the slots are constants
+of the class, and an instance is its fields (`making.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Annotated, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -24,6 +29,29 @@ class Frozen(BaseModel):
     """A frozen, strict pydantic model without unknown fields. Its validator is built at first use: faster starts."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
+
+
+class _Constant:
+    """A descriptor of what all instances of a model have in common, which no instance has to store."""
+
+    def __init__(self, value: Callable[[type[Frozen]], object]) -> None:
+        self._value = value
+
+    def __get__(self, message: Frozen | None, model: type[Frozen]) -> object:
+        return self._value(model)
+
+    def __set__(self, message: Frozen, value: object) -> None:
+        """Nothing: pydantic assigns the constant."""
+
+
+@cache
+def _field_names(model: type[Frozen]) -> set[str]:
+    return set(model.model_fields)
+
+
+type.__setattr__(Frozen, "__pydantic_extra__", _Constant(lambda model: None))
+type.__setattr__(Frozen, "__pydantic_private__", _Constant(lambda model: None))
+type.__setattr__(Frozen, "__pydantic_fields_set__", _Constant(_field_names))
 
 
 class Message(Frozen):

@@ -1,14 +1,9 @@
 /* making.py as an extension module for the compiled build (setup.py). In Python, building a message spends most of its
-   time in the calls of five trivial functions. Where these take the fields by keyword only or by position only, a Maker
-   takes either. */
+   time in the calls of trivial functions. Where these take the fields by keyword only or by position only, a Maker takes
+   either. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
-#include <structmember.h>
-
-static const char *const SLOTS[] = {"__pydantic_fields_set__", "__pydantic_extra__", "__pydantic_private__"};
-static Py_ssize_t slot_offsets[3];
-/* The offsets of these slots in a model, in bytes. */
 
 typedef struct {
     PyObject_HEAD
@@ -16,7 +11,6 @@ typedef struct {
     PyTypeObject *model;
     PyObject *names;
     PyObject *defaults;
-    PyObject *field_names;
 } Maker;
 /* `defaults` maps each field, in order, to its default value, or to MISSING where the field is required. */
 
@@ -62,23 +56,10 @@ static PyObject *fields_by_keyword(Maker *maker, PyObject *const *values, PyObje
     return fields;
 }
 
-static void set_slot(PyObject *message, Py_ssize_t place, PyObject *value) {
-    PyObject **slot = (PyObject **)((char *)message + place);
-    PyObject *before = *slot;
-    Py_INCREF(value);
-    *slot = value;
-    Py_XDECREF(before);
-}
-
-static PyObject *message_of(PyTypeObject *model, PyObject *fields, PyObject *field_names) {
+static PyObject *message_of(PyTypeObject *model, PyObject *fields) {
     PyObject *message = model->tp_alloc(model, 0);
     if (message != NULL && PyObject_GenericSetDict(message, fields, NULL) < 0) {
         Py_CLEAR(message);
-    }
-    if (message != NULL) {
-        set_slot(message, slot_offsets[0], field_names);
-        set_slot(message, slot_offsets[1], Py_None);
-        set_slot(message, slot_offsets[2], Py_None);
     }
     return message;
 }
@@ -95,7 +76,7 @@ static PyObject *make(PyObject *self, PyObject *const *values, size_t nargsf, Py
         return PyErr_Format(PyExc_TypeError, "%s takes its %zd fields by keyword, or all by position; got %zd values",
                             maker->model->tp_name, PyTuple_GET_SIZE(maker->names), count);
     }
-    PyObject *message = fields == NULL ? NULL : message_of(maker->model, fields, maker->field_names);
+    PyObject *message = fields == NULL ? NULL : message_of(maker->model, fields);
     Py_XDECREF(fields);
     return message;
 }
@@ -105,7 +86,6 @@ static void maker_dealloc(PyObject *self) {
     Py_DECREF(maker->model);
     Py_DECREF(maker->names);
     Py_DECREF(maker->defaults);
-    Py_DECREF(maker->field_names);
     Py_TYPE(self)->tp_free(self);
 }
 
@@ -118,26 +98,6 @@ static PyTypeObject MakerType = {
     .tp_call = PyVectorcall_Call,
     .tp_vectorcall_offset = offsetof(Maker, call),
 };
-
-static PyObject *field_names_of(PyTypeObject *model) {
-    static PyObject *names_by_model = NULL;
-    /* Maps a model to the set of its field names. */
-    if (names_by_model == NULL && (names_by_model = PyDict_New()) == NULL) {
-        return NULL;
-    }
-    PyObject *field_names = PyDict_GetItemWithError(names_by_model, (PyObject *)model);
-    if (field_names != NULL || PyErr_Occurred()) {
-        return field_names;
-    }
-    PyObject *fields = PyObject_GetAttrString((PyObject *)model, "model_fields");
-    field_names = fields == NULL ? NULL : PySet_New(fields);
-    Py_XDECREF(fields);
-    if (field_names != NULL && PyDict_SetItem(names_by_model, (PyObject *)model, field_names) < 0) {
-        Py_CLEAR(field_names);
-    }
-    Py_XDECREF(field_names);
-    return field_names;
-}
 
 static PyObject *default_of(PyObject *field) {
     PyObject *is_required = PyObject_CallMethod(field, "is_required", NULL);
@@ -167,8 +127,7 @@ static PyObject *maker(PyObject *module, PyObject *model) {
     if (!PyType_Check(model)) {
         return PyErr_Format(PyExc_TypeError, "maker takes a model class, not %R", model);
     }
-    PyObject *field_names = field_names_of((PyTypeObject *)model);
-    PyObject *fields = field_names == NULL ? NULL : PyObject_GetAttrString(model, "model_fields");
+    PyObject *fields = PyObject_GetAttrString(model, "model_fields");
     PyObject *names = fields == NULL ? NULL : PySequence_Tuple(fields);
     PyObject *defaults = names == NULL ? NULL : defaults_of(names, fields);
     Py_XDECREF(fields);
@@ -182,7 +141,6 @@ static PyObject *maker(PyObject *module, PyObject *model) {
     made->model = (PyTypeObject *)Py_NewRef(model);
     made->names = names;
     made->defaults = defaults;
-    made->field_names = Py_NewRef(field_names);
     return (PyObject *)made;
 }
 
@@ -190,41 +148,15 @@ static PyObject *remake(PyObject *module, PyObject *const *arguments, Py_ssize_t
     if (count != 2) {
         return PyErr_Format(PyExc_TypeError, "remake takes a message and its changes, got %zd values", count);
     }
-    PyTypeObject *model = Py_TYPE(arguments[0]);
-    PyObject *field_names = field_names_of(model);
-    PyObject *before = field_names == NULL ? NULL : PyObject_GenericGetDict(arguments[0], NULL);
+    PyObject *before = PyObject_GenericGetDict(arguments[0], NULL);
     PyObject *fields = before == NULL ? NULL : PyDict_Copy(before);
     PyObject *message = NULL;
     if (fields != NULL && PyDict_Update(fields, arguments[1]) == 0) {
-        message = message_of(model, fields, field_names);
+        message = message_of(Py_TYPE(arguments[0]), fields);
     }
     Py_XDECREF(before);
     Py_XDECREF(fields);
     return message;
-}
-
-static int find_slot_offsets(void) {
-    PyObject *pydantic = PyImport_ImportModule("pydantic");
-    PyObject *model = pydantic == NULL ? NULL : PyObject_GetAttrString(pydantic, "BaseModel");
-    Py_XDECREF(pydantic);
-    for (int slot = 0; model != NULL && slot < 3; slot++) {
-        PyObject *found = PyObject_GetAttrString(model, SLOTS[slot]);
-        if (found == NULL || !PyObject_TypeCheck(found, &PyMemberDescr_Type)) {
-            if (found != NULL) {
-                PyErr_Format(PyExc_ImportError, "%s of pydantic's BaseModel is not a slot", SLOTS[slot]);
-                Py_DECREF(found);
-            }
-            Py_CLEAR(model);
-            break;
-        }
-        slot_offsets[slot] = ((PyMemberDescrObject *)found)->d_member->offset;
-        Py_DECREF(found);
-    }
-    if (model == NULL) {
-        return -1;
-    }
-    Py_DECREF(model);
-    return 0;
 }
 
 static PyMethodDef functions[] = {
@@ -242,7 +174,7 @@ static struct PyModuleDef definition = {
 };
 
 PyMODINIT_FUNC PyInit_making(void) {
-    if (PyType_Ready(&MakerType) < 0 || find_slot_offsets() < 0) {
+    if (PyType_Ready(&MakerType) < 0) {
         return NULL;
     }
     return PyModule_Create(&definition);

@@ -1,30 +1,21 @@
 """Builds pydantic models from values without validation (`trusted.py` says when that is allowed).
 
-A pydantic model consists of four slots: its fields, the names of the fields that were set, and two slots that these
-models do not use. Here all fields count as set, in one set that all instances of a model share; pydantic only modifies
-copies of it. `making.c` is the same module for the compiled build.
+An instance of these models consists of its fields and nothing else (`base.py`). `making.c` is the same module for the
+compiled build.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
 from typing import Final, TypeVar, cast
 
 from pydantic import BaseModel
 
-Model = TypeVar("Model", bound=BaseModel)
+from protocol.messages.base import Frozen
+
+Model = TypeVar("Model", bound=Frozen)
 
 _PUT_FIELDS: Final = BaseModel.__dict__["__dict__"].__set__
-_PUT_NAMES: Final = BaseModel.__dict__["__pydantic_fields_set__"].__set__
-_PUT_EXTRA: Final = BaseModel.__dict__["__pydantic_extra__"].__set__
-_PUT_PRIVATE: Final = BaseModel.__dict__["__pydantic_private__"].__set__
-_SLOTS: Final = {
-    "put_fields": _PUT_FIELDS,
-    "put_names": _PUT_NAMES,
-    "put_extra": _PUT_EXTRA,
-    "put_private": _PUT_PRIVATE,
-}
 
 
 def maker(model: type[Model]) -> Callable[..., Model]:
@@ -46,27 +37,15 @@ def _function(model: type[Model], parameters: Sequence[str], defaults: Mapping[s
 def make({", ".join(parameters)}):
     message = new(model)
     put_fields(message, {{{values}}})
-    put_names(message, names)
-    put_extra(message, None)
-    put_private(message, None)
     return message
 """
-    scope = {**_SLOTS, **defaults, "new": object.__new__, "model": model, "names": _field_names(model)}
+    scope = {**defaults, "new": object.__new__, "put_fields": _PUT_FIELDS, "model": model}
     exec(source, scope)
     return cast("Callable[..., Model]", scope["make"])
 
 
 def remake(message: Model, changes: dict[str, object]) -> Model:
     """A copy of the message with `changes` to its fields."""
-    model = type(message)
-    copy = object.__new__(model)
+    copy = object.__new__(type(message))
     _PUT_FIELDS(copy, message.__dict__ | changes)
-    _PUT_NAMES(copy, _field_names(model))
-    _PUT_EXTRA(copy, None)
-    _PUT_PRIVATE(copy, None)
     return copy
-
-
-@cache
-def _field_names(model: type[BaseModel]) -> set[str]:
-    return set(model.model_fields)
