@@ -12,7 +12,6 @@ A failure of the disk raises StorageError, which stops the broker.
 
 from __future__ import annotations
 
-import json
 from typing import Annotated
 
 from pydantic import Field, TypeAdapter, ValidationError
@@ -138,7 +137,7 @@ class Flusher:
             present = closed.intersection(self._context.storage.log_names())
             reached |= {name: self._checkpoint[name] for name in sorted(present)}
         self._checkpoint = reached
-        self._context.storage.write_file(CHECKPOINT_FILE, json.dumps(self._checkpoint).encode())
+        self._context.storage.write_file(CHECKPOINT_FILE, _OFFSETS.dump_json(self._checkpoint))
         self._has_forgotten = False
 
     def flush_all(self) -> None:

@@ -83,8 +83,11 @@ def text_of(events: Iterable[tuple[TimeMs, NodeId, Trace]]) -> str:
     """
     texts = []
     for now_ms, source, trace in events:
-        template, values = _TEXTS[type(trace)]
-        texts.append(template % (now_ms, source, _partition_text(trace.about()), *values(trace)))
+        template, values, has_partition = _TEXTS[type(trace)]
+        if has_partition:
+            texts.append(template % (now_ms, source, _partition_text(trace.about()), *values(trace)))
+        else:
+            texts.append(template % (now_ms, source, *values(trace)))
     return "".join(texts)
 
 
@@ -93,14 +96,17 @@ def _partition_text(partition: TopicPartition | None) -> str:
     return repr(partition)
 
 
-def _text(event: type[Trace]) -> tuple[str, Callable[[Trace], tuple[object, ...]]]:
-    """A template of an event's text, and the values that follow time, node and partition in it."""
-    names = _NAMES[event]
-    template = f"(%d, %d, {event.kind!r}, %s, {{" + ", ".join(f"{name!r}: %r" for name in names) + "})"
+def _text(event: type[Trace]) -> tuple[str, Callable[[Trace], tuple[object, ...]], bool]:
+    """A template of an event's text, the values that follow time, node and partition in it, and whether the event may
+    have a partition: if not, the template has `None` in its place.
+    """
+    names, has_partition = _NAMES[event], event.about is not Trace.about
+    place = "%s" if has_partition else None
+    template = f"(%d, %d, {event.kind!r}, {place}, {{" + ", ".join(f"{name!r}: %r" for name in names) + "})"
     if len(names) > 1:
-        return template, attrgetter(*names)
-    return template, lambda trace: tuple(getattr(trace, name) for name in names)
+        return template, attrgetter(*names), has_partition
+    return template, lambda trace: tuple(getattr(trace, name) for name in names), has_partition
 
 
 _NAMES: dict[type[Trace], tuple[str, ...]] = {event: detail_names(event) for event in EVENTS}
-_TEXTS: dict[type[Trace], tuple[str, Callable[[Trace], tuple[object, ...]]]] = {event: _text(event) for event in EVENTS}
+_TEXTS = {event: _text(event) for event in EVENTS}

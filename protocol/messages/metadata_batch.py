@@ -14,6 +14,7 @@ from protocol.messages.records import FeatureLevelRecord, MetadataRecord
 SHORT_BYTES = 2_048
 SHORT_PAYLOADS = 2_048
 LONG_PAYLOADS = 16
+_PACKER = msgpack.Packer()
 
 _short: dict[bytes, tuple[MetadataRecord, ...]] = {}
 _long: dict[bytes, tuple[MetadataRecord, ...]] = {}
@@ -28,13 +29,13 @@ def pack_batch(records: Sequence[MetadataRecord], levels: Mapping[str, int]) -> 
         frames.append(encode(record, record_version(levels)))
         if isinstance(record, FeatureLevelRecord):
             levels = {**levels, record.name: record.feature_level}
-    packed: bytes = msgpack.packb(frames)
+    packed: bytes = _PACKER.pack(frames)
     return packed
 
 
 def pack_records(records: Sequence[MetadataRecord], version: int | None = None) -> bytes:
     """The payload of a batch with all records in `version`, where their type has it; by default in the latest."""
-    packed: bytes = msgpack.packb([encode(record, version) for record in records])
+    packed: bytes = _PACKER.pack([encode(record, version) for record in records])
     return packed
 
 

@@ -116,11 +116,9 @@ class Timers:
                 self._cancel(timer, now_ms)
             self._arm(timer, due_ms)
         elif effect.renewed_by is not None:
-            active = self._timer(peer, effect.renewed_by)
-            self._watch(timer, active, _Watch(due_ms, due_ms - now_ms, node, self._latency_ms), now_ms)
+            self._watch(timer, self._timer(peer, effect.renewed_by), due_ms, now_ms, node, self._latency_ms)
         elif effect.echoes is not None:
-            active = self._timer(node, effect.echoes)
-            self._watch(timer, active, _Watch(due_ms, due_ms - now_ms, peer, 2 * self._latency_ms), now_ms)
+            self._watch(timer, self._timer(node, effect.echoes), due_ms, now_ms, peer, 2 * self._latency_ms)
         else:
             self._set_active(timer, peer, due_ms, now_ms)
 
@@ -132,6 +130,9 @@ class Timers:
         elif timer.active is not None:
             self._cancel(timer, now_ms)
         can_sleep = self._is_sound(timer.owner, peer) and _will_renew(timer, peer, due_ms)
+        if sleep is not None and can_sleep and sleep.peer_runs and sleep.peer == peer:
+            sleep.due_ms, sleep.period_ms = due_ms, due_ms - now_ms
+            return
         if sleep is not None and not (can_sleep and sleep.peer == peer):
             self._wake(timer, sleep)
         if can_sleep:
@@ -146,15 +147,20 @@ class Timers:
         else:
             self._arm(timer, due_ms)
 
-    def _watch(self, timer: Timer, active: Timer, watch: _Watch, now_ms: TimeMs) -> None:
-        """Sets a passive timer."""
-        if timer.active is not active:
+    def _watch(
+        self, timer: Timer, active: Timer, due_ms: TimeMs, now_ms: TimeMs, peer: NodeId, latency_ms: int
+    ) -> None:
+        """Sets a passive timer; `peer` and `latency_ms` as in `_Watch`."""
+        if timer.active is active:
+            watch = active.watchers[timer]
+            watch.due_ms, watch.period_ms, watch.peer, watch.latency_ms = due_ms, due_ms - now_ms, peer, latency_ms
+        else:
             self._cancel(timer, now_ms)
             timer.active = active
-        active.watchers[timer] = watch
+            active.watchers[timer] = _Watch(due_ms, due_ms - now_ms, peer, latency_ms)
         sleep = self._asleep.get(active)
-        if sleep is None or watch.peer != sleep.peer or not sleep.peer_runs:
-            self._arm(timer, watch.due_ms)
+        if sleep is None or peer != sleep.peer or not sleep.peer_runs:
+            self._arm(timer, due_ms)
         else:
             timer.due_ms = _NEVER
 

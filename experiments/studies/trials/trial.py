@@ -167,7 +167,8 @@ class Trial:
     def _add(self, row: TraceRow) -> None:
         if self._measuring:
             kind_to_detail, epoch_to_offset = row[1:11], row[12:]
-            self.rows.append(TraceRow(self.time_ms, *kind_to_detail, self._log_weight(), *epoch_to_offset))
+            values = (self.time_ms, *kind_to_detail, self._log_weight(), *epoch_to_offset)
+            self.rows.append(TraceRow._make(values))
 
     def _log_weight(self) -> float:
         return self._timeline.log_weight(self.time_ms)

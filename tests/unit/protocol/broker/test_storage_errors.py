@@ -268,7 +268,7 @@ def test_an_unreadable_checkpoint_is_reported_and_ignored(data: bytes) -> None:
     bench, storage = bench_of()
     bench.produce()
     bench.fire(CHECKPOINT_TIMER, at_ms=5_000)
-    assert storage.read_file(CHECKPOINT_FILE) == b'{"T/0": 1}'
+    assert storage.read_file(CHECKPOINT_FILE) == b'{"T/0":1}'
     storage.write_file(CHECKPOINT_FILE, data)
     again = BrokerBench(storage=storage).start()
     assert halted(again) == [False]
