@@ -65,6 +65,7 @@ from protocol.events.base import Trace
 from protocol.ids import Epoch, NodeId, Offset, TimeMs
 from protocol.messages.base import Message
 from protocol.messages.batch import RecordBatch
+from protocol.values import immutable
 
 
 @dataclass(slots=True)
@@ -161,7 +162,7 @@ BATCH_OVERHEAD_BYTES = 52
 """Bytes that a batch takes in a log besides its payload. Every storage counts them, so that all roll segments alike."""
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class SegmentInfo:
     """One segment of a log: the offsets `base_offset` to `end_offset - 1`, its size in bytes, and the largest timestamp
     of its batches in milliseconds (-1: no batch has one).

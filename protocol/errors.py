@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from enum import IntEnum
 
+from protocol.values import direct
 
+
+@direct
 class ErrorCode(IntEnum):
     """Kafka's error codes, as far as this project uses them."""
 

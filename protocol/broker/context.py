@@ -34,9 +34,10 @@ from protocol.ids import (
 from protocol.log.replica_log import ReplicaLog
 from protocol.messages.data import FetchPartition
 from protocol.metadata.image import MetadataImage
+from protocol.values import immutable
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class DelayedProduce:
     """A produce request with acks=all that waits for the high watermark to reach `required_offset`."""
 

@@ -42,6 +42,7 @@ from protocol.log.replica_log import ReplicaLog
 from protocol.messages.batch import RecordBatch
 from protocol.messages.data import FetchPartition, FetchPartitionResult, FetchRenewal, FetchRequest, FetchResponse
 from protocol.messages.trusted import trusted
+from protocol.values import immutable
 
 FETCH_WAIT_PREFIX = "fetch-wait/"
 
@@ -78,7 +79,7 @@ class _Stream:
         self.in_flight_bytes -= self.in_flight.pop(key, 0)
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class _Share:
     """What one partition contributes to a response; `size_bytes` is 0 for errors."""
 

@@ -17,6 +17,7 @@ from enum import Enum
 from protocol.contract import Storage
 from protocol.errors import TransitionError
 from protocol.ids import NO_EPOCH, Epoch
+from protocol.values import direct
 
 CLEAN_SHUTDOWN_FILE = "clean-shutdown.json"
 SHUTDOWN_HEARTBEAT_MS = 50
@@ -25,6 +26,7 @@ CONTROLLED_SHUTDOWN_TIMEOUT_MS = 300_000
 """How long a broker waits for the controller's permission; then it stops without it, but cleanly (Kafka: 5 minutes)."""
 
 
+@direct
 class LifecycleState(Enum):
     """The states of a broker process (Kafka's `BrokerState`)."""
 
@@ -36,6 +38,7 @@ class LifecycleState(Enum):
     STOPPED = "stopped"
 
 
+@direct
 class LifecycleEvent(Enum):
     """What causes a transition."""
 

@@ -8,12 +8,13 @@ the offset at which its controlled shutdown began, so that clients and followers
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 
 from protocol.ids import Offset
+from protocol.values import direct, immutable
 
 
+@direct
 class BrokerControlState(Enum):
     """A broker as the controller treats it."""
 
@@ -23,7 +24,7 @@ class BrokerControlState(Enum):
     SHUTDOWN_NOW = "shutdown now"
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class HeartbeatView:
     """The input of the decision. `shutdown_offset` is the metadata offset at which controlled shutdown began, None
     before it; `lowest_active_offset` is the smallest metadata offset that another active broker is known to have

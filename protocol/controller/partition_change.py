@@ -37,7 +37,6 @@ returned from an unclean shutdown must not be acceptable in the same request: th
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from protocol.controller.partition_election import Candidates, Elected, Election, designate, elect
@@ -45,6 +44,7 @@ from protocol.ids import NO_LEADER, BrokerId
 from protocol.messages.records import PartitionChangeRecord
 from protocol.messages.trusted import trusted
 from protocol.metadata.partition import LeaderRecoveryState, PartitionState
+from protocol.values import immutable
 
 __all__ = ["ChangeRequest", "Election", "decide"]
 
@@ -52,7 +52,7 @@ _CHANGE: Final = trusted(PartitionChangeRecord)
 Brokers = tuple[BrokerId, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class ChangeRequest:
     """The requested change of a partition, and the rules for it.
 

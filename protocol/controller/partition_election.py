@@ -23,8 +23,10 @@ from enum import Enum
 from typing import NamedTuple
 
 from protocol.ids import NO_LEADER, BrokerId
+from protocol.values import direct
 
 
+@direct
 class Election(Enum):
     """What an election may do to find a leader."""
 

@@ -41,8 +41,10 @@ from protocol.messages.control import BrokerState
 from protocol.messages.recovery import PartitionRecovery, PartitionRecoveryResult, RecoveryMode
 from protocol.metadata.image import MetadataImage
 from protocol.metadata.partition import PartitionState
+from protocol.values import direct
 
 
+@direct
 class RecoveryNeed(Enum):
     """What a partition waits for before it has a leader."""
 

@@ -10,6 +10,7 @@ from typing import ClassVar
 
 from protocol.messages.admin import AdminRequest, AdminResponse, Result
 from protocol.messages.base import Message
+from protocol.values import direct
 
 ANY_HOST = "*"
 CLUSTER_NAME = "kafka-cluster"
@@ -20,6 +21,7 @@ USER_PREFIX = "User:"
 """The prefix of every principal in an entry."""
 
 
+@direct
 class AclResourceType(Enum):
     """Kafka's wire values."""
 
@@ -27,6 +29,7 @@ class AclResourceType(Enum):
     CLUSTER = 4
 
 
+@direct
 class PatternType(Enum):
     """Kafka's wire values. PREFIXED matches every resource name that starts with the entry's."""
 
@@ -34,6 +37,7 @@ class PatternType(Enum):
     PREFIXED = 4
 
 
+@direct
 class AclOperation(Enum):
     """Kafka's wire values."""
 
@@ -49,6 +53,7 @@ class AclOperation(Enum):
     ALTER_CONFIGS = 11
 
 
+@direct
 class AclPermissionType(Enum):
     """Kafka's wire values. A matching DENY entry overrides every ALLOW entry."""
 

@@ -8,6 +8,7 @@ from typing import ClassVar
 from protocol.ids import NO_LEADER
 from protocol.messages.admin import AdminRequest, AdminResponse, Result
 from protocol.messages.base import Int16, Int32, Int64, Message
+from protocol.values import direct
 
 
 class UnregisterBrokerRequest(AdminRequest):
@@ -43,6 +44,7 @@ class DescribeClusterResponse(AdminResponse):
     controller_id: Int32 = NO_LEADER
 
 
+@direct
 class UpgradeType(Enum):
     """What a feature update may do: raise the level; lower it without loss of metadata; lower it regardless of loss."""
 

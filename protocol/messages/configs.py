@@ -11,8 +11,10 @@ from typing import ClassVar
 
 from protocol.messages.admin import AdminRequest, AdminResponse, Result
 from protocol.messages.base import Message, Response
+from protocol.values import direct
 
 
+@direct
 class ConfigResourceType(Enum):
     """Kafka's wire values."""
 
@@ -20,6 +22,7 @@ class ConfigResourceType(Enum):
     BROKER = 4
 
 
+@direct
 class ConfigOperation(Enum):
     """Kafka's wire values. APPEND and SUBTRACT are for list configs, of which there are none."""
 
@@ -29,6 +32,7 @@ class ConfigOperation(Enum):
     SUBTRACT = 3
 
 
+@direct
 class ConfigSource(Enum):
     """The source of a value, by Kafka's wire values."""
 

@@ -7,8 +7,10 @@ from typing import ClassVar
 
 from protocol.messages.admin import AdminRequest, AdminResponse, Result
 from protocol.messages.base import Int32, Message
+from protocol.values import direct
 
 
+@direct
 class ElectionType(Enum):
     """How to elect. Wire values are those of requirements N14."""
 

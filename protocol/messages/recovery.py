@@ -16,6 +16,7 @@ from protocol.errors import ErrorCode
 from protocol.ids import NO_EPOCH, NO_OFFSET
 from protocol.messages.base import Int32, Int64, Message, Request, Response
 from protocol.messages.control import BrokerState
+from protocol.values import direct
 
 MAX_PARTITIONS_PER_REQUEST = 2_000
 """Limit of GetReplicaLogInfo (F20, G29)."""
@@ -59,6 +60,7 @@ class GetReplicaLogInfoResponse(Response):
     log_info_list: tuple[ReplicaLogInfo, ...] = ()
 
 
+@direct
 class RecoveryMode(Enum):
     """When a recovery chooses a leader (F11, F12). BALANCED waits for all required replicas, and until the timeout for
     the other queried ones; PROACTIVE waits for all holders until the timeout, and after it for a first response.

@@ -18,6 +18,7 @@ from enum import IntEnum
 from typing import ClassVar
 
 from protocol.messages.base import Int32, Int64, Message
+from protocol.values import direct
 
 ANY_VERSION = -1
 """The version of a write that is made whatever the version of the node is."""
@@ -25,6 +26,7 @@ NO_SESSION = 0
 """The session id of a client that has no session yet; the owner of a node that is not ephemeral."""
 
 
+@direct
 class StoreError(IntEnum):
     """Why a store did not carry out a request; numbers are ZooKeeper's. CONNECTION_LOSS is the client's own: the
     request may have been carried out."""
@@ -218,6 +220,7 @@ class StoreResponse(StoreMessage):
         return self.results[-1].error if self.results else StoreError.NONE
 
 
+@direct
 class WatchKind(IntEnum):
     """What has happened to a watched node."""
 

@@ -35,6 +35,7 @@ from protocol.messages.records import (
 )
 from protocol.messages.trusted import trusted
 from protocol.metadata.partition import LeaderRecoveryState, PartitionState, replay_change
+from protocol.values import immutable
 
 _FEATURE: Final = trusted(FeatureLevelRecord)
 _BROKER: Final = trusted(RegisterBrokerRecord)
@@ -43,7 +44,7 @@ _CONFIG: Final = trusted(ConfigRecord)
 _PARTITION_RECORD: Final = trusted(PartitionRecord)
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class BrokerRegistration:
     """A broker's registration; `broker_epoch` is the offset of the record that made it. An immutable value, like
     `PartitionState`.

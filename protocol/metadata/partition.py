@@ -7,13 +7,14 @@ appended to the metadata log, and that `replay_change` applies. `leader_epoch` r
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
 
 from protocol.ids import NO_LEADER, UNCHANGED_LEADER, BrokerId, Epoch
 from protocol.messages.records import UNCHANGED_RECOVERY_STATE, PartitionChangeRecord
+from protocol.values import direct, immutable
 
 
+@direct
 class LeaderRecoveryState(IntEnum):
     """KIP-704: RECOVERING from the unclean election of the leader until it reports that it has recovered (C11)."""
 
@@ -21,7 +22,7 @@ class LeaderRecoveryState(IntEnum):
     RECOVERING = 1
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class PartitionState:
     """One partition as the controller has recorded it.
 

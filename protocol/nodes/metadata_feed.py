@@ -9,7 +9,6 @@ restarting node replays a snapshot and a bounded part of the log, however long t
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 from protocol.config import METADATA_SNAPSHOT_BYTES, METADATA_SNAPSHOT_INTERVAL_MS, ClusterConfig, record_version
 from protocol.ids import Offset, TimeMs
@@ -18,11 +17,13 @@ from protocol.messages.records import MetadataRecord
 from protocol.metadata.image import MetadataImage
 from protocol.quorum.log import Snapshot
 from protocol.quorum.replica import QuorumReplica
+from protocol.values import immutable
 
 _READ_BYTES = 8 * 1_048_576
 
 
-class LogEntries(NamedTuple):
+@immutable
+class LogEntries:
     """Records of the log up to `next_offset`, or the records of a snapshot that replaces the log up to there."""
 
     records: Sequence[MetadataRecord]

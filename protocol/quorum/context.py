@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
 from typing import Any
 
@@ -26,6 +25,7 @@ from protocol.quorum.election import Role, VotingState
 from protocol.quorum.log import QuorumLog
 from protocol.quorum.state_file import QuorumState
 from protocol.quorum.voters import NO_UUID, ReplicaKey, VoterSet, matches_voter
+from protocol.values import immutable
 
 RENEWAL_MS = 500
 """Milliseconds between two fetches of a follower, at most (Kafka's maximum wait of a metadata fetch)."""
@@ -33,7 +33,7 @@ ELECTION_TIMER = "quorum-election"
 FETCH_TIMER = "quorum-fetch"
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class QuorumConfig:
     """The quorum's part of the cluster configuration. `voters` are the static voters (`controller.quorum.voters`;
     empty: the log holds the voters), `bootstrap` the servers from which a replica without a leader discovers one.

@@ -23,8 +23,10 @@ from typing import Final
 
 from protocol.ids import NO_LEADER, Epoch, NodeId, Offset
 from protocol.quorum.voters import ReplicaKey, VoterSet, matches_voter
+from protocol.values import direct
 
 
+@direct
 class Role(StrEnum):
     """The role of a replica in its epoch (KIP-595, KIP-996). An observer is only ever unattached or follower."""
 

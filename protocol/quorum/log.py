@@ -10,7 +10,6 @@ log lacks is covered by the snapshot.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from zlib import crc32
 
 import msgpack
@@ -25,6 +24,7 @@ from protocol.messages.quorum import AddVoterRecord, ControlRecord, LeaderChange
 from protocol.messages.records import MetadataRecord
 from protocol.quorum.election import LogEnd
 from protocol.quorum.voters import VoterHistory, VoterSet
+from protocol.values import immutable
 
 SNAPSHOT_FILE = "checkpoint"
 READ_BYTES = 1_048_576
@@ -33,7 +33,7 @@ _CRC_BYTES = 4
 _CONTROL: frozenset[type[MetadataRecord]] = frozenset({LeaderChangeRecord, AddVoterRecord, RemoveVoterRecord})
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Snapshot:
     """The state machine's state `data` and the voters after all records below `end_offset`, the last of `epoch`."""
 
@@ -68,7 +68,7 @@ def decode_snapshot(raw: bytes) -> Snapshot:
     return Snapshot(epoch, end_offset, voters, data)
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class DivergingEpoch:
     """The leader's largest epoch up to the requested one and its end offset; a follower truncates to it (KIP-595)."""
 

@@ -9,19 +9,19 @@ rewrites the file (D5).
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from functools import lru_cache
 
 from protocol.errors import CorruptLogError
 from protocol.ids import NO_EPOCH, NO_LEADER, Epoch, NodeId
 from protocol.quorum.voters import NO_UUID, ReplicaKey
+from protocol.values import immutable
 
 FILE = "quorum-state"
 VERSION = 1
 _INTEGERS = ("leaderId", "leaderEpoch", "votedId")
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class QuorumState:
     """The file: `uuid` of the own disk, `leader` of `epoch` (-1: unknown), and the vote in `epoch` (None: no vote)."""
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 from typing import Final, NamedTuple
 
 from protocol.ids import NodeId, Offset
 from protocol.messages.quorum import AddVoterRecord, ControlRecord, Endpoint, RemoveVoterRecord
 from protocol.messages.trusted import trusted
+from protocol.values import immutable
 
 _ADD: Final = trusted(AddVoterRecord)
 NO_UUID = ""
@@ -42,7 +43,7 @@ def matches_voter(voter: ReplicaKey, replica: ReplicaKey) -> bool:
     return voter.id == replica.id and voter.uuid in (NO_UUID, replica.uuid)
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class VoterSet:
     """The voters and their endpoints; node ids are unique. Keys are sorted."""
 

@@ -13,6 +13,7 @@ from enum import Enum
 
 from protocol.ids import BrokerId, TopicPartition
 from protocol.messages.v3 import LeaderAndIsrPartition
+from protocol.values import direct
 from protocol.zookeeper import decisions
 from protocol.zookeeper.decisions import Author, Brokers, Replicas
 from protocol.zookeeper.procedure import BrokerCommand, Commands
@@ -37,6 +38,7 @@ class Settings:
     moves_per_write: int = 100
 
 
+@direct
 class Phase(Enum):
     """How far a reassignment is (A38)."""
 

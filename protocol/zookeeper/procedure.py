@@ -25,10 +25,12 @@ from typing import Any, TypeVar
 from protocol.ids import BrokerId
 from protocol.messages.store import OperationResult, ReadOperation, StoreError, WriteOperation
 from protocol.messages.v3 import LeaderAndIsrPartition, StopReplicaPartition
+from protocol.values import direct
 
 T = TypeVar("T")
 
 
+@direct
 class Event(StrEnum):
     """The procedures that watches and timers start, by name."""
 

@@ -150,7 +150,7 @@ def _replay_again(original: Original, self: BrokerMetadata, item: LogEntries) ->
 def _first_comes_last(original: Original, self: BrokerMetadata, item: LogEntries) -> None:
     """Records are replayed in another order than that of the log: the first of several comes last."""
     if not item.is_snapshot and len(item.records) > 1:
-        item = item._replace(records=(*item.records[1:], item.records[0]))
+        item = replace(item, records=(*item.records[1:], item.records[0]))
     original(self, item)
 
 

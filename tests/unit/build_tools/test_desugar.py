@@ -180,3 +180,17 @@ class _Word(int):
 
     def __lshift__(self, other: int) -> _Word:
         return _Word(int(self) << other)
+
+
+def test_an_immutable_class_becomes_the_dataclass_that_it_is() -> None:
+    text, names = run("""
+from protocol.values import immutable
+@immutable
+class Thing:
+    key: int
+    name: str = "none"
+""")
+    assert "@immutable" not in text
+    assert "def __init__(self, key: int, name: str='none')" in text
+    thing = names["Thing"]
+    assert {thing(1), thing(1), thing(1, "x")} == {thing(1), replace(thing(1), name="x")}
