@@ -5,8 +5,8 @@ message 5 is therefore computed once, however many states of the cluster contain
 state of the cluster is then a few numbers, and a step of it a few lookups. The node code runs, unchanged, on a copy of
 the node.
 
-Copies are made from snapshots (`values.py`). A broker of `v3` in the middle of a procedure has no snapshot, since
-procedures are generators: its copy is made from that of its last state without one, by the inputs since.
+A broker of `v3` in the middle of a procedure cannot be copied (`copies.py`), since procedures are generators: its copy
+is made from that of its last state without one, by the inputs since.
 
 Time. The time passed to nodes is 0 with every message and `replica.lag.time.max.ms` with every timer: a follower may
 lag at any moment, and no time gets into the state. `model.py` decides which timers fire, and when.
@@ -14,21 +14,22 @@ lag at any moment, and no time gets into the state. `model.py` decides which tim
 
 from __future__ import annotations
 
-import pickle
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import TypeVar
 
 from experiments.engines.port import ClusterSpec, Loss
 from experiments.engines.sim.disk import SimStorage, formatted_disk
-from experiments.hunt.explore.values import NOT_OBSERVED, VALUES, Keys, dump
+from experiments.hunt.explore.copies import copy_of
+from experiments.hunt.explore.values import VALUES, Keys
 from protocol.config import REPLICA_LAG_TIME_MAX_MS
 from protocol.contract import Effect, Exit, Send
-from protocol.errors import ProtocolInvariantError
+from protocol.errors import ErrorCode, ProtocolInvariantError
 from protocol.events.base import Trace
-from protocol.ids import FIRST_CONTROLLER, METADATA_LOG, NodeId
+from protocol.ids import FIRST_CONTROLLER, METADATA_LOG, NO_OFFSET, NodeId, Offset, is_client
 from protocol.messages.base import Message
+from protocol.messages.data import ProduceResponse
 from protocol.nodes.broker import BrokerNode
 from protocol.nodes.controller import ControllerNode
 from protocol.nodes.store import StoreNode
@@ -75,14 +76,15 @@ _Hashable = TypeVar("_Hashable", bound=Hashable)
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result of a step: the node's next state, the messages sent (receiver, number of the message), and the trace
-    events with their number in `events_number`, 0 for none.
+    """The result of a step: the node's next state, the messages sent (receiver, number of the message), the trace
+    events with their number in `events_number`, 0 for none, and the last offset acknowledged to a client, -1 for none.
     """
 
     events_number: int
     local: Local
     sends: tuple[tuple[NodeId, int], ...]
     traces: tuple[Trace, ...]
+    acknowledged: Offset = NO_OFFSET
 
 
 class Machines:
@@ -92,14 +94,10 @@ class Machines:
         self.exhibits: list[Exhibit] = []
         self._spec = spec
         self._late_ms = spec.config.int_value(REPLICA_LAG_TIME_MAX_MS)
-        self._snapshots: dict[Local, bytes] = {}
         self._locals: dict[object, Local] = {}
         self._outcomes: dict[_Key, Outcome] = {}
         self._origins: dict[Local, _Key] = {}
         self._keys = Keys()
-        self._observations: list[int] = []
-        self._observation_numbers: dict[object, int] = {}
-        self._observation_keys = Keys(NOT_OBSERVED)
         self._event_numbers: dict[str, int] = {"": 0}
 
     # -- states --------------------------------------------------------------------------------------------------------
@@ -111,12 +109,7 @@ class Machines:
         if local is None:
             local = self._locals[key] = len(self.exhibits)
             self.exhibits.append(node)
-            self._observations.append(_number_of(self._observation_keys.key(node), self._observation_numbers))
         return local
-
-    def observation(self, local: Local) -> int:
-        """A number for the part of a state that invariants read."""
-        return self._observations[local]
 
     def new_controller(self) -> ControllerNode:
         spec, controller = self._spec, FIRST_CONTROLLER
@@ -130,16 +123,9 @@ class Machines:
         while _is_suspended(self.exhibits[local]):
             inputs.append(self._origins[local])
             local = inputs[-1][0]
-        node = self._thawed(local)
+        node: Exhibit = copy_of(self.exhibits[local])
         for key in reversed(inputs):
             self._act(node, key)
-        return node
-
-    def _thawed(self, local: Local) -> Exhibit:
-        snapshot = self._snapshots.get(local)
-        if snapshot is None:
-            snapshot = self._snapshots[local] = dump(self.exhibits[local])
-        node: Exhibit = pickle.loads(snapshot)
         return node
 
     # -- steps ---------------------------------------------------------------------------------------------------------
@@ -203,14 +189,25 @@ class Machines:
     def _remember(self, key: _Key, node: Exhibit, effects: list[Effect]) -> Outcome:
         sends = tuple((effect.to, VALUES.number(effect.message)) for effect in effects if isinstance(effect, Send))
         traces = tuple(effect for effect in effects if isinstance(effect, Trace))
-        self._origins.setdefault(self.intern(node), key)
+        local = self.intern(node)
+        self._origins.setdefault(local, key)
         events_number = _number_of("\n".join(map(repr, traces)), self._event_numbers)
-        outcome = self._outcomes[key] = Outcome(events_number, self.intern(node), sends, traces)
+        outcome = self._outcomes[key] = Outcome(events_number, local, sends, traces, _acknowledged(sends))
         return outcome
 
     def sizes(self) -> Mapping[str, int]:
         """How many states and steps of nodes were computed."""
         return {"node_states": len(self.exhibits), "node_steps": len(self._outcomes)}
+
+
+def _acknowledged(sends: Sequence[tuple[NodeId, int]]) -> Offset:
+    messages = (message_of(number) for receiver, number in sends if is_client(receiver))
+    offsets = (
+        message.base_offset
+        for message in messages
+        if isinstance(message, ProduceResponse) and message.error is ErrorCode.NONE
+    )
+    return max(offsets, default=NO_OFFSET)
 
 
 def _is_suspended(node: Exhibit) -> bool:

@@ -1,26 +1,21 @@
-"""Keys and snapshots of nodes: equal states have equal keys, and copies of a state are cheap.
+"""Keys of nodes: equal states have equal keys.
 
 A *key* is a nested tuple of plain values that is equal for two objects if and only if they hold the same, whatever
 objects they share and in whatever order their sets were filled. It is made by walking every attribute there is, so that
 an attribute that is added to a node becomes part of the state by itself. Attributes that are left out are listed in
 `LEFT_OUT`, each with its reason. Dicts keep their order, since a node may iterate over them.
-
-A *snapshot* is a pickle from which the object can be made anew as often as it is wanted. Messages and other immutable
-values are not in it: they are in one table per process (`VALUES`), a number stands for each, and all copies share them.
 """
 
 from __future__ import annotations
 
-import io
-import pickle
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from functools import partial
 from random import Random
 from types import BuiltinFunctionType, FunctionType, GeneratorType, MethodType
+from typing import Any
 
-from protocol.broker.context import Replica
 from protocol.broker.delayed_produce import DelayedProduces
 from protocol.broker.fetcher import Fetcher
 from protocol.broker.flushing import Flusher
@@ -33,7 +28,6 @@ from protocol.messages.base import Message
 from protocol.metadata.image import BrokerRegistration
 from protocol.metadata.partition import PartitionState
 from protocol.nodes.broker import BrokerNode
-from protocol.nodes.broker_sessions import BrokerSessions
 from protocol.nodes.controller import ControllerNode
 from protocol.nodes.controller_log import ControllerLog
 from protocol.nodes.controller_quorum import ControllerQuorum
@@ -76,31 +70,23 @@ LEFT_OUT: Mapping[type, frozenset[str]] = {
 """Attributes that are not part of the state."""
 
 
-NOT_OBSERVED: Mapping[type, frozenset[str]] = {
-    BrokerNode: LEFT_OUT[BrokerNode] | {"_fetcher", "_isr", "_leader", "_reads", "_recovery", "_flusher"},
-    BrokerLifecycleManager: LEFT_OUT[BrokerLifecycleManager] | {"_correlation_id", "_flusher", "_rng"},
-    Replica: frozenset({"delayed_produces"}),
-    FollowerProgress: LEFT_OUT[FollowerProgress] | {"parked_fetch", "fetcher"},
-    ControllerNode: LEFT_OUT[ControllerNode],
-    ControllerQuorum: LEFT_OUT[ControllerQuorum],
-    ControllerLog: LEFT_OUT[ControllerLog] | {"incarnations"},
-    BrokerSessions: frozenset({"_open"}),
-}
-"""Attributes that no invariant reads: fetch sessions, requests in flight, parked fetches."""
-
-
 class ValueTable:
     """Immutable values, each once; a number for each."""
 
     def __init__(self) -> None:
         self._values: list[object] = []
         self._numbers: dict[object, int] = {}
+        self._by_identity: dict[int, tuple[int, object]] = {}
 
     def number(self, value: object) -> int:
+        found = self._by_identity.get(id(value))
+        if found is not None:
+            return found[0]
         number = self._numbers.get(value)
         if number is None:
             number = self._numbers[value] = len(self._values)
             self._values.append(value)
+        self._by_identity[id(value)] = number, value
         return number
 
     def value(self, number: int) -> object:
@@ -108,52 +94,6 @@ class ValueTable:
 
 
 VALUES = ValueTable()
-_CONFIGS: dict[int, ClusterConfig] = {}
-
-
-def value_at(number: int) -> object:
-    """The value of that number in `VALUES`; what snapshots are made of."""
-    return VALUES.value(number)
-
-
-def config_at(identity: int) -> ClusterConfig:
-    """The config object that a snapshot refers to."""
-    return _CONFIGS[identity]
-
-
-def _reduce_value(value: object) -> tuple[Callable[[int], object], tuple[int]]:
-    return value_at, (VALUES.number(value),)
-
-
-def _reduce_config(config: ClusterConfig) -> tuple[Callable[[int], ClusterConfig], tuple[int]]:
-    _CONFIGS[id(config)] = config
-    return config_at, (id(config),)
-
-
-def _none() -> None:
-    return None
-
-
-def _reduce_to_none(thing: object) -> tuple[Callable[[], None], tuple[()]]:
-    return _none, ()
-
-
-def dump(thing: object, left_out: tuple[type, ...] = ()) -> bytes:
-    """A snapshot, to be read by `pickle.loads` in this process; objects of the types `left_out` come back as None."""
-    buffer = io.BytesIO()
-    pickler = pickle.Pickler(buffer, pickle.HIGHEST_PROTOCOL)
-    pickler.dispatch_table = {**_DISPATCH, **dict.fromkeys(left_out, _reduce_to_none)} if left_out else _DISPATCH
-    pickler.dump(thing)
-    return buffer.getvalue()
-
-
-_DISPATCH: dict[type, Callable[..., tuple[Callable[..., object], tuple[object, ...]]]] = {
-    **dict.fromkeys(Message.REGISTRY.values(), _reduce_value),
-    PartitionState: _reduce_value,
-    BrokerRegistration: _reduce_value,
-    Features: _reduce_value,
-    ClusterConfig: _reduce_config,
-}
 
 
 class Keys:
@@ -170,8 +110,7 @@ class Keys:
     ) -> None:
         self._unordered = unordered
         self._left_out = left_out
-        self._attributes: dict[type, tuple[str, ...] | None] = {}
-        self._skips: dict[type, frozenset[str]] = {}
+        self._walkers: dict[type, Callable[[Any, dict[int, int]], object]] = {}
         self._constants = {ClusterConfig, ControllerMetrics, *constants}
 
     def key(self, thing: object) -> object:
@@ -179,26 +118,42 @@ class Keys:
 
     def _walk(self, thing: object, seen: dict[int, int]) -> object:
         kind = type(thing)
-        if thing is None or kind in _ATOMS:
+        if kind in ATOMS:
             return thing
-        if isinstance(thing, Message):
-            return ("#", VALUES.number(thing))
-        if isinstance(thing, list | tuple | deque):
-            return tuple([self._walk(item, seen) for item in thing])
-        if isinstance(thing, dict):
-            items = [(self._walk(name, seen), self._walk(item, seen)) for name, item in thing.items()]
-            return tuple(sorted(items, key=repr) if self._unordered else items)
-        if isinstance(thing, set | frozenset):
-            return ("set", *sorted((self._walk(item, seen) for item in thing), key=repr))
-        if isinstance(thing, Enum) or kind in _VALUES:
-            return thing
-        if kind in self._constants or isinstance(thing, _FUNCTIONS):
-            return getattr(thing, "__qualname__", kind.__name__)
-        if isinstance(thing, Random):
-            return thing.getstate()
-        if kind in _CALLS:
-            return self._walk_call(thing, seen)
-        return self._walk_object(thing, kind, seen)
+        walker = self._walkers.get(kind)
+        if walker is None:
+            walker = self._walkers[kind] = self._walker_of(kind)
+        return walker(thing, seen)
+
+    def _walker_of(self, kind: type) -> Callable[[Any, dict[int, int]], object]:
+        """How objects of that type are walked."""
+        if issubclass(kind, Message):
+            return _number_of_message
+        if issubclass(kind, list | tuple | deque):
+            return self._walk_items
+        if issubclass(kind, dict):
+            return self._walk_dict
+        if issubclass(kind, set | frozenset):
+            return self._walk_set
+        if issubclass(kind, Enum) or kind in VALUE_TYPES:
+            return _itself
+        if kind in self._constants or issubclass(kind, _FUNCTIONS):
+            return _name
+        if issubclass(kind, Random):
+            return _random_state
+        return self._walk_call if kind in _CALLS else self._object_walker(kind)
+
+    def _walk_items(self, things: Iterable[object], seen: dict[int, int]) -> object:
+        walk = self._walk
+        return tuple([thing if type(thing) in ATOMS else walk(thing, seen) for thing in things])
+
+    def _walk_dict(self, thing: Mapping[object, object], seen: dict[int, int]) -> object:
+        walk = self._walk
+        items = [(walk(name, seen), walk(item, seen)) for name, item in thing.items()]
+        return tuple(sorted(items, key=_repr_of_name) if self._unordered and len(items) > 1 else items)
+
+    def _walk_set(self, things: Iterable[object], seen: dict[int, int]) -> object:
+        return ("set", *sorted((self._walk(item, seen) for item in things), key=repr))
 
     def _walk_call(self, thing: object, seen: dict[int, int]) -> object:
         """A function with what it has been given, or a procedure that has begun."""
@@ -221,36 +176,53 @@ class Keys:
         variables = [(name, self._walk(value, seen)) for name, value in frame.f_locals.items()]
         return (procedure.__qualname__, frame.f_lasti, tuple(variables), self._walk(procedure.gi_yieldfrom, seen))
 
-    def _walk_object(self, thing: object, kind: type, seen: dict[int, int]) -> object:
-        place = seen.get(id(thing))
-        if place is not None:
-            return ("@", place)
-        seen[id(thing)] = len(seen)
-        names = self._names(kind)
-        if names is None:
-            skipped = self._skipped(kind)
-            names = tuple([name for name in vars(thing) if name not in skipped])
-        return (kind.__name__, *[self._walk(getattr(thing, name), seen) for name in names])
+    def _object_walker(self, kind: type) -> Callable[[Any, dict[int, int]], object]:
+        """Walks the attributes of objects of that type: its slots, or what is in the objects' dicts."""
+        walk, skipped, kind_name = self._walk, self._skipped(kind), kind.__name__
+        slots = [name for base in kind.__mro__ for name in getattr(base, "__slots__", ()) if name not in skipped]
+        has_dict = any("__dict__" in vars(base) for base in kind.__mro__)
 
-    def _names(self, kind: type) -> tuple[str, ...] | None:
-        """The slots of a class, None where its objects have a dict."""
-        if kind not in self._attributes:
-            slots = [name for base in kind.__mro__ for name in getattr(base, "__slots__", ())]
-            skipped = self._skipped(kind)
-            has_dict = any("__dict__" in vars(base) for base in kind.__mro__)
-            self._attributes[kind] = None if has_dict else tuple(name for name in slots if name not in skipped)
-        return self._attributes[kind]
+        def walk_object(thing: object, seen: dict[int, int]) -> object:
+            place = seen.get(id(thing))
+            if place is not None:
+                return ("@", place)
+            seen[id(thing)] = len(seen)
+            if has_dict:
+                parts = [item for name, item in vars(thing).items() if name not in skipped]
+            else:
+                parts = [getattr(thing, name) for name in slots]
+            return (kind_name, *[part if type(part) in ATOMS else walk(part, seen) for part in parts])
+
+        return walk_object
 
     def _skipped(self, kind: type) -> frozenset[str]:
-        skipped = self._skips.get(kind)
-        if skipped is None:
-            named = (names for base, names in self._left_out.items() if issubclass(kind, base))
-            skipped = self._skips[kind] = frozenset[str]().union(*named)
-        return skipped
+        named = (names for base, names in self._left_out.items() if issubclass(kind, base))
+        return frozenset[str]().union(*named)
+
+
+def _repr_of_name(item: tuple[object, object]) -> str:
+    return repr(item[0])
+
+
+def _itself(thing: object, seen: dict[int, int]) -> object:
+    return thing
+
+
+def _number_of_message(message: Message, seen: dict[int, int]) -> object:
+    return ("#", VALUES.number(message))
+
+
+def _name(thing: object, seen: dict[int, int]) -> object:
+    return getattr(thing, "__qualname__", type(thing).__name__)
+
+
+def _random_state(rng: Random, seen: dict[int, int]) -> object:
+    return rng.getstate()
 
 
 _CALLS = frozenset({partial, FunctionType, GeneratorType, zip, enumerate})
 """Functions, and what goes on with them. How far a loop over `zip` or `enumerate` is, its variables show."""
-_ATOMS = frozenset({int, str, bytes, bool, float})
-_VALUES = frozenset({PartitionState, BrokerRegistration, Features})
+ATOMS = frozenset({int, str, bytes, bool, float, type(None)})
+VALUE_TYPES = frozenset({PartitionState, BrokerRegistration, Features})
+"""Immutable types of which equal objects are the same."""
 _FUNCTIONS = (MethodType, BuiltinFunctionType, type)

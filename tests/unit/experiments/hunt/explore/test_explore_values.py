@@ -1,15 +1,15 @@
-"""Keys are equal exactly where states are, and snapshots give the state again (experiments/hunt/explore/values.py)."""
+"""Keys are equal exactly where states are, and copies are independent (experiments/hunt/explore)."""
 
 from __future__ import annotations
 
-import pickle
 from dataclasses import dataclass
 
 import pytest
 
 from experiments.engines.sim.disk import SimStorage
+from experiments.hunt.explore.copies import copy_of
 from experiments.hunt.explore.machines import DeadBroker, Machines
-from experiments.hunt.explore.values import Keys, dump
+from experiments.hunt.explore.values import Keys
 from protocol.messages.batch import RecordBatch
 from tests.unit.protocol.node_helpers import BrokerBench, topic_records
 
@@ -54,8 +54,8 @@ def bench() -> BrokerBench:
     return BrokerBench().run(*topic_records(min_isr=2))
 
 
-def test_a_snapshot_of_a_broker_is_another_broker_in_the_same_state(bench: BrokerBench) -> None:
-    copy = pickle.loads(dump(bench.node))
+def test_a_copy_of_a_broker_is_another_broker_in_the_same_state(bench: BrokerBench) -> None:
+    copy = copy_of(bench.node)
     assert copy is not bench.node
     assert key(copy) == key(bench.node)
     before = key(bench.node)
@@ -64,7 +64,7 @@ def test_a_snapshot_of_a_broker_is_another_broker_in_the_same_state(bench: Broke
 
 
 def test_a_copy_does_what_the_original_does(bench: BrokerBench) -> None:
-    copy = pickle.loads(dump(bench.node))
+    copy = copy_of(bench.node)
     bench.produce().fetch(1, 1).fetch(2, 1)
     twin = BrokerBench()
     twin.node, twin.records, twin.storage = copy, bench.records, copy.storage
@@ -74,7 +74,7 @@ def test_a_copy_does_what_the_original_does(bench: BrokerBench) -> None:
 
 
 def test_times_are_not_part_of_the_state(bench: BrokerBench) -> None:
-    copy = pickle.loads(dump(bench.node))
+    copy = copy_of(bench.node)
     twin = BrokerBench()
     twin.node, twin.now_ms = copy, 5_000
     bench.fetch(1, 0)
@@ -95,5 +95,5 @@ def test_equal_states_have_one_number(bench: BrokerBench) -> None:
 
     machines = Machines(ClusterSpec(3, 1, bench.node.config))
     number = machines.intern(bench.node)
-    assert machines.intern(pickle.loads(dump(bench.node))) == number
-    assert machines.intern(pickle.loads(dump(bench.produce().node))) != number
+    assert machines.intern(copy_of(bench.node)) == number
+    assert machines.intern(copy_of(bench.produce().node)) != number
