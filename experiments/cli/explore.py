@@ -29,14 +29,25 @@ def explore(
     mutant: Annotated[str | None, option("NAME", "Switch off this guard.")] = None,
     min_isr: Annotated[int, option("N", "min.insync.replicas.", min=1, max=5)] = 2,
     bounds: Annotated[str | None, option("NAME=N,...", "How often each event may happen; see docs/explore.md.")] = None,
+    strategy: Annotated[str, option("S", "With recoveries: balanced or proactive.")] = "balanced",
     max_states: Annotated[int | None, option("N", "Stop after so many states.", min=1)] = None,
     as_json: Json = False,
 ) -> None:
     """Search a small configuration exhaustively."""
+    from experiments.hunt.explore.controlled_model import STRATEGIES
     from experiments.hunt.explore.report import SearchSpec, run
 
+    if strategy not in STRATEGIES:
+        raise InputError("--strategy", "", repr(strategy), " or ".join(STRATEGIES))
     spec = SearchSpec(
-        brokers, min_isr, generation_named(generation, tuple(Generation)), mutant, _bounds(bounds), depth, max_states
+        brokers=brokers,
+        min_isr=min_isr,
+        generation=generation_named(generation, tuple(Generation)),
+        mutant=mutant,
+        strategy=strategy,
+        bounds=_bounds(bounds),
+        depth=depth,
+        max_states=max_states,
     )
     with progress("isray explore", "states") as shown:
         report = run(spec, lambda search: shown.show(f"depth {search.depth}", at=f"{search.states} states"))
@@ -45,7 +56,7 @@ def explore(
 
 
 def _bounds(text: str | None) -> dict[str, int]:
-    from experiments.hunt.explore.model import BOUND_NAMES
+    from experiments.hunt.explore.states import BOUND_NAMES
 
     bounds = {}
     for part in [] if text is None else text.split(","):

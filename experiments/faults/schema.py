@@ -121,7 +121,9 @@ class Bounds(StrictModel):
     """What may happen in one run of an exhaustive search, each at any time and at most so often: records produced;
     crashes that lose some or all of what is not flushed, crashes that lose nothing, restarts in good order; heartbeats
     lost until the session of a running broker expires (`fences`); followers that are found lagging or silent
-    (`shrinks`); proposals that are repeated (`retries`). `delays`: how often a link is delayed, for any time, while
+    (`shrinks`); proposals that are repeated (`retries`); controllers that are replaced by another one (`failovers`);
+    unclean recoveries whose time is over before all replicas have answered (`recoveries`; 0: no unclean recovery is
+    enabled). `delays`: how often a link is delayed, for any time, while
     everything else goes on at once; -1: all links may be delayed for any time, in every combination. A fault is healed
     at any time: a dead broker may start again, a delayed link moves.
     """
@@ -133,4 +135,6 @@ class Bounds(StrictModel):
     fences: Index = 1
     shrinks: Index = 0
     retries: Index = 0
+    failovers: Index = 0
+    recoveries: Index = 0
     delays: Annotated[int, Field(ge=-1)] = 0

@@ -57,6 +57,11 @@ class RecoveryManagerNode:
         """How many recoveries are running, for observers."""
         return len(self._tasks)
 
+    @property
+    def answer_count(self) -> int:
+        """How many answers count in the running recoveries, for observers."""
+        return sum(len(task.answers) for task in self._tasks.values())
+
     # -- contract ------------------------------------------------------------------------------------------------------
 
     def start(self, now_ms: TimeMs) -> list[Effect]:

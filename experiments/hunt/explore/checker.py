@@ -31,8 +31,8 @@ from experiments.hunt.explore.machines import Broker, DeadBroker, Local, Machine
 from experiments.hunt.explore.values import Keys
 from experiments.hunt.explore.views import Views, high_watermark, read_by_others, sessions
 from protocol.events.controller import RecoveryDecided
-from protocol.ids import NO_OFFSET, NodeId, is_broker
-from protocol.metadata.image import MetadataImage
+from protocol.ids import NO_OFFSET, NodeId, TimeMs, is_broker
+from protocol.nodes.recovery_manager import RecoveryManagerNode
 from protocol.nodes.store import StoreNode
 
 SuiteState = int
@@ -77,7 +77,7 @@ class Stage(SimCluster):
                 self.disks[exhibit.broker] = exhibit.disk
             else:
                 self.nodes[exhibit.node_id] = exhibit
-                if not isinstance(exhibit, StoreNode):
+                if not isinstance(exhibit, StoreNode | RecoveryManagerNode):
                     self.disks[exhibit.node_id] = exhibit.storage  # type: ignore[assignment]
 
     def incarnation_of(self, node: NodeId) -> int:
@@ -98,7 +98,7 @@ class StepChecker:
     def __init__(self, spec: ClusterSpec, machines: Machines) -> None:
         self._machines = machines
         self._stage = Stage(_WithoutClients(spec.brokers, spec.controllers, spec.config, spec.seed))
-        self._keys = Keys(constants=(MetadataImage,), unordered=True)
+        self._keys = Keys(unordered=True)
         self._snapshots: list[list[object]] = []
         self._numbers: dict[object, SuiteState] = {}
         self._known: dict[tuple[object, ...], tuple[SuiteState, str]] = {}
@@ -115,7 +115,7 @@ class StepChecker:
         self._stage.trace_observers.clear()
         self._suite = suite = InvariantSuite(self._stage)
         attributes = [(part, name) for part in suite.parts for name in vars(part)]
-        self._data = [(part, name) for part, name in attributes if not _is_reference(vars(part)[name])]
+        self._data = [(part, name) for part, name in attributes if not _is_reference(name, vars(part)[name])]
         self._spared = [(part, name) for part, name in self._data if _FORGOTTEN.get(type(part)) == name]
         self._data = [found for found in self._data if found not in self._spared]
         self._present = _CHANGED
@@ -131,10 +131,12 @@ class StepChecker:
         after: tuple[Local, ...],
         outcomes: Sequence[tuple[NodeId, Outcome]],
         crash: tuple[NodeId, Loss] | None = None,
+        now_ms: TimeMs = 0,
     ) -> tuple[SuiteState, str]:
-        """The suite state after a step from `before` to `after`, and the violation as `Invariant: detail`, empty if
-        there is none.
+        """The suite state after a step at `now_ms` from `before` to `after`, and the violation as `Invariant: detail`,
+        empty if there is none.
         """
+        self._stage.now_ms = now_ms
         wrong = _acknowledged_too_early(outcomes, self._machines)
         if crash is not None and not wrong:
             suite_state, wrong = self._after_crash(suite_state, before, after, crash)
@@ -174,14 +176,20 @@ class StepChecker:
     ) -> tuple[SuiteState, str]:
         """The suite state after the suite has received the trace events of a node."""
         decides = any(isinstance(trace, RecoveryDecided) for trace in outcome.traces)
-        key = (suite_state, node, outcome.events_number, after if decides else self._read(node, after))
+        key = (
+            suite_state,
+            self._stage.now_ms,
+            node,
+            outcome.events_number,
+            after if decides else self._read(node, after),
+        )
         if key not in self._known:
             stage = self._stage
             self._restored(suite_state)
             stage.show(after, self._machines)
             for trace in outcome.traces:
                 for observer in stage.trace_observers:
-                    observer(0, node, trace)
+                    observer(stage.now_ms, node, trace)
             self._known[key] = self._verdict(suite_state)
         return self._known[key]
 
@@ -259,9 +267,11 @@ class StepChecker:
         return self._present, ""
 
 
-def _is_reference(value: object) -> bool:
-    """Whether an attribute refers to what is the same all the time."""
-    return isinstance(value, Stage | GroundTruth | MetadataImage) or callable(value)
+def _is_reference(name: str, value: object) -> bool:
+    """Whether an attribute refers to what is the same all the time. The last image is for times without a controller;
+    in a search there always is one.
+    """
+    return name == "last_image" or isinstance(value, Stage | GroundTruth) or callable(value)
 
 
 def _recall_high_watermarks(suite: InvariantSuite, node: NodeId) -> None:

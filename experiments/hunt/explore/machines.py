@@ -27,11 +27,12 @@ from protocol.config import REPLICA_LAG_TIME_MAX_MS
 from protocol.contract import Effect, Exit, Send
 from protocol.errors import ErrorCode, ProtocolInvariantError
 from protocol.events.base import Trace
-from protocol.ids import FIRST_CONTROLLER, METADATA_LOG, NO_OFFSET, NodeId, Offset, is_client
+from protocol.ids import FIRST_CONTROLLER, METADATA_LOG, NO_OFFSET, NodeId, Offset, TimeMs, is_client
 from protocol.messages.base import Message
 from protocol.messages.data import ProduceResponse
 from protocol.nodes.broker import BrokerNode
 from protocol.nodes.controller import ControllerNode
+from protocol.nodes.recovery_manager import WAKE_TIMER, RecoveryManagerNode
 from protocol.nodes.store import StoreNode
 from protocol.nodes.store_broker import StoreBrokerNode
 from protocol.quorum import state_file
@@ -69,7 +70,7 @@ class DeadBroker:
 
 
 Broker = BrokerNode | StoreBrokerNode
-Exhibit = Broker | DeadBroker | ControllerNode | StoreNode
+Exhibit = Broker | DeadBroker | ControllerNode | StoreNode | RecoveryManagerNode
 _Key = tuple[Local, *tuple[object, ...]]
 _Hashable = TypeVar("_Hashable", bound=Hashable)
 
@@ -128,6 +129,9 @@ class Machines:
             self._act(node, key)
         return node
 
+    def new_manager(self) -> RecoveryManagerNode:
+        return RecoveryManagerNode(self._spec.config)
+
     # -- steps ---------------------------------------------------------------------------------------------------------
 
     def receive(self, local: Local, sender: NodeId, message: int) -> Outcome:
@@ -154,6 +158,22 @@ class Machines:
             node = BrokerNode(dead.broker, spec.controller_ids, spec.config, dead.disk, rng)
         return self._remember(key, node, node.start(0))
 
+    def wake(self, local: Local, now_ms: TimeMs) -> Outcome:
+        """The recovery manager wakes at that time."""
+        return self._step((local, WAKE_TIMER, now_ms))
+
+    def take_over(self, local: Local) -> Outcome:
+        """Another controller begins with this one's log, in the next epoch, and without its memory."""
+        key = (local, "take over")
+        outcome = self._outcomes.get(key)
+        if outcome is None:
+            spec, former = self._spec, self._copy(local)
+            assert isinstance(former, ControllerNode)
+            rng = ConstantRandom(former.state.image.next_offset)
+            node = ControllerNode(FIRST_CONTROLLER, spec.controller_ids, spec.config, former.storage, rng)
+            outcome = self._remember(key, node, node.start(0))
+        return outcome
+
     def crash(self, local: Local, loss: Loss) -> Local:
         """What is left of a running broker after a crash."""
         key = (local, loss)
@@ -173,6 +193,8 @@ class Machines:
                 return node.receive(0, sender, message_of(message))
             case (str(timer),):
                 return node.fire(self._late_ms, timer)
+            case (str(timer), int(now_ms)) if timer == WAKE_TIMER:
+                return node.fire(now_ms, timer)
         raise ProtocolInvariantError(f"{key} is no input")
 
     def _step(self, key: _Key) -> Outcome:

@@ -17,7 +17,7 @@ What is abstracted, and why no violation is missed by that, is explained in docs
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cache
 from typing import ClassVar
 
@@ -27,7 +27,23 @@ from experiments.engines.sim.disk import SimStorage
 from experiments.faults.schema import Bounds
 from experiments.hunt.explore.channels import Channels
 from experiments.hunt.explore.checker import StepChecker
-from experiments.hunt.explore.machines import Broker, DeadBroker, Local, Machines, Outcome, message_of
+from experiments.hunt.explore.machines import Broker, DeadBroker, Exhibit, Local, Machines, Outcome, message_of
+from experiments.hunt.explore.states import (
+    BOUND_NAMES,
+    CRASHES,
+    DELAYS,
+    FENCES,
+    HELD,
+    LOSSY,
+    RECORDS,
+    RETRIES,
+    SHRINKS,
+    SHUTDOWNS,
+    Action,
+    State,
+    Step,
+    Successor,
+)
 from experiments.hunt.explore.values import VALUES
 from protocol.broker.fetcher import FETCH_PREFIX
 from protocol.broker.isr_manager import ALTER_PARTITION_TIMER
@@ -56,36 +72,6 @@ from protocol.nodes.controller import ControllerNode
 TOPIC = "t"
 CONTROLLER = FIRST_CONTROLLER
 _MAX_BYTES = 2**62
-BOUND_NAMES = tuple(Bounds.model_fields)
-RECORDS, LOSSY, CRASHES, SHUTDOWNS, FENCES, SHRINKS, RETRIES, DELAYS = range(len(BOUND_NAMES))
-HELD = len(BOUND_NAMES)
-"""Behind the bounds: one bit for each queue that is held up."""
-
-Action = tuple[object, ...]
-"""What happens in a step: its kind, then the nodes, numbers or names concerned."""
-
-State = tuple[int, ...]
-
-
-@dataclass(slots=True)
-class Step:
-    """A step under construction: the parts of the state, to be changed, and the outcomes of the inputs so far."""
-
-    nodes: list[Local]
-    channels: list[int]
-    bounds: list[int]
-    outcomes: list[tuple[NodeId, Outcome]] = field(default_factory=list)
-    crash: tuple[NodeId, Loss] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Successor:
-    """A possible step: the state after it, and the violation in that state (empty: none)."""
-
-    action: Action
-    state: State
-    wrong: str
-    outcomes: tuple[tuple[NodeId, Outcome], ...]
 
 
 class Model:
@@ -106,19 +92,30 @@ class Model:
         self._brokers = range(brokers)
         pairs = [(a, b) for a in self._brokers for b in self._brokers if a != b]
         control = [(b, self.CENTRE) for b in self._brokers] + [(self.CENTRE, b) for b in self._brokers]
-        self.links: tuple[tuple[NodeId, NodeId], ...] = (*pairs, *control)
+        self.links: tuple[tuple[NodeId, NodeId], ...] = (*pairs, *control, *self._more_links())
         self._link_number = {link: number for number, link in enumerate(self.links)}
+        self._nodes = 1 + brokers + len(self._more_nodes())
         self._queues = len(self.links) + len(self.OWN_QUEUES) * brokers
-        self._first_bound = 1 + brokers + len(self.links)
+        self._first_bound = self._nodes + len(self.links)
         self._may_help = cache(self._repetition_may_help)
         self._ends = cache(self._batch_ends)
         self.boot: list[Successor] = []
         self.first = self._boot(min_isr)
 
+    def _more_nodes(self) -> Sequence[Exhibit]:
+        """The nodes behind the brokers, as they are at first."""
+        return ()
+
+    def _more_links(self) -> Sequence[tuple[NodeId, NodeId]]:
+        return ()
+
+    def _topic_configs(self, min_isr: int) -> dict[str, str | int]:
+        return {"min.insync.replicas": min_isr}
+
     # -- parts of a state ----------------------------------------------------------------------------------------------
 
     def _open(self, state: State) -> Step:
-        nodes = len(self._brokers) + 1
+        nodes = self._nodes
         links = nodes + len(self.links)
         return Step(list(state[:nodes]), list(state[nodes:links]), list(state[links:-1]))
 
@@ -127,10 +124,10 @@ class Model:
         parts = (*step.nodes, *step.channels, *step.bounds)
         if parts == before[:-1]:
             return None
-        nodes, suite_state, wrong = len(self._brokers) + 1, before[-1], ""
+        nodes, suite_state, wrong = self._nodes, before[-1], ""
         if step.crash is not None or step.outcomes:
             old, new = before[:nodes], tuple(step.nodes)
-            suite_state, wrong = self.checker.check(suite_state, old, new, step.outcomes, step.crash)
+            suite_state, wrong = self.checker.check(suite_state, old, new, step.outcomes, step.crash, step.now_ms)
         return Successor(action, (*parts, suite_state), wrong, tuple(step.outcomes))
 
     def broker(self, step: Step, broker: NodeId) -> Broker | None:
@@ -271,7 +268,7 @@ class Model:
             yield successor
 
     def _delivery(self, state: State, number: int) -> Iterator[Successor]:
-        if state[1 + len(self._brokers) + number]:
+        if state[self._nodes + number]:
             link, step = self.links[number], self._open(state)
             content = self.channels[step.channels[number]]
             step.channels[number] = self.channels.number(content[1:])
@@ -426,7 +423,7 @@ class Model:
         if not is_broker(leader):
             return False
         to, back = self._link_number[follower, leader], self._link_number[leader, follower]
-        first = 1 + len(self._brokers)
+        first = self._nodes
         if state[first + to] or state[first + back]:
             return False
         return self._may_help(state[1 + follower], state[1 + leader])
@@ -459,6 +456,7 @@ class Model:
         controller.start(0)
         nodes = [self.machines.intern(controller)]
         nodes += [self.machines.intern(DeadBroker(broker, SimStorage())) for broker in self._brokers]
+        nodes += [self.machines.intern(node) for node in self._more_nodes()]
         nothing = [0] * len(self.links)
         bounds = [max(0, getattr(self.bounds, name)) for name in BOUND_NAMES]
         state: State = (*nodes, *nothing, *bounds, 0, self.checker.first)
@@ -474,7 +472,7 @@ class Model:
 
     def _create_topic(self, state: State, min_isr: int) -> tuple[Step, Action]:
         step = self._open(state)
-        request = create_topic(TOPIC, [tuple(self._brokers)], {"min.insync.replicas": min_isr})
+        request = create_topic(TOPIC, [tuple(self._brokers)], self._topic_configs(min_isr))
         self._receive(step, CONTROLLER, FIRST_CLIENT, VALUES.number(request))
         return step, ("create topic",)
 

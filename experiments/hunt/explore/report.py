@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 
 from experiments.faults.schema import Bounds
+from experiments.hunt.explore.controlled_model import STRATEGIES, ControlledModel
 from experiments.hunt.explore.model import Model
 from experiments.hunt.explore.search import Search
 from experiments.hunt.explore.store_model import StoreModel
@@ -15,7 +16,7 @@ from experiments.hunt.mutants.registry import mutated
 from experiments.support.errors import InputError
 from protocol.config import Generation
 
-NOT_IN_V3 = ("shutdowns", "retries")
+NOT_IN_V3 = ("shutdowns", "retries", "failovers", "recoveries")
 """Bounds of events that the search of a cluster of `v3` does not have."""
 
 
@@ -27,6 +28,7 @@ class SearchSpec:
     min_isr: int = 2
     generation: Generation = Generation.KIP_966
     mutant: str | None = None
+    strategy: str = STRATEGIES[0]
     bounds: Mapping[str, int] = field(default_factory=dict)
     depth: int | None = None
     max_states: int | None = None
@@ -90,9 +92,11 @@ def run(spec: SearchSpec, progress: Callable[[Search], None] | None = None) -> R
     for name in NOT_IN_V3 if has_store else ():
         if spec.bounds.get(name):
             raise InputError("--bounds", "", f"{name}={spec.bounds[name]}", f"{name}=0 in v3")
+    if bounds.recoveries and not spec.generation.features.unclean_recovery:
+        raise InputError("--bounds", "", f"recoveries={bounds.recoveries}", "recoveries=0 before kip-966")
     begin = time.perf_counter()
     with mutated(spec.mutant):
-        model = (StoreModel if has_store else Model)(spec.generation, spec.brokers, spec.min_isr, bounds)
+        model = _model(spec, bounds)
         search = Search(model).run(spec.depth, spec.max_states, progress)
         seconds = time.perf_counter() - begin
         violation = _found(model, search)
@@ -109,6 +113,12 @@ def run(spec: SearchSpec, progress: Callable[[Search], None] | None = None) -> R
         seconds=seconds,
         violation=violation,
     )
+
+
+def _model(spec: SearchSpec, bounds: Bounds) -> Model:
+    if spec.generation.features.metadata_in_store:
+        return StoreModel(spec.generation, spec.brokers, spec.min_isr, bounds)
+    return ControlledModel(spec.generation, spec.brokers, spec.min_isr, bounds, spec.strategy)
 
 
 def _found(model: Model, search: Search) -> FoundViolation | None:

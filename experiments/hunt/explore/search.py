@@ -6,7 +6,8 @@ from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from experiments.hunt.explore.model import Model, State, Successor
+from experiments.hunt.explore.model import Model
+from experiments.hunt.explore.states import State, Successor
 
 _NO_PARENT = 0
 

@@ -18,17 +18,8 @@ from typing import ClassVar
 from experiments.engines.admin_requests import create_topic
 from experiments.engines.sim.disk import SimStorage
 from experiments.hunt.explore.machines import Broker, DeadBroker, Outcome
-from experiments.hunt.explore.model import (
-    BOUND_NAMES,
-    CRASHES,
-    FENCES,
-    LOSSY,
-    TOPIC,
-    Action,
-    Model,
-    State,
-    Step,
-)
+from experiments.hunt.explore.model import TOPIC, Model
+from experiments.hunt.explore.states import BOUND_NAMES, CRASHES, FENCES, LOSSY, Action, State, Step
 from experiments.hunt.explore.values import VALUES
 from protocol.ids import FIRST_CLIENT, STORE, NodeId, is_broker
 from protocol.messages.records import MetadataRecord

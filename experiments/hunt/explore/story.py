@@ -9,8 +9,9 @@ from collections.abc import Sequence
 
 from experiments.engines.port import TraceEvent
 from experiments.hunt.explore.machines import message_of
-from experiments.hunt.explore.model import LATE, Action, Model, Successor
+from experiments.hunt.explore.model import LATE, Model
 from experiments.hunt.explore.search import Counterexample
+from experiments.hunt.explore.states import Action, Successor
 from experiments.story.render import Heading, render
 from protocol.broker.fetcher import FETCH_PREFIX
 from protocol.broker.isr_shrink import LAG_PREFIX, SILENT_PREFIX
@@ -18,6 +19,7 @@ from protocol.ids import NodeId, node_name
 from protocol.messages.base import Message
 from protocol.messages.control import AlterPartitionRequest, AlterPartitionResponse
 from protocol.messages.data import FetchPartitionResult, FetchRequest, FetchResponse
+from protocol.messages.recovery import GetReplicaLogInfoResponse, RecoverPartitions, RecoveryResults
 from protocol.messages.store import SetWatches, StoreRead, StoreResponse, StoreWrite, WatchEvent
 from protocol.messages.v3 import LeaderAndIsrRequest
 from protocol.nodes.broker_sessions import SESSION_PREFIX
@@ -65,6 +67,9 @@ def sentence(action: Action) -> str:
         return f"session {numbers[1]} of {name} expires"
     if kind == "crash":
         return f"{name} crashes; its disk loses {_records(numbers[1])}"
+    if kind == "fail over":
+        lost = " and ".join(f"what {node_name(sender)} has sent" for sender in numbers[1:])
+        return f"{name} ends, and another controller begins with its log" + (f"; {lost} to it is lost" if lost else "")
     if kind == "produce":
         return f"a client sends record {numbers[1]} to {name}"
     return f"{name} {_EVENT_WORDS[str(kind)]}"
@@ -74,6 +79,8 @@ _EVENT_WORDS = {
     "heartbeat": "sends a heartbeat, and is unfenced",
     "start": "starts, and registers",
     "shut down": "shuts down in a controlled way",
+    "query again": "repeats its queries",
+    "decide": "decides, since the time of the recovery is over",
 }
 
 
@@ -131,7 +138,18 @@ def _content(message: Message) -> str:
     if isinstance(message, LeaderAndIsrRequest):
         parts = (f"leader {p.leader}, epoch {p.leader_epoch}, ISR {_isr(p.isr)}" for p in message.partitions)
         return f"LeaderAndIsr{' (INIT)' if message.is_init else ''}: {'; '.join(parts)}"
-    return type(message).__name__
+    return _recovery(message) or type(message).__name__
+
+
+def _recovery(message: Message) -> str:
+    if isinstance(message, RecoverPartitions):
+        return "; ".join(f"recover in mode {each.mode.name.lower()}" for each in message.recoveries)
+    if isinstance(message, GetReplicaLogInfoResponse):
+        logs = message.log_info_list
+        return "; ".join(f"log of epoch {log.last_written_leader_epoch} ends at {log.log_end_offset}" for log in logs)
+    if isinstance(message, RecoveryResults):
+        return "; ".join(f"elect broker {each.leader} ({each.reason})" for each in message.results)
+    return ""
 
 
 def _records_of(result: FetchPartitionResult) -> str:

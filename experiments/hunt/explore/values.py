@@ -31,6 +31,7 @@ from protocol.nodes.broker import BrokerNode
 from protocol.nodes.controller import ControllerNode
 from protocol.nodes.controller_log import ControllerLog
 from protocol.nodes.controller_quorum import ControllerQuorum
+from protocol.nodes.recovery_manager import RecoveryManagerNode
 from protocol.nodes.store import StoreNode
 from protocol.nodes.store_broker import StoreBrokerNode
 from protocol.nodes.store_calls import Moment, SessionOutlet
@@ -45,14 +46,14 @@ LEFT_OUT: Mapping[type, frozenset[str]] = {
     # Tables of handlers, and the replica of the metadata log, whose records the image shows.
     ControllerNode: frozenset({"storage", "replica", "_quorum_out", "_handlers", "_active_handlers"}),
     ControllerQuorum: frozenset({"_replica"}),
-    # The metrics follow the records, and no decision reads them. Recoveries follow the records too, and what they send
-    # goes to a manager that is in no search.
-    ControllerLog: frozenset({"_replica", "metrics", "recoveries"}),
+    # The metrics follow the records, and no decision reads them.
+    ControllerLog: frozenset({"_replica", "metrics"}),
     # Whether a timer is set: in the search it may fire whenever its condition holds.
     Fetcher: frozenset({"_timed", "_unsettled"}),
     Flusher: frozenset({"_flush_due", "_checkpoint_due", "_retention_timer_is_set"}),
     DelayedProduces: frozenset({"_timer_is_set"}),
     IsrShrink: frozenset({"_lag_timers"}),
+    RecoveryManagerNode: frozenset({"_wake_ms"}),
     # Tables of the parts' methods, and parts that only refer to others.
     StoreBrokerNode: frozenset({"_handlers", "_timers", "_services"}),
     # The transactions that have led to the tree; the store does not crash in a search.

@@ -1,0 +1,46 @@
+"""States of the cluster in a search, as tuples of numbers, and the steps between them.
+
+A state is: the states of the nodes, the contents of the links, what is left of each bound, one bit for each queue that
+is held up, and the state of the invariant suite.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from experiments.engines.port import Loss
+from experiments.faults.schema import Bounds
+from experiments.hunt.explore.machines import Local, Outcome
+from protocol.ids import NodeId, TimeMs
+
+BOUND_NAMES = tuple(Bounds.model_fields)
+RECORDS, LOSSY, CRASHES, SHUTDOWNS, FENCES, SHRINKS, RETRIES, FAILOVERS, RECOVERIES, DELAYS = range(len(BOUND_NAMES))
+HELD = len(BOUND_NAMES)
+"""Behind the bounds: one bit for each queue that is held up."""
+
+Action = tuple[object, ...]
+"""What happens in a step: its kind, then the nodes, numbers or names concerned."""
+
+State = tuple[int, ...]
+
+
+@dataclass(slots=True)
+class Step:
+    """A step under construction: the parts of the state, to be changed, and the outcomes of the inputs so far."""
+
+    nodes: list[Local]
+    channels: list[int]
+    bounds: list[int]
+    outcomes: list[tuple[NodeId, Outcome]] = field(default_factory=list)
+    crash: tuple[NodeId, Loss] | None = None
+    now_ms: TimeMs = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Successor:
+    """A possible step: the state after it, and the violation in that state (empty: none)."""
+
+    action: Action
+    state: State
+    wrong: str
+    outcomes: tuple[tuple[NodeId, Outcome], ...]
