@@ -11,13 +11,17 @@ from typer.testing import CliRunner
 
 from experiments.cli.main import app
 from experiments.faults.schema import Bounds
+from experiments.hunt.explore.checker import StepChecker
+from experiments.hunt.explore.machines import Local
 from experiments.hunt.explore.model import Model
 from experiments.hunt.explore.report import Report, SearchSpec, run
 from experiments.hunt.explore.search import Search
+from experiments.hunt.explore.views import Views
 from experiments.hunt.mutants.mutant import switched_off
 from experiments.hunt.mutants.registry import MUTANTS
 from experiments.support.errors import InputError
 from protocol.config import LOG_GENERATIONS, Generation
+from protocol.ids import NodeId
 
 QUIET = {"records": 1, "lossy": 0, "fences": 0, "delays": -1}
 """One record, replicated to two followers in every order."""
@@ -163,9 +167,77 @@ def test_two_searches_of_v3_give_the_same_report() -> None:
     assert document(run(asked)) == document(run(asked))
 
 
-def test_events_that_a_search_of_v3_does_not_have_are_refused() -> None:
-    with pytest.raises(InputError, match="shutdowns=0 in v3"):
-        run(replace(V3, bounds={"shutdowns": 1}))
+@pytest.mark.parametrize("name", ["shutdowns", "failovers", "recoveries"])
+def test_events_that_a_search_of_v3_does_not_have_are_refused(name: str) -> None:
+    with pytest.raises(InputError, match=f"{name}=0 in v3"):
+        run(replace(V3, bounds={name: 1}))
+
+
+def test_recoveries_need_a_generation_that_has_them() -> None:
+    with pytest.raises(InputError, match="recoveries=0 before kip-966"):
+        run(SearchSpec(generation=Generation.KIP_497, bounds={"recoveries": 1}))
+
+
+PAIR = replace(spec(delays=0), brokers=2, min_isr=1, strategy="proactive")
+"""Two brokers with min ISR 1 and a recovery strategy."""
+
+
+def test_a_search_with_failovers_ends() -> None:
+    without, once = run(spec(fences=1, delays=0)), run(spec(fences=1, failovers=1, delays=0))
+    assert once.complete
+    assert once.violation is None
+    assert once.distinct_states > 5 * without.distinct_states
+
+
+def test_a_search_with_a_recovery_ends() -> None:
+    """Each broker may lose its session; the empty one may be elected once the time of the recovery is over."""
+    report = run(replace(PAIR, bounds={**PAIR.bounds, "fences": 2, "recoveries": 1}))
+    assert report.complete
+    assert report.violation is None
+    assert report.distinct_states > 1_000
+
+
+@pytest.mark.parametrize(
+    ("mutant", "bounds", "invariant", "steps"),
+    [
+        ("recovery-responses-of-any-leader-epoch", {"fences": 2}, "RecoveryResponsesAreCurrent", 10),
+        ("recovery-does-not-wait-for-fenced-replicas", {"fences": 2}, "RecoveryHasRequiredResponses", 14),
+        ("unclean-election-not-recovering", {"fences": 2}, "RecoveryStateKept", 15),
+        ("recovery-outlasts-a-clean-election", {"fences": 2}, "RecoveryOnlyWithoutCleanCandidate", 18),
+        ("recovery-survives-the-controller", {"fences": 2, "failovers": 1}, "RecoveryIdsAreUnique", 6),
+    ],
+)
+def test_the_shortest_counterexample_of_a_mutant_of_recovery(
+    mutant: str, bounds: dict[str, int], invariant: str, steps: int
+) -> None:
+    report = run(replace(PAIR, bounds={**PAIR.bounds, "recoveries": 1, **bounds}, mutant=mutant))
+    assert report.violation is not None
+    assert (report.violation.invariant, report.violation.steps) == (invariant, steps)
+    assert len([line for line in report.violation.story if line.startswith("-- ")]) == steps
+
+
+@pytest.mark.parametrize(
+    ("asked", "bounds"),
+    [
+        (spec(delays=0), {"fences": 1}),
+        (spec(delays=0), {"lossy": 1}),
+        (spec(delays=0), {"shrinks": 1}),
+        (replace(PAIR, depth=14), {"fences": 2, "recoveries": 1, "failovers": 1}),
+    ],
+)
+def test_checks_read_no_more_than_their_results_depend_on(
+    monkeypatch: pytest.MonkeyPatch, asked: SearchSpec, bounds: dict[str, int]
+) -> None:
+    """Checks that are looked up by what they read of the other nodes come to what checks that read everything do."""
+    asked = replace(asked, bounds={**asked.bounds, **bounds})
+    by_parts = run(asked)
+
+    def read_everything(self: StepChecker, node: NodeId, nodes: tuple[Local, ...]) -> tuple[Local, ...]:
+        return (node, *nodes)
+
+    monkeypatch.setattr(StepChecker, "_read", read_everything)
+    monkeypatch.setattr(Views, "__getitem__", lambda self, local: local)
+    assert document(run(asked)) == document(by_parts)
 
 
 def test_the_path_to_a_state_can_be_computed_again() -> None:
