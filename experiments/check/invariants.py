@@ -15,9 +15,9 @@ suffix `Property`:
 
 The model has its rules of transition in its actions; here they are invariants as well: OneLeaderPerEpoch, EpochsRise,
 HighWatermarkMonotone, RecoveryStateKept, RecoveringIsrIsOne, RecoveringLeaderIsAlone, ReassignmentKeepsMinIsr. The
-model has no unclean recovery; its rules are in `invariants_recovery.py`. What brokers keep and count, rights and gauges
-are in `invariants_replicas.py`. Its liveness properties must hold after the faults have ended
-(`experiments/hunt/fuzz/run.py`).
+model has no unclean recovery; its rules are in `invariants_recovery.py`. What brokers keep and count is in
+`invariants_replicas.py`, metrics are in `invariants_metrics.py`, the rights to change metadata in `authorization.py`.
+The model's liveness properties must hold after the faults have ended (`experiments/hunt/fuzz/run.py`).
 """
 
 from __future__ import annotations
@@ -49,18 +49,19 @@ from experiments.check.invariants_log import (
     LogMatching,
     NoCommittedRecordLostGlobally,
 )
+from experiments.check.invariants_metrics import CountersMatchTheirDefinitions, GaugesMatchTheirDefinitions
 from experiments.check.invariants_recovery import (
     RecoveryElectsLongestLog,
     RecoveryElectsRespondent,
     RecoveryHasRequiredResponses,
     RecoveryHearsHolder,
     RecoveryIdsAreUnique,
+    RecoveryLeavesNothingReachable,
     RecoveryOnlyWithoutCleanCandidate,
     RecoveryResponsesAreCurrent,
 )
 from experiments.check.invariants_replicas import (
     FetchSessionsAgree,
-    GaugesMatchTheirDefinitions,
     LeadersCountWhatFollowersHold,
     OneCopyPerSequence,
     OnlyAssignedLogs,
@@ -97,10 +98,12 @@ INVARIANTS: tuple[type[Invariant], ...] = (
     RecoveryHearsHolder,
     RecoveryOnlyWithoutCleanCandidate,
     RecoveryIdsAreUnique,
+    RecoveryLeavesNothingReachable,
     OneCopyPerSequence,
     OnlyAssignedLogs,
     WritesAreAuthorized,
     LeadersCountWhatFollowersHold,
     FetchSessionsAgree,
     GaugesMatchTheirDefinitions,
+    CountersMatchTheirDefinitions,
 )

@@ -32,6 +32,9 @@ class Invariant:
         """Checks a trace event when it is emitted."""
         return ""
 
+    def controller_started(self, node: NodeId) -> None:
+        """A controller has become the active one."""
+
     def forget(self, is_gone: Callable[[TopicPartition], bool]) -> None:
         """Partitions were deleted; later partitions of the same name are different ones."""
 

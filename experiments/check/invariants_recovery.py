@@ -13,10 +13,11 @@ from typing import NamedTuple
 
 from experiments.check.invariants_base import Invariant
 from experiments.check.truth import GroundTruth, PartitionView
+from experiments.engines.sim.cluster import SimCluster
 from protocol.config import UNCLEAN_RECOVERY_TIMEOUT_MS
 from protocol.events.base import PartitionTrace
 from protocol.events.controller import RecoveryBegan, RecoveryDecided
-from protocol.ids import NO_LEADER, BrokerId, Epoch, NodeId, Offset, TimeMs, TopicPartition
+from protocol.ids import NO_LEADER, RECOVERY_MANAGER, BrokerId, Epoch, NodeId, Offset, TimeMs, TopicPartition
 
 
 class _Answer(NamedTuple):
@@ -27,14 +28,28 @@ class _Answer(NamedTuple):
 
 
 class _Wait(NamedTuple):
-    """When a recovery began to wait for responses; the timeout and the replicas to wait for at that time."""
+    """When a recovery began to wait for responses, in true time and by the clock of the recovery manager; the timeout
+    and the replicas to wait for at that time.
+    """
 
     since_ms: TimeMs
+    shown_ms: TimeMs
     timeout_ms: int
     holders: frozenset[BrokerId]
 
+    def waited_ms(self, cluster: SimCluster) -> int:
+        """How long it has waited: in true time, or by the clock of the manager, which may gain time or jump ahead while
+        it runs, and begins the recovery anew when it restarts with another time.
+        """
+        return max(cluster.now_ms - self.since_ms, cluster.time_at(RECOVERY_MANAGER) - self.shown_ms)
 
-_NOT_BEGUN = _Wait(0, 0, frozenset())
+
+_NOT_BEGUN = _Wait(0, 0, 0, frozenset())
+
+
+def _begun(view: PartitionView, cluster: SimCluster) -> _Wait:
+    """A recovery that begins now."""
+    return _Wait(cluster.now_ms, cluster.time_at(RECOVERY_MANAGER), _timeout_ms(view), _holders(view))
 
 
 def _timeout_ms(view: PartitionView) -> int:
@@ -130,7 +145,7 @@ class RecoveryHasRequiredResponses(_OutcomeCheck):
     def observe(self, node: NodeId, trace: PartitionTrace) -> str:
         if isinstance(trace, RecoveryBegan):
             view = self.truth.view(node, trace.partition)
-            self._began[trace.partition] = _Wait(self.truth.cluster.now_ms, _timeout_ms(view), _holders(view))
+            self._began[trace.partition] = _begun(view, self.truth.cluster)
         return super().observe(node, trace)
 
     def _check_outcome(self, view: PartitionView, outcome: RecoveryDecided) -> str:
@@ -141,7 +156,7 @@ class RecoveryHasRequiredResponses(_OutcomeCheck):
         if outcome.mode == "balanced" and not (required and required <= responded):
             return f"of the required {sorted(required)}, {sorted(required - responded)} have not responded"
         began = self._began.get(view.partition, _NOT_BEGUN)
-        waited_ms = self.truth.cluster.now_ms - began.since_ms
+        waited_ms = began.waited_ms(self.truth.cluster)
         timeout_ms = min(began.timeout_ms, _timeout_ms(view))
         awaited = set(outcome.silent)
         if outcome.mode == "proactive":
@@ -196,3 +211,88 @@ class RecoveryIdsAreUnique(Invariant):
             return f"recovery {number} has begun before"
         self._seen.add(number)
         return ""
+
+
+class _Left(NamedTuple):
+    """A proactive recovery that was decided before its time was over: who leads since, until when the recovery might
+    have waited, and for whom.
+    """
+
+    leader: BrokerId
+    until_ms: TimeMs
+    holders: frozenset[BrokerId]
+
+
+class RecoveryLeavesNothingReachable(Invariant):
+    """No recovery gives up committed records that a replica holds which is reachable within its time (F11, F12, F28).
+    A replica that was active throughout, under one broker epoch, was queried. And after a proactive recovery no holder
+    becomes active before `unclean.recovery.timeout.ms` is over, counted from the recovery's begin, with committed
+    records on its disk that the leader's disk lacks.
+    """
+
+    NEEDS_NODES = True
+
+    def __init__(self, truth: GroundTruth) -> None:
+        super().__init__(truth)
+        self._began: dict[TopicPartition, _Wait] = {}
+        self._active: dict[TopicPartition, dict[BrokerId, Epoch]] = {}
+        self._left: dict[TopicPartition, _Left] = {}
+
+    def observe(self, node: NodeId, trace: PartitionTrace) -> str:
+        partition = trace.partition
+        if isinstance(trace, RecoveryBegan):
+            view = self.truth.view(node, partition)
+            self._began[partition] = _begun(view, self.truth.cluster)
+            self._active[partition] = _active_replicas(view)
+            self._left.pop(partition, None)
+        elif isinstance(trace, RecoveryDecided) and partition in self._began:
+            return self._decided(self.truth.view(node, partition), trace)
+        return ""
+
+    def _decided(self, view: PartitionView, outcome: RecoveryDecided) -> str:
+        began, before = self._began.pop(view.partition), self._active.pop(view.partition)
+        now = _active_replicas(view)
+        heard = {answer.broker for answer in _answers(outcome)}
+        timeout_ms = min(began.timeout_ms, _timeout_ms(view))
+        if outcome.mode == "proactive" and began.waited_ms(self.truth.cluster) < timeout_ms:
+            missing = (began.holders & _holders(view)) - heard
+            self._left[view.partition] = _Left(outcome.leader, began.since_ms + timeout_ms, missing)
+        ignored = sorted(
+            broker
+            for broker, epoch in before.items()
+            if now.get(broker) == epoch and broker not in heard and broker not in outcome.silent
+        )
+        return f"{ignored} were active throughout the recovery and were not queried" if ignored else ""
+
+    def check(self, view: PartitionView) -> str:
+        active = self._active.get(view.partition)
+        if active:
+            now = _active_replicas(view)
+            self._active[view.partition] = {
+                broker: epoch for broker, epoch in active.items() if now.get(broker) == epoch
+            }
+        left = self._left.get(view.partition)
+        if left is None or view.image is None:
+            return ""
+        if self.truth.cluster.now_ms >= left.until_ms:
+            del self._left[view.partition]
+            return ""
+        for broker in sorted(left.holders):
+            if view.image.is_active(broker):
+                self._left[view.partition] = left = left._replace(holders=left.holders - {broker})
+                kept = self.truth.only_held_by(broker, left.leader, view.partition)
+                if kept:
+                    return f"broker {broker} is back in time with records at {kept}, which leader {left.leader} lacks"
+        return ""
+
+    def forget(self, is_gone: Callable[[TopicPartition], bool]) -> None:
+        self._began = {partition: wait for partition, wait in self._began.items() if not is_gone(partition)}
+        self._active = {partition: found for partition, found in self._active.items() if not is_gone(partition)}
+        self._left = {partition: left for partition, left in self._left.items() if not is_gone(partition)}
+
+
+def _active_replicas(view: PartitionView) -> dict[BrokerId, Epoch]:
+    """The active replicas of the assignment with their broker epochs."""
+    if view.state is None or view.image is None:
+        return {}
+    return {broker: view.image.broker_epoch(broker) for broker in view.state.replicas if view.image.is_active(broker)}

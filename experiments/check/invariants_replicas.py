@@ -1,5 +1,5 @@
-"""Invariants of what brokers keep and count: copies of a batch, logs of deleted topics, rights, fetch sessions; and of
-the controller's gauges. They hold with any fault.
+"""Invariants of what brokers keep and count: copies of a batch, logs of deleted topics, rights to write, fetch
+sessions. They hold with any fault.
 """
 
 from __future__ import annotations
@@ -10,16 +10,7 @@ from experiments.check.invariants_base import Invariant
 from experiments.check.truth import GroundTruth, PartitionView
 from protocol.broker.context import log_name
 from protocol.broker.lifecycle import LifecycleState
-from protocol.config import MIN_INSYNC_REPLICAS, NUM_REPLICA_FETCHERS
-from protocol.controller.metrics import (
-    MANUAL_ELECTION_REQUIRED,
-    OFFLINE,
-    REASSIGNING,
-    UNCLEAN_RECOVERY,
-    UNDER_MIN_ISR,
-    needs_user,
-)
-from protocol.controller.recovery_decisions import RecoveryNeed, recovery_need
+from protocol.config import NUM_REPLICA_FETCHERS
 from protocol.events.base import PartitionTrace
 from protocol.events.broker import RecordsAppended
 from protocol.ids import (
@@ -29,14 +20,12 @@ from protocol.ids import (
     NO_OFFSET,
     NodeId,
     Offset,
-    TopicIdPartition,
     TopicPartition,
 )
 from protocol.messages.acls import AclOperation
 from protocol.messages.batch import NO_SEQUENCE
 from protocol.metadata.authorizer import may, node_principal
 from protocol.nodes.broker import BrokerNode
-from protocol.nodes.controller import ControllerNode
 
 _Sequence = tuple[int, int, int]
 """Producer id, producer epoch, sequence number of a batch's first record."""
@@ -172,31 +161,3 @@ class FetchSessionsAgree(Invariant):
             if served[0] > began[0] or served[1] > began[1] or began[2] > served[2]:
                 return f"leader {me} serves (session, requests, answers) {served}, broker {other} has {began}"
         return ""
-
-
-class GaugesMatchTheirDefinitions(Invariant):
-    """The active controller's gauges count a partition if its state fits their definitions (I2-I4, I8)."""
-
-    AFTER_BROKERS = False
-    NEEDS_NODES = True
-
-    def check(self, view: PartitionView) -> str:
-        controller = self.truth.cluster.nodes.get(view.node)
-        if not isinstance(controller, ControllerNode) or not controller.is_active:
-            return ""
-        state_of, image = controller.state, controller.state.image
-        topic = image.topic_named(view.partition.topic)
-        state = None if topic is None else topic.partitions.get(view.partition.partition)
-        if topic is None or state is None:
-            return ""
-        key = TopicIdPartition(topic.topic_id, view.partition.partition)
-        need = recovery_need(image, key, state)
-        defined = {
-            UNDER_MIN_ISR: len(state.isr) < image.min_isr(topic.topic_id, MIN_INSYNC_REPLICAS, len(state.replicas)),
-            OFFLINE: state.leader == NO_LEADER,
-            UNCLEAN_RECOVERY: need in (RecoveryNeed.RECOVERY, RecoveryNeed.LAST_KNOWN),
-            MANUAL_ELECTION_REQUIRED: needs_user(state_of, key, state),
-            REASSIGNING: bool(state.adding_replicas or state.removing_replicas),
-        }
-        wrong = [name for name, members in controller.gauges().items() if (key in members) is not defined[name]]
-        return f"gauges {wrong} differ from their definitions for {state}" if wrong else ""

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from experiments.check.authorization import RULE, ChangesAreAuthorized
 from experiments.check.invariants import INVARIANTS, Invariant
 from experiments.check.store_suite import StoreInvariants
 from experiments.check.truth import GroundTruth
 from experiments.engines.port import Loss, Violation
-from experiments.engines.sim.cluster import SimCluster
+from experiments.engines.sim.cluster import SimCluster, unobserved
 from protocol.broker.context import log_name
 from protocol.events.base import PartitionTrace, Trace
 from protocol.events.broker import MetadataPublished
@@ -58,7 +59,9 @@ class InvariantSuite:
         self._store: StoreInvariants | None = None
         if features.metadata_in_store:
             self._store = StoreInvariants(cluster, self.truth, self._report_rule)
+        self._changes = ChangesAreAuthorized(cluster)
         self._is_observing = True
+        cluster.on_delivery = self._changes.before
         cluster.trace_observers.append(self._observe)
         cluster.on_event = self._check
 
@@ -78,6 +81,7 @@ class InvariantSuite:
             return
         self._cluster.trace_observers.remove(self._observe)
         self._cluster.on_event = None
+        self._cluster.on_delivery = unobserved
         self._is_observing = False
 
     def replay(self, node: NodeId, trace: Trace) -> None:
@@ -94,6 +98,9 @@ class InvariantSuite:
         elif isinstance(trace, MetadataCommitted):
             self.truth.observe_commit(node, trace.end_offset)
         elif isinstance(trace, _EVERYWHERE):
+            if isinstance(trace, ControllerStarted):
+                for invariant in self._invariants:
+                    invariant.controller_started(node)
             self._touched.update(dict.fromkeys(self.truth.partitions))
         elif isinstance(trace, TopicDeleted):
             self._forget_removed(trace.topic)
@@ -123,6 +130,9 @@ class InvariantSuite:
             invariant.forget(gone.__contains__)
 
     def _check(self, now_ms: TimeMs, node: NodeId, without: tuple[type[Invariant], ...] = ()) -> None:
+        unauthorized = self._changes.after(node)
+        if unauthorized:
+            self._report_rule(RULE, None, unauthorized)
         if self._store is not None:
             self._store.check(node)
         if not self._touched:

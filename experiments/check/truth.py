@@ -321,6 +321,18 @@ class GroundTruth:
         truth.recovery = JudgedRecovery(decided.mode, decided.leader, decided.leader_epoch, lost)
         self.recoveries.append(truth.recovery)
 
+    def only_held_by(self, broker: NodeId, other: NodeId, partition: TopicPartition) -> list[Offset]:
+        """The base offsets of committed batches that are on the disk of `broker` and not on that of `other`, and that
+        retention has not deleted there.
+        """
+        shown, mine, its = self.of(partition).shown, self._held_by(broker, partition), self._held_by(other, partition)
+        start = min(its, default=0)
+        return [
+            base
+            for base, payload in sorted(mine.items())
+            if base >= start and shown.get(base) == payload != its.get(base)
+        ]
+
     def _held_by(self, broker: NodeId, partition: TopicPartition) -> dict[Offset, bytes]:
         """Base offsets and payloads of the batches on a broker's disk."""
         image = self.controller_image()

@@ -257,7 +257,7 @@ class ControllerMetrics:
     def begin(self, now_ms: TimeMs) -> None:
         """Resets counters and summaries, when the controller has replayed the log and becomes active."""
         self.now_ms = now_ms
-        self._unclean_elections = 0
+        self._unclean_elections = self._recoveries_finished = 0
         self._summaries = {name: Summary() for name in SUMMARIES}
         self._reassigning = dict.fromkeys(self._reassigning, now_ms)
         self._alerts.clear()

@@ -1,9 +1,12 @@
-"""Random faults within tolerance: nothing acknowledged is lost, no invariant breaks, and all heals."""
+"""Random faults within tolerance: nothing acknowledged is lost, no invariant breaks, and all heals; without a guard of
+the protocol the invariants complain.
+"""
 
 from __future__ import annotations
 
 import pytest
 
+from experiments.hunt.mutants.registry import mutated
 from protocol.config import LOG_GENERATIONS, Generation
 from tests.sim.chaos_helpers import PARTITIONS, Chaos
 from tests.sim.seed_helpers import seeds
@@ -22,3 +25,31 @@ def test_faults_within_tolerance_lose_nothing_and_heal(seed: int, generation: Ge
 @pytest.mark.parametrize("seed", [156, 193, 212, 213, 240])
 def test_the_cluster_converges_after_the_faults(seed: int) -> None:
     assert Chaos(seed, Generation.KIP_966).run().complaints() == []
+
+
+# -- guards taken out --------------------------------------------------------------------------------------------------
+
+
+MUTANTS = (
+    "high-watermark-below-min-isr",
+    "high-watermark-over-proposed-isr",
+    "unclean-restart-taken-as-clean",
+    "expansion-without-catching-up",
+    "truncation-skipped",
+)
+
+
+@pytest.mark.slow
+@pytest.mark.covers("M49", "E1", "E2", "B11", "N5", "E26", "N1")
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_a_missing_guard_is_a_violation(mutant: str) -> None:
+    with mutated(mutant):
+        assert any(_is_caught(seed) for seed in range(60)), f"no seed caught: {mutant}"
+
+
+def _is_caught(seed: int) -> bool:
+    """Whether random faults make the mutated cluster complain, or break its own contract with its clients."""
+    try:
+        return bool(Chaos(seed, Generation.KIP_966).run().complaints())
+    except AssertionError:
+        return True

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from experiments.check.authorization import RULE
 from experiments.check.history import Finding
 from experiments.check.invariants import INVARIANTS
 from experiments.check.store_suite import STORE_RULES
@@ -36,7 +37,7 @@ SCRIPTS = {
 }
 FOCUSED = sorted(name for name, mutant in MUTANTS.items() if mutant.focus.why)
 FINDINGS = {f"{HISTORY}.{finding.__name__}" for finding in Finding.__subclasses__()}
-OTHER = {WHOLE, ANSWERED, SERVED, "ProtocolInvariantError", "IndexError"}
+OTHER = {WHOLE, ANSWERED, SERVED, RULE, "ProtocolInvariantError", "IndexError"}
 QUORUM = {invariant.__name__ for invariant in safety.SAFETY_INVARIANTS} | {*LIVENESS, chaos.HEALTHY_LEADER_STAYS}
 
 

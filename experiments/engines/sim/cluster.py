@@ -75,6 +75,10 @@ _HASHED_AT_ONCE = 1_000
 Observer = Callable[[TimeMs, NodeId, Trace], None]
 
 
+def unobserved(target: NodeId, message: Message) -> None:
+    """The `on_delivery` of a cluster that nothing observes."""
+
+
 class SimCluster:
     """A simulated cluster.
 
@@ -84,7 +88,8 @@ class SimCluster:
     instead of `ClientNode`.
 
     `on_event` is called with (time, node) after every event, once its effects are carried out; `on_message` with
-    (source, target, message) for every message sent; `recorder` with all that happens (`recorder.py`). ConfigError
+    (source, target, message) for every message sent, `on_delivery` with (target, message) before a node takes one;
+    `recorder` with all that happens (`recorder.py`). ConfigError
     where the config names a data-loss hook that does not exist.
     """
 
@@ -113,6 +118,7 @@ class SimCluster:
         self.trace_observers: list[Observer] = []
         self.on_event: Callable[[TimeMs, NodeId], None] | None = None
         self.on_message: Callable[[NodeId, NodeId, Message], None] | None = None
+        self.on_delivery: Callable[[NodeId, Message], None] = unobserved
         self.recorder: Recorder | None = None
         self._data_loss_hook = hook_named(str(spec.config.values[UNCLEAN_LEADER_HOOK]), resolve_name)
         self._paranoid = paranoid
@@ -167,6 +173,7 @@ class SimCluster:
             self.now_ms = due_ms
             if self.recorder is not None:
                 self.recorder.delivered(due_ms, source, target, message)
+            self.on_delivery(target, message)
             shown_ms = self._clock(target, due_ms) if self._clocks else due_ms
             self._carry_out(target, node.receive(shown_ms, source, message), due_ms)
             if self.on_event is not None:
@@ -441,6 +448,10 @@ class SimCluster:
             raise ProtocolInvariantError(f"the clock of node {node} must not stand or go back: {jump_ms} ms, {drift}")
         self._disturb(lambda a, b: node in (a, b))
         self._clocks[node] = self._clocks.get(node, Clock()).adjusted(self.now_ms, jump_ms, drift)
+
+    def time_at(self, node: NodeId) -> TimeMs:
+        """What the node's clock shows now."""
+        return self._clock(node, self.now_ms)
 
     def _clock(self, node: NodeId, true_ms: TimeMs) -> TimeMs:
         """The time that the node's clock shows."""

@@ -6,7 +6,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from experiments.faults import recipes
+from experiments.faults.controls import OPERATOR
 from experiments.faults.kinds.administration import Reassign
+from experiments.faults.kinds.operations import Deny
 from experiments.faults.kinds.processes import Restart
 from experiments.hunt.fuzz.bias import Bias
 from experiments.hunt.mutants.mutant import Mutant, PlanFocus
@@ -15,11 +17,17 @@ from experiments.support.patches import Original, around, constant, with_argumen
 from protocol.broker import lifecycle, lifecycle_manager
 from protocol.broker.flushing import Flusher
 from protocol.broker.lifecycle_manager import BrokerLifecycleManager
-from protocol.config import UNCLEAN_LEADER_HOOK
+from protocol.config import (
+    ALLOW_EVERYONE_IF_NO_ACL_FOUND,
+    AUTHORIZER_CLASS_NAME,
+    SUPER_USERS,
+    UNCLEAN_LEADER_HOOK,
+    UNCLEAN_RECOVERY_STRATEGY,
+)
 from protocol.contract import Storage
-from protocol.controller import alter_partition, brokers, partition_change, reassignments
+from protocol.controller import alter_partition, brokers, elections, partition_change, reassignments
 from protocol.controller.context import ControllerState
-from protocol.controller.metrics import PartitionGauges
+from protocol.controller.metrics import ControllerMetrics, PartitionGauges
 from protocol.controller.partition_change import ChangeRequest, _Assignment, _Eligible
 from protocol.controller.partition_election import Candidates, Elected
 from protocol.controller.sending_order import SendingOrder
@@ -426,6 +434,39 @@ GUARDS: tuple[Mutant, ...] = (
         patches=(constant(PartitionGauges, "_concerned", ()),),
         focus=PlanFocus(
             Bias(replicas=3, weights={"configure": 3, "crash": 1}), why="Min ISR changes while brokers are down."
+        ),
+    ),
+    Mutant(
+        name="recoveries-counted-by-message",
+        guard="The counter of unclean recoveries counts partitions that have got a leader (I5).",
+        instead="It counts the messages of the recovery manager.",
+        expected=("CountersMatchTheirDefinitions",),
+        patches=(with_arguments(ControllerMetrics, "recovered", partition_count=lambda count: 1),),
+        focus=scripted(
+            "Three partitions are recovered at once.",
+            recipes.kill(0, 4_000, 9_000),
+            recipes.kill(1, 4_000, 9_000),
+            recipes.kill(2, 4_000, 9_000),
+            partitions=3,
+            config={UNCLEAN_RECOVERY_STRATEGY: "proactive"},
+        ),
+    ),
+    Mutant(
+        name="elections-not-authorized",
+        guard="A principal needs CLUSTER_ACTION on the cluster to elect leaders (G27, G32).",
+        instead="Anyone may.",
+        expected=("ChangesAreAuthorized",),
+        patches=(constant(elections, "require_cluster", None),),
+        focus=scripted(
+            "The client requests a preferred election, which it is denied at that time.",
+            recipes.kill(0, 3_000, 6_000),
+            Deny(at_ms=4_000, duration_ms=6_000, operation="cluster_action"),
+            elect_at_ms=(9_000,),
+            config={
+                AUTHORIZER_CLASS_NAME: "standard",
+                SUPER_USERS: OPERATOR,
+                ALLOW_EVERYONE_IF_NO_ACL_FOUND: True,
+            },
         ),
     ),
 )

@@ -15,6 +15,7 @@ from experiments.support.kafka_rules import KAFKA_RULES
 from experiments.support.patches import Original, around, constant
 from protocol.config import UNCLEAN_RECOVERY_STRATEGY, UNCLEAN_RECOVERY_TIMEOUT_MS
 from protocol.controller import partition_change, partition_election, recovery_decisions
+from protocol.controller.recovery_decisions import RecoveryQuery
 from protocol.controller.recovery_requests import RECOVERY_TIMER, RecoveryRequests
 from protocol.ids import FIRST_CONTROLLER, NO_LEADER, RECOVERY_MANAGER, TopicIdPartition
 from protocol.messages.recovery import PartitionRecovery, ReplicaAnswer
@@ -64,6 +65,11 @@ def _only_active(
     original: Callable[..., tuple[int, ...]], image: MetadataImage, partition: PartitionState
 ) -> tuple[int, ...]:
     return tuple(broker for broker in original(image, partition) if image.is_active(broker))
+
+
+def _first_only(original: Callable[..., RecoveryQuery | None], *args: object) -> RecoveryQuery | None:
+    query = original(*args)
+    return None if query is None else query._replace(replicas=query.replicas[:1])
 
 
 def _unheard(broker: int, begin_ms: int, end_ms: int) -> Fault:
@@ -130,6 +136,14 @@ GUARDS: tuple[Mutant, ...] = (
         instead="It elects as soon as all active replicas have responded.",
         expected=("RecoveryHasRequiredResponses",),
         patches=(around(recovery_decisions, "_holders", _only_active),),
+        focus=scripted("A replica that lacks records is back before the others.", *LOST, config=PROACTIVE),
+    ),
+    Mutant(
+        name="recovery-queries-one-replica",
+        guard="A recovery queries all active replicas (F7).",
+        instead="It queries the first active one.",
+        expected=("RecoveryLeavesNothingReachable",),
+        patches=(around(recovery_decisions, "query_for", _first_only),),
         focus=scripted("A replica that lacks records is back before the others.", *LOST, config=PROACTIVE),
     ),
     Mutant(

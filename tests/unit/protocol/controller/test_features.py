@@ -304,6 +304,15 @@ def test_the_last_known_leader_moves_with_the_flag_and_back() -> None:
     assert (controller.partition().last_known_elr, controller.partition().last_known_leader) == ((1,), NO_LEADER)
 
 
+@pytest.mark.parametrize("recovers", [False, True])
+def test_configs_are_converted_only_where_the_flag_changes(recovers: bool) -> None:
+    controller = bench(config("T", ENABLE, "true"), config(None, STRATEGY, "manual"), generation=OLD)
+    update_of = update((MV, 2), (RECOVERY, 1)) if recovers else update((MV, 2))
+    records = handle(controller.state, update_of).records
+    assert any(isinstance(record, FeatureLevelRecord) for record in records)
+    assert any(isinstance(record, ConfigRecord) for record in records) is recovers
+
+
 @pytest.mark.covers("E32")
 def test_enabling_recovery_completes_a_reassignment_that_is_complete_by_its_rule() -> None:
     moving: dict[str, Any] = {"replicas": (1, 2, 0), "adding_replicas": (2,), "removing_replicas": (0,)}

@@ -1,0 +1,129 @@
+"""Invariants of the controller's metrics: after every event each equals its definition
+(`protocol/controller/metrics.py`).
+
+Gauges are compared with what the definition counts in the present state, counters with what was committed since the
+controller became active. Summaries of times and sizes have no definition by states; their parts must fit each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from experiments.check.invariants_base import Invariant
+from experiments.check.truth import GroundTruth, PartitionView
+from protocol.config import MIN_INSYNC_REPLICAS
+from protocol.controller.metrics import (
+    ELECTABLE_LEADERS,
+    MANUAL_ELECTION_REQUIRED,
+    OFFLINE,
+    REASSIGNING,
+    SUMMARIES,
+    UNCLEAN_ELECTIONS,
+    UNCLEAN_RECOVERY,
+    UNCLEAN_RECOVERY_FINISHED,
+    UNDER_MIN_ISR,
+    VOTERS,
+    needs_user,
+    partition_metrics,
+)
+from protocol.controller.recovery_decisions import RecoveryNeed, recovery_need
+from protocol.events.base import PartitionTrace
+from protocol.events.controller import PartitionChanged, RecoveryDecided
+from protocol.ids import NO_LEADER, NodeId, TopicIdPartition, TopicPartition
+from protocol.nodes.controller import ControllerNode
+
+
+class GaugesMatchTheirDefinitions(Invariant):
+    """The active controller's gauges count a partition if its state fits their definitions (I1-I4, I8)."""
+
+    AFTER_BROKERS = False
+    NEEDS_NODES = True
+
+    def check(self, view: PartitionView) -> str:
+        controller = self.truth.cluster.nodes.get(view.node)
+        if not isinstance(controller, ControllerNode) or not controller.is_active:
+            return ""
+        state_of, image = controller.state, controller.state.image
+        topic = image.topic_named(view.partition.topic)
+        state = None if topic is None else topic.partitions.get(view.partition.partition)
+        if topic is None or state is None:
+            return ""
+        key = TopicIdPartition(topic.topic_id, view.partition.partition)
+        need = recovery_need(image, key, state)
+        defined = {
+            UNDER_MIN_ISR: len(state.isr) < image.min_isr(topic.topic_id, MIN_INSYNC_REPLICAS, len(state.replicas)),
+            OFFLINE: state.leader == NO_LEADER,
+            UNCLEAN_RECOVERY: need in (RecoveryNeed.RECOVERY, RecoveryNeed.LAST_KNOWN),
+            MANUAL_ELECTION_REQUIRED: needs_user(state_of, key, state),
+            REASSIGNING: bool(state.adding_replicas or state.removing_replicas),
+        }
+        wrong = [name for name, members in controller.gauges().items() if (key in members) is not defined[name]]
+        if partition_metrics(state)[ELECTABLE_LEADERS] != len({*state.isr, *state.elr}):
+            wrong.append(ELECTABLE_LEADERS)
+        return f"gauges {wrong} differ from their definitions for {state}" if wrong else ""
+
+
+class CountersMatchTheirDefinitions(Invariant):
+    """The active controller's counters are the numbers of unclean elections and of recoveries that were committed since
+    it became active (I5, I8); the sizes of its sets are the values of its gauges; the parts of a summary fit each
+    other. Of several controllers the active one counts what is not committed yet as well.
+    """
+
+    AFTER_BROKERS = False
+    NEEDS_NODES = True
+
+    def __init__(self, truth: GroundTruth) -> None:
+        super().__init__(truth)
+        self._states: dict[TopicPartition, PartitionChanged] = {}
+        self._elections: dict[NodeId, int] = {}
+        self._recoveries: dict[NodeId, int] = {}
+
+    def controller_started(self, node: NodeId) -> None:
+        self._elections[node] = self._recoveries[node] = 0
+
+    def observe(self, node: NodeId, trace: PartitionTrace) -> str:
+        if isinstance(trace, RecoveryDecided):
+            self._recoveries[node] = self._recoveries.get(node, 0) + 1
+        if isinstance(trace, PartitionChanged):
+            before = self._states.get(trace.partition)
+            self._states[trace.partition] = trace
+            if before is not None and _is_unclean(before, trace):
+                self._elections[node] = self._elections.get(node, 0) + 1
+        return ""
+
+    def forget(self, is_gone: Callable[[TopicPartition], bool]) -> None:
+        self._states = {name: state for name, state in self._states.items() if not is_gone(name)}
+
+    def check(self, view: PartitionView) -> str:
+        controller = self.truth.cluster.nodes.get(view.node)
+        if not isinstance(controller, ControllerNode) or not controller.is_active:
+            return ""
+        found, gauges = controller.metrics(), controller.gauges()
+        exact = {UNDER_MIN_ISR: len(gauges[UNDER_MIN_ISR]), OFFLINE: len(gauges[OFFLINE])}
+        exact |= {REASSIGNING: len(gauges[REASSIGNING]), VOTERS: len(controller.replica.voters)}
+        counted = {
+            UNCLEAN_ELECTIONS: self._elections.get(view.node, 0),
+            UNCLEAN_RECOVERY_FINISHED: self._recoveries.get(view.node, 0),
+        }
+        ahead = self.truth.cluster.spec.controllers > 1
+        wrong = [name for name, value in exact.items() if found[name] != value]
+        wrong += [name for name, value in counted.items() if found[name] < value or (found[name] > value and not ahead)]
+        wrong += [name for name in SUMMARIES if not _fits(*(found[f"{name}_{part}"] for part in _PARTS))]
+        return f"{ {name: found.get(name) for name in wrong} } differ from {exact | counted}" if wrong else ""
+
+
+_PARTS = ("count", "sum", "last", "max")
+
+
+def _fits(count: int, total: int, last: int, greatest: int) -> bool:
+    """Whether a count, sum, last value and maximum can be those of the same values."""
+    if not count:
+        return (total, last, greatest) == (0, 0, 0)
+    return 0 <= last <= greatest <= total <= count * greatest
+
+
+def _is_unclean(before: PartitionChanged, after: PartitionChanged) -> bool:
+    """Whether a leader was elected that may lack acknowledged records."""
+    if after.leader in (NO_LEADER, before.leader) or not after.recovering:
+        return False
+    return not before.recovering or after.leader not in (*before.isr, *before.elr)
