@@ -295,4 +295,5 @@ def _active_replicas(view: PartitionView) -> dict[BrokerId, Epoch]:
     """The active replicas of the assignment with their broker epochs."""
     if view.state is None or view.image is None:
         return {}
-    return {broker: view.image.broker_epoch(broker) for broker in view.state.replicas if view.image.is_active(broker)}
+    active = [broker for broker in view.state.replicas if view.image.is_active(broker)]
+    return {broker: view.image.brokers[broker].broker_epoch for broker in active}

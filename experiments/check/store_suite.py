@@ -97,6 +97,9 @@ class StoreInvariants:
         self._versions: dict[str, int] = {}
         self._partitions: dict[TopicPartition, Published] = {}
         self._deleted: set[TopicPartition] = set()
+        self._born: dict[TopicPartition, str] = {}
+        self._again: dict[TopicPartition, bool] = {}
+        """Partitions whose names deleted ones had; whether these were of the same topic."""
         self._controllers: dict[Epoch, BrokerId] = {}
         self._epoch = 0
         self._commanded: dict[tuple[NodeId, int], Epoch] = {}
@@ -171,12 +174,15 @@ class StoreInvariants:
         partition = paths.locate(change.path)
         key = TopicPartition(partition[1][0], int(partition[1][1]))
         if change.version < 0:
-            self._partitions.pop(key, None)
-            self._truth.partitions.pop(key, None)
-            self._deleted.add(key)
+            self._forget(key)
             return
         self._deleted.discard(key)
         known = self.of(key)
+        if known.state is None:
+            topic_id = self._topic_ids.get(key.topic, "")
+            if key in self._born:
+                self._again[key] = self._born[key] == topic_id
+            self._born[key] = topic_id
         before, state = known.state, LeaderAndIsr.decode(change.path, change.data.encode())
         known.versions[change.version] = state
         known.state = state
@@ -194,6 +200,26 @@ class StoreInvariants:
             wrong = f"a decision of controller epoch {state.controller_epoch} in epoch {self._epoch}"
             self._report("DecisionsAreFenced", key, wrong)
         self._judge(key, known, before, state)
+
+    def _forget(self, key: TopicPartition) -> None:
+        """A partition is deleted; a later one of that name is another one."""
+        self._partitions.pop(key, None)
+        self._truth.partitions.pop(key, None)
+        self._deleted.add(key)
+        self._led = {place: epoch for place, epoch in self._led.items() if place[2] != key}
+        self._leaders = {place: node for place, node in self._leaders.items() if place[0] != key}
+
+    def _is_present(self, node: NodeId, key: TopicPartition) -> bool:
+        """Whether the node means by this name the partition that the store has: it is not deleted, not a partition that
+        was removed from its topic and added again, and of the same topic. A replay of a recording has no nodes, and
+        cannot tell a topic from a later one of its name.
+        """
+        broker = self._cluster.nodes.get(node)
+        if key in self._deleted or self._again.get(key):
+            return False
+        if not isinstance(broker, StoreBrokerNode):
+            return key not in self._again
+        return broker.context.image.topic_ids.get(key.topic) == self._topic_ids.get(key.topic)
 
     def _check_transition(self, key: TopicPartition, before: LeaderAndIsr, state: LeaderAndIsr) -> None:
         if state.leader_epoch not in (before.leader_epoch, before.leader_epoch + 1):
@@ -256,13 +282,15 @@ class StoreInvariants:
 
     def _observe_role(self, node: NodeId, role: BecameLeader | BecameFollower) -> None:
         key, epoch = role.partition, role.leader_epoch
+        if not self._is_present(node, key):  # Of a deleted partition until StopReplica arrives.
+            return
         place = (node, self._cluster.incarnation_of(node), key)
         before = self._led.get(place, NO_EPOCH)
         self._led[place] = epoch
         self._touched[key] = None
         if epoch < before:
             self._report("OneLeaderPerEpoch", key, f"broker {node} goes back from epoch {before} to {epoch}")
-        if isinstance(role, BecameFollower) or key in self._deleted:  # Of a deleted topic until StopReplica arrives.
+        if isinstance(role, BecameFollower):
             return
         known = self.of(key)
         leader = self._leaders.setdefault((key, epoch), node)
@@ -279,6 +307,8 @@ class StoreInvariants:
                 self._report("LeaderCompleteness", key, wrong)
 
     def _observe_high_watermark(self, node: NodeId, mark: HighWatermarkAdvanced) -> None:
+        if not self._is_present(node, mark.partition):
+            return
         known = self.of(mark.partition)
         self._touched[mark.partition] = None
         known.committed = max(known.committed, mark.high_watermark)

@@ -2,10 +2,11 @@
 
 A fault of administration declares a part of the *desired state*: that a topic does not exist, that it has more
 partitions, that features have other levels, that a config has another cluster-wide value, that a principal is denied
-something. The operator compares the desired state with the metadata of the active controller and requests what is
-missing, or what has to be taken back, until they agree. The cluster may refuse a request, not answer it, or carry it
-out late; so the operator looks again every 500 ms, and has one request open per topic, for the levels, for the configs
-and for the access control entries.
+something. The operator compares the desired state with the metadata of the active controller (in `v3` with the store,
+which has only topics) and requests what is missing, or what has to be taken back, until they agree. The cluster may
+refuse a request, not answer it, or carry it out late; so the operator looks again every 500 ms, and has one request
+open per topic, for the levels, for the configs and for the access control entries. A controller with the store carries
+some requests out after its response, so there the operator never stops looking.
 
 A topic is created again as it was created first: with the same assignment and configs.
 """
@@ -22,7 +23,7 @@ from protocol.ids import BrokerId
 from protocol.messages.acls import AclEntry, AclFilter, CreateAclsRequest, DeleteAclsRequest
 from protocol.messages.admin import AdminRequest
 from protocol.messages.cluster import FeatureUpdate, UpdateFeaturesRequest, UpgradeType
-from protocol.metadata.image import MetadataImage, TopicImage
+from protocol.metadata.image import MetadataImage
 
 _LEVELS, _CONFIGS, _ACLS = "feature levels", "configs", "access control entries"
 
@@ -125,35 +126,39 @@ class ClusterOperator:
 
     def review(self) -> None:
         """Requests what is missing, where no request is open, and looks again later if it is not settled."""
-        if not self._is_scheduled and not self.is_settled():
+        goes_on = self._is_needed and self._engine.spec.has_store_metadata
+        if not self._is_scheduled and (goes_on or not self.is_settled()):
             self._is_scheduled = True
             self._engine.cluster.call_at(self._engine.now_ms() + LOOK_EVERY_MS, self._look_again)
-        image = self._image()
-        if image is None:
-            return
-        for subject, request in self._due(image):
+        for subject, request in self._due():
             number = self._open.get(subject)
             if number is None or self._engine.outcome(number) is not None:
                 self._open[subject] = self._submit(request)
 
     def is_settled(self) -> bool:
         """Whether the metadata are in the desired state, and no request is open that could change that."""
-        image = self._image()
         if not self._is_needed:
             return True
         is_open = any(self._engine.outcome(number) is None for number in self._open.values())
-        return image is not None and not is_open and next(self._due(image), None) is None
+        return self._engine.view() is not None and not is_open and next(self._due(), None) is None
 
     def _image(self) -> MetadataImage | None:
-        active = self._engine.active_node() if self._is_needed else None
+        active = self._engine.active_node()
         return None if active is None else active.state.image
 
-    def _due(self, image: MetadataImage) -> Iterator[tuple[str, AdminRequest]]:
-        """The requests that are due, each with its subject."""
+    def _due(self) -> Iterator[tuple[str, AdminRequest]]:
+        """The requests that are due, each with its subject; none while no controller is active."""
+        view = self._engine.view() if self._is_needed else None
+        if view is None:
+            return
         for name in self._touched:
-            request = self._for_topic(name, self._topics[name], image.topic_named(name))
+            present = sorted(partition.partition for partition in view.partitions if partition.topic == name)
+            request = self._for_topic(name, self._topics[name], present)
             if request is not None:
                 yield name, request
+        image = self._image()
+        if image is None:
+            return
         yield from self._due_levels(image)
         yield from self._due_configs(image)
         yield from self._due_entries(image)
@@ -187,21 +192,21 @@ class ClusterOperator:
         elif extra:
             yield _ACLS, DeleteAclsRequest(correlation_id=0, filters=extra)
 
-    def _for_topic(self, name: str, created: CreatedTopic, topic: TopicImage | None) -> AdminRequest | None:
+    def _for_topic(self, name: str, created: CreatedTopic, present: Sequence[int]) -> AdminRequest | None:
+        """The request that a topic with these partitions (none: it does not exist) needs."""
         found = [
             desired
             for desired in self._desired.values()
             if isinstance(desired, Deleted | Grown) and desired.topic == name
         ]
         if any(isinstance(desired, Deleted) for desired in found):
-            return None if topic is None else delete_topic(name)
-        if topic is None:
+            return delete_topic(name) if present else None
+        if not present:
             return create_topic(name, created.assignments, created.config)
-        present = len(topic.partitions)
         wanted = len(created.assignments) + sum(desired.count for desired in found if isinstance(desired, Grown))
-        if present < wanted:
+        if len(present) < wanted:
             return grow_topic(name, wanted)
-        return remove_partitions(name, range(wanted, present)) if present > wanted else None
+        return remove_partitions(name, present[wanted:]) if len(present) > wanted else None
 
 
 def _update(name: str, present: int, level: int) -> FeatureUpdate:

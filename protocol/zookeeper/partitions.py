@@ -12,7 +12,8 @@ Each step is re-entrant: a controller that dies after it leaves a request, and t
 S1 removes a request before it changes the assignment: a controller that dies in between has lost the partition. It also
 sends StopReplica before the decision is in the store, against its own rule that decisions are published first (A2).
 
-A request to add waits until its brokers are alive, and one to remove until the partition's node can be read.
+A request to add waits until its brokers are alive and the partition below exists, so that indexes have no gaps; one to
+remove waits until the partition's node can be read.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ def _extend(controller: Controller, name: str, added: dict[TopicPartition, Repli
 def _assignable(
     controller: Controller, wanted: dict[TopicPartition, Replicas]
 ) -> Procedure[dict[TopicPartition, Replicas]]:
-    """The requests whose brokers are alive (A53), or that an earlier controller has begun to carry out."""
+    """The requests whose brokers are alive (A53) and that leave no gap, or that an earlier controller has begun."""
     dead = {
         key: sorted(set(replicas) - controller.live.keys())
         for key, replicas in wanted.items()
@@ -73,9 +74,15 @@ def _assignable(
     }
     for key, brokers in dead.items():
         yield Alert(f"{key} is to be added on brokers {brokers}, which are not alive")
-    if dead:
+    ready: dict[TopicPartition, Replicas] = {}
+    for key in sorted(wanted):
+        below = TopicPartition(key.topic, key.partition - 1)
+        follows = key.partition == 0 or below in ready or controller.assigned(below)
+        if controller.assigned(key) or (follows and key not in dead):
+            ready[key] = wanted[key]
+    if len(ready) < len(wanted):
         yield Later(Event.ADDED, controller.settings.retry_ms)
-    return {key: replicas for key, replicas in wanted.items() if key not in dead}
+    return ready
 
 
 def on_partitions_remove(controller: Controller) -> Procedure[None]:

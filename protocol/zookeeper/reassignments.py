@@ -109,10 +109,11 @@ def _complete(controller: Controller) -> Procedure[bool]:
 
 
 def _ready(controller: Controller, keys: Iterable[TopicPartition]) -> Procedure[dict[TopicPartition, Choice]]:
-    """The reassignments that are complete, with what is to be written."""
+    """The reassignments that are complete, with what is to be written. States are read in any case: in a mixed cluster
+    (K12) a leader may have written its ISR though this controller watches no notifications.
+    """
     moves = {key: controller.moves[key] for key in keys if controller.moves[key].phase is Phase.IN_PROGRESS}
-    if controller.settings.leaders_write_isr:
-        yield from read_states(controller, list(moves))
+    yield from read_states(controller, list(moves))
     ready = {}
     for key, move in moves.items():
         stored = controller.states.get(key)

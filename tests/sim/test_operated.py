@@ -14,6 +14,7 @@ from experiments.check.engine import CheckedEngine
 from experiments.check.history import FinalPartition, RecordRange
 from experiments.engines.admin_requests import create_topic
 from experiments.engines.port import ClusterSpec
+from experiments.faults import recipes
 from experiments.faults.controls import Controls
 from experiments.faults.inject import Injector
 from experiments.faults.kinds import FAULT_KINDS
@@ -22,17 +23,19 @@ from experiments.faults.schema import Fault
 from experiments.hunt.fuzz.coverage import MET, missed, missing_faults, pairs
 from experiments.hunt.fuzz.operated import is_operated
 from experiments.hunt.fuzz.run import PlanResult, run_plan
-from experiments.hunt.fuzz.swarm import draw
+from experiments.hunt.fuzz.swarm import V3_ONE_IN, V3_REMAINDER, draw
 from experiments.hunt.fuzz.topic_incarnations import TopicIncarnations
+from experiments.hunt.mutants.scripts import scripted
 from experiments.scenarios.model import TopicModel
 from protocol.config import ClusterConfig, Generation
 from protocol.events.base import Trace
 from protocol.events.controller import BrokerUnregistered, FeatureLevelChanged, TopicDeleted
-from protocol.ids import FIRST_CONTROLLER, TopicPartition
+from protocol.ids import FIRST_CONTROLLER, RECOVERY_MANAGER, TopicPartition
 from protocol.metadata.image import MetadataImage
 from tests.sim.test_fuzz import names, plan_of
 
-PLANS = [seed for seed in range(400) if is_operated(seed, None)]
+PLANS = [seed for seed in range(400) if is_operated(seed)]
+OF_V3 = [seed for seed in range(400) if seed % (3 * V3_ONE_IN) == V3_REMAINDER]
 TOPIC = TopicModel(name="t", assignments=[[0, 1, 2]], config={"min.insync.replicas": 2})
 ALLOWING = {"authorizer.class.name": "standard", "super.users": "User:operator", "allow.everyone.if.no.acl.found": True}
 
@@ -84,9 +87,15 @@ def test_operated_plans_vary_in_size() -> None:
     assert {operation.topic for plan in plans for operation in plan.operations} == {"t", "u", "w"}
 
 
-def test_a_seed_of_the_store_is_not_operated() -> None:
-    assert not is_operated(PLANS[0], Generation.V3)
-    assert {fault.kind for fault in draw(PLANS[0], Generation.V3).faults}.isdisjoint(pairs().keys() - {"reassign"})
+def test_one_default_plan_in_48_is_an_operated_one_of_v3() -> None:
+    """With the operations that a controller with the store carries out, and every kind of fault of such a cluster."""
+    plans = [draw(seed) for seed in OF_V3]
+    assert {plan.generation for plan in plans} == {"v3"}
+    assert {len(plan.topics) for plan in plans} == {1, 2, 3}
+    possible = pairs(with_store=True)
+    assert set(possible) == {"reassign", "recreate_topic", "add_partitions", "reassignment_storm"}
+    kinds = {fault.kind for plan in (*plans, *(draw(seed, Generation.V3) for seed in PLANS)) for fault in plan.faults}
+    assert kinds == {*possible, *possible["reassign"]}
 
 
 @cache
@@ -110,6 +119,15 @@ def test_nine_pairs_of_operation_and_fault_in_ten_meet_in_twelve_plans() -> None
     assert possible == 140
     assert met >= 126
     assert len(missed(counts).get(MET, ())) == possible - met
+
+
+@pytest.mark.proof
+def test_operated_plans_of_v3_are_clean_and_their_operations_meet_faults() -> None:
+    found = [run_plan(draw(seed, Generation.V3)) for seed in PLANS if seed < 100]
+    assert [result.violation for result in found] == [None] * 12
+    counts = sum((result.coverage.counts for result in found), Counter[tuple[str, str]]())
+    met = {operation: count for operation, count, _ in missing_faults(counts)}
+    assert all(met[operation] >= 11 for operation in pairs(with_store=True)), met
 
 
 @pytest.mark.proof
@@ -189,9 +207,10 @@ def test_a_storm_of_reassignments_moves_and_cancels() -> None:
 
 
 @pytest.mark.covers("G32")
-def test_the_client_is_denied_to_write_for_a_time() -> None:
+@pytest.mark.parametrize("others", [False, True])
+def test_the_client_is_denied_to_write_for_a_time(others: bool) -> None:
     """Sends fail while the entry is in force, and none of their records is stored."""
-    denied = lasting("deny", operation="write", topic="t")
+    denied = lasting("deny", operation="write", topic="t", others=others)
     plan = plan_of(denied).model_copy(update={"config": {**plan_of().config, **ALLOWING}})
     result = run_plan(plan)
     assert result.violation is None
@@ -228,6 +247,20 @@ def test_a_clock_that_drifts_expires_sessions_early() -> None:
         ends.append(ended)
     assert 12_000 < ends[0] <= 14_000
     assert 9_000 < ends[1] < 12_000
+
+
+@pytest.mark.covers("F12")
+@pytest.mark.parametrize("at_ms", [8_100, 8_500])
+def test_a_recovery_waits_its_time_by_the_clock_of_the_manager(at_ms: int) -> None:
+    """It jumps ahead while a recovery waits for brokers 0 and 1, which ends the wait."""
+    down = (recipes.kill(2, 3_300, 8_000), recipes.kill(0, 5_500, 10_200), recipes.kill(1, 5_500, 10_400))
+    jump = FAULT_KINDS["clock_drift"].model_validate(
+        {"at_ms": at_ms, "duration_ms": 5_000, "node": RECOVERY_MANAGER, "jump_ms": 9_000, "drift": 0}
+    )
+    plan = scripted("", *down, jump, config={"unclean.recovery.strategy": "proactive"}).plan(0)
+    result = run_plan(plan)
+    assert result.violation is None
+    assert names(result, "election")["unclean"] == 1
 
 
 # -- incarnations of topics --------------------------------------------------------------------------------------------

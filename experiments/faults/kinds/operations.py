@@ -51,6 +51,7 @@ _DRAWN_CONFIGS: Mapping[str, tuple[int | str, ...]] = {
 }
 _DRAWN_MOVES_MS = (30, 200, 700)
 _DENIED = ("write", "read", "describe", "cluster_action")
+_OTHER_PRINCIPAL = "User:other"
 
 
 class _Operation(Fault):
@@ -65,9 +66,13 @@ class _Operation(Fault):
 
 
 class _TopicOperation(_Operation):
-    """A change of a topic."""
+    """A change of a topic, which a controller with the store makes as well."""
 
     topic: str = Field(description="the topic")
+
+    @classmethod
+    def is_possible(cls, targets: Targets) -> bool:
+        return True
 
     @property
     def partition_named(self) -> TopicPartition:
@@ -178,6 +183,10 @@ class ReassignmentStorm(_Operation):
     )
     every_ms: Milliseconds = Field(description="time between two requests, in ms")
 
+    @classmethod
+    def is_possible(cls, targets: Targets) -> bool:
+        return True
+
     @property
     def nodes(self) -> tuple[NodeId, ...]:
         return tuple(sorted({node for replicas in self.targets for node in replicas}))
@@ -222,12 +231,15 @@ class ReassignmentStorm(_Operation):
 
 class Deny(_Operation):
     """The client of the cluster is denied an operation, where the cluster has an authorizer: `write`, `read` or
-    `describe` on a topic, or `cluster_action`, which elections need. At the end it is allowed again.
+    `describe` on a topic, or `cluster_action`, which elections need. With `others` no entry denies it, but one allows
+    another principal the operation, so that only this principal may do anything with the topic or the cluster. At the
+    end the client is allowed again.
     """
 
     kind: Literal["deny"] = "deny"
     operation: Literal["write", "read", "describe", "cluster_action"] = Field(description="what is denied")
     topic: str | None = Field(default=None, description="the topic; left out for `cluster_action`")
+    others: bool = Field(default=False, description="whether another principal is allowed instead")
 
     @property
     def partition_named(self) -> TopicPartition | None:
@@ -237,9 +249,9 @@ class Deny(_Operation):
         entry = AclEntry(
             resource_type=AclResourceType.CLUSTER if self.topic is None else AclResourceType.TOPIC,
             resource_name=self.topic or CLUSTER_NAME,
-            principal=node_principal(FIRST_CLIENT),
+            principal=_OTHER_PRINCIPAL if self.others else node_principal(FIRST_CLIENT),
             operation=AclOperation[self.operation.upper()],
-            permission_type=AclPermissionType.DENY,
+            permission_type=AclPermissionType.ALLOW if self.others else AclPermissionType.DENY,
         )
         controls.cluster_operator.declare(number, Denied(entry))
 
@@ -247,13 +259,18 @@ class Deny(_Operation):
         controls.cluster_operator.release(number)
 
     def words(self) -> str:
-        return f"the client is denied {self.operation} on {self.topic or 'the cluster'}"
+        place = self.topic or "the cluster"
+        return (
+            f"only {_OTHER_PRINCIPAL} may use {place}"
+            if self.others
+            else f"the client may not {self.operation} {place}"
+        )
 
     @classmethod
     def draw(cls, targets: Targets, rng: Random) -> dict[str, object]:
         operation = rng.choice(_DENIED)
         topic = None if operation == "cluster_action" else targets.draw_partition(rng)[0]
-        return {"operation": operation, "topic": topic}
+        return {"operation": operation, "topic": topic, "others": rng.random() < 0.3}
 
 
 class ReplaceBroker(_Operation, BrokerFault):

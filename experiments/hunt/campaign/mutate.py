@@ -92,7 +92,11 @@ def _stretch(plan: Plan, material: _Material) -> Plan:
 
 
 def _take_over(plan: Plan, material: _Material) -> Plan:
-    """Some faults of the other plan, where the cluster has the nodes and partitions that they name."""
+    """Some faults of the other plan, where the cluster has the nodes and partitions that they name, and both have
+    controllers of their own or a store.
+    """
+    if (material.other.store is None) is not (plan.store is None):
+        return plan
     begin, end = _run(material.other.faults, material.rng)
     taken = _elsewhere(material.other.faults[begin:end], plan, material.rng)
     found = _with_faults(plan, plan.faults + taken)

@@ -55,7 +55,7 @@ from protocol.events.controller import (
     TopicDeleted,
 )
 from protocol.events.quorum import QuorumSnapshotLoaded
-from protocol.ids import FIRST_CLIENT, NO_LEADER, RECOVERY_MANAGER, NodeId, TimeMs, TopicPartition
+from protocol.ids import FIRST_CLIENT, NO_LEADER, RECOVERY_MANAGER, STORE, NodeId, TimeMs, TopicPartition
 from protocol.messages.store import StoreMessage
 
 MET = "operation and fault"
@@ -87,6 +87,7 @@ _TRACED: Mapping[type[Trace], str] = {
 
 _LARGE = Targets(range(9), range(1_000, 1_005), (FIRST_CLIENT,), {"t": 1}, 3, (RECOVERY_MANAGER,))
 """A cluster in which every fault is possible that needs no store."""
+_LARGE_WITH_STORE = Targets(range(9), (), (FIRST_CLIENT,), {"t": 1}, 3, (), (STORE,))
 _PAST = 3
 """So many successive shapes are one feature."""
 
@@ -107,20 +108,28 @@ def known(*, with_store: bool = False) -> Mapping[str, tuple[str, ...]]:
         traced = [_TRACED[kind] for kind in (LogTruncated, LogReset, SegmentsDeleted, StorageFailed)]
         routine = _TRACED[DataLossRoutineBegan]
         groups = {"transition": (*traced, routine), "broker": broker, "error": answerable(with_store=True)}
-        return {**coverage_store.KNOWN, **groups}
+        return {**coverage_store.KNOWN, **groups, MET: _pair_names(with_store=True)}
     return {
         "election": (FROM_ISR, FROM_ELR, LAST_KNOWN, UNCLEAN, LEADERLESS),
         "transition": (*_TRANSITIONS, *_TRACED.values()),
         "broker": broker,
         "error": answerable(),
-        MET: tuple(pair_name(operation, fault) for operation, faults in pairs().items() for fault in faults),
+        MET: _pair_names(),
     }
 
 
+def _pair_names(*, with_store: bool = False) -> tuple[str, ...]:
+    found = pairs(with_store=with_store).items()
+    return tuple(pair_name(operation, fault) for operation, faults in found for fault in faults)
+
+
 @cache
-def pairs() -> Mapping[str, tuple[str, ...]]:
-    """Each kind of operation, and the kinds of faults during which it may happen in a cluster with controllers."""
-    possible = {name: kind for name, kind in FAULT_KINDS.items() if kind.is_possible(_LARGE)}
+def pairs(*, with_store: bool = False) -> Mapping[str, tuple[str, ...]]:
+    """Each kind of operation, and the kinds of faults during which it may happen in a cluster with controllers, or in
+    one of `v3`.
+    """
+    targets = _LARGE_WITH_STORE if with_store else _LARGE
+    possible = {name: kind for name, kind in FAULT_KINDS.items() if kind.is_possible(targets)}
     faults = tuple(name for name, kind in possible.items() if not kind.is_operation)
     return {name: faults for name, kind in possible.items() if kind.is_operation}
 
@@ -131,10 +140,14 @@ def pair_name(operation: str, fault: str) -> str:
 
 
 def missing_faults(counts: Counter[tuple[str, str]]) -> Iterator[tuple[str, int, list[str]]]:
-    """For each kind of operation: how many kinds of faults it has met, and those that it has not met."""
-    for operation, faults in pairs().items():
-        missing = [fault for fault in faults if not counts[MET, pair_name(operation, fault)]]
-        yield operation, len(faults) - len(missing), missing
+    """For each kind of operation: how many kinds of faults it has met, in any generation, and those that it has not met
+    of those that are possible in the generations whose plans were counted.
+    """
+    expected = known_groups(counts)[MET]
+    for operation in pairs():
+        names = [name for name in expected if name.startswith(f"{operation}, ")]
+        missing = [name.partition(", ")[2] for name in names if not counts[MET, name]]
+        yield operation, len(names) - len(missing), missing
 
 
 def known_groups(counts: Counter[tuple[str, str]]) -> dict[str, tuple[str, ...]]:

@@ -67,11 +67,13 @@ KNOWN: Final[Mapping[str, tuple[str, ...]]] = {
         f"{paths.BROKER_IDS}/ID",
         paths.TOPICS,
         paths.REASSIGNED,
+        paths.ADDED,
+        paths.REMOVED,
         paths.ISR_CHANGES,
     ),
     STORE: ("session begins", "session is closed", "session expires", "connection is closed", "watches are set again"),
 }
-"""What can be reached in plans of the swarm, by group; they add and remove no partitions of topics."""
+"""What can be reached in plans of the swarm, by group."""
 
 
 class StoreCoverage:

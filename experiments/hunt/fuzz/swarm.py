@@ -9,7 +9,8 @@ Three plans in four are *staged*: episodes of two themes (`themes.py`) follow ea
 faults among them. The themes take turns with the seed, so that few seeds in a row have been through all of them. The
 other plans are faults one by one: half of them *brisk*, with short sessions and patience, many operations, and faults
 that follow each other within a session, so that a leader is deposed with something on its way; the others *steady*,
-with the times of a cluster in service. Every other one of them is *operated* (`operated.py`).
+with the times of a cluster in service. Every other one of them is *operated* (`operated.py`). One default plan in 16
+is of `v3`, in any of these forms.
 """
 
 from __future__ import annotations
@@ -67,6 +68,8 @@ from protocol.zookeeper.settings import Latency, StoreSettings
 
 TOPIC = "t"
 READERS = 2
+V3_ONE_IN, V3_REMAINDER = 16, 12
+"""Default seeds with this remainder are of `v3`."""
 FLUSHING, FLUSHING_STAGED = 4, 10
 
 _STATIC: dict[str, Sequence[int]] = {
@@ -144,9 +147,19 @@ _STEADY = _Tempo(
 
 def draw(seed: int, generation: Generation | None = None, bias: Bias = NO_BIAS) -> Plan:
     """The plan of a seed; what neither the generation nor the bias fixes is drawn."""
-    if bias == NO_BIAS and is_operated(seed, generation):
-        return operated(_draw(seed, generation, sizes(seed)))
-    return _draw(seed, generation, bias)
+    if bias != NO_BIAS:
+        return _draw(seed, generation, bias)
+    if generation is None and seed % V3_ONE_IN == V3_REMAINDER:
+        return _drawn_of_v3(seed)
+    return operated(_draw(seed, generation, sizes(seed))) if is_operated(seed) else _draw(seed, generation, bias)
+
+
+def _drawn_of_v3(seed: int) -> Plan:
+    """The plan of a default seed that is of `v3`: in turn operated, with single faults, and staged."""
+    turn = seed // V3_ONE_IN % 3
+    if turn == 0:
+        return operated(_draw(seed, Generation.V3, sizes(seed)))
+    return _draw(seed, Generation.V3, Bias(themes=()) if turn == 1 else NO_BIAS)
 
 
 def _draw(seed: int, generation: Generation | None, bias: Bias) -> Plan:

@@ -15,8 +15,11 @@ from experiments.check.engine import CheckedEngine
 from experiments.check.history import FinalPartition
 from protocol.events.base import Trace
 from protocol.events.controller import TopicDeleted
+from protocol.events.store import StoreChanged
 from protocol.ids import NodeId, TimeMs
 from protocol.nodes.broker import BrokerNode
+from protocol.nodes.store_broker import StoreBrokerNode
+from protocol.zookeeper import paths
 
 LOOK_EVERY_MS = 100
 
@@ -35,15 +38,22 @@ class TopicIncarnations:
         engine.cluster.trace_observers.append(self._observe)
 
     def _observe(self, now_ms: TimeMs, node: NodeId, trace: Trace) -> None:
-        if not isinstance(trace, TopicDeleted) or trace.topic not in self._topics:
-            return
-        deletions = self._engine.suite.truth.deletions[trace.topic]
-        if deletions != self._deletions[trace.topic]:
-            self._deletions[trace.topic] = deletions
-            self._past.setdefault(trace.topic, set()).update(self._acknowledged(trace.topic))
-            if not self._unsettled:
-                self._engine.cluster.call_at(now_ms, self._look)
-            self._unsettled[trace.topic] = None
+        if isinstance(trace, TopicDeleted) and trace.topic in self._topics:
+            deletions = self._engine.suite.truth.deletions[trace.topic]
+            if deletions != self._deletions[trace.topic]:
+                self._deletions[trace.topic] = deletions
+                self._has_ended(now_ms, trace.topic)
+        elif isinstance(trace, StoreChanged) and trace.version < 0:
+            root, names = paths.locate(trace.path)
+            if root == paths.TOPICS and len(names) == 1 and names[0] in self._topics:
+                self._has_ended(now_ms, names[0])
+
+    def _has_ended(self, now_ms: TimeMs, topic: str) -> None:
+        """The present incarnation of the topic is deleted."""
+        self._past.setdefault(topic, set()).update(self._acknowledged(topic))
+        if not self._unsettled:
+            self._engine.cluster.call_at(now_ms, self._look)
+        self._unsettled[topic] = None
 
     def _look(self) -> None:
         now_ms = self._engine.cluster.now_ms
@@ -54,14 +64,24 @@ class TopicIncarnations:
             self._engine.cluster.call_at(now_ms + LOOK_EVERY_MS, self._look)
 
     def _is_known(self, topic: str) -> bool:
-        """Whether all brokers know the topic of this name that the active controller has."""
-        active, nodes = self._engine.active_node(), self._engine.cluster.nodes
-        topic_id = None if active is None else active.state.image.topic_ids.get(topic)
-        brokers = [nodes.get(broker) for broker in self._engine.spec.broker_ids]
-        return topic_id is not None and all(
-            isinstance(broker, BrokerNode) and broker.context.image.topic_ids.get(topic) == topic_id
+        """Whether all brokers know the topic of this name that the active controller has; in `v3`, where a broker knows
+        the topics that it has replicas of, whether no broker knows another one.
+        """
+        engine, nodes = self._engine, self._engine.cluster.nodes
+        brokers = [nodes.get(broker) for broker in engine.spec.broker_ids]
+        if not all(isinstance(broker, BrokerNode | StoreBrokerNode) for broker in brokers):
+            return False
+        known = {
+            broker.context.image.topic_ids.get(topic)
             for broker in brokers
-        )
+            if isinstance(broker, BrokerNode | StoreBrokerNode)
+        }
+        if engine.spec.has_store_metadata:
+            topic_id = engine.store_view().topic_ids.get(topic)
+            return topic_id is not None and topic_id in known <= {topic_id, None}
+        active = engine.active_node()
+        topic_id = None if active is None else active.state.image.topic_ids.get(topic)
+        return topic_id is not None and known == {topic_id}
 
     def are_settled(self) -> bool:
         """Whether all topics are settled."""

@@ -39,7 +39,7 @@ from protocol.messages.recovery import (
 from protocol.metadata.partition import PartitionState
 from protocol.nodes.broker_sessions import SESSION_PREFIX
 from protocol.nodes.controller import ControllerNode
-from tests.unit.protocol.node_helpers import CLIENT, CONTROLLER, config_of
+from tests.unit.protocol.node_helpers import CLIENT, CONTROLLER, ControllerBench, config_of, registrations
 
 
 class Bench:
@@ -317,6 +317,17 @@ def test_a_restarted_controller_has_its_gauges_and_counts_from_0() -> None:
     assert bench.partition.replicas == (2, 3)
     assert bench.summary(metrics.REASSIGNMENT_DELAY) == (1, 20, 20, 20)
     assert bench.alerts() == []
+
+
+@pytest.mark.covers("I5")
+def test_a_controller_that_becomes_active_again_counts_from_0() -> None:
+    found = metrics.ControllerMetrics(ControllerBench(*registrations()).state, lambda: (1, 0, 0, 0))
+    found.recovered(2)
+    found.altered(3)
+    counted = (metrics.UNCLEAN_RECOVERY_FINISHED, f"{metrics.ALTER_PARTITION_BATCH}_sum")
+    assert [found.values()[name] for name in counted] == [2, 3]
+    found.begin(7_000)
+    assert [found.values()[name] for name in counted] == [0, 0]
 
 
 def lossy(strategy: str) -> Bench:

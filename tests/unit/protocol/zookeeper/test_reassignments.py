@@ -123,6 +123,20 @@ def test_the_agent_wakes_up_again_while_there_are_reassignments() -> None:
     assert not [step for step in world.steps if isinstance(step, Later)]
 
 
+@pytest.mark.covers("A38", "K12")
+def test_an_isr_that_a_leader_of_a_mixed_cluster_writes_completes_a_reassignment() -> None:
+    """The controller expects proposals, and watches no notifications; only the next wake-up can find the ISR."""
+    world = make(MODES["controller"])
+    reassign(world, 1, 2, 4)
+    world.set_isr(T0, (1, 2, 3, 4))
+    world.handle_events()
+    assert world.topic("t").partitions[0] == (1, 2, 3)
+    world.events.append(Event.WAKE_UP)
+    world.handle_events()
+    assert world.topic("t").partitions[0] == (1, 2, 4)
+    world.assert_brokers_follow()
+
+
 def test_replicas_that_only_change_their_order_move_without_a_command_to_begin() -> None:
     world = make()
     reassign(world, 3, 1, 2)

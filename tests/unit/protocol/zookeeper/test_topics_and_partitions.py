@@ -10,7 +10,7 @@ from protocol.messages.store import Create, SetData, WriteOperation
 from protocol.zookeeper import paths
 from protocol.zookeeper.administration import create_topic, delete_topic, request
 from protocol.zookeeper.context import Settings
-from protocol.zookeeper.procedure import Commands, Later
+from protocol.zookeeper.procedure import Commands, Event, Later
 from protocol.zookeeper.records import ReplicasNode
 from tests.unit.protocol.zookeeper.procedure_helpers import ADMIN, CONTROLLERS, World
 
@@ -88,6 +88,22 @@ def test_a_topic_that_is_deleted_and_created_again_between_two_reads_gets_new_re
     assert world.brokers[1].deleted == [("T", 0), ("T", 1)]
     assert set(world.brokers[1].replicas) == {("T2", 0)}
     world.assert_brokers_follow()
+
+
+@pytest.mark.covers("A21", "A53")
+def test_a_partition_is_added_after_the_one_below_it() -> None:
+    world = make()
+    world.stop_broker(4)
+    world.handle_events()
+    for key, replicas in ((T2, (4, 1)), (TopicPartition("t", 3), (1, 2))):
+        assert not world.admin(request(paths.ADDED, key, replicas))
+    world.handle_events()
+    assert sorted(world.topic("t").partitions) == [0, 1], "the brokers of partition 2 are not all alive"
+    world.start_broker(4)
+    world.events.append(Event.ADDED)
+    world.handle_events()
+    assert sorted(world.topic("t").partitions) == [0, 1, 2, 3]
+    assert world.tree.children(paths.ADDED) == ()
 
 
 @pytest.mark.covers("A9", "A21", "M45")
