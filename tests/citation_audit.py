@@ -4,7 +4,8 @@ For each item the audit mutates lines of the protocol that the citing tests exec
 tests execute: they are the best guess at the code that the citation is about. A mutation is one of
 `experiments/hunt/mutants/generated/mutation.py`. The citing tests then run against it in a process of their own. An
 item is *guarded* as soon as they notice a mutation, *weak* if they stay green with all of them, and *unexecuted* where
-no citing test that takes part executes code of the protocol. Only tests of `SELECTION` take part.
+no citing test that takes part executes code of the protocol. Only tests of `SELECTION` take part, and of a test with
+parameters only those that cite the item, such as one scenario of many.
 
 Which test executes which line is measured once, with coverage.py, and kept in build/audit until `--measure`; for that
 this module is a plugin of pytest. Exit code 1 if an item is weak. An item that is not weak need not be well tested:
@@ -40,7 +41,7 @@ MUTANTS = 4
 GUARDED, WEAK, UNEXECUTED = "guarded", "weak", "unexecuted"
 
 Executed = Mapping[str, Mapping[int, frozenset[str]]]
-"""Module of the protocol -> line -> the test functions that execute it, by dotted name."""
+"""Module of the protocol -> line -> the ids of the tests that execute it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +91,7 @@ def measure(path: Path) -> None:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """What runs from now on is executed by this test."""
     if (running := Coverage.current()) is not None:
-        running.switch_context(function_of(item.nodeid))
+        running.switch_context(item.nodeid)
 
 
 def read_measured(path: Path) -> Executed:
@@ -104,22 +105,16 @@ def read_measured(path: Path) -> Executed:
     return found
 
 
-def function_of(test: str) -> str:
-    """The dotted name of a test's function; `test` is the id of a test."""
-    file, _, name = test.partition("::")
-    return f"{file.removesuffix('.py').replace('/', '.')}.{name.partition('[')[0]}"
-
-
 # -- the audit ---------------------------------------------------------------------------------------------------------
 
 
-def candidates(executed: Executed, functions: frozenset[str], seed: int) -> list[Site]:
+def candidates(executed: Executed, citing: frozenset[str], seed: int) -> list[Site]:
     """The mutations of lines that these tests execute, one per line, those first that the fewest other tests execute;
     `seed` decides among equals.
     """
     ranked: list[tuple[int, float, Site]] = []
     for module, lines in executed.items():
-        own = {line: len(tests - functions) for line, tests in lines.items() if tests & functions}
+        own = {line: len(tests - citing) for line, tests in lines.items() if tests & citing}
         if own:
             draw = Random(f"{module}/{seed}")
             by_line: dict[int, list[Site]] = {}
@@ -131,14 +126,13 @@ def candidates(executed: Executed, functions: frozenset[str], seed: int) -> list
 
 def audit(item: str, tests: Sequence[str], executed: Executed, mutants: int, seed: int) -> Audit:
     """Mutates the code of one item until its tests notice, at most `mutants` times."""
-    functions = frozenset(map(function_of, tests))
-    files = tuple(dict.fromkeys(test.partition("[")[0] for test in tests))
+    citing = tuple(dict.fromkeys(tests))
     missed: list[Site] = []
-    for site in candidates(executed, functions, seed)[:mutants]:
-        if noticed_by_tests(site.mutation, files) is not None:
-            return Audit(item, files, tuple(missed), site.mutation)
+    for site in candidates(executed, frozenset(citing), seed)[:mutants]:
+        if noticed_by_tests(site.mutation, citing) is not None:
+            return Audit(item, citing, tuple(missed), site.mutation)
         missed.append(site)
-    return Audit(item, files, tuple(missed), None)
+    return Audit(item, citing, tuple(missed), None)
 
 
 def audits(

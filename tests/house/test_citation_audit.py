@@ -6,11 +6,12 @@ import pytest
 
 from experiments.hunt.mutants.generated.mutation import path_of, sites
 from tests import citation_audit
-from tests.citation_audit import GUARDED, UNEXECUTED, WEAK, Executed, audit, candidates, function_of
+from tests.citation_audit import GUARDED, UNEXECUTED, WEAK, Executed, audit, candidates
 
 MODULE = "protocol.log.epochs"
 CITING = "tests/unit/protocol/log/test_epochs.py::test_it[1-a]"
-OWN, OTHER = "tests.unit.protocol.log.test_epochs.test_it", "tests.unit.other"
+OTHER = "tests/unit/protocol/log/test_epochs.py::test_it[2-b]"
+"""The same test with parameters that cite something else."""
 
 
 def lines_of(function: str) -> list[int]:
@@ -20,17 +21,13 @@ def lines_of(function: str) -> list[int]:
 
 def executed() -> Executed:
     """The citing test executes `assign` and `clear`; another test executes `assign`, too, and `truncate`."""
-    both, own, other = frozenset({OWN, OTHER}), frozenset({OWN}), frozenset({OTHER})
+    both, own, other = frozenset({CITING, OTHER}), frozenset({CITING}), frozenset({OTHER})
     functions = {"assign": both, "clear": own, "truncate": other}
     return {MODULE: {line: tests for name, tests in functions.items() for line in lines_of(f"LeaderEpochCache.{name}")}}
 
 
-def test_the_function_of_a_test() -> None:
-    assert function_of(CITING) == OWN
-
-
 def test_lines_that_few_other_tests_execute_come_first() -> None:
-    found = candidates(executed(), frozenset({OWN}), 0)
+    found = candidates(executed(), frozenset({CITING}), 0)
     lines = [site.line_number for site in found]
     rare, common = lines_of("LeaderEpochCache.clear"), lines_of("LeaderEpochCache.assign")
     assert sorted(lines[: len(rare)]) == rare
@@ -55,4 +52,4 @@ def test_an_item_is_weak_if_its_tests_miss_every_mutation(
     found = audit("A1", [CITING], measured, mutants=3, seed=0)
     assert (found.verdict, len(found.missed)) == (verdict, missed)
     assert found.document()["verdict"] == verdict
-    assert asked == [("tests/unit/protocol/log/test_epochs.py::test_it",)] * len(notice)
+    assert asked == [(CITING,)] * len(notice)

@@ -225,7 +225,7 @@ class ReassignmentStorm(_Operation):
             "topic": topic,
             "partition": partition,
             "targets": (*moves, *(((),) if rng.random() < 0.5 else ())),
-            "every_ms": rng.choice(_DRAWN_MOVES_MS),
+            "every_ms": rng.choice(_DRAWN_MOVES_MS[1:] if targets.stores else _DRAWN_MOVES_MS),
         }
 
 

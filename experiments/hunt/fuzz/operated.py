@@ -11,9 +11,11 @@ from __future__ import annotations
 
 from random import Random
 
+from experiments.faults import recipes
 from experiments.faults.controls import OPERATOR
 from experiments.faults.draw import Rates, timeline
 from experiments.faults.kinds import FAULT_KINDS
+from experiments.faults.kinds.links import Effect
 from experiments.faults.schema import Fault
 from experiments.faults.targets import Targets
 from experiments.hunt.fuzz.bias import Bias
@@ -22,7 +24,10 @@ from experiments.scenarios.model import TopicModel
 from protocol.config import (
     ALLOW_EVERYONE_IF_NO_ACL_FOUND,
     AUTHORIZER_CLASS_NAME,
+    DELIVERY_TIMEOUT_MS,
+    ENABLE_IDEMPOTENCE,
     MIN_INSYNC_REPLICAS,
+    REQUEST_TIMEOUT_MS,
     SUPER_USERS,
 )
 from protocol.ids import STORE
@@ -33,9 +38,12 @@ _FURTHER_TOPICS = ("u", "w")
 _BROKERS = (3, 4, 5, 6, 7, 9)
 _BETWEEN_FAULTS_MS = (250, 700, 2_000)
 _FAULTS_LAST_MS = (30, 300, 1_000, 2_500, 5_000)
-_BETWEEN_OPERATIONS_MS = (600, 1_500, 3_000)
+_BETWEEN_OPERATIONS_MS = (500, 1_000, 2_000)
 _OPERATIONS_LAST_MS = (20, 500, 2_000, 5_000)
 _SETTLING_MS = 2_500
+_LATE: tuple[Effect, ...] = ("reorder", "duplicate")
+_GIVES_UP_MS = 5_000
+"""`delivery.timeout.ms` where batches arrive late."""
 
 
 def is_operated(seed: int) -> bool:
@@ -77,9 +85,14 @@ def operated(plan: Plan) -> Plan:
             SUPER_USERS: OPERATOR,
             ALLOW_EVERYONE_IF_NO_ACL_FOUND: True,
         }
+    has_late_batches = rng.random() < 0.3 and not spec.has_store_metadata
+    if has_late_batches:
+        config |= {ENABLE_IDEMPOTENCE: True, DELIVERY_TIMEOUT_MS: _GIVES_UP_MS, REQUEST_TIMEOUT_MS: 1_000}
     begin_ms = plan.operations[0].at_ms + 500
     end_ms = plan.operations[-1].at_ms - _SETTLING_MS
     failures = _timeline(rng, targets, begin_ms, end_ms, _kinds(targets, False), _BETWEEN_FAULTS_MS, _FAULTS_LAST_MS)
+    if has_late_batches:
+        failures += _late_batches(rng, targets, begin_ms)
     kinds = [kind for kind in _kinds(targets, True) if has_authorizer or kind != "deny"]
     changes = _timeline(rng, targets, begin_ms, end_ms, kinds, _BETWEEN_OPERATIONS_MS, _OPERATIONS_LAST_MS)
     return plan.model_copy(
@@ -90,6 +103,19 @@ def operated(plan: Plan) -> Plan:
             "operations": tuple(_spread(rng, operation, topics) for operation in plan.operations),
             "faults": tuple(sorted((*failures, *changes), key=lambda fault: fault.at_ms)),
         }
+    )
+
+
+def _late_batches(rng: Random, targets: Targets, begin_ms: int) -> tuple[Fault, ...]:
+    """Batches of a producer, or copies of them, arrive when it has given later ones up and has continued with its next
+    epoch.
+    """
+    effect, late_ms = rng.choice(_LATE), begin_ms + rng.randrange(500)
+    lost_ms = late_ms + 1_500
+    clients, brokers, back_ms = targets.clients, targets.brokers, lost_ms + _GIVES_UP_MS + 200
+    return (
+        recipes.disturb(clients, brokers, effect, late_ms, lost_ms, only="produce", delay_ms=2 * _GIVES_UP_MS),
+        recipes.disturb(clients, brokers, "lose", lost_ms, back_ms, only="produce"),
     )
 
 
@@ -107,7 +133,7 @@ def _timeline(
     durations_ms: tuple[int, ...],
 ) -> tuple[Fault, ...]:
     """Faults of some or all of these kinds."""
-    chosen = rng.sample(kinds, rng.choice((2, 4, len(kinds), len(kinds))))
+    chosen = rng.sample(kinds, rng.choice((4, *(len(kinds),) * 3)))
     rates = Rates(
         mean_between_ms=rng.choice(between_ms),
         durations_ms=tuple(sorted(rng.sample(durations_ms, 3))),
