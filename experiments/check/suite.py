@@ -39,16 +39,18 @@ _EVERYWHERE = (MetadataPublished, ControllerStarted, BrokerRegistered)
 class InvariantSuite:
     """All invariants on one cluster. Each partition reports a given invariant once. Generations with a metadata log
     have those of `INVARIANTS`, and `v3` has those of `StoreInvariants`. A replay of a recording (`is_replay`) has only
-    the controller's image.
+    the controller's image. Invariants `without` are left out.
     """
 
-    def __init__(self, cluster: SimCluster, *, is_replay: bool = False) -> None:
+    def __init__(
+        self, cluster: SimCluster, *, is_replay: bool = False, without: tuple[type[Invariant], ...] = ()
+    ) -> None:
         self.truth = GroundTruth(cluster)
         self.violations: list[Violation] = []
         self._cluster = cluster
         features = cluster.spec.config.generation.features
         known = () if features.metadata_in_store else INVARIANTS
-        kinds = [kind for kind in known if not (is_replay and kind.NEEDS_NODES)]
+        kinds = [kind for kind in known if kind not in without and not (is_replay and kind.NEEDS_NODES)]
         self._invariants: list[Invariant] = [invariant(self.truth) for invariant in kinds]
         self._observing = [each for each in self._invariants if type(each).observe is not Invariant.observe]
         checking = [each for each in self._invariants if type(each).check is not Invariant.check]

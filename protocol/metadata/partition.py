@@ -7,11 +7,12 @@ appended to the metadata log, and that `replay_change` applies. `leader_epoch` r
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import IntEnum
 
 from protocol.ids import NO_LEADER, UNCHANGED_LEADER, BrokerId, Epoch
 from protocol.messages.records import UNCHANGED_RECOVERY_STATE, PartitionChangeRecord
-from protocol.values import direct, immutable
+from protocol.values import direct
 
 
 @direct
@@ -22,7 +23,7 @@ class LeaderRecoveryState(IntEnum):
     RECOVERING = 1
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class PartitionState:
     """One partition as the controller has recorded it.
 

@@ -323,6 +323,7 @@ def test_a_recording_is_judged_as_the_run_was(seed: int, tmp_path: Path) -> None
     assert checked.looked_at[HISTORY_FINDING] == len(list(Recording(tmp_path / "recording").operations()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "mutant",
     [

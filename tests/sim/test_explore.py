@@ -39,6 +39,7 @@ def test_one_record_in_every_order() -> None:
     assert report.depth == 7  # produced, and to each follower: records, the next fetch, the high watermark
 
 
+@pytest.mark.slow
 def test_two_records_in_every_order_end_too() -> None:
     one, two = run(spec()), run(spec(records=2))
     assert two.complete
@@ -46,6 +47,7 @@ def test_two_records_in_every_order_end_too() -> None:
     assert two.distinct_states > one.distinct_states
 
 
+@pytest.mark.slow
 def test_with_delays_there_are_fewer_orders() -> None:
     every = run(spec(records=2))
     few = [run(spec(records=2, delays=delays)) for delays in (0, 1)]
@@ -75,6 +77,7 @@ def test_a_search_that_is_cut_short_is_not_complete() -> None:
     assert by_states.distinct_states < 13
 
 
+@pytest.mark.slow
 def test_the_same_search_gives_the_same_report() -> None:
     asked = replace(spec(lossy=1, fences=1, delays=0), depth=6)
     assert document(run(asked)) == document(run(asked))
@@ -162,6 +165,7 @@ def test_the_shortest_counterexample_of_a_mutant_of_v3(
     assert len([line for line in report.violation.story if line.startswith("-- ")]) == steps
 
 
+@pytest.mark.slow
 def test_two_searches_of_v3_give_the_same_report() -> None:
     asked = replace(V3, bounds=NOTHING | {"fences": 1, "crashes": 1}, depth=12)
     assert document(run(asked)) == document(run(asked))

@@ -381,6 +381,7 @@ def test_reachable_error_codes_are_read_from_the_source() -> None:
     assert "NONE" not in found
 
 
+@pytest.mark.slow
 def test_a_violation_leaves_with_one(
     without_maximal_isr: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -20,6 +20,8 @@ from experiments.studies.numbers.page import introduction, section, summary
 from experiments.support.errors import InputError
 from protocol.config import LOG_GENERATIONS, Generation
 
+pytestmark = pytest.mark.slow
+
 STALE = "docs/numbers.md is stale: isray study numbers --write docs/numbers.md"
 PAGE = Path(__file__).parents[2] / "docs" / "numbers.md"
 SMALL = Conditions(partitions=120, sessions=(1, 4), multi=(10, 100))

@@ -18,6 +18,8 @@ from protocol.messages.commands import AdminOutcome
 from protocol.messages.partitions import ElectionType
 from tests.sim.partition_helpers import Bench
 
+pytestmark = pytest.mark.slow
+
 SEEDS = range(200)
 RECORDS = 5
 

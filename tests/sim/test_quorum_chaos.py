@@ -27,6 +27,7 @@ def outcomes() -> list[ChaosOutcome]:
     return [chaos.run(seed) for seed in SEEDS]
 
 
+@pytest.mark.slow
 @pytest.mark.covers("D8", "D9", "D11", "D15", "D18", "D22", "M78", "M80")
 @pytest.mark.parametrize("seed", SEEDS)
 def test_random_runs_violate_no_property(seed: int, outcomes: list[ChaosOutcome]) -> None:

@@ -18,6 +18,8 @@ from experiments.studies.trials.batch import Batch, run_batch
 from experiments.studies.trials.trial import run_trial
 from tests.synthetic_studies import RUNS, cells_of, study_of
 
+pytestmark = pytest.mark.slow
+
 TRIALS = 6
 CELLS = ("0123456789abcdef", "fedcba9876543210")
 BASE = {"broker_mttf": "3d", "broker_mttr": "1d", "tail_loss_probability": 1.0, "estimator": "plain"}

@@ -27,6 +27,8 @@ from protocol.nodes.store_broker import StoreBrokerNode
 from protocol.zookeeper.records import LeaderAndIsr
 from tests.sim.store_cluster_helpers import KEEP, StoreBench
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("seed", range(8))
 def test_a_seed_is_clean(seed: int) -> None:

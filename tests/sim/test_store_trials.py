@@ -17,6 +17,8 @@ from experiments.studies.trials.trial import run_trial
 from protocol.events.store import StoreChanged
 from protocol.ids import TopicPartition
 
+pytestmark = pytest.mark.slow
+
 GENERATIONS = ("v3", "kip-497", "kip-966-elr", "kip-966")
 TRIALS = 4
 BASE = CellParameters(

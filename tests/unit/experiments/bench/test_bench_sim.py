@@ -61,6 +61,7 @@ def test_the_baseline_dispatches_the_given_number_of_events() -> None:
     assert ends == sorted(set(ends))
 
 
+@pytest.mark.slow
 def test_the_report_has_a_row_per_cell_and_one_for_all() -> None:
     report = run(trials=1, repeats=1, cells=SHORT, seeds=1, lengths_ms=(DAY_MS, 2 * DAY_MS))
     cells, total = report.document["cells"], report.document["total"]

@@ -184,6 +184,7 @@ def test_longest_log_elections_query_all_known_replicas_or_only_live_ones(manual
     assert again == "Valid replica already elected for partitions t-0\n"
 
 
+@pytest.mark.slow
 @pytest.mark.covers("J5", "J7", "J10", "G31", "J11")
 def test_the_longest_log_for_many_and_for_all(manual: CliBench, tmp_path: Path) -> None:
     names = [f"t{number:02}" for number in range(23)]

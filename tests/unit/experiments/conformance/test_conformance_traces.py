@@ -21,6 +21,7 @@ def _differences(row: dict[str, Any]) -> list[str]:
     return [difference.field for difference in differences(ControllerTraceRow.model_validate_json(json.dumps(row)))]
 
 
+@pytest.mark.slow
 @pytest.mark.covers("B4", "B18", "B19", "B23", "E32", "G33", "M52", "N8")
 def test_all_recorded_traces_pass() -> None:
     result = replay_file(TRACES)

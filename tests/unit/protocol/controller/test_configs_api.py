@@ -393,6 +393,7 @@ def alterations(draw: st.DrawFn) -> Request:
     return request_of(kind, *resources[: draw(st.integers(1, 3))])
 
 
+@pytest.mark.slow
 @pytest.mark.covers("E14", "E19", "M6", "M7")
 @settings(deadline=None, max_examples=150)
 @given(clusters(), alterations())

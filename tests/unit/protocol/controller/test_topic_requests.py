@@ -189,6 +189,7 @@ REQUESTS = st.one_of(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(st.lists(REQUESTS, max_size=8))
 def test_every_part_of_a_request_is_answered_and_topics_stay_complete(asked: list[AdminRequest]) -> None:

@@ -35,6 +35,8 @@ from experiments.support.errors import InputError
 from protocol.config import Generation
 from tests.sim.command_helpers import leave
 
+pytestmark = pytest.mark.slow
+
 BROKEN = "EpochsRise"
 DRAWING = curves.drawing
 SPEC = Campaign(range(100, 130), round_size=10)

@@ -17,6 +17,8 @@ from experiments.hunt.mutants.generated.process import run_mutated
 from experiments.hunt.mutants.registry import MUTANTS
 from experiments.support.errors import InputError
 
+pytestmark = pytest.mark.slow
+
 EPOCHS = "protocol.log.epochs"
 SAMPLED = 3
 """How many mutants of the committed list a run of the tests executes."""

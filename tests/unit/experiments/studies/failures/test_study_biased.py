@@ -14,6 +14,8 @@ from experiments.studies.design.model import DAY_MS, YEAR_MS, CellParameters
 from experiments.studies.design.placement import assignments
 from experiments.studies.failures.biased import BiasedTimeline, draw_kind, length_biased_ms
 
+pytestmark = pytest.mark.slow
+
 HOUR_MS = 3_600_000
 CYCLES = 1_200
 SEEN_ONCE = 2 / CYCLES

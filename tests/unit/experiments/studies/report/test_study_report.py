@@ -53,6 +53,7 @@ def test_page_is_a_function_of_its_input_and_loads_nothing(page: str) -> None:
     assert len(ids) == len(set(ids))
 
 
+@pytest.mark.slow
 def test_page_has_the_drawings_and_numbers_without_javascript(page: str) -> None:
     assert page.count('class="plot"') == page.count('role="img" aria-label="') == page.count('<svg xmlns="')
     assert all(name in page for name in NAMES)
@@ -71,6 +72,7 @@ def test_charts_of_the_script_are_those_of_the_page(page: str) -> None:
     assert {"loss_rate", "tradeoff-0", "difference-loss_rate-0", "map-0"} <= {c["name"] for c in charts}
 
 
+@pytest.mark.slow
 def test_times_are_drawn_as_the_distributions_that_they_have() -> None:
     """Handovers have a chart of their own; a setting without times of a kind has no row in its chart."""
     slow, quick = times_of((9_000, 0.9), (60_000, 0.98), (3_600_000, 1.0)), times_of((2, 1.0))

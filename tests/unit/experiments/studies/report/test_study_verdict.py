@@ -73,6 +73,7 @@ def test_study_that_tells_nothing_apart_recommends_nothing(losses: list[int]) ->
     assert not any(setting.estimates.recommended for group in found for setting in group.settings)
 
 
+@pytest.mark.slow
 def test_page_of_an_undecided_study_has_no_badge_and_no_commands() -> None:
     page = render(record_of(SIX), cells_of(SIX, [1, 0, 1, 0, 0, 1], refuses=[1e-4, 1e-3, 1e-2, 0.0, 1e-4, 1e-3]))
     assert 'class="badge"' not in page
@@ -118,6 +119,7 @@ def test_ruled_out_settings_are_named() -> None:
     )
 
 
+@pytest.mark.slow
 def test_recommendation_holds_under_its_assumptions_only() -> None:
     """How machines fail cannot be chosen: no preset is recommended over another."""
     verdict, found = judged(WORLDS, [90, 10, 50, 0, 0, 0])

@@ -170,6 +170,7 @@ def test_table_has_a_row_per_cell_and_columns_by_name() -> None:
     assert table["loss_rate"].to_pylist() == [0.5] * 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("statement", "absent"),
     [

@@ -234,6 +234,7 @@ def test_command_prints_a_list_of_comparisons(tmp_path: Path) -> None:
     assert found["ci_low"] < found["simulated"] < found["ci_high"]
 
 
+@pytest.mark.slow
 def test_command_fails_where_the_model_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "cells.yaml"
     path.write_text(CELL)

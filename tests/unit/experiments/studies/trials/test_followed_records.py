@@ -9,6 +9,8 @@ from experiments.studies.trace.schema import ACKED, CHECKPOINT, ELECTED, LOSS, P
 from experiments.studies.trials.estimators import run_cell_trial
 from experiments.studies.trials.observer import Lineage, shared_end
 
+pytestmark = pytest.mark.slow
+
 HARSH = {"tail_loss_probability": 0.5, "min_insync_replicas": 1, "partitions": 2}
 CELLS = {
     "plain": {"estimator": "plain", "broker_mttf": "12d", "broker_mttr": "3d", "generation": "kip-497"},
