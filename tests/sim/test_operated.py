@@ -131,7 +131,7 @@ def test_operated_plans_of_v3_are_clean_and_their_operations_meet_faults() -> No
 
 
 @pytest.mark.proof
-@pytest.mark.parametrize("seed", [71, 87])
+@pytest.mark.parametrize("seed", [31, 71])
 def test_an_operated_plan_gives_one_trace(seed: int) -> None:
     """Clocks drift in it, topics are created again and clients crash; without jitter, as with other plans."""
     plan = draw(seed).model_copy(update={"jitter_ms": 0})
