@@ -299,8 +299,22 @@ def test_metadata_that_came_after_the_last_word_of_a_broker_is_no_ground_for_a_f
 # -- simulations as recordings -----------------------------------------------------------------------------------------
 
 
+VIOLATING = [path for path in SCENARIOS if load_scenario(path).violates]
+"""Shipped scenarios that violate invariants, under a rule of Kafka's code."""
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", VIOLATING, ids=lambda path: path.stem)
+def test_a_recording_of_a_rule_of_kafka_shows_the_violations_that_the_scenario_declares(
+    path: Path, tmp_path: Path
+) -> None:
+    scenario = load_scenario(path)
+    assert run_recorded(Runner(scenario, CheckedEngine(spec_of(scenario, 0))), tmp_path / "recording").passed
+    assert names(check(Recording(tmp_path / "recording"))) == set(scenario.violates)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", [path for path in SCENARIOS if path not in VIOLATING], ids=lambda path: path.stem)
 def test_a_shipped_scenario_is_found_clean(path: Path, tmp_path: Path) -> None:
     scenario = load_scenario(path)
     engine = CheckedEngine(spec_of(scenario, 0))

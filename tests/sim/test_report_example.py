@@ -70,7 +70,7 @@ def test_the_lines_of_a_loss_begin_with_the_crashes_that_caused_it() -> None:
 @pytest.mark.slow
 def test_example_is_replayed_by_its_command_and_has_a_page(found: tuple[StudyRecord, Example, Path]) -> None:
     record, example, out = found
-    assert example.command.startswith("isray study replay out/s --cell ")
+    assert example.command.startswith("isray study replay . --cell ")
     assert f"--trial {example.trial} --html loss.html" in example.command
     assert "<!DOCTYPE html>" in (out / "loss.html").read_text(encoding="utf-8")
     page = render(record, cells_of(STUDY, [5, 0]), Beside(example=example))
