@@ -99,6 +99,13 @@ class Controller:
         move = self.moves.get(key)
         return decisions.holders(self.states.get(key), self.assigned(key), move.target if move is not None else ())
 
+    def may_hold(self, key: TopicPartition) -> list[BrokerId]:
+        """The brokers that may have a replica: those that hold the partition, and those to which its reassignment has
+        moved it before its target was changed.
+        """
+        move = self.moves.get(key)
+        return sorted({*self.holders(key), *(move.held if move is not None else ())})
+
     def forget(self, key: TopicPartition) -> None:
         """Drops a partition that does not exist any more."""
         self.states.pop(key, None)

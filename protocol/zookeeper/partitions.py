@@ -103,7 +103,7 @@ def on_partitions_remove(controller: Controller) -> Procedure[None]:
 
 def _reduce(controller: Controller, name: str, keys: list[TopicPartition]) -> Procedure[bool]:
     """Steps 1 and 2 for the partitions of one topic."""
-    holders = {key: controller.holders(key) for key in keys}
+    holders = {key: controller.may_hold(key) for key in keys}
 
     def decide(topic: Topic) -> Procedure[Assignment | None]:
         present = [key for key in keys if key.partition in topic.partitions]

@@ -65,7 +65,7 @@ def follow_request(controller: Controller, key: TopicPartition, wanted: Replicas
     move, assigned = controller.moves.get(key), controller.assigned(key)
     if is_damaged or (move is not None and wanted == move.target and move.is_requested):
         return
-    held = {*controller.holders(key), *(move.held if move is not None else ())}
+    held = set(controller.may_hold(key))
     if wanted is not None:
         controller.moves[key] = Move(wanted, held=held)
     elif move is None or move.is_requested:

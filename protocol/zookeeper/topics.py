@@ -36,7 +36,7 @@ def on_topic_change(controller: Controller) -> Procedure[None]:
     ids = {name: topic.topic_id for name, topic in topics.items()}
     kept = {name for name, topic in controller.topics.items() if ids.get(name) == topic.topic_id}
     gone = [key for key in controller.partitions() if key.topic not in kept]
-    stops = stop_replicas(controller, {key: controller.holders(key) for key in gone})
+    stops = stop_replicas(controller, {key: controller.may_hold(key) for key in gone})
     moved = [key for key in gone if key in controller.moves]
     for key in gone:
         controller.forget(key)

@@ -40,6 +40,21 @@ def test_a_deleted_topic_leaves_no_replica_and_can_be_created_again() -> None:
     assert bench.acked(new)
 
 
+@pytest.mark.covers("A34", "M36")
+@pytest.mark.parametrize("removes_topic", [True, False])
+def test_a_replica_of_a_former_target_of_a_reassignment_is_stopped_with_its_partition(removes_topic: bool) -> None:
+    """Brokers 2 and 3 cannot fetch, so that neither move completes; the second takes the place of the first."""
+    bench = StoreBench(brokers=4, replicas=((0, 1), (0, 1)))
+    for target in (2, 3):
+        bench.cut(0, target)
+        bench.administer(reassign("t", 1, (0, target)))
+        bench.run_for(2_000)
+    assert all(len(bench.cluster.disks[broker].log_names()) == 1 for broker in (2, 3))
+    bench.administer(delete_topic("t") if removes_topic else remove_partitions("t", (1,)))
+    bench.run_for(5_000)
+    assert all(bench.cluster.disks[broker].log_names() == [] for broker in (2, 3))
+
+
 @pytest.mark.covers("A24", "A34", "A36", "M36")
 def test_a_broker_that_was_down_deletes_the_logs_of_a_deleted_topic() -> None:
     bench = StoreBench()
