@@ -74,9 +74,10 @@ class IsrWriter:
                 isr = tuple(member.broker_id for member in proposal.new_isr)
                 changes[key] = Stored(with_isr(known.state, isr, bool(proposal.leader_recovery_state)), known.version)
         names = {key: self._context.image.name_of(key) for key in changes}
-        versions = yield from write_isrs({names[key]: change for key, change in changes.items()})
+        topic_ids = {names[key].topic: key.topic_id for key in changes}
+        versions = yield from write_isrs({names[key]: change for key, change in changes.items()}, topic_ids)
         conflicts = [key for key in changes if names[key] not in versions]
-        newer = yield from read_overtaken({names[key]: changes[key] for key in conflicts})
+        newer = yield from read_overtaken({names[key]: changes[key] for key in conflicts}, topic_ids)
         results = []
         for key, proposal in zip(keys, request.partitions, strict=True):
             version = versions.get(names[key]) if key in names else None

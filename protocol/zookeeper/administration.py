@@ -13,7 +13,7 @@ from protocol.ids import TopicPartition
 from protocol.messages.store import Check, Create, Delete, GetChildren, GetData, SetData, StoreError, WriteOperation
 from protocol.zookeeper import paths
 from protocol.zookeeper.decisions import Replicas
-from protocol.zookeeper.procedure import Procedure, error_of, read, write
+from protocol.zookeeper.procedure import Procedure, error_of, read, same_topic, write
 from protocol.zookeeper.records import ReplicasNode, TopicNode
 
 ATTEMPTS = 8
@@ -25,25 +25,42 @@ def create_topic(
 ) -> Procedure[ErrorCode]:
     """Creates a topic with its assignment and config overrides; the controller initialises its partitions."""
     node = TopicNode(topic_id=topic_id, partitions=dict(assignment), configs=dict(configs or {}))
-    (unit,) = yield from write(((Create(path=paths.topic(name), data=node.encode()),),), is_fenced=False)
+    created = (
+        Create(path=paths.topic(name), data=node.encode()),
+        Create(path=paths.incarnation(name, topic_id)),
+    )
+    (unit,) = yield from write((created,), is_fenced=False)
     if error_of(unit) is StoreError.NODE_EXISTS:
         return ErrorCode.TOPIC_ALREADY_EXISTS
     return ErrorCode.NONE if error_of(unit) is StoreError.NONE else ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
 def delete_topic(name: str) -> Procedure[ErrorCode]:
-    """Deletes a topic with the states of its partitions; the controller stops its replicas."""
+    """Deletes a topic with the states of its partitions and the requests about them; the controller stops its
+    replicas.
+    """
     for _ in range(ATTEMPTS):
         (topic,) = yield from read((GetData(path=paths.topic(name)),))
         if topic.error:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        (found,) = yield from read((GetChildren(path=paths.topic(name)),))
-        nodes = [f"{paths.topic(name)}/{child}" for child in found.children]
-        deleted = [Delete(path=path) for node in nodes for path in (f"{node}/{paths.LEADER_AND_ISR}", node)]
-        (unit,) = yield from write(((*deleted, Delete(path=paths.topic(name))),), is_fenced=False)
+        nodes: list[str] = []
+        for root in (paths.topic(name), *(f"{requests}/{name}" for requests in paths.REQUESTS)):
+            nodes += yield from _below(root)
+        (unit,) = yield from write((tuple(Delete(path=path) for path in nodes),), is_fenced=False)
         if error_of(unit) is StoreError.NONE:
             return ErrorCode.NONE
     return ErrorCode.REQUEST_TIMED_OUT
+
+
+def _below(path: str) -> Procedure[list[str]]:
+    """A node and all nodes below it, children first; none if it does not exist."""
+    (found,) = yield from read((GetChildren(path=path),))
+    if found.error:
+        return []
+    nodes: list[str] = []
+    for child in found.children:
+        nodes += yield from _below(f"{path}/{child}")
+    return [*nodes, path]
 
 
 def request(root: str, key: TopicPartition, replicas: Replicas = ()) -> Procedure[ErrorCode]:
@@ -56,14 +73,16 @@ def request(root: str, key: TopicPartition, replicas: Replicas = ()) -> Procedur
         (topic, above) = yield from read((GetData(path=paths.topic(key.topic)), GetData(path=parent)))
         if topic.error:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        exists = key.partition in TopicNode.decode(paths.topic(key.topic), topic.data).partitions
+        node = TopicNode.decode(paths.topic(key.topic), topic.data)
+        exists = key.partition in node.partitions
         if exists is (root == paths.ADDED):
             return ErrorCode.INVALID_PARTITIONS if exists else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        wanted: list[WriteOperation] = [Check(path=paths.topic(key.topic), version=topic.version)]
+        is_same = same_topic(key.topic, node.topic_id)
+        wanted: list[WriteOperation] = [is_same, Check(path=paths.topic(key.topic), version=topic.version)]
         wanted += [Create(path=parent)] if above.error else []
         (unit,) = yield from write(((*wanted, Create(path=path, data=data)),), is_fenced=False)
         if error_of(unit) is StoreError.NODE_EXISTS and not above.error:
-            (unit,) = yield from write(((SetData(path=path, data=data),),), is_fenced=False)
+            (unit,) = yield from write(((is_same, SetData(path=path, data=data)),), is_fenced=False)
         if error_of(unit) is StoreError.NONE:
             return ErrorCode.NONE
     return ErrorCode.REQUEST_TIMED_OUT

@@ -15,11 +15,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from protocol.ids import TopicPartition
-from protocol.messages.store import Create, StoreError
+from protocol.messages.store import Check, Create, StoreError
 from protocol.zookeeper import decisions, paths
 from protocol.zookeeper.context import Controller
 from protocol.zookeeper.procedure import Alert, Procedure, error_of, write
-from protocol.zookeeper.publishing import UnexpectedStoreError, read_states
+from protocol.zookeeper.publishing import UnexpectedStoreError, incarnation, read_states
 from protocol.zookeeper.records import LeaderAndIsr, Stored
 
 
@@ -38,7 +38,7 @@ def init_leaders(controller: Controller, partitions: Sequence[TopicPartition]) -
     if len(wanted) < len(partitions):
         offline = [key for key in partitions if key not in wanted]
         yield Alert(f"{len(offline)} new partitions, {offline[0]} first: no replica is alive")
-    results = yield from write(_creation(key, state) for key, state in wanted.items())
+    results = yield from write(_creation(controller, key, state) for key, state in wanted.items())
     existing = []
     for (key, state), unit in zip(wanted.items(), results, strict=True):
         error = error_of(unit)
@@ -58,8 +58,9 @@ def _first_state(controller: Controller, key: TopicPartition) -> LeaderAndIsr | 
     return LeaderAndIsr(leader_epoch=epoch, **choice._asdict(), **controller.author._asdict()) if choice else None
 
 
-def _creation(key: TopicPartition, state: LeaderAndIsr) -> tuple[Create, Create]:
+def _creation(controller: Controller, key: TopicPartition, state: LeaderAndIsr) -> tuple[Check, Create, Create]:
     return (
+        incarnation(controller, key),
         Create(path=paths.partition(key)),
         Create(path=paths.leader_and_isr(key), data=state.encode()),
     )

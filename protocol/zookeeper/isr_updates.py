@@ -32,11 +32,11 @@ from protocol.messages.control import (
     PartitionIsrProposal,
     PartitionIsrResult,
 )
-from protocol.messages.store import Create, Delete, GetData, SetData, StoreError
+from protocol.messages.store import Create, Delete, Exists, GetData, SetData, StoreError
 from protocol.zookeeper import decisions, paths
 from protocol.zookeeper.context import Controller
-from protocol.zookeeper.procedure import Alert, Event, Later, Procedure, error_of, read, write
-from protocol.zookeeper.publishing import children, publication, read_states
+from protocol.zookeeper.procedure import Alert, Event, Later, Procedure, error_of, read, same_topic, write
+from protocol.zookeeper.publishing import children, incarnation, publication, read_states
 from protocol.zookeeper.records import DamagedNodeError, IsrChangeNode, LeaderAndIsr, Stored
 
 PROPAGATION_MS = 60_000
@@ -46,21 +46,31 @@ PROPAGATION_MS = 60_000
 # -- the leader --------------------------------------------------------------------------------------------------------
 
 
-def write_isrs(changes: Mapping[TopicPartition, Stored]) -> Procedure[dict[TopicPartition, int]]:
-    """A leader writes ISRs: for each partition the state with the new ISR, and the version of the node that it knows.
-    Returns the new version of each ISR that has been written. The others have been changed by the controller, and the
-    leader keeps its ISR. A write that found another version is followed by a read, since it may be a repetition of one
-    that had taken effect: a leader that took that for a failure would go on without a broker that is in the ISR.
+def write_isrs(
+    changes: Mapping[TopicPartition, Stored], topic_ids: Mapping[str, str]
+) -> Procedure[dict[TopicPartition, int]]:
+    """A leader writes ISRs: for each partition the state with the new ISR, and the version of the node that it knows;
+    `topic_ids` are those of the topics, by name. Returns the new version of each ISR that has been written. The others
+    have been changed by the controller, and the leader keeps its ISR. A write that found another version is followed by
+    a read, since it may be a repetition of one that had taken effect: a leader that took that for a failure would go on
+    without a broker that is in the ISR.
     """
     units = (
-        (SetData(path=paths.leader_and_isr(key), data=change.state.encode(), version=change.version),)
+        (
+            same_topic(key.topic, topic_ids[key.topic]),
+            SetData(path=paths.leader_and_isr(key), data=change.state.encode(), version=change.version),
+        )
         for key, change in changes.items()
     )
     results = yield from write(units, is_fenced=False)
     written = {
-        key: unit[0].version for key, unit in zip(changes, results, strict=True) if error_of(unit) is StoreError.NONE
+        key: unit[1].version for key, unit in zip(changes, results, strict=True) if error_of(unit) is StoreError.NONE
     }
-    others = [key for key in changes if key not in written]
+    others = [
+        key
+        for key, unit in zip(changes, results, strict=True)
+        if error_of(unit) not in (StoreError.NONE, StoreError.NO_NODE)
+    ]
     found = yield from read(GetData(path=paths.leader_and_isr(key)) for key in others)
     for key, result in zip(others, found, strict=True):
         if not result.error and result.data == changes[key].state.encode():
@@ -68,15 +78,20 @@ def write_isrs(changes: Mapping[TopicPartition, Stored]) -> Procedure[dict[Topic
     return written
 
 
-def read_overtaken(known: Mapping[TopicPartition, Stored]) -> Procedure[dict[TopicPartition, Stored]]:
+def read_overtaken(
+    known: Mapping[TopicPartition, Stored], topic_ids: Mapping[str, str]
+) -> Procedure[dict[TopicPartition, Stored]]:
     """The states of partitions whose write found another version, where the leader epoch is still the one that the
     leader knows: no controller has decided, so no command will follow, and a leader that waited for one would never
     change its ISR again. Each raises an alert, since no other node writes in this epoch. Left out are nodes that are
-    gone, damaged, or of another leader epoch; a damaged one raises an alert, too.
+    gone, damaged, of a later topic of the same name, or of another leader epoch; a damaged one raises an alert, too.
     """
     found = yield from read(GetData(path=paths.leader_and_isr(key)) for key in known)
+    same = yield from read(Exists(path=paths.incarnation(key.topic, topic_ids[key.topic])) for key in known)
     states = {}
-    for (key, before), result in zip(known.items(), found, strict=True):
+    for (key, before), result, topic in zip(known.items(), found, same, strict=True):
+        if not topic.exists:
+            continue
         path = paths.leader_and_isr(key)
         try:
             state = LeaderAndIsr.decode(path, result.data) if not result.error else None
@@ -202,12 +217,12 @@ def _write_proposed(
     controller: Controller, wanted: dict[TopicPartition, LeaderAndIsr]
 ) -> Procedure[dict[TopicPartition, ErrorCode]]:
     """Writes accepted proposals; returns the errors of those that found another version or no node."""
-    units = [(publication(controller, key, state),) for key, state in wanted.items()]
+    units = [(incarnation(controller, key), publication(controller, key, state)) for key, state in wanted.items()]
     results = yield from write(units)
     lost = {}
     for (key, state), unit in zip(wanted.items(), results, strict=True):
         if error_of(unit) is StoreError.NONE:
-            controller.states[key] = Stored(state, unit[0].version)
+            controller.states[key] = Stored(state, unit[1].version)
         else:
             lost[key] = ErrorCode.INVALID_UPDATE_VERSION
     yield from read_states(controller, list(lost))

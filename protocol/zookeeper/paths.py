@@ -3,6 +3,10 @@
 The reassignment requests are under `/admin`, as the path table of the V3 design says; its comments also write
 `/brokers/partitions_reassigned` (N9). Requests have one node per topic and below it one per partition, and an admin
 creates both in one transaction, so that an empty node of a topic is a remainder that the controller may delete.
+
+A topic that is deleted and created again has the same paths, and the versions of its nodes begin at 0 again. So a
+topic's node has a child that is named by the topic id, for as long as that topic exists. Whoever writes what it has
+decided about a topic checks this child in the same transaction, and so never changes a later topic of the same name.
 """
 
 from __future__ import annotations
@@ -19,7 +23,8 @@ CONTROLLER_EPOCH: Final = "/controller_epoch"
 BROKER_IDS: Final = "/brokers/ids"
 """Ephemeral children: the live brokers (A5)."""
 TOPICS: Final = "/brokers/topics"
-"""Children: the topics with their assignments (A6), and below each one node per partition with leader and ISR (A7)."""
+"""Children: the topics with their assignments (A6), and below each one node per partition with leader and ISR (A7), and
+one that is named by the topic id."""
 REASSIGNED: Final = "/admin/partitions_reassigned"
 ADDED: Final = "/admin/partitions_add"
 REMOVED: Final = "/admin/partitions_remove"
@@ -45,6 +50,11 @@ def broker(broker_id: BrokerId) -> str:
 
 def topic(name: str) -> str:
     return f"{TOPICS}/{name}"
+
+
+def incarnation(name: str, topic_id: str) -> str:
+    """The node that exists as long as the topic of this name has this id."""
+    return f"{TOPICS}/{name}/{topic_id}"
 
 
 def partition(key: TopicPartition) -> str:

@@ -23,9 +23,10 @@ from enum import StrEnum
 from typing import Any, TypeVar
 
 from protocol.ids import BrokerId
-from protocol.messages.store import OperationResult, ReadOperation, StoreError, WriteOperation
+from protocol.messages.store import ANY_VERSION, Check, OperationResult, ReadOperation, StoreError, WriteOperation
 from protocol.messages.v3 import LeaderAndIsrPartition, StopReplicaPartition
 from protocol.values import direct
+from protocol.zookeeper import paths
 
 T = TypeVar("T")
 
@@ -121,6 +122,11 @@ def write(units: Iterable[Unit], *, is_fenced: bool = True) -> Procedure[list[tu
     if wanted := tuple(units):
         done = yield Writes(wanted, is_fenced)
     return done
+
+
+def same_topic(name: str, topic_id: str) -> Check:
+    """Fails with NO_NODE if the topic has been deleted, also if there is a later one of its name."""
+    return Check(path=paths.incarnation(name, topic_id), version=ANY_VERSION)
 
 
 def error_of(results: tuple[OperationResult, ...]) -> StoreError:

@@ -18,12 +18,12 @@ from collections.abc import Callable, Iterable, Sequence
 
 from protocol.errors import ProtocolError, ProtocolInvariantError
 from protocol.ids import TopicPartition
-from protocol.messages.store import Exists, GetChildren, GetData, OperationResult, SetData, StoreError
+from protocol.messages.store import Check, Exists, GetChildren, GetData, OperationResult, SetData, StoreError
 from protocol.zookeeper import decisions, paths
 from protocol.zookeeper.context import Controller
 from protocol.zookeeper.decisions import Choice
 from protocol.zookeeper.paths import UnknownPathError
-from protocol.zookeeper.procedure import Alert, Pause, Procedure, error_of, read, write
+from protocol.zookeeper.procedure import Alert, Pause, Procedure, error_of, read, same_topic, write
 from protocol.zookeeper.records import BrokerNode, DamagedNodeError, LeaderAndIsr, Stored, Topic, TopicNode
 
 Decide = Callable[[TopicPartition, LeaderAndIsr], Choice | None]
@@ -165,11 +165,13 @@ def _publish(controller: Controller, wanted: dict[TopicPartition, LeaderAndIsr])
     is gone has been deleted, and has no state afterwards.
     """
     conflicts, gone = set(), []
-    results = yield from write((publication(controller, key, state),) for key, state in wanted.items())
+    results = yield from write(
+        (incarnation(controller, key), publication(controller, key, state)) for key, state in wanted.items()
+    )
     for (key, state), unit in zip(wanted.items(), results, strict=True):
         error = error_of(unit)
         if error is StoreError.NONE:
-            controller.states[key] = Stored(state, unit[0].version)
+            controller.states[key] = Stored(state, unit[-1].version)
         elif error is StoreError.BAD_VERSION:
             conflicts.add(key)
         elif error is StoreError.NO_NODE:
@@ -178,6 +180,11 @@ def _publish(controller: Controller, wanted: dict[TopicPartition, LeaderAndIsr])
             raise UnexpectedStoreError(paths.leader_and_isr(key), error)
     yield from read_states(controller, gone)
     return conflicts
+
+
+def incarnation(controller: Controller, key: TopicPartition) -> Check:
+    """The condition that the topic of a partition is still the one that the controller knows."""
+    return same_topic(key.topic, controller.topics[key.topic].topic_id)
 
 
 def publication(controller: Controller, key: TopicPartition, state: LeaderAndIsr) -> SetData:

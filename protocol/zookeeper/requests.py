@@ -17,7 +17,7 @@ from protocol.zookeeper import paths
 from protocol.zookeeper.context import Controller
 from protocol.zookeeper.decisions import Replicas
 from protocol.zookeeper.paths import UnknownPathError
-from protocol.zookeeper.procedure import Alert, Pause, Procedure, Unit, error_of, read, write
+from protocol.zookeeper.procedure import Alert, Pause, Procedure, Unit, error_of, read, same_topic, write
 from protocol.zookeeper.publishing import as_topic, children
 from protocol.zookeeper.records import DamagedNodeError, ReplicasNode, Topic, TopicNode
 
@@ -95,10 +95,10 @@ def change_topic(
             configs=dict(topic.configs),
         )
         change = SetData(path=paths.topic(name), data=node.encode(), version=topic.version)
-        (unit,) = yield from write(((change, *wanted.operations),))
+        (unit,) = yield from write(((same_topic(name, topic.topic_id), change, *wanted.operations),))
         if error_of(unit) is StoreError.NONE:
             controller.topics[name] = replace(
-                topic, partitions=wanted.partitions, version=unit[0].version, first_epoch=wanted.first_epoch
+                topic, partitions=wanted.partitions, version=unit[1].version, first_epoch=wanted.first_epoch
             )
             return True
     yield Alert(f"topic {name}: {controller.settings.attempts} writes of its assignment found another version each")

@@ -4,7 +4,8 @@
     2. a topic that is gone: send StopReplica to the brokers that held it
     3. a new topic: init_leaders on its partitions
 
-An admin creates the topic's node, and deletes it with everything below it in one transaction (`administration.py`).
+An admin creates the topic's node, and deletes it with everything below it, and with the requests about its partitions,
+in one transaction (`administration.py`).
 S1 compares names. A topic that is deleted and created again between two reads has the same name, and brokers would go
 on with the old logs; here topics are compared by id (N11).
 
@@ -18,16 +19,14 @@ from collections.abc import Iterable, Mapping
 
 from protocol.ids import BrokerId, TopicPartition
 from protocol.messages.v3 import StopReplicaPartition
-from protocol.zookeeper import paths
 from protocol.zookeeper.context import Controller
 from protocol.zookeeper.decisions import stop_replica_command
 from protocol.zookeeper.initialising import init_leaders, uninitialised
 from protocol.zookeeper.procedure import BrokerCommand, Commands, Procedure
 from protocol.zookeeper.publishing import read_topics
-from protocol.zookeeper.requests import remove_requests
 
 ANY_EPOCH = 2**31 - 1
-"""Stops a replica whatever its leader epoch: that of a deleted topic whose state could not be read."""
+"""Stops a replica whatever its leader epoch: no decision on a deleted topic comes later."""
 
 
 def on_topic_change(controller: Controller) -> Procedure[None]:
@@ -36,13 +35,11 @@ def on_topic_change(controller: Controller) -> Procedure[None]:
     ids = {name: topic.topic_id for name, topic in topics.items()}
     kept = {name for name, topic in controller.topics.items() if ids.get(name) == topic.topic_id}
     gone = [key for key in controller.partitions() if key.topic not in kept]
-    stops = stop_replicas(controller, {key: controller.may_hold(key) for key in gone})
-    moved = [key for key in gone if key in controller.moves]
+    stops = stop_replicas(controller, {key: controller.may_hold(key) for key in gone}, is_deleted=True)
     for key in gone:
         controller.forget(key)
     controller.topics = topics
     yield stops
-    yield from remove_requests(paths.REASSIGNED, moved)
     yield from init_leaders(controller, uninitialised(controller))
 
 
@@ -52,12 +49,16 @@ def require_topics(controller: Controller, keys: Iterable[TopicPartition]) -> Pr
         yield from on_topic_change(controller)
 
 
-def stop_replicas(controller: Controller, holders: Mapping[TopicPartition, Iterable[BrokerId]]) -> Commands:
-    """StopReplica for partitions, to those of their holders that are alive, one request per broker."""
+def stop_replicas(
+    controller: Controller, holders: Mapping[TopicPartition, Iterable[BrokerId]], *, is_deleted: bool = False
+) -> Commands:
+    """StopReplica for partitions, to those of their holders that are alive, one request per broker. `is_deleted`: their
+    topics are.
+    """
     parts: dict[BrokerId, list[StopReplicaPartition]] = {broker: [] for broker in sorted(controller.live)}
     for key, brokers in holders.items():
         stored = controller.states.get(key)
-        epoch = stored.state.leader_epoch if stored is not None else ANY_EPOCH
+        epoch = stored.state.leader_epoch if stored is not None and not is_deleted else ANY_EPOCH
         for broker in brokers:
             if broker in parts:
                 parts[broker].append(stop_replica_command(key, controller.topics[key.topic].topic_id, epoch))

@@ -33,7 +33,7 @@ from protocol.zookeeper.state import Decided, Session, StoreState
 from protocol.zookeeper.tree import ROOT, Change, Tree, Znode
 
 SNAPSHOT_FILE = "store-snapshot"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 SNAPSHOT_EVERY = 100_000
 _CRC_BYTES = 4
 _READ_BYTES = 1_048_576

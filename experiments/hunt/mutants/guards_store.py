@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -108,8 +108,8 @@ def _unconditional(original: Original, *args: Any) -> object:
     return write.model_copy(update={"version": _ANY_VERSION})
 
 
-def _write_unconditionally(original: Original, changes: Any) -> object:
-    return original({key: replace(stored, version=_ANY_VERSION) for key, stored in changes.items()})
+def _write_unconditionally(original: Original, changes: Any, topic_ids: Any) -> object:
+    return original({key: replace(stored, version=_ANY_VERSION) for key, stored in changes.items()}, topic_ids)
 
 
 def _obey_any_controller(original: Original, self: StoreMetadata, now_ms: TimeMs, sender: int, request: Any) -> object:
@@ -163,9 +163,9 @@ def _watched_afterwards(original: _Children, path: str, *, watch: bool = True) -
 
 
 def _written_in_any_case(
-    original: _Write, changes: dict[TopicPartition, Stored]
+    original: _Write, changes: dict[TopicPartition, Stored], topic_ids: Mapping[str, str]
 ) -> Procedure[dict[TopicPartition, int]]:
-    versions = yield from original(changes)
+    versions = yield from original(changes, topic_ids)
     return {key: versions.get(key, stored.version + 1) for key, stored in changes.items()}
 
 

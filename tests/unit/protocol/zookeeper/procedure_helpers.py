@@ -82,6 +82,11 @@ class ModelBroker:
             self.deleted.append(key)
 
 
+def changes(operations: tuple[WriteOperation, ...], path: str) -> bool:
+    """Whether a transaction changes the node at `path`."""
+    return any(operation.path == path and not isinstance(operation, Check) for operation in operations)
+
+
 class World:
     """The store, the brokers, and the events that wait for the controller."""
 
@@ -130,6 +135,9 @@ class World:
         node = self.tree.find(paths.topic(name))
         assert node is not None, name
         return TopicNode.decode("", node.data)
+
+    def topic_ids(self) -> dict[str, str]:
+        return {name: self.topic(name).topic_id for name in self.tree.children(paths.TOPICS)}
 
     def leader(self, key: TopicPartition) -> BrokerId:
         return self.state(key).leader
@@ -291,7 +299,7 @@ class World:
         if stored.state.leader_epoch != part.leader_epoch or isr == stored.state.isr:
             return False
         if self.settings.leaders_write_isr:
-            return key in self.admin(write_isrs({key: Stored(with_isr(stored.state, isr), stored.version)}))
+            return self.write_isr(key, isr)
         assert self.controller is not None
         return not self.run(alter_isr(self.controller, self.proposal(key, isr))).partitions[0].error
 
@@ -319,8 +327,12 @@ class World:
 
     def set_isr(self, key: TopicPartition, isr: tuple[int, ...]) -> None:
         """The leader writes an ISR."""
+        assert self.write_isr(key, isr)
+
+    def write_isr(self, key: TopicPartition, isr: tuple[int, ...]) -> bool:
         stored = self.stored(key)
-        assert key in self.admin(write_isrs({key: Stored(with_isr(stored.state, isr), stored.version)}))
+        change = {key: Stored(with_isr(stored.state, isr), stored.version)}
+        return key in self.admin(write_isrs(change, self.topic_ids()))
 
     def damage(self, path: str) -> None:
         self.transact(ADMIN, (SetData(path=path, data=DAMAGE),))

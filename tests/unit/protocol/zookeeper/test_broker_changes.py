@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 
 from protocol.ids import TopicPartition
-from protocol.messages.store import Delete, SetData, WriteOperation
+from protocol.messages.store import Check, SetData, WriteOperation
 from protocol.zookeeper import paths
+from protocol.zookeeper.administration import delete_topic
 from protocol.zookeeper.broker_changes import on_broker_change
 from protocol.zookeeper.context import Settings
 from protocol.zookeeper.isr_updates import IsrChanges
 from protocol.zookeeper.procedure import Commands, Event, Later, Pause, Reads, Writes
-from tests.unit.protocol.zookeeper.procedure_helpers import ADMIN, World
+from tests.unit.protocol.zookeeper.procedure_helpers import ADMIN, World, changes
 
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
 ASSIGNED = {"t": {0: (1, 2, 3), 1: (2, 3, 1)}, "u": {0: (3, 4)}}
@@ -31,7 +32,8 @@ def commands_of(world: World) -> list[Commands]:
 
 
 def written_paths(world: World) -> list[str]:
-    return [op.path for step in world.steps if isinstance(step, Writes) for unit in step.units for op in unit]
+    return [op.path for step in world.steps if isinstance(step, Writes) for unit in step.units for op in unit
+            if not isinstance(op, Check)]
 
 
 @pytest.mark.covers("A2", "A11", "A16", "A17", "M25")
@@ -95,7 +97,7 @@ def test_after_a_conflict_the_partition_is_read_and_decided_again(leaders_write_
     world = make(Settings(leaders_write_isr=leaders_write_isr))
 
     def interfere(operations: tuple[WriteOperation, ...]) -> None:
-        if operations[0].path == paths.leader_and_isr(T1):
+        if changes(operations, paths.leader_and_isr(T1)):
             world.before_write = lambda operations: None
             world.set_isr(T1, (2, 1))
 
@@ -115,10 +117,10 @@ def test_a_storm_of_conflicts_ends_with_an_alert_and_is_continued_later() -> Non
     world = make(Settings(attempts=4, backoff_ms=20, retry_ms=700))
 
     def interfere(operations: tuple[WriteOperation, ...]) -> None:
-        if operations[0].path == paths.leader_and_isr(T1):
-            node = world.tree.find(operations[0].path)
+        if changes(operations, paths.leader_and_isr(T1)):
+            node = world.tree.find(paths.leader_and_isr(T1))
             assert node is not None
-            world.transact(ADMIN, (SetData(path=operations[0].path, data=node.data),))
+            world.transact(ADMIN, (SetData(path=paths.leader_and_isr(T1), data=node.data),))
 
     world.before_write = interfere
     world.stop_broker(2)
@@ -142,7 +144,7 @@ def test_a_decision_whose_response_was_lost_is_found_and_its_commands_are_sent()
     world = make()
 
     def repeat(operations: tuple[WriteOperation, ...]) -> None:
-        if operations[0].path == paths.leader_and_isr(T0):
+        if changes(operations, paths.leader_and_isr(T0)):
             world.before_write = lambda operations: None
             world.transact(ADMIN, operations)
 
@@ -219,10 +221,9 @@ def test_a_partition_that_is_deleted_meanwhile_is_left_alone() -> None:
     world = make()
 
     def delete(operations: tuple[WriteOperation, ...]) -> None:
-        if operations[0].path == paths.leader_and_isr(U0):
+        if changes(operations, paths.leader_and_isr(U0)):
             world.before_write = lambda operations: None
-            nodes = (paths.leader_and_isr(U0), paths.partition(U0), paths.topic("u"))
-            world.transact(ADMIN, tuple(Delete(path=path) for path in nodes))
+            assert not world.admin(delete_topic("u"))
 
     world.before_write = delete
     world.stop_broker(3)

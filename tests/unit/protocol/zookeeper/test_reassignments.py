@@ -13,7 +13,7 @@ from protocol.zookeeper.context import Phase, Settings
 from protocol.zookeeper.failover import on_controller_failover
 from protocol.zookeeper.procedure import Commands, Event, Later, Reads, Writes
 from protocol.zookeeper.reassignments import on_wakeup
-from tests.unit.protocol.zookeeper.procedure_helpers import ADMIN, CONTROLLERS, World
+from tests.unit.protocol.zookeeper.procedure_helpers import ADMIN, CONTROLLERS, World, changes
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 MODES = {"leader": Settings(), "controller": Settings(leaders_write_isr=False)}
@@ -66,7 +66,7 @@ def test_isr_assignment_and_request_change_in_one_transaction_before_any_command
     assert [type(step) for step in steps] == [Reads, Writes, Commands, Commands]
     (unit,) = steps[1].units
     assert [operation.path for operation in unit] == [
-        paths.topic("t"), paths.leader_and_isr(T0), paths.request(paths.REASSIGNED, T0)
+        paths.incarnation("t", "T"), paths.topic("t"), paths.leader_and_isr(T0), paths.request(paths.REASSIGNED, T0)
     ]  # fmt: skip
 
 
@@ -181,7 +181,7 @@ def test_a_request_that_is_withdrawn_during_the_switch_stops_it() -> None:
     world.catch_up()
 
     def withdraw(operations: tuple[WriteOperation, ...]) -> None:
-        if operations[0].path == paths.topic("t"):
+        if changes(operations, paths.topic("t")):
             world.before_write = lambda operations: None
             world.transact(ADMIN, (Delete(path=paths.request(paths.REASSIGNED, T0)),))
 
@@ -198,7 +198,7 @@ def test_a_switch_whose_response_was_lost_still_stops_the_replicas_that_leave() 
     world.catch_up()
 
     def repeat(operations: tuple[WriteOperation, ...]) -> None:
-        if operations[0].path == paths.topic("t"):
+        if changes(operations, paths.topic("t")):
             world.before_write = lambda operations: None
             world.transact(ADMIN, operations)
 
@@ -246,5 +246,5 @@ def test_many_partitions_of_a_topic_switch_in_transactions_of_a_bounded_size() -
     world.steps.clear()
     world.settle()
     assert set(world.topic("m").partitions.values()) == {(2, 1)}
-    sizes = [len(unit) for step in world.steps if isinstance(step, Writes) for unit in step.units if len(unit) > 1]
-    assert sizes == [5, 5, 3]
+    sizes = [len(unit) for step in world.steps if isinstance(step, Writes) for unit in step.units if len(unit) > 2]
+    assert sizes == [6, 6, 4]

@@ -10,9 +10,10 @@ from protocol.messages.store import Create, SetData, WriteOperation
 from protocol.zookeeper import paths
 from protocol.zookeeper.administration import create_topic, delete_topic, request
 from protocol.zookeeper.context import Settings
+from protocol.zookeeper.isr_updates import read_overtaken, write_isrs
 from protocol.zookeeper.procedure import Commands, Event, Later
-from protocol.zookeeper.records import ReplicasNode
-from tests.unit.protocol.zookeeper.procedure_helpers import ADMIN, CONTROLLERS, World
+from protocol.zookeeper.records import LeaderAndIsr, ReplicasNode, Stored
+from tests.unit.protocol.zookeeper.procedure_helpers import ADMIN, CONTROLLERS, World, changes
 
 T0, T1, T2, U0 = (TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("t", 2), TopicPartition("u", 0))
 
@@ -50,7 +51,7 @@ def test_a_first_state_whose_response_was_lost_is_found_and_sent() -> None:
     world, key = make(), TopicPartition("v", 0)
 
     def repeat(operations: tuple[WriteOperation, ...]) -> None:
-        if operations[0].path == paths.partition(key):
+        if changes(operations, paths.partition(key)):
             world.before_write = lambda operations: None
             world.transact(ADMIN, operations)
 
@@ -88,6 +89,94 @@ def test_a_topic_that_is_deleted_and_created_again_between_two_reads_gets_new_re
     assert world.brokers[1].deleted == [("T", 0), ("T", 1)]
     assert set(world.brokers[1].replicas) == {("T2", 0)}
     world.assert_brokers_follow()
+
+
+def _recreated_before(world: World, path: str) -> None:
+    """Topic t is deleted and created again, on other brokers, just before the next change of a node."""
+
+    def recreate(operations: tuple[WriteOperation, ...]) -> None:
+        if changes(operations, path):
+            world.before_write = lambda operations: None
+            assert not world.admin(delete_topic("t"))
+            world.create_topic("t", {0: (4, 3)}, topic_id="T2")
+
+    world.before_write = recreate
+
+
+def _assert_recreated(world: World) -> None:
+    world.settle()
+    assert (world.topic("t").topic_id, world.topic("t").partitions) == ("T2", {0: (4, 3)})
+    assert (world.state(T0).leader, world.state(T0).isr, world.stored(T0).version) == (4, (4, 3), 0)
+    assert set(world.brokers[2].replicas) == set()
+    world.assert_brokers_follow()
+
+
+@pytest.mark.covers("M36", "N11")
+def test_a_first_state_is_not_written_for_a_later_topic_of_the_same_name() -> None:
+    world = make()
+    assert not world.admin(delete_topic("t"))
+    world.create_topic("t", {0: (1, 2)}, topic_id="T1")
+    _recreated_before(world, paths.leader_and_isr(T0))
+    _assert_recreated(world)
+
+
+@pytest.mark.covers("M36", "N11")
+@pytest.mark.parametrize("leaders_write_isr", [True, False])
+def test_a_decision_is_not_written_for_a_later_topic_of_the_same_name(leaders_write_isr: bool) -> None:
+    """Both topics have nodes of version 0, so the version does not tell them apart."""
+    world = make(Settings(leaders_write_isr=leaders_write_isr))
+    controller = world.controller
+    assert controller is not None
+
+    def recreate(operations: tuple[WriteOperation, ...]) -> None:
+        if changes(operations, paths.leader_and_isr(T0)):
+            world.before_write = lambda operations: None
+            assert not world.admin(delete_topic("t"))
+            world.create_topic("t", {0: (4, 3)}, topic_id="T2")
+            first = LeaderAndIsr(leader=4, leader_epoch=0, isr=(4, 3), controller=8, controller_epoch=1)
+            world.transact(ADMIN, (Create(path=paths.partition(T0)),
+                                   Create(path=paths.leader_and_isr(T0), data=first.encode())))  # fmt: skip
+
+    world.before_write = recreate
+    world.stop_broker(1)
+    _assert_recreated(world)
+
+
+@pytest.mark.covers("M36", "N11")
+@pytest.mark.parametrize("root", [paths.ADDED, paths.REMOVED])
+def test_an_assignment_is_not_written_for_a_later_topic_of_the_same_name(root: str) -> None:
+    world = make()
+    key = T2 if root == paths.ADDED else T1
+    assert not world.admin(request(root, key, (1, 2)))
+    _recreated_before(world, paths.topic("t"))
+    _assert_recreated(world)
+    assert world.tree.children(root) == (), "the request was one about the deleted topic"
+
+
+@pytest.mark.covers("M36", "N11")
+def test_a_leader_does_not_write_the_isr_of_a_later_topic_of_the_same_name() -> None:
+    world = make()
+    before = world.stored(T0)
+    change = {T0: Stored(before.state.model_copy(update={"isr": (1, 2)}), before.version)}
+    assert not world.admin(delete_topic("t"))
+    world.create_topic("t", {0: (1, 2, 3)}, topic_id="T2")
+    world.settle()
+    after = world.stored(T0)
+    assert after.version == before.version
+    assert world.admin(write_isrs(change, {"t": "T"})) == {}
+    assert world.stored(T0) == after
+    world.set_isr(T0, (1, 2))
+    assert world.admin(read_overtaken({T0: before}, {"t": "T"})) == {}
+    assert world.admin(read_overtaken({T0: before}, {"t": "T2"})) == {T0: world.stored(T0)}
+
+
+@pytest.mark.covers("N11")
+def test_a_topic_is_deleted_with_the_requests_about_it() -> None:
+    world = make()
+    for root, key in ((paths.ADDED, T2), (paths.REMOVED, T1), (paths.REASSIGNED, T0), (paths.REASSIGNED, U0)):
+        assert not world.admin(request(root, key, (1, 2)))
+    assert not world.admin(delete_topic("t"))
+    assert [world.tree.children(root) for root in paths.REQUESTS] == [("u",), (), ()]
 
 
 @pytest.mark.covers("A21", "A53")
@@ -160,7 +249,7 @@ def test_a_change_of_an_assignment_that_meets_another_one_is_decided_again() -> 
     world = make()
 
     def interfere(operations: tuple[WriteOperation, ...]) -> None:
-        if operations[0].path == paths.topic("t"):
+        if changes(operations, paths.topic("t")):
             world.before_write = lambda operations: None
             node = world.topic("t")
             changed = node.model_copy(update={"partitions": {**node.partitions, 7: (4,)}})
@@ -177,7 +266,7 @@ def test_a_storm_of_changes_of_an_assignment_ends_with_an_alert_and_the_request_
     world = make(Settings(attempts=3, retry_ms=700))
 
     def interfere(operations: tuple[WriteOperation, ...]) -> None:
-        if operations[0].path == paths.topic("t"):
+        if changes(operations, paths.topic("t")):
             world.transact(ADMIN, (SetData(path=paths.topic("t"), data=world.topic("t").encode()),))
 
     world.before_write = interfere

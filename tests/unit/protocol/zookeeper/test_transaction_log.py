@@ -18,7 +18,13 @@ from protocol.messages.batch import RecordBatch
 from protocol.messages.codec import encode
 from protocol.messages.store import Create, Delete, SessionBegan, SessionEnded, SetData, Transaction, WriteOperation
 from protocol.zookeeper.state import Decided, StoreState
-from protocol.zookeeper.transaction_log import SNAPSHOT_FILE, TransactionLog, decode_snapshot, encode_snapshot
+from protocol.zookeeper.transaction_log import (
+    FORMAT_VERSION,
+    SNAPSHOT_FILE,
+    TransactionLog,
+    decode_snapshot,
+    encode_snapshot,
+)
 from protocol.zookeeper.tree import Decision
 
 
@@ -245,12 +251,12 @@ def packed(*parts: object) -> bytes:
     [
         (b"", "found 0 bytes"),
         (encode_snapshot(CLUSTER_ID, StoreState())[:-1], "fail their checksum"),
-        (packed(2, CLUSTER_ID, 0, [], []), "format: found 2; allowed: 1"),
-        (packed(1, CLUSTER_ID, 0, []), "no snapshot"),
-        (packed(1, CLUSTER_ID, 0, [], []), "no snapshot"),
-        (packed(1, CLUSTER_ID, 0, [], [["/", b""], ["/a/b", b""]]), "no snapshot"),
-        (packed(1, CLUSTER_ID, 0, [], [[1, b""]]), "no snapshot"),
-        (packed(1, CLUSTER_ID, 0, [[1]], [["/", b""]]), "no snapshot"),
+        (packed(FORMAT_VERSION + 1, CLUSTER_ID, 0, [], []), "format: found 3; allowed: 2"),
+        (packed(FORMAT_VERSION, CLUSTER_ID, 0, []), "no snapshot"),
+        (packed(FORMAT_VERSION, CLUSTER_ID, 0, [], []), "no snapshot"),
+        (packed(FORMAT_VERSION, CLUSTER_ID, 0, [], [["/", b""], ["/a/b", b""]]), "no snapshot"),
+        (packed(FORMAT_VERSION, CLUSTER_ID, 0, [], [[1, b""]]), "no snapshot"),
+        (packed(FORMAT_VERSION, CLUSTER_ID, 0, [[1]], [["/", b""]]), "no snapshot"),
         (packed(), "no snapshot"),
     ],
 )
