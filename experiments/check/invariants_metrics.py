@@ -126,4 +126,4 @@ def _is_unclean(before: PartitionChanged, after: PartitionChanged) -> bool:
     """Whether a leader was elected that may lack acknowledged records."""
     if after.leader in (NO_LEADER, before.leader) or not after.recovering:
         return False
-    return not before.recovering or after.leader not in (*before.isr, *before.elr)
+    return not before.recovering or after.leader not in {*before.isr, *before.elr}
