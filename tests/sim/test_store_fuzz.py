@@ -219,7 +219,7 @@ def test_a_bump_changes_who_writes_the_isrs_of_a_broker_from_its_next_start_on()
     def note(source: NodeId, target: NodeId, message: object) -> None:
         if isinstance(message, AlterPartitionRequest):
             asked.add(source)
-        elif isinstance(message, StoreWrite) and isinstance(message.operations[0], SetData):
+        elif isinstance(message, StoreWrite) and any(isinstance(part, SetData) for part in message.operations):
             written.add(source)
 
     bench.cluster.on_message = note

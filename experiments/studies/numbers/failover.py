@@ -28,7 +28,7 @@ from protocol.events.controller import MetadataCommitted, SessionExpired
 from protocol.events.store import CommandCarriedOut, StoreSessionEnded
 from protocol.ids import STORE, NodeId, TimeMs
 from protocol.messages.data import FetchRequest
-from protocol.messages.store import StoreRead, StoreWrite, WatchEvent
+from protocol.messages.store import Check, StoreRead, StoreWrite, WatchEvent
 from protocol.messages.v3 import LeaderAndIsrRequest
 
 SAMPLE = 20
@@ -102,7 +102,7 @@ def fail_over(conditions: Conditions, sessions: int = 1, multi: int = 1, mode: s
         commanded_ms=max(time for time, _, _ in obeyed) - died_ms,
         fetched_ms=fetched_ms - died_ms,
         committed_ms=max(fetched_ms, acknowledged_ms) - died_ms,
-        updates=sum(len(write.operations) - 1 for _, write in writes),
+        updates=sum(not isinstance(operation, Check) for _, write in writes for operation in write.operations),
         transactions=len(writes),
         reads=len(lab.messages(StoreRead, noticed_ms, controller)),
         commands=Counter(node for _, node, _ in obeyed),
