@@ -18,8 +18,8 @@ from protocol.ids import TopicPartition
 from protocol.messages.store import Check, Create, StoreError
 from protocol.zookeeper import decisions, paths
 from protocol.zookeeper.context import Controller
-from protocol.zookeeper.procedure import Alert, Procedure, error_of, write
-from protocol.zookeeper.publishing import UnexpectedStoreError, incarnation, read_states
+from protocol.zookeeper.procedure import Alert, Procedure, error_of, is_topic_gone, write
+from protocol.zookeeper.publishing import UnexpectedStoreError, forget_deleted, incarnation, read_states
 from protocol.zookeeper.records import LeaderAndIsr, Stored
 
 
@@ -39,16 +39,21 @@ def init_leaders(controller: Controller, partitions: Sequence[TopicPartition]) -
         offline = [key for key in partitions if key not in wanted]
         yield Alert(f"{len(offline)} new partitions, {offline[0]} first: no replica is alive")
     results = yield from write(_creation(controller, key, state) for key, state in wanted.items())
-    existing = []
+    existing, refused = [], []
     for (key, state), unit in zip(wanted.items(), results, strict=True):
         error = error_of(unit)
         if error is StoreError.NONE:
             controller.states[key] = Stored(state, 0)
+            controller.damaged.discard(incarnation(controller, key).path)
+            controller.unsettled.discard(key)
         elif error is StoreError.NODE_EXISTS:
             existing.append(key)
-        elif error is not StoreError.NO_NODE:  # NO_NODE: the topic has been deleted
+        elif is_topic_gone(unit):
+            refused.append(key)
+        else:
             raise UnexpectedStoreError(paths.leader_and_isr(key), error)
     yield from read_states(controller, existing)
+    yield from forget_deleted(controller, refused)
     yield controller.leader_and_isr(wanted)
 
 

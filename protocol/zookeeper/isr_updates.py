@@ -32,11 +32,11 @@ from protocol.messages.control import (
     PartitionIsrProposal,
     PartitionIsrResult,
 )
-from protocol.messages.store import Create, Delete, Exists, GetData, SetData, StoreError
+from protocol.messages.store import Create, Delete, GetData, SetData, StoreError
 from protocol.zookeeper import decisions, paths
 from protocol.zookeeper.context import Controller
 from protocol.zookeeper.procedure import Alert, Event, Later, Procedure, error_of, read, same_topic, write
-from protocol.zookeeper.publishing import children, incarnation, publication, read_states
+from protocol.zookeeper.publishing import as_topic, children, incarnation, publication, read_states
 from protocol.zookeeper.records import DamagedNodeError, IsrChangeNode, LeaderAndIsr, Stored
 
 PROPAGATION_MS = 60_000
@@ -81,26 +81,31 @@ def write_isrs(
 def read_overtaken(
     known: Mapping[TopicPartition, Stored], topic_ids: Mapping[str, str]
 ) -> Procedure[dict[TopicPartition, Stored]]:
-    """The states of partitions whose write found another version, where the leader epoch is still the one that the
-    leader knows: no controller has decided, so no command will follow, and a leader that waited for one would never
-    change its ISR again. Each raises an alert, since no other node writes in this epoch. Left out are nodes that are
-    gone, damaged, of a later topic of the same name, or of another leader epoch; a damaged one raises an alert, too.
+    """The states of partitions whose write has failed, where the leader epoch is still the one that the leader knows: no
+    controller has decided, so no command will follow, and a leader that waited for one would never change its ISR
+    again. Each raises an alert, since no other node writes in this epoch. Left out are nodes that are gone, damaged, of
+    a later topic of the same name, or of another leader epoch. A damaged one raises an alert, too, and so does one that
+    has the known version: the node of the topic's id is lost.
     """
     found = yield from read(GetData(path=paths.leader_and_isr(key)) for key in known)
-    same = yield from read(Exists(path=paths.incarnation(key.topic, topic_ids[key.topic])) for key in known)
+    topics = yield from read(GetData(path=paths.topic(key.topic)) for key in known)
     states = {}
-    for (key, before), result, topic in zip(known.items(), found, same, strict=True):
-        if not topic.exists:
-            continue
+    for (key, before), result, topic in zip(known.items(), found, topics, strict=True):
         path = paths.leader_and_isr(key)
         try:
             state = LeaderAndIsr.decode(path, result.data) if not result.error else None
+            is_same = not topic.error and as_topic(key.topic, topic).topic_id == topic_ids[key.topic]
         except DamagedNodeError as error:
             yield Alert(str(error))
             continue
-        if state is not None and state.leader_epoch == before.state.leader_epoch and result.version > before.version:
+        if state is None or not is_same or state.leader_epoch != before.state.leader_epoch:
+            continue
+        if result.version > before.version:
             states[key] = Stored(state, result.version)
             yield Alert(f"{path}: found version {result.version}, which its leader has not written; it goes on from it")
+        elif result.version == before.version:
+            lost = same_topic(key.topic, topic_ids[key.topic]).path
+            yield Alert(str(DamagedNodeError(lost, b"", "a node, since the topic has this id")))
     return states
 
 

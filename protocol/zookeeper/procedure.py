@@ -129,6 +129,11 @@ def same_topic(name: str, topic_id: str) -> Check:
     return Check(path=paths.incarnation(name, topic_id), version=ANY_VERSION)
 
 
+def is_topic_gone(results: tuple[OperationResult, ...]) -> bool:
+    """Whether a unit that begins with `same_topic` has failed there."""
+    return len(results) == 1 and error_of(results) is StoreError.NO_NODE
+
+
 def error_of(results: tuple[OperationResult, ...]) -> StoreError:
     """Why a unit has failed, or NONE."""
     return results[-1].error

@@ -23,7 +23,7 @@ from protocol.zookeeper import decisions, paths
 from protocol.zookeeper.context import Controller
 from protocol.zookeeper.decisions import Choice
 from protocol.zookeeper.paths import UnknownPathError
-from protocol.zookeeper.procedure import Alert, Pause, Procedure, error_of, read, same_topic, write
+from protocol.zookeeper.procedure import Alert, Pause, Procedure, error_of, is_topic_gone, read, same_topic, write
 from protocol.zookeeper.records import BrokerNode, DamagedNodeError, LeaderAndIsr, Stored, Topic, TopicNode
 
 Decide = Callable[[TopicPartition, LeaderAndIsr], Choice | None]
@@ -131,8 +131,8 @@ def change_states(
         landed = {key for key, state in wanted.items() if _is_stored(controller, key, state)}
         changed += sorted(landed)
         wanted = _decide(controller, [key for key in pending if key not in landed], decide)
-        conflicts = yield from _publish(controller, wanted)
-        changed += [key for key in wanted if key not in conflicts and key in controller.states]
+        written, conflicts = yield from _publish(controller, wanted)
+        changed += written
         if not conflicts:
             return changed
         wanted = {key: state for key, state in wanted.items() if key in conflicts}
@@ -160,11 +160,16 @@ def _decide(
     return wanted
 
 
-def _publish(controller: Controller, wanted: dict[TopicPartition, LeaderAndIsr]) -> Procedure[set[TopicPartition]]:
-    """Writes states conditionally (step 3.3); returns the partitions whose version has changed. A partition whose node
-    is gone has been deleted, and has no state afterwards.
+def _publish(
+    controller: Controller, wanted: dict[TopicPartition, LeaderAndIsr]
+) -> Procedure[tuple[list[TopicPartition], set[TopicPartition]]]:
+    """Writes states conditionally (step 3.3); returns the partitions that it has written, and those whose version has
+    changed. A partition whose node is gone has been deleted, and has no state afterwards.
     """
-    conflicts, gone = set(), []
+    written: list[TopicPartition] = []
+    conflicts: set[TopicPartition] = set()
+    gone: list[TopicPartition] = []
+    refused: list[TopicPartition] = []
     results = yield from write(
         (incarnation(controller, key), publication(controller, key, state)) for key, state in wanted.items()
     )
@@ -172,14 +177,39 @@ def _publish(controller: Controller, wanted: dict[TopicPartition, LeaderAndIsr])
         error = error_of(unit)
         if error is StoreError.NONE:
             controller.states[key] = Stored(state, unit[-1].version)
+            controller.damaged.discard(incarnation(controller, key).path)
+            written.append(key)
         elif error is StoreError.BAD_VERSION:
             conflicts.add(key)
         elif error is StoreError.NO_NODE:
-            gone.append(key)
+            (refused if is_topic_gone(unit) else gone).append(key)
         else:
             raise UnexpectedStoreError(paths.leader_and_isr(key), error)
     yield from read_states(controller, gone)
-    return conflicts
+    yield from forget_deleted(controller, refused)
+    return written, conflicts
+
+
+def forget_deleted(controller: Controller, keys: Sequence[TopicPartition]) -> Procedure[None]:
+    """Partitions whose write has found no node of their topic's id. Their topics have been deleted, and they have no
+    state afterwards. But if a topic still has this id, that node is lost: the write is tried again later.
+    """
+    names = {key.topic: incarnation(controller, key).path for key in keys}
+    results = yield from read(GetData(path=paths.topic(name)) for name in names)
+    lost = set()
+    for (name, path), result in zip(names.items(), results, strict=True):
+        try:
+            if not result.error and as_topic(name, result).topic_id == controller.topics[name].topic_id:
+                lost.add(name)
+                yield from report_damage(controller, DamagedNodeError(path, b"", "a node, since the topic has this id"))
+        except DamagedNodeError as error:
+            lost.add(name)
+            yield from report_damage(controller, error)
+    for key in keys:
+        if key.topic in lost:
+            controller.unsettled.add(key)
+        else:
+            controller.states.pop(key, None)
 
 
 def incarnation(controller: Controller, key: TopicPartition) -> Check:

@@ -6,7 +6,7 @@ import pytest
 
 from protocol.errors import ErrorCode
 from protocol.ids import TopicPartition
-from protocol.messages.store import Create, SetData, WriteOperation
+from protocol.messages.store import Create, Delete, SetData, WriteOperation
 from protocol.zookeeper import paths
 from protocol.zookeeper.administration import create_topic, delete_topic, request
 from protocol.zookeeper.context import Settings
@@ -168,6 +168,48 @@ def test_a_leader_does_not_write_the_isr_of_a_later_topic_of_the_same_name() -> 
     world.set_isr(T0, (1, 2))
     assert world.admin(read_overtaken({T0: before}, {"t": "T"})) == {}
     assert world.admin(read_overtaken({T0: before}, {"t": "T2"})) == {T0: world.stored(T0)}
+
+
+@pytest.mark.parametrize("leaders_write_isr", [True, False])
+def test_a_lost_node_of_a_topic_id_is_reported_and_waited_for(leaders_write_isr: bool) -> None:
+    world = make(Settings(leaders_write_isr=leaders_write_isr))
+    path = paths.incarnation("t", "T")
+    world.transact(ADMIN, (Delete(path=path),))
+    damage = f"damaged node {path}: found b''; allowed: a node, since the topic has this id"
+    world.stop_broker(1)
+    world.handle_events()
+    assert damage in world.alerts
+    assert world.leader(T0) == 1
+    before = world.stored(T0)
+    change = {T0: Stored(before.state.model_copy(update={"isr": (1, 2)}), before.version)}
+    assert world.admin(write_isrs(change, world.topic_ids())) == {}
+    world.alerts.clear()
+    assert world.admin(read_overtaken(change, world.topic_ids())) == {}
+    assert world.alerts == [damage]
+    world.transact(ADMIN, (Create(path=path),))
+    world.events.append(Event.BROKER_CHANGE)
+    world.settle()
+    assert world.leader(T0) == 2
+    assert world.controller is not None
+    assert world.controller.damaged == set()
+    world.start_broker(1)
+    world.settle()
+    world.assert_brokers_follow()
+
+
+def test_a_first_state_waits_for_a_lost_node_of_the_topic_id() -> None:
+    world, key = make(), TopicPartition("v", 0)
+    world.create_topic("v", {0: (1, 2)})
+    world.transact(ADMIN, (Delete(path=paths.incarnation("v", "V")),))
+    world.handle_events()
+    assert world.tree.find(paths.leader_and_isr(key)) is None
+    assert any(paths.incarnation("v", "V") in alert for alert in world.alerts)
+    world.transact(ADMIN, (Create(path=paths.incarnation("v", "V")),))
+    world.events.append(Event.BROKER_CHANGE)
+    world.settle()
+    assert world.leader(key) == 1
+    assert world.controller is not None
+    assert (world.controller.unsettled, world.controller.damaged) == (set(), set())
 
 
 @pytest.mark.covers("N11")
