@@ -81,8 +81,8 @@ def write_isrs(
 def read_overtaken(
     known: Mapping[TopicPartition, Stored], topic_ids: Mapping[str, str]
 ) -> Procedure[dict[TopicPartition, Stored]]:
-    """The states of partitions whose write has failed, where the leader epoch is still the one that the leader knows: no
-    controller has decided, so no command will follow, and a leader that waited for one would never change its ISR
+    """The states of partitions whose write has failed, where the leader epoch is still the one that the leader knows:
+    no controller has decided, so no command will follow, and a leader that waited for one would never change its ISR
     again. Each raises an alert, since no other node writes in this epoch. Left out are nodes that are gone, damaged, of
     a later topic of the same name, or of another leader epoch. A damaged one raises an alert, too, and so does one that
     has the known version: the node of the topic's id is lost.

@@ -32,8 +32,14 @@ def commands_of(world: World) -> list[Commands]:
 
 
 def written_paths(world: World) -> list[str]:
-    return [op.path for step in world.steps if isinstance(step, Writes) for unit in step.units for op in unit
-            if not isinstance(op, Check)]
+    return [
+        op.path
+        for step in world.steps
+        if isinstance(step, Writes)
+        for unit in step.units
+        for op in unit
+        if not isinstance(op, Check)
+    ]
 
 
 @pytest.mark.covers("A2", "A11", "A16", "A17", "M25")
