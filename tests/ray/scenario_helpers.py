@@ -1,7 +1,8 @@
 """A scenario on ray: its own expectations, the checks of its recording, and the same end state as on sim.
 
 Most scenarios wait for sessions to expire. Where a file leaves the session timeout to Kafka's default of 9 s, both
-engines run it with a shorter one here, since no step depends on its length.
+engines run it with a shorter one here, since no step depends on its length; and no step `wait` takes longer than
+`LONGEST_WAIT_MS`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from experiments.check.check_recording import check
 from experiments.check.recording import Recording
 from experiments.engines.ray.engine import RayEngine
 from experiments.scenarios.loader import load_scenario
-from experiments.scenarios.model import Scenario
+from experiments.scenarios.model import Scenario, Step, WaitStep
 from experiments.scenarios.recorded import run_recorded
 from experiments.scenarios.runner import Runner
 from tests.sim.scenario_helpers import run_scenario, spec_of
@@ -21,19 +22,29 @@ SAME = ("leader", "leader_epoch", "replicas", "elr", "last_known_elr", "leader_r
 
 
 SHORT_SESSIONS = {"broker.session.timeout.ms": 4_000, "broker.heartbeat.interval.ms": 500}
+LONGEST_WAIT_MS = 15_000
 
 
-def with_short_sessions(scenario: Scenario) -> Scenario:
-    """The scenario with `SHORT_SESSIONS`, unless its file sets the session timeout."""
-    if "broker.session.timeout.ms" in scenario.cluster.config:
-        return scenario
-    cluster = scenario.cluster.model_copy(update={"config": {**scenario.cluster.config, **SHORT_SESSIONS}})
-    return scenario.model_copy(update={"cluster": cluster})
+def with_short_times(scenario: Scenario) -> Scenario:
+    """The scenario with `SHORT_SESSIONS`, unless its file sets the session timeout, and with shorter waits."""
+    config = scenario.cluster.config
+    if "broker.session.timeout.ms" not in config:
+        config = {**config, **SHORT_SESSIONS}
+    steps = [_shorter(step) for step in scenario.steps]
+    return scenario.model_copy(
+        update={"cluster": scenario.cluster.model_copy(update={"config": config}), "steps": steps}
+    )
+
+
+def _shorter(step: Step) -> Step:
+    if not isinstance(step.fields, WaitStep) or step.fields.duration_ms <= LONGEST_WAIT_MS:
+        return step
+    return step.model_copy(update={"fields": step.fields.model_copy(update={"duration_ms": LONGEST_WAIT_MS})})
 
 
 def check_on_ray_as_on_sim(path: Path, recording: Path) -> None:
     """Runs the scenario on a cluster of its own, on the Ray that this process is connected to."""
-    scenario = with_short_sessions(load_scenario(path))
+    scenario = with_short_times(load_scenario(path))
     engine = RayEngine(spec_of(scenario, 0))
     try:
         result = run_recorded(Runner(scenario, engine), recording)
