@@ -356,6 +356,9 @@ class StoreInvariants:
         leadership = None if replica is None else replica.leadership
         if replica is None or leadership is None or replica.key.topic_id != self._topic_ids.get(key.topic):
             return
+        first = known.versions.get(0)
+        if first is not None and leadership.leader_epoch < first.leader_epoch:
+            return  # Of a partition that was removed and added again, until StopReplica arrives.
         stored = known.versions.get(leadership.partition_epoch)
         if stored is None or stored.leader_epoch != leadership.leader_epoch or set(stored.isr) != set(leadership.isr):
             wrong = f"leader {broker} uses ISR {leadership.isr} as version {leadership.partition_epoch}"

@@ -205,6 +205,24 @@ def test_a_deposed_leader_with_an_isr_of_its_own_is_noticed(running: CheckedEngi
     assert [found.invariant for found in running.suite.violations] == ["LeaderUsesStoredIsr"]
 
 
+def test_a_leader_of_a_removed_partition_is_not_compared_with_one_that_was_added_again(running: CheckedEngine) -> None:
+    """The versions of the later one begin at 0 again, and its leader epochs are higher."""
+    state = running.store_view().partitions[T0]
+    observe(running, STORE, StoreChanged("/brokers/topics/t/0/leaderAndISR", -1, ""))
+    observe(running, *published(0, leader=state.leader, leader_epoch=state.leader_epoch + 1, controller_epoch=1))
+    running.suite.check_everything()
+    assert not running.suite.violations
+    leader = running.cluster.nodes[state.leader]
+    assert isinstance(leader, StoreBrokerNode)
+    replica = leader.context.replica_named(*T0)
+    assert replica is not None
+    assert replica.leadership is not None
+    replica.leadership.leader_epoch += 1
+    replica.leadership.isr = (state.leader,)
+    running.suite.check_everything()
+    assert "LeaderUsesStoredIsr" in {found.invariant for found in running.suite.violations}
+
+
 @pytest.mark.covers("K12", "K13", "B2")
 def test_a_bump_changes_who_writes_the_isrs_of_a_broker_from_its_next_start_on() -> None:
     """The controller accepts ISRs that leaders write and those that they ask for, while the cluster is mixed."""
