@@ -52,7 +52,7 @@ from protocol.ids import NO_EPOCH, NO_LEADER, STORE, BrokerId, Epoch, NodeId, Of
 from protocol.nodes.store import StoreNode
 from protocol.nodes.store_broker import StoreBrokerNode
 from protocol.zookeeper import paths
-from protocol.zookeeper.records import LeaderAndIsr, TopicNode
+from protocol.zookeeper.records import REMOVED, LeaderAndIsr, TopicNode
 
 STORE_RULES = (
     "VersionsGrow",
@@ -173,7 +173,7 @@ class StoreInvariants:
     def _observe_state(self, change: StoreChanged) -> None:
         partition = paths.locate(change.path)
         key = TopicPartition(partition[1][0], int(partition[1][1]))
-        if change.version < 0:
+        if change.version < 0 or change.data == REMOVED.decode():
             self._forget(key)
             return
         self._deleted.discard(key)
@@ -356,8 +356,7 @@ class StoreInvariants:
         leadership = None if replica is None else replica.leadership
         if replica is None or leadership is None or replica.key.topic_id != self._topic_ids.get(key.topic):
             return
-        first = known.versions.get(0)
-        if first is not None and leadership.leader_epoch < first.leader_epoch:
+        if leadership.leader_epoch < known.versions[min(known.versions)].leader_epoch:
             return  # Of a partition that was removed and added again, until StopReplica arrives.
         stored = known.versions.get(leadership.partition_epoch)
         if stored is None or stored.leader_epoch != leadership.leader_epoch or set(stored.isr) != set(leadership.isr):

@@ -5,22 +5,23 @@
     1.2 write that, if there is nothing yet
     2. send it to the brokers that it concerns, one request per broker
 
-A node that is there already was written by an earlier controller, which may have died before step 2: its state is read
-and sent. A partition of which no replica is alive stays as it is, with an alert, until a broker comes back (A53:
-replicas are assigned to live brokers, so they have died since).
+A partition that was removed and is added again has a node already, which is `REMOVED` and gets the state
+(`records.py`). Any other node that is there was written by an earlier controller, which may have died before step 2:
+its state is read and sent. A partition of which no replica is alive stays as it is, with an alert, until a broker comes
+back (A53: replicas are assigned to live brokers, so they have died since).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from protocol.ids import TopicPartition
-from protocol.messages.store import Check, Create, StoreError
+from protocol.messages.store import Create, GetData, SetData, StoreError
 from protocol.zookeeper import decisions, paths
 from protocol.zookeeper.context import Controller
-from protocol.zookeeper.procedure import Alert, Procedure, error_of, is_topic_gone, write
+from protocol.zookeeper.procedure import Alert, Procedure, Unit, error_of, is_topic_gone, read, write
 from protocol.zookeeper.publishing import UnexpectedStoreError, forget_deleted, incarnation, read_states
-from protocol.zookeeper.records import LeaderAndIsr, Stored
+from protocol.zookeeper.records import REMOVED, LeaderAndIsr, Stored
 
 
 def uninitialised(controller: Controller) -> list[TopicPartition]:
@@ -38,15 +39,16 @@ def init_leaders(controller: Controller, partitions: Sequence[TopicPartition]) -
     if len(wanted) < len(partitions):
         offline = [key for key in partitions if key not in wanted]
         yield Alert(f"{len(offline)} new partitions, {offline[0]} first: no replica is alive")
-    results = yield from write(_creation(controller, key, state) for key, state in wanted.items())
+    removed = yield from _removed(controller, wanted)
+    results = yield from write(_creation(controller, key, state, removed.get(key)) for key, state in wanted.items())
     existing, refused = [], []
     for (key, state), unit in zip(wanted.items(), results, strict=True):
         error = error_of(unit)
         if error is StoreError.NONE:
-            controller.states[key] = Stored(state, 0)
+            controller.states[key] = Stored(state, unit[-1].version)
             controller.damaged.discard(incarnation(controller, key).path)
             controller.unsettled.discard(key)
-        elif error is StoreError.NODE_EXISTS:
+        elif error in (StoreError.NODE_EXISTS, StoreError.BAD_VERSION):
             existing.append(key)
         elif is_topic_gone(unit):
             refused.append(key)
@@ -63,9 +65,15 @@ def _first_state(controller: Controller, key: TopicPartition) -> LeaderAndIsr | 
     return LeaderAndIsr(leader_epoch=epoch, **choice._asdict(), **controller.author._asdict()) if choice else None
 
 
-def _creation(controller: Controller, key: TopicPartition, state: LeaderAndIsr) -> tuple[Check, Create, Create]:
-    return (
-        incarnation(controller, key),
-        Create(path=paths.partition(key)),
-        Create(path=paths.leader_and_isr(key), data=state.encode()),
-    )
+def _removed(controller: Controller, keys: Iterable[TopicPartition]) -> Procedure[dict[TopicPartition, int]]:
+    """The versions of nodes that are `REMOVED`. There are none in a topic of which no partition has been removed."""
+    again = [key for key in keys if controller.topics[key.topic].first_epoch > 0]
+    results = yield from read(GetData(path=paths.leader_and_isr(key)) for key in again)
+    return {key: result.version for key, result in zip(again, results, strict=True) if result.data == REMOVED}
+
+
+def _creation(controller: Controller, key: TopicPartition, state: LeaderAndIsr, removed: int | None) -> Unit:
+    path, data, is_same = paths.leader_and_isr(key), state.encode(), incarnation(controller, key)
+    if removed is not None:
+        return (is_same, SetData(path=path, data=data, version=removed))
+    return (is_same, Create(path=paths.partition(key)), Create(path=path, data=data))

@@ -37,7 +37,7 @@ from protocol.zookeeper import decisions, paths
 from protocol.zookeeper.context import Controller
 from protocol.zookeeper.procedure import Alert, Event, Later, Procedure, error_of, read, same_topic, write
 from protocol.zookeeper.publishing import as_topic, children, incarnation, publication, read_states
-from protocol.zookeeper.records import DamagedNodeError, IsrChangeNode, LeaderAndIsr, Stored
+from protocol.zookeeper.records import REMOVED, DamagedNodeError, IsrChangeNode, LeaderAndIsr, Stored
 
 PROPAGATION_MS = 60_000
 """How often a leader leaves a notification at most (B2)."""
@@ -83,9 +83,9 @@ def read_overtaken(
 ) -> Procedure[dict[TopicPartition, Stored]]:
     """The states of partitions whose write has failed, where the leader epoch is still the one that the leader knows:
     no controller has decided, so no command will follow, and a leader that waited for one would never change its ISR
-    again. Each raises an alert, since no other node writes in this epoch. Left out are nodes that are gone, damaged, of
-    a later topic of the same name, or of another leader epoch. A damaged one raises an alert, too, and so does one that
-    has the known version: the node of the topic's id is lost.
+    again. Each raises an alert, since no other node writes in this epoch. Left out are nodes that are gone, removed,
+    damaged, of a later topic of the same name, or of another leader epoch. A damaged one raises an alert, too, and so
+    does one that has the known version: the node of the topic's id is lost.
     """
     found = yield from read(GetData(path=paths.leader_and_isr(key)) for key in known)
     topics = yield from read(GetData(path=paths.topic(key.topic)) for key in known)
@@ -93,7 +93,8 @@ def read_overtaken(
     for (key, before), result, topic in zip(known.items(), found, topics, strict=True):
         path = paths.leader_and_isr(key)
         try:
-            state = LeaderAndIsr.decode(path, result.data) if not result.error else None
+            is_there = not result.error and result.data != REMOVED
+            state = LeaderAndIsr.decode(path, result.data) if is_there else None
             is_same = not topic.error and as_topic(key.topic, topic).topic_id == topic_ids[key.topic]
         except DamagedNodeError as error:
             yield Alert(str(error))

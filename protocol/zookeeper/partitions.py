@@ -5,7 +5,7 @@ Each step is re-entrant: a controller that dies after it leaves a request, and t
     add:    1. the topic's assignment gets the partitions         no effect if it has them
             2. init_leaders on them                               no effect if they are initialised
             3. remove the requests
-    remove: 1. the assignment loses the partitions, and their nodes are deleted, in one transaction
+    remove: 1. the assignment loses the partitions, and their nodes become `REMOVED`, in one transaction
             2. send StopReplica to the brokers that held them     replaced by INIT, which does not name them
             3. remove the requests
 
@@ -19,14 +19,14 @@ remove waits until the partition's node can be read.
 from __future__ import annotations
 
 from protocol.ids import TopicPartition
-from protocol.messages.store import Delete
+from protocol.messages.store import SetData
 from protocol.zookeeper import paths
 from protocol.zookeeper.context import Controller
 from protocol.zookeeper.decisions import Replicas
 from protocol.zookeeper.initialising import init_leaders
 from protocol.zookeeper.procedure import Alert, Event, Later, Procedure
 from protocol.zookeeper.publishing import read_states
-from protocol.zookeeper.records import Topic
+from protocol.zookeeper.records import REMOVED, Topic
 from protocol.zookeeper.requests import Assignment, change_topic, read_requests, remove_requests, requested_replicas
 from protocol.zookeeper.topics import require_topics, stop_replicas
 
@@ -108,11 +108,14 @@ def _reduce(controller: Controller, name: str, keys: list[TopicPartition]) -> Pr
     def decide(topic: Topic) -> Procedure[Assignment | None]:
         present = [key for key in keys if key.partition in topic.partitions]
         yield from read_states(controller, present)
-        states = {key: controller.states[key].state for key in present if key in controller.states}
-        nodes = (Delete(path=path) for key in states for path in (paths.leader_and_isr(key), paths.partition(key)))
+        states = {key: controller.states[key] for key in present if key in controller.states}
+        nodes = (
+            SetData(path=paths.leader_and_isr(key), data=REMOVED, version=stored.version)
+            for key, stored in states.items()
+        )
         removed = {key.partition for key in present}
         left = {index: replicas for index, replicas in topic.partitions.items() if index not in removed}
-        first_epoch = max((topic.first_epoch, *(state.leader_epoch + 1 for state in states.values())))
+        first_epoch = max((topic.first_epoch, *(stored.state.leader_epoch + 1 for stored in states.values())))
         return Assignment(left, first_epoch, tuple(nodes)) if present else None
 
     done = yield from change_topic(controller, name, decide)

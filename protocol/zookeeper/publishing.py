@@ -24,7 +24,7 @@ from protocol.zookeeper.context import Controller
 from protocol.zookeeper.decisions import Choice
 from protocol.zookeeper.paths import UnknownPathError
 from protocol.zookeeper.procedure import Alert, Pause, Procedure, error_of, is_topic_gone, read, same_topic, write
-from protocol.zookeeper.records import BrokerNode, DamagedNodeError, LeaderAndIsr, Stored, Topic, TopicNode
+from protocol.zookeeper.records import REMOVED, BrokerNode, DamagedNodeError, LeaderAndIsr, Stored, Topic, TopicNode
 
 Decide = Callable[[TopicPartition, LeaderAndIsr], Choice | None]
 
@@ -87,9 +87,9 @@ def report_damage(controller: Controller, error: DamagedNodeError) -> Procedure[
 
 
 def read_states(controller: Controller, partitions: Sequence[TopicPartition]) -> Procedure[None]:
-    """Reads leader and ISR of partitions (step 3.1) into `controller.states`. A partition whose node does not exist or
-    is damaged has no state afterwards. A partition begins with both of its nodes in one transaction, so that the upper
-    one alone is damage.
+    """Reads leader and ISR of partitions (step 3.1) into `controller.states`. A partition whose node does not exist, is
+    damaged or has been removed has no state afterwards. A partition begins with both of its nodes in one transaction,
+    so that the upper one alone is damage.
     """
     missing = []
     results = yield from read(GetData(path=paths.leader_and_isr(key)) for key in partitions)
@@ -97,11 +97,12 @@ def read_states(controller: Controller, partitions: Sequence[TopicPartition]) ->
         path = paths.leader_and_isr(key)
         controller.states.pop(key, None)
         try:
-            if result.error is StoreError.NONE:
-                controller.states[key] = Stored(LeaderAndIsr.decode(path, result.data), result.version)
-                controller.damaged.discard(path)
-            else:
+            if result.error is not StoreError.NONE:
                 missing.append(key)
+                continue
+            if result.data != REMOVED:
+                controller.states[key] = Stored(LeaderAndIsr.decode(path, result.data), result.version)
+            controller.damaged.discard(path)
         except DamagedNodeError as error:
             yield from report_damage(controller, error)
     found = yield from read(Exists(path=paths.partition(key)) for key in missing)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Final, Literal, TypeVar
 
 from pydantic import Field, ValidationError
 
@@ -87,6 +87,12 @@ class LeaderAndIsr(NodeData):
     controller: Int32
     controller_epoch: Int32
     is_unclean_leader: bool = False
+
+
+REMOVED: Final = b"removed"
+"""The data of `leaderAndISR` of a partition that was removed from its topic. The node stays, so that its versions go on
+when the partition is added again: a leader of the removed one, whose write has an old version, changes nothing.
+"""
 
 
 class ReplicasNode(NodeData):

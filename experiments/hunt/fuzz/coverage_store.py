@@ -36,7 +36,7 @@ from protocol.messages.store import (
     WatchEvent,
 )
 from protocol.zookeeper import paths
-from protocol.zookeeper.records import LeaderAndIsr, ReplicasNode, TopicNode
+from protocol.zookeeper.records import REMOVED, LeaderAndIsr, ReplicasNode, TopicNode
 
 DECISION, ISR, CONTROLLER, COMMAND = "decision", "ISR", "controller", "command"
 REASSIGNMENT, CONFLICT, WATCH, STORE = "reassignment", "conflict", "watch", "store"
@@ -139,7 +139,7 @@ class StoreCoverage:
 
     def _state(self, key: TopicPartition, change: StoreChanged) -> None:
         before = self._states.pop(key, None)
-        if change.version < 0:
+        if change.version < 0 or change.data == REMOVED.decode():
             return
         state = self._states[key] = LeaderAndIsr.decode(change.path, change.data.encode())
         if before is None:

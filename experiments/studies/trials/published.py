@@ -10,9 +10,11 @@ from protocol.events.controller import PartitionChanged
 from protocol.events.store import StoreChanged
 from protocol.ids import NO_LEADER, TopicPartition
 from protocol.zookeeper import paths
-from protocol.zookeeper.records import LeaderAndIsr
+from protocol.zookeeper.records import REMOVED, LeaderAndIsr
 
 _DELETED = -1
+_REMOVED = REMOVED.decode()
+_STATE = (paths.LEADER_AND_ISR,)
 
 
 def partition_changed(trace: StoreChanged, min_isr: int) -> PartitionChanged | None:
@@ -20,7 +22,7 @@ def partition_changed(trace: StoreChanged, min_isr: int) -> PartitionChanged | N
     store that publishes an ISR does not say how many members it needs.
     """
     root, names = paths.locate(trace.path) if trace.path.startswith(f"{paths.TOPICS}/") else ("", ())
-    if trace.version == _DELETED or root != paths.TOPICS or names[2:] != (paths.LEADER_AND_ISR,):
+    if trace.version == _DELETED or trace.data == _REMOVED or root != paths.TOPICS or names[2:] != _STATE:
         return None
     state = LeaderAndIsr.decode(trace.path, trace.data.encode())
     return PartitionChanged(

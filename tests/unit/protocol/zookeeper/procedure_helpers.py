@@ -31,7 +31,7 @@ from protocol.zookeeper.procedure import (
     Reads,
     Writes,
 )
-from protocol.zookeeper.records import BrokerNode, LeaderAndIsr, Stored, TopicNode
+from protocol.zookeeper.records import REMOVED, BrokerNode, LeaderAndIsr, Stored, TopicNode
 from protocol.zookeeper.term import event_of, procedures
 from protocol.zookeeper.tree import Tree
 from protocol.zookeeper.watches import Watches
@@ -341,7 +341,7 @@ class World:
         """The store without what depends on how often a controller has decided: epochs, versions, authors."""
         found: dict[str, object] = {}
         for path, node in self.tree.items():
-            if path.endswith(paths.LEADER_AND_ISR):
+            if path.endswith(paths.LEADER_AND_ISR) and node.data != REMOVED:
                 state = LeaderAndIsr.decode(path, node.data)
                 found[path] = (state.leader, sorted(state.isr), state.is_unclean_leader)
             elif path.startswith(paths.TOPICS + "/") and path.count("/") == 3:

@@ -12,7 +12,7 @@ from protocol.zookeeper.administration import create_topic, delete_topic, reques
 from protocol.zookeeper.context import Settings
 from protocol.zookeeper.isr_updates import read_overtaken, write_isrs
 from protocol.zookeeper.procedure import Commands, Event, Later
-from protocol.zookeeper.records import LeaderAndIsr, ReplicasNode, Stored
+from protocol.zookeeper.records import REMOVED, LeaderAndIsr, ReplicasNode, Stored
 from tests.unit.protocol.zookeeper.procedure_helpers import ADMIN, CONTROLLERS, World, changes
 
 T0, T1, T2, U0 = (TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("t", 2), TopicPartition("u", 0))
@@ -170,6 +170,26 @@ def test_a_leader_does_not_write_the_isr_of_a_later_topic_of_the_same_name() -> 
     assert world.admin(read_overtaken({T0: before}, {"t": "T2"})) == {T0: world.stored(T0)}
 
 
+@pytest.mark.covers("M30")
+def test_a_leader_of_a_removed_partition_does_not_write_the_isr_of_one_that_was_added_again() -> None:
+    world = make()
+    before = world.stored(T1)
+    change = {T1: Stored(before.state.model_copy(update={"isr": (2,)}), before.version)}
+    assert not world.admin(request(paths.REMOVED, T1))
+    world.handle_events()
+    assert world.admin(write_isrs(change, world.topic_ids())) == {}
+    world.alerts.clear()
+    assert world.admin(read_overtaken(change, world.topic_ids())) == {}
+    assert world.alerts == []
+    assert not world.admin(request(paths.ADDED, T1, (2, 3, 1)))
+    world.handle_events()
+    again = world.stored(T1)
+    assert again.version > before.version
+    assert world.admin(write_isrs(change, world.topic_ids())) == {}
+    assert world.stored(T1) == again
+    world.assert_brokers_follow()
+
+
 @pytest.mark.parametrize("leaders_write_isr", [True, False])
 def test_a_lost_node_of_a_topic_id_is_reported_and_waited_for(leaders_write_isr: bool) -> None:
     world = make(Settings(leaders_write_isr=leaders_write_isr))
@@ -275,7 +295,9 @@ def test_partitions_are_removed_and_may_be_added_again_in_higher_epochs() -> Non
     assert not world.admin(request(paths.REMOVED, T1))
     world.handle_events()
     assert world.topic("t").partitions == {0: (1, 2, 3)}
-    assert world.tree.find(paths.partition(T1)) is None
+    removed = world.tree.find(paths.leader_and_isr(T1))
+    assert removed is not None
+    assert removed.data == REMOVED
     assert world.tree.children(paths.REMOVED) == ()
     assert world.brokers[3].deleted == [("T", 1)]
     assert not world.admin(request(paths.ADDED, T1, (3, 4)))
