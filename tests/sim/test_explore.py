@@ -10,18 +10,17 @@ import pytest
 from typer.testing import CliRunner
 
 from experiments.cli.main import app
+from experiments.engines.port import ClusterSpec
 from experiments.faults.schema import Bounds
 from experiments.hunt.explore.checker import StepChecker
-from experiments.hunt.explore.machines import Local
+from experiments.hunt.explore.machines import Machines
 from experiments.hunt.explore.model import Model
 from experiments.hunt.explore.report import Report, SearchSpec, run
 from experiments.hunt.explore.search import Search
-from experiments.hunt.explore.views import Views
 from experiments.hunt.mutants.mutant import switched_off
 from experiments.hunt.mutants.registry import MUTANTS
 from experiments.support.errors import InputError
 from protocol.config import LOG_GENERATIONS, Generation
-from protocol.ids import NodeId
 
 QUIET = {"records": 1, "lossy": 0, "fences": 0, "delays": -1}
 """One record, replicated to two followers in every order."""
@@ -226,7 +225,10 @@ def test_the_shortest_counterexample_of_a_mutant_of_recovery(
         (spec(delays=0), {"fences": 1}),
         (spec(delays=0), {"lossy": 1}),
         (spec(delays=0), {"shrinks": 1}),
-        (replace(PAIR, depth=14), {"fences": 2, "recoveries": 1, "failovers": 1}),
+        (replace(PAIR, depth=12), {"fences": 2, "recoveries": 1, "failovers": 1}),
+        (replace(spec(delays=0), mutant="maximal-isr-not-used"), {"fences": 1}),
+        (replace(spec(delays=0), mutant="unclean-restart-taken-as-clean"), {"lossy": 1, "fences": 1}),
+        (replace(PAIR, mutant="recovery-does-not-wait-for-fenced-replicas"), {"fences": 2, "recoveries": 1}),
     ],
 )
 def test_checks_read_no_more_than_their_results_depend_on(
@@ -235,12 +237,13 @@ def test_checks_read_no_more_than_their_results_depend_on(
     """Checks that are looked up by what they read of the other nodes come to what checks that read everything do."""
     asked = replace(asked, bounds={**asked.bounds, **bounds})
     by_parts = run(asked)
+    begin = StepChecker.__init__
 
-    def read_everything(self: StepChecker, node: NodeId, nodes: tuple[Local, ...]) -> tuple[Local, ...]:
-        return (node, *nodes)
+    def read_everything(self: StepChecker, spec: ClusterSpec, machines: Machines) -> None:
+        begin(self, spec, machines)
+        self._reads_everything = True
 
-    monkeypatch.setattr(StepChecker, "_read", read_everything)
-    monkeypatch.setattr(Views, "__getitem__", lambda self, local: local)
+    monkeypatch.setattr(StepChecker, "__init__", read_everything)
     assert document(run(asked)) == document(by_parts)
 
 

@@ -1,15 +1,13 @@
 """Checks the invariants of `experiments/check` on the numbered states of a search.
 
-An `InvariantSuite` observes a simulated cluster and accumulates what was committed, which broker led in which epoch,
-and which brokers have lost records. In a search these variables belong to the state, as auxiliary variables do in a
-TLA+ model: they have a number, the *suite state*, and two states that differ in it are two states. The suite is the one
-that every simulation runs; it is attached to a `Stage`, a cluster that is filled with the nodes and disks of a state,
-and receives the trace events of the step. Then every invariant is checked on all partitions.
+The suite that every simulation runs receives the trace events of a step; then every invariant is checked on all
+partitions. What the suite has accumulated belongs to the state (`suite_states.py`): two states that differ in it are
+two states.
 
-A step is checked in parts: what the suite makes of a crash, of the trace events of each node, and of the state of each
-node. The result of a part depends on the suite state and on what the part reads: the node itself, the controller, and
-what `views.py` lists of the other brokers. It is computed once for all steps that agree in these. What the suite keeps
-only to spare work, or can see in the state before the step, is not part of the suite state (`_FORGOTTEN`).
+A step is checked in parts: what the suite makes of a crash, of the trace events of each node, and of the state. The
+last of these has parts again, one for each broker and kind of invariant. The result of a part depends on the suite
+state, or only on its ground truth, and on what the part reads of the nodes (`views.py`). It is computed once for all
+steps that agree in these. An invariant of no kind below is checked for every broker, and reads everything.
 
 One more property is checked here, since no client takes part in a search: what a leader acknowledges with acks=all is
 below its high watermark (E5).
@@ -17,126 +15,95 @@ below its high watermark (E5).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 
-from experiments.check.invariants_broker import ValidReplicaState
-from experiments.check.invariants_log import ConsistentRead, LogMatching
-from experiments.check.invariants_metrics import CountersMatchTheirDefinitions
-from experiments.check.invariants_recovery import RecoveryLeavesNothingReachable
-from experiments.check.invariants_replicas import FetchSessionsAgree, OneCopyPerSequence, OnlyAssignedLogs
+from experiments.check.invariants import Invariant
+from experiments.check.invariants_broker import (
+    RecoveringLeaderIsAlone,
+    ValidBrokerState,
+    ValidFetcherState,
+    ValidReplicaState,
+)
+from experiments.check.invariants_controller import MetadataLogMatching, ReplicationQuorumSuperset
+from experiments.check.invariants_log import (
+    ConsistentRead,
+    LeaderCandidateCompleteness,
+    LeaderCompleteness,
+    LogMatching,
+    NoCommittedRecordLostGlobally,
+)
+from experiments.check.invariants_replicas import (
+    FetchSessionsAgree,
+    LeadersCountWhatFollowersHold,
+    OneCopyPerSequence,
+    OnlyAssignedLogs,
+)
 from experiments.check.suite import InvariantSuite
-from experiments.check.truth import GroundTruth
 from experiments.engines.port import ClusterSpec, Loss
-from experiments.engines.sim.cluster import SimCluster
-from experiments.hunt.explore.copies import copy_of
-from experiments.hunt.explore.machines import Broker, DeadBroker, Local, Machines, Outcome
-from experiments.hunt.explore.values import Keys
-from experiments.hunt.explore.views import Views, high_watermark, read_by_others, sessions
-from protocol.events.controller import RecoveryDecided
-from protocol.ids import NO_OFFSET, NodeId, TimeMs, is_broker
-from protocol.nodes.recovery_manager import RecoveryManagerNode
-from protocol.nodes.store import StoreNode
+from experiments.hunt.explore import views
+from experiments.hunt.explore.machines import Broker, Local, Machines, Outcome
+from experiments.hunt.explore.suite_states import Stage, SuiteState, SuiteStates, Truth
+from experiments.hunt.explore.views import Views
+from protocol.ids import FIRST_CONTROLLER, NO_OFFSET, NodeId, TimeMs, is_broker
 
-SuiteState = int
-"""The number of a state of the suite."""
+_Kinds = frozenset[type[Invariant]]
+_Nodes = tuple[Local, ...]
+_Verdict = tuple[SuiteState, str]
 
-_FORGOTTEN: Mapping[type, str] = {
-    LogMatching: "_checked",
-    ConsistentRead: "_checked",
-    OneCopyPerSequence: "_found",
-    OnlyAssignedLogs: "_checked",
-    ValidReplicaState: "_before",
-}
-"""What has been checked before, and may be checked again; and the high watermarks before the step."""
-_NOT_CHECKED = (CountersMatchTheirDefinitions, RecoveryLeavesNothingReachable)
-"""What needs more than states have: counters, which differ between equal states, and the time that passes."""
-_SAME = -1
-"""The high watermarks are those before the step."""
-_CHANGED: SuiteState = -1
-"""No suite state: the suite has observed more events since."""
-
-
-class _WithoutClients(ClusterSpec):
-    """A cluster without clients: no invariant needs to be checked after an event of a client."""
-
-    @property
-    def client_ids(self) -> tuple[NodeId, ...]:
-        return ()
-
-
-class Stage(SimCluster):
-    """A cluster that shows the nodes of a state and never runs."""
-
-    def __init__(self, spec: ClusterSpec) -> None:
-        super().__init__(spec, keep_traces=False)
-        self.incarnations: dict[NodeId, int] = {}
-        self.after_crash: Callable[[], None] | None = None
-
-    def show(self, locals_: Sequence[Local], machines: Machines) -> None:
-        """Fills the cluster with nodes in these states: the controller or the store, then the brokers."""
-        self.nodes.clear()
-        for local in locals_:
-            exhibit = machines.exhibits[local]
-            if isinstance(exhibit, DeadBroker):
-                self.disks[exhibit.broker] = exhibit.disk
-            else:
-                self.nodes[exhibit.node_id] = exhibit
-                if not isinstance(exhibit, StoreNode | RecoveryManagerNode):
-                    self.disks[exhibit.node_id] = exhibit.storage  # type: ignore[assignment]
-
-    def incarnation_of(self, node: NodeId) -> int:
-        """A broker's epoch identifies its incarnation."""
-        exhibit = self.nodes.get(node)
-        return exhibit.context.broker_epoch if isinstance(exhibit, Broker) else -1
-
-    def crash(self, node: NodeId, loss: Loss) -> int:
-        """Shows the state after the crash; the suite itself compares the disks before and after."""
-        assert self.after_crash is not None
-        self.after_crash()
-        return 0
+_OF_BROKER: _Kinds = frozenset(
+    {
+        ConsistentRead,
+        LeaderCompleteness,
+        LogMatching,
+        OneCopyPerSequence,
+        OnlyAssignedLogs,
+        RecoveringLeaderIsAlone,
+        ValidBrokerState,
+        ValidFetcherState,
+        ValidReplicaState,
+    }
+)
+"""These read one broker, and of the controller which partitions there are and who leads them."""
+_OF_COPIES: _Kinds = frozenset({MetadataLogMatching})
+"""It compares copies of the metadata."""
+_OF_PAIRS: _Kinds = frozenset({LeadersCountWhatFollowersHold})
+"""It compares what leaders believe of followers with these."""
+_OF_SESSIONS: _Kinds = frozenset({FetchSessionsAgree})
+"""It compares the two sides of fetch sessions."""
+_OF_CLUSTER: _Kinds = frozenset({LeaderCandidateCompleteness, NoCommittedRecordLostGlobally, ReplicationQuorumSuperset})
+"""These come to the same after an event of any node: they are checked once, with those of the controller."""
+_BY_KIND: _Kinds = _OF_BROKER | _OF_COPIES | _OF_PAIRS | _OF_SESSIONS | _OF_CLUSTER
 
 
 class StepChecker:
-    """Checks steps and stores the suite states. `places` are the nodes in the order in which states name them."""
+    """Checks steps; `states` are the suite states."""
 
     def __init__(self, spec: ClusterSpec, machines: Machines) -> None:
         self._machines = machines
-        self._stage = Stage(_WithoutClients(spec.brokers, spec.controllers, spec.config, spec.seed))
-        self._keys = Keys(unordered=True)
-        self._snapshots: list[list[object]] = []
-        self._numbers: dict[object, SuiteState] = {}
-        self._known: dict[tuple[object, ...], tuple[SuiteState, str]] = {}
-        self._read_by_others = Views(machines, read_by_others)
-        self._high_watermarks = Views(machines, high_watermark)
-        self._sessions = Views(machines, sessions)
-        self._disagreeing: dict[tuple[int, ...], str] = {}
-        self._checked_nodes = () if spec.has_store_metadata else spec.node_ids
-        self._attach_suite()
-        self.first = self._present = self._intern()
-
-    def _attach_suite(self) -> None:
-        """Attaches a new suite to the stage."""
-        self._stage.trace_observers.clear()
-        self._suite = suite = InvariantSuite(self._stage, without=_NOT_CHECKED)
-        attributes = [(part, name) for part in suite.parts for name in vars(part)]
-        self._data = [(part, name) for part, name in attributes if not _is_reference(name, vars(part)[name])]
-        self._spared = [(part, name) for part, name in self._data if _FORGOTTEN.get(type(part)) == name]
-        self._data = [found for found in self._data if found not in self._spared]
-        self._present = _CHANGED
-
-    @property
-    def suite_state_count(self) -> int:
-        return len(self._snapshots)
+        self._stage = Stage(spec)
+        self.states = SuiteStates(self._stage)
+        self.first = self.states.first
+        self._reads_everything = spec.has_store_metadata
+        self._broker_ids = spec.broker_ids
+        self._known: dict[tuple[object, ...], _Verdict] = {}
+        self._whole: dict[tuple[object, ...], tuple[Truth, str]] = {}
+        self._parts: dict[tuple[object, ...], tuple[Truth, str]] = {}
+        self._compared_so_far: dict[tuple[object, ...], str] = {}
+        self._views = _NodeViews(machines)
+        found = {type(invariant) for invariant in self.states.suite.invariants}
+        kinds = [kind for kind in found if kind.check is not Invariant.check]
+        self._of_controller: _Kinds = frozenset(kind for kind in kinds if kind.AFTER_CONTROLLERS) - _OF_COPIES
+        self._of_no_kind: _Kinds = frozenset(kind for kind in kinds if kind.AFTER_BROKERS) - _BY_KIND
 
     def check(
         self,
         suite_state: SuiteState,
-        before: tuple[Local, ...],
-        after: tuple[Local, ...],
+        before: _Nodes,
+        after: _Nodes,
         outcomes: Sequence[tuple[NodeId, Outcome]],
         crash: tuple[NodeId, Loss] | None = None,
         now_ms: TimeMs = 0,
-    ) -> tuple[SuiteState, str]:
+    ) -> _Verdict:
         """The suite state after a step at `now_ms` from `before` to `after`, and the violation as `Invariant: detail`,
         empty if there is none.
         """
@@ -147,149 +114,174 @@ class StepChecker:
         for node, outcome in outcomes:
             if outcome.events_number and not wrong:
                 suite_state, wrong = self._after_events(suite_state, after, node, outcome)
-        wrong = wrong or self._sessions_disagree(after)
-        for node in self._checked_nodes:
-            if not wrong:
-                suite_state, wrong = self._after_check(suite_state, before, after, node)
-        if not self._checked_nodes and not wrong:
-            suite_state, wrong = self._after_all_checks(suite_state, after)
-        return suite_state, wrong
-
-    def _read(self, node: NodeId, nodes: tuple[Local, ...]) -> tuple[Local, ...]:
-        """What is read of a state where a node is checked: all of the node itself and of the controller."""
-        if not self._checked_nodes:
-            return nodes
-        read, place = self._read_by_others, 1 + node if is_broker(node) else 0
-        return (node, nodes[0], *[local if at == place else read[local] for at, local in enumerate(nodes[1:], 1)])
+        if wrong:
+            return suite_state, wrong
+        if self._reads_everything or self._of_no_kind:
+            return self._checked_entirely(suite_state, before, after)
+        marks, all_of = self._lowered(before, after), self._views.all
+        key = (self.states.truth_of(suite_state), marks, tuple([all_of[local] for local in after]))
+        found = self._whole.get(key)
+        if found is None:
+            found = self._whole[key] = self._checked_by_parts(suite_state, dict(marks), after)
+        return self.states.with_truth(suite_state, found[0]), found[1]
 
     def _after_crash(
-        self, suite_state: SuiteState, before: tuple[Local, ...], after: tuple[Local, ...], crash: tuple[NodeId, Loss]
-    ) -> tuple[SuiteState, str]:
+        self, suite_state: SuiteState, before: _Nodes, after: _Nodes, crash: tuple[NodeId, Loss]
+    ) -> _Verdict:
         """The suite state after the suite has observed the crash."""
-        key = (suite_state, crash, before[1 + crash[0]], self._read(crash[0], after))
+        place, disk = 1 + crash[0], self._views.disk
+        key: tuple[object, ...] = (suite_state, crash, before[place], after)
+        if not self._reads_everything:
+            key = (suite_state, crash, disk[before[place]], disk[after[place]], self._views.committed[after[0]])
         if key not in self._known:
-            stage, suite = self._stage, self._restored(suite_state)
+            stage, suite = self._stage, self.states.restored(suite_state)
             stage.show(before, self._machines)
             stage.after_crash = lambda: stage.show(after, self._machines)
-            suite.crash(*crash)
-            self._known[key] = self._verdict(suite_state)
+            suite.lose(*crash)
+            self._known[key] = self.states.verdict(suite_state)
         return self._known[key]
 
-    def _after_events(
-        self, suite_state: SuiteState, after: tuple[Local, ...], node: NodeId, outcome: Outcome
-    ) -> tuple[SuiteState, str]:
-        """The suite state after the suite has received the trace events of a node."""
-        decides = any(isinstance(trace, RecoveryDecided) for trace in outcome.traces)
-        key = (
-            suite_state,
-            self._stage.now_ms,
-            node,
-            outcome.events_number,
-            after if decides else self._read(node, after),
-        )
+    def _after_events(self, suite_state: SuiteState, after: _Nodes, node: NodeId, outcome: Outcome) -> _Verdict:
+        """The suite state after the suite has received the trace events of a node. They are compared with the
+        controller, the node itself and the incarnations of the others; the outcome of a recovery with everything.
+        """
+        key: tuple[object, ...] = (suite_state, self._stage.now_ms, node, outcome.events_number)
+        if self._reads_everything or outcome.decides:
+            key = (*key, after)
+        else:
+            incarnation = self._views.incarnation
+            own = self._views.itself[after[1 + node]] if is_broker(node) else -1
+            key = (*key, own, self._views.committed[after[0]], tuple([incarnation[local] for local in after]))
         if key not in self._known:
             stage = self._stage
-            self._restored(suite_state)
+            self.states.restored(suite_state)
             stage.show(after, self._machines)
             for trace in outcome.traces:
                 for observer in stage.trace_observers:
                     observer(stage.now_ms, node, trace)
-            self._known[key] = self._verdict(suite_state)
+            self._known[key] = self.states.verdict(suite_state)
         return self._known[key]
 
-    def _after_check(
-        self, suite_state: SuiteState, before: tuple[Local, ...], after: tuple[Local, ...], node: NodeId
-    ) -> tuple[SuiteState, str]:
-        """The suite state after all partitions have been checked for a node."""
-        marks, place = self._high_watermarks, 1 + node
-        was = marks[before[place]] if is_broker(node) and before[place] != after[place] else _SAME
-        if was != _SAME and was == marks[after[place]]:
-            was = _SAME
-        key = (suite_state, was, self._read(node, after))
-        if key not in self._known:
-            suite = self._restored(suite_state)
-            if was != _SAME:
-                self._stage.show(before, self._machines)
-                _recall_high_watermarks(suite, node)
-            self._stage.show(after, self._machines)
-            suite.check_node(node, without=(FetchSessionsAgree,))
-            self._known[key] = self._verdict(suite_state)
-        return self._known[key]
+    # -- the state after a step ----------------------------------------------------------------------------------------
 
-    def _sessions_disagree(self, after: tuple[Local, ...]) -> str:
-        """How the fetch sessions of two brokers disagree; that depends on nothing else."""
-        brokers = [node for node in self._checked_nodes if is_broker(node)]
-        key = tuple([self._sessions[after[1 + node]] for node in brokers])
-        if key not in self._disagreeing:
-            self._stage.show(after, self._machines)
-            views = [self._suite.truth.view(node, key) for node in brokers for key in self._suite.truth.partitions]
-            check = FetchSessionsAgree(self._suite.truth).check
-            wrong = next(filter(None, map(check, views)), "")
-            self._disagreeing[key] = wrong and f"FetchSessionsAgree: {wrong}"
-        return self._disagreeing[key]
+    def _lowered(self, before: _Nodes, after: _Nodes) -> tuple[tuple[NodeId, Local], ...]:
+        """The brokers whose high watermark has changed, with the state before."""
+        marks = self._views.high_watermark
+        changed = [(node, before[1 + node]) for node in self._broker_ids if before[1 + node] != after[1 + node]]
+        return tuple([(node, was) for node, was in changed if marks[was] != marks[after[1 + node]]])
 
-    def _after_all_checks(self, suite_state: SuiteState, after: tuple[Local, ...]) -> tuple[SuiteState, str]:
-        """The suite state after everything has been checked at once."""
-        key = (suite_state, after)
+    def _checked_entirely(self, suite_state: SuiteState, before: _Nodes, after: _Nodes) -> _Verdict:
+        """The verdict where everything is checked for every node."""
+        marks = self._lowered(before, after)
+        key = (suite_state, marks, after)
         if key not in self._known:
-            suite = self._restored(suite_state)
+            suite = self.states.restored(suite_state)
+            for node, was in marks:
+                self._recall_high_watermark(suite, node, was, after)
             self._stage.show(after, self._machines)
             suite.check_everything()
-            self._known[key] = self._verdict(suite_state)
+            self._known[key] = self.states.verdict(suite_state)
         return self._known[key]
 
-    # -- suite states --------------------------------------------------------------------------------------------------
+    def _checked_by_parts(
+        self, suite_state: SuiteState, marks: dict[NodeId, Local], after: _Nodes
+    ) -> tuple[Truth, str]:
+        """The ground truth after all checks, and the violation. Since a broker's check may change the ground truth,
+        what concerns the whole cluster is then checked again.
+        """
+        of, brokers = self._views, after[1 : 1 + len(self._broker_ids)]
+        cluster = (of.committed[after[0]], *[of.ends[local] for local in brokers])
+        truth, wrong = self._part(suite_state, after, FIRST_CONTROLLER, self._of_controller, cluster)
+        for node in self._broker_ids:
+            was = marks.get(node)
+            reads = (of.itself[after[1 + node]], of.leaders[after[0]], -1 if was is None else of.high_watermark[was])
+            if not wrong:
+                truth, wrong = self._part(suite_state, after, node, _OF_BROKER, reads, was)
+                suite_state = self.states.with_truth(suite_state, truth)
+        if not wrong:
+            truth, wrong = self._part(suite_state, after, FIRST_CONTROLLER, self._of_controller, cluster)
+        return truth, wrong or self._disagreement(after)
 
-    def _intern(self, likely: SuiteState = _CHANGED) -> SuiteState:
-        """The number of the state that the suite is in; most steps leave it in `likely`, in which they began."""
-        self._suite.take_touched()
-        for part, name in self._spared:
-            vars(part)[name].clear()
-        data = [vars(part)[name] for part, name in self._data]
-        if likely != _CHANGED and data == self._snapshots[likely]:
-            return likely
-        number = self._numbers.setdefault(self._keys.key(data), len(self._snapshots))
-        if number == len(self._snapshots):
-            self._snapshots.append(copy_of(data))
-        return number
+    def _disagreement(self, after: _Nodes) -> str:
+        """How nodes disagree with each other; that depends on no suite state."""
+        of, brokers = self._views, self._broker_ids
+        wrong = [
+            self._compared(kind, brokers, (of.leaders[after[0]], *[view[after[1 + node]] for node in brokers]), after)
+            for kind, view in ((LeadersCountWhatFollowersHold, of.counted), (FetchSessionsAgree, of.sessions))
+        ]
+        for node in brokers:
+            copies = (of.replayed[after[0]], of.replayed[after[1 + node]])
+            wrong.append(self._compared(MetadataLogMatching, (node,), copies, after))
+        return next(filter(None, wrong), "")
 
-    def _restored(self, suite_state: SuiteState) -> InvariantSuite:
-        """The suite in that state."""
-        if self._present != suite_state:
-            for (part, name), value in zip(self._data, copy_of(self._snapshots[suite_state]), strict=True):
-                vars(part)[name] = value
-        self._present = _CHANGED
-        return self._suite
+    def _compared(self, kind: type[Invariant], nodes: Sequence[NodeId], read: tuple[object, ...], after: _Nodes) -> str:
+        """What is wrong by an invariant that reads no suite state, checked for these nodes."""
+        key = (kind, nodes, read)
+        if key not in self._compared_so_far:
+            self._stage.show(after, self._machines)
+            truth = self.states.suite.truth
+            image = truth.latest_image()
+            names = [] if image is None else [image.name_of(key) for key, _ in image.partitions()]
+            found = ((name, kind(truth).check(truth.view(node, name))) for node in nodes for name in names)
+            wrong = next((f"{kind.__name__}: {name}: {wrong}" for name, wrong in found if wrong), "")
+            self._compared_so_far[key] = wrong
+        return self._compared_so_far[key]
 
-    def _verdict(self, suite_state: SuiteState) -> tuple[SuiteState, str]:
-        """The state that the suite is in now, and the violation that it has found in `suite_state`."""
-        if self._suite.violations:
-            violation = self._suite.violations[0]
-            self._attach_suite()
-            return suite_state, f"{violation.invariant}: {violation.detail}"
-        self._present = self._intern(suite_state)
-        return self._present, ""
+    def _part(
+        self,
+        suite_state: SuiteState,
+        after: _Nodes,
+        node: NodeId,
+        kinds: _Kinds,
+        read: tuple[int, ...],
+        was: Local | None = None,
+    ) -> tuple[Truth, str]:
+        """The ground truth after some invariants have been checked for a node, and the violation."""
+        truth = self.states.truth_of(suite_state)
+        key = (truth, node, kinds, read)
+        if key not in self._parts:
+            suite = self.states.restored(suite_state)
+            if was is not None:
+                self._recall_high_watermark(suite, node, was, after)
+            self._stage.show(after, self._machines)
+            suite.check_node(node, kinds)
+            suite_state, wrong = self.states.verdict(suite_state)
+            self._parts[key] = self.states.truth_of(suite_state), wrong
+        return self._parts[key]
+
+    def _recall_high_watermark(self, suite: InvariantSuite, node: NodeId, was: Local, after: _Nodes) -> None:
+        """Checks the state before the step once more, so that the suite knows the node's high watermarks there."""
+        self._stage.show((*after[: 1 + node], was, *after[2 + node :]), self._machines)
+        for invariant in suite.invariants:
+            if isinstance(invariant, ValidReplicaState):
+                for partition in suite.truth.partitions:
+                    invariant.check(suite.truth.view(node, partition))
 
 
-def _is_reference(name: str, value: object) -> bool:
-    """Whether an attribute refers to what is the same all the time. The last image is for times without a controller;
-    in a search there always is one.
-    """
-    return name == "last_image" or isinstance(value, Stage | GroundTruth) or callable(value)
+class _NodeViews:
+    """What checks read of nodes; `all` is everything that the checks of a state read."""
 
-
-def _recall_high_watermarks(suite: InvariantSuite, node: NodeId) -> None:
-    """Checks the state before the step once more, so that the suite knows the node's high watermarks there."""
-    for invariant in suite.invariants:
-        if isinstance(invariant, ValidReplicaState):
-            for partition in suite.truth.partitions:
-                invariant.check(suite.truth.view(node, partition))
+    def __init__(self, machines: Machines) -> None:
+        self.committed = Views(machines, views.committed)
+        self.leaders = Views(machines, views.leaders)
+        self.replayed = Views(machines, views.replayed)
+        self.itself = Views(machines, views.itself)
+        self.incarnation = Views(machines, views.incarnation)
+        self.ends = Views(machines, views.ends)
+        self.counted = Views(machines, views.counted)
+        self.sessions = Views(machines, views.sessions)
+        self.high_watermark = Views(machines, views.high_watermark)
+        self.disk = Views(machines, views.disk)
+        parts = (views.committed, views.replayed, views.itself, views.ends, views.counted, views.sessions)
+        self.all = Views(machines, lambda node: tuple([part(node) for part in parts]))
 
 
 def _acknowledged_too_early(outcomes: Sequence[tuple[NodeId, Outcome]], machines: Machines) -> str:
     for node, outcome in outcomes:
+        if outcome.acknowledged == NO_OFFSET:
+            continue
         exhibit = machines.exhibits[outcome.local]
-        if outcome.acknowledged != NO_OFFSET and isinstance(exhibit, Broker):
+        if isinstance(exhibit, Broker):
             [replica] = exhibit.context.replicas.values()
             if outcome.acknowledged >= replica.log.high_watermark:
                 return (

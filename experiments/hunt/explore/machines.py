@@ -27,6 +27,7 @@ from protocol.config import REPLICA_LAG_TIME_MAX_MS
 from protocol.contract import Effect, Exit, Send
 from protocol.errors import ErrorCode, ProtocolInvariantError
 from protocol.events.base import Trace
+from protocol.events.controller import RecoveryDecided
 from protocol.ids import FIRST_CONTROLLER, METADATA_LOG, NO_OFFSET, NodeId, Offset, TimeMs, is_client
 from protocol.messages.base import Message
 from protocol.messages.data import ProduceResponse
@@ -78,7 +79,8 @@ _Hashable = TypeVar("_Hashable", bound=Hashable)
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """The result of a step: the node's next state, the messages sent (receiver, number of the message), the trace
-    events with their number in `events_number`, 0 for none, and the last offset acknowledged to a client, -1 for none.
+    events with their number in `events_number`, 0 for none, the last offset acknowledged to a client, -1 for none, and
+    whether a recovery is decided.
     """
 
     events_number: int
@@ -86,6 +88,7 @@ class Outcome:
     sends: tuple[tuple[NodeId, int], ...]
     traces: tuple[Trace, ...]
     acknowledged: Offset = NO_OFFSET
+    decides: bool = False
 
 
 class Machines:
@@ -214,7 +217,8 @@ class Machines:
         local = self.intern(node)
         self._origins.setdefault(local, key)
         events_number = _number_of("\n".join(map(repr, traces)), self._event_numbers)
-        outcome = self._outcomes[key] = Outcome(events_number, local, sends, traces, _acknowledged(sends))
+        decides = any(isinstance(trace, RecoveryDecided) for trace in traces)
+        outcome = self._outcomes[key] = Outcome(events_number, local, sends, traces, _acknowledged(sends), decides)
         return outcome
 
     def sizes(self) -> Mapping[str, int]:

@@ -1,8 +1,8 @@
-"""What the checks of one node read of the states of other nodes, as a number.
+"""What the checks of a state read of each node, as a number.
 
-A check of broker 1 reads all of broker 1 and of the controller, but of broker 2 only the few things listed here. The
-result of the check is then the same in all states in which these are, and `checker.py` computes it once. That nothing
-is missing here, a test makes sure: it compares searches with those in which every check reads everything.
+A check of broker 1 does not read all of the cluster, but only the few things listed here. The result of the check is
+then the same in all states in which these are, and `checker.py` computes it once. That nothing is missing here, a test
+makes sure: it compares searches with those in which every check reads everything.
 """
 
 from __future__ import annotations
@@ -13,11 +13,17 @@ from typing import Generic, TypeVar
 from experiments.engines.sim.disk import SimStorage
 from experiments.hunt.explore.machines import DeadBroker, Exhibit, Local, Machines
 from protocol.broker.context import Replica
+from protocol.broker.leadership import Leadership
 from protocol.config import NUM_REPLICA_FETCHERS
+from protocol.controller.metrics import needs_user
 from protocol.ids import METADATA_LOG, NodeId
+from protocol.log.replica_log import ReplicaLog
+from protocol.metadata.image import MetadataImage
 from protocol.nodes.broker import BrokerNode
+from protocol.nodes.controller import ControllerNode
 
 _Part = TypeVar("_Part")
+_ALL_RECORDS = 2**62
 
 
 class Views(Generic[_Part]):
@@ -36,6 +42,96 @@ class Views(Generic[_Part]):
         return self._of[local]
 
 
+# -- the controller ----------------------------------------------------------------------------------------------------
+
+
+def committed(node: Exhibit) -> object:
+    """All that the controller has committed but the length of its log, and what its gauges count."""
+    if not isinstance(node, ControllerNode):
+        return None
+    image = node.state.image
+    return (
+        node.is_active,
+        tuple(image.brokers.values()),
+        tuple((topic.name, topic.first_leader_epoch) for topic in image.topics.values()),
+        tuple(image.partitions()),
+        tuple((scope, tuple(overrides.items())) for scope, overrides in image.configs.items()),
+        (image.features, tuple(image.feature_levels.items()), tuple(image.acls)),
+        tuple((name, tuple(sorted(members))) for name, members in node.gauges().items()),
+        tuple(needs_user(node.state, key, state) for key, state in image.partitions()),
+    )
+
+
+def leaders(node: Exhibit) -> object:
+    """Which partitions the controller has, and who leads them in which epoch."""
+    if not isinstance(node, ControllerNode):
+        return None
+    return node.is_active, tuple(
+        (key, state.first_leader_epoch, state.leader, state.leader_epoch)
+        for key, state in node.state.image.partitions()
+    )
+
+
+def replayed(node: Exhibit) -> object:
+    """How much of the metadata log a broker or the controller has replayed, and the states of partitions then."""
+    if isinstance(node, ControllerNode):
+        return node.is_active, *_replayed(node.state.image)
+    return _replayed(node.context.image) if isinstance(node, BrokerNode) else None
+
+
+def _replayed(image: MetadataImage) -> tuple[object, ...]:
+    return image.next_offset, tuple((topic.name, topic.topic_id) for topic in image.topics.values()), _states(image)
+
+
+def _states(image: MetadataImage) -> object:
+    return tuple(image.partitions())
+
+
+# -- a broker that is checked ------------------------------------------------------------------------------------------
+
+
+def itself(node: Exhibit) -> object:
+    """A broker's life cycle, its replicas with their records, its leaderships, and the logs on its disk."""
+    if isinstance(node, DeadBroker):
+        return node.broker, _disk_ends(node.disk)
+    if not isinstance(node, BrokerNode):
+        return None
+    context = node.context
+    assert isinstance(node.storage, SimStorage)
+    return (
+        node.node_id,
+        node.state,
+        context.broker_epoch,
+        *_replayed(context.image),
+        tuple(context.image.acls),
+        tuple(map(_replica, context.replicas.values())),
+        _disk_ends(node.storage),
+    )
+
+
+def _replica(replica: Replica) -> object:
+    leadership, fetch = replica.leadership, replica.fetch_state
+    return (
+        (replica.key, replica.name, replica.leader_id, replica.leader_epoch),
+        _log(replica.log),
+        None if fetch is None else (fetch.current_leader_epoch, fetch.fetch_offset),
+        None if leadership is None else (leadership.leader_epoch, leadership.recovery_state, _isrs(leadership)),
+    )
+
+
+def _isrs(leadership: Leadership) -> object:
+    return leadership.isr, leadership.maximal_isr
+
+
+def _log(log: ReplicaLog) -> object:
+    batches = log.storage.read(log.start_offset, _ALL_RECORDS) if log.end_offset > log.start_offset else ()
+    records = tuple(
+        (batch.base_offset, batch.payload, batch.producer_id, batch.producer_epoch, batch.base_sequence)
+        for batch in batches
+    )
+    return log.start_offset, log.high_watermark, log.end_offset, log.latest_epoch, records
+
+
 def high_watermark(node: Exhibit) -> object:
     """A running broker's high watermark, with its incarnation: it may not fall in the next step."""
     if not isinstance(node, BrokerNode):
@@ -44,33 +140,60 @@ def high_watermark(node: Exhibit) -> object:
     return node.context.broker_epoch, marks
 
 
-def read_by_others(node: Exhibit) -> object:
-    """Of a running broker: its epochs, how far it has replayed the metadata, the ends and epochs of its replicas, the
-    ISRs that it leads with; of every broker what its disk holds.
+# -- brokers that are compared with each other, or with the controller -------------------------------------------------
+
+
+def incarnation(node: Exhibit) -> object:
+    """The epoch of a running broker."""
+    return node.context.broker_epoch if isinstance(node, BrokerNode) else None
+
+
+def ends(node: Exhibit) -> object:
+    """Of a running broker: its epoch, the ends and epochs of its replicas, the ISRs that it leads with; of every broker
+    what its disk holds.
     """
     if isinstance(node, DeadBroker):
         return _disk_ends(node.disk)
     if not isinstance(node, BrokerNode):
         return None
     context = node.context
-    known = tuple(
-        (topic.topic_id, *[(index, state.first_leader_epoch) for index, state in topic.partitions.items()])
-        for topic in context.image.topics.values()
-    )
+    replicas = [
+        (_place(replica), *_range(replica.log), None if replica.leadership is None else _isrs(replica.leadership))
+        for replica in context.replicas.values()
+    ]
     assert isinstance(node.storage, SimStorage)
-    return (
-        context.broker_epoch,
-        context.image.next_offset,
-        known,
-        tuple(map(_replica, context.replicas.values())),
-        _disk_ends(node.storage),
-    )
+    return context.broker_epoch, _known(context.image), tuple(replicas), _disk_ends(node.storage)
 
 
-def _replica(replica: Replica) -> object:
-    log, leadership = replica.log, replica.leadership
-    role = None if leadership is None else (tuple(leadership.isr), tuple(leadership.maximal_isr))
-    return replica.key, replica.leader_id, replica.leader_epoch, log.start_offset, log.end_offset, role
+def counted(node: Exhibit) -> object:
+    """The ends of a running broker's replicas, and how far each leads it to believe its followers to be."""
+    if not isinstance(node, BrokerNode):
+        return None
+    context = node.context
+    replicas = [
+        (_place(replica), replica.log.end_offset, _progress(replica.leadership))
+        for replica in context.replicas.values()
+    ]
+    return context.broker_epoch, _known(context.image), tuple(replicas)
+
+
+def _place(replica: Replica) -> object:
+    return replica.key, replica.leader_id, replica.leader_epoch
+
+
+def _range(log: ReplicaLog) -> tuple[object, ...]:
+    return log.start_offset, log.end_offset
+
+
+def _progress(leadership: Leadership | None) -> object:
+    if leadership is None:
+        return None
+    return tuple((broker, each.end_offset, each.broker_epoch) for broker, each in leadership.followers.items())
+
+
+def _known(image: MetadataImage) -> object:
+    """Which partitions a broker knows, by what distinguishes partitions of the same name."""
+    return tuple((key, state.first_leader_epoch) for key, state in image.partitions())
 
 
 def sessions(node: Exhibit) -> object:
@@ -92,5 +215,16 @@ def _followers(replica: Replica) -> tuple[NodeId, ...] | None:
     return None if replica.leadership is None else tuple(replica.leadership.followers)
 
 
+def disk(node: Exhibit) -> object:
+    """The logs of partitions on a broker's disk: where they begin and end."""
+    if isinstance(node, DeadBroker):
+        return _disk_ends(node.disk)
+    if not isinstance(node, BrokerNode):
+        return None
+    assert isinstance(node.storage, SimStorage)
+    return _disk_ends(node.storage)
+
+
 def _disk_ends(disk: SimStorage) -> object:
-    return tuple((name, disk.log_end(name)) for name in disk.log_names() if name != METADATA_LOG)
+    names = [name for name in disk.log_names() if name != METADATA_LOG]
+    return tuple((name, disk.open_log(name).start_offset, disk.log_end(name)) for name in names)
