@@ -9,6 +9,24 @@ class Channels:
     def __init__(self) -> None:
         self._contents: list[tuple[int, ...]] = [()]
         self._numbers: dict[tuple[int, ...], int] = {(): 0}
+        self._longer: dict[tuple[int, int], int] = {}
+        self._shorter: dict[int, tuple[int, int]] = {}
+
+    def with_last(self, number: int, message: int) -> int:
+        """The number of this content and one more message."""
+        key = (number, message)
+        found = self._longer.get(key)
+        if found is None:
+            found = self._longer[key] = self.number((*self._contents[number], message))
+        return found
+
+    def first_of(self, number: int) -> tuple[int, int]:
+        """The first message of this content, which must not be empty, and the number of what follows it."""
+        found = self._shorter.get(number)
+        if found is None:
+            content = self._contents[number]
+            found = self._shorter[number] = content[0], self.number(content[1:])
+        return found
 
     def __getitem__(self, number: int) -> tuple[int, ...]:
         return self._contents[number]

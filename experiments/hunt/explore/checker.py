@@ -15,7 +15,7 @@ below its high watermark (E5).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from experiments.check.invariants import Invariant
 from experiments.check.invariants_broker import (
@@ -41,7 +41,7 @@ from experiments.check.invariants_replicas import (
 from experiments.check.suite import InvariantSuite
 from experiments.engines.port import ClusterSpec, Loss
 from experiments.hunt.explore import views
-from experiments.hunt.explore.machines import Broker, Local, Machines, Outcome
+from experiments.hunt.explore.machines import Broker, Exhibit, Local, Machines, Outcome
 from experiments.hunt.explore.suite_states import Stage, SuiteState, SuiteStates, Truth
 from experiments.hunt.explore.views import Views
 from protocol.ids import FIRST_CONTROLLER, NO_OFFSET, NodeId, TimeMs, is_broker
@@ -88,6 +88,7 @@ class StepChecker:
         self._known: dict[tuple[object, ...], _Verdict] = {}
         self._whole: dict[tuple[object, ...], tuple[Truth, str]] = {}
         self._parts: dict[tuple[object, ...], tuple[Truth, str]] = {}
+        self._disagreements: dict[tuple[int, ...], str] = {}
         self._compared_so_far: dict[tuple[object, ...], str] = {}
         self._views = _NodeViews(machines)
         found = {type(invariant) for invariant in self.states.suite.invariants}
@@ -118,12 +119,19 @@ class StepChecker:
             return suite_state, wrong
         if self._reads_everything or self._of_no_kind:
             return self._checked_entirely(suite_state, before, after)
-        marks, all_of = self._lowered(before, after), self._views.all
-        key = (self.states.truth_of(suite_state), marks, tuple([all_of[local] for local in after]))
+        marks, by_itself, compared = self._lowered(before, after), self._views.by_itself, self._views.compared
+        key = (self.states.truth_of(suite_state), marks, tuple([by_itself[local] for local in after]))
         found = self._whole.get(key)
         if found is None:
             found = self._whole[key] = self._checked_by_parts(suite_state, dict(marks), after)
-        return self.states.with_truth(suite_state, found[0]), found[1]
+        truth, wrong = found
+        if not wrong:
+            others = tuple([compared[local] for local in after])
+            disagreement = self._disagreements.get(others)
+            if disagreement is None:
+                disagreement = self._disagreements[others] = self._disagreement(after)
+            wrong = disagreement
+        return self.states.with_truth(suite_state, truth), wrong
 
     def _after_crash(
         self, suite_state: SuiteState, before: _Nodes, after: _Nodes, crash: tuple[NodeId, Loss]
@@ -200,7 +208,7 @@ class StepChecker:
                 suite_state = self.states.with_truth(suite_state, truth)
         if not wrong:
             truth, wrong = self._part(suite_state, after, FIRST_CONTROLLER, self._of_controller, cluster)
-        return truth, wrong or self._disagreement(after)
+        return truth, wrong
 
     def _disagreement(self, after: _Nodes) -> str:
         """How nodes disagree with each other; that depends on no suite state."""
@@ -259,7 +267,9 @@ class StepChecker:
 
 
 class _NodeViews:
-    """What checks read of nodes; `all` is everything that the checks of a state read."""
+    """What checks read of nodes; `by_itself` is all that those read which read the ground truth, and `compared` all
+    that those read which compare nodes with each other.
+    """
 
     def __init__(self, machines: Machines) -> None:
         self.committed = Views(machines, views.committed)
@@ -272,8 +282,12 @@ class _NodeViews:
         self.sessions = Views(machines, views.sessions)
         self.high_watermark = Views(machines, views.high_watermark)
         self.disk = Views(machines, views.disk)
-        parts = (views.committed, views.replayed, views.itself, views.ends, views.counted, views.sessions)
-        self.all = Views(machines, lambda node: tuple([part(node) for part in parts]))
+        self.by_itself = _together(machines, views.committed, views.itself, views.ends)
+        self.compared = _together(machines, views.leaders, views.replayed, views.counted, views.sessions)
+
+
+def _together(machines: Machines, *parts: Callable[[Exhibit], object]) -> Views:
+    return Views(machines, lambda node: tuple([part(node) for part in parts]))
 
 
 def _acknowledged_too_early(outcomes: Sequence[tuple[NodeId, Outcome]], machines: Machines) -> str:

@@ -12,10 +12,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cache
 from itertools import chain, combinations
 
 from experiments.faults.schema import Bounds
-from experiments.hunt.explore.machines import Exhibit, Local, Outcome, message_of
+from experiments.hunt.explore.machines import Broker, Exhibit, Local, Outcome, message_of
 from experiments.hunt.explore.model import CONTROLLER, Model
 from experiments.hunt.explore.states import FAILOVERS, RECOVERIES, RETRIES, Action, State, Step, Successor
 from protocol.config import UNCLEAN_RECOVERY_STRATEGY, UNCLEAN_RECOVERY_TIMEOUT_MS, Generation
@@ -37,6 +38,7 @@ class ControlledModel(Model):
     ) -> None:
         self._strategy = strategy
         self._has_manager = bounds.recoveries > 0
+        self._counts = cache(self._answer_counts)
         super().__init__(generation, brokers, min_isr, bounds)
 
     def _more_nodes(self) -> Sequence[Exhibit]:
@@ -66,15 +68,18 @@ class ControlledModel(Model):
                 self._push(step, node, receiver, -number if step.now_ms else number)
 
     def _delivery(self, state: State, number: int) -> Iterator[Successor]:
-        content = self.channels[state[self._nodes + number]]
-        if not content or content[0] >= 0:
+        place = self._nodes + number
+        if not state[place]:
+            return
+        message, left = self.channels.first_of(state[place])
+        if message >= 0:
             yield from super()._delivery(state, number)
             return
         step, link = self._open(state), self.links[number]
-        step.channels[number] = self.channels.number(content[1:])
+        step.parts[place] = left
         step.now_ms = TIMEOUT_MS
-        self._receive(step, link[1], link[0], -content[0])
-        yield from self._some(state, (step, ("deliver", *link, -content[0])))
+        self._receive(step, link[1], link[0], -message)
+        yield from self._some(state, (step, ("deliver", *link, -message)))
 
     # -- actions -------------------------------------------------------------------------------------------------------
 
@@ -98,27 +103,27 @@ class ControlledModel(Model):
 
     def _fail_over(self, state: State, lost: tuple[int, ...]) -> tuple[Step, Action]:
         step = self._open(state)
-        step.bounds[FAILOVERS] -= 1
+        step.parts[self._first_bound + FAILOVERS] -= 1
         for number in lost:
-            step.channels[number] = 0
-            step.bounds[RETRIES] += is_broker(self.links[number][0])
-        self._take(step, CONTROLLER, self.machines.take_over(step.nodes[0]))
+            step.parts[self._nodes + number] = 0
+            step.parts[self._first_bound + RETRIES] += is_broker(self.links[number][0])
+        self._take(step, CONTROLLER, self.machines.take_over(step.parts[0]))
         return step, ("fail over", CONTROLLER, *[self.links[number][0] for number in lost])
 
     # -- recoveries ----------------------------------------------------------------------------------------------------
 
     def _wake(self, state: State, now_ms: TimeMs) -> tuple[Step, Action]:
         step = self._open(state)
-        outcome = self.machines.wake(step.nodes[self._place(RECOVERY_MANAGER)], now_ms)
+        outcome = self.machines.wake(step.parts[self._place(RECOVERY_MANAGER)], now_ms)
         self._take(step, RECOVERY_MANAGER, outcome)
         return step, ("query again", RECOVERY_MANAGER)
 
     def _deadline(self, state: State) -> tuple[Step, Action] | None:
         """The end of a recovery's time, where the manager then decides."""
         step = self._open(state)
-        step.bounds[RECOVERIES] -= 1
+        step.parts[self._first_bound + RECOVERIES] -= 1
         step.now_ms = TIMEOUT_MS
-        outcome = self.machines.wake(step.nodes[self._place(RECOVERY_MANAGER)], TIMEOUT_MS)
+        outcome = self.machines.wake(step.parts[self._place(RECOVERY_MANAGER)], TIMEOUT_MS)
         if not any(isinstance(message_of(number), RecoveryResults) for _, number in outcome.sends):
             return None
         self._take(step, RECOVERY_MANAGER, outcome)
@@ -127,13 +132,18 @@ class ControlledModel(Model):
     def _query_may_help(self, state: State, broker: NodeId) -> bool:
         """Whether a repeated query of the broker has an answer that counts; nothing is under way between them."""
         to, back = self._link_number[RECOVERY_MANAGER, broker], self._link_number[broker, RECOVERY_MANAGER]
-        if state[self._nodes + to] or state[self._nodes + back] or self.broker(self._open(state), broker) is None:
+        if state[self._nodes + to] or state[self._nodes + back]:
             return False
-        manager: Local = state[self._place(RECOVERY_MANAGER)]
+        return self._counts(state[1 + len(self._brokers)], state[1 + broker], broker)
+
+    def _answer_counts(self, manager: Local, local: Local, broker: NodeId) -> bool:
+        """Whether the broker's answer to a query of the manager counts."""
+        if not isinstance(self.machines.exhibits[local], Broker):
+            return False
         woken = self.machines.wake(manager, REQUEST_TIMEOUT_MS)
         for receiver, query in woken.sends:
             if receiver == broker:
-                answers = self.machines.receive(state[1 + broker], RECOVERY_MANAGER, query).sends
+                answers = self.machines.receive(local, RECOVERY_MANAGER, query).sends
                 heard = [self.machines.receive(woken.local, broker, number).local for _, number in answers]
                 return any(self._answers(local) > self._answers(manager) for local in heard)
         return False

@@ -182,10 +182,11 @@ class Machines:
         key = (local, loss)
         outcome = self._outcomes.get(key)
         if outcome is None:
-            node = self._copy(local)
+            node = self.exhibits[local]
             assert isinstance(node, Broker)
-            _disk(node).apply_loss(loss)
-            outcome = self._remember(key, _dead(node), [])
+            disk: SimStorage = copy_of(_disk(node))
+            disk.apply_loss(loss)
+            outcome = self._remember(key, _dead(node, disk), [])
         return outcome.local
 
     def _act(self, node: Exhibit, key: _Key) -> list[Effect]:
@@ -207,7 +208,7 @@ class Machines:
             effects = self._act(node, key)
             if any(isinstance(effect, Exit) for effect in effects):
                 assert isinstance(node, Broker)
-                node = _dead(node)
+                node = _dead(node, _disk(node))
             outcome = self._remember(key, node, effects)
         return outcome
 
@@ -240,15 +241,14 @@ def _is_suspended(node: Exhibit) -> bool:
     return isinstance(node, StoreBrokerNode) and node.is_suspended
 
 
-def _dead(node: Broker) -> DeadBroker:
-    """What remains of a broker, without its copy of the metadata log: the next incarnation fetches the log from its
-    start, and how much of it was there makes no difference.
+def _dead(node: Broker, disk: SimStorage) -> DeadBroker:
+    """What remains of a broker with that disk, without its copy of the metadata log: the next incarnation fetches the
+    log from its start, and how much of it was there makes no difference.
     """
-    storage = _disk(node)
     if isinstance(node, BrokerNode):
-        storage.delete_log(METADATA_LOG)
-        storage.delete_file(state_file.FILE)
-    return DeadBroker(node.node_id, storage)
+        disk.delete_log(METADATA_LOG)
+        disk.delete_file(state_file.FILE)
+    return DeadBroker(node.node_id, disk)
 
 
 def _disk(broker: Broker) -> SimStorage:

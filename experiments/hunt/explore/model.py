@@ -17,7 +17,6 @@ What is abstracted, and why no violation is missed by that, is explained in docs
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import cache
 from typing import ClassVar
 
@@ -27,6 +26,7 @@ from experiments.engines.sim.disk import SimStorage
 from experiments.faults.schema import Bounds
 from experiments.hunt.explore.channels import Channels
 from experiments.hunt.explore.checker import StepChecker
+from experiments.hunt.explore.controller_facts import ControllerFacts
 from experiments.hunt.explore.machines import Broker, DeadBroker, Exhibit, Local, Machines, Outcome, message_of
 from experiments.hunt.explore.states import (
     BOUND_NAMES,
@@ -52,7 +52,15 @@ from protocol.broker.leader import ISR_RETRY_TIMER
 from protocol.broker.lifecycle_manager import HEARTBEAT_TIMER, SHUTDOWN_TIMER
 from protocol.config import ClusterConfig, Generation
 from protocol.errors import ProtocolInvariantError
-from protocol.ids import FIRST_CLIENT, FIRST_CONTROLLER, METADATA_LOG, NodeId, Offset, is_broker, node_name
+from protocol.ids import (
+    FIRST_CLIENT,
+    FIRST_CONTROLLER,
+    NO_EPOCH,
+    NodeId,
+    Offset,
+    is_broker,
+    node_name,
+)
 from protocol.messages.batch import RecordBatch
 from protocol.messages.commands import ShutdownCommand
 from protocol.messages.control import (
@@ -63,7 +71,6 @@ from protocol.messages.control import (
     BrokerRegistrationResponse,
 )
 from protocol.messages.data import FetchResponse, ProduceRequest
-from protocol.messages.quorum import QuorumFetchResponse
 from protocol.messages.records import MetadataRecord
 from protocol.nodes.broker import BrokerNode
 from protocol.nodes.broker_sessions import SESSION_PREFIX
@@ -71,7 +78,6 @@ from protocol.nodes.controller import ControllerNode
 
 TOPIC = "t"
 CONTROLLER = FIRST_CONTROLLER
-_MAX_BYTES = 2**62
 
 
 class Model:
@@ -97,8 +103,9 @@ class Model:
         self._nodes = 1 + brokers + len(self._more_nodes())
         self._queues = len(self.links) + len(self.OWN_QUEUES) * brokers
         self._first_bound = self._nodes + len(self.links)
+        self.held_place = self._first_bound + HELD
         self._may_help = cache(self._repetition_may_help)
-        self._ends = cache(self._batch_ends)
+        self._facts = ControllerFacts(self.machines)
         self.boot: list[Successor] = []
         self.first = self._boot(min_isr)
 
@@ -115,28 +122,26 @@ class Model:
     # -- parts of a state ----------------------------------------------------------------------------------------------
 
     def _open(self, state: State) -> Step:
-        nodes = self._nodes
-        links = nodes + len(self.links)
-        return Step(list(state[:nodes]), list(state[nodes:links]), list(state[links:-1]))
+        return Step(list(state[:-1]))
 
     def _close(self, before: State, step: Step, action: Action) -> Successor | None:
         """The step as a successor; None where it has changed nothing."""
-        parts = (*step.nodes, *step.channels, *step.bounds)
+        parts = tuple(step.parts)
         if parts == before[:-1]:
             return None
         nodes, suite_state, wrong = self._nodes, before[-1], ""
         if step.crash is not None or step.outcomes:
-            old, new = before[:nodes], tuple(step.nodes)
+            old, new = before[:nodes], parts[:nodes]
             suite_state, wrong = self.checker.check(suite_state, old, new, step.outcomes, step.crash, step.now_ms)
         return Successor(action, (*parts, suite_state), wrong, tuple(step.outcomes))
 
     def broker(self, step: Step, broker: NodeId) -> Broker | None:
         """The broker's exhibit, None while it is dead."""
-        exhibit = self.machines.exhibits[step.nodes[1 + broker]]
+        exhibit = self.machines.exhibits[step.parts[1 + broker]]
         return exhibit if isinstance(exhibit, Broker) else None
 
     def controller(self, step: Step) -> ControllerNode:
-        exhibit = self.machines.exhibits[step.nodes[0]]
+        exhibit = self.machines.exhibits[step.parts[0]]
         assert isinstance(exhibit, ControllerNode)
         return exhibit
 
@@ -147,22 +152,22 @@ class Model:
     # -- inputs and what follows from them -----------------------------------------------------------------------------
 
     def _local(self, step: Step, node: NodeId) -> Local:
-        return step.nodes[self._place(node)]
+        return step.parts[self._place(node)]
 
     def _place(self, node: NodeId) -> int:
         return 0 if node == self.CENTRE else 1 + node
 
     def _take(self, step: Step, node: NodeId, outcome: Outcome, exchange: type | None = None) -> None:
         """Carries out what an input came to. A request of the type `exchange` reaches the controller at once."""
-        step.nodes[self._place(node)] = outcome.local
+        step.parts[self._place(node)] = outcome.local
         step.outcomes.append((node, outcome))
         for receiver, number in outcome.sends:
-            message = message_of(number)
-            if isinstance(message, BrokerHeartbeatResponse | BrokerRegistrationResponse):
+            kind = type(message_of(number))
+            if kind in _ENDS_OF_EXCHANGES:
                 self._receive(step, receiver, node, number)
-            elif receiver == CONTROLLER and exchange is not None and isinstance(message, exchange):
+            elif receiver == CONTROLLER and kind is exchange:
                 self._receive(step, CONTROLLER, node, number)
-            elif isinstance(message, AlterPartitionRequest) or is_broker(receiver):
+            elif kind is AlterPartitionRequest or is_broker(receiver):
                 self._push(step, node, receiver, number)
 
     def _receive(self, step: Step, node: NodeId, sender: NodeId, number: int) -> None:
@@ -171,8 +176,8 @@ class Model:
     def _push(self, step: Step, sender: NodeId, receiver: NodeId, number: int) -> None:
         if is_broker(receiver) and self.broker(step, receiver) is None:
             return
-        link = self._link_number[sender, receiver]
-        step.channels[link] = self.channels.number((*self.channels[step.channels[link]], number))
+        place = self._nodes + self._link_number[sender, receiver]
+        step.parts[place] = self.channels.with_last(step.parts[place], number)
 
     # -- actions -------------------------------------------------------------------------------------------------------
 
@@ -190,14 +195,16 @@ class Model:
         yield from self._environment(state)
 
     def _ordered_progress(self, state: State) -> Iterator[Successor]:
-        held, first = state[self._first_bound + HELD], True
+        held, first = state[self.held_place], True
         for queue in range(self._queues):
             is_held = held >> queue & 1
             if not (first or is_held):
+                if not held >> queue:
+                    return
                 continue
             for successor in self._from_queue(state, queue):
                 if is_held:
-                    yield self._changed(replace(successor, action=(*successor.action, LATE)), HELD, -(1 << queue))
+                    yield self._changed(successor._replace(action=(*successor.action, LATE)), HELD, -(1 << queue))
                     continue
                 first = False
                 yield successor
@@ -211,7 +218,7 @@ class Model:
     def _changed(self, successor: Successor, bound: int, change: int) -> Successor:
         """The same step, with another account of what may still be done."""
         place, state = self._first_bound + bound, successor.state
-        return replace(successor, state=(*state[:place], state[place] + change, *state[place + 1 :]))
+        return successor._replace(state=(*state[:place], state[place] + change, *state[place + 1 :]))
 
     def queue_name(self, queue: int) -> str:
         """What waits in a queue, in words."""
@@ -268,12 +275,12 @@ class Model:
             yield successor
 
     def _delivery(self, state: State, number: int) -> Iterator[Successor]:
-        if state[self._nodes + number]:
+        place = self._nodes + number
+        if state[place]:
             link, step = self.links[number], self._open(state)
-            content = self.channels[step.channels[number]]
-            step.channels[number] = self.channels.number(content[1:])
-            self._receive(step, link[1], link[0], content[0])
-            yield from self._some(state, (step, ("deliver", *link, content[0])))
+            message, step.parts[place] = self.channels.first_of(state[place])
+            self._receive(step, link[1], link[0], message)
+            yield from self._some(state, (step, ("deliver", *link, message)))
 
     def _repetition(self, state: State, broker: NodeId, node: Broker) -> tuple[Step, Action] | None:
         """The fetch timer of a follower."""
@@ -285,21 +292,16 @@ class Model:
     def _fire(self, state: State, node: NodeId, timer: str, bound: int | None = None) -> tuple[Step, Action]:
         step = self._open(state)
         if bound is not None:
-            step.bounds[bound] -= 1
+            step.parts[self._first_bound + bound] -= 1
         self._take(step, node, self.machines.fire(self._local(step, node), timer))
         return step, ("fire", node, timer)
 
     # -- metadata and the controller -----------------------------------------------------------------------------------
 
-    def _batch_ends(self, controller: Local) -> tuple[Offset, ...]:
-        node = self.machines.exhibits[controller]
-        assert isinstance(node, ControllerNode)
-        return tuple(batch.next_offset for batch in node.storage.open_log(METADATA_LOG).read(0, _MAX_BYTES))
-
     def _metadata(self, state: State, broker: NodeId, node: BrokerNode) -> tuple[Step, Action] | None:
         """The next batch that lets the broker do anything."""
         offset, epoch = node.context.image.next_offset, node.context.broker_epoch
-        end = next((end for end in self._ends(state[0]) if end > offset and end > epoch), None)
+        end = next((end for end in self._facts.batch_ends(state[0]) if end > offset and end > epoch), None)
         return None if end is None else self._publish(state, broker, offset, end)
 
     def _publish(self, state: State, broker: NodeId, offset: Offset, end: Offset) -> tuple[Step, Action]:
@@ -309,37 +311,26 @@ class Model:
 
     def _feed(self, step: Step, broker: NodeId, offset: Offset, end: Offset) -> None:
         """The answer to the broker's fetch of the metadata log: the batches between these offsets."""
-        node, controller = self.broker(step, broker), self.controller(step)
+        node = self.broker(step, broker)
         assert isinstance(node, BrokerNode)
-        log = controller.storage.open_log(METADATA_LOG)
-        batches = [batch for batch in log.read(offset, _MAX_BYTES) if offset <= batch.base_offset < end]
-        message = QuorumFetchResponse(
-            correlation_id=node.replica.pending_fetch_id or 0,
-            leader_id=CONTROLLER,
-            leader_epoch=controller.replica.epoch,
-            high_watermark=end,
-            batches=tuple(batches),
-        )
-        self._receive(step, broker, CONTROLLER, VALUES.number(message))
+        message = self._facts.fetched(step.parts[0], offset, end, node.replica.pending_fetch_id or 0)
+        self._receive(step, broker, CONTROLLER, message)
 
     def _heartbeat(self, state: State, broker: NodeId, node: BrokerNode) -> tuple[Step, Action] | None:
         """The heartbeat by which a broker is unfenced."""
-        step = self._open(state)
-        registration = self.controller(step).state.image.brokers.get(broker)
-        if registration is None or not registration.fenced or registration.broker_epoch != node.context.broker_epoch:
+        if self._facts.fenced_epoch(state[0], broker) != node.context.broker_epoch:
             return None
-        fired = self.machines.fire(step.nodes[1 + broker], HEARTBEAT_TIMER)
+        step = self._open(state)
+        fired = self.machines.fire(step.parts[1 + broker], HEARTBEAT_TIMER)
         self._take(step, broker, fired, exchange=BrokerHeartbeatRequest)
         unfenced = self.controller(step).state.image.is_active(broker)
         return (step, ("heartbeat", broker)) if unfenced else None
 
     def _session_expires(self, state: State, broker: NodeId, *, is_dead: bool) -> tuple[Step, Action] | None:
-        step = self._open(state)
-        registration = self.controller(step).state.image.brokers.get(broker)
-        if registration is None or registration.fenced or not (is_dead or step.bounds[FENCES]):
+        if not (is_dead or state[self._first_bound + FENCES]) or self._facts.fenced_epoch(state[0], broker) != NO_EPOCH:
             return None
         step, action = self._fire(state, CONTROLLER, f"{SESSION_PREFIX}{broker}")
-        step.bounds[FENCES] -= not is_dead
+        step.parts[self._first_bound + FENCES] -= not is_dead
         return step, action
 
     # -- crashes and starts --------------------------------------------------------------------------------------------
@@ -348,26 +339,26 @@ class Model:
         """A start with its registration; None while the controller would refuse that."""
         step = self._open(state)
         incarnation = self.controller(step).state.image.next_offset + 1
-        outcome = self.machines.start(step.nodes[1 + broker], incarnation)
+        outcome = self.machines.start(step.parts[1 + broker], incarnation)
         self._take(step, broker, outcome, exchange=BrokerRegistrationRequest)
         self._feed(step, broker, 0, 0)
         node = self.broker(step, broker)
         return None if node is None or node.context.broker_epoch < 0 else (step, ("start", broker))
 
     def _crashes(self, state: State, step: Step, broker: NodeId, node: Broker) -> Iterator[Successor]:
-        if step.bounds[CRASHES]:
+        if step.parts[self._first_bound + CRASHES]:
             yield from self._some(state, self._crash(state, broker, Loss("none"), CRASHES))
-        if step.bounds[LOSSY]:
+        if step.parts[self._first_bound + LOSSY]:
             longest = max((replica.log.end_offset for replica in node.context.replicas.values()), default=0)
             for count in range(1, longest + 1):
                 yield from self._some(state, self._crash(state, broker, Loss("records", count), LOSSY))
-        if step.bounds[SHUTDOWNS]:
+        if step.parts[self._first_bound + SHUTDOWNS]:
             yield from self._some(state, self._shut_down(state, broker))
 
     def _crash(self, state: State, broker: NodeId, loss: Loss, bound: int) -> tuple[Step, Action]:
         step = self._open(state)
-        step.bounds[bound] -= 1
-        step.nodes[1 + broker] = self.machines.crash(step.nodes[1 + broker], loss)
+        step.parts[self._first_bound + bound] -= 1
+        step.parts[1 + broker] = self.machines.crash(step.parts[1 + broker], loss)
         step.crash = (broker, loss)
         self._lose_what_is_on_its_way_to(step, broker)
         return step, ("crash", broker, loss.count)
@@ -375,44 +366,48 @@ class Model:
     def _shut_down(self, state: State, broker: NodeId) -> tuple[Step, Action]:
         """A broker whose controller has not answered for five minutes goes by itself, in good order."""
         step = self._open(state)
-        step.bounds[SHUTDOWNS] -= 1
+        step.parts[self._first_bound + SHUTDOWNS] -= 1
         command = VALUES.number(ShutdownCommand())
         self._receive(step, broker, FIRST_CONTROLLER, command)
-        self._take(step, broker, self.machines.fire(step.nodes[1 + broker], SHUTDOWN_TIMER))
+        self._take(step, broker, self.machines.fire(step.parts[1 + broker], SHUTDOWN_TIMER))
         self._lose_what_is_on_its_way_to(step, broker)
         return step, ("shut down", broker)
 
     def _lose_what_is_on_its_way_to(self, step: Step, broker: NodeId) -> None:
         for number, link in enumerate(self.links):
             if link[1] == broker:
-                step.channels[number] = 0
+                step.parts[self._nodes + number] = 0
 
     # -- leaders and followers -----------------------------------------------------------------------------------------
 
     def _produce(self, state: State, broker: NodeId) -> tuple[Step, Action] | None:
-        step = self._open(state)
-        left = step.bounds[RECORDS]
+        left = state[self._first_bound + RECORDS]
         if not left:
             return None
+        step = self._open(state)
         record = self.bounds.records - left
         batch = RecordBatch(record_count=1, payload=b"%d" % record)
         request = ProduceRequest(correlation_id=record, topic=TOPIC, partition=0, acks=-1, batch=batch)
-        before = step.nodes[1 + broker]
+        before = step.parts[1 + broker]
         self._receive(step, broker, FIRST_CLIENT, VALUES.number(request))
-        step.bounds[RECORDS] -= 1
-        return None if step.nodes[1 + broker] == before else (step, ("produce", broker, record))
+        step.parts[self._first_bound + RECORDS] -= 1
+        return None if step.parts[1 + broker] == before else (step, ("produce", broker, record))
 
     def _leader_timers(self, state: State, step: Step, broker: NodeId, node: Broker) -> Iterator[Successor]:
         [replica] = node.context.replicas.values()
         leadership = replica.leadership
         assert leadership is not None
-        if step.bounds[SHRINKS] and leadership.proposed_isr is None:
+        if step.parts[self._first_bound + SHRINKS] and leadership.proposed_isr is None:
             for follower, progress in leadership.followers.items():
                 if follower in leadership.isr:
                     prefix = LAG_PREFIX if progress.parked_fetch is None else SILENT_PREFIX
                     yield from self._some(state, self._fire(state, broker, f"{prefix}{follower}", SHRINKS))
         to, back = self._link_number[broker, self.CENTRE], self._link_number[self.CENTRE, broker]
-        if step.bounds[RETRIES] and not step.channels[to] and not step.channels[back]:
+        if (
+            step.parts[self._first_bound + RETRIES]
+            and not step.parts[self._nodes + to]
+            and not step.parts[self._nodes + back]
+        ):
             timer = ISR_RETRY_TIMER if leadership.proposed_isr is None else ALTER_PARTITION_TIMER
             yield from self._some(state, self._fire(state, broker, timer, RETRIES))
 
@@ -493,6 +488,7 @@ class Model:
         return successor.state
 
 
+_ENDS_OF_EXCHANGES = frozenset({BrokerHeartbeatResponse, BrokerRegistrationResponse})
 _SETTLING = frozenset({"deliver", "metadata"})
 LATE = "late"
 """The last word of an action that a queue had been held up for."""

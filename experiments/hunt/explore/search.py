@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from struct import Struct
 
 from experiments.hunt.explore.model import Model
-from experiments.hunt.explore.states import State, Successor
+from experiments.hunt.explore.states import State, Successor, packing
 
 _NO_PARENT = 0
 
@@ -36,8 +39,12 @@ class Search:
     complete: bool = False
     counterexample: Counterexample | None = None
     layers: list[int] = field(default_factory=list)
+    _form: Struct = field(init=False)
     _seen: dict[bytes, int] = field(default_factory=dict)
     _parents: array[int] = field(default_factory=lambda: array("L"))
+
+    def __post_init__(self) -> None:
+        self._form = packing(len(self.model.first), self.model.held_place)
 
     @property
     def states(self) -> int:
@@ -50,13 +57,18 @@ class Search:
         progress: Callable[[Search], None] | None = None,
     ) -> Search:
         """Searches until all states are reached, or that depth, or that number of states, or a violation."""
+        with _collecting_by_layers():
+            return self._run(max_depth, max_states, progress)
+
+    def _run(self, max_depth: int | None, max_states: int | None, progress: Callable[[Search], None] | None) -> Search:
         self._add(self.model.first, _NO_PARENT)
-        layer = [self.model.first]
+        layer = [self._form.pack(*self.model.first)]
         while layer and (max_depth is None or self.depth < max_depth):
             if max_states is not None and self.states >= max_states:
                 return self
             self.layers.append(len(layer))
             following = self._expand(layer)
+            _collect_what_is_new()
             if self.counterexample is not None:
                 return self
             layer = following
@@ -66,29 +78,30 @@ class Search:
         self.complete = not layer
         return self
 
-    def _expand(self, layer: list[State]) -> list[State]:
-        following: list[State] = []
-        for state in layer:
-            number = self._seen[_packed(state)]
-            for successor in self.model.successors(state):
+    def _expand(self, layer: list[bytes]) -> list[bytes]:
+        following: list[bytes] = []
+        form, successors = self._form, self.model.successors
+        for number, packed in enumerate(layer, self.states - len(layer)):
+            for successor in successors(form.unpack(packed)):
                 self.transitions += 1
                 if successor.wrong:
                     self.depth += 1
                     path = (*self._path_to(number), successor)
                     self.counterexample = Counterexample(successor.wrong, path)
                     return []
-                if self._add(successor.state, number):
-                    following.append(successor.state)
+                found = self._add(successor.state, number)
+                if found is not None:
+                    following.append(found)
         return following
 
-    def _add(self, state: State, parent: int) -> bool:
-        """Adds the state; returns whether it is new."""
-        packed = _packed(state)
+    def _add(self, state: State, parent: int) -> bytes | None:
+        """Adds the state, and returns it packed if it is new."""
+        packed = self._form.pack(*state)
         if packed in self._seen:
-            return False
+            return None
         self._seen[packed] = len(self._parents)
         self._parents.append(parent)
-        return True
+        return packed
 
     def _path_to(self, number: int) -> list[Successor]:
         """The steps from the first state to that state, computed again from the successors of each state passed."""
@@ -100,11 +113,28 @@ class Search:
         states = {found: packed for packed, found in self._seen.items() if found in wanted}
         path, state = [], self.model.first
         for step in reversed(numbers):
-            taken = next(found for found in self.model.successors(state) if _packed(found.state) == states[step])
+            wanted_state = self._form.unpack(states[step])
+            taken = next(found for found in self.model.successors(state) if found.state == wanted_state)
             path.append(taken)
             state = taken.state
         return path
 
 
-def _packed(state: State) -> bytes:
-    return array("I", state).tobytes()
+@contextmanager
+def _collecting_by_layers() -> Iterator[None]:
+    """Nearly everything that a search makes it keeps. So garbage is collected between layers only, among what is new
+    since the layer before (`_collect_what_is_new`), and not while objects are made, among all of them.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+        if was_enabled:
+            gc.enable()
+
+
+def _collect_what_is_new() -> None:
+    gc.collect()
+    gc.freeze()

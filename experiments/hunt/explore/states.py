@@ -7,10 +7,12 @@ is held up, and the state of the invariant suite.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from struct import Struct
+from typing import NamedTuple
 
 from experiments.engines.port import Loss
 from experiments.faults.schema import Bounds
-from experiments.hunt.explore.machines import Local, Outcome
+from experiments.hunt.explore.machines import Outcome
 from protocol.ids import NodeId, TimeMs
 
 BOUND_NAMES = tuple(Bounds.model_fields)
@@ -26,21 +28,23 @@ State = tuple[int, ...]
 
 @dataclass(slots=True)
 class Step:
-    """A step under construction: the parts of the state, to be changed, and the outcomes of the inputs so far."""
+    """A step under construction: the numbers of the state, to be changed, and the outcomes of the inputs so far."""
 
-    nodes: list[Local]
-    channels: list[int]
-    bounds: list[int]
+    parts: list[int]
     outcomes: list[tuple[NodeId, Outcome]] = field(default_factory=list)
     crash: tuple[NodeId, Loss] | None = None
     now_ms: TimeMs = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Successor:
+class Successor(NamedTuple):
     """A possible step: the state after it, and the violation in that state (empty: none)."""
 
     action: Action
     state: State
     wrong: str
     outcomes: tuple[tuple[NodeId, Outcome], ...]
+
+
+def packing(length: int, held_place: int) -> Struct:
+    """How states of that length are stored: 32 bits for each number, 64 for the queues that are held up."""
+    return Struct(f"={held_place}IQ{length - held_place - 1}I")

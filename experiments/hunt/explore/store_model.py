@@ -42,7 +42,7 @@ class StoreModel(Model):
     OWN_QUEUES: ClassVar[tuple[str, ...]] = ("pauses of", "notifications of", "repetitions of")
 
     def store(self, step: Step) -> StoreNode:
-        exhibit = self.machines.exhibits[step.nodes[0]]
+        exhibit = self.machines.exhibits[step.parts[0]]
         assert isinstance(exhibit, StoreNode)
         return exhibit
 
@@ -54,14 +54,14 @@ class StoreModel(Model):
 
     def _take(self, step: Step, node: NodeId, outcome: Outcome, exchange: type | None = None) -> None:
         """Carries out what an input came to; the store carries out a request as soon as it has arrived."""
-        step.nodes[self._place(node)] = outcome.local
+        step.parts[self._place(node)] = outcome.local
         step.outcomes.append((node, outcome))
         for receiver, number in outcome.sends:
             if receiver == STORE or is_broker(receiver):
                 self._push(step, node, receiver, number)
         if node == STORE:
             for timer in self.store(step).work_timers:
-                self._take(step, STORE, self.machines.fire(step.nodes[0], timer))
+                self._take(step, STORE, self.machines.fire(step.parts[0], timer))
 
     def _from_own_queue(self, state: State, place: int, broker: NodeId, node: Broker) -> tuple[Step, Action] | None:
         assert isinstance(node, StoreBrokerNode)
@@ -85,11 +85,10 @@ class StoreModel(Model):
 
     def _restart(self, state: State, broker: NodeId) -> tuple[Step, Action] | None:
         step = self._open(state)
-        crashed = sum(
-            max(0, getattr(self.bounds, BOUND_NAMES[bound])) - step.bounds[bound] for bound in (LOSSY, CRASHES)
-        )
+        left = {bound: step.parts[self._first_bound + bound] for bound in (LOSSY, CRASHES)}
+        crashed = sum(max(0, getattr(self.bounds, BOUND_NAMES[bound])) - count for bound, count in left.items())
         first_id = (1 + broker) * _IDS_OF_A_BROKER + crashed * _IDS_OF_AN_INCARNATION
-        self._take(step, broker, self.machines.start(step.nodes[1 + broker], first_id))
+        self._take(step, broker, self.machines.start(step.parts[1 + broker], first_id))
         return step, ("start", broker)
 
     # -- the first state -----------------------------------------------------------------------------------------------

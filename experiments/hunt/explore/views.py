@@ -8,7 +8,6 @@ makes sure: it compares searches with those in which every check reads everythin
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Generic, TypeVar
 
 from experiments.engines.sim.disk import SimStorage
 from experiments.hunt.explore.machines import DeadBroker, Exhibit, Local, Machines
@@ -22,24 +21,22 @@ from protocol.metadata.image import MetadataImage
 from protocol.nodes.broker import BrokerNode
 from protocol.nodes.controller import ControllerNode
 
-_Part = TypeVar("_Part")
 _ALL_RECORDS = 2**62
 
 
-class Views(Generic[_Part]):
+class Views(dict[Local, int]):
     """A part of each node's state, by the number of the state; each part has a number as well."""
 
-    def __init__(self, machines: Machines, part_of: Callable[[Exhibit], _Part]) -> None:
+    def __init__(self, machines: Machines, part_of: Callable[[Exhibit], object]) -> None:
+        super().__init__()
         self._machines = machines
         self._part_of = part_of
-        self._numbers: dict[_Part, int] = {}
-        self._of: list[int] = []
+        self._numbers: dict[object, int] = {}
 
-    def __getitem__(self, local: Local) -> int:
-        while len(self._of) <= local:
-            part = self._part_of(self._machines.exhibits[len(self._of)])
-            self._of.append(self._numbers.setdefault(part, len(self._numbers)))
-        return self._of[local]
+    def __missing__(self, local: Local) -> int:
+        part = self._part_of(self._machines.exhibits[local])
+        number = self[local] = self._numbers.setdefault(part, len(self._numbers))
+        return number
 
 
 # -- the controller ----------------------------------------------------------------------------------------------------
@@ -91,18 +88,22 @@ def _states(image: MetadataImage) -> object:
 
 
 def itself(node: Exhibit) -> object:
-    """A broker's life cycle, its replicas with their records, its leaderships, and the logs on its disk."""
+    """A broker's life cycle, the partitions that it knows, its replicas with their records, its leaderships, and the
+    logs on its disk.
+    """
     if isinstance(node, DeadBroker):
         return node.broker, _disk_ends(node.disk)
     if not isinstance(node, BrokerNode):
         return None
     context = node.context
+    partitions = context.image.partitions()
     assert isinstance(node.storage, SimStorage)
     return (
         node.node_id,
         node.state,
         context.broker_epoch,
-        *_replayed(context.image),
+        context.image.next_offset > context.broker_epoch,
+        tuple((key, state.first_leader_epoch, node.node_id in state.replicas) for key, state in partitions),
         tuple(context.image.acls),
         tuple(map(_replica, context.replicas.values())),
         _disk_ends(node.storage),

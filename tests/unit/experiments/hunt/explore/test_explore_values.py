@@ -7,8 +7,10 @@ from dataclasses import dataclass
 import pytest
 
 from experiments.engines.sim.disk import SimStorage
+from experiments.hunt.explore.channels import Channels
 from experiments.hunt.explore.copies import copy_of
 from experiments.hunt.explore.machines import DeadBroker, Machines
+from experiments.hunt.explore.states import packing
 from experiments.hunt.explore.values import Keys
 from protocol.messages.batch import RecordBatch
 from tests.unit.protocol.node_helpers import BrokerBench, topic_records
@@ -97,3 +99,19 @@ def test_equal_states_have_one_number(bench: BrokerBench) -> None:
     number = machines.intern(bench.node)
     assert machines.intern(copy_of(bench.node)) == number
     assert machines.intern(copy_of(bench.produce().node)) != number
+
+
+def test_a_state_is_stored_with_64_bits_for_queues() -> None:
+    """Five brokers and a recovery manager have 57 queues."""
+    state = (1, 2, 2**32 - 1, 1 << 56, 7)
+    form = packing(len(state), held_place=3)
+    assert form.unpack(form.pack(*state)) == state
+
+
+def test_contents_of_channels_have_one_number_each() -> None:
+    channels = Channels()
+    one, two = channels.with_last(0, 5), channels.with_last(channels.with_last(0, 5), 6)
+    assert channels[two] == (5, 6)
+    assert channels.first_of(two) == (5, channels.with_last(0, 6))
+    assert channels.first_of(one) == (5, 0)
+    assert channels.with_last(channels.with_last(0, 5), 6) == two
