@@ -57,7 +57,7 @@ class Search:
         progress: Callable[[Search], None] | None = None,
     ) -> Search:
         """Searches until all states are reached, or that depth, or that number of states, or a violation."""
-        with _collecting_by_layers():
+        with _without_collector():
             return self._run(max_depth, max_states, progress)
 
     def _run(self, max_depth: int | None, max_states: int | None, progress: Callable[[Search], None] | None) -> Search:
@@ -68,7 +68,6 @@ class Search:
                 return self
             self.layers.append(len(layer))
             following = self._expand(layer)
-            _collect_what_is_new()
             if self.counterexample is not None:
                 return self
             layer = following
@@ -121,20 +120,17 @@ class Search:
 
 
 @contextmanager
-def _collecting_by_layers() -> Iterator[None]:
-    """Nearly everything that a search makes it keeps. So garbage is collected between layers only, among what is new
-    since the layer before (`_collect_what_is_new`), and not while objects are made, among all of them.
+def _without_collector() -> Iterator[None]:
+    """Nearly everything that a search makes it keeps, so the collector of garbage would look at all of it again and
+    again for the few copies of nodes that were in a known state. They stay until the search has ended; then everything
+    joins the objects that the collector looks at most rarely.
     """
     was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
+        gc.freeze()
         gc.unfreeze()
         if was_enabled:
             gc.enable()
-
-
-def _collect_what_is_new() -> None:
-    gc.collect()
-    gc.freeze()
