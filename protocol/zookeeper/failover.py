@@ -41,7 +41,7 @@ Guards, each a candidate for a mutant:
 | partitions begin above the epochs of removed ones | `partitions._reduce` | the same |
 | topics are compared by id | `on_topic_change` | a recreated topic goes on with old logs |
 | writes check that the topic still has its id | `procedure.same_topic` | they change a later topic of its name (N11) |
-| the node of a removed partition stays | `partitions._reduce` | its former leader changes one that is added again (M30) |
+| the node of a removed partition stays | `partitions._reduce` | its former leader changes a later one (M30) |
 | the request is removed last | `on_partitions_add` | a crash loses the partition (A22) |
 """
 
