@@ -37,6 +37,11 @@ _REQUEST: Final = trusted(FetchRequest)
 _RENEWAL: Final = trusted(FetchRenewal)
 _FETCH_PARTITION: Final = trusted(FetchPartition)
 FETCH_PREFIX = "fetch/"
+SESSIONS_PER_EPOCH = 2**24
+"""Fetch sessions are numbered from the broker epoch times this on, so that no incarnation of a broker takes an answer to
+a former one, whose messages may still be under way, for one of its own session. Kafka's connections end with the
+process.
+"""
 _NOT_SET: Final[TimeMs] = 2**62
 """The time of a renewal whose timer is not set yet."""
 
@@ -144,7 +149,8 @@ class Fetcher:
                 continue
             if session is None or session.is_over:
                 self._session_count += 1
-                session = self._sessions[leader, fetcher] = _Session(self._session_count)
+                number = self._context.broker_epoch * SESSIONS_PER_EPOCH + self._session_count
+                session = self._sessions[leader, fetcher] = _Session(number)
                 fetches = self._fetch_states(leader, fetcher)
             if fetches:
                 self._send(leader, fetcher, session, fetches)
