@@ -23,6 +23,7 @@ from functools import cache, lru_cache, partial
 from typing import NamedTuple, TypeVar
 
 from protocol.errors import ProtocolInvariantError
+from protocol.values import direct
 
 ConfigValue = int | bool | str
 Value = TypeVar("Value")
@@ -430,6 +431,7 @@ def _features_at(items: tuple[tuple[str, int], ...]) -> Features:
     return Features(True, True, True, last_known_leader_in_elr=True)
 
 
+@direct
 class Generation(Enum):
     """The protocol generations (docs/architecture.md), each with the feature levels at which its clusters start."""
 
@@ -446,7 +448,7 @@ class Generation(Enum):
     @property
     def features(self) -> Features:
         """The switches at these levels."""
-        return features_at(_LEVELS[self])
+        return _FEATURES[self]
 
 
 _STORE_FEATURES = Features(
@@ -464,6 +466,7 @@ _LEVELS: Mapping[Generation, Mapping[str, int]] = {
     Generation.KIP_966_ELR: {METADATA_VERSION: METADATA_VERSION_ELR, UNCLEAN_RECOVERY_ENABLED: 0},
     Generation.KIP_966: {METADATA_VERSION: METADATA_VERSION_ELR, UNCLEAN_RECOVERY_ENABLED: 1},
 }
+_FEATURES = {generation: features_at(levels) for generation, levels in _LEVELS.items()}
 OF_THE_METADATA_LOG = ("controller.quorum.", "metadata.log.", "metadata.max.retention.")
 """What the names of configs begin with that generations without a metadata log do not know."""
 LOG_GENERATIONS = tuple(generation for generation in _LEVELS if not generation.features.metadata_in_store)

@@ -5,6 +5,8 @@
   those of a frozen dataclass.
 - Python 3.11 keeps each member of an enumeration behind a descriptor written in Python, which takes ten times as long
   to read as another attribute of a class. `direct` puts the members themselves into the class, as later versions do.
+- Members of an enumeration without a data type are equal only to themselves, but their hash is a function in Python of
+  their name. `direct` gives them the hash of other objects; like that of a text it differs between processes.
 """
 
 from __future__ import annotations
@@ -24,7 +26,10 @@ def immutable(cls: type[Value]) -> type[Value]:
 
 
 def direct(enumeration: type[Members]) -> type[Members]:
-    """Puts the members of an enumeration into its class, in the place of their descriptors."""
+    """Puts the members of an enumeration into its class, in the place of their descriptors; they are hashed by identity
+    where they are compared by it."""
     for name, member in enumeration.__members__.items():
         type.__setattr__(enumeration, name, member)
+    if enumeration.__hash__ is Enum.__hash__ and enumeration.__eq__ is object.__eq__:
+        type.__setattr__(enumeration, "__hash__", object.__hash__)
     return enumeration

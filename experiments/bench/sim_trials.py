@@ -17,6 +17,7 @@ from heapq import heappop, heappush
 from time import process_time
 
 from experiments.bench.report import measure_ms, median_ms
+from experiments.engines.sim.memory import rare_collections
 from experiments.studies.design.loader import load_study
 from experiments.studies.design.model import YEAR_MS, CellParameters
 from experiments.studies.trials.trial import run_trial
@@ -73,7 +74,8 @@ class Row:
 
 def simulate(parameters: CellParameters, trials: int) -> int:
     """Runs the trials with the seeds 0, 1, ...; returns the number of events."""
-    return sum(run_trial(parameters, seed).events for seed in range(trials))
+    with rare_collections():
+        return sum(run_trial(parameters, seed).events for seed in range(trials))
 
 
 def measure_cell(cell: CellParameters, trials: int, repeats: int) -> Row:

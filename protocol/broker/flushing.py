@@ -52,7 +52,7 @@ class Flusher:
     def _read_checkpoint(self) -> dict[str, Offset]:
         data = self._context.storage.read_file(CHECKPOINT_FILE)
         try:
-            return {} if data is None else _OFFSETS.validate_json(data)
+            return {} if data is None else _OFFSETS.validator.validate_json(data)
         except ValidationError as error:
             reason = f"{CHECKPOINT_FILE}: no high watermarks: {error.errors()[0]['msg']}"
             self._context.out.trace(StorageFailed(None, reason, halted=False))
@@ -137,7 +137,7 @@ class Flusher:
             present = closed.intersection(self._context.storage.log_names())
             reached |= {name: self._checkpoint[name] for name in sorted(present)}
         self._checkpoint = reached
-        self._context.storage.write_file(CHECKPOINT_FILE, _OFFSETS.dump_json(self._checkpoint))
+        self._context.storage.write_file(CHECKPOINT_FILE, _OFFSETS.serializer.to_json(self._checkpoint))
         self._has_forgotten = False
 
     def flush_all(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import fields
 from functools import lru_cache
-from operator import attrgetter
+from typing import cast
 
 from protocol.events import broker, client, controller, host, node, quorum, store
 from protocol.events.base import Trace
@@ -81,14 +81,7 @@ def text_of(events: Iterable[tuple[TimeMs, NodeId, Trace]]) -> str:
     """What the trace hash is made of: for each event `repr` of its time, node, kind, partition and `detail_of`, in less
     time.
     """
-    texts = []
-    for now_ms, source, trace in events:
-        template, values, has_partition = _TEXTS[type(trace)]
-        if has_partition:
-            texts.append(template % (now_ms, source, _partition_text(trace.about()), *values(trace)))
-        else:
-            texts.append(template % (now_ms, source, *values(trace)))
-    return "".join(texts)
+    return "".join([_TEXTS[type(trace)](now_ms, source, trace) for now_ms, source, trace in events])
 
 
 @lru_cache(maxsize=65_536)
@@ -96,16 +89,12 @@ def _partition_text(partition: TopicPartition | None) -> str:
     return repr(partition)
 
 
-def _text(event: type[Trace]) -> tuple[str, Callable[[Trace], tuple[object, ...]], bool]:
-    """A template of an event's text, the values that follow time, node and partition in it, and whether the event may
-    have a partition: if not, the template has `None` in its place.
-    """
-    names, has_partition = _NAMES[event], event.about is not Trace.about
-    place = "%s" if has_partition else None
-    template = f"(%d, %d, {event.kind!r}, {place}, {{" + ", ".join(f"{name!r}: %r" for name in names) + "})"
-    if len(names) > 1:
-        return template, attrgetter(*names), has_partition
-    return template, lambda trace: tuple(getattr(trace, name) for name in names), has_partition
+def _text(event: type[Trace]) -> Callable[[TimeMs, NodeId, Trace], str]:
+    """A function from the time, node and event to the event's text; Python translates it once, as a format string."""
+    details = ", ".join(f"{name!r}: {{event.{name}!r}}" for name in _NAMES[event])
+    place = "{partition_text(event.about())}" if event.about is not Trace.about else None
+    source = f'''lambda now_ms, node, event: f"({{now_ms}}, {{node}}, {event.kind!r}, {place}, {{{{{details}}}}})"'''
+    return cast("Callable[[TimeMs, NodeId, Trace], str]", eval(source, {"partition_text": _partition_text}))
 
 
 _NAMES: dict[type[Trace], tuple[str, ...]] = {event: detail_names(event) for event in EVENTS}

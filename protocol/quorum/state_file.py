@@ -48,7 +48,8 @@ def _encode(state: QuorumState) -> bytes:
         "votedUuid": voted.uuid,
         "data_version": VERSION,
     }
-    return json.dumps(document, indent=1).encode()
+    lines = ",\n".join(f' "{name}": {json.dumps(value)}' for name, value in document.items())
+    return f"{{\n{lines}\n}}".encode()
 
 
 @lru_cache(maxsize=64)

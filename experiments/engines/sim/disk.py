@@ -86,9 +86,12 @@ class SimLog:
         self.end_offset = base_offset + batch.record_count
 
     def read(self, from_offset: Offset, max_bytes: int) -> Sequence[RecordBatch]:
-        batches = self._batches
-        first = bisect_right(self._bases, from_offset) - 1 if from_offset < self.end_offset else len(batches)
-        first = last = max(first, 0)
+        batches, bases = self._batches, self._bases
+        if not bases or from_offset >= self.end_offset:
+            return []
+        if bases[-1] <= from_offset:
+            return batches[-1:]
+        first = last = max(bisect_right(bases, from_offset) - 1, 0)
         size = 0
         while last < len(batches) and (size < max_bytes or last == first):
             size += self._sizes[last]

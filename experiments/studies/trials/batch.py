@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+from experiments.engines.sim.memory import rare_collections
 from experiments.studies.design.model import CellParameters
 from experiments.studies.trace.measures import measure
 from experiments.studies.trace.metrics import METRICS
@@ -70,22 +71,24 @@ def run_batch(
     """
     trace: list[tuple[object, ...]] = []
     trials: list[tuple[object, ...]] = []
-    for number in range(batch.first, batch.stop):
-        seed = trial_seed(study_seed, number, None if pairing else parameters)
-        try:
-            result = trial(parameters, seed)
-            check_trace(result.rows, parameters.partitions, parameters.duration_ms)
-        except Exception as error:
-            raise TrialFailed(f"trial {number} of cell {batch.cell}, seed {seed}, {parameters!r}: {error}") from error
-        trace.extend((batch.cell, number, seq, *row) for seq, row in enumerate(result.rows))
-        measured = (result.rows[-1].time_ms, parameters.partitions, result.events, result.trace_hash, len(result.rows))
-        trials.append((batch.cell, number, seed, *measured, *_measures(result), list(result.custom)))
+    with rare_collections():
+        for number in range(batch.first, batch.stop):
+            seed = trial_seed(study_seed, number, None if pairing else parameters)
+            try:
+                result = trial(parameters, seed)
+                check_trace(result.rows, parameters.partitions, parameters.duration_ms)
+            except Exception as error:
+                found = f"trial {number} of cell {batch.cell}, seed {seed}, {parameters!r}: {error}"
+                raise TrialFailed(found) from error
+            trace.extend((batch.cell, number, seq, *row) for seq, row in enumerate(result.rows))
+            trials.append((batch.cell, number, seed, *_measures(parameters, result), list(result.custom)))
     return _table(trace, TRACE_SCHEMA), _table(trials, TRIALS_SCHEMA)
 
 
-def _measures(result: TrialResult) -> Iterator[float]:
-    """The last columns of `TRIALS_SCHEMA`."""
+def _measures(parameters: CellParameters, result: TrialResult) -> Iterator[object]:
+    """The columns of `TRIALS_SCHEMA` from the trial's end to its metrics."""
     measures = measure(result.rows)
+    yield from (result.rows[-1].time_ms, parameters.partitions, result.events, result.trace_hash, len(result.rows))
     yield measures.exposure
     yield from (measures.values[metric.column] for metric in METRICS)
     yield from (measures.events[metric.column] for metric in METRICS)

@@ -55,7 +55,7 @@ RECHECK_MS = 1_000
 LONGEST_CYCLE_REPAIRS = 1_000
 
 
-class NoRegenerationError(RuntimeError):
+class NoRegenerationError(Exception):
     """A cluster did not come back to a regeneration point."""
 
 

@@ -31,7 +31,7 @@ SET_UP_MS = 60_000
 RETRY_START_MS = 1_000
 
 
-class TrialSetUpError(RuntimeError):
+class TrialSetUpError(Exception):
     """The cluster of a trial did not come up."""
 
 

@@ -14,6 +14,7 @@ import pytest
 from protocol.broker.lifecycle import LifecycleState
 from protocol.errors import ErrorCode
 from protocol.metadata.image import BrokerRegistration
+from protocol.quorum.election import Role
 
 pytestmark = pytest.mark.unit
 
@@ -33,6 +34,12 @@ def test_a_value_has_slots_and_nothing_else() -> None:
 @pytest.mark.parametrize("enumeration", [ErrorCode, LifecycleState])
 def test_members_are_found_without_a_descriptor(enumeration: type[Enum]) -> None:
     assert all(vars(enumeration)[member.name] is member for member in enumeration)
+
+
+def test_members_are_hashed_as_they_are_compared() -> None:
+    assert hash(LifecycleState.RUNNING) == object.__hash__(LifecycleState.RUNNING)
+    assert hash(ErrorCode.NOT_CONTROLLER) == hash(ErrorCode.NOT_CONTROLLER.value)
+    assert hash(Role.LEADER) == hash("leader")
 
 
 @pytest.mark.parametrize("member", [ErrorCode.NOT_CONTROLLER, LifecycleState.RUNNING])
