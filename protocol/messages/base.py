@@ -30,6 +30,22 @@ class Frozen(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
+    @classmethod
+    def model_rebuild(
+        cls,
+        *,
+        force: bool = False,
+        raise_errors: bool = True,
+        _parent_namespace_depth: int = 0,
+        _types_namespace: Mapping[str, object] | None = None,
+    ) -> bool | None:
+        """As pydantic's, but names in annotations are those of the model's module only: pydantic would look into the
+        frames of the caller, too, and compiled code has none.
+        """
+        return super().model_rebuild(
+            force=force, raise_errors=raise_errors, _parent_namespace_depth=0, _types_namespace=_types_namespace
+        )
+
 
 class _Constant:
     """A descriptor of what all instances of a model have in common, which no instance has to store."""
