@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pickle
+import sys
 
 import pytest
 from pydantic import Field, ValidationError, field_validator
 
 from protocol.errors import ErrorCode
-from protocol.messages.base import Frozen
+from protocol.messages.base import Frozen, Int32
 from protocol.messages.batch import RecordBatch
 from protocol.messages.codec import decode, encode
 from protocol.messages.data import FetchPartition, FetchPartitionResult, FetchResponse, ProduceResponse
@@ -74,3 +75,15 @@ def test_changed_replaces_only_the_given_fields() -> None:
     assert after == before.model_copy(update={"high_watermark": 5, "fetch_offset": 10})
     assert (before.high_watermark, before.fetch_offset) == (0, 9)
     assert list(after.__dict__) == list(before.__dict__)
+
+
+def test_a_validator_is_built_without_frames_of_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Counted(Frozen):
+        count: Int32
+
+    with monkeypatch.context() as patch:
+        patch.delattr(sys, "_getframe")
+        found = Counted(count=3)
+    assert found.count == 3
+    with pytest.raises(ValidationError):
+        Counted(count=2**31)
