@@ -104,7 +104,7 @@ class ConfigDef:
             if isinstance(value, str) and value.strip().lower() in ("true", "false"):
                 return value.strip().lower() == "true"
         elif isinstance(self.default, int):
-            if isinstance(value, str) and len(value) <= _LONGEST_NUMBER and _is_number(value.strip()):
+            if isinstance(value, str) and len(value) <= _LONGEST_NUMBER and value.strip().removeprefix("-").isdecimal():
                 value = int(value)
             if isinstance(value, int) and not isinstance(value, bool) and self.minimum <= value <= self.maximum:
                 return value
@@ -127,10 +127,6 @@ def _items(text: str) -> list[str]:
 def node_ids(text: ConfigValue) -> tuple[int, ...]:
     """The ids in the value of a `node_list` config, in its order."""
     return tuple(int(found[1]) for found in map(_NODE.fullmatch, _items(str(text))) if found)
-
-
-def _is_number(text: str) -> bool:
-    return text.removeprefix("-").isdecimal()
 
 
 _LONGEST_NUMBER = 40
