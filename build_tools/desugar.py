@@ -13,6 +13,7 @@ sources often use to the interpreter, where each costs more than the code around
 - a constructor of messages that `trusted` creates at run time: becomes a function with the same effect;
 - `!r` in an f-string, which calls the general formatting: becomes a call of `repr`;
 - a union of types in `isinstance`, created anew each time: becomes a tuple;
+- a class from which sources that are not compiled derive others: it is declared to allow that;
 - unsigned 64-bit arithmetic, which uses long integers: `mix64` and `jitter` become code with machine integers.
 
 Only mypyc reads the result; its lines are not those of the sources. `make compiled` compares the trace digests of both
@@ -32,6 +33,8 @@ _CONSTANT = re.compile(r"_?[A-Z][A-Z0-9_]*")
 _FACTORIES = {"dict": "{}", "list": "[]", "set": "set()"}
 _KEPT = ("__future__", "typing", "collections.abc", "dataclasses", "enum")
 """Imports from these modules are not rewritten: mypyc knows them, or functions do not use them."""
+_BASES = ("ControllerNode", "SimCluster")
+"""Classes from which modules derive others that are not compiled."""
 _MACHINE_CODE = {
     "mix64": """
 def mixed64(value: i64) -> i64:
@@ -65,6 +68,7 @@ def rewrite(source: str, compiled: Collection[str], enums: Collection[str]) -> s
     """The rewritten text of a module, given the names of all compiled modules and of all enumerations."""
     tree = ast.parse(source)
     _write_decorators(tree)
+    _allow_subclasses(tree)
     _write_inits(tree)
     _make_constructors(tree)
     _use_machine_code(tree)
@@ -85,6 +89,11 @@ def _import(tree: ast.Module, *lines: str) -> None:
     tree.body[place:place] = ast.parse("\n".join(lines)).body
 
 
+def _for_mypyc(name: str) -> tuple[str, str]:
+    """The import of a name that is not needed at run time."""
+    return "from typing import TYPE_CHECKING", f"if TYPE_CHECKING:\n    from mypy_extensions import {name}"
+
+
 # -- dataclasses -------------------------------------------------------------------------------------------------------
 
 
@@ -96,6 +105,14 @@ def _write_decorators(tree: ast.Module) -> None:
         node.decorator_list = [ast.parse("dataclass(slots=True, unsafe_hash=True)", mode="eval").body]
     if found:
         _import(tree, "from dataclasses import dataclass")
+
+
+def _allow_subclasses(tree: ast.Module) -> None:
+    """The decorator is read by mypyc and never called, so what it is imported from need not be there at run time."""
+    for node in [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name in _BASES]:
+        decorator = ast.parse("mypyc_attr(allow_interpreted_subclasses=True)", mode="eval").body
+        node.decorator_list.insert(0, decorator)
+        _import(tree, *_for_mypyc("mypyc_attr"))
 
 
 def _write_inits(tree: ast.Module) -> None:
@@ -203,7 +220,7 @@ def _use_machine_code(tree: ast.Module) -> None:
         if isinstance(node, ast.FunctionDef) and node.name in _MACHINE_CODE:
             place = tree.body.index(node)
             tree.body[place : place + 1] = ast.parse(_MACHINE_CODE[node.name]).body
-            _import(tree, "from typing import TYPE_CHECKING", "if TYPE_CHECKING:\n    from mypy_extensions import i64")
+            _import(tree, *_for_mypyc("i64"))
 
 
 # -- names -------------------------------------------------------------------------------------------------------------

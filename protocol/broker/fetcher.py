@@ -38,9 +38,8 @@ _RENEWAL: Final = trusted(FetchRenewal)
 _FETCH_PARTITION: Final = trusted(FetchPartition)
 FETCH_PREFIX = "fetch/"
 SESSIONS_PER_EPOCH = 2**24
-"""Fetch sessions are numbered from the broker epoch times this on, so that no incarnation of a broker takes an answer to
-a former one, whose messages may still be under way, for one of its own session. Kafka's connections end with the
-process.
+"""Fetch sessions are numbered from the broker epoch times this on. So no incarnation of a broker takes an answer to a
+former one, whose messages may still be under way, for one of its own. Kafka's connections end with the process.
 """
 _NOT_SET: Final[TimeMs] = 2**62
 """The time of a renewal whose timer is not set yet."""

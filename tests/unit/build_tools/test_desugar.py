@@ -194,3 +194,9 @@ class Thing:
     assert "def __init__(self, key: int, name: str='none')" in text
     thing = names["Thing"]
     assert {thing(1), thing(1), thing(1, "x")} == {thing(1), replace(thing(1), name="x")}
+
+
+def test_a_base_of_classes_that_are_not_compiled_allows_that() -> None:
+    text = rewrite(HEAD + "class SimCluster:\n    pass\nclass Other:\n    pass\n", (), ())
+    assert "@mypyc_attr(allow_interpreted_subclasses=True)\nclass SimCluster:" in text
+    assert text.count("mypyc_attr(") == 1
