@@ -20,6 +20,7 @@ from experiments.hunt.explore.search import Search
 from experiments.hunt.mutants.mutant import switched_off
 from experiments.hunt.mutants.registry import MUTANTS
 from experiments.support.errors import InputError
+from protocol.broker import fetcher
 from protocol.config import LOG_GENERATIONS, Generation
 
 QUIET = {"records": 1, "lossy": 0, "fences": 0, "delays": -1}
@@ -124,6 +125,17 @@ def test_the_shortest_counterexample_of_a_mutant(
     report = run(replace(spec(**{"delays": 0} | bounds), mutant=mutant))
     assert report.violation is not None
     assert (report.violation.invariant, report.violation.steps) == (invariant, steps)
+
+
+def test_sessions_that_every_incarnation_numbers_alike_are_confused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fetch of a crashed process is held up and answered to the next one, whose own session has the same number."""
+    bounds = {"records": 0, "lossy": 0, "fences": 1, "crashes": 1, "delays": 1}
+    searched = replace(spec(**bounds), brokers=2, min_isr=1)
+    assert run(searched).violation is None
+    monkeypatch.setattr(fetcher, "SESSIONS_PER_EPOCH", 0)
+    found = run(searched).violation
+    assert found is not None
+    assert (found.invariant, found.steps) == ("FetchSessionsAgree", 12)
 
 
 V3 = SearchSpec(brokers=2, min_isr=1, generation=Generation.V3)
