@@ -33,6 +33,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from experiments.check.history import FinalPartition, Operation, RecordRange
 from experiments.check.history_file import HistoryReader, HistoryWriter
 from experiments.engines.port import ClusterSpec, TraceEvent
+from experiments.support.build import is_compiled
 from experiments.support.errors import InputError
 from experiments.support.yaml_input import allowed_by, dotted_path, first_error
 from protocol.config import ClusterConfig, ConfigError, Generation
@@ -230,9 +231,13 @@ class LogFile:
 
 
 class Recording:
-    """A complete recording. InputError where it is incomplete or a file is damaged."""
+    """A complete recording. InputError where it is incomplete or a file is damaged, and in a compiled build, whose
+    trace events do not know the types of their fields.
+    """
 
     def __init__(self, folder: Path) -> None:
+        if is_compiled():
+            raise InputError("this build", "", "compiled", "the interpreted sources, which read recordings")
         self.folder = folder
         self.manifest = _manifest(folder)
         for name, digest in self.manifest.digests.items():

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from experiments.check import recording
 from experiments.check.check_recording import ALL_SHOWN, HISTORY_FINDING, NOT_SHOWN, CheckResult, check
 from experiments.check.engine import CheckedEngine
 from experiments.check.history import Ended, FinalPartition, Operation
@@ -463,3 +464,9 @@ def test_the_command_answers_wrong_input_with_one_line(
         run_command()
     captured = capsys.readouterr()
     assert (raised.value.code, captured.out, captured.err.count("\n")) == (2, "", 1)
+
+
+def test_a_compiled_build_reads_no_recording(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recording, "is_compiled", lambda: True)
+    with pytest.raises(InputError, match="found compiled; allowed: the interpreted sources"):
+        Recording(tmp_path)

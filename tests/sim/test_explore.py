@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from experiments.cli.main import app
 from experiments.engines.port import ClusterSpec
 from experiments.faults.schema import Bounds
+from experiments.hunt.explore import report as explore_report
 from experiments.hunt.explore.checker import StepChecker
 from experiments.hunt.explore.machines import Machines
 from experiments.hunt.explore.model import Model
@@ -136,6 +137,12 @@ def test_sessions_that_every_incarnation_numbers_alike_are_confused(monkeypatch:
     found = run(searched).violation
     assert found is not None
     assert (found.invariant, found.steps) == ("FetchSessionsAgree", 12)
+
+
+def test_a_compiled_build_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(explore_report, "is_compiled", lambda: True)
+    with pytest.raises(InputError, match="found compiled; allowed: the interpreted sources"):
+        run(spec())
 
 
 V3 = SearchSpec(brokers=2, min_isr=1, generation=Generation.V3)

@@ -13,6 +13,7 @@ from experiments.hunt.explore.search import Search
 from experiments.hunt.explore.store_model import StoreModel
 from experiments.hunt.explore.story import story_of
 from experiments.hunt.mutants.registry import mutated
+from experiments.support.build import is_compiled
 from experiments.support.errors import InputError
 from protocol.config import Generation
 
@@ -84,8 +85,10 @@ class Report:
 
 def run(spec: SearchSpec, progress: Callable[[Search], None] | None = None) -> Report:
     """Runs a search. InputError for an unknown mutant, a min ISR above the number of brokers, or a bound on what is not
-    searched in this generation.
+    searched in this generation; and in a compiled build, whose nodes do not show their attributes.
     """
+    if is_compiled():
+        raise InputError("this build", "", "compiled", "the interpreted sources, whose states can be compared")
     if spec.min_isr > spec.brokers:
         raise InputError("--min-isr", "", spec.min_isr, f"1 to {spec.brokers}, the number of brokers")
     bounds, has_store = Bounds(**spec.bounds), spec.generation.features.metadata_in_store
