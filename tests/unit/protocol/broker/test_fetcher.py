@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from protocol.broker.fetcher import FETCH_PREFIX
+from protocol.broker.fetcher import FETCH_PREFIX, SESSIONS_PER_EPOCH
 from protocol.errors import ErrorCode
 from protocol.events.registry import detail_of
 from protocol.ids import METADATA_LOG
@@ -23,6 +23,9 @@ from tests.unit.protocol.node_helpers import BrokerBench, batch, config_of, topi
 WAIT_MS = 500
 TIMER = f"{FETCH_PREFIX}0"
 
+FIRST_SESSION = SESSIONS_PER_EPOCH + 1
+"""The number of the first session of a broker of epoch 1."""
+
 
 def follower(records: int = 0) -> BrokerBench:
     """Broker 1 follows broker 0 in leader epoch 3 and has fetched `records` records of epoch 3, one by one."""
@@ -38,7 +41,7 @@ def answer(bench: BrokerBench, fetch_offset: int, sender: int = 0, number: int =
     stands = {"topic_id": "T", "partition_id": 0, "fetch_offset": fetch_offset, "leader_epoch": 3}
     stands |= {"last_fetched_epoch": 3 if fetch_offset else -1}
     result = FetchPartitionResult.model_validate(stands | fields)
-    return bench.receive(sender, FetchResponse(partitions=(result,), number=number))
+    return bench.receive(sender, FetchResponse(session=FIRST_SESSION, partitions=(result,), number=number))
 
 
 def fetch_state(bench: BrokerBench) -> FetchPartition:
@@ -176,11 +179,21 @@ def test_a_renewal_carries_the_message_counts_of_its_session() -> None:
     for now_ms in (WAIT_MS, 2 * WAIT_MS):
         renewal = bench.fire(TIMER, at_ms=now_ms).sent(FetchRenewal)
         assert (renewal.replica_id, renewal.replica_epoch) == (1, 1)
-        assert (renewal.session, renewal.requests, renewal.answers) == (1, 3, 2)
+        assert (renewal.session, renewal.requests, renewal.answers) == (FIRST_SESSION, 3, 2)
         assert bench.sends(FetchRequest) == []
         timer = bench.timer(TIMER)
         assert timer is not None
         assert timer.at_ms == now_ms + WAIT_MS
+
+
+def test_each_incarnation_numbers_its_sessions_in_another_way() -> None:
+    """An answer to a former incarnation may still be under way."""
+    numbers = []
+    for epoch in (1, 2):
+        bench = BrokerBench(me=1).run()
+        bench.node.context.broker_epoch = epoch
+        numbers.append(bench.publish(*topic_records(1, leader_epoch=3)).sent(FetchRequest).session)
+    assert len(set(numbers)) == 2
 
 
 OVER = {
@@ -194,17 +207,17 @@ OVER = {
 def test_after_a_lost_message_a_new_session_begins_with_all_fetch_states(fields: dict[str, int]) -> None:
     bench = follower(records=2)
     last = fetch_state(bench)
-    bench.receive(0, FetchResponse(partitions=(), **fields))
+    bench.receive(0, FetchResponse(session=FIRST_SESSION, partitions=(), **fields))
     request = bench.sent(FetchRequest)
-    assert (request.session, request.number, request.partitions) == (2, 0, (last,))
-    bench.receive(0, FetchResponse(partitions=(), **fields))
+    assert (request.session, request.number, request.partitions) == (FIRST_SESSION + 1, 0, (last,))
+    bench.receive(0, FetchResponse(session=FIRST_SESSION, partitions=(), **fields))
     assert bench.sends(FetchRequest) == [], "a response of the former session is ignored"
 
 
 def test_matching_counts_change_nothing() -> None:
     bench = follower(records=2)
     for number in (2, 1):
-        bench.receive(0, FetchResponse(partitions=(), number=number))
+        bench.receive(0, FetchResponse(session=FIRST_SESSION, partitions=(), number=number))
         assert bench.sends(FetchRequest) == []
 
 
@@ -212,7 +225,11 @@ def test_a_gap_in_the_response_numbers_ends_the_session() -> None:
     bench = follower(records=2)
     answer(bench, 2, number=3, batches=(batch(1, 2, 3),))
     request = bench.sent(FetchRequest)
-    assert (request.session, request.number, [p.fetch_offset for p in request.partitions]) == (2, 0, [3])
+    assert (request.session, request.number, [p.fetch_offset for p in request.partitions]) == (
+        FIRST_SESSION + 1,
+        0,
+        [3],
+    )
 
 
 def test_unfollowing_a_partition_replaces_its_session_with_the_renewal() -> None:
@@ -222,7 +239,11 @@ def test_unfollowing_a_partition_replaces_its_session_with_the_renewal() -> None
     bench.publish(change(leader=-1, isr=()))
     assert bench.sends(FetchRequest) == []
     request = bench.fire(TIMER, at_ms=WAIT_MS).sent(FetchRequest)
-    assert (request.session, request.number, [p.partition_id for p in request.partitions]) == (2, 0, [1])
+    assert (request.session, request.number, [p.partition_id for p in request.partitions]) == (
+        FIRST_SESSION + 1,
+        0,
+        [1],
+    )
     assert bench.sends(FetchRenewal) == []
 
 
@@ -281,7 +302,7 @@ def test_fetches_of_several_partitions_share_a_request() -> None:
         )
         for index in (0, 2)
     )
-    bench.receive(0, FetchResponse(partitions=results))
+    bench.receive(0, FetchResponse(session=FIRST_SESSION, partitions=results))
     assert [(p.partition_id, p.fetch_offset) for p in bench.sent(FetchRequest).partitions] == [(0, 1), (2, 1)]
 
 
@@ -343,5 +364,5 @@ def test_an_error_affects_its_partition_only() -> None:
             topic_id="T", partition_id=1, fetch_offset=0, leader_epoch=3, batches=(batch(1, 0, 3),), high_watermark=0
         ),
     )
-    bench.receive(0, FetchResponse(partitions=results))
+    bench.receive(0, FetchResponse(session=FIRST_SESSION, partitions=results))
     assert (log_end(bench), fetch_state(bench).partition_id) == (0, 1)
