@@ -69,7 +69,7 @@ class OneCopyPerSequence(Invariant):
 
 class OnlyAssignedLogs(Invariant):
     """A running broker keeps no log of a partition that its metadata do not assign to it, such as one of a deleted
-    topic (A34, M36).
+    topic (A34, M36). It applies its metadata once they contain all that its leader has reported as committed.
     """
 
     AFTER_CONTROLLERS = False
@@ -84,7 +84,7 @@ class OnlyAssignedLogs(Invariant):
             return ""
         image = broker.context.image
         checked = (self.truth.cluster.incarnation_of(view.node), image.next_offset)
-        if self._checked.get(view.node) == checked:
+        if self._checked.get(view.node) == checked or image.taken_offset < image.next_offset:
             return ""
         self._checked[view.node] = checked
         wanted = {log_name(key) for key, state in image.partitions() if view.node in state.replicas}

@@ -110,10 +110,13 @@ class MetadataImage:
         self.is_bootstrapped = False
         """Whether a feature level was replayed; the first records of every log are feature levels."""
         self._delta = MetadataDelta()
+        self.taken_offset: Offset = 0
+        """The end of the records whose changes `take_delta` has returned."""
 
     def take_delta(self) -> MetadataDelta:
         """The changes since the last call."""
         delta, self._delta = self._delta, MetadataDelta()
+        self.taken_offset = self.next_offset
         return delta
 
     # -- queries -------------------------------------------------------------------------------------------------------

@@ -29,6 +29,7 @@ from protocol.events.registry import KINDS, detail_names
 from protocol.ids import FIRST_CONTROLLER, TopicIdPartition, TopicPartition
 from protocol.messages.batch import RecordBatch
 from protocol.messages.commands import AdminCommand
+from protocol.messages.records import RemoveTopicRecord
 from protocol.metadata.image import MetadataImage
 from protocol.metadata.partition import LeaderRecoveryState, PartitionState
 from protocol.nodes.broker import BrokerNode
@@ -389,6 +390,18 @@ def test_the_invariant_fires(name: str, engine: CheckedEngine) -> None:
     BROKEN[name](engine)
     engine.suite.check_everything()
     assert name in {violation.invariant for violation in engine.violations()}
+
+
+def test_a_log_is_not_missed_by_metadata_that_the_broker_has_not_applied_yet(engine: CheckedEngine) -> None:
+    """A broker that lags replays its metadata before it applies them to its replicas."""
+    image = _broker(engine, 1).context.image
+    topic_id = image.topic_ids["t"]
+    image.replay(RemoveTopicRecord(topic_id=topic_id))
+    engine.suite.check_everything()
+    assert "OnlyAssignedLogs" not in {violation.invariant for violation in engine.violations()}
+    image.take_delta()
+    engine.suite.check_everything()
+    assert "OnlyAssignedLogs" in {violation.invariant for violation in engine.violations()}
 
 
 @pytest.mark.parametrize(("broker", "name"), [(0, "LeaderCompleteness"), (2, "LeaderCandidateCompleteness")])
