@@ -52,7 +52,7 @@ from protocol.ids import NO_EPOCH, NO_LEADER, STORE, BrokerId, Epoch, NodeId, Of
 from protocol.nodes.store import StoreNode
 from protocol.nodes.store_broker import StoreBrokerNode
 from protocol.zookeeper import paths
-from protocol.zookeeper.records import REMOVED, LeaderAndIsr, TopicNode
+from protocol.zookeeper.records import LeaderAndIsr, TopicNode, stored_state
 
 STORE_RULES = (
     "VersionsGrow",
@@ -173,7 +173,8 @@ class StoreInvariants:
     def _observe_state(self, change: StoreChanged) -> None:
         partition = paths.locate(change.path)
         key = TopicPartition(partition[1][0], int(partition[1][1]))
-        if change.version < 0 or change.data == REMOVED.decode():
+        state = None if change.version < 0 else stored_state(change.path, change.data.encode())
+        if state is None:
             self._forget(key)
             return
         self._deleted.discard(key)
@@ -183,7 +184,7 @@ class StoreInvariants:
             if key in self._born:
                 self._again[key] = self._born[key] == topic_id
             self._born[key] = topic_id
-        before, state = known.state, LeaderAndIsr.decode(change.path, change.data.encode())
+        before = known.state
         known.versions[change.version] = state
         known.state = state
         self._touched[key] = None
@@ -356,7 +357,8 @@ class StoreInvariants:
         leadership = None if replica is None else replica.leadership
         if replica is None or leadership is None or replica.key.topic_id != self._topic_ids.get(key.topic):
             return
-        if leadership.leader_epoch < known.versions[min(known.versions)].leader_epoch:
+        first = next(iter(known.versions.values()))
+        if leadership.leader_epoch < first.leader_epoch:
             return  # Of a partition that was removed and added again, until StopReplica arrives.
         stored = known.versions.get(leadership.partition_epoch)
         if stored is None or stored.leader_epoch != leadership.leader_epoch or set(stored.isr) != set(leadership.isr):

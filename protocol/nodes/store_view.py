@@ -18,10 +18,10 @@ from protocol.zookeeper.records import (
     BrokerNode,
     ControllerNode,
     DamagedNodeError,
-    LeaderAndIsr,
     ReplicasNode,
     TopicNode,
     decode_epoch,
+    stored_state,
 )
 from protocol.zookeeper.tree import Tree
 
@@ -82,9 +82,11 @@ def _partitions(
             continue
         data, version = nodes[path]
         try:
-            state = LeaderAndIsr.decode(path, data)
+            state = stored_state(path, data)
             target = ReplicasNode.decode(request, nodes[request][0]).replicas if request in nodes else assigned
         except DamagedNodeError:  # which the controller has reported
+            continue
+        if state is None:
             continue
         replicas = tuple(dict.fromkeys((*target, *assigned)))
         found[key] = PartitionState(

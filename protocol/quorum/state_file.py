@@ -48,8 +48,7 @@ def _encode(state: QuorumState) -> bytes:
         "votedUuid": voted.uuid,
         "data_version": VERSION,
     }
-    lines = ",\n".join(f' "{name}": {json.dumps(value)}' for name, value in document.items())
-    return f"{{\n{lines}\n}}".encode()
+    return json.dumps(document, indent=1).encode()
 
 
 @lru_cache(maxsize=64)

@@ -46,7 +46,7 @@ def init_leaders(controller: Controller, partitions: Sequence[TopicPartition]) -
         error = error_of(unit)
         if error is StoreError.NONE:
             controller.states[key] = Stored(state, unit[-1].version)
-            controller.damaged.discard(incarnation(controller, key).path)
+            controller.damaged.discard(paths.incarnation(key.topic, controller.topics[key.topic].topic_id))
             controller.unsettled.discard(key)
         elif error in (StoreError.NODE_EXISTS, StoreError.BAD_VERSION):
             existing.append(key)

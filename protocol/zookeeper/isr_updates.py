@@ -36,8 +36,15 @@ from protocol.messages.store import Create, Delete, GetData, SetData, StoreError
 from protocol.zookeeper import decisions, paths
 from protocol.zookeeper.context import Controller
 from protocol.zookeeper.procedure import Alert, Event, Later, Procedure, error_of, read, same_topic, write
-from protocol.zookeeper.publishing import as_topic, children, incarnation, publication, read_states
-from protocol.zookeeper.records import REMOVED, DamagedNodeError, IsrChangeNode, LeaderAndIsr, Stored
+from protocol.zookeeper.publishing import (
+    as_topic,
+    children,
+    incarnation,
+    lost_incarnation,
+    publication,
+    read_states,
+)
+from protocol.zookeeper.records import DamagedNodeError, IsrChangeNode, LeaderAndIsr, Stored, stored_state
 
 PROPAGATION_MS = 60_000
 """How often a leader leaves a notification at most (B2)."""
@@ -93,8 +100,7 @@ def read_overtaken(
     for (key, before), result, topic in zip(known.items(), found, topics, strict=True):
         path = paths.leader_and_isr(key)
         try:
-            is_there = not result.error and result.data != REMOVED
-            state = LeaderAndIsr.decode(path, result.data) if is_there else None
+            state = stored_state(path, result.data) if not result.error else None
             is_same = not topic.error and as_topic(key.topic, topic).topic_id == topic_ids[key.topic]
         except DamagedNodeError as error:
             yield Alert(str(error))
@@ -105,8 +111,7 @@ def read_overtaken(
             states[key] = Stored(state, result.version)
             yield Alert(f"{path}: found version {result.version}, which its leader has not written; it goes on from it")
         elif result.version == before.version:
-            lost = same_topic(key.topic, topic_ids[key.topic]).path
-            yield Alert(str(DamagedNodeError(lost, b"", "a node, since the topic has this id")))
+            yield Alert(str(lost_incarnation(key.topic, topic_ids[key.topic])))
     return states
 
 

@@ -24,7 +24,15 @@ from protocol.zookeeper.context import Controller
 from protocol.zookeeper.decisions import Choice
 from protocol.zookeeper.paths import UnknownPathError
 from protocol.zookeeper.procedure import Alert, Pause, Procedure, error_of, is_topic_gone, read, same_topic, write
-from protocol.zookeeper.records import REMOVED, BrokerNode, DamagedNodeError, LeaderAndIsr, Stored, Topic, TopicNode
+from protocol.zookeeper.records import (
+    BrokerNode,
+    DamagedNodeError,
+    LeaderAndIsr,
+    Stored,
+    Topic,
+    TopicNode,
+    stored_state,
+)
 
 Decide = Callable[[TopicPartition, LeaderAndIsr], Choice | None]
 
@@ -100,8 +108,9 @@ def read_states(controller: Controller, partitions: Sequence[TopicPartition]) ->
             if result.error is not StoreError.NONE:
                 missing.append(key)
                 continue
-            if result.data != REMOVED:
-                controller.states[key] = Stored(LeaderAndIsr.decode(path, result.data), result.version)
+            state = stored_state(path, result.data)
+            if state is not None:
+                controller.states[key] = Stored(state, result.version)
             controller.damaged.discard(path)
         except DamagedNodeError as error:
             yield from report_damage(controller, error)
@@ -178,7 +187,7 @@ def _publish(
         error = error_of(unit)
         if error is StoreError.NONE:
             controller.states[key] = Stored(state, unit[-1].version)
-            controller.damaged.discard(incarnation(controller, key).path)
+            controller.damaged.discard(paths.incarnation(key.topic, controller.topics[key.topic].topic_id))
             written.append(key)
         elif error is StoreError.BAD_VERSION:
             conflicts.add(key)
@@ -195,14 +204,15 @@ def forget_deleted(controller: Controller, keys: Sequence[TopicPartition]) -> Pr
     """Partitions whose write has found no node of their topic's id. Their topics have been deleted, and they have no
     state afterwards. But if a topic still has this id, that node is lost: the write is tried again later.
     """
-    names = {key.topic: incarnation(controller, key).path for key in keys}
+    names = dict.fromkeys(key.topic for key in keys)
     results = yield from read(GetData(path=paths.topic(name)) for name in names)
     lost = set()
-    for (name, path), result in zip(names.items(), results, strict=True):
+    for name, result in zip(names, results, strict=True):
+        topic_id = controller.topics[name].topic_id
         try:
-            if not result.error and as_topic(name, result).topic_id == controller.topics[name].topic_id:
+            if not result.error and as_topic(name, result).topic_id == topic_id:
                 lost.add(name)
-                yield from report_damage(controller, DamagedNodeError(path, b"", "a node, since the topic has this id"))
+                yield from report_damage(controller, lost_incarnation(name, topic_id))
         except DamagedNodeError as error:
             lost.add(name)
             yield from report_damage(controller, error)
@@ -211,6 +221,11 @@ def forget_deleted(controller: Controller, keys: Sequence[TopicPartition]) -> Pr
             controller.unsettled.add(key)
         else:
             controller.states.pop(key, None)
+
+
+def lost_incarnation(name: str, topic_id: str) -> DamagedNodeError:
+    """The damage of a topic that has this id, although there is no node of the id."""
+    return DamagedNodeError(paths.incarnation(name, topic_id), b"", "a node, since the topic has this id")
 
 
 def incarnation(controller: Controller, key: TopicPartition) -> Check:

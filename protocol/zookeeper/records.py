@@ -95,6 +95,11 @@ when the partition is added again: a leader of the removed one, whose write has 
 """
 
 
+def stored_state(path: str, data: bytes) -> LeaderAndIsr | None:
+    """What a node `leaderAndISR` says, None if it is `REMOVED`. Raises DamagedNodeError."""
+    return None if data == REMOVED else LeaderAndIsr.decode(path, data)
+
+
 class ReplicasNode(NodeData):
     """A request to reassign or add a partition: the brokers that are to hold it."""
 

@@ -36,7 +36,7 @@ from protocol.messages.store import (
     WatchEvent,
 )
 from protocol.zookeeper import paths
-from protocol.zookeeper.records import REMOVED, LeaderAndIsr, ReplicasNode, TopicNode
+from protocol.zookeeper.records import LeaderAndIsr, ReplicasNode, TopicNode, stored_state
 
 DECISION, ISR, CONTROLLER, COMMAND = "decision", "ISR", "controller", "command"
 REASSIGNMENT, CONFLICT, WATCH, STORE = "reassignment", "conflict", "watch", "store"
@@ -139,9 +139,10 @@ class StoreCoverage:
 
     def _state(self, key: TopicPartition, change: StoreChanged) -> None:
         before = self._states.pop(key, None)
-        if change.version < 0 or change.data == REMOVED.decode():
+        state = None if change.version < 0 else stored_state(change.path, change.data.encode())
+        if state is None:
             return
-        state = self._states[key] = LeaderAndIsr.decode(change.path, change.data.encode())
+        self._states[key] = state
         if before is None:
             self._count(DECISION, "first leader")
         elif state.leader_epoch != before.leader_epoch:

@@ -10,11 +10,9 @@ from protocol.events.controller import PartitionChanged
 from protocol.events.store import StoreChanged
 from protocol.ids import NO_LEADER, TopicPartition
 from protocol.zookeeper import paths
-from protocol.zookeeper.records import REMOVED, LeaderAndIsr
+from protocol.zookeeper.records import stored_state
 
 _DELETED = -1
-_REMOVED = REMOVED.decode()
-_STATE = (paths.LEADER_AND_ISR,)
 
 
 def partition_changed(trace: StoreChanged, min_isr: int) -> PartitionChanged | None:
@@ -22,9 +20,11 @@ def partition_changed(trace: StoreChanged, min_isr: int) -> PartitionChanged | N
     store that publishes an ISR does not say how many members it needs.
     """
     root, names = paths.locate(trace.path) if trace.path.startswith(f"{paths.TOPICS}/") else ("", ())
-    if trace.version == _DELETED or trace.data == _REMOVED or root != paths.TOPICS or names[2:] != _STATE:
+    if trace.version == _DELETED or root != paths.TOPICS or names[2:] != (paths.LEADER_AND_ISR,):
         return None
-    state = LeaderAndIsr.decode(trace.path, trace.data.encode())
+    state = stored_state(trace.path, trace.data.encode())
+    if state is None:
+        return None
     return PartitionChanged(
         TopicPartition(names[0], paths.number(paths.TOPICS, names[1])),
         leader=state.leader,
