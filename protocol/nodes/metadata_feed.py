@@ -39,7 +39,7 @@ def log_entries(replica: QuorumReplica, next_offset: Offset, end_offset: Offset)
         yield LogEntries(unpack_records(snapshot.data), next_offset, is_snapshot=True)
     while next_offset < end_offset:
         for batch in replica.log.read(next_offset, _READ_BYTES):
-            batch_end = batch.base_offset + batch.record_count
+            batch_end = batch.next_offset
             if batch_end > end_offset:
                 return
             next_offset = batch_end

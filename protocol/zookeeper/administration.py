@@ -6,7 +6,7 @@ transaction, so that the controller never sees a part of it. The functions retur
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from protocol.errors import ErrorCode
 from protocol.ids import TopicPartition
@@ -43,24 +43,25 @@ def delete_topic(name: str) -> Procedure[ErrorCode]:
         (topic,) = yield from read((GetData(path=paths.topic(name)),))
         if topic.error:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        nodes: list[str] = []
-        for root in (paths.topic(name), *(f"{requests}/{name}" for requests in paths.REQUESTS)):
-            nodes += yield from _below(root)
+        requested = [f"{root}/{name}" for root in paths.REQUESTS]
+        found = yield from read(GetChildren(path=path) for path in (paths.topic(name), *requested))
+        nodes = [*_topic_nodes(name, found[0].children), paths.topic(name)]
+        for parent, result in zip(requested, found[1:], strict=True):
+            if not result.error:
+                nodes += [*(f"{parent}/{child}" for child in result.children), parent]
         (unit,) = yield from write((tuple(Delete(path=path) for path in nodes),), is_fenced=False)
         if error_of(unit) is StoreError.NONE:
             return ErrorCode.NONE
     return ErrorCode.REQUEST_TIMED_OUT
 
 
-def _below(path: str) -> Procedure[list[str]]:
-    """A node and all nodes below it, children first; none if it does not exist."""
-    (found,) = yield from read((GetChildren(path=path),))
-    if found.error:
-        return []
-    nodes: list[str] = []
-    for child in found.children:
-        nodes += yield from _below(f"{path}/{child}")
-    return [*nodes, path]
+def _topic_nodes(name: str, children: Iterable[str]) -> Iterator[str]:
+    """The nodes below that of a topic, with these children: its partitions with their states, and that of its id."""
+    for child in children:
+        path = f"{paths.topic(name)}/{child}"
+        if child.isdigit():
+            yield f"{path}/{paths.LEADER_AND_ISR}"
+        yield path
 
 
 def request(root: str, key: TopicPartition, replicas: Replicas = ()) -> Procedure[ErrorCode]:

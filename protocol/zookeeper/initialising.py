@@ -20,7 +20,7 @@ from protocol.messages.store import Create, GetData, SetData, StoreError
 from protocol.zookeeper import decisions, paths
 from protocol.zookeeper.context import Controller
 from protocol.zookeeper.procedure import Alert, Procedure, Unit, error_of, is_topic_gone, read, write
-from protocol.zookeeper.publishing import UnexpectedStoreError, forget_deleted, incarnation, read_states
+from protocol.zookeeper.publishing import UnexpectedStoreError, forget_deleted, incarnation, note_written, read_states
 from protocol.zookeeper.records import REMOVED, LeaderAndIsr, Stored
 
 
@@ -45,8 +45,7 @@ def init_leaders(controller: Controller, partitions: Sequence[TopicPartition]) -
     for (key, state), unit in zip(wanted.items(), results, strict=True):
         error = error_of(unit)
         if error is StoreError.NONE:
-            controller.states[key] = Stored(state, unit[-1].version)
-            controller.damaged.discard(paths.incarnation(key.topic, controller.topics[key.topic].topic_id))
+            note_written(controller, key, Stored(state, unit[-1].version))
             controller.unsettled.discard(key)
         elif error in (StoreError.NODE_EXISTS, StoreError.BAD_VERSION):
             existing.append(key)

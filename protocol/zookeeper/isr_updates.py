@@ -35,12 +35,24 @@ from protocol.messages.control import (
 from protocol.messages.store import Create, Delete, GetData, SetData, StoreError
 from protocol.zookeeper import decisions, paths
 from protocol.zookeeper.context import Controller
-from protocol.zookeeper.procedure import Alert, Event, Later, Procedure, error_of, read, same_topic, write
+from protocol.zookeeper.procedure import (
+    Alert,
+    Event,
+    Later,
+    Procedure,
+    error_of,
+    is_topic_gone,
+    read,
+    same_topic,
+    write,
+)
 from protocol.zookeeper.publishing import (
     as_topic,
     children,
+    forget_deleted,
     incarnation,
     lost_incarnation,
+    note_written,
     publication,
     read_states,
 )
@@ -230,14 +242,16 @@ def _write_proposed(
     """Writes accepted proposals; returns the errors of those that found another version or no node."""
     units = [(incarnation(controller, key), publication(controller, key, state)) for key, state in wanted.items()]
     results = yield from write(units)
-    lost = {}
+    lost: list[TopicPartition] = []
+    refused: list[TopicPartition] = []
     for (key, state), unit in zip(wanted.items(), results, strict=True):
         if error_of(unit) is StoreError.NONE:
-            controller.states[key] = Stored(state, unit[1].version)
+            note_written(controller, key, Stored(state, unit[1].version))
         else:
-            lost[key] = ErrorCode.INVALID_UPDATE_VERSION
-    yield from read_states(controller, list(lost))
-    return lost
+            (refused if is_topic_gone(unit) else lost).append(key)
+    yield from read_states(controller, lost)
+    yield from forget_deleted(controller, refused)
+    return dict.fromkeys((*lost, *refused), ErrorCode.INVALID_UPDATE_VERSION)
 
 
 def _result(

@@ -186,8 +186,7 @@ def _publish(
     for (key, state), unit in zip(wanted.items(), results, strict=True):
         error = error_of(unit)
         if error is StoreError.NONE:
-            controller.states[key] = Stored(state, unit[-1].version)
-            controller.damaged.discard(paths.incarnation(key.topic, controller.topics[key.topic].topic_id))
+            note_written(controller, key, Stored(state, unit[-1].version))
             written.append(key)
         elif error is StoreError.BAD_VERSION:
             conflicts.add(key)
@@ -198,6 +197,12 @@ def _publish(
     yield from read_states(controller, gone)
     yield from forget_deleted(controller, refused)
     return written, conflicts
+
+
+def note_written(controller: Controller, key: TopicPartition, stored: Stored) -> None:
+    """A state has been written on condition that the topic has its id, so the node of the id is there."""
+    controller.states[key] = stored
+    controller.damaged.discard(paths.incarnation(key.topic, controller.topics[key.topic].topic_id))
 
 
 def forget_deleted(controller: Controller, keys: Sequence[TopicPartition]) -> Procedure[None]:

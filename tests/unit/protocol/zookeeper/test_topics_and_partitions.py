@@ -10,7 +10,7 @@ from protocol.messages.store import Create, Delete, SetData, WriteOperation
 from protocol.zookeeper import paths
 from protocol.zookeeper.administration import create_topic, delete_topic, request
 from protocol.zookeeper.context import Settings
-from protocol.zookeeper.isr_updates import read_overtaken, write_isrs
+from protocol.zookeeper.isr_updates import alter_isr, read_overtaken, write_isrs
 from protocol.zookeeper.procedure import Commands, Event, Later
 from protocol.zookeeper.records import REMOVED, LeaderAndIsr, ReplicasNode, Stored
 from tests.unit.protocol.zookeeper.procedure_helpers import ADMIN, CONTROLLERS, World, changes
@@ -206,6 +206,13 @@ def test_a_lost_node_of_a_topic_id_is_reported_and_waited_for(leaders_write_isr:
     world.alerts.clear()
     assert world.admin(read_overtaken(change, world.topic_ids())) == {}
     assert world.alerts == [damage]
+    if not leaders_write_isr:
+        assert world.controller is not None
+        world.controller.damaged.clear()
+        world.alerts.clear()
+        answer = world.run(alter_isr(world.controller, world.proposal(T1, (2, 3))))
+        assert answer.partitions[0].error is ErrorCode.INVALID_UPDATE_VERSION
+        assert world.alerts == [damage]
     world.transact(ADMIN, (Create(path=path),))
     world.events.append(Event.BROKER_CHANGE)
     world.settle()
