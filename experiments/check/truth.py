@@ -162,7 +162,7 @@ def _state_in(image: MetadataImage | None, partition: TopicPartition) -> Partiti
 
 class GroundTruth:
     """Ground truth of all partitions of a simulated cluster. It reads nodes and never changes them. `last_image` is
-    that of the controller which ran last; `deletions` counts how often partitions of a topic have been deleted.
+    that of the controller which ran last; `deletions` counts how often a topic of a name has been deleted.
     """
 
     def __init__(self, cluster: SimCluster) -> None:
@@ -255,9 +255,11 @@ class GroundTruth:
         """
         known = [partition for partition in self.partitions if partition.topic == topic]
         gone = {partition for partition in known if self.of(partition).identity != self.identity(partition)}
-        for partition in gone:
-            del self.partitions[partition]
-        self.deletions[topic] += bool(gone)
+        image = self.controller_image()
+        topic_id = None if image is None else image.topic_ids.get(topic)
+        identities = [self.partitions.pop(partition).identity for partition in gone]
+        is_deleted = any(identity is not None and identity[0] != topic_id for identity in identities)
+        self.deletions[topic] += is_deleted
         return gone
 
     def observe_feature_levels(self) -> None:

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, suppress
 from multiprocessing import active_children, get_context
 from pathlib import Path
+from threading import Thread
+from typing import Literal
+
+PARENT_LOOK_S = 0.2
 
 
 @contextmanager
-def process_pool(jobs: int) -> Iterator[ProcessPoolExecutor]:
-    """A pool of `jobs` forked processes; an exception that leaves the block ends them at once."""
+def process_pool(jobs: int, method: Literal["fork", "spawn"] = "fork") -> Iterator[ProcessPoolExecutor]:
+    """A pool of `jobs` processes, which are forked or begin with a new interpreter. An exception that leaves the block
+    ends them at once; if this process is killed, they end within `PARENT_LOOK_S`.
+    """
     others = set(active_children())
-    with ProcessPoolExecutor(jobs, mp_context=get_context("fork"), initializer=_ignore_interrupts) as pool:
+    context = get_context(method)
+    with ProcessPoolExecutor(jobs, context, initializer=_begin_worker, initargs=(os.getpid(),)) as pool:
         try:
             yield pool
         except BaseException:
@@ -24,9 +32,18 @@ def process_pool(jobs: int) -> Iterator[ProcessPoolExecutor]:
             raise
 
 
-def _ignore_interrupts() -> None:
-    """Ignores SIGINT, which a terminal sends to all processes of a command: the parent ends the workers."""
+def _begin_worker(parent: int) -> None:
+    """Ignores SIGINT, which a terminal sends to all processes of a command: the parent ends the workers. A worker whose
+    parent has been killed waits for tasks for ever, and keeps the files that it inherited, locked ones too: it ends.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    Thread(target=_end_with, args=(parent,), daemon=True).start()
+
+
+def _end_with(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(PARENT_LOOK_S)
+    os._exit(1)
 
 
 def processes_naming(folders: Iterable[Path]) -> list[int]:

@@ -281,6 +281,25 @@ def test_a_deletion_that_a_new_controller_reports_again_is_none() -> None:
     assert incarnations.are_settled()
 
 
+def test_a_removed_partition_ends_no_incarnation_of_its_topic() -> None:
+    """A new controller that reports an earlier deletion of the topic afterwards ends none either."""
+    deleted = lasting("recreate_topic", topic="t", duration_ms=500)
+    grown = lasting("add_partitions", topic="t", count=1, at_ms=8_000, duration_ms=500)
+    cluster = Cluster(deleted, grown)
+    acknowledged: set[int] = set()
+    incarnations = TopicIncarnations(cluster.engine, ["t"], lambda topic: acknowledged)
+    cluster.image_at(7_500)
+    acknowledged.add(1)
+    cluster.image_at(12_000)
+    truth = cluster.engine.suite.truth
+    assert TopicPartition("t", 1) not in truth.partitions
+    assert truth.deletions["t"] == 1
+    for observe in cluster.engine.cluster.trace_observers:
+        observe(cluster.engine.now_ms(), FIRST_CONTROLLER, TopicDeleted("t"))
+    final = FinalPartition(TopicPartition("t", 0), 0, {0: [RecordRange(0, 0, 1, 0, 1)]})
+    assert list(incarnations.returned([final])) == []
+
+
 def test_a_record_that_was_acknowledged_before_the_deletion_must_not_return() -> None:
     cluster = Cluster(lasting("recreate_topic", topic="t"))
     incarnations = TopicIncarnations(cluster.engine, ["t"], lambda topic: {5})

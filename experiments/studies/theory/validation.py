@@ -21,9 +21,8 @@ is repeated with twice as many new trials, and those alone count: chance does no
 from __future__ import annotations
 
 import math
-import multiprocessing
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures import Future, as_completed
 from dataclasses import dataclass, replace
 
 from scipy.special import gammainc, gammaincc, ndtri, stdtr
@@ -42,6 +41,7 @@ from experiments.studies.trace.schema import YEAR_MS
 from experiments.studies.trials.batch import trial_seed
 from experiments.studies.trials.importance import run_importance_trial
 from experiments.studies.trials.trial import run_trial
+from experiments.support.processes import process_pool
 
 MIN_EVENTS = 50
 WANTED_EVENTS = 120
@@ -225,14 +225,10 @@ def _results(tasks: Sequence[_Task], jobs: int) -> Iterator[tuple[int, list[Meas
     if jobs == 1 or not tasks:
         yield from ((index, task.run()) for index, task in enumerate(tasks))
         return
-    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
+    with process_pool(jobs, "spawn") as pool:
         futures: dict[Future[list[Measures]], int] = {pool.submit(task.run): i for i, task in enumerate(tasks)}
-        try:
-            for future in as_completed(futures):
-                yield futures[future], future.result()
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
+        for future in as_completed(futures):
+            yield futures[future], future.result()
 
 
 # -- comparison --------------------------------------------------------------------------------------------------------
