@@ -160,6 +160,14 @@ def _state_in(image: MetadataImage | None, partition: TopicPartition) -> Partiti
     return None if topic is None else topic.partitions.get(partition.partition)
 
 
+def _is_abandoned(before: PartitionState | None, state: PartitionState) -> bool:
+    """Whether a change of the assignment has left no complete replica: a reassignment was cancelled while only replicas
+    that it added were in ISR and ELR, which topics allow that prefer availability (E35).
+    """
+    is_changed = before is not None and before.replicas != state.replicas and bool(before.isr or before.elr)
+    return is_changed and not state.isr and not state.elr
+
+
 class GroundTruth:
     """Ground truth of all partitions of a simulated cluster. It reads nodes and never changes them. `last_image` is
     that of the controller which ran last; `deletions` counts how often a topic of a name has been deleted.
@@ -220,8 +228,13 @@ class GroundTruth:
         image.take_delta()
 
     def latest_image(self) -> MetadataImage | None:
-        """The controller's image; while none runs, that of the last one."""
+        """The controller's image; while none runs, that of the last one. A controller may report with its last effects
+        what it has committed, and not be active any more.
+        """
         return self.controller_image() or self.last_image
+
+    def committed_state(self, partition: TopicPartition) -> PartitionState | None:
+        return _state_in(self.latest_image(), partition)
 
     def controller_state(self, partition: TopicPartition) -> PartitionState | None:
         return _state_in(self.controller_image(), partition)
@@ -233,7 +246,7 @@ class GroundTruth:
 
     def min_isr(self, partition: TopicPartition, state: PartitionState) -> int:
         """Effective min ISR as the controller counts it."""
-        image = self.controller_image()
+        image = self.latest_image()
         assert image is not None
         return image.min_isr(image.topic_ids[partition.topic], MIN_INSYNC_REPLICAS, len(state.replicas))
 
@@ -245,7 +258,7 @@ class GroundTruth:
         """What the controller has committed under this name: the id of the topic, and the first leader epoch, which is
         another one if the partition was removed and added again. None if there is no such partition.
         """
-        image = self.controller_image()
+        image = self.latest_image()
         state = _state_in(image, partition)
         return None if image is None or state is None else (image.topic_ids[partition.topic], state.first_leader_epoch)
 
@@ -255,7 +268,7 @@ class GroundTruth:
         """
         known = [partition for partition in self.partitions if partition.topic == topic]
         gone = {partition for partition in known if self.of(partition).identity != self.identity(partition)}
-        image = self.controller_image()
+        image = self.latest_image()
         topic_id = None if image is None else image.topic_ids.get(topic)
         identities = [self.partitions.pop(partition).identity for partition in gone]
         is_deleted = any(identity is not None and identity[0] != topic_id for identity in identities)
@@ -264,12 +277,12 @@ class GroundTruth:
 
     def observe_feature_levels(self) -> None:
         """After a change of feature levels the promise has to be built up again from the present ISR."""
-        image = self.controller_image()
+        image = self.latest_image()
         if image is None or image.features == self._features:
             return
         self._features = image.features
         for partition, truth in self.partitions.items():
-            state = self.controller_state(partition)
+            state = _state_in(image, partition)
             if state is not None:
                 truth.min_isr = self.min_isr(partition, state)
                 truth.reached_min_isr = len(state.isr) >= truth.min_isr
@@ -307,7 +320,7 @@ class GroundTruth:
             truth.min_isr, truth.replicas, truth.reached_min_isr = min_isr, state.replicas, False
         truth.reached_min_isr = truth.reached_min_isr or len(state.isr) >= min_isr
         stale_elr = self.features.last_known_leader_in_elr and bool(state.elr) and len(state.isr) >= min_isr
-        truth.tolerant = truth.tolerant and known_complete and not stale_elr
+        truth.tolerant = truth.tolerant and known_complete and not stale_elr and not _is_abandoned(truth.state, state)
         truth.state = state
         self._judge(partition)
 

@@ -9,6 +9,10 @@ open per topic, for the levels, for the configs and for the access control entri
 some requests out after its response, so there the operator never stops looking.
 
 A topic is created again as it was created first: with the same assignment and configs.
+
+When unclean recovery is enabled again, a leaderless partition whose ELR is empty may have a last known leader and no
+last known ELR: the first phase records one broker only. Such a partition waits for a user (F29), so the operator, who
+caused it, requests the unclean election, which elects the last known leader.
 """
 
 from __future__ import annotations
@@ -18,11 +22,20 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from experiments.check.engine import CheckedEngine
-from experiments.engines.admin_requests import alter_config, create_topic, delete_topic, grow_topic, remove_partitions
+from experiments.engines.admin_requests import (
+    alter_config,
+    create_topic,
+    delete_topic,
+    elect_leader,
+    grow_topic,
+    remove_partitions,
+)
+from protocol.controller.recovery_decisions import RecoveryNeed, recovery_need
 from protocol.ids import BrokerId
 from protocol.messages.acls import AclEntry, AclFilter, CreateAclsRequest, DeleteAclsRequest
 from protocol.messages.admin import AdminRequest
 from protocol.messages.cluster import FeatureUpdate, UpdateFeaturesRequest, UpgradeType
+from protocol.messages.partitions import ElectionType
 from protocol.metadata.image import MetadataImage
 
 _LEVELS, _CONFIGS, _ACLS = "feature levels", "configs", "access control entries"
@@ -100,6 +113,7 @@ class ClusterOperator:
         self._is_scheduled = False
         self._open: dict[str, int] = {}
         self._is_needed = False
+        self._has_changed_levels = False
 
     def declare(self, number: int, desired: Desired) -> None:
         """The fault of that number desires this state from now on."""
@@ -108,6 +122,7 @@ class ClusterOperator:
             self._configs |= dict.fromkeys(desired.config)
         if isinstance(desired, Deleted | Grown):
             self._touched[desired.topic] = None
+        self._has_changed_levels = self._has_changed_levels or isinstance(desired, Levels)
         self._is_needed = True
         self.review()
 
@@ -160,6 +175,7 @@ class ClusterOperator:
         if image is None:
             return
         yield from self._due_levels(image)
+        yield from self._due_elections(image)
         yield from self._due_configs(image)
         yield from self._due_entries(image)
 
@@ -172,6 +188,14 @@ class ClusterOperator:
         updates = [_update(name, present[name], level) for name, level in levels.items() if present[name] != level]
         if updates:
             yield _LEVELS, UpdateFeaturesRequest(correlation_id=0, feature_updates=tuple(updates))
+
+    def _due_elections(self, image: MetadataImage) -> Iterator[tuple[str, AdminRequest]]:
+        if not self._has_changed_levels or any(isinstance(desired, Levels) for desired in self._desired.values()):
+            return
+        for key, partition in image.partitions():
+            if recovery_need(image, key, partition) is RecoveryNeed.USER:
+                name = image.name_of(key)
+                yield str(name), elect_leader(name.topic, name.partition, ElectionType.UNCLEAN)
 
     def _due_configs(self, image: MetadataImage) -> Iterator[tuple[str, AdminRequest]]:
         wanted: dict[str, object | None] = dict.fromkeys(self._configs)

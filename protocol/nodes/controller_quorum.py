@@ -3,8 +3,9 @@
 The leader of the metadata log becomes active when the first record of its epoch is committed, and with it every record
 before, and stays active until its epoch ends. All other controllers stand by: they replay what is committed, so that
 they can take over at once. A controller that resigns discards what it has replayed and builds its state anew from the
-committed records; the requests whose answers it withholds are refused with NOT_CONTROLLER, though a later leader may
-commit the records that they asked for.
+committed records; the requests whose records are not committed by then are refused with NOT_CONTROLLER, though a later
+leader may commit them. Those that the last input before the end of the epoch has committed are answered: a leader that
+removes itself from the voters commits the removal and resigns at once.
 """
 
 from __future__ import annotations
@@ -110,7 +111,7 @@ class ControllerQuorum:
         self.active_epoch = NO_EPOCH
         self._sessions.cancel_timers()
         answered = self._log.recoveries.abandon()
-        for sender, request in self._deferred.discard():
+        for sender, request in self._deferred.discard(self._replica.high_watermark):
             if (sender, getattr(request, "correlation_id", None)) not in answered:
                 refuse(self._out, sender, request, ErrorCode.NOT_CONTROLLER)
         self._out.trace(ControllerResigned(self._replica.high_watermark))

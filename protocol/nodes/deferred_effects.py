@@ -8,7 +8,7 @@ emitted at once.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from protocol.contract import CancelTimer, Effect, Exit, SetTimer
@@ -48,10 +48,12 @@ class DeferredEffects:
             released += self._queue.popleft().effects
         return released
 
-    def discard(self) -> Iterator[tuple[NodeId, Message]]:
-        """Empties the queue; yields the requests that are left without an answer, with their senders."""
-        discarded: Sequence[_Deferred] = tuple(self._queue)
-        self._queue.clear()
+    def discard(self, high_watermark: Offset) -> Iterator[tuple[NodeId, Message]]:
+        """Removes what is not committed by `high_watermark`; yields the requests that are left without an answer, with
+        their senders.
+        """
+        discarded = [item for item in self._queue if item.offset > high_watermark]
+        self._queue = deque(item for item in self._queue if item.offset <= high_watermark)
         for item in discarded:
             if item.request is not None:
                 yield item.sender, item.request

@@ -158,6 +158,47 @@ def test_leaders_come_from_the_elr_where_all_brokers_were_fenced() -> None:
     assert FROM_ELR not in names(run_plan(plan_of(apart, generation="kip-497")), "election")
 
 
+def test_a_cluster_has_not_converged_while_a_broker_registers_its_next_incarnation() -> None:
+    """The metadata have broker 3 in service to the end of its session, in the middle of the service."""
+    moved = Reassign(at_ms=5_000, duration_ms=1_000, topic="t", partition=0, replicas=(1, 2, 0))
+    restarted = Crash(at_ms=12_000, duration_ms=1_000, node=3, loses="nothing")
+    plan = plan_of(
+        moved,
+        restarted,
+        brokers=4,
+        config={"broker.session.timeout.ms": 3_000},
+        topics=[{"name": "t", "assignments": [[1, 2, 3]], "config": {"min.insync.replicas": 2}}],
+    )
+    assert run_plan(plan).violation is None
+
+
+def test_a_removed_replica_that_stays_in_the_elr_is_no_obstacle_to_convergence() -> None:
+    """Kafka's first phase moves it there where fewer replicas than min ISR are left."""
+    smaller = Reassign(at_ms=5_000, duration_ms=1_000, topic="t", partition=0, replicas=(0, 1))
+    topics = [{"name": "t", "assignments": [[0, 1, 2]], "config": {"min.insync.replicas": 3}}]
+    for generation in ("kip-966-elr", "kip-966"):
+        assert run_plan(plan_of(smaller, generation=generation, topics=topics, operations=[])).violation is None
+
+
+def test_a_cancelled_reassignment_that_leaves_no_complete_replica_ends_the_promise() -> None:
+    """Broker 3, which the reassignment adds, alone has a committed record; the topic is recovered proactively."""
+    moved = Reassign(at_ms=14_201, duration_ms=5_799, topic="t", partition=0, replicas=(3, 1))
+    ends = [(1, 13_639, 9_361), (3, 17_147, 2_990), (4, 14_839, 3_130), (2, 14_839, 8_161)]
+    crashes = [Crash(at_ms=at_ms, duration_ms=lasts, node=node, loses="nothing") for node, at_ms, lasts in ends]
+    config = {"min.insync.replicas": 1, "unclean.recovery.strategy": "proactive"}
+    plan = plan_of(
+        *crashes,
+        moved,
+        brokers=5,
+        config={"broker.session.timeout.ms": 2_000, "broker.heartbeat.interval.ms": 500},
+        topics=[{"name": "t", "assignments": [[4, 2]], "config": config}],
+        operations=[{"kind": "send", "at_ms": 16_961, "id": 1, "topic": "t", "partition": 0, "acks": 0}],
+    )
+    result = run_plan(plan)
+    assert result.violation is None
+    assert names(result, "tolerance")["partitions beyond it"] == 1
+
+
 def test_power_loss_takes_no_more_than_a_partition_tolerates() -> None:
     everyone = PowerLoss(at_ms=6_000, duration_ms=2_000, rack=(0, 1, 2, FIRST_CONTROLLER))
     result = run_plan(plan_of(everyone))

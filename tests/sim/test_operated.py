@@ -13,7 +13,7 @@ import pytest
 from experiments.check.engine import CheckedEngine
 from experiments.check.history import FinalPartition, RecordRange
 from experiments.engines.admin_requests import create_topic
-from experiments.engines.port import ClusterSpec
+from experiments.engines.port import ClusterSpec, Loss
 from experiments.faults import recipes
 from experiments.faults.controls import Controls
 from experiments.faults.inject import Injector
@@ -30,7 +30,8 @@ from experiments.scenarios.model import TopicModel
 from protocol.config import ClusterConfig, Generation
 from protocol.events.base import Trace
 from protocol.events.controller import BrokerUnregistered, FeatureLevelChanged, TopicDeleted
-from protocol.ids import FIRST_CONTROLLER, RECOVERY_MANAGER, TopicPartition
+from protocol.ids import FIRST_CONTROLLER, NO_LEADER, RECOVERY_MANAGER, TopicPartition
+from protocol.messages.records import FeatureLevelRecord
 from protocol.metadata.image import MetadataImage
 from tests.sim.test_fuzz import names, plan_of
 
@@ -261,6 +262,34 @@ def test_a_recovery_waits_its_time_by_the_clock_of_the_manager(at_ms: int) -> No
     result = run_plan(plan)
     assert result.violation is None
     assert names(result, "election")["unclean"] == 1
+
+
+@pytest.mark.covers("F29")
+def test_the_operator_elects_where_a_change_of_levels_has_left_only_a_last_known_leader() -> None:
+    """All replicas restart uncleanly without unclean recovery, and are unfenced when it is enabled again."""
+    lowered = lasting("feature_levels", levels={"unclean.recovery.enabled": 0}, duration_ms=5_000)
+    lost = lasting("power_loss", rack=(0, 1, 2), at_ms=6_000, duration_ms=2_996)
+    cluster = Cluster(lowered, lost, **{"broker.session.timeout.ms": 2_000, "broker.heartbeat.interval.ms": 500})
+    [(_, waiting)] = cluster.image_at(9_060).partitions()
+    assert (waiting.leader, waiting.elr, waiting.last_known_elr, waiting.last_known_leader) == (NO_LEADER, (), (), 0)
+    [(_, elected)] = cluster.image_at(12_000).partitions()
+    assert elected.leader == 0
+
+
+def test_levels_count_from_their_commit_whether_or_not_a_controller_is_active() -> None:
+    """A controller that resigns reports what it has committed last."""
+    cluster = Cluster(controllers=3)
+    cluster.image_at(3_000)
+    truth = cluster.engine.suite.truth
+    for controller in cluster.engine.spec.controller_ids:
+        cluster.engine.crash(controller, Loss())
+    committed = truth.latest_image()
+    assert truth.features.elr
+    assert committed is not None
+    for name in ("unclean.recovery.enabled", "metadata.version"):
+        committed.replay(FeatureLevelRecord(name=name, feature_level=int(name == "metadata.version")))
+    cluster.engine.suite.replay(FIRST_CONTROLLER, FeatureLevelChanged("metadata.version", 1))
+    assert not truth.features.elr
 
 
 # -- incarnations of topics --------------------------------------------------------------------------------------------

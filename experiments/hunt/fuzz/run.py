@@ -57,6 +57,7 @@ from experiments.hunt.fuzz.topic_incarnations import TopicIncarnations
 from experiments.hunt.workload import ranges_of, result_of
 from experiments.scenarios.model import TopicModel
 from experiments.story.render import Heading, render
+from protocol.broker.lifecycle import LifecycleState
 from protocol.config import DELIVERY_TIMEOUT_MS, MIN_INSYNC_REPLICAS
 from protocol.errors import ErrorCode, ProtocolError
 from protocol.ids import NO_LEADER, BrokerId, TopicPartition
@@ -64,6 +65,9 @@ from protocol.messages.admin import AdminRequest
 from protocol.messages.commands import SendOutcome
 from protocol.messages.data import EARLIEST
 from protocol.messages.partitions import ElectionType
+from protocol.metadata.partition import PartitionState
+from protocol.nodes.broker import BrokerNode
+from protocol.nodes.store_broker import StoreBrokerNode
 
 CREATE_AT_MS = 1_000
 CREATE_AGAIN_MS = 100
@@ -281,13 +285,14 @@ class _PlanRun:
             return
         for broker in self.engine.spec.broker_ids:
             registration = view.brokers.get(broker)
-            if registration is None or registration.fenced or registration.in_controlled_shutdown:
+            is_active = registration is not None and not registration.fenced and not registration.in_controlled_shutdown
+            if not is_active or not self._is_running(broker):
                 yield WHOLE, f"broker {broker} is not in service"
         for partition in self._partitions():
             state = view.partitions.get(partition)
             if state is None:
                 yield WHOLE, f"{partition} does not exist"
-            elif state.leader == NO_LEADER or sorted(state.isr) != sorted(state.replicas) or state.elr:
+            elif state.leader == NO_LEADER or sorted(state.isr) != sorted(state.replicas) or self._eligible(state):
                 sets = f"ISR {state.isr}, ELR {state.elr} of {state.replicas}"
                 yield WHOLE, f"{partition} has leader {state.leader}, {sets}"
             elif state.adding_replicas or state.removing_replicas or state.leader_recovery_state:
@@ -300,6 +305,18 @@ class _PlanRun:
             yield WHOLE, "topics, levels, configs or access are not as they were before the operations"
         if open_commands := self._clients.open_commands():
             yield ANSWERED, f"commands {open_commands[:10]} have no outcome"
+
+    def _eligible(self, state: PartitionState) -> set[BrokerId]:
+        """The ELR; in Kafka's first phase without brokers that a reassignment has removed, which stay in it there."""
+        trims = self.engine.spec.config.generation.features.track_last_known_leader
+        return set(state.elr) if trims else set(state.elr).intersection(state.replicas)
+
+    def _is_running(self, broker: BrokerId) -> bool:
+        """Whether the broker knows that it is in service. Until the session of a killed one ends, the metadata have it
+        in service while its next incarnation registers.
+        """
+        node = self._cluster.nodes.get(broker)
+        return isinstance(node, BrokerNode | StoreBrokerNode) and node.state is LifecycleState.RUNNING
 
     def _differing_logs(self, partition: TopicPartition, replicas: tuple[BrokerId, ...]) -> Iterator[tuple[str, str]]:
         views = {broker: self.engine.replica(broker, partition) for broker in replicas}

@@ -35,6 +35,7 @@ from protocol.messages.quorum import (
     FetchSnapshotResponse,
     QuorumFetchRequest,
     QuorumFetchResponse,
+    RemoveVoterRequest,
     VoteRequest,
 )
 from protocol.messages.records import MetadataRecord
@@ -192,6 +193,23 @@ def test_a_controller_that_resigns_refuses_deferred_requests_and_discards_their_
     assert (bench.node.is_active, bench.node.active_epoch, bench.node.quorum.role) == (False, -1, "follower")
     assert (bench.image.to_records(), bench.image.next_offset) == (before, end)
     assert len(bench.node.records) == end < bench.end
+
+
+def test_a_controller_that_resigns_emits_what_its_last_input_has_committed() -> None:
+    """It removes itself from the voters, and resigns as soon as the other two have the removal."""
+    bench = Bench().serve()
+    number = bench.register(3).number
+    bench.receive(CLIENT, RemoveVoterRequest(correlation_id=78, voter_id=ME, voter_uuid=KEYS[ME].uuid))
+    end = bench.end
+    late = bench.register(4).number
+    assert bench.fetch(NEXT, end).external_effects == []
+    bench.fetch(THIRD, end)
+    assert not bench.node.is_active
+    answers = {to: (answer.correlation_id, answer.error) for to, answer in bench.sends(BrokerRegistrationResponse)}
+    assert answers == {3: (number, ErrorCode.NONE), 4: (late, NOT_CONTROLLER)}
+    kinds = [effect.kind for effect in bench.effects if isinstance(effect, Trace)]
+    assert kinds.index("broker_registration") < kinds.index("controller_resigned")
+    assert [trace["broker"] for trace in bench.traces("broker_registration")] == [3]
 
 
 def test_sessions_are_those_of_the_active_controller() -> None:
