@@ -4,9 +4,9 @@ A fault of administration declares a part of the *desired state*: that a topic d
 partitions, that features have other levels, that a config has another cluster-wide value, that a principal is denied
 something. The operator compares the desired state with the metadata of the active controller (in `v3` with the store,
 which has only topics) and requests what is missing, or what has to be taken back, until they agree. The cluster may
-refuse a request, not answer it, or carry it out late; so the operator looks again every 500 ms, and has one request
-open per topic, for the levels, for the configs and for the access control entries. A controller with the store carries
-some requests out after its response, so there the operator never stops looking.
+refuse a request, not answer it, or carry it out late, after its timeout or in `v3` after its response; so the operator
+looks again every 500 ms to the end of the run, and has one request open per topic, for the levels, for the configs and
+for the access control entries.
 
 A topic is created again as it was created first: with the same assignment and configs.
 
@@ -140,9 +140,8 @@ class ClusterOperator:
         self.review()
 
     def review(self) -> None:
-        """Requests what is missing, where no request is open, and looks again later if it is not settled."""
-        goes_on = self._is_needed and self._engine.spec.has_store_metadata
-        if not self._is_scheduled and (goes_on or not self.is_settled()):
+        """Requests what is missing, where no request is open, and looks again later."""
+        if self._is_needed and not self._is_scheduled:
             self._is_scheduled = True
             self._engine.cluster.call_at(self._engine.now_ms() + LOOK_EVERY_MS, self._look_again)
         for subject, request in self._due():

@@ -180,6 +180,17 @@ def test_a_removed_replica_that_stays_in_the_elr_is_no_obstacle_to_convergence()
         assert run_plan(plan_of(smaller, generation=generation, topics=topics, operations=[])).violation is None
 
 
+@pytest.mark.covers("E8")
+def test_the_service_writes_where_a_reassignment_has_left_enough_replicas() -> None:
+    """Two of them with min ISR 3 accept no write before KIP-966, and count as the whole ISR since."""
+    smaller = Reassign(at_ms=5_000, duration_ms=1_000, topic="t", partition=0, replicas=(0, 1))
+    topics = [{"name": "t", "assignments": [[0, 1, 2]], "config": {"min.insync.replicas": 3}}]
+    for generation, written in (("kip-497", 0), ("kip-966", 1)):
+        result = run_plan(plan_of(smaller, generation=generation, topics=topics, operations=[]))
+        assert result.violation is None
+        assert names(result, "records").get("acks all, acknowledged", 0) == written
+
+
 def test_a_cancelled_reassignment_that_leaves_no_complete_replica_ends_the_promise() -> None:
     """Broker 3, which the reassignment adds, alone has a committed record; the topic is recovered proactively."""
     moved = Reassign(at_ms=14_201, duration_ms=5_799, topic="t", partition=0, replicas=(3, 1))

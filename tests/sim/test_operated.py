@@ -12,7 +12,7 @@ import pytest
 
 from experiments.check.engine import CheckedEngine
 from experiments.check.history import FinalPartition, RecordRange
-from experiments.engines.admin_requests import create_topic
+from experiments.engines.admin_requests import create_topic, delete_topic
 from experiments.engines.port import ClusterSpec, Loss
 from experiments.faults import recipes
 from experiments.faults.controls import Controls
@@ -290,6 +290,15 @@ def test_levels_count_from_their_commit_whether_or_not_a_controller_is_active() 
         committed.replay(FeatureLevelRecord(name=name, feature_level=int(name == "metadata.version")))
     cluster.engine.suite.replay(FIRST_CONTROLLER, FeatureLevelChanged("metadata.version", 1))
     assert not truth.features.elr
+
+
+def test_the_operator_takes_back_what_is_carried_out_after_its_timeout() -> None:
+    cluster = Cluster(lasting("recreate_topic", topic="t", duration_ms=500))
+    assert "t" in cluster.image_at(6_000).topic_ids
+    assert cluster.controls.cluster_operator.is_settled()
+    cluster.controls.administer(delete_topic("t"))
+    assert "t" not in cluster.image_at(6_100).topic_ids
+    assert "t" in cluster.image_at(7_000).topic_ids
 
 
 # -- incarnations of topics --------------------------------------------------------------------------------------------
