@@ -117,7 +117,7 @@ class InvariantSuite:
         self._touched[partition] = None
         if isinstance(trace, RecoveryDecided):
             self.truth.observe_recovery(trace)
-        state = self.truth.committed_state(partition) if isinstance(trace, PartitionChanged) else None
+        state = self.truth.controller_state(partition) if isinstance(trace, PartitionChanged) else None
         if state is not None:
             self.truth.observe_partition(partition, state)
         for invariant in self._observing:

@@ -22,7 +22,6 @@ that no earlier recovery had lost.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -195,25 +194,19 @@ class GroundTruth:
         return PartitionView(self, node, partition)
 
     def controller_image(self) -> MetadataImage | None:
-        """What the active controller has committed; None while there is none. A single controller
-        has committed all that it has applied; with several controllers the committed records are replayed here.
+        """What is committed of the metadata; None before the first controller has started. A single controller has
+        committed all that it has applied, and there is none while it does not run. With several controllers the
+        committed records are replayed here, whether one of them is active or not: a controller that resigns reports
+        with its last effects what it has committed.
         """
         if self._committed is None:
             node = self.cluster.nodes.get(FIRST_CONTROLLER)
             if not isinstance(node, ControllerNode) or not node.is_active:
                 return None
             self.last_image = node.state.image
-            return self.last_image
-        if not any(node.is_active for node in self._controllers()):
-            return None
-        self.last_image = self._committed
-        return self._committed
-
-    def _controllers(self) -> Iterator[ControllerNode]:
-        for controller in self.cluster.spec.controller_ids:
-            node = self.cluster.nodes.get(controller)
-            if isinstance(node, ControllerNode):
-                yield node
+        elif self._committed.next_offset:
+            self.last_image = self._committed
+        return self.last_image
 
     def observe_commit(self, controller: NodeId, end_offset: Offset) -> None:
         """A controller reports that the metadata log is committed below `end_offset`."""
@@ -228,13 +221,8 @@ class GroundTruth:
         image.take_delta()
 
     def latest_image(self) -> MetadataImage | None:
-        """The controller's image; while none runs, that of the last one. A controller may report with its last effects
-        what it has committed, and not be active any more.
-        """
+        """The controller's image; while there is none, the last one."""
         return self.controller_image() or self.last_image
-
-    def committed_state(self, partition: TopicPartition) -> PartitionState | None:
-        return _state_in(self.latest_image(), partition)
 
     def controller_state(self, partition: TopicPartition) -> PartitionState | None:
         return _state_in(self.controller_image(), partition)
@@ -246,7 +234,7 @@ class GroundTruth:
 
     def min_isr(self, partition: TopicPartition, state: PartitionState) -> int:
         """Effective min ISR as the controller counts it."""
-        image = self.latest_image()
+        image = self.controller_image()
         assert image is not None
         return image.min_isr(image.topic_ids[partition.topic], MIN_INSYNC_REPLICAS, len(state.replicas))
 
@@ -258,7 +246,7 @@ class GroundTruth:
         """What the controller has committed under this name: the id of the topic, and the first leader epoch, which is
         another one if the partition was removed and added again. None if there is no such partition.
         """
-        image = self.latest_image()
+        image = self.controller_image()
         state = _state_in(image, partition)
         return None if image is None or state is None else (image.topic_ids[partition.topic], state.first_leader_epoch)
 
@@ -268,7 +256,7 @@ class GroundTruth:
         """
         known = [partition for partition in self.partitions if partition.topic == topic]
         gone = {partition for partition in known if self.of(partition).identity != self.identity(partition)}
-        image = self.latest_image()
+        image = self.controller_image()
         topic_id = None if image is None else image.topic_ids.get(topic)
         identities = [self.partitions.pop(partition).identity for partition in gone]
         is_deleted = any(identity is not None and identity[0] != topic_id for identity in identities)
@@ -277,12 +265,12 @@ class GroundTruth:
 
     def observe_feature_levels(self) -> None:
         """After a change of feature levels the promise has to be built up again from the present ISR."""
-        image = self.latest_image()
+        image = self.controller_image()
         if image is None or image.features == self._features:
             return
         self._features = image.features
         for partition, truth in self.partitions.items():
-            state = _state_in(image, partition)
+            state = self.controller_state(partition)
             if state is not None:
                 truth.min_isr = self.min_isr(partition, state)
                 truth.reached_min_isr = len(state.isr) >= truth.min_isr

@@ -3,7 +3,8 @@
 Two timers watch each follower N, for all partitions at once:
 
 - `silent/N` is set anew with every fetch or renewal of N. When it fires, N has not been heard of for
-  `replica.lag.time.max.ms` and is removed from every ISR.
+  `replica.lag.time.max.ms` and is removed from the ISRs of the partitions for which it had fetched. Where it has not
+  fetched yet, it may have been a follower for a shorter time; there it counts from the beginning of the leader epoch.
 - `lag/N` is set when a fetch of N is answered with records. When it fires, N is removed from the ISRs of partitions
   whose answered fetch was not followed by another one for `replica.lag.time.max.ms`.
 """
@@ -16,7 +17,7 @@ from protocol.broker.fetch_streams import FetchStreams
 from protocol.broker.fetcher import FETCH_PREFIX
 from protocol.broker.isr_manager import IsrManager
 from protocol.config import REPLICA_LAG_TIME_MAX_MS
-from protocol.ids import BrokerId, TimeMs
+from protocol.ids import NO_OFFSET, BrokerId, TimeMs
 
 SILENT_PREFIX = "silent/"
 LAG_PREFIX = "lag/"
@@ -54,8 +55,10 @@ class IsrShrink:
         for replica in self._context.replicas.values():
             leadership = replica.leadership
             if leadership is not None and broker in leadership.followers:
-                leadership.followers[broker].parked_fetch = None
-                self._shrink(replica, (broker,), now_ms)
+                progress = leadership.followers[broker]
+                progress.parked_fetch = None
+                has_fetched = progress.end_offset != NO_OFFSET
+                self._shrink(replica, (broker,) if has_fetched else (), now_ms)
                 is_in_isr = is_in_isr or broker in leadership.maximal_isr
         if is_in_isr:
             self._set_lag_timer(broker, now_ms + self._lag_ms // 2)

@@ -5,7 +5,8 @@ before, and stays active until its epoch ends. All other controllers stand by: t
 they can take over at once. A controller that resigns discards what it has replayed and builds its state anew from the
 committed records; the requests whose records are not committed by then are refused with NOT_CONTROLLER, though a later
 leader may commit them. Those that the last input before the end of the epoch has committed are answered: a leader that
-removes itself from the voters commits the removal and resigns at once.
+removes itself from the voters commits the removal and resigns at once. A new leader that finds its own removal in the
+log does the same before it is active; what it has committed is traced nevertheless.
 """
 
 from __future__ import annotations
@@ -49,6 +50,8 @@ class ControllerQuorum:
         self._out = out
         self._is_sole = is_sole
         self.active_epoch: Epoch = NO_EPOCH
+        self._inactive_epoch: Epoch = NO_EPOCH
+        """The epoch in which the replica leads, or has led up to this input, and this controller was never active."""
 
     @property
     def is_active(self) -> bool:
@@ -90,7 +93,9 @@ class ControllerQuorum:
                 return True
             self._resign()
         leader_state = replica.leader_state
-        traced = leader_state is not None and not self._is_sole
+        if leader_state is not None:
+            self._inactive_epoch = replica.epoch
+        traced = self._inactive_epoch == replica.epoch and not self._is_sole
         self._log.replay_log(replica.high_watermark, traced=traced)
         if leader_state is not None and replica.high_watermark > leader_state.start_offset:
             self._log.replay_log(replica.log.end_offset, traced=traced)
@@ -99,6 +104,7 @@ class ControllerQuorum:
 
     def _become_active(self, now_ms: TimeMs) -> None:
         self.active_epoch = self._replica.epoch
+        self._inactive_epoch = NO_EPOCH
         image = self._log.state.image
         if not image.is_bootstrapped:
             self._log.append(bootstrap_records(self._log.state))

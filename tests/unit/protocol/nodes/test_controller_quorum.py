@@ -35,8 +35,10 @@ from protocol.messages.quorum import (
     FetchSnapshotResponse,
     QuorumFetchRequest,
     QuorumFetchResponse,
+    RemoveVoterRecord,
     RemoveVoterRequest,
     VoteRequest,
+    VoteResponse,
 )
 from protocol.messages.records import MetadataRecord
 from protocol.messages.recovery import RecoverPartitions, RecoveryResults
@@ -44,8 +46,9 @@ from protocol.messages.topics import DescribeTopicRequest, DescribeTopicResponse
 from protocol.metadata.image import MetadataImage
 from protocol.nodes.broker_sessions import SESSION_PREFIX
 from protocol.nodes.controller import ControllerNode
+from protocol.quorum.context import ELECTION_TIMER
 from protocol.quorum.log import Snapshot
-from tests.unit.protocol.node_helpers import CLIENT, config_of, registrations, topic_records
+from tests.unit.protocol.node_helpers import CLIENT, config_of, fencing, registrations, topic_records
 from tests.unit.protocol.quorum.quorum_helpers import (
     FORMATTED,
     KEYS,
@@ -210,6 +213,22 @@ def test_a_controller_that_resigns_emits_what_its_last_input_has_committed() -> 
     kinds = [effect.kind for effect in bench.effects if isinstance(effect, Trace)]
     assert kinds.index("broker_registration") < kinds.index("controller_resigned")
     assert [trace["broker"] for trace in bench.traces("broker_registration")] == [3]
+
+
+def test_a_new_leader_that_commits_its_own_removal_traces_what_it_has_committed() -> None:
+    """Its predecessor had not committed the removal, nor what came before it. It resigns before it is active."""
+    bench = standing_by()
+    gone = RemoveVoterRecord(voter_id=ME, voter_uuid=KEYS[ME].uuid)
+    bench.follow([fencing(2, 2, True)], [gone], committed=0).fire(ELECTION_TIMER)
+    for _ in range(2):
+        for voter, request in bench.sends(VoteRequest):
+            number, epoch = request.correlation_id, request.candidate_epoch
+            bench.receive(voter, VoteResponse(correlation_id=number, leader_epoch=epoch, vote_granted=True))
+    bench.fetch(NEXT)
+    bench.fetch(THIRD)
+    assert [trace["reason"] for trace in bench.traces("quorum_resigned")] == ["no voter any more"]
+    assert [(trace["broker"], trace["fenced"]) for trace in bench.traces("broker_registration")] == [(2, True)]
+    assert bench.traces("controller_started") == []
 
 
 def test_sessions_are_those_of_the_active_controller() -> None:
