@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from multiprocessing import active_children, get_context
 from pathlib import Path
 from typing import Literal
@@ -16,18 +15,14 @@ from tests.strays import leaves_within
 
 
 def _begin_and_die(folder: Path, method: Literal["fork", "spawn"]) -> None:
-    """Begins two workers, writes their ids, and is killed while one of them has a task and the other one none."""
-    with process_pool(2, method) as pool:
-        for task in [pool.submit(_sleep, 0.5), pool.submit(_sleep, 0.5)]:
-            task.result()
+    """Begins three workers, writes their ids, and is killed while two of them have a task and one has none."""
+    with process_pool(3, method) as pool:
+        pool.submit(signal.pause)
+        pool.submit(signal.pause)
+        pool.submit(os.getpid).result()
         pids = [str(worker.pid) for worker in active_children()]
         (folder / "pids").write_text(" ".join(pids), encoding="utf-8")
-        pool.submit(_sleep, 600.0)
         os.kill(os.getpid(), signal.SIGKILL)
-
-
-def _sleep(seconds: float) -> None:
-    time.sleep(seconds)
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
@@ -37,5 +32,5 @@ def test_workers_end_with_a_killed_parent(tmp_path: Path, method: Literal["fork"
     process.join()
     assert process.exitcode == -signal.SIGKILL
     pids = {int(pid) for pid in (tmp_path / "pids").read_text(encoding="utf-8").split()}
-    assert len(pids) == 2
+    assert len(pids) == 3
     assert all(leaves_within(pid, 60) for pid in pids)

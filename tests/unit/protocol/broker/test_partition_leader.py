@@ -426,18 +426,6 @@ def test_a_follower_that_never_fetches_in_a_leader_epoch_leaves_the_isr() -> Non
     assert proposed(bench) == [0]
 
 
-@pytest.mark.covers("A44")
-def test_silence_from_before_the_leader_epoch_does_not_count() -> None:
-    """A follower of other partitions has fetched last a whole lag ago; this partition begins 10 ms before that."""
-    bench = BrokerBench(config=config_of(replica_lag_time_max_ms=LAG_MS)).run()
-    bench.now_ms = LAG_MS - 10
-    bench.publish(*topic_records(1))
-    bench.fire(f"{SILENT_PREFIX}1", at_ms=LAG_MS)
-    assert bench.sends(AlterPartitionRequest) == []
-    bench.fire(f"{LAG_PREFIX}1", at_ms=2 * LAG_MS - 10)
-    assert proposed(bench) == [0]
-
-
 @pytest.mark.covers("M40", "A44")
 def test_a_lagging_follower_leaves_the_isr_and_joins_again() -> None:
     bench = leader(min_isr=1, isr=(0, 1))
