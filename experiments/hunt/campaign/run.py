@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 
 from experiments.hunt.campaign import curve as curves
@@ -37,6 +37,11 @@ from experiments.hunt.mutants.registry import mutated
 from experiments.hunt.seeds import SEEDS_PER_TASK, SeedResult, check_can_hold_files, hunt_plan
 from experiments.hunt.spread import Spread, workers
 from protocol.config import Generation
+
+PLANS_IN_MEMORY = 500
+"""Of the kept plans, so many that were used last; a plan takes 150 KB in memory, and a long campaign keeps tens of
+thousands.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +180,7 @@ class _Driver:
         self._began_s = time.monotonic()
         self._state = files.read_state()
         self._corpus = Corpus(Counter(self._state.hits), {int(seed): new for seed, new in self._state.kept.items()})
-        self._plans: dict[int, Plan] = {}
+        self._kept: Callable[[int], Plan] = lru_cache(PLANS_IN_MEMORY)(files.kept)
         seeds = self._seeds_of_round()
         lines = [line for line in files.read_round() if line.seed in seeds]
         self._round = {line.seed: line for line in lines}
@@ -228,11 +233,6 @@ class _Driver:
             return _Slot(origin.seed, None)
         return _Slot(origin.seed, (self._kept(origin.parent), self._kept(origin.other)))
 
-    def _kept(self, seed: int) -> Plan:
-        if seed not in self._plans:
-            self._plans[seed] = self._files.kept(seed)
-        return self._plans[seed]
-
     def _take(self, result: SeedResult) -> None:
         line = Line.of(result, self._seconds)
         self._files.append(line)
@@ -256,8 +256,7 @@ class _Driver:
         for origin in list(self._corpus.origins(self._seeds_of_round())):
             line = self._round[origin.seed]
             if self._corpus.take(line.seed, line.features, is_clean=line.file is None):
-                plan = self._plans[line.seed] = _plan(self._slot(origin), self._spec.generation)
-                self._files.keep(plan, line.trace_hash)
+                self._files.keep(_plan(self._slot(origin), self._spec.generation), line.trace_hash)
         finished = self._finished
         self._state = State(
             rounds=self._state.rounds + 1,
