@@ -39,7 +39,7 @@ from experiments.hunt.spread import Spread, workers
 from protocol.config import Generation
 
 PLANS_IN_MEMORY = 500
-"""Of the kept plans, so many that were used last; a plan takes 150 KB in memory, and a long campaign keeps tens of
+"""Of the kept plans, so many that were used last; a plan takes some 120 KB, and a long campaign keeps tens of
 thousands.
 """
 
