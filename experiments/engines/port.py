@@ -375,9 +375,10 @@ class Engine(ABC):
         """All trace events so far; later calls return a longer list with the same beginning."""
 
     @abstractmethod
-    def record_to(self, sink: Callable[[TraceEvent], None]) -> None:
+    def record_to(self, sink: Callable[[TraceEvent], None]) -> Callable[[], None]:
         """Passes every trace event to `sink`, in the order in which the engine receives them, together with the starts
-        and ends of node processes (`experiments.check.recording`). Call before any node is started.
+        and ends of node processes (`experiments.check.recording`). Call before any node is started. The function that
+        is returned ends that; call it before the sink is closed, since nodes go on.
         """
 
     @abstractmethod

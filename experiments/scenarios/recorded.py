@@ -15,12 +15,14 @@ def run_recorded(runner: Runner, folder: Path) -> ScenarioResult:
     engine = runner.engine
     writer = RecordingWriter(folder)
     try:
-        engine.record_to(writer.event)
+        stop = engine.record_to(writer.event)
         result = runner.run()
         finals = final_logs(engine, ranges_of)
         for operation in runner.clients.operations:
             writer.operation(operation)
-        writer.finish(runner.scenario.name, engine.name, engine.spec, engine.metadata_log(), finals)
+        metadata = engine.metadata_log()
+        stop()
+        writer.finish(runner.scenario.name, engine.name, engine.spec, metadata, finals)
     finally:
         writer.close()
     return result

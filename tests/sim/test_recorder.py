@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from experiments.check.engine import CheckedEngine
+from experiments.engines.port import ClusterSpec, Loss, TraceEvent
 from experiments.explorer.recorder import Changed, Entry, Received, Sent, SimRecorder
 from experiments.scenarios.loader import load_scenario
 from experiments.scenarios.runner import Runner
+from protocol.config import ClusterConfig, Generation
 from tests.sim.scenario_helpers import FOLDER, run_file
 
 
@@ -69,3 +71,19 @@ def test_a_limit_keeps_the_newest_entries() -> None:
     kept, first, _ = recorded("last-replica-standing", 100)
     assert (len(kept), first) == (100, len(whole) - 100)
     assert [(entry.time_ms, entry.node) for entry in kept] == [(entry.time_ms, entry.node) for entry in whole[-100:]]
+
+
+def test_a_sink_receives_nothing_after_its_end() -> None:
+    engine = CheckedEngine(ClusterSpec(3, 1, ClusterConfig.of(Generation.KIP_966)))
+    received: list[TraceEvent] = []
+    end = engine.record_to(received.append)
+    for node in engine.spec.node_ids:
+        engine.start(node)
+    engine.run_for(2_000)
+    before, traced = len(received), len(engine.traces())
+    assert before == traced + len(engine.spec.node_ids)
+    end()
+    engine.crash(0, Loss())
+    engine.run_for(20_000)
+    assert len(received) == before
+    assert len(engine.traces()) > traced

@@ -20,6 +20,7 @@ import hashlib
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -328,9 +329,10 @@ class RayEngine(Engine):
         self._refresh_events()
         return self._traces
 
-    def record_to(self, sink: Callable[[TraceEvent], None]) -> None:
+    def record_to(self, sink: Callable[[TraceEvent], None]) -> Callable[[], None]:
         """As `Engine.record_to`; the sink receives also the events that `keeps` leaves out."""
         self._sinks.append(sink)
+        return partial(self._sinks.remove, sink)
 
     def _pass_on(self, event: TraceEvent) -> None:
         for sink in self._sinks:

@@ -17,6 +17,7 @@ from experiments.engines.port import (
 from experiments.engines.sim.cluster import SimCluster
 from experiments.engines.sim.metadata import kept_metadata
 from experiments.engines.sim.network import NetworkModel
+from protocol.events.base import Trace
 from protocol.ids import FIRST_CLIENT, NO_NODE, STORE, NodeId, Offset, TimeMs, TopicIdPartition, TopicPartition
 from protocol.messages.base import Message
 from protocol.messages.batch import RecordBatch
@@ -183,9 +184,17 @@ class SimEngine(Engine):
     def traces(self) -> Sequence[TraceEvent]:
         return self.cluster.traces
 
-    def record_to(self, sink: Callable[[TraceEvent], None]) -> None:
+    def record_to(self, sink: Callable[[TraceEvent], None]) -> Callable[[], None]:
+        def observe(now_ms: TimeMs, node: NodeId, trace: Trace) -> None:
+            sink(TraceEvent(now_ms, node, trace))
+
+        def stop() -> None:
+            self._sinks.remove(sink)
+            self.cluster.trace_observers.remove(observe)
+
         self._sinks.append(sink)
-        self.cluster.trace_observers.append(lambda now_ms, node, trace: sink(TraceEvent(now_ms, node, trace)))
+        self.cluster.trace_observers.append(observe)
+        return stop
 
     def trace_hash(self) -> str:
         return self.cluster.trace_hash()
