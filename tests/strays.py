@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 MARK = "ISRAY_TEST_RUN"
-GRACE_S = 15.0
+GRACE_S = 60.0
 EXEC_LOOKS = 1_000
 
 
