@@ -1,12 +1,12 @@
 """The operator of a simulated cluster: changes its metadata, and takes the changes back.
 
 A fault of administration declares a part of the *desired state*: that a topic does not exist, that it has more
-partitions, that features have other levels, that a config has another cluster-wide value, that a principal is denied
-something. The operator compares the desired state with the metadata of the active controller (in `v3` with the store,
-which has only topics) and requests what is missing, or what has to be taken back, until they agree. The cluster may
-refuse a request, not answer it, or carry it out late, after its timeout or in `v3` after its response; so the operator
-looks again every 500 ms to the end of the run, and has one request open per topic, for the levels, for the configs and
-for the access control entries.
+partitions, that features have other levels, that a config of a topic or of the cluster has another value, that a
+principal is denied something. The operator compares the desired state with the metadata of the active controller (in
+`v3` with the store, which has only topics) and requests what is missing, or what has to be taken back, until they
+agree. The cluster may refuse a request, not answer it, or carry it out late, after its timeout or in `v3` after its
+response; so the operator looks again every 500 ms to the end of the run, and has one request open per topic, for the
+levels, for the configs of a topic or of the cluster, and for the access control entries.
 
 A topic is created again as it was created first: with the same assignment and configs.
 
@@ -38,7 +38,7 @@ from protocol.messages.cluster import FeatureUpdate, UpdateFeaturesRequest, Upgr
 from protocol.messages.partitions import ElectionType
 from protocol.metadata.image import MetadataImage
 
-_LEVELS, _CONFIGS, _ACLS = "feature levels", "configs", "access control entries"
+_LEVELS, _ACLS = "feature levels", "access control entries"
 
 
 LOOK_EVERY_MS = 500
@@ -78,9 +78,10 @@ class Levels:
 
 @dataclass(frozen=True, slots=True)
 class Configured:
-    """Configs shall have these cluster-wide values. The latest declaration counts."""
+    """Configs shall have these values, cluster-wide or of a topic. The latest declaration counts."""
 
     config: Mapping[str, object]
+    topic: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +109,7 @@ class ClusterOperator:
         self._submit = submit
         self._topics = topics
         self._desired: dict[int, Desired] = {}
-        self._configs: dict[str, None] = {}
+        self._configs: dict[str | None, dict[str, None]] = {}
         self._touched: dict[str, None] = {}
         self._is_scheduled = False
         self._open: dict[str, int] = {}
@@ -119,7 +120,7 @@ class ClusterOperator:
         """The fault of that number desires this state from now on."""
         self._desired[number] = desired
         if isinstance(desired, Configured):
-            self._configs |= dict.fromkeys(desired.config)
+            self._configs.setdefault(desired.topic, {}).update(dict.fromkeys(desired.config))
         if isinstance(desired, Deleted | Grown):
             self._touched[desired.topic] = None
         self._has_changed_levels = self._has_changed_levels or isinstance(desired, Levels)
@@ -175,7 +176,8 @@ class ClusterOperator:
             return
         yield from self._due_levels(image)
         yield from self._due_elections(image)
-        yield from self._due_configs(image)
+        for topic, names in self._configs.items():
+            yield from self._due_configs(image, topic, names)
         yield from self._due_entries(image)
 
     def _due_levels(self, image: MetadataImage) -> Iterator[tuple[str, AdminRequest]]:
@@ -196,15 +198,22 @@ class ClusterOperator:
                 name = image.name_of(key)
                 yield str(name), elect_leader(name.topic, name.partition, ElectionType.UNCLEAN)
 
-    def _due_configs(self, image: MetadataImage) -> Iterator[tuple[str, AdminRequest]]:
-        wanted: dict[str, object | None] = dict.fromkeys(self._configs)
+    def _due_configs(
+        self, image: MetadataImage, topic: str | None, names: Mapping[str, None]
+    ) -> Iterator[tuple[str, AdminRequest]]:
+        """Of a topic, which must exist, or cluster-wide."""
+        topic_id = None if topic is None else image.topic_ids.get(topic)
+        if topic is not None and topic_id is None:
+            return
+        before: Mapping[str, object] = {} if topic is None else self._topics[topic].config
+        wanted: dict[str, object | None] = {name: before.get(name) for name in names}
         for desired in self._desired.values():
-            if isinstance(desired, Configured):
+            if isinstance(desired, Configured) and desired.topic == topic:
                 wanted |= desired.config
-        present = image.configs.get(None, {})
+        present = image.configs.get(topic_id, {})
         changes = {name: value for name, value in wanted.items() if present.get(name) != value}
         if changes:
-            yield _CONFIGS, alter_config(None, changes)
+            yield f"configs of {topic or 'the cluster'}", alter_config(topic, changes)
 
     def _due_entries(self, image: MetadataImage) -> Iterator[tuple[str, AdminRequest]]:
         wanted = {desired.entry: None for desired in self._desired.values() if isinstance(desired, Denied)}

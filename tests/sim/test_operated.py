@@ -301,6 +301,15 @@ def test_the_operator_takes_back_what_is_carried_out_after_its_timeout() -> None
     assert "t" in cluster.image_at(7_000).topic_ids
 
 
+def test_the_operator_restores_a_config_whose_controller_was_away_for_longer_than_a_request_lasts() -> None:
+    changed = lasting("configure", topic="t", config={"unclean.recovery.strategy": "manual", "min.insync.replicas": 3})
+    cluster = Cluster(changed, Crash(at_ms=6_500, duration_ms=40_000, node=FIRST_CONTROLLER, loses="nothing"))
+    image = cluster.image_at(6_000)
+    topic_id = image.topic_ids["t"]
+    assert image.configs[topic_id] == {"unclean.recovery.strategy": "manual", "min.insync.replicas": 3}
+    assert cluster.image_at(50_000).configs[topic_id] == {"min.insync.replicas": 2}
+
+
 # -- incarnations of topics --------------------------------------------------------------------------------------------
 
 

@@ -7,7 +7,8 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from experiments.engines.admin_requests import alter_config, reassign
+from experiments.engines.admin_requests import reassign
+from experiments.faults.cluster_operator import Configured
 from experiments.faults.controls import Controls
 from experiments.faults.schema import Fault, NodeFault, Nodes
 from experiments.faults.targets import Targets
@@ -70,11 +71,10 @@ class Configure(Fault):
         return TopicPartition(self.topic, 0)
 
     def begin(self, controls: Controls, number: int) -> None:
-        controls.administer(alter_config(self.topic, self.config))
+        controls.cluster_operator.declare(number, Configured(self.config, self.topic))
 
     def heal(self, controls: Controls, number: int) -> None:
-        before = controls.topics[self.topic].config
-        controls.administer(alter_config(self.topic, {name: before.get(name) for name in self.config}))
+        controls.cluster_operator.release(number)
 
     def words(self) -> str:
         settings = ", ".join(f"{name} = {value}" for name, value in self.config.items())
