@@ -17,6 +17,9 @@ since all that it would send is lost; passive timers are awake then. Sleep ends
   time that their last renewal would have given them;
 - when the node sets or cancels the timer itself; then a renewal on its way counts as arrived.
 
+A timer that is awake fires before it sleeps again, also where its node sets it anew meanwhile: the message shows the
+peer what was lost while the pair was not sound, which the node does not know.
+
 An answer that is on its way when the pair stops being sound counts as arrived too. The trace is the same as with all
 timers fired, without the renewals (test_elision). One difference of a round trip is possible: a renewal that crosses an
 answer repeats to the leader what the leader has just handled, and may arrive before the follower's own next fetch.
@@ -129,7 +132,8 @@ class Timers:
             self._renew_watchers(timer, sleep, _ticks_before(sleep, now_ms))
         elif timer.active is not None:
             self._cancel(timer, now_ms)
-        can_sleep = self._is_sound(timer.owner, peer) and _will_renew(timer, peer, due_ms)
+        is_awake = sleep is None and timer.due_ms != _NEVER
+        can_sleep = not is_awake and self._is_sound(timer.owner, peer) and _will_renew(timer, peer, due_ms)
         if sleep is not None and can_sleep and sleep.peer_runs and sleep.peer == peer:
             sleep.due_ms, sleep.period_ms = due_ms, due_ms - now_ms
             return

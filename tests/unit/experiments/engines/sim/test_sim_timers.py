@@ -189,6 +189,19 @@ def test_a_watchdog_of_an_unsound_pair_fires() -> None:
     assert clock.fired == [(100, TICK), (1_000, ECHO)]
 
 
+def test_a_timer_that_has_woken_fires_before_it_sleeps_again() -> None:
+    """Its node sets it anew, for another reason, when the pair is sound again."""
+    clock = idle()
+    clock.cut(5_050, 0, 1)
+    clock.broken.clear()
+    clock.set(5_080, 5_180, "tick", idle_with=1)
+    clock.pass_until(5_180)
+    assert clock.fired == [(5_180, TICK)]
+    clock.set(5_180, 5_280, "tick", idle_with=1)
+    clock.pass_until(5_900)
+    assert clock.fired == [(5_180, TICK)]
+
+
 def test_setting_the_active_timer_again_counts_the_answers_until_then() -> None:
     clock = idle()
     clock.set(250, 2_000, "tick")
