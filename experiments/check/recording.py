@@ -25,6 +25,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -32,7 +33,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from experiments.check.history import FinalPartition, Operation, RecordRange
 from experiments.check.history_file import HistoryReader, HistoryWriter
-from experiments.engines.port import ClusterSpec, TraceEvent
+from experiments.engines.port import ClusterSpec, Engine, TraceEvent
 from experiments.support.build import is_compiled
 from experiments.support.errors import InputError
 from experiments.support.yaml_input import allowed_by, dotted_path, first_error
@@ -110,12 +111,17 @@ class RecordingWriter:
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
+        self._subscriptions = ExitStack()
         self._history = HistoryWriter(folder / HISTORY)
         try:
             self._trace = (folder / TRACE).open("x", encoding="utf-8")
         except FileExistsError as error:
             self._history.close()
             raise InputError(str(folder), "", "a trace", "a folder that is empty or does not exist") from error
+
+    def record(self, engine: Engine) -> None:
+        """Appends the trace events of the engine, whose nodes are not started yet, until the writer is closed."""
+        self._subscriptions.callback(engine.record_to(self.event))
 
     def event(self, event: TraceEvent) -> None:
         """Appends a trace event."""
@@ -134,6 +140,7 @@ class RecordingWriter:
 
     def close(self) -> None:
         """Ends writing; without `finish` the recording is incomplete."""
+        self._subscriptions.close()
         self._trace.close()
         self._history.close()
 

@@ -15,14 +15,12 @@ def run_recorded(runner: Runner, folder: Path) -> ScenarioResult:
     engine = runner.engine
     writer = RecordingWriter(folder)
     try:
-        stop = engine.record_to(writer.event)
+        writer.record(engine)
         result = runner.run()
         finals = final_logs(engine, ranges_of)
         for operation in runner.clients.operations:
             writer.operation(operation)
-        metadata = engine.metadata_log()
-        stop()
-        writer.finish(runner.scenario.name, engine.name, engine.spec, metadata, finals)
+        writer.finish(runner.scenario.name, engine.name, engine.spec, engine.metadata_log(), finals)
     finally:
         writer.close()
     return result

@@ -179,7 +179,7 @@ class _PlanRun:
 
     def recorded(self, writer: RecordingWriter) -> PlanResult:
         """Runs the plan and writes a recording of it."""
-        stop = self.engine.record_to(writer.event)
+        writer.record(self.engine)
         result = self.run()
         finals: list[FinalPartition] = []
         if result.violation is None:
@@ -187,7 +187,6 @@ class _PlanRun:
                 writer.operation(operation)
             finals = [self._final(partition) for partition in self._partitions()]
         engine = self.engine
-        stop()
         writer.finish(f"plan {self._plan.seed}", engine.name, engine.spec, engine.metadata_log(), finals)
         return result
 

@@ -142,7 +142,7 @@ def _run(options: SoakOptions, nodes: RayNodes, writer: RecordingWriter, result:
     homes = homes_of(spec, nodes)
     engine = RayEngine(spec, homes=homes, keeps=lambda trace: isinstance(trace, KEPT_TRACES))
     try:
-        stop = engine.record_to(writer.event)
+        writer.record(engine)
         cluster = SoakCluster(engine, nodes, homes)
         cluster.start(spec.node_ids)
         cluster.await_whole()
@@ -160,7 +160,6 @@ def _run(options: SoakOptions, nodes: RayNodes, writer: RecordingWriter, result:
             finals = _final_logs(cluster)
         result.memory = cluster.memory()
         metadata = engine.metadata_log()
-        stop()
         writer.finish("soak", engine.name, spec, metadata, finals, nothing_may_be_lost=True)
         checked = check(Recording(options.out))
         result.findings += [f"{found.invariant}: {found.detail}" for found in checked.violations]
