@@ -41,8 +41,8 @@ class OneLeaderPerEpoch(Invariant):
 
 class ReplicationQuorumSuperset(Invariant):
     """A non-stale leader's maximal ISR contains the controller's ISR, and its ELR too, while the leader counts min
-    ISR members. An ELR that Kafka's first phase keeps although min ISR is reached does not count, nor do members
-    that are not replicas.
+    ISR members, by the min ISR that the controller has and by the one that the leader has replayed. An ELR that Kafka's
+    first phase keeps although min ISR is reached does not count, nor do members that are not replicas.
     """
 
     def check(self, view: PartitionView) -> str:
@@ -56,7 +56,7 @@ class ReplicationQuorumSuperset(Invariant):
         superfluous = self.truth.features.last_known_leader_in_elr and len(state.isr) >= view.min_isr
         elr = () if superfluous else (broker for broker in state.elr if broker in state.replicas)
         missing = sorted({*state.isr, *elr}.difference(leadership.maximal_isr))
-        if not missing:
+        if not missing or len(leadership.isr) < view.min_isr_of_leader(leadership):
             return ""
         return f"leader {state.leader} counts with {leadership.maximal_isr}, the controller with {missing} as well"
 

@@ -27,6 +27,7 @@ from itertools import pairwise
 
 from experiments.engines.sim.cluster import SimCluster
 from protocol.broker.context import Replica, log_name
+from protocol.broker.leadership import Leadership
 from protocol.config import MIN_INSYNC_REPLICAS, Features
 from protocol.events.controller import RecoveryDecided
 from protocol.ids import FIRST_CONTROLLER, NO_LEADER, NodeId, Offset, TopicIdPartition, TopicPartition
@@ -89,9 +90,9 @@ class PartitionView:
         self._ground = ground
         self.image = image = ground.controller_image()
         self._cluster = ground.cluster
-        self._last_image = ground.last_image
-        self._topic = topic = None if image is None else image.topic_named(partition.topic)
-        self.state = None if topic is None else topic.partitions.get(partition.partition)
+        self._last_image = last = ground.last_image
+        self._topic = topic = None if last is None else last.topic_named(partition.topic)
+        self.state = None if image is None or topic is None else topic.partitions.get(partition.partition)
         self.replica = self.replica_of(node)
 
     @property
@@ -107,6 +108,14 @@ class PartitionView:
         assert self.state is not None
         return self.image.min_isr(self._topic.topic_id, MIN_INSYNC_REPLICAS, len(self.state.replicas))
 
+    def min_isr_of_leader(self, leadership: Leadership) -> int:
+        """Effective min ISR as the leader of the `state`, which must run, counts it by the metadata it has replayed."""
+        assert self.state is not None
+        assert self._topic is not None
+        leader = self._cluster.nodes[self.state.leader]
+        assert isinstance(leader, BrokerNode)
+        return leader.context.image.min_isr(self._topic.topic_id, MIN_INSYNC_REPLICAS, len(leadership.replicas))
+
     def replica_of(self, broker: NodeId) -> Replica | None:
         """The broker's replica; None if it has none, or one of a deleted topic of the same name."""
         node = self._cluster.nodes.get(broker)
@@ -118,22 +127,20 @@ class PartitionView:
         return node.context.replicas.get(TopicIdPartition(topic.topic_id, self.partition.partition))
 
     def is_known_to(self, broker: BrokerNode) -> bool:
-        """Whether the broker means the same partition by this name as the controller does: of the same topic, and not
-        one of that index that was removed since.
+        """Whether the broker means the same partition by this name as the controller does, or as the last one did while
+        there is none: of the same topic, and not one of that index that was removed since.
         """
         return self._means(broker.context.image.topic_named(self.partition.topic))
 
     def _means(self, theirs: TopicImage | None) -> bool:
         """Whether a broker that has this topic of that name means what the controller does."""
-        if self.image is None:
+        if self._last_image is None:
             return True
-        topic = self._topic
+        topic, index = self._topic, self.partition.partition
         if topic is None or theirs is None or topic.topic_id != theirs.topic_id:
-            return topic is theirs
-        state, known = self.state, theirs.partitions.get(self.partition.partition)
-        if state is None or known is None:
-            return known is None
-        return state.first_leader_epoch == known.first_leader_epoch
+            return False
+        state, known = topic.partitions.get(index), theirs.partitions.get(index)
+        return state is not None and known is not None and state.first_leader_epoch == known.first_leader_epoch
 
     def is_registered(self, broker: NodeId) -> bool:
         """Whether the broker runs under the epoch that the controller knows."""

@@ -258,12 +258,15 @@ class Fetcher:
             replica.fetch_state = self._fetch_state_of(replica)
 
     def _append(self, replica: Replica, batches: tuple[RecordBatch, ...], now_ms: TimeMs) -> None:
-        """Appends fetched batches. Where logs are compared by offsets only, the log may end within a batch of the
-        leader: then they diverge from that batch's base offset on at the latest (M42), and the log is truncated there.
-        A new session begins then, in which the leader accepts a lower offset than it knows.
+        """Appends fetched batches. The log may end within a batch of the leader. An empty one, of which all records
+        were truncated down to its log start, begins anew with that batch. Another one does so only where logs are
+        compared by offsets: then they diverge from that batch's base offset on at the latest (M42), and the log is
+        truncated there. A new session begins then, in which the leader accepts a lower offset than it knows.
         """
         log, base_offset = replica.log, batches[0].base_offset
-        if self._context.image.features.truncates_to_high_watermark and base_offset < log.end_offset:
+        if base_offset < log.end_offset == log.start_offset:
+            self._reset_log(replica, base_offset, now_ms)
+        elif self._context.image.features.truncates_to_high_watermark and base_offset < log.end_offset:
             self._truncate(replica, base_offset)
             session = self._sessions.get((replica.leader_id, fetcher_of(replica.key, self._fetchers)))
             if session is not None:
@@ -282,7 +285,7 @@ class Fetcher:
         log.truncate(offset)
 
     def _reset_log(self, replica: Replica, start_offset: Offset, now_ms: TimeMs) -> None:
-        """The leader has deleted records that this log lacks: empties the log and begins it at `start_offset`."""
+        """Empties the log and begins it anew at the leader's `start_offset`."""
         log = replica.log
         self._context.out.trace(LogReset(replica.name, to_offset=start_offset, log_end=log.end_offset))
         log.reset(start_offset)

@@ -29,7 +29,7 @@ from protocol.events.registry import KINDS, detail_names
 from protocol.ids import FIRST_CONTROLLER, TopicIdPartition, TopicPartition
 from protocol.messages.batch import RecordBatch
 from protocol.messages.commands import AdminCommand
-from protocol.messages.records import RemoveTopicRecord
+from protocol.messages.records import ConfigRecord, RemoveTopicRecord
 from protocol.metadata.image import MetadataImage
 from protocol.metadata.partition import LeaderRecoveryState, PartitionState
 from protocol.nodes.broker import BrokerNode
@@ -390,6 +390,15 @@ def test_the_invariant_fires(name: str, engine: CheckedEngine) -> None:
     BROKEN[name](engine)
     engine.suite.check_everything()
     assert name in {violation.invariant for violation in engine.violations()}
+
+
+def test_a_leader_counts_no_members_by_a_min_isr_that_it_does_not_know_yet(engine: CheckedEngine) -> None:
+    """The controller has lowered min ISR to 2; the leader, whose maximal ISR lacks a member, still has 3."""
+    _leader_drops_a_member(engine)
+    image = _broker(engine, 0).context.image
+    image.replay(ConfigRecord(topic_id=image.topic_ids["t"], name="min.insync.replicas", value="3"))
+    engine.suite.check_everything()
+    assert "ReplicationQuorumSuperset" not in {violation.invariant for violation in engine.violations()}
 
 
 def test_a_log_is_not_missed_by_metadata_that_the_broker_has_not_applied_yet(engine: CheckedEngine) -> None:

@@ -29,6 +29,7 @@ from experiments.hunt.mutants.scripts import scripted
 from experiments.scenarios.model import TopicModel
 from protocol.config import ClusterConfig, Generation
 from protocol.events.base import Trace
+from protocol.events.broker import HighWatermarkAdvanced
 from protocol.events.controller import BrokerUnregistered, FeatureLevelChanged, TopicDeleted
 from protocol.ids import FIRST_CONTROLLER, NO_LEADER, RECOVERY_MANAGER, TopicPartition
 from protocol.messages.records import FeatureLevelRecord
@@ -345,6 +346,23 @@ def test_a_removed_partition_ends_no_incarnation_of_its_topic() -> None:
         observe(cluster.engine.now_ms(), FIRST_CONTROLLER, TopicDeleted("t"))
     final = FinalPartition(TopicPartition("t", 0), 0, {0: [RecordRange(0, 0, 1, 0, 1)]})
     assert list(incarnations.returned([final])) == []
+
+
+def test_what_is_committed_to_a_deleted_topic_while_no_controller_runs_is_not_of_the_next_one() -> None:
+    """The leader has not read of the deletion and goes on; the next topic of this name begins at offset 0."""
+    apart = lasting("cut", source=(0, 1, 2), target=(FIRST_CONTROLLER,), at_ms=5_000, duration_ms=5_000)
+    deleted = lasting("recreate_topic", topic="t", at_ms=5_500, duration_ms=2_000)
+    down = lasting("crash", node=FIRST_CONTROLLER, at_ms=7_000, duration_ms=2_000, loses="nothing")
+    assert run_plan(plan_of(apart, deleted, down)).violation is None
+
+
+def test_what_a_broker_does_before_it_applies_a_deletion_that_it_has_read_concerns_no_topic() -> None:
+    """It has loaded a snapshot without the topic, and leads until it publishes its metadata."""
+    cluster = Cluster(lasting("recreate_topic", topic="t", duration_ms=4_000))
+    assert "t" not in cluster.image_at(6_000).topic_ids
+    cluster.engine.suite.replay(0, HighWatermarkAdvanced(TopicPartition("t", 0), high_watermark=7, leader_epoch=0))
+    assert "t" in cluster.image_at(12_000).topic_ids
+    assert cluster.engine.violations() == []
 
 
 def test_a_record_that_was_acknowledged_before_the_deletion_must_not_return() -> None:

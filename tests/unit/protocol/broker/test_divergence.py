@@ -83,10 +83,9 @@ def test_divergence_of_two_logs(case: Case) -> None:
 class Pair:
     """Broker 0 has become leader in epoch 4, broker 1 follows; `diverging` are the results with a diverging epoch."""
 
-    def __init__(self, case: Case, leader_start: int = 0) -> None:
-        logs = {LEADER: case.leader, FOLLOWER: case.follower}
-        self.benches = {me: BrokerBench(me, storage=storage_with(*log)) for me, log in logs.items()}
-        self.benches[LEADER].storage.open_log(log_name(T0)).delete_segments_before(leader_start)
+    def __init__(self, leader: SimStorage, follower: SimStorage) -> None:
+        disks = {LEADER: leader, FOLLOWER: follower}
+        self.benches = {me: BrokerBench(me, storage=disk) for me, disk in disks.items()}
         self.cuts: list[int] = []
         self.diverging: list[EpochEndOffset] = []
         self.on_the_way: list[tuple[NodeId, NodeId, Message]] = []
@@ -118,7 +117,7 @@ class Pair:
 @pytest.mark.covers("M43", "N1")
 @TABLE
 def test_divergence_between_two_brokers(case: Case) -> None:
-    pair = Pair(case)
+    pair = Pair(storage_with(*case.leader), storage_with(*case.follower))
     assert pair.benches[LEADER].replica.leader_epoch == NEW_EPOCH
     pair.settle()
     first = None if not pair.diverging else (pair.diverging[0].leader_epoch, pair.diverging[0].end_offset)
@@ -135,7 +134,7 @@ def test_divergence_between_two_brokers(case: Case) -> None:
 @TABLE
 def test_a_diverging_follower_does_not_advance_the_high_watermark(case: Case) -> None:
     """The first fetch of a diverging follower commits nothing, even if its log is the longer one."""
-    pair = Pair(case)
+    pair = Pair(storage_with(*case.leader), storage_with(*case.follower))
     to, sender, message = pair.on_the_way.pop(0)
     assert (to, sender) == (LEADER, FOLLOWER)
     pair.benches[LEADER].receive(sender, message)
@@ -195,10 +194,29 @@ def test_logs_converge_from_the_leaders_log_start_on(
     follower: tuple[int, ...], leader: tuple[int, ...], start: int
 ) -> None:
     """The leader has deleted its records below `start` before the follower's first fetch."""
-    pair = Pair(Case(follower, leader, None, None), leader_start=start)
+    disk = storage_with(*leader)
+    disk.open_log(log_name(T0)).delete_segments_before(start)
+    pair = Pair(disk, storage_with(*follower))
     pair.settle()
     stored = list(pair.log(LEADER).storage.read(start, 1 << 20))
     assert pair.log(LEADER).start_offset == start
     assert list(pair.log(FOLLOWER).storage.read(start, 1 << 20)) == stored
     assert pair.log(FOLLOWER).end_offset == len(leader)
     assert pair.log(FOLLOWER).high_watermark == pair.log(LEADER).high_watermark == len(leader)
+
+
+@pytest.mark.covers("M43")
+def test_a_follower_whose_log_starts_within_a_batch_of_the_leader_begins_anew_with_that_batch() -> None:
+    """Everything it has diverges, so it truncates its log to the log start, offset 3; the leader's batch has 1 to 4."""
+    disk = storage_with(2, 2, 2, 2, 2, 2)
+    disk.open_log(log_name(T0)).delete_segments_before(3)
+    leader = SimStorage()
+    for records in (batch(1, 0, 1), batch(4, 1, 1)):
+        leader.open_log(log_name(T0)).append(records)
+    pair = Pair(leader, disk)
+    pair.settle()
+    log = pair.log(FOLLOWER)
+    assert pair.cuts == [3]
+    assert list(log.storage.read(0, 1 << 20)) == [batch(4, 1, 1)]
+    assert (log.start_offset, log.end_offset, log.high_watermark) == (1, 5, 5)
+    assert log.epochs.entries() == [(1, 1)]
