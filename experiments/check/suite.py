@@ -30,7 +30,6 @@ from protocol.events.controller import (
     TopicDeleted,
 )
 from protocol.ids import NodeId, TimeMs, TopicPartition, is_broker
-from protocol.nodes.broker import BrokerNode
 
 _EVERYWHERE = (MetadataPublished, ControllerStarted, BrokerRegistered)
 """Events after which every partition is checked."""
@@ -111,8 +110,7 @@ class InvariantSuite:
 
     def _observe_partition(self, node: NodeId, trace: PartitionTrace) -> None:
         partition = trace.partition
-        broker = self._cluster.nodes.get(node)
-        if isinstance(broker, BrokerNode) and not self.truth.view(node, partition).is_known_to(broker):
+        if is_broker(node) and self.truth.view(node, partition).replica is None:
             return
         self._touched[partition] = None
         if isinstance(trace, RecoveryDecided):

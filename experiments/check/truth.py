@@ -32,7 +32,7 @@ from protocol.config import MIN_INSYNC_REPLICAS, Features
 from protocol.events.controller import RecoveryDecided
 from protocol.ids import FIRST_CONTROLLER, NO_LEADER, NodeId, Offset, TopicIdPartition, TopicPartition
 from protocol.messages.metadata_batch import unpack_records
-from protocol.metadata.image import MetadataImage, TopicImage
+from protocol.metadata.image import MetadataImage
 from protocol.metadata.partition import PartitionState
 from protocol.nodes.broker import BrokerNode
 from protocol.nodes.controller import ControllerNode
@@ -117,30 +117,17 @@ class PartitionView:
         return leader.context.image.min_isr(self._topic.topic_id, MIN_INSYNC_REPLICAS, len(leadership.replicas))
 
     def replica_of(self, broker: NodeId) -> Replica | None:
-        """The broker's replica; None if it has none, or one of a deleted topic of the same name."""
-        node = self._cluster.nodes.get(broker)
-        if not isinstance(node, BrokerNode):
-            return None
-        topic = node.context.image.topic_named(self.partition.topic)
-        if topic is None or not self._means(topic):
-            return None
-        return node.context.replicas.get(TopicIdPartition(topic.topic_id, self.partition.partition))
-
-    def is_known_to(self, broker: BrokerNode) -> bool:
-        """Whether the broker means the same partition by this name as the controller does, or as the last one did while
-        there is none: of the same topic, and not one of that index that was removed since.
+        """The broker's replica of what the controller means by this name, or the last one did while there is none; None
+        if it has none, or one of a deleted topic of the same name, or of a partition that was removed since.
         """
-        return self._means(broker.context.image.topic_named(self.partition.topic))
-
-    def _means(self, theirs: TopicImage | None) -> bool:
-        """Whether a broker that has this topic of that name means what the controller does."""
-        if self._last_image is None:
-            return True
-        topic, index = self._topic, self.partition.partition
-        if topic is None or theirs is None or topic.topic_id != theirs.topic_id:
-            return False
-        state, known = topic.partitions.get(index), theirs.partitions.get(index)
-        return state is not None and known is not None and state.first_leader_epoch == known.first_leader_epoch
+        node, topic = self._cluster.nodes.get(broker), self._topic
+        if not isinstance(node, BrokerNode) or topic is None:
+            return None
+        index = self.partition.partition
+        replica, state = node.context.replicas.get(TopicIdPartition(topic.topic_id, index)), topic.partitions.get(index)
+        if replica is None or state is None or replica.leader_epoch < state.first_leader_epoch:
+            return None
+        return replica
 
     def is_registered(self, broker: NodeId) -> bool:
         """Whether the broker runs under the epoch that the controller knows."""

@@ -29,11 +29,12 @@ from experiments.hunt.mutants.scripts import scripted
 from experiments.scenarios.model import TopicModel
 from protocol.config import ClusterConfig, Generation
 from protocol.events.base import Trace
-from protocol.events.broker import HighWatermarkAdvanced
+from protocol.events.broker import BecameLeader, HighWatermarkAdvanced
 from protocol.events.controller import BrokerUnregistered, FeatureLevelChanged, TopicDeleted
 from protocol.ids import FIRST_CONTROLLER, NO_LEADER, RECOVERY_MANAGER, TopicPartition
-from protocol.messages.records import FeatureLevelRecord
+from protocol.messages.records import FeatureLevelRecord, PartitionRecord, RemoveTopicRecord, TopicRecord
 from protocol.metadata.image import MetadataImage
+from protocol.nodes.broker import BrokerNode
 from tests.sim.test_fuzz import names, plan_of
 
 PLANS = [seed for seed in range(400) if is_operated(seed)]
@@ -356,13 +357,25 @@ def test_what_is_committed_to_a_deleted_topic_while_no_controller_runs_is_not_of
     assert run_plan(plan_of(apart, deleted, down)).violation is None
 
 
-def test_what_a_broker_does_before_it_applies_a_deletion_that_it_has_read_concerns_no_topic() -> None:
-    """It has loaded a snapshot without the topic, and leads until it publishes its metadata."""
-    cluster = Cluster(lasting("recreate_topic", topic="t", duration_ms=4_000))
-    assert "t" not in cluster.image_at(6_000).topic_ids
-    cluster.engine.suite.replay(0, HighWatermarkAdvanced(TopicPartition("t", 0), high_watermark=7, leader_epoch=0))
-    assert "t" in cluster.image_at(12_000).topic_ids
-    assert cluster.engine.violations() == []
+@pytest.mark.parametrize("is_created", [False, True])
+def test_what_a_broker_does_before_it_applies_a_deletion_concerns_no_later_topic(is_created: bool) -> None:
+    """Broker 0 leads the deleted topic. It has loaded a snapshot without it, or with the next one, but not applied it."""
+    apart = lasting("cut", source=(0,), target=(FIRST_CONTROLLER,), duration_ms=8_000)
+    deleted = lasting("recreate_topic", topic="t", at_ms=4_100, duration_ms=1_000 if is_created else 2_500)
+    cluster = Cluster(apart, deleted)
+    topic_id = cluster.image_at(6_000).topic_ids.get("t")
+    broker, partition, suite = cluster.engine.cluster.nodes[0], TopicPartition("t", 0), cluster.engine.suite
+    assert isinstance(broker, BrokerNode)
+    image = broker.context.image
+    image.replay(RemoveTopicRecord(topic_id=image.topic_ids["t"]))
+    if topic_id is not None:
+        image.replay(TopicRecord(name="t", topic_id=topic_id))
+        image.replay(PartitionRecord(topic_id=topic_id, partition_id=0, replicas=(0, 1, 2), isr=(0, 1, 2), leader=0))
+    assert is_created == (topic_id is not None)
+    suite.replay(0, HighWatermarkAdvanced(partition, high_watermark=7, leader_epoch=0))
+    cluster.image_at(8_000)
+    suite.replay(1, BecameLeader(partition, leader_epoch=1, log_end=0, high_watermark=0))
+    assert suite.violations == []
 
 
 def test_a_record_that_was_acknowledged_before_the_deletion_must_not_return() -> None:
