@@ -359,7 +359,7 @@ def test_what_is_committed_to_a_deleted_topic_while_no_controller_runs_is_not_of
 
 @pytest.mark.parametrize("is_created", [False, True])
 def test_what_a_broker_does_before_it_applies_a_deletion_concerns_no_later_topic(is_created: bool) -> None:
-    """Broker 0 leads the deleted topic. It has loaded a snapshot without it, or with the next one, but not applied it."""
+    """Broker 0 leads the deleted topic. It has loaded, not applied, a snapshot without it, or with the next one."""
     apart = lasting("cut", source=(0,), target=(FIRST_CONTROLLER,), duration_ms=8_000)
     deleted = lasting("recreate_topic", topic="t", at_ms=4_100, duration_ms=1_000 if is_created else 2_500)
     cluster = Cluster(apart, deleted)
