@@ -176,7 +176,8 @@ class ControllerNode:
         """Makes appended records durable, replays what the role sees; returns the effects that need no commit."""
         log = self._log
         self.replica.settle(now_ms)
-        if self._quorum.follow(now_ms):
+        committed = self._quorum.follow(now_ms)
+        if self._quorum.is_active:
             log.recoveries.settle(now_ms)
             log.metrics.settle(log.incarnations.applied)
         image = log.state.image
@@ -184,7 +185,7 @@ class ControllerNode:
         released = self._deferred.release(
             self._out.drain(), image.next_offset, self.replica.high_watermark, sender, request
         )
-        return released + self._quorum_out.drain()
+        return committed + released + self._quorum_out.drain()
 
     # -- handlers ------------------------------------------------------------------------------------------------------
 

@@ -11,11 +11,11 @@ log does the same before it is active; what it has committed is traced neverthel
 
 from __future__ import annotations
 
-from protocol.contract import Outbox
+from protocol.contract import Effect, Outbox
 from protocol.controller.features import bootstrap_records
 from protocol.errors import ErrorCode
 from protocol.events.controller import ControllerResigned, ControllerStarted
-from protocol.ids import NO_EPOCH, Epoch, NodeId, TimeMs
+from protocol.ids import NO_EPOCH, NO_NODE, Epoch, NodeId, TimeMs
 from protocol.messages.base import Message
 from protocol.messages.quorum import DescribeQuorumRequest, QuorumFetchRequest
 from protocol.nodes.broker_control import BrokerControl
@@ -82,25 +82,29 @@ class ControllerQuorum:
 
     # -- active and standing by ----------------------------------------------------------------------------------------
 
-    def follow(self, now_ms: TimeMs) -> bool:
-        """Becomes active or resigns as the replica's role demands, and replays the records that this role sees. Returns
-        whether it is active.
+    def follow(self, now_ms: TimeMs) -> list[Effect]:
+        """Becomes active or resigns as the replica's role demands, and replays the records that this role sees. A
+        controller that becomes active sees records which are not committed, too; returns the effects that are not
+        deferred with those, since they follow from the committed ones alone.
         """
         replica = self._replica
         if self.active_epoch != NO_EPOCH:
             if replica.is_leader and replica.epoch == self.active_epoch:
                 self._log.replay_log(replica.log.end_offset, traced=True)
-                return True
+                return []
             self._resign()
         leader_state = replica.leader_state
         if leader_state is not None:
             self._inactive_epoch = replica.epoch
         traced = self._inactive_epoch == replica.epoch and not self._is_sole
         self._log.replay_log(replica.high_watermark, traced=traced)
-        if leader_state is not None and replica.high_watermark > leader_state.start_offset:
-            self._log.replay_log(replica.log.end_offset, traced=traced)
-            self._become_active(now_ms)
-        return self.is_active
+        if leader_state is None or replica.high_watermark <= leader_state.start_offset:
+            return []
+        end_offset = self._log.state.image.next_offset
+        committed = self._deferred.release(self._out.drain(), end_offset, replica.high_watermark, NO_NODE, None)
+        self._log.replay_log(replica.log.end_offset, traced=traced)
+        self._become_active(now_ms)
+        return committed
 
     def _become_active(self, now_ms: TimeMs) -> None:
         self.active_epoch = self._replica.epoch

@@ -266,6 +266,13 @@ def test_a_recovery_waits_its_time_by_the_clock_of_the_manager(at_ms: int) -> No
     assert names(result, "election")["unclean"] == 1
 
 
+def test_a_cluster_has_not_converged_while_a_broker_refuses_what_the_metadata_allow_again() -> None:
+    """The record that grants access again is lost on its way to broker 0, which leads, until its next fetch."""
+    denied = lasting("deny", operation="read", topic="t", others=False)
+    plan = plan_of(denied, recipes.lose_metadata(0, 6_500, 7_020), operations=[])
+    assert run_plan(plan.model_copy(update={"config": ALLOWING})).violation is None
+
+
 @pytest.mark.covers("F29")
 def test_the_operator_elects_where_a_change_of_levels_has_left_only_a_last_known_leader() -> None:
     """All replicas restart uncleanly without unclean recovery, and are unfenced when it is enabled again."""

@@ -288,6 +288,8 @@ class _PlanRun:
             is_active = registration is not None and not registration.fenced and not registration.in_controlled_shutdown
             if not is_active or not self._is_running(broker):
                 yield WHOLE, f"broker {broker} is not in service"
+            elif self._lags(broker):
+                yield WHOLE, f"broker {broker} has not applied what the controllers have committed"
         for partition in self._partitions():
             state = view.partitions.get(partition)
             if state is None:
@@ -317,6 +319,13 @@ class _PlanRun:
         """
         node = self._cluster.nodes.get(broker)
         return isinstance(node, BrokerNode | StoreBrokerNode) and node.state is LifecycleState.RUNNING
+
+    def _lags(self, broker: BrokerId) -> bool:
+        """Whether the broker has not applied all committed metadata, such as access that has been granted again."""
+        node, committed = self._cluster.nodes.get(broker), self.engine.suite.truth.controller_image()
+        if not isinstance(node, BrokerNode) or committed is None:
+            return False
+        return node.context.image.taken_offset < committed.next_offset
 
     def _differing_logs(self, partition: TopicPartition, replicas: tuple[BrokerId, ...]) -> Iterator[tuple[str, str]]:
         views = {broker: self.engine.replica(broker, partition) for broker in replicas}
