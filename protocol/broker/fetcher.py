@@ -259,9 +259,9 @@ class Fetcher:
 
     def _append(self, replica: Replica, batches: tuple[RecordBatch, ...], now_ms: TimeMs) -> None:
         """Appends fetched batches. The log may end within a batch of the leader. An empty one, of which all records
-        were truncated down to its log start, begins anew with that batch. Another one does so only where logs are
-        compared by offsets: then they diverge from that batch's base offset on at the latest (M42), and the log is
-        truncated there. A new session begins then, in which the leader accepts a lower offset than it knows.
+        were truncated down to its log start, begins anew with that batch. Another one does so where logs are compared
+        by offsets only: they diverge from that batch's base offset on at the latest (M42), and the log is truncated
+        there. A new session begins then, in which the leader accepts a lower offset than it knows.
         """
         log, base_offset = replica.log, batches[0].base_offset
         if base_offset < log.end_offset == log.start_offset:
