@@ -349,16 +349,21 @@ class ActorCluster:
         """The snapshots that have changed since the last call, of nodes whose present incarnation has answered a poll.
 
         Waits for them at most `wait_s`. Snapshots grow with the number of partitions: call this only where a query
-        needs one.
+        needs one. A snapshot that an earlier call has not waited for may be older than this call: it is returned before
+        the one that is requested now.
         """
         running = {node: self._members[node] for node in self.running() if self._members[node].answered}
+        late = self._take_snapshots(running)
         for member in running.values():
             if member.snapshot is None:
                 member.snapshot = member.actor.snapshot.remote(member.version)
         calls = [member.snapshot for member in running.values()]
         if calls:
             ray.wait(calls, num_returns=len(calls), timeout=wait_s)
-        return [(node, found) for node, member in running.items() if (found := _take_snapshot(member)) is not None]
+        return late + self._take_snapshots(running)
+
+    def _take_snapshots(self, members: Mapping[NodeId, _Member]) -> list[tuple[NodeId, NodeSnapshot]]:
+        return [(node, found) for node, member in members.items() if (found := _take_snapshot(member)) is not None]
 
     def pid(self, node: NodeId) -> int:
         """The process id of a running node, once it is up. NodeFailedError where it could not be created,

@@ -61,7 +61,7 @@ def test_crashes_and_starts_are_those_of_the_timeline_and_a_lossy_crash_is_count
         return [(row.node, row.value) for row in rows if row.kind == kind]
 
     acknowledged = [row for row in rows if row.kind == ACKNOWLEDGED]
-    before = sum(row.time_ms <= crash.time_ms for row in acknowledged)
+    before = sum(row.time_ms <= start.time_ms for row in acknowledged)
     [(leader, lost)] = of(LOSS)
     assert leader == 0
     assert 1 <= lost <= before

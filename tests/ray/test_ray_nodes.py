@@ -75,6 +75,7 @@ def shared(ray_nodes: Cluster) -> Iterator[RunningCluster]:
 
 
 def test_actors_are_named_after_their_nodes_and_spread_over_ray_nodes(shared: RunningCluster) -> None:
+    shared.until(lambda: all(actor.repr_name for actor in live_actors(shared)), "all actors report their names")
     actors = {actor.name: actor for actor in live_actors(shared)}
     assert set(actors) == {"broker-0", "broker-1", "broker-2", "controller-1000", "urm", "client-3000"}
     assert {actors[f"broker-{n}"].class_name for n in range(3)} == {"BrokerActor"}
