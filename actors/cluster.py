@@ -353,17 +353,14 @@ class ActorCluster:
         the one that is requested now.
         """
         running = {node: self._members[node] for node in self.running() if self._members[node].answered}
-        late = self._take_snapshots(running)
+        late = _take_snapshots(running)
         for member in running.values():
             if member.snapshot is None:
                 member.snapshot = member.actor.snapshot.remote(member.version)
         calls = [member.snapshot for member in running.values()]
         if calls:
             ray.wait(calls, num_returns=len(calls), timeout=wait_s)
-        return late + self._take_snapshots(running)
-
-    def _take_snapshots(self, members: Mapping[NodeId, _Member]) -> list[tuple[NodeId, NodeSnapshot]]:
-        return [(node, found) for node, member in members.items() if (found := _take_snapshot(member)) is not None]
+        return late + _take_snapshots(running)
 
     def pid(self, node: NodeId) -> int:
         """The process id of a running node, once it is up. NodeFailedError where it could not be created,
@@ -467,6 +464,11 @@ def creation_failure(text: str) -> str:
     last = text.strip().splitlines()[-1]
     kind = last.partition(":")[0].rpartition(".")[2]
     return last.removeprefix(f"{StorageError.__module__}.") if kind in _STORAGE_ERRORS else text
+
+
+def _take_snapshots(members: Mapping[NodeId, _Member]) -> list[tuple[NodeId, NodeSnapshot]]:
+    """The snapshots that have arrived and changed."""
+    return [(node, found) for node, member in members.items() if (found := _take_snapshot(member)) is not None]
 
 
 def _take_snapshot(member: _Member) -> NodeSnapshot | None:

@@ -79,10 +79,11 @@ class PartitionTruth:
 
 class PartitionView:
     """One partition after an event of `node`, read once for all invariants. `image` and `state` are the controller's,
-    None while there is none; `replica` is the node's.
+    None while there is none; `replica` is the node's. `_topic` and `_last_state` are those of the controller that ran
+    last.
     """
 
-    __slots__ = ("_cluster", "_ground", "_last_image", "_topic", "image", "node", "partition", "replica", "state")
+    __slots__ = ("_cluster", "_ground", "_last_state", "_topic", "image", "node", "partition", "replica", "state")
 
     def __init__(self, ground: GroundTruth, node: NodeId, partition: TopicPartition) -> None:
         self.node = node
@@ -90,9 +91,10 @@ class PartitionView:
         self._ground = ground
         self.image = image = ground.controller_image()
         self._cluster = ground.cluster
-        self._last_image = last = ground.last_image
+        last = ground.last_image
         self._topic = topic = None if last is None else last.topic_named(partition.topic)
-        self.state = None if image is None or topic is None else topic.partitions.get(partition.partition)
+        self._last_state = None if topic is None else topic.partitions.get(partition.partition)
+        self.state = None if image is None else self._last_state
         self.replica = self.replica_of(node)
 
     @property
@@ -120,14 +122,11 @@ class PartitionView:
         """The broker's replica of what the controller means by this name, or the last one did while there is none; None
         if it has none, or one of a deleted topic of the same name, or of a partition that was removed since.
         """
-        node, topic = self._cluster.nodes.get(broker), self._topic
-        if not isinstance(node, BrokerNode) or topic is None:
+        node, topic, state = self._cluster.nodes.get(broker), self._topic, self._last_state
+        if not isinstance(node, BrokerNode) or topic is None or state is None:
             return None
-        index = self.partition.partition
-        replica, state = node.context.replicas.get(TopicIdPartition(topic.topic_id, index)), topic.partitions.get(index)
-        if replica is None or state is None or replica.leader_epoch < state.first_leader_epoch:
-            return None
-        return replica
+        replica = node.context.replicas.get(TopicIdPartition(topic.topic_id, self.partition.partition))
+        return None if replica is None or replica.leader_epoch < state.first_leader_epoch else replica
 
     def is_registered(self, broker: NodeId) -> bool:
         """Whether the broker runs under the epoch that the controller knows."""
@@ -142,9 +141,9 @@ class PartitionView:
         """Whether the broker, with this replica, leads in the latest leader epoch. While no controller runs no leader
         can be elected, and what the leader commits is committed.
         """
+        state = self._last_state
         if replica is None or replica.leadership is None:
             return False
-        state = self.state if self.image is not None else _state_in(self._last_image, self.partition)
         return state is not None and state.leader == broker and state.leader_epoch == replica.leader_epoch
 
 

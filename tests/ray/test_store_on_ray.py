@@ -32,6 +32,7 @@ from protocol.messages.store import (
     WatchEvent,
     WatchKind,
 )
+from protocol.zookeeper.paths import CONTROLLER_EPOCH
 from protocol.zookeeper.settings import StoreSettings
 
 pytestmark = pytest.mark.usefixtures("private_ray")
@@ -96,6 +97,20 @@ def test_what_the_store_has_acknowledged_survives_sigkill(cluster: ActorCluster)
     peer.send(ExpireSessions(node_id=DRIVER))
     assert peer.await_next(ConnectionClosed).connection_id == 2
     assert StoreSessionEnded(session.session_id, DRIVER, True, ("/a",)) in peer.traces
+
+
+def test_a_snapshot_that_was_requested_before_a_write_does_not_answer_a_later_query(cluster: ActorCluster) -> None:
+    """The first request is not waited for, so its answer, without the write, arrives before the second request."""
+    cluster.start(STORE)
+    peer = Peer(cluster)
+    peer.send(OpenSession(connection_id=1, timeout_ms=TIMEOUT_MS))
+    peer.await_next(SessionOpened)
+    cluster.snapshots(0)
+    peer.send(StoreWrite(connection_id=1, xid=1, operations=(Create(path=CONTROLLER_EPOCH, data=b"7"),)))
+    assert peer.await_next(StoreResponse).error is StoreError.NONE
+    views = [snapshot.store for _, snapshot in cluster.snapshots(WITHIN_S)]
+    assert views[-1] is not None
+    assert views[-1].controller_epoch == 7
 
 
 def test_the_directory_of_another_cluster_is_refused_in_one_line(cluster: ActorCluster) -> None:

@@ -269,8 +269,8 @@ def test_a_recovery_waits_its_time_by_the_clock_of_the_manager(at_ms: int) -> No
 def test_a_cluster_has_not_converged_while_a_broker_refuses_what_the_metadata_allow_again() -> None:
     """The record that grants access again is lost on its way to broker 0, which leads, until its next fetch."""
     denied = lasting("deny", operation="read", topic="t", others=False)
-    plan = plan_of(denied, recipes.lose_metadata(0, 6_500, 7_020), operations=[])
-    assert run_plan(plan.model_copy(update={"config": ALLOWING})).violation is None
+    lost = recipes.lose_metadata(0, 6_500, 7_020)
+    assert run_plan(plan_of(denied, lost, config=ALLOWING, operations=[])).violation is None
 
 
 @pytest.mark.covers("F29")
