@@ -31,21 +31,23 @@ with lasting as (
     select cell, trial, partition, seq, time_ms as start_ms, end_ms, end_ms - time_ms as length_ms, leader, epoch,
         isr_size, elr_size, min_isr, isr, elr, kind, recovering,
         leader >= 0 and leader_serves as online, leader < 0 as offline, isr_size < min_isr as refuses,
-        leader >= 0 and not leader_serves as stalled,
+        leader >= 0 and (stalls or not leader_serves) as stalled,
+        expired as unwritable, expired and leader < 0 as unwritable_offline,
+        expired and leader >= 0 and not leader_serves as unwritable_leader,
+        expired and leader >= 0 and leader_serves and stalls as unwritable_isr,
+        expired and leader >= 0 and leader_serves and not stalls as unwritable_refused,
         sum(coalesce(fails, false)::int) over (partition by cell, trial, partition order by seq) as failures,
         exp(end_log_weight) as weight
     from states),
 described as (
     select *, not online as out, lag(not online) over w as out_before, lag(failures) over w as failures_before,
-        lag(offline) over w as offline_before, lag(refuses) over w as refuses_before,
-        lag(stalled) over w as stalled_before, lag(leader) over w as leader_before, lag(epoch) over w as epoch_before,
+        {shares_before},
+        lag(leader) over w as leader_before, lag(epoch) over w as epoch_before,
         lag(isr) over w as isr_before, lag(elr) over w as elr_before, lag(recovering) over w as recovering_before
     from lasting where kind = 'state' and length_ms > 0
     window w as (partition by cell, trial, partition order by seq))
-select * exclude (failures, failures_before, out_before, offline_before, refuses_before, stalled_before, kind),
-    offline and not coalesce(offline_before, false) as offline_begins,
-    refuses and not coalesce(refuses_before, false) as refuses_begins,
-    stalled and not coalesce(stalled_before, false) as stalled_begins,
+select * exclude (failures, failures_before, out_before, {names_before}, kind),
+    {begins},
     failures > coalesce(failures_before, -1) as leader_failed,
     case when out then sum((out and not coalesce(out_before, false))::int) over w end as outage,
     case when recovering then sum((recovering and not coalesce(recovering_before, false))::int) over w end as recovery
@@ -119,6 +121,17 @@ from read_parquet('{out}/trace/*.parquet') t join cells c on t.cell = c.digest w
 """
 
 
+_SHARES = {
+    "shares_before": ", ".join(f"lag({share.column}) over w as {share.column}_before" for share in FRACTIONS.values()),
+    "names_before": ", ".join(f"{share.column}_before" for share in FRACTIONS.values()),
+    "begins": ", ".join(
+        f"{share.column} and not coalesce({share.column}_before, false) as {share.column}_begins"
+        for share in FRACTIONS.values()
+    ),
+}
+"""What `_INTERVALS` says of every share of time."""
+
+
 def _values() -> str:
     """Exposure, and value and number of events of each metric, of every trial: `values`, one row per trial."""
     times = ", ".join(
@@ -180,7 +193,7 @@ def analyse(out: Path, record: StudyRecord, target: Path, memory: str = "1GB", t
         tables = {"intervals": _INTERVALS, "outages": _OUTAGES, "elections": _ELECTIONS, "isr_changes": _ISR_CHANGES}
         tables |= {"catch_ups": _CATCH_UPS, "records": _RECORDS, "losses": _LOSSES, "trials": _values()}
         for name, query in {**tables, "cells": cells, "times": _TIMES}.items():
-            filled = query.format(out=out, target=target)
+            filled = query.format(out=out, target=target, **_SHARES)
             database.execute(f"copy ({filled}) to '{target}/{name}.parquet' (format parquet, compression snappy)")
 
 

@@ -70,7 +70,8 @@ class Run:
 
 def nothing(parameters: CellParameters, seed: int) -> TrialResult:
     """A trial that does nothing."""
-    rows = [TraceRow(0, "state", 0, -1, 0, True, 3, 0, 2), TraceRow(parameters.duration_ms, "end")]
+    state = TraceRow(0, "state", 0, leader=0, leader_serves=True, isr_size=3, min_isr=2)
+    rows = [state, TraceRow(parameters.duration_ms, "end")]
     return TrialResult(rows, str(seed), len(rows))
 
 

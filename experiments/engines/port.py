@@ -143,7 +143,8 @@ class Loss:
     """What a crash does to the logs of a node, by `kind`:
 
     - `none`: nothing; the page cache survives.
-    - `unflushed`: every log loses its unflushed suffix.
+    - `unflushed`: every log loses its unflushed suffix; with `writeback_ms` only what was appended less than that time
+      ago, since the kernel has written the rest back to the disk (Linux: `vm.dirty_expire_centisecs`, 30 s).
     - `records`: every log loses its last `count` records, as far as they are unflushed.
     - `suffix`: every log loses some suffix of its unflushed batches, drawn with `count` as the seed (sim only).
     - `torn`: the last unflushed batch of every log was written in part (sim only).
@@ -155,6 +156,7 @@ class Loss:
 
     kind: LossKind = "none"
     count: int = 0
+    writeback_ms: TimeMs | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,9 +110,10 @@ class SimCluster:
         self.event_count = 0
         self.network = Network(spec.seed, model or NetworkModel())
         self.nodes: dict[NodeId, Node] = {}
-        self.disks: dict[NodeId, SimStorage] = {node: SimStorage() for node in spec.member_ids}
+        self.disks: dict[NodeId, SimStorage] = {node: SimStorage(self._read_clock) for node in spec.member_ids}
         first_voters = spec.first_voters
-        self.disks.update({key.id: formatted_disk(key.id, first_voters) for key in first_voters.keys})
+        for key in first_voters.keys:
+            self.disks[key.id] = formatted_disk(key.id, first_voters, self._read_clock)
         self.outcomes: dict[int, Message] = {}
         self.traces: list[TraceEvent] = []
         self.trace_observers: list[Observer] = []
@@ -448,6 +449,9 @@ class SimCluster:
             raise ProtocolInvariantError(f"the clock of node {node} must not stand or go back: {jump_ms} ms, {drift}")
         self._disturb(lambda a, b: node in (a, b))
         self._clocks[node] = self._clocks.get(node, Clock()).adjusted(self.now_ms, jump_ms, drift)
+
+    def _read_clock(self) -> TimeMs:
+        return self.now_ms
 
     def time_at(self, node: NodeId) -> TimeMs:
         """What the node's clock shows now."""

@@ -1,7 +1,8 @@
 """Simulated disks: `contract.Storage` in memory, with a flushed and an unflushed part per log.
 
 Appends go to the page cache; `flush` makes everything so far durable. A process crash keeps the page cache. A machine
-crash may lose any suffix of the unflushed part, or leave a torn or damaged batch there: the simulator truncates the log
+crash may lose any suffix of the unflushed part (of those batches that the kernel has not written back yet, where the
+loss gives an age for that), or leave a torn or damaged batch there: the simulator truncates the log
 at the crash to what recovery would keep (`protocol/log/tail.py`), and reports the dropped records at the next start. A
 replaced disk is empty. Small files are durable at once, as the contract says. A full disk accepts no write until it has
 room again. A disk may also fail one write, to a log or of a file, and then be sound again.
@@ -31,11 +32,14 @@ _ALL = 2**62
 
 
 class SimLog:
-    """A log of batches in memory (`contract.LogStorage`); `failing` is asked before each append whether it fails."""
+    """A log of batches in memory (`contract.LogStorage`); `failing` is asked before each append whether it fails, and
+    `clock` for the time of the append."""
 
     __slots__ = (
+        "_appended_ms",
         "_bases",
         "_batches",
+        "_clock",
         "_epochs",
         "_newest_ms",
         "_rolls",
@@ -50,8 +54,12 @@ class SimLog:
         "start_offset",
     )
 
-    def __init__(self, failing: Callable[[], bool] = lambda: False) -> None:
+    def __init__(
+        self, failing: Callable[[], bool] = lambda: False, clock: Callable[[], TimeMs] = lambda: 0
+    ) -> None:
         self.failing = failing
+        self._clock = clock
+        self._appended_ms: list[TimeMs] = []
         self._batches: list[RecordBatch] = []
         self._bases: list[Offset] = []
         self._sizes: list[int] = []
@@ -80,6 +88,7 @@ class SimLog:
         self._bases.append(base_offset)
         self._sizes.append(size_bytes)
         self._times_ms.append(timestamp_ms)
+        self._appended_ms.append(self._clock())
         self.active_bytes += BATCH_OVERHEAD_BYTES + size_bytes
         if timestamp_ms > self._newest_ms:
             self._newest_ms = timestamp_ms
@@ -104,7 +113,8 @@ class SimLog:
             index -= 1
         if index == len(self._batches):
             return
-        del self._batches[index:], self._bases[index:], self._sizes[index:], self._times_ms[index:]
+        for part in self._parts():
+            del part[index:]
         self.end_offset = self._batches[-1].next_offset if self._batches else self.start_offset
         self.flushed_offset = min(self.flushed_offset, self.end_offset)
         self._keep_snapshots(self.start_offset, self.end_offset)
@@ -140,12 +150,13 @@ class SimLog:
         self.start_offset = self._rolls[0]
         index = bisect_left(self._bases, self.start_offset)
         self._epochs.forget_before(self.start_offset)
-        del self._batches[:index], self._bases[:index], self._sizes[:index], self._times_ms[:index]
+        for part in self._parts():
+            del part[:index]
         self.flushed_offset = max(self.flushed_offset, self.start_offset)
         self._keep_snapshots(self.start_offset, self.end_offset)
 
     def reset(self, offset: Offset) -> None:
-        for part in (self._batches, self._bases, self._sizes, self._times_ms):
+        for part in self._parts():
             part.clear()
         self._rolls = [offset]
         self._snapshots.clear()
@@ -164,6 +175,18 @@ class SimLog:
     def _keep_snapshots(self, start: Offset, end: Offset) -> None:
         self._snapshots = {offset: data for offset, data in self._snapshots.items() if start <= offset <= end}
 
+    def _parts(self) -> tuple[list[RecordBatch], list[Offset], list[int], list[TimeMs], list[TimeMs]]:
+        """The lists with an element per batch."""
+        return self._batches, self._bases, self._sizes, self._times_ms, self._appended_ms
+
+    def durable_end(self, writeback_ms: TimeMs | None) -> Offset:
+        """Where the records end that a machine crash now keeps: the flushed ones, and those that were appended
+        `writeback_ms` ago or earlier."""
+        if writeback_ms is None:
+            return self.flushed_offset
+        index = bisect_right(self._appended_ms, self._clock() - writeback_ms)
+        return max(self.flushed_offset, self._batches[index - 1].next_offset) if index else self.flushed_offset
+
     def unflushed(self) -> list[Offset]:
         """Base offsets of the unflushed batches, which a machine crash may lose."""
         return self._bases[bisect_left(self._bases, self.flushed_offset) :]
@@ -173,9 +196,10 @@ class SimLog:
 
 
 class SimStorage:
-    """A node's disk (`contract.Storage`), which all incarnations of the node share."""
+    """A node's disk (`contract.Storage`), which all incarnations of the node share; `clock`: the time."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], TimeMs] = lambda: 0) -> None:
+        self._clock = clock
         self._logs: dict[str, SimLog] = {}
         self._files: dict[str, bytes] = {}
         self._dropped: dict[str, Dropped] = {}
@@ -185,7 +209,7 @@ class SimStorage:
     def open_log(self, name: str) -> SimLog:
         log = self._logs.get(name)
         if log is None:
-            log = self._logs[name] = SimLog(self._take_failure)
+            log = self._logs[name] = SimLog(self._take_failure, self._clock)
         log.full = self._full
         return log
 
@@ -225,10 +249,13 @@ class SimStorage:
         elif loss.kind in ("torn", "corrupt"):
             for name, log in self._logs.items():
                 self._recover(name, log, loss)
-        elif loss.kind in ("unflushed", "records"):
+        elif loss.kind == "unflushed":
             for log in self._logs.values():
-                keep = log.flushed_offset if loss.kind == "unflushed" else log.end_offset - loss.count
-                log.truncate(max(keep, log.flushed_offset))
+                log.truncate(log.durable_end(loss.writeback_ms))
+                log.flush()
+        elif loss.kind == "records":
+            for log in self._logs.values():
+                log.truncate(max(log.end_offset - loss.count, log.flushed_offset))
         return before - self._count_records()
 
     def _recover(self, name: str, log: SimLog, loss: Loss) -> None:
@@ -284,9 +311,11 @@ def _read_back(log: SimLog, victim: Offset, fault: str) -> Iterator[ReadBack]:
         yield ReadBack(batch.base_offset, batch.next_offset, fault if batch.base_offset == victim else "")
 
 
-def formatted_disk(controller: NodeId = FIRST_CONTROLLER, voters: VoterSet | None = None) -> SimStorage:
+def formatted_disk(
+    controller: NodeId = FIRST_CONTROLLER, voters: VoterSet | None = None, clock: Callable[[], TimeMs] = lambda: 0
+) -> SimStorage:
     """The formatted disk of a controller that is one of the first voters; by default the only one."""
-    disk, key = SimStorage(), ReplicaKey(controller, f"disk-of-{controller}")
+    disk, key = SimStorage(clock), ReplicaKey(controller, f"disk-of-{controller}")
     found = None if voters is None else voters.key_of(controller)
     format_voters(disk, CLUSTER_ID, found or key, voters or VoterSet.of([key]))
     return disk

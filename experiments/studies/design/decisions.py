@@ -14,7 +14,7 @@ from experiments.studies.design.study import Cell
 
 DECISIONS = frozenset(
     {"generation", "replication_factor", "min_insync_replicas", "unclean_recovery_strategy", "acks", "detection"}
-    | {"flush_interval", "placement", "rolling_restart"}
+    | {"flush_interval", "placement", "rolling_restart", "delivery_timeout"}
 )
 """The parameters, by their names in study files, that are settings of a cluster; all others are assumptions."""
 

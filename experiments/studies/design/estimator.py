@@ -7,17 +7,19 @@
 
 `auto` takes plain sampling where `ENOUGH_TRIALS` trials are expected to see `ENOUGH_LOSSES` loss events or more, or
 where none can occur; otherwise importance sampling if it can be used, otherwise splitting. The expectation is rough: it
-counts the ways in which all replicas of a partition are down at once, with as many lost tails as a loss takes. Where
+counts the ways in which all replicas of a partition are absent at once, with as many lost tails as a loss takes. Where
 splitting would gain little (`LEAST_STEP`), or failures are recorded, trials stay plain.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
+from experiments.studies.design.mappings import Burst
 from experiments.studies.design.model import YEAR_MS, CellParameters
-from experiments.studies.design.placement import racks_of
+from experiments.studies.design.placement import assignments, racks_of
 from experiments.studies.design.study import StudyPlan
 
 Estimator = Literal["plain", "importance", "splitting"]
@@ -26,8 +28,8 @@ ENOUGH_TRIALS = 1_000
 ENOUGH_LOSSES = 10
 LEAST_STEP = 0.003
 """The least probability of a failure during a repair for splitting: some of its 40 paths have to see one."""
-MOST_DOWN = 0.5
-"""The largest mean number of brokers that are down for importance sampling: above it the cluster is rarely whole."""
+MOST_ABSENT = 0.5
+"""The largest mean number of brokers that are absent for importance sampling: above it the cluster is rarely whole."""
 
 
 class Choice(NamedTuple):
@@ -65,7 +67,7 @@ def choose(params: CellParameters, scripted: bool = False) -> Choice:
     if not obstacle:
         return Choice("importance", rare)
     rare += f", and importance sampling is impossible, as {obstacle}"
-    step = params.replication_factor * _share_down(params)
+    step = params.replication_factor * _share_absent(params)
     if step < LEAST_STEP:
         little = f"splitting gains little where a failure during a repair has a probability of {step:.1g}"
         return Choice("plain", f"{rare}; {little}", falls_back=True)
@@ -105,9 +107,12 @@ def obstacle_to_importance(params: CellParameters) -> str:
             return f"{name} is no process without memory"
     if params.generation == "kip-966" and params.unclean_recovery_strategy == "manual":
         return "with manual recovery a partition may stay without a leader for ever"
-    down = params.brokers * _share_down(params)
-    if down > MOST_DOWN:
-        return f"{down:.2g} brokers are down in the mean (allowed: {MOST_DOWN}), so the cluster is rarely whole"
+    absent = params.brokers * _share_absent(params)
+    if absent > MOST_ABSENT:
+        return (
+            f"{absent:.2g} brokers are down or catching up in the mean (allowed: {MOST_ABSENT}), so the cluster is "
+            "rarely whole"
+        )
     return ""
 
 
@@ -125,9 +130,9 @@ def _failures_per_year(params: CellParameters) -> float:
     return own + shared
 
 
-def _share_down(params: CellParameters) -> float:
-    """Failures of a broker during a repair, about the share of time that it is down if that is small."""
-    return _failures_per_year(params) * params.longest_repair_ms / YEAR_MS
+def _share_absent(params: CellParameters) -> float:
+    """Failures of a broker while another is absent, about the share of time that it is absent if that is small."""
+    return _failures_per_year(params) * params.longest_absence_ms / YEAR_MS
 
 
 def lost_tails(params: CellParameters) -> int:
@@ -141,29 +146,62 @@ def lost_tails(params: CellParameters) -> int:
 def rough_loss_rate(params: CellParameters) -> float:
     """Loss events per partition-year, to a factor of about ten.
 
-    All n replicas have to be down at once: they fail one after another, each at rate l and back after 1 / m, at
-    n l ((n-1) l / m) ((n-2) l / 2m) ... per year; or a shared cause ends several of them. `lost_tails` of them have to
-    lose their tails.
+    All n replicas have to be absent at once: they fail one after another, each at rate l and absent for a time T, at
+    n l ((n-1) l T) ((n-2) l T / 2) ... per year; or a shared cause ends several of them. Once the ISR is below min ISR
+    writes are refused, so the next ones have to fail while what was acknowledged is exposed (`exposed_ms`).
+    `lost_tails` of the replicas have to lose their tails.
     """
     n = params.replication_factor
     lost = params.unclean_probability * max(params.tail_loss_probability, params.disk_loss_probability)
     power_lost = lost if params.power_loss_probability is None else params.power_loss_probability
     needed = lost_tails(params)
     own = 0.0 if params.broker_mttf is None else YEAR_MS / params.broker_mttf.mean_ms
-    ratio = min(1.0, _share_down(params))
+    absent = min(1.0, _share_absent(params))
+    exposed = min(absent, _failures_per_year(params) * params.exposed_ms / YEAR_MS)
+    refusing = n - min(params.min_insync_replicas, n) + 1
 
     def further(down: int) -> float:
-        """That the replicas that are up fail as well, once `down` of them are down."""
-        return math.prod(((n - failed) * ratio / failed for failed in range(max(1, down), n)), start=1.0)
+        """That the replicas that are in sync fail as well, once `down` of them are absent."""
+        return math.prod(
+            ((n - failed) * (exposed if failed >= refusing else absent / failed) for failed in range(max(1, down), n)),
+            start=1.0,
+        )
 
     per_rack = -(-n // params.racks) if params.placement == "spread" else n
     rate = n * own * further(1) * lost**needed
     rate += params.power_events_per_year * power_lost**needed
     rate += params.rack_power_events_per_year * params.racks * further(per_rack) * power_lost**needed
-    if params.burst is not None:
-        size = max(1, round(params.burst.struck_of(_sizes(params))))
-        struck = min(n, size)
-        ways = math.comb(n, struck) * math.comb(params.brokers - struck, size - struck)
-        together = ways / math.comb(params.brokers, size)
-        rate += params.burst.events_per_year(_sizes(params)) * together * further(struck) * lost**needed
+    for struck, per_year in _bursts(params):
+        rate += per_year * further(struck) * lost**needed
     return rate
+
+
+def _bursts(params: CellParameters) -> Iterator[tuple[int, float]]:
+    """How many bursts a year strike so many replicas of a partition (1 and more), the mean over the partitions. The
+    replicas in a domain (the cluster or a rack) are struck as if drawn from its brokers."""
+    burst = params.burst
+    if burst is None:
+        return
+    racks, placed = racks_of(params), assignments(params)
+    everyone = tuple(range(params.brokers))
+    domains = [(1.0 - burst.same_rack, everyone), *((burst.same_rack / len(racks), rack) for rack in racks)]
+    rate = burst.events_per_year(_sizes(params)) / len(placed)
+    for chance, domain in domains:
+        for replicas in placed:
+            inside = len(set(replicas).intersection(domain))
+            for struck in range(1, inside + 1):
+                share = _share_struck(burst, len(domain), inside, struck)
+                if chance * share > 0.0:
+                    yield struck, rate * chance * share
+
+
+def _share_struck(burst: Burst, brokers: int, replicas: int, struck: int) -> float:
+    """The probability that a burst in a domain of so many brokers strikes `struck` of the `replicas` in it."""
+    if burst.fraction is not None:
+        share = burst.fraction**struck * (1.0 - burst.fraction) ** (replicas - struck)
+        return math.comb(replicas, struck) * share
+    size = min(burst.size or 0, brokers)
+    if struck > size:
+        return 0.0
+    ways = math.comb(replicas, struck) * math.comb(brokers - replicas, size - struck)
+    return ways / math.comb(brokers, size)

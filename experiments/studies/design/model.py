@@ -8,10 +8,11 @@ Model (the project's interfaces, section 2; docs/failure-models.md). Brokers fai
 while up is drawn from `broker_mttf`, the time to repair from `broker_mttr`. A crash is unclean with
 `unclean_probability` (it leaves no clean-shutdown file), and an unclean crash loses the unflushed tail of its logs with
 `tail_loss_probability`. The controller fences a crashed broker after `detection_ms`. Writes are continuous: every
-change of the ISR is followed by an acknowledged write if one is possible. By default that is all: no shared causes,
-immediate catch-up. With that, small clusters are Markov chains, whose answers a study must reproduce (`theory/`). On
-the engine `ray` the same failures happen to processes in real time (`trials/processes`); what a trial on processes
-returns depends on the operating system's scheduling, too.
+change of the ISR is followed by an acknowledged write if one is possible, and every failure is preceded by one. A lossy
+crash takes what is younger than `writeback`. By default that is all: no shared causes, immediate catch-up. With that,
+small clusters are Markov chains, whose answers a study must reproduce (`theory/`). On the engine `ray` the same
+failures happen to processes in real time (`trials/processes`); what a trial on processes returns depends on the
+operating system's scheduling, too.
 
 The fields of :class:`CellParameters` are the declarations of all parameters (`parameter.py`); `docs/contributing/
 a-study-parameter.md` says how to add one.
@@ -19,6 +20,7 @@ a-study-parameter.md` says how to add one.
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Literal
 
 from pydantic import AllowInfNan, BaseModel, ConfigDict, model_validator
@@ -128,6 +130,21 @@ class CellParameters(Frozen):
     )
     flush_interval_ms: Annotated[int | None, duration_or("never")] = parameter(
         None, "flush {}", "`flush.ms` of the brokers: how long a record may stay unflushed.", gt=0
+    )
+    writeback_ms: Annotated[int | None, duration_or("never")] = parameter(
+        30_000,
+        "writeback {}",
+        "Age at which the kernel has written a record from the page cache to the disk (Linux: "
+        "`vm.dirty_expire_centisecs`), so that a crash of the machine does not lose it; `never`: only flushes and "
+        "clean shutdowns do.",
+        gt=0,
+    )
+    delivery_timeout_ms: DurationMs = parameter(
+        120_000,
+        "delivery timeout {}",
+        "`delivery.timeout.ms` of the producers: a partition is writable if a write begun now is acknowledged within "
+        "this time.",
+        gt=0,
     )
     racks: int = parameter(
         1, "{} racks", "Number of racks or zones; broker b is in rack b modulo `racks`.", "racks", ge=1
@@ -336,6 +353,25 @@ class CellParameters(Frozen):
         )
         used = [down.mean_ms for rate, down in powers if rate > 0 and down is not None]
         return max(self.broker_mttr.mean_ms, *used) if used else self.broker_mttr.mean_ms
+
+    @property
+    def longest_absence_ms(self) -> int:
+        """The mean time for which a failure of the longest kind keeps a replica out of sync: the down time, the start
+        of the process, and the catch-up."""
+        down_ms = self.longest_repair_ms
+        absence_ms = down_ms + self.restart_time_ms
+        if self.catch_up is not None:
+            lost = self.unclean_probability * self.disk_loss_probability
+            absence_ms += self.catch_up.needed_ms(absence_ms, lost_disk=False)
+            absence_ms += round(lost * self.catch_up.needed_ms(0, lost_disk=True))
+        return absence_ms
+
+    @property
+    def exposed_ms(self) -> float:
+        """How long an acknowledged record may be lost by a crash of the machine: until it is written back or flushed;
+        infinite if neither happens."""
+        limits = [limit for limit in (self.writeback_ms, self.flush_interval_ms) if limit is not None]
+        return min(limits, default=math.inf)
 
     @property
     def partition_years(self) -> float:

@@ -27,7 +27,7 @@ from experiments.studies.estimation.pairs import Comparison, Products, compare
 from experiments.studies.estimation.sizes import assumed_sizes
 from experiments.studies.estimation.stopping import shortfall
 from experiments.studies.estimation.weights import degeneracy
-from experiments.studies.trace.metrics import METRICS, Metric
+from experiments.studies.trace.metrics import METRICS, UNWRITABLE, WRITABLE, Metric
 from experiments.support.errors import InputError
 
 ProductsWith = Callable[[int], Mapping[tuple[int, str], Products]]
@@ -95,7 +95,8 @@ class CellEstimates:
         fields = asdict(self)
         estimates = fields.pop("estimates")
         begin = {name: fields.pop(name) for name in ("trials", "partition_years", "estimator")}
-        return {**swept, **begin, **estimates, **fields, "warnings": list(self.warnings)}
+        writable = asdict(self.estimates[UNWRITABLE].complement())
+        return {**swept, **begin, **estimates, WRITABLE: writable, **fields, "warnings": list(self.warnings)}
 
 
 def estimate_cells(plan: StudyPlan, cells: Sequence[CellSums], products_with: ProductsWith) -> list[CellEstimates]:

@@ -43,6 +43,12 @@ class Estimate:
     one_sided: bool = False
     degenerate: bool = False
 
+    def complement(self) -> Estimate:
+        """The estimate of the rest, 1 - this share of time."""
+        return replace(
+            self, estimate=1.0 - self.estimate, ci_low=1.0 - self.ci_high, ci_high=1.0 - self.ci_low
+        )
+
     @property
     def half_width(self) -> float:
         """Half the length of the interval, in the unit of the estimate."""

@@ -28,18 +28,17 @@ from collections.abc import Mapping, Sequence
 from experiments.studies.design.model import CellParameters
 from experiments.studies.estimation.moments import ALPHA
 from experiments.studies.estimation.pairs import Comparison
-from experiments.studies.trace.metrics import ACKNOWLEDGED_LOSS_RATE
+from experiments.studies.trace.metrics import ACKNOWLEDGED_LOSS_RATE, UNWRITABLE
 
 NEARLY_EQUAL = 1e-6
 """A difference below this part of its interval is the rounding of weights, not a difference."""
-AVAILABILITY = ("offline_fraction", "reject_fraction")
+AVAILABILITY = (UNWRITABLE,)
 """The shares of time that decide among equivalent cells."""
 
 
 def unavailability(ratios: Mapping[str, float]) -> float:
-    """A lower bound of the share of time in which acks=all writes fail, by the names of the metrics: the larger of the
-    time without a leader that answers and the time with fewer than min ISR replicas in sync."""
-    return max(ratios["offline_fraction"] + ratios["stall_fraction"], ratios["reject_fraction"])
+    """The share of time in which writes fail, by the names of the metrics."""
+    return ratios[UNWRITABLE]
 
 
 COUNTED_ACKS: Mapping[str, tuple[str, ...]] = {

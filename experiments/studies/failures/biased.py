@@ -7,13 +7,17 @@ Stochastic Simulation, 2007, chapter V). It needs failures without memory: while
 may have any distribution. Candidates are drawn anew at each change: a failure, a start, a regeneration.
 
 **When.** In the regeneration state (all brokers up, nothing pending: `trials/importance.py`) the rates are the model's.
-While a broker is down, the time R until the next start is known, since repair times are drawn at the failure. A failure
-is *forced* before it (Lewis and Boehm, Nuclear Engineering and Design 77, 1984): with probability q there is one, at a
-time T from its distribution under the model given T < R; otherwise there is none. After a burst several starts follow
-each other, so q spreads the probability over the time H until no broker is down: q = `FORCED` R / (H + `SHORT` m / d),
-where m is the mean time to repair, d the number of brokers down, and each part of H counts `DAMAGED` times more or less
-than the present for each replica more or less that is down of the most damaged partition. With L the sum of the rates
-and F(t) = 1 - exp(-L t), the likelihood ratio is
+A broker is *absent* from its failure until it is started, its process takes part and its replicas have caught up
+(`absences.py`). While one is, the time R until the next change is known: a start, the end of an absence, the outage of
+an event that has struck. Repair times are drawn at the failure. A failure is *forced* before the change (Lewis and
+Boehm, Nuclear Engineering and Design 77, 1984): with probability q there is one, at a time T from its distribution
+under the model given T < R; otherwise there is none. After a burst several changes follow each other, so q spreads the
+probability over the time H until no broker is absent: q = `FORCED` R / (H + `SHORT` m / d), where m is the mean time to
+repair, d the number of brokers absent, and each part of H counts `DAMAGED` times more or less than the present for each
+replica more or less that is absent of the most damaged partition. Once the ISR is below min ISR writes are refused, and
+what was acknowledged can be lost for a while only, until it is flushed or written back (`exposed_ms`): this time counts
+as one replica more, and its end is a change. With L the sum of the rates and F(t) = 1 - exp(-L t), the likelihood ratio
+is
 
     F(R) / q                            once the failure has happened,
     exp(-L t) / (1 - q F(t) / F(R))     at t after the last change, while it has not.
@@ -47,6 +51,7 @@ from typing import NamedTuple
 from experiments.studies.design.distribution import Distribution
 from experiments.studies.design.model import CellParameters
 from experiments.studies.design.recorded import OutageKind
+from experiments.studies.failures.absences import Absences
 from experiments.studies.failures.sources import (
     BURST,
     Draws,
@@ -67,6 +72,8 @@ LOSING_FIRST = 0.25
 LOSING_NEXT = 0.6
 NO_BROKER = -1
 LOSING: frozenset[OutageKind] = frozenset({"lossy", "disk"})
+REJOIN_MS = 1_000
+"""From the end of the catch-up until the replica is in the ISR: the next renewal of its fetch session, at most."""
 
 
 class Transition(NamedTuple):
@@ -94,8 +101,8 @@ def transitions_of(params: CellParameters) -> list[Transition]:
 
 
 class _Change(NamedTuple):
-    """The next change, at `time_ms`: a broker is started, or an event strikes. `outages` begin at once, `later` ones
-    afterwards; a burst may strike nothing. `log_ratio`: of the interval that the change ends, and of the
+    """The next change, at `time_ms`: a broker is started, an event strikes, or neither. `outages` begin at once,
+    `later` ones afterwards; a burst may strike nothing. `log_ratio`: of the interval that the change ends, and of the
     outages."""
 
     time_ms: int
@@ -114,7 +121,7 @@ class _Change(NamedTuple):
         if self.start >= 0:
             return Event(self.time_ms, self.start, "start")
         if not self.outages:
-            return Event(self.time_ms, NO_BROKER, "strike")
+            return Event(self.time_ms, NO_BROKER, "mark")
         outage = self.outages[index]
         return Event(self.time_ms, outage.broker, outage.kind, outage.cause)
 
@@ -129,6 +136,11 @@ class BiasedTimeline:
         self, params: CellParameters, seed: int, placement: Sequence[Sequence[NodeId]], bias: bool = True
     ) -> None:
         self._repair = params.broker_mttr
+        self._restart_ms = params.restart_time_ms
+        self._exposed_ms = params.exposed_ms
+        self._refusing = params.replication_factor - params.min_insync_replicas + 1
+        self._rejoins = params.catch_up is not None or params.restart_time_ms > 0
+        self._absences = Absences(params.catch_up)
         self._transitions = transitions_of(params)
         sources = (found.source for found in self._transitions if found.source is not None)
         self._draws = {source.name: Draws(f"biased/{source.name}", seed) for source in sources}
@@ -136,6 +148,7 @@ class BiasedTimeline:
         self._random = Random(f"{seed}/biased")
         self._may_bias = bias
         self._starts_ms: dict[NodeId, int] = {}
+        self._ends_ms: dict[NodeId, int] = {}
         self._later: list[Outage] = []
         self._begin_cycle(0)
 
@@ -144,6 +157,7 @@ class BiasedTimeline:
         self._log_weight = 0.0
         self._biased = self._may_bias
         self._changed_ms = at_ms
+        self._exposed_until_ms = at_ms
         self._until_ms = math.inf
         self._rate = 0.0
         self._forced = 0.0
@@ -152,8 +166,8 @@ class BiasedTimeline:
 
     @property
     def all_up(self) -> bool:
-        """Whether no broker is down and no outage has begun or is due, the event that was returned last apart."""
-        return not self._starts_ms and not self._later and self._returned <= 1
+        """Whether no broker is absent and no outage has begun or is due, the event that was returned last apart."""
+        return not self._ends_ms and not self._later and self._returned <= 1
 
     def next_event(self) -> Event | None:
         if self._next is None or self._returned == self._next.events:
@@ -176,7 +190,7 @@ class BiasedTimeline:
 
     def regenerate(self, at_ms: int) -> bool:
         if not self.all_up:
-            raise ValueError(f"no regeneration point at {at_ms} ms: starts {self._starts_ms}, outages {self._later}")
+            raise ValueError(f"no regeneration point at {at_ms} ms: absences {self._ends_ms}, outages {self._later}")
         self._begin_cycle(at_ms)
         return True
 
@@ -192,16 +206,34 @@ class BiasedTimeline:
         self._changed_ms = change.time_ms
         if change.start >= 0:
             del self._starts_ms[change.start]
+            self._ends_ms[change.start] = self._rejoined_ms(
+                self._absences.start(change.start, change.time_ms + self._restart_ms)
+            )
         for outage in change.outages:
-            start_ms = self._starts_ms.get(outage.broker)
-            if start_ms is None or outage.holds:
-                self._starts_ms[outage.broker] = max(start_ms or 0, outage.up_ms, change.time_ms + 1)
+            self._begin_outage(change.time_ms, outage)
         self._later = sorted([*(outage for outage in self._later if outage not in change.outages), *change.later])
-        self._biased = self._biased and not self._ends_bias(self._starts_ms.keys())
+        for broker in [broker for broker, end_ms in self._ends_ms.items() if end_ms <= change.time_ms]:
+            del self._ends_ms[broker]
+        if change.outages and math.isfinite(self._exposed_ms) and self._damage(self._ends_ms.keys()) >= self._refusing:
+            self._exposed_until_ms = change.time_ms + math.ceil(self._exposed_ms)
+        self._biased = self._biased and not self._ends_bias(self._ends_ms.keys())
 
-    def _ends_bias(self, down: Set[NodeId]) -> bool:
-        """Whether all replicas of a partition are down."""
-        return any(replicas <= down for replicas in self._replicas)
+    def _begin_outage(self, at_ms: int, outage: Outage) -> None:
+        """The broker is down, and absent until it has caught up."""
+        start_ms = self._starts_ms.get(outage.broker)
+        if start_ms is None or outage.holds:
+            start_ms = self._starts_ms[outage.broker] = max(start_ms or 0, outage.up_ms, at_ms + 1)
+        self._absences.fail(outage.broker, at_ms, outage.kind == "disk")
+        caught_up_ms = self._absences.caught_up_ms(outage.broker, start_ms + self._restart_ms)
+        self._ends_ms[outage.broker] = self._rejoined_ms(caught_up_ms)
+
+    def _rejoined_ms(self, caught_up_ms: int) -> int:
+        """When a replica that has caught up then is in the ISR; with nothing to wait for, as soon as it is started."""
+        return caught_up_ms + (REJOIN_MS if self._rejoins else 0)
+
+    def _ends_bias(self, absent: Set[NodeId]) -> bool:
+        """Whether all replicas of a partition are absent."""
+        return any(replicas <= absent for replicas in self._replicas)
 
     def _draw(self) -> _Change | None:
         """The next change: a failure, if one is drawn before the next start or outage that is known."""
@@ -212,40 +244,45 @@ class BiasedTimeline:
         self._until_ms = math.inf if known is None else max(0, known.time_ms - self._changed_ms)
         self._forced = 0.0
         if self._biased and self._rate > 0.0 and 0.0 < self._until_ms < math.inf:
-            short_ms = SHORT * self._repair.mean_ms / max(1, len(down))
-            self._forced = FORCED * self._until_ms / (self._known_until_up_ms() + short_ms)
+            short_ms = SHORT * self._repair.mean_ms / max(1, len(self._ends_ms))
+            self._forced = FORCED * self._until_ms / (self._known_until_whole_ms() + short_ms)
         after_ms = self._failure_after_ms()
         if after_ms is not None:
             return self._failure(alive, self._changed_ms + math.ceil(after_ms))
         return None if known is None else known._replace(log_ratio=self._log_ratio_without(self._until_ms))
 
     def _known(self) -> _Change | None:
-        """The next start or outage that is known."""
-        start_ms, broker = min(((at_ms, broker) for broker, at_ms in self._starts_ms.items()), default=(math.inf, -1))
-        if self._later and self._later[0].down_ms <= start_ms:
-            return _Change(self._later[0].down_ms, 0.0, outages=(self._later[0],))
-        return None if broker < 0 else _Change(int(start_ms), 0.0, start=broker)
+        """The next change that is known; of several at one time a start, then an outage."""
+        starts = (_Change(at_ms, 0.0, start=broker) for broker, at_ms in self._starts_ms.items())
+        outages = (_Change(outage.down_ms, 0.0, outages=(outage,)) for outage in self._later[:1])
+        marks = [at_ms for broker, at_ms in self._ends_ms.items() if broker not in self._starts_ms]
+        if self._ends_ms and self._exposed_until_ms > self._changed_ms:
+            marks.append(self._exposed_until_ms)
+        changes = [*starts, *outages, *(_Change(at_ms, 0.0) for at_ms in marks)]
+        return min(changes, key=lambda change: (change.time_ms, not change.outages, -change.start), default=None)
 
-    def _known_until_up_ms(self) -> float:
-        """The time until no broker is down if nothing is drawn any more, each part of it by how much it counts for
-        what is measured compared with the present: `DAMAGED` times more for each replica that is down."""
-        starts_ms, at_ms, total_ms = dict(self._starts_ms), self._changed_ms, 0.0
+    def _known_until_whole_ms(self) -> float:
+        """The time until no broker is absent if nothing is drawn any more, each part of it by how much it counts for
+        what is measured compared with the present: `DAMAGED` times more for each replica that is absent, and as much
+        while acknowledged records are exposed."""
+        ends_ms, at_ms, total_ms = dict(self._ends_ms), self._changed_ms, 0.0
         later = list(self._later)
-        damage = present = self._damage(starts_ms.keys())
-        while starts_ms or later:
-            next_ms = min([*starts_ms.values(), *(outage.down_ms for outage in later[:1])])
+        damage = present = self._damage(ends_ms.keys()) + (self._exposed_until_ms > at_ms)
+        while ends_ms or later:
+            exposed = [self._exposed_until_ms] if self._exposed_until_ms > at_ms else []
+            next_ms = min([*ends_ms.values(), *(outage.down_ms for outage in later[:1]), *exposed])
             total_ms += max(0, next_ms - at_ms) * DAMAGED ** (damage - present)
             at_ms = max(at_ms, next_ms)
-            starts_ms = {broker: start_ms for broker, start_ms in starts_ms.items() if start_ms > next_ms}
+            ends_ms = {broker: end_ms for broker, end_ms in ends_ms.items() if end_ms > next_ms}
             while later and later[0].down_ms <= next_ms:
                 outage = later.pop(0)
-                starts_ms[outage.broker] = max(outage.up_ms, starts_ms.get(outage.broker, 0), next_ms + 1)
-            damage = self._damage(starts_ms.keys())
+                ends_ms[outage.broker] = max(outage.up_ms, ends_ms.get(outage.broker, 0), next_ms + 1)
+            damage = self._damage(ends_ms.keys()) + (self._exposed_until_ms > at_ms)
         return total_ms
 
-    def _damage(self, down: Set[NodeId]) -> int:
-        """The number of replicas that are down of the most damaged partition."""
-        return max(len(replicas & down) for replicas in self._replicas)
+    def _damage(self, absent: Set[NodeId]) -> int:
+        """The number of replicas that are absent of the most damaged partition."""
+        return max(len(replicas & absent) for replicas in self._replicas)
 
     def _failure_after_ms(self) -> float | None:
         """The time from the last change to the next failure; None if there is none within `_until_ms`."""
@@ -287,12 +324,12 @@ class BiasedTimeline:
             outages = list(found.source.strike(at_ms, self._draws[found.source.name]))
             down, together = found.source.down, found.source.together
         struck = {outage.broker for outage in outages}
-        ends_bias = self._ends_bias(self._starts_ms.keys() | struck)
+        ends_bias = self._ends_bias(self._ends_ms.keys() | struck)
         number = min(1, len(outages)) if together else len(outages)
         lengths_ms, log_ratio = draw_lengths(
             down, number, LONG if self._biased and not ends_bias else 0.0, self._random
         )
-        is_first = not self._starts_ms and not ends_bias
+        is_first = not self._ends_ms and not ends_bias
         least = 0.0 if not self._biased else LOSING_FIRST if is_first else LOSING_NEXT
         for index, outage in enumerate(outages):
             kind, kind_log_ratio = draw_kind(found.kinds, least, self._random)
@@ -303,9 +340,8 @@ class BiasedTimeline:
 
     def _chances(self, alive: list[Transition]) -> list[float]:
         """The probabilities of the transitions under the bias; they add up to 1."""
-        down = self._starts_ms.keys()
-        most = max(len(replicas & down) for replicas in self._replicas)
-        damaged = [replicas - down for replicas in self._replicas if len(replicas & down) == most]
+        absent, most = self._ends_ms.keys(), self._damage(self._ends_ms.keys())
+        damaged = [replicas - absent for replicas in self._replicas if len(replicas & absent) == most]
         ended = [max(len(left.intersection(found.brokers)) for left in damaged) for found in alive]
         most_ended: dict[str, int] = {}
         for found, number in zip(alive, ended, strict=True):

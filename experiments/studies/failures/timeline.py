@@ -33,19 +33,20 @@ from protocol.ids import NodeId
 HISTORY_CYCLES = 10
 HISTORY_REPAIRS = 20
 WARM_UP_REPAIRS = 5
-"""The warm-up of a stationary start, in mean times to repair: the relaxation time of the states that the protocol goes
-through is about one, so that e^-5 of the effect of the simulated cluster's first state remains."""
+"""The warm-up of a stationary start, in mean times for which a failure keeps a replica out of sync: the relaxation time
+of the states that the protocol goes through is about one, so that e^-5 of the effect of the simulated cluster's first
+state remains."""
 
 
 class Event(NamedTuple):
     """At `time_ms` a broker fails (`kind` says how), or is started (`start`). Time 0 is the start of the measurement;
     the warm-up has negative times. `cause`: what failed, in words. A broker that is down may lose the tail of its logs
-    (`lossy`) or its disk (`disk`) by another cause. `strike`: a shared event has begun, whose outages, if any, come
-    later; only a timeline in importance sampling announces it, for no broker (-1)."""
+    (`lossy`) or its disk (`disk`) by another cause. `mark`, of a timeline in importance sampling only and for no broker
+    (-1): a shared event has begun whose outages, if any, come later, or a time ends in which failures are forced."""
 
     time_ms: int
     broker: NodeId
-    kind: OutageKind | Literal["start", "strike"]
+    kind: OutageKind | Literal["start", "mark"]
     cause: str = ""
 
 
@@ -67,7 +68,7 @@ class Timeline(Protocol):
 
 def warm_up_ms(params: CellParameters) -> int:
     """How long the simulated cluster runs before the measurement begins."""
-    return 0 if params.start == "fresh" else WARM_UP_REPAIRS * params.longest_repair_ms
+    return 0 if params.start == "fresh" else WARM_UP_REPAIRS * params.longest_absence_ms
 
 
 def history_ms(params: CellParameters) -> int:

@@ -119,9 +119,19 @@ def _kinds(params: CellParameters) -> Iterator[str]:
 
 
 def _flush(params: CellParameters) -> Iterator[str]:
-    flush = params.flush_interval_ms
+    flush, writeback = params.flush_interval_ms, params.writeback_ms
     kept = "when a broker shuts down" if flush is None else f"within {_about(flush)}"
-    yield f"Records are flushed {kept}; the model has no writeback by the operating system."
+    written = (
+        "the kernel never writes the page cache back, so a crash of the machine takes all that was not flushed"
+        if writeback is None
+        else f"the kernel writes the page cache back after {_about(writeback)}, so a crash of the machine takes what is "
+        "younger; a crash of the process takes nothing"
+    )
+    yield f"Records are flushed {kept}; {written}."
+    yield (
+        f"Clients write all the time, and give a record up after {_about(params.delivery_timeout_ms)}; until the moment "
+        "of a failure records are acknowledged, wherever that is possible."
+    )
 
 
 def _racks(params: CellParameters) -> Iterator[str]:

@@ -16,12 +16,16 @@ from numpy.typing import NDArray
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from experiments.studies.trace.metrics import FRACTIONS
+
 _PARTITION: Final = {"cell": "int", "trial": "int", "partition": "int"}
 _METRIC: Final = (
     "struct<value: double, events: bigint, weight: double, weight_squares: double, largest_weight: double, "
     "size_squares: double, largest_size: double>"
 )
 """One metric of one trial: the fields of `estimation.moments.Sums` that a trial has."""
+
+_SHARES: Final = tuple(metric.column for metric in FRACTIONS.values())
 
 Columns = Mapping[str, str]
 """Names of columns with their types, as Spark's DDL writes them."""
@@ -31,8 +35,8 @@ SILVER: Final[Mapping[str, Columns]] = {
     | dict.fromkeys(("start_ms", "end_ms", "length_ms"), "bigint")
     | dict.fromkeys(("leader", "epoch", "isr_size", "elr_size", "min_isr"), "int")
     | dict.fromkeys(("isr", "elr"), "string")
-    | dict.fromkeys(("online", "offline", "refuses", "stalled", "recovering"), "boolean")
-    | dict.fromkeys(("offline_begins", "refuses_begins", "stalled_begins", "leader_failed"), "boolean")
+    | dict.fromkeys(("online", *_SHARES, "recovering"), "boolean")
+    | dict.fromkeys((*(f"{share}_begins" for share in _SHARES), "leader_failed"), "boolean")
     | dict.fromkeys(("outage", "recovery", "leader_before", "epoch_before"), "int")
     | {"isr_before": "string", "elr_before": "string", "weight": "double"},
     "outages": _PARTITION

@@ -1,11 +1,14 @@
 """Silver: from the trace of a batch to intervals, outages and losses. Pure functions from :class:`Trace` to tables.
 
 - *intervals*: a `state` row describes its partition until the next one, or the end of the trial. Intervals of length 0
-  are dropped. An interval is `offline` without a leader, `stalled` if the recorded leader does not answer, otherwise
-  `online`; it `refuses` acks=all writes if fewer than min ISR replicas are in sync, with or without a leader; it is
+  are dropped. An interval is `offline` without a leader, `online` if the recorded leader answers; it is `stalled` if
+  there is a leader and writes wait for a broker that has crashed or is slow; it `refuses` acks=all writes if fewer than
+  min ISR replicas are in sync, with or without a leader; it is `unwritable` once writes have waited for the delivery
+  timeout, by exactly one cause: no leader (`unwritable_offline`), a leader that does not answer (`unwritable_leader`),
+  a slow leader or another member of the ISR (`unwritable_isr`), too small an ISR (`unwritable_refused`). It is
   `recovering` from an unclean election until the leader has reported that it recovered. Each of these lasts for an
   *episode* of contiguous intervals; `..._begins` marks the first one.
-- *outages*: contiguous offline or stalled intervals. A leader that is replaced while it answers makes a *handover*
+- *outages*: contiguous intervals that are not online. A leader that is replaced while it answers makes a *handover*
   (controlled shutdown, preferred election): its successor is the leader before it answers. Every other outage is a
   failover. An outage that the trial's end cuts off counts for the fractions of time, but its length is unknown
   (`ended` false).
@@ -80,7 +83,7 @@ def find_intervals(trace: Trace) -> Intervals:
     columns["weight"] = np.exp(rows["log_weight"][order[kept + 1]])
     begins = np.diff(group[kept], prepend=-1) != 0
     failed = begins | (np.diff(failures[kept], prepend=0) > 0)
-    columns |= _described(columns, serves[kept])
+    columns |= _described(columns, serves[kept], rows["stalls"][picked], rows["expired"][picked])
     episodes = {name: _begins(columns[name], begins) for name in (*SHARES, "out", "recovering")}
     isr, elr = (Texts(text.codes[picked], text.distinct) for text in (rows.texts("isr"), rows.texts("elr")))
     return Intervals(columns, begins, failed, isr, elr, episodes)
@@ -96,14 +99,19 @@ def _by_partition(trace: Trace, rows: Rows, ends: Values) -> tuple[Values, Value
     return taken[order], partition[order]
 
 
-def _described(columns: dict[str, Values], serves: Values) -> dict[str, Values]:
+def _described(columns: dict[str, Values], serves: Values, stalls: Values, expired: Values) -> dict[str, Values]:
     offline = columns["leader"] < 0
     online = ~offline & serves
     return {
         "length_ms": columns["end_ms"] - columns["start_ms"],
         "offline": offline,
         "refuses": columns["isr_size"] < columns["min_isr"],
-        "stalled": ~offline & ~serves,
+        "stalled": ~offline & (stalls | ~serves),
+        "unwritable": expired,
+        "unwritable_offline": expired & offline,
+        "unwritable_leader": expired & ~offline & ~serves,
+        "unwritable_isr": expired & online & stalls,
+        "unwritable_refused": expired & online & ~stalls,
         "online": online,
         "out": ~online,
     }

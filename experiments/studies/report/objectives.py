@@ -32,10 +32,40 @@ OBJECTIVES: Mapping[str, Objective] = {
         "rejects writes shorter",
     ),
     "stall_fraction": Objective(
-        "has a leader that does not answer for the shortest time",
-        "the time with a leader that does not answer",
+        "lets writes wait for a silent broker for the shortest time",
+        "the time in which writes wait for a silent broker",
         "stalled longer",
         "stalled shorter",
+    ),
+    "unwritable_fraction": Objective(
+        "is not writable for the shortest time",
+        "the time in which writes fail",
+        "not writable longer",
+        "not writable shorter",
+    ),
+    "unwritable_offline_fraction": Objective(
+        "is not writable for want of a leader for the shortest time",
+        "the time in which writes fail for want of a leader",
+        "not writable longer",
+        "not writable shorter",
+    ),
+    "unwritable_leader_fraction": Objective(
+        "is not writable because of a crashed leader for the shortest time",
+        "the time in which writes fail because of a crashed leader",
+        "not writable longer",
+        "not writable shorter",
+    ),
+    "unwritable_isr_fraction": Objective(
+        "is not writable because of a slow leader or a silent member of the ISR for the shortest time",
+        "the time in which writes fail because of a slow leader or a silent member of the ISR",
+        "not writable longer",
+        "not writable shorter",
+    ),
+    "unwritable_refused_fraction": Objective(
+        "is not writable for too small an ISR for the shortest time",
+        "the time in which writes fail for too small an ISR",
+        "not writable longer",
+        "not writable shorter",
     ),
     "unclean_recoveries_per_year": Objective(
         "has the fewest unclean recoveries", "unclean recoveries", "more unclean recoveries", "fewer unclean recoveries"

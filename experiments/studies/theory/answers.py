@@ -6,10 +6,16 @@ its default. `duration` and `start` do not matter: the answers are those of the 
 Detection: brokers send a heartbeat every quarter of the session timeout D. A crash falls anywhere in that quarter, so
 the controller notices it after a time between 3/4 D and D, 7/8 D in the mean. An Erlang time of `PHASES` stages with
 this mean stands for it. The fractions depend on its mean alone, to the first order in D / MTTF.
+
+Exposure: a record that is acknowledged last is written back after `writeback` W, and flushed at a time that is uniform
+over `flush_interval` F, whichever is earlier. An exponential time with the mean of that stands for it: the rates of
+losses depend on the mean alone, to the first order in W / MTTF. With three replicas or more that have to be exposed
+together they depend on the second moment as well, which is that of the exponential for W and not for F.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -17,7 +23,7 @@ from functools import lru_cache
 from experiments.studies.design.model import YEAR_MS, CellParameters
 from experiments.studies.theory.model import Model
 from experiments.studies.theory.partition import LOSS, UNCLEAN_RECOVERY
-from experiments.studies.theory.state import RUNNING, Rules, State
+from experiments.studies.theory.state import ISR, RUNNING, Rules, State
 
 PHASES = 2
 DETECTED_AFTER = 7 / 8
@@ -28,6 +34,7 @@ EXACT_REPLICAS = 3
 COVERED = frozenset(
     {"generation", "brokers", "partitions", "replication_factor", "min_insync_replicas", "unclean_recovery_strategy"}
     | {"broker_mttf", "broker_mttr", "unclean_probability", "tail_loss_probability", "detection_ms"}
+    | {"writeback_ms", "flush_interval_ms", "delivery_timeout_ms"}
     | {"duration_ms", "network_latency_ms", "start", "estimator"}
 )
 """The fields of CellParameters that the model represents, or that do not change its answers."""
@@ -38,7 +45,8 @@ def model_of(params: CellParameters) -> Model | None:
 
     Not covered: generation `v3`; a time to failure or to repair that is not exponential; any other parameter that is
     not at its default (`COVERED`); `manual` recovery after unclean failures, which has no long run without a user:
-    partitions stay without a leader; more than 5 replicas, or more than 3 if failures are not noticed at once.
+    partitions stay without a leader; more than 5 replicas, or more than 3 if failures are not noticed at once; a flush
+    interval with a min ISR above 2.
     """
     untouched = {name: getattr(params, name) for name in COVERED & set(CellParameters.model_fields)}
     mttf, mttr = params.broker_mttf, params.broker_mttr
@@ -49,6 +57,8 @@ def model_of(params: CellParameters) -> Model | None:
     is_manual = params.generation == "kip-966" and params.unclean_recovery_strategy == "manual"
     waits_for_user = is_manual and params.unclean_probability > 0.0
     if params != CellParameters.model_validate(untouched) or waits_for_user:
+        return None
+    if params.flush_interval_ms is not None and params.min_insync_replicas > 2:
         return None
     rules = Rules(
         generation=params.generation,
@@ -68,7 +78,18 @@ def model_of(params: CellParameters) -> Model | None:
         unclean=params.unclean_probability,
         lossy=params.tail_loss_probability,
         notice=0.0 if params.detection_ms is None else PHASES * YEAR_MS / (DETECTED_AFTER * params.detection_ms),
+        write_back=YEAR_MS / mean_exposure_ms(params),
     )
+
+
+def mean_exposure_ms(params: CellParameters) -> float:
+    """The mean time until the last acknowledged record is flushed or written back, in ms; infinite if neither is."""
+    written_ms = math.inf if params.writeback_ms is None else float(params.writeback_ms)
+    flush_ms = params.flush_interval_ms
+    if flush_ms is None:
+        return written_ms
+    within_ms = min(flush_ms, written_ms)
+    return within_ms - within_ms * within_ms / (2.0 * flush_ms)
 
 
 def answer(params: CellParameters) -> Mapping[str, float] | None:
@@ -110,4 +131,5 @@ def solved(model: Model) -> Mapping[str, Answer]:
 
 
 def _is_stalled(state: State) -> bool:
-    return state.leader is not None and state.leader.process != RUNNING
+    silent = any(replica.member == ISR and replica.process != RUNNING for replica in state.replicas)
+    return state.leader is not None and (silent or state.leader.process != RUNNING)

@@ -4,7 +4,9 @@ Assumptions. They are those of docs/theory.md, which says how well a study meets
 
 1. Brokers fail independently at the rate `fail` while they run; repairs take exponential times of rate `repair`.
 2. A failure is unclean with probability `unclean`, otherwise a controlled shutdown, which flushes the log. An unclean
-   one loses everything that was not flushed with probability `lossy`. Nothing else flushes.
+   one loses everything that was not flushed with probability `lossy`. A flush by policy, or the kernel that writes the
+   page cache back, makes what a log holds durable after an exponential time of rate `write_back`. While writes go on
+   the last record is always younger than that.
 3. The controller notices an unclean failure after an Erlang time of `phases` stages, each of rate `notice`; with no
    stages at once. A broker that is repaired earlier waits until then (its former session must expire first).
 4. Elections, recoveries, catch-up and changes of the ISR take no time. Every running broker is in the ISR while there
@@ -39,6 +41,7 @@ class Model:
     unclean: float = 1.0
     lossy: float = 0.1
     notice: float = 0.0
+    write_back: float = 0.0
 
     def chain(self) -> Chain[State]:
         """All states that are reached from a cluster in which every broker runs and something was acknowledged."""
@@ -66,6 +69,8 @@ class Model:
             yield self.fail * (1.0 - self.unclean), Partition.shut_down
             yield self.fail * self.unclean * (1.0 - self.lossy), Partition.crash
             yield self.fail * self.unclean * self.lossy, Partition.crash_and_lose
+        if replica.flushed < replica.log:
+            yield self.write_back, Partition.write_back
         if replica.process in (UNNOTICED, DOWN):
             yield self.repair, Partition.repair
         if replica.process in (UNNOTICED, RESTARTED):

@@ -117,6 +117,11 @@ class Partition:
         else:
             self._register(place)
 
+    def write_back(self, index: int) -> None:
+        """What the log holds reaches the disk."""
+        place = self._places[index]
+        place.flushed = place.log
+
     # -- ISR and ELR ---------------------------------------------------------------------------------------------------
 
     def _members(self, member: int) -> list[_Place]:

@@ -17,9 +17,16 @@ from experiments.studies.trace.schema import END, STATE, YEAR_MS, TraceRow
 HOLDS: Final[dict[str, Callable[[TraceRow], bool]]] = {
     "offline": lambda state: state.leader < 0,
     "refuses": lambda state: state.isr_size < state.min_isr,
-    "stalled": lambda state: state.leader >= 0 and not state.leader_serves,
+    "stalled": lambda state: state.leader >= 0 and (state.stalls or not state.leader_serves),
+    "unwritable": lambda state: state.expired,
+    "unwritable_offline": lambda state: state.expired and state.leader < 0,
+    "unwritable_leader": lambda state: state.expired and state.leader >= 0 and not state.leader_serves,
+    "unwritable_isr": lambda state: state.expired and state.leader >= 0 and state.leader_serves and state.stalls,
+    "unwritable_refused": lambda state: (
+        state.expired and state.leader >= 0 and state.leader_serves and not state.stalls
+    ),
 }
-"""Whether a partition in this state is offline, rejecting or stalled; by the columns of the fractions of time."""
+"""Whether a share of time counts this state of a partition; by the columns of the shares."""
 
 
 class Measures(NamedTuple):

@@ -49,6 +49,9 @@ class Metric:
     sums_values: bool = False
 
 
+UNWRITABLE = "unwritable_fraction"
+WRITABLE = "writable_fraction"
+"""The rest of the time, in `gold/cells.json` and tables: 1 - `unwritable_fraction`."""
 ACKNOWLEDGED_LOSS_RATE = "acknowledged_loss_rate"
 """The rate of losses that compares cells of different acks."""
 METRICS = (
@@ -64,7 +67,50 @@ METRICS = (
         "rejecting",
         "time with fewer than min ISR replicas in sync, so that acks=all writes are rejected, with or without a leader",
     ),
-    Metric("stall_fraction", "stalled", FRACTION, "stalled", "time in which the recorded leader does not answer"),
+    Metric(
+        "stall_fraction",
+        "stalled",
+        FRACTION,
+        "stalled",
+        "time in which a leader is recorded and writes wait for an answer: the leader has crashed or is slow, or, with "
+        "acks=all, a member of the ISR has crashed or is slow and has not left the ISR yet",
+    ),
+    Metric(
+        UNWRITABLE,
+        "unwritable",
+        FRACTION,
+        "not writable",
+        "time in which a write (with the cell's acks) fails, since it is not acknowledged within `delivery_timeout`: "
+        "`writable_fraction` is the rest, and the next four lines are its causes",
+    ),
+    Metric(
+        "unwritable_offline_fraction",
+        "unwritable_offline",
+        FRACTION,
+        "not writable: no leader",
+        "of the time that is not writable, that without a leader",
+    ),
+    Metric(
+        "unwritable_leader_fraction",
+        "unwritable_leader",
+        FRACTION,
+        "not writable: leader",
+        "of the time that is not writable, that in which the recorded leader has crashed",
+    ),
+    Metric(
+        "unwritable_isr_fraction",
+        "unwritable_isr",
+        FRACTION,
+        "not writable: ISR",
+        "of the time that is not writable, that in which the leader is slow or waits for a member of the ISR",
+    ),
+    Metric(
+        "unwritable_refused_fraction",
+        "unwritable_refused",
+        FRACTION,
+        "not writable: refused",
+        "of the time that is not writable, that in which a leader refuses acks=all for too small an ISR",
+    ),
     Metric(
         "unclean_recoveries_per_year",
         "unclean_recoveries",

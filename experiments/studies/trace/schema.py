@@ -54,7 +54,7 @@ UNKNOWN: Final = "unknown"
 FETCHED: Final = "fetched"
 DIVERGED: Final = "diverged"
 OUT_OF_RANGE: Final = "out_of_range"
-VERSION: Final = 2
+VERSION: Final = 3
 """Of the trace's columns and rules."""
 
 VERSION_KEY: Final = "isray.trace.version"
@@ -70,7 +70,9 @@ class TraceRow(NamedTuple):
 
     `time_ms`: virtual time since the trial began. `kind`: one of :data:`KINDS`. `partition`, `node`: -1 where the row
     concerns none. A `state` row describes its partition from now on: `leader` (-1 = offline), `leader_serves` (False
-    = a leader is recorded but does not answer), `isr_size` (0 without a leader), `elr_size`, `min_isr` (effective).
+    = a leader is recorded but does not answer), `isr_size` (0 without a leader), `elr_size`, `min_isr` (effective),
+    `stalls` (writes wait for a replica that has crashed or is slow: a member of the ISR, with acks=all, or the leader),
+    `expired` (writes have waited for longer than the delivery timeout, and none has been acknowledged since).
     `value`: for `loss` and `acks_1_loss`, the records lost in this event, acknowledged with acks=all or
     acks=1; for `acknowledged_loss` the same number, or 0 for an election that loses what the followers had not fetched
     (acks=1). For `failover`, the ms from the crash of the leader
@@ -100,6 +102,8 @@ class TraceRow(NamedTuple):
     node: int = NONE
     leader: int = NONE
     leader_serves: bool = False
+    stalls: bool = False
+    expired: bool = False
     isr_size: int = 0
     elr_size: int = 0
     min_isr: int = 0
@@ -145,6 +149,8 @@ TRACE_SCHEMA: Final = columns(
     ("node", pa.int32()),
     ("leader", pa.int32()),
     ("leader_serves", pa.bool_()),
+    ("stalls", pa.bool_()),
+    ("expired", pa.bool_()),
     ("isr_size", pa.int32()),
     ("elr_size", pa.int32()),
     ("min_isr", pa.int32()),

@@ -1,7 +1,7 @@
 """Catch-up: a restarted broker is up and registered, and its replicas are behind for a while.
 
 How long follows from what was written while it was down, and from the volume of its disk if that was lost
-(`CatchUp.needed_ms`). Until then its fetches do not reach the leaders: the network loses its fetch requests, so the
+(`failures/absences.py`). Until then its fetches do not reach the leaders: the network loses its fetch requests, so the
 leaders count it as behind and keep it out of the ISR. Afterwards the broker's next renewal of its fetch session, within
 `replica.fetch.wait.max.ms`, begins a new session, and the replicas join the ISR as the protocol has it. All else
 reaches it and leaves it, so it may be elected leader where the protocol allows that; a broker that has led all its
@@ -16,6 +16,7 @@ from collections.abc import Collection, Mapping
 from experiments.engines.sim.cluster import SimCluster
 from experiments.engines.sim.network import Disturbance
 from experiments.studies.design.mappings import CatchUp
+from experiments.studies.failures.absences import Absences
 from protocol.events.base import Trace
 from protocol.events.broker import BecameLeader
 from protocol.ids import NodeId, TimeMs, TopicPartition, is_broker
@@ -30,12 +31,10 @@ class CatchUps:
     def __init__(
         self, catch_up: CatchUp, cluster: SimCluster, replicas: Mapping[NodeId, Collection[TopicPartition]]
     ) -> None:
-        self._catch_up = catch_up
+        self._absences = Absences(catch_up)
         self._cluster = cluster
         self._replicas = replicas
-        self._failed_ms: dict[NodeId, TimeMs] = {}
         self._until_ms: dict[NodeId, TimeMs] = {}
-        self._disks_lost: set[NodeId] = set()
         self._held: dict[NodeId, list[Disturbance]] = {}
         self._led: dict[NodeId, set[TopicPartition]] = {}
         cluster.trace_observers.append(self._observe)
@@ -43,20 +42,14 @@ class CatchUps:
     def fail(self, broker: NodeId, lost_disk: bool) -> None:
         """The broker has failed, or its disk was lost while it was down. In a controlled shutdown it still runs for a
         while, as far behind as before."""
-        self._failed_ms.setdefault(broker, self._cluster.now_ms)
-        if lost_disk:
-            self._disks_lost.add(broker)
+        self._absences.fail(broker, self._cluster.now_ms, lost_disk)
         self._led.pop(broker, None)
 
     def start(self, broker: NodeId) -> None:
         """The broker is about to start: from now on it is behind."""
         now_ms = self._cluster.now_ms
-        failed_ms = self._failed_ms.pop(broker, now_ms)
-        behind_ms = max(0, self._until_ms.get(broker, 0) - failed_ms)
-        lost_disk = broker in self._disks_lost
-        self._disks_lost.discard(broker)
         self._release(broker)
-        until_ms = self._until_ms[broker] = now_ms + self._catch_up.needed_ms(now_ms - failed_ms, lost_disk, behind_ms)
+        until_ms = self._until_ms[broker] = self._absences.start(broker, now_ms)
         if until_ms == now_ms:
             return
         others = [other for other in self._replicas if other != broker]
@@ -79,4 +72,5 @@ class CatchUps:
             led.add(trace.partition)
             if node in self._held and led >= set(self._replicas[node]):
                 self._until_ms[node] = now_ms
+                self._absences.end(node, now_ms)
                 self._cluster.call_at(now_ms, lambda: self._end(node, now_ms))

@@ -5,17 +5,15 @@ degenerate, so the trial is cut into cycles, each of which begins with weight 1.
 point*, from which on the future has the same distribution whatever happened before. Such a point is the end of a write
 if
 
-1. every broker runs, and the timeline has no broker down and no outage due;
+1. every broker runs, and the timeline has no broker down or behind, and no outage due;
 2. every partition has a leader that serves, all its replicas in the ISR, an empty ELR and last known ELR, no recovery
    pending, and no failover that clients wait for;
 3. no write is in flight, and the logs of all replicas of a partition end with the last acknowledged record;
-4. with a flush interval, all of that is flushed (the check waits for the interval); without one the last record is
-   unflushed everywhere, since it was written after the last start of a broker.
-
 What the future depends on: the failures to come, and what the protocol makes of them. By (1), and because failures come
 at constant rates, the former have one distribution. The protocol decides by the sets in (2), by which replica holds
-which acknowledged records, and by what a crash takes away. By (3) and (4) the next lossy crash takes the last
-acknowledged record from its broker, or nothing, whatever happened before. Epochs, offsets and ids only count on. What
+which acknowledged records, and by what a crash takes away. By (3) all replicas hold the same records, and a record is
+acknowledged just before each failure. So the next lossy crash takes the last acknowledged record from its broker,
+whatever happened before. Epochs, offsets and ids only count on. What
 remains of an earlier cycle:
 
 - *Which replica leads.* All replicas have the same log and the same role in the ISR, and all brokers fail at the same
@@ -23,9 +21,9 @@ remains of an earlier cycle:
   leader: exchange the failures to come of the leader and another replica, and the elections exchange them, too.
 - *Which partitions share a leader.* No partition's own future depends on it, and expectations of sums over partitions
   need no more. Variances are taken over trials, not over cycles.
-- *How many records a crash takes.* Without a flush interval a lossy crash takes all records since the last flush. A
-  loss counts the records of the present cycle only: a lower bound on `lost_records_per_year`. Whether there is a loss
-  does not depend on it.
+- *How many records a crash takes.* A lossy crash takes all records that are neither flushed nor written back. A loss
+  counts the records of the present cycle only: a lower bound on `lost_records_per_year`. Whether there is a loss does
+  not depend on it.
 - *Messages on their way*, such as a high watermark, for some milliseconds, in which a failure has a probability of
   1e-9 at realistic rates.
 
@@ -52,7 +50,7 @@ from protocol.nodes.broker import BrokerNode
 LEAST_CYCLES = 25
 """Cycles of a trial at least, about 0.1 s of processor time."""
 RECHECK_MS = 1_000
-LONGEST_CYCLE_REPAIRS = 1_000
+LONGEST_CYCLE_ABSENCES = 1_000
 
 
 class NoRegenerationError(Exception):
@@ -93,7 +91,7 @@ class RegenerativeTrial(Trial):
 
     def _finish_cycle(self) -> None:
         """Runs until the regeneration point that ends the present cycle, if one is under way."""
-        limit_ms = self.cluster.now_ms + SET_UP_MS + LONGEST_CYCLE_REPAIRS * self.params.broker_mttr.mean_ms
+        limit_ms = self.cluster.now_ms + SET_UP_MS + LONGEST_CYCLE_ABSENCES * self.params.longest_absence_ms
         while self._in_cycle:
             if not self.cluster.step(limit_ms):
                 raise NoRegenerationError(f"no regeneration point within {limit_ms} ms")
@@ -104,11 +102,11 @@ class RegenerativeTrial(Trial):
         if not self._in_cycle:
             self.observer.states.add_all()
             self._in_cycle = True
-        if event.kind == "strike":
+        if event.kind == "mark":
             self._await_event()
         else:
             super()._handle_event(event)
-        if event.kind in ("start", "strike"):
+        if event.kind in ("start", "mark"):
             self._check_later()
 
     # -- regeneration --------------------------------------------------------------------------------------------------
@@ -118,8 +116,8 @@ class RegenerativeTrial(Trial):
             self._check_later()
 
     def _check_later(self) -> None:
-        """Looks again, for what no write follows: a flush, and the start of a broker without replicas."""
-        wait_ms = RECHECK_MS + self.params.restart_time_ms + (self.params.flush_interval_ms or 0)
+        """Looks again, for what no write follows: the start of a broker without replicas."""
+        wait_ms = RECHECK_MS + self.params.restart_time_ms
         self.cluster.call_at(self.cluster.now_ms + wait_ms, self._check)
 
     def _check(self) -> None:
@@ -139,7 +137,7 @@ class RegenerativeTrial(Trial):
         return True
 
     def _is_restored(self) -> bool:
-        """Whether conditions 1 to 4 hold, apart from the timeline's part."""
+        """Whether conditions 1 to 3 hold, apart from the timeline's part."""
         cluster = self.cluster
         if any(broker not in cluster.nodes for broker in cluster.spec.broker_ids):
             return False
@@ -151,12 +149,10 @@ class RegenerativeTrial(Trial):
             return False
         if state.isr_size < self.params.replication_factor or state.elr_size or state.last_known_elr_size:
             return False
-        if writes.outstanding is not None or writes.due_ms is not None:
+        if writes.outstanding is not None or writes.due_ms is not None or state.waiting_since_ms is not None:
             return False
         logs = [self._log(name, broker) for broker in self._placement[name.partition]]
-        ends = {log.end_offset if log is not None else -1 for log in logs}
-        flushed = {log.flushed_offset if log is not None else -1 for log in logs}
-        return len(ends) == 1 and (self.params.flush_interval_ms is None or flushed == ends)
+        return len({log.end_offset if log is not None else -1 for log in logs}) == 1
 
     def _log(self, name: TopicPartition, broker: NodeId) -> LogStorage | None:
         node = self.cluster.nodes[broker]
@@ -179,7 +175,8 @@ class RegenerativeTrial(Trial):
 def run_importance_trial(params: CellParameters, seed: int) -> TrialResult:
     """Runs one trial in importance sampling; a pure function of its arguments.
 
-    Raises NoRegenerationError if a cycle takes longer than `LONGEST_CYCLE_REPAIRS` mean times to repair.
+    Raises NoRegenerationError if a cycle takes longer than `LONGEST_CYCLE_ABSENCES` mean times for which a failure
+    keeps a replica out of sync.
     """
     with rare_collections():
         return RegenerativeTrial(params, seed).run()

@@ -1,9 +1,9 @@
 """What a simulated trial sees: the ground truth of losses, and the rows of the trace.
 
-A write follows every change of a partition's ISR or leader, so that there is always an acknowledged record that depends
-on the present ISR and would show a loss (`writer.py`). Losses are measured against ground truth, not by the protocol's
-own state: the log of each new leader is compared with the records that were acknowledged to the client.
-"""
+A write follows every change of a partition's ISR or leader, and precedes every failure (`trial.py`), so that there is
+always an acknowledged record that depends on the present ISR and would show a loss (`writer.py`). Losses are measured
+against ground truth, not by the protocol's own state: the log of each new leader is compared with the records that were
+acknowledged to the client. """
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from experiments.studies.design.model import CellParameters
 from experiments.studies.trace.schema import ACKED, CHECKPOINT, ELECTED, PRODUCED, RECOVERY, TraceRow
 from experiments.studies.trials.published import partition_changed
 from experiments.studies.trials.reader import Reader
+from experiments.studies.trials.setting import replicas_of
 from experiments.studies.trials.states import PartitionStates
 from experiments.studies.trials.writer import Writer
 from protocol.events.base import Trace
@@ -45,7 +46,10 @@ class Observer:
         add: Callable[[TraceRow], None],
         settled: Callable[[], None],
     ) -> None:
-        self.states = PartitionStates(params.partitions, params.acks, add)
+        self.states = PartitionStates(
+            params.partitions, params.acks, params.delivery_timeout_ms, add, cluster.call_at
+        )
+        self._led_or_followed = replicas_of(params)
         self.reader = Reader(cluster, self.states, add) if params.consumer == "polling" else None
         self.writer = Writer(cluster, self.states, params.acks, settled, self.reader)
         self._add = add
@@ -65,6 +69,21 @@ class Observer:
         """Writes to every partition."""
         for name in self.states.partitions:
             self.writer.request(name)
+
+    def write_to(self, broker: NodeId) -> None:
+        """Writes to every partition of which the broker has a replica."""
+        for name in sorted(self._led_or_followed[broker]):
+            self.writer.request(name)
+
+    def handle_crash(self, broker: NodeId) -> None:
+        """The broker's process has ended."""
+        self.states.handle_crash(self._cluster.now_ms, broker)
+        self.write_to(broker)
+
+    def handle_slow(self, broker: NodeId) -> None:
+        """An episode in which the broker is slow begins."""
+        self.states.handle_slow(self._cluster.now_ms, broker)
+        self.write_to(broker)
 
     def begin_measuring(self) -> None:
         """The trace begins: the states, and the records that were acknowledged before and may still be lost."""
@@ -88,9 +107,9 @@ class Observer:
         if isinstance(trace, StoreChanged):
             published = partition_changed(trace, self._min_isr)
             if published is not None and published.partition in self.states.partitions:
-                self._handle_change(published)
+                self._handle_change(now_ms, published)
         elif isinstance(trace, PartitionChanged):
-            self._handle_change(trace)
+            self._handle_change(now_ms, trace)
         elif isinstance(trace, BecameLeader):
             self._handle_new_leader(node, trace)
         elif isinstance(trace, HighWatermarkAdvanced):
@@ -100,8 +119,8 @@ class Observer:
         elif isinstance(trace, RecoveryDecided):
             self._add(TraceRow(0, RECOVERY, trace.partition.partition, trace.leader, detail=trace.outcome()))
 
-    def _handle_change(self, trace: PartitionChanged) -> None:
-        self.states.handle_change(trace)
+    def _handle_change(self, now_ms: TimeMs, trace: PartitionChanged) -> None:
+        self.states.handle_change(now_ms, trace)
         if self._writing:
             self.writer.request(trace.partition)
 

@@ -1,6 +1,6 @@
 """Slow brokers in the simulated cluster: during an episode every message of the broker is delayed.
 
-Writes are continuous in the model, so the writer writes when an episode begins and when it ends: without a record to
+Writes are continuous in the model, so the trial writes when an episode begins and when it ends: without a record to
 fetch, a slow follower would never be behind.
 """
 
@@ -15,7 +15,8 @@ from protocol.ids import NodeId, TimeMs
 
 
 class SlowBrokers:
-    """Carries out `episodes`, whose time 0 is `zero_ms` of the cluster; calls `write` at each begin and end."""
+    """Carries out `episodes`, whose time 0 is `zero_ms` of the cluster; calls `begins` and `ends` with the broker at
+    the begin and the end of each."""
 
     def __init__(
         self,
@@ -23,13 +24,15 @@ class SlowBrokers:
         episodes: Iterator[Episode],
         delay_ms: int,
         zero_ms: TimeMs,
-        write: Callable[[], None],
+        begins: Callable[[NodeId], None],
+        ends: Callable[[NodeId], None],
     ) -> None:
         self._cluster = cluster
         self._episodes = episodes
         self._delay_ms = delay_ms
         self._zero_ms = zero_ms
-        self._write = write
+        self._begins = begins
+        self._ends = ends
         self._slow: dict[NodeId, list[Disturbance]] = {}
 
     def await_next(self) -> None:
@@ -44,10 +47,10 @@ class SlowBrokers:
         for disturbance in self._slow[broker]:
             self._cluster.disturb_link(disturbance)
         self._cluster.call_at(self._zero_ms + episode.ends_ms, lambda: self._end(broker))
-        self._write()
+        self._begins(broker)
         self.await_next()
 
     def _end(self, broker: NodeId) -> None:
         for disturbance in self._slow.pop(broker):
             self._cluster.clear_disturbance(disturbance)
-        self._write()
+        self._ends(broker)

@@ -10,12 +10,19 @@ has fetched yet. They are lost when another leader is elected after a crash of t
 
 Failover as clients see it: from the crash of a partition's leader to the first acknowledgement of a write that was sent
 after the crash. Further crashes before that acknowledgement prolong it.
+
+Writes *wait* from the moment at which none can be acknowledged at once until one is that was sent since: without a
+leader, after a crash of the leader, while a broker is slow, and, with acks=all, while the ISR is below min ISR or has a
+member that has crashed and is not fenced yet. A partition *stalls* while writes wait for such a broker. Writes have
+*expired* once they have waited for the delivery timeout, as producers then give up those that were begun when the wait
+began; from then on the partition is not writable until writes are acknowledged within the delivery timeout again. The
+time that counts so is as long as that in which the writes are begun that fail, and later by the delivery timeout.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from experiments.check.regressions import RegressionCounter
 from experiments.studies.trace.schema import (
@@ -42,6 +49,8 @@ class PartitionState:
     down, and no replica is in sync without a leader. `crashed` is the broker whose crash took the leader away at
     `crashed_ms`, until clients are served again; None otherwise. `in_flight`: whether that broker
     alone has records that were acknowledged with acks=1; `lost_epoch`: the leader epoch whose election lost them.
+    `waiting_since_ms`: since when writes wait, None if they do not; `expired`: whether they have waited for the
+    delivery timeout; `awaited`: the brokers that have crashed or are slow and that writes wait for.
     """
 
     leader: NodeId = NO_LEADER
@@ -58,16 +67,30 @@ class PartitionState:
     crashed_ms: TimeMs = 0
     in_flight: bool = False
     lost_epoch: int = -1
+    waiting_since_ms: TimeMs | None = None
+    expired: bool = False
+    awaited: set[NodeId] = field(default_factory=set)
+    in_sync: frozenset[NodeId] = frozenset()
 
 
 class PartitionStates:
     """The states of the topic's partitions; `add` takes the rows of the trace, and fills in their time and weight.
-    `acks`: of the clients, as in study files."""
+    `acks`: of the clients, as in study files; `call_at` calls an action at a time, before what is handled at that time.
+    """
 
-    def __init__(self, partitions: int, acks: str, add: Callable[[TraceRow], None]) -> None:
+    def __init__(
+        self,
+        partitions: int,
+        acks: str,
+        delivery_timeout_ms: int,
+        add: Callable[[TraceRow], None],
+        call_at: Callable[[TimeMs, Callable[[], None]], None],
+    ) -> None:
         self.partitions = {TopicPartition(TOPIC, index): PartitionState() for index in range(partitions)}
         self._acks = acks
+        self._delivery_timeout_ms = delivery_timeout_ms
         self._add = add
+        self._call_at = call_at
         self._regressions = RegressionCounter()
 
     def add_all(self) -> None:
@@ -76,15 +99,45 @@ class PartitionStates:
             self._add_state(name)
 
     def handle_crash(self, now_ms: TimeMs, broker: NodeId) -> None:
-        """The process of the broker has ended: the partitions that it leads have a leader that does not answer."""
+        """The process of the broker has ended: the partitions that it leads have a leader that does not answer, and
+        writes to those with it in the ISR wait for it."""
         for name, partition in self.partitions.items():
             if partition.leader == broker:
                 if partition.crashed is None:
                     partition.crashed, partition.crashed_ms = broker, now_ms
                     partition.in_flight = self._acks == "1"
+                self._wait(now_ms, name)
                 self._set_serves(name, False)
+            elif self._acks == "all" and broker in partition.in_sync:
+                self._await_broker(now_ms, name, broker)
 
-    def handle_change(self, trace: PartitionChanged) -> None:
+    def handle_slow(self, now_ms: TimeMs, broker: NodeId) -> None:
+        """All that the broker sends arrives late from now on."""
+        for name, partition in self.partitions.items():
+            if partition.leader == broker or (self._acks == "all" and broker in partition.in_sync):
+                self._await_broker(now_ms, name, broker)
+
+    def _await_broker(self, now_ms: TimeMs, name: TopicPartition, broker: NodeId) -> None:
+        """Writes wait for the broker."""
+        self.partitions[name].awaited.add(broker)
+        self._wait(now_ms, name)
+        self._add_state(name)
+
+    def _wait(self, now_ms: TimeMs, name: TopicPartition) -> None:
+        """Writes wait from now on, unless they do already."""
+        partition = self.partitions[name]
+        if partition.waiting_since_ms is None:
+            partition.waiting_since_ms = now_ms
+            self._call_at(now_ms + self._delivery_timeout_ms, lambda: self._expire(name, now_ms))
+
+    def _expire(self, name: TopicPartition, since_ms: TimeMs) -> None:
+        """Writes that have waited since then fail."""
+        partition = self.partitions[name]
+        if partition.waiting_since_ms == since_ms and not partition.expired:
+            partition.expired = True
+            self._add_state(name)
+
+    def handle_change(self, now_ms: TimeMs, trace: PartitionChanged) -> None:
         """The controller has committed a new state."""
         name = trace.partition
         partition = self.partitions[name]
@@ -93,6 +146,10 @@ class PartitionStates:
         partition.isr_size = 0 if partition.leader == NO_LEADER else len(trace.isr)
         partition.elr_size, partition.min_isr = len(trace.elr), trace.min_isr
         partition.isr, partition.elr = members(trace.isr), members(trace.elr)
+        partition.in_sync = frozenset(trace.isr)
+        partition.awaited &= partition.in_sync
+        if partition.leader == NO_LEADER or (self._acks == "all" and partition.isr_size < partition.min_isr):
+            self._wait(now_ms, name)
         partition.last_known_elr_size = len(trace.last_known_elr)
         partition.serves = partition.serves and same_epoch
         if trace.recovering and not partition.recovering:
@@ -137,10 +194,23 @@ class PartitionStates:
     def handle_acknowledgement(self, now_ms: TimeMs, name: TopicPartition, sent_ms: TimeMs) -> None:
         """A write that was sent at `sent_ms` is acknowledged: adds the failover that it ends, if any."""
         partition = self.partitions[name]
+        since_ms = partition.waiting_since_ms
+        if since_ms is not None and sent_ms >= since_ms and now_ms - sent_ms < self._delivery_timeout_ms:
+            self._end_wait(name)
         if partition.crashed is not None and sent_ms >= partition.crashed_ms:
             value = now_ms - partition.crashed_ms
             self._add(TraceRow(0, FAILOVER, name.partition, partition.crashed, value=value))
             partition.crashed = None
+
+    def _end_wait(self, name: TopicPartition) -> None:
+        """Writes are acknowledged at once."""
+        partition = self.partitions[name]
+        partition.waiting_since_ms = None
+        shown = partition.expired or bool(partition.awaited)
+        partition.expired = False
+        partition.awaited.clear()
+        if shown:
+            self._add_state(name)
 
     def _set_serves(self, name: TopicPartition, serves: bool) -> None:
         partition = self.partitions[name]
@@ -157,6 +227,8 @@ class PartitionStates:
                 name.partition,
                 leader=partition.leader,
                 leader_serves=partition.serves,
+                stalls=bool(partition.awaited),
+                expired=partition.expired,
                 isr_size=partition.isr_size,
                 elr_size=partition.elr_size,
                 min_isr=partition.min_isr,

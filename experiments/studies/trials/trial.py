@@ -3,6 +3,11 @@
 `design/model.py` describes the model, `failures/timeline.py` the failures, `observer.py` the workload and the
 observations. The result is a trace (`trace/schema.py`).
 
+Writes are continuous in the model: an acknowledged record is always on its way to the disk. A trial needs the last one
+before each failure only, so it writes just before. Under continuous writes a flush comes every `flush_interval`, and a
+failure finds it at any moment of that interval; so one more write, at a time before the failure that is uniform over
+the interval, begins the interval.
+
 With a stationary start the timeline begins before time 0, and so does the simulated cluster: brokers that are down then
 crash as soon as the topic exists, and the rows of the warm-up are not recorded. At time 0 a `state` row describes each
 partition.
@@ -11,6 +16,7 @@ partition.
 from __future__ import annotations
 
 from collections.abc import Callable
+from random import Random
 
 from experiments.engines.sim.cluster import SimCluster
 from experiments.engines.sim.memory import rare_collections
@@ -24,11 +30,15 @@ from experiments.studies.trials.compression import CompressedTimeline, compresse
 from experiments.studies.trials.observer import Observer
 from experiments.studies.trials.setting import cluster_spec, loss_of, replicas_of, topic_request
 from experiments.studies.trials.slow import SlowBrokers
+from experiments.studies.trials.writer import LEARNING_MS
 from protocol.ids import FIRST_CLIENT, NodeId, TimeMs
 from protocol.messages.commands import ShutdownCommand
 
 SET_UP_MS = 60_000
 RETRY_START_MS = 1_000
+JITTER_MS = 2
+"""Of the network, on top of its latency."""
+_LOG_WEIGHT = TraceRow._fields.index("log_weight")
 
 
 class TrialSetUpError(Exception):
@@ -58,6 +68,7 @@ class Trial:
             None if params.catch_up is None else CatchUps(params.catch_up, self.cluster, replicas_of(params))
         )
         self._seed = seed
+        self._flush_phases = Random(f"{seed}/flush-phases")
 
     def run(self) -> TrialResult:
         """Runs the trial to its end."""
@@ -94,14 +105,27 @@ class Trial:
     def _await_event(self) -> None:
         event = self._awaited = self._timeline.next_event()
         if event is not None:
-            self.cluster.call_at(self._zero_ms + event.time_ms, lambda: self._handle_event(event))
+            at_ms = self._zero_ms + event.time_ms
+            self.cluster.call_at(at_ms, lambda: self._handle_event(event))
+            if event.kind not in ("start", "mark"):
+                self._write_before(at_ms, event.broker)
+
+    def _write_before(self, at_ms: TimeMs, broker: NodeId) -> None:
+        """Has records acknowledged just before the broker fails at that time."""
+        flush_ms = self.params.flush_interval_ms
+        before_ms = [write_time_ms(self.params)]
+        if flush_ms is not None:
+            before_ms.append(before_ms[0] + round(self._flush_phases.random() * flush_ms))
+        for write_ms in before_ms:
+            if at_ms - write_ms > self.cluster.now_ms:
+                self.cluster.call_at(at_ms - write_ms, lambda: self.observer.write_to(broker))
 
     def _await_episodes(self) -> None:
         slow, begins_ms = self.params.slow, -warm_up_ms(self.params)
         if slow is not None:
             found = episodes(slow, self.params, self._seed, begins_ms)
-            write = self.observer.write_all
-            SlowBrokers(self.cluster, found, slow.delay_ms, self._zero_ms, write).await_next()
+            begins, ends = self.observer.handle_slow, self.observer.write_to
+            SlowBrokers(self.cluster, found, slow.delay_ms, self._zero_ms, begins, ends).await_next()
 
     def _handle_event(self, event: Event) -> None:
         """Injects the event, unless the timeline has drawn another one since."""
@@ -122,14 +146,14 @@ class Trial:
             self.catch_ups.fail(broker, event.kind == "disk")
         if broker not in self.cluster.nodes:
             if event.kind != "clean":
-                self.cluster.disks[broker].apply_loss(loss_of(event.kind))
+                self.cluster.disks[broker].apply_loss(loss_of(event.kind, self.params.writeback_ms))
             return
         self._add(TraceRow(0, CRASH, node=broker, detail=event.kind))
         if event.kind == "clean":
             self.cluster.command(broker, ShutdownCommand())
         else:
-            self.cluster.crash(broker, loss_of(event.kind))
-            self.observer.states.handle_crash(self.cluster.now_ms, broker)
+            self.cluster.crash(broker, loss_of(event.kind, self.params.writeback_ms))
+            self.observer.handle_crash(broker)
 
     def _start(self, event: Event) -> None:
         """Starts the broker, as soon as its controlled shutdown has ended and unless it has failed again."""
@@ -166,12 +190,18 @@ class Trial:
 
     def _add(self, row: TraceRow) -> None:
         if self._measuring:
-            kind_to_detail, epoch_to_offset = row[1:11], row[12:]
+            kind_to_detail, epoch_to_offset = row[1:_LOG_WEIGHT], row[_LOG_WEIGHT + 1 :]
             values = (self.time_ms, *kind_to_detail, self._log_weight(), *epoch_to_offset)
             self.rows.append(TraceRow._make(values))
 
     def _log_weight(self) -> float:
         return self._timeline.log_weight(self.time_ms)
+
+
+def write_time_ms(params: CellParameters) -> int:
+    """The time within which an acks=all write is acknowledged if all is well: the client learns where to write, and the
+    record goes to the leader, to the followers, their next fetches to the leader, and the answer to the client."""
+    return LEARNING_MS + 5 * (params.network_latency_ms + JITTER_MS)
 
 
 def run_through(params: CellParameters, seed: int, timeline: Callable[[], Timeline]) -> TrialResult:

@@ -1,7 +1,8 @@
 """The producer of a simulated trial: at most one record at a time in each partition, straight to the leader.
 
-It stands for clients that write all the time, of which a trial needs no more than one record after every change: one
-that depends on the present ISR and would show a loss. It learns of a change `LEARNING_MS` later, as by a metadata
+It stands for clients that write all the time, of which a trial needs no more than one record after every change and one
+before every failure: the former depends on the present ISR, the latter is what a crash of the machine finds in the page
+cache. It learns of a change `LEARNING_MS` later, as by a metadata
 request, and of a new leader when that leader begins to serve. A client's own back-offs, time-outs and sequence numbers
 are left out: they take less than a second of an unavailability that is measured from the controller's and the leader's
 states (`states.py`). The trials on processes have Kafka's producer (`processes/cluster.py`).
@@ -147,6 +148,8 @@ class Writer:
         writes = self.writes[name]
         if error is ErrorCode.NONE:
             self._states.handle_acknowledgement(now_ms, name, writes.sent_ms)
+            if writes.due_ms is None and self._states.partitions[name].waiting_since_ms is not None:
+                writes.due_ms = now_ms
         elif error is ErrorCode.REQUEST_TIMED_OUT:
             writes.due_ms = now_ms
         elif error not in _CHANGE_FOLLOWS:

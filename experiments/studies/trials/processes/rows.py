@@ -8,7 +8,9 @@ forced: a replica becomes leader after the controller has elected it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from heapq import heappop, heappush
+from itertools import count
 from typing import NamedTuple
 
 from experiments.engines.port import TraceEvent
@@ -46,7 +48,11 @@ def trace_rows(recording: Recording, params: CellParameters) -> list[TraceRow]:
 class _Replay:
     def __init__(self, recording: Recording, params: CellParameters) -> None:
         self._recording = recording
-        self._states = PartitionStates(params.partitions, params.acks, self._add)
+        self._states = PartitionStates(
+            params.partitions, params.acks, params.delivery_timeout_ms, self._add, self._call_at
+        )
+        self._due: list[tuple[TimeMs, int, Callable[[], None]]] = []
+        self._numbers = count()
         self._rows: list[TraceRow] = []
         self._now_ms = recording.begins_ms
         self._gone_ms = recording.begins_ms
@@ -58,13 +64,26 @@ class _Replay:
         for item in _in_order(recording):
             if item.at_ms >= recording.ends_ms:
                 break
+            self._run_due(item.at_ms)
             self._begin(item.at_ms)
             self._now_ms = max(self._now_ms, item.at_ms)
             self._handle(item.at_ms, item.content)
+        self._run_due(recording.ends_ms)
         self._begin(recording.ends_ms)
         self._now_ms = recording.ends_ms
         self._add(TraceRow(0, END))
         return self._rows
+
+    def _call_at(self, at_ms: TimeMs, action: Callable[[], None]) -> None:
+        heappush(self._due, (at_ms, next(self._numbers), action))
+
+    def _run_due(self, until_ms: TimeMs) -> None:
+        """Carries out the actions that are due by then."""
+        while self._due and self._due[0][0] <= until_ms:
+            at_ms, _, action = heappop(self._due)
+            self._begin(at_ms)
+            self._now_ms = max(self._now_ms, at_ms)
+            action()
 
     def _begin(self, at_ms: TimeMs) -> None:
         """Begins the measurement once all that came before it has been handled."""
@@ -94,7 +113,7 @@ class _Replay:
     def _handle_event(self, at_ms: TimeMs, event: TraceEvent) -> None:
         trace, states = event.trace, self._states
         if isinstance(trace, PartitionChanged):
-            states.handle_change(trace)
+            states.handle_change(at_ms, trace)
         elif isinstance(trace, BecameLeader):
             states.handle_regression(event.node, trace)
             if not states.is_outdated(trace):

@@ -81,14 +81,14 @@ class ProcessTrial:
         engine = self._cluster.engine
         if not engine.is_running(event.broker):
             if event.kind != "clean":
-                engine.lose(event.broker, loss_of(event.kind))
+                engine.lose(event.broker, loss_of(event.kind, self._params.writeback_ms))
             return
         self._down.add(event.broker)
         at_ms = engine.now_ms()
         if event.kind == "clean":
             engine.terminate(event.broker)
         else:
-            engine.crash(event.broker, loss_of(event.kind))
+            engine.crash(event.broker, loss_of(event.kind, self._params.writeback_ms))
         self._recording.injected.append(Failed(at_ms, engine.now_ms(), event.broker, event.kind))
 
     def _start(self, broker: NodeId) -> None:

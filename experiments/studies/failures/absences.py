@@ -1,0 +1,46 @@
+"""How long a replica is absent from the ISR after a failure, as far as the failure model says it.
+
+A broker that has failed is down until it is started; its process needs `restart_time` until it takes part; then its
+replicas fetch what they lack (`catch_up`). That is what was written since the failure, what was missing already when
+the broker failed, and the backlog besides if the disk was lost. The trial holds fetches back for that long
+(`trials/catch_up.py`), and importance sampling forces failures for that long (`biased.py`). """
+
+from __future__ import annotations
+
+from experiments.studies.design.mappings import CatchUp
+from protocol.ids import NodeId, TimeMs
+
+
+class Absences:
+    """The brokers that are absent: since when, and until when they have to catch up. `catch_up` as in study files."""
+
+    def __init__(self, catch_up: CatchUp | None) -> None:
+        self._catch_up = catch_up
+        self._failed_ms: dict[NodeId, TimeMs] = {}
+        self._until_ms: dict[NodeId, TimeMs] = {}
+        self._disks_lost: set[NodeId] = set()
+
+    def fail(self, broker: NodeId, now_ms: TimeMs, lost_disk: bool) -> None:
+        """The broker has failed, or its disk was lost while it was down."""
+        self._failed_ms.setdefault(broker, now_ms)
+        if lost_disk:
+            self._disks_lost.add(broker)
+
+    def caught_up_ms(self, broker: NodeId, boot_ms: TimeMs) -> TimeMs:
+        """When the broker will have caught up if its process takes part from `boot_ms` on."""
+        if self._catch_up is None:
+            return boot_ms
+        failed_ms = self._failed_ms.get(broker, boot_ms)
+        behind_ms = max(0, self._until_ms.get(broker, 0) - failed_ms)
+        return boot_ms + self._catch_up.needed_ms(boot_ms - failed_ms, broker in self._disks_lost, behind_ms)
+
+    def start(self, broker: NodeId, boot_ms: TimeMs) -> TimeMs:
+        """The broker's process takes part from now on; returns until when it is behind."""
+        until_ms = self._until_ms[broker] = self.caught_up_ms(broker, boot_ms)
+        self._failed_ms.pop(broker, None)
+        self._disks_lost.discard(broker)
+        return until_ms
+
+    def end(self, broker: NodeId, now_ms: TimeMs) -> None:
+        """The broker has nothing left to fetch."""
+        self._until_ms[broker] = now_ms
