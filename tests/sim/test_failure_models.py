@@ -132,14 +132,21 @@ def test_rack_power_events_end_the_brokers_of_one_rack_at_a_time() -> None:
 
 
 def test_power_loss_takes_the_page_cache_of_a_crashed_broker_too() -> None:
-    """All records are unflushed. The only replica's process crashes; the power fails while it is down."""
-    alone = _cell(brokers=1, replication_factor=1, min_insync_replicas=1)
+    """All records are unflushed. The only replica's process crashes; the power fails while it is down, an hour later or
+    10 s later. The kernel writes the page cache back after 30 s, or never."""
+    cached = _cell(brokers=1, replication_factor=1, min_insync_replicas=1)
+    alone = cached.model_copy(update={"writeback_ms": None})
     crash, power = _down(0, 1, 2), _down(0, 2, 1, "lossy")
     assert _losses(_rows(alone, crash)) == 0
     assert _losses(_rows(alone, crash, power)) == 1
     assert _losses(_rows(alone, crash, power._replace(kind="unclean"))) == 0
     flushed = alone.model_copy(update={"flush_interval_ms": 1})
     assert _losses(_rows(flushed, crash, power)) == 0
+    assert _losses(_rows(cached, crash, power)) == 0
+    soon = power._replace(down_ms=crash.down_ms + 10_000)
+    assert _losses(_rows(cached, crash, soon)) == 1
+    assert _losses(_rows(cached, crash._replace(kind="lossy"))) == 1, "what was acknowledged last is in the page cache"
+    assert _losses(_rows(flushed.model_copy(update={"flush_interval_ms": 10_000}), crash._replace(kind="lossy"))) == 1
 
 
 def test_a_lost_disk_is_refilled_from_the_others_and_loses_nothing_alone() -> None:

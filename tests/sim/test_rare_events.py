@@ -63,9 +63,11 @@ def _estimate(found: list[Measures], column: str = "losses") -> tuple[float, flo
 @pytest.mark.parametrize(
     ("changes", "expected", "trials"),
     [
-        ({}, 5.4e-10, 10),
+        ({"writeback_ms": None}, 5.4e-10, 10),
+        ({}, 3.4e-11, 12),
         (
             {
+                "writeback_ms": None,
                 "broker_mttf": Distribution(mean_ms=YEAR_MS),
                 "tail_loss_probability": 0.02,
                 "duration_ms": 8 * YEAR_MS,
@@ -74,7 +76,7 @@ def _estimate(found: list[Measures], column: str = "losses") -> tuple[float, flo
             12,
         ),
     ],
-    ids=["5e-10", "1e-12"],
+    ids=["5e-10", "3e-11", "1e-12"],
 )
 def test_importance_sampling_agrees_with_the_markov_model(
     changes: dict[str, object], expected: float, trials: int
@@ -137,7 +139,7 @@ def test_a_write_follows_the_change_that_makes_the_isr_large_enough(seed: int) -
 
 
 def test_a_cluster_that_stays_without_a_leader_never_regenerates(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importance, "LONGEST_CYCLE_REPAIRS", 40)
+    monkeypatch.setattr(importance, "LONGEST_CYCLE_ABSENCES", 40)
     cell = _cell(HARSH, unclean_recovery_strategy="manual", min_insync_replicas=2, tail_loss_probability=1.0)
     with pytest.raises(NoRegenerationError, match="no regeneration point"):
         run_importance_trial(cell, 0)

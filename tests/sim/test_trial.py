@@ -120,7 +120,9 @@ def test_eligible_leader_replicas_lose_less_where_some_shut_down_cleanly() -> No
     """The same failures for both generations: the shipped study's result, on few trials."""
 
     def losses(generation: str) -> int:
-        parameters = _parameters(generation=generation, min_insync_replicas=2, unclean_probability=0.5)
+        parameters = _parameters(
+            generation=generation, min_insync_replicas=2, unclean_probability=0.5, writeback_ms=None
+        )
         return sum(row.kind == LOSS for seed in range(8) for row in run_trial(parameters, seed).rows)
 
     before, after = losses("kip-497"), losses("kip-966")

@@ -54,9 +54,7 @@ class SimLog:
         "start_offset",
     )
 
-    def __init__(
-        self, failing: Callable[[], bool] = lambda: False, clock: Callable[[], TimeMs] = lambda: 0
-    ) -> None:
+    def __init__(self, failing: Callable[[], bool] = lambda: False, clock: Callable[[], TimeMs] = lambda: 0) -> None:
         self.failing = failing
         self._clock = clock
         self._appended_ms: list[TimeMs] = []

@@ -143,22 +143,28 @@ def lost_tails(params: CellParameters) -> int:
     return min(params.min_insync_replicas, params.replication_factor)
 
 
+def elects_stale(params: CellParameters) -> bool:
+    """Whether a replica that was not in sync may become leader while those that were are down."""
+    return params.generation == "v3" or params.unclean_recovery_strategy == "proactive"
+
+
 def rough_loss_rate(params: CellParameters) -> float:
     """Loss events per partition-year, to a factor of about ten.
 
     All n replicas have to be absent at once: they fail one after another, each at rate l and absent for a time T, at
     n l ((n-1) l T) ((n-2) l T / 2) ... per year; or a shared cause ends several of them. Once the ISR is below min ISR
     writes are refused, so the next ones have to fail while what was acknowledged is exposed (`exposed_ms`).
-    `lost_tails` of the replicas have to lose their tails.
+    `lost_tails` of the replicas have to lose their tails. Where a replica that is behind may lead, it is enough that all
+    are absent and it returns first.
     """
     n = params.replication_factor
     lost = params.unclean_probability * max(params.tail_loss_probability, params.disk_loss_probability)
     power_lost = lost if params.power_loss_probability is None else params.power_loss_probability
-    needed = lost_tails(params)
+    needed = 0 if elects_stale(params) else lost_tails(params)
     own = 0.0 if params.broker_mttf is None else YEAR_MS / params.broker_mttf.mean_ms
     absent = min(1.0, _share_absent(params))
     exposed = min(absent, _failures_per_year(params) * params.exposed_ms / YEAR_MS)
-    refusing = n - min(params.min_insync_replicas, n) + 1
+    refusing = n if needed == 0 else n - min(params.min_insync_replicas, n) + 1
 
     def further(down: int) -> float:
         """That the replicas that are in sync fail as well, once `down` of them are absent."""

@@ -45,9 +45,7 @@ class Estimate:
 
     def complement(self) -> Estimate:
         """The estimate of the rest, 1 - this share of time."""
-        return replace(
-            self, estimate=1.0 - self.estimate, ci_low=1.0 - self.ci_high, ci_high=1.0 - self.ci_low
-        )
+        return replace(self, estimate=1.0 - self.estimate, ci_low=1.0 - self.ci_high, ci_high=1.0 - self.ci_low)
 
     @property
     def half_width(self) -> float:

@@ -10,7 +10,7 @@ event may strike, and how the outages of one event are drawn. Plain sampling dra
 
 - Power events of the cluster and of each rack strike all brokers of their domain at once. They are failures of
   machines: a lossy one takes the page cache, and with it the unflushed tail, also where the broker's process is down
-  already. (Kernels write dirty pages back after about half a minute; the model has no flush but `flush_interval`.)
+  already, as far as the kernel has not written it back (`writeback`).
   Where the event has a down time, no broker of the domain is started before the power is back.
 - Bursts strike some brokers within a short window (Ford et al., Availability in Globally Distributed Storage Systems,
   OSDI 2010, section 4: most failures of a burst lie within 2 minutes, and large bursts concentrate on racks). Which

@@ -33,9 +33,8 @@ from protocol.ids import NodeId
 HISTORY_CYCLES = 10
 HISTORY_REPAIRS = 20
 WARM_UP_REPAIRS = 5
-"""The warm-up of a stationary start, in mean times for which a failure keeps a replica out of sync: the relaxation time
-of the states that the protocol goes through is about one, so that e^-5 of the effect of the simulated cluster's first
-state remains."""
+"""The warm-up of a stationary start, in mean times to repair: the relaxation time of the states that the protocol goes
+through is about one, so that e^-5 of the effect of the simulated cluster's first state remains."""
 
 
 class Event(NamedTuple):
@@ -68,7 +67,7 @@ class Timeline(Protocol):
 
 def warm_up_ms(params: CellParameters) -> int:
     """How long the simulated cluster runs before the measurement begins."""
-    return 0 if params.start == "fresh" else WARM_UP_REPAIRS * params.longest_absence_ms
+    return 0 if params.start == "fresh" else WARM_UP_REPAIRS * params.longest_repair_ms
 
 
 def history_ms(params: CellParameters) -> int:

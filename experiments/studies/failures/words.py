@@ -121,16 +121,15 @@ def _kinds(params: CellParameters) -> Iterator[str]:
 def _flush(params: CellParameters) -> Iterator[str]:
     flush, writeback = params.flush_interval_ms, params.writeback_ms
     kept = "when a broker shuts down" if flush is None else f"within {_about(flush)}"
-    written = (
-        "the kernel never writes the page cache back, so a crash of the machine takes all that was not flushed"
-        if writeback is None
-        else f"the kernel writes the page cache back after {_about(writeback)}, so a crash of the machine takes what is "
-        "younger; a crash of the process takes nothing"
-    )
-    yield f"Records are flushed {kept}; {written}."
+    if writeback is None:
+        taken = "never writes the page cache back, so a crash of the machine takes all that was not flushed"
+    else:
+        taken = f"writes the page cache back after {_about(writeback)}, so a crash of the machine takes what is younger"
+    yield f"Records are flushed {kept}; the kernel {taken}. A crash of the process takes nothing."
     yield (
-        f"Clients write all the time, and give a record up after {_about(params.delivery_timeout_ms)}; until the moment "
-        "of a failure records are acknowledged, wherever that is possible."
+        "Clients write all the time: records are acknowledged until the moment of a failure, wherever that is "
+        "possible. "
+        f"A write fails after {_about(params.delivery_timeout_ms)}."
     )
 
 

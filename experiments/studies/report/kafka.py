@@ -106,6 +106,7 @@ _WRITERS: Mapping[str, Callable[[CellParameters], tuple[str, str, str] | None]] 
     ),
     "unclean_recovery_strategy": _strategy,
     "acks": lambda params: (f"acks={params.acks}", "producers", IN_ALL),
+    "delivery_timeout": lambda params: (f"delivery.timeout.ms={params.delivery_timeout_ms}", "producers", IN_ALL),
     "detection": _detection,
     "flush_interval": _flush,
     "placement": _placement,

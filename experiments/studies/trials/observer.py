@@ -3,7 +3,7 @@
 A write follows every change of a partition's ISR or leader, and precedes every failure (`trial.py`), so that there is
 always an acknowledged record that depends on the present ISR and would show a loss (`writer.py`). Losses are measured
 against ground truth, not by the protocol's own state: the log of each new leader is compared with the records that were
-acknowledged to the client. """
+acknowledged to the client."""
 
 from __future__ import annotations
 
@@ -46,9 +46,7 @@ class Observer:
         add: Callable[[TraceRow], None],
         settled: Callable[[], None],
     ) -> None:
-        self.states = PartitionStates(
-            params.partitions, params.acks, params.delivery_timeout_ms, add, cluster.call_at
-        )
+        self.states = PartitionStates(params.partitions, params.acks, params.delivery_timeout_ms, add, cluster.call_at)
         self._led_or_followed = replicas_of(params)
         self.reader = Reader(cluster, self.states, add) if params.consumer == "polling" else None
         self.writer = Writer(cluster, self.states, params.acks, settled, self.reader)

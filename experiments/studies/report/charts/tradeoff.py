@@ -25,15 +25,14 @@ from experiments.studies.report.charts.theme import (
 )
 from experiments.studies.report.settings import Group, Setting
 from experiments.studies.report.words import minutes, number, time_unit
-from experiments.studies.trace.metrics import ACKNOWLEDGED_LOSS_RATE
+from experiments.studies.trace.metrics import ACKNOWLEDGED_LOSS_RATE, UNWRITABLE
 
 HEIGHT = 320
 LOSSES = ACKNOWLEDGED_LOSS_RATE
-REJECTING = "reject_fraction"
 
 
 def frontier(settings: Sequence[Setting]) -> tuple[Setting, ...]:
-    """The settings that no other one is at least as good as in both losses and rejected time, and better in one."""
+    """The settings that no other one is at least as good as in both losses and time that is not writable, and better in one."""
     points = {setting.index: _point(setting) for setting in settings}
     return tuple(
         setting
@@ -51,11 +50,11 @@ def _point(setting: Setting) -> tuple[float, float]:
 
 
 def tradeoff_chart(group: Group, number_of_group: int) -> Chart | None:
-    """Loss events against the time of rejected writes, for the settings of one group; None for a single setting."""
+    """Loss events against the time that is not writable, for the settings of one group; None for a single setting."""
     if len(group.settings) < 2:
         return None
     best = frontier(group.settings)
-    unit, size = time_unit([setting.estimates.value(REJECTING) for setting in group.settings])
+    unit, size = time_unit([setting.estimates.value(UNWRITABLE) for setting in group.settings])
     rows = [_row(setting, setting in best, size) for setting in group.settings]
     floor = floor_of([row["y"] for row in rows], [row["y_high"] for row in rows])
     log_x = spans([row["x"] for row in rows])
@@ -71,7 +70,7 @@ def tradeoff_chart(group: Group, number_of_group: int) -> Chart | None:
     }
     colour = alt.Color("name:N", scale=alt.Scale(domain=names, range=ranges["color"]), title=None)
     shape = alt.Shape("name:N", scale=alt.Scale(domain=names, range=ranges["shape"]), title=None)
-    time = f"rejecting, {unit} a year"
+    time = f"not writable, {unit} a year"
     x = alt.X(
         "x:Q",
         scale=alt.Scale(type="log") if log_x else alt.Scale(zero=True),
@@ -89,7 +88,7 @@ def tradeoff_chart(group: Group, number_of_group: int) -> Chart | None:
             tooltip=[
                 alt.Tooltip("name:N", title="setting"),
                 alt.Tooltip("losses:N", title="loss events a year"),
-                alt.Tooltip("rejecting:N", title="rejecting"),
+                alt.Tooltip("unwritable:N", title="not writable"),
             ],
         ),
     ]  # fmt: skip
@@ -109,17 +108,17 @@ def tradeoff_chart(group: Group, number_of_group: int) -> Chart | None:
 
 
 def _row(setting: Setting, on_frontier: bool, unit: float) -> dict[str, Any]:
-    losses, rejecting = (setting.estimates.estimates[metric] for metric in (LOSSES, REJECTING))
+    losses, unwritable = (setting.estimates.estimates[metric] for metric in (LOSSES, UNWRITABLE))
     return {
         "name": setting.name,
         "y": losses.estimate,
         "y_low": losses.ci_low,
         "y_high": losses.ci_high,
         "seen": not losses.one_sided,
-        "x": rejecting.estimate / unit,
-        "x_low": rejecting.ci_low / unit,
-        "x_high": rejecting.ci_high / unit,
-        "rejecting": f"{minutes(rejecting.estimate)} a year",
+        "x": unwritable.estimate / unit,
+        "x_low": unwritable.ci_low / unit,
+        "x_high": unwritable.ci_high / unit,
+        "unwritable": f"{minutes(unwritable.estimate)} a year",
         "frontier": on_frontier,
-        "words": f"{number(losses.estimate)} loss events a year, rejecting {minutes(rejecting.estimate)} a year",
+        "words": f"{number(losses.estimate)} loss events a year, not writable {minutes(unwritable.estimate)} a year",
     }

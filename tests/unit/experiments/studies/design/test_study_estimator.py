@@ -5,15 +5,23 @@ from __future__ import annotations
 import pytest
 
 from experiments.studies.design.distribution import Distribution
-from experiments.studies.design.estimator import choose, fallbacks, rough_loss_rate, sentence
+from experiments.studies.design.estimator import (
+    choose,
+    fallbacks,
+    obstacle_to_importance,
+    rough_loss_rate,
+    sentence,
+)
 from experiments.studies.design.loader import study_from
-from experiments.studies.design.mappings import Burst, RollingRestart
+from experiments.studies.design.mappings import Burst, CatchUp, RollingRestart
 from experiments.studies.design.model import DAY_MS, CellParameters
 from experiments.studies.design.recorded import RecordedFailures, RecordedOutage
 from experiments.studies.theory.answers import answer
 
 RARE = CellParameters()
-FREQUENT = CellParameters(broker_mttf=Distribution(mean_ms=20 * DAY_MS), broker_mttr=Distribution(mean_ms=5 * DAY_MS))
+FREQUENT = CellParameters(
+    broker_mttf=Distribution(mean_ms=20 * DAY_MS), broker_mttr=Distribution(mean_ms=5 * DAY_MS), writeback_ms=None
+)
 HOURS = Distribution(mean_ms=6 * 3_600_000)
 WEIBULL = Distribution(dist="weibull", mean_ms=130 * DAY_MS, shape=0.7)
 
@@ -96,7 +104,11 @@ def test_sentences_name_the_estimator_and_the_reason() -> None:
         {"generation": "kip-966-elr"},
         {"unclean_recovery_strategy": "proactive"},
         {"min_insync_replicas": 1},
+        {"min_insync_replicas": 3},
         {"replication_factor": 2},
+        {"generation": "kip-497", "writeback_ms": 600_000},
+        {"writeback_ms": None},
+        {"min_insync_replicas": 3, "writeback_ms": None},
     ],
 )
 def test_the_rough_rate_is_within_a_factor_of_ten_of_the_markov_model(changes: dict[str, object]) -> None:
@@ -105,3 +117,37 @@ def test_the_rough_rate_is_within_a_factor_of_ten_of_the_markov_model(changes: d
         markov = answer(cell)
         assert markov is not None
         assert 0.1 < rough_loss_rate(cell) / markov["loss_rate"] < 10.0
+
+
+ZONES = _cell(RARE, brokers=6, racks=3, partitions=4, broker_mttf=None, broker_mttr=HOURS)
+
+
+@pytest.mark.parametrize(
+    ("burst", "by_hand"),
+    [
+        (Burst(per_year=1.0, fraction=1.0, same_rack=1.0), 0.0),
+        (Burst(per_year=1.0, size=6), 0.01),
+        (Burst(per_year=1.0, fraction=0.5), 0.01 / 8),
+        (Burst(per_year=1.0, size=3), 0.01 / 20),
+        (Burst(per_year=2.0, size=6, same_rack=0.75), 0.005),
+    ],
+)
+def test_bursts_of_a_rack_strike_one_replica_of_a_partition_that_is_spread(burst: Burst, by_hand: float) -> None:
+    """Events per year, times the share of them that strikes all three replicas at once, times 0.1 for each of two
+    tails. What follows upon a burst that leaves two replicas or one is rarer by the share of time without a broker."""
+    assert rough_loss_rate(_cell(ZONES, burst=burst)) == pytest.approx(by_hand, rel=0.02, abs=1e-5)
+
+
+def test_zone_bursts_are_too_rare_for_plain_trials_if_replicas_are_spread() -> None:
+    burst = Burst(per_year=1.0, fraction=1.0, same_rack=1.0)
+    spread = _cell(ZONES, burst=burst, broker_mttf=Distribution(mean_ms=130 * DAY_MS), broker_mttr=HOURS)
+    assert choose(spread).estimator == "importance"
+    assert choose(_cell(spread, placement="together", brokers=9)).estimator == "plain"
+
+
+def test_a_catch_up_counts_as_absence() -> None:
+    """Twice the time for which a replica is out of sync: twice the losses of two replicas."""
+    two = _cell(RARE, replication_factor=2, min_insync_replicas=1, generation="kip-497")
+    behind = _cell(two, catch_up=CatchUp(rate=10e6, write_rate=10e6))
+    assert rough_loss_rate(behind) == pytest.approx(2 * rough_loss_rate(two))
+    assert "catching up" in obstacle_to_importance(_cell(behind, catch_up=CatchUp(rate=1e3)))

@@ -28,10 +28,10 @@ TRIALS = 8
 ZEROS = [0.0] * TRIALS
 
 
-def sums_of(losses: list[float], refused: list[float] | None = None) -> CellSums:
-    """A cell of eight trials of one year; the time of rejecting is in 4,000 episodes."""
-    values = {"loss_rate": losses, "acknowledged_loss_rate": losses, "reject_fraction": refused or ZEROS}
-    events = {"reject_fraction": 4_000 if refused else 0}
+def sums_of(losses: list[float], unwritable: list[float] | None = None) -> CellSums:
+    """A cell of eight trials of one year; the time that is not writable is in 4,000 episodes."""
+    values = {"loss_rate": losses, "acknowledged_loss_rate": losses, "unwritable_fraction": unwritable or ZEROS}
+    events = {"unwritable_fraction": 4_000 if unwritable else 0}
     sums = {
         metric.name: Sums.of(values.get(metric.name, ZEROS), [1.0] * TRIALS, events.get(metric.name))
         for metric in METRICS
@@ -66,8 +66,13 @@ def test_document_has_the_published_keys() -> None:
     assert set(first) == {metric.name for metric in METRICS} | {
         *("min_insync_replicas", "trials", "partition_years", "estimator", "failover_ms", "warnings"),
         *("compared_with_first", "compared_with_reference", "may_be_best", "recommended", "reference"),
-        "trials_to_distinguish",
+        *("trials_to_distinguish", "writable_fraction"),
     }
+    unwritable, writable = (
+        cast("dict[str, float]", first[name]) for name in ("unwritable_fraction", "writable_fraction")
+    )
+    assert writable["estimate"] == 1.0 - unwritable["estimate"]
+    assert (writable["ci_low"], writable["ci_high"]) == (1.0 - unwritable["ci_high"], 1.0 - unwritable["ci_low"])
     assert first["loss_rate"] == {
         "estimate": 1.0,
         "ci_low": pytest.approx(0.4317, abs=1e-4),
@@ -113,7 +118,7 @@ def test_only_a_cell_that_is_shown_to_be_the_best_is_recommended() -> None:
 
 
 def test_availability_decides_among_equivalent_cells_only() -> None:
-    """200 losses a trial, so that the margin of a tenth shows; rejecting for 10 % and 20 % of the time."""
+    """200 losses a trial, so that the margin of a tenth shows; not writable for 10 % and 20 % of the time."""
     cells = [sums_of([200.0] * 8, [0.1, 0.11] * 4), sums_of([200.0] * 8, [0.2, 0.21] * 4), sums_of([900.0] * 8)]
     with_margin = STUDY.model_copy(update={"equivalence_margin": 0.1})
     assert [cell.recommended for cell in estimates_of(*cells, study=with_margin)] == [True, False, False]
@@ -151,7 +156,7 @@ def test_acks_1_is_never_the_best_by_a_metric_that_leaves_out_what_was_in_flight
 
 
 def test_objective_is_the_metric_that_the_study_names() -> None:
-    study = STUDY.model_copy(update={"objective": "reject_fraction"})
+    study = STUDY.model_copy(update={"objective": "unwritable_fraction"})
     cells = estimates_of(
         sums_of(ZEROS, [0.2, 0.21] * 4), sums_of(ZEROS, [0.1, 0.11] * 4), sums_of(ZEROS, [0.3, 0.31] * 4), study=study
     )

@@ -67,10 +67,10 @@ def test_ratio_without_an_upper_limit_says_so() -> None:
 
 
 def test_selection_prefers_few_losses_then_availability() -> None:
-    def cell(loss: float, offline: float, reject: float) -> dict[str, float]:
-        return {"loss_rate": loss, "offline_fraction": offline, "stall_fraction": 0.0, "reject_fraction": reject}
+    def cell(loss: float, unwritable: float) -> dict[str, float]:
+        return {"loss_rate": loss, "unwritable_fraction": unwritable}
 
-    cells = [cell(0.2, 0.0, 0.0), cell(0.1, 0.2, 0.0), cell(0.1, 0.0, 0.1)]
+    cells = [cell(0.2, 0.0), cell(0.1, 0.2), cell(0.1, 0.1)]
     assert lowest(cells, "loss_rate", [0, 1, 2]) == 2
     assert most_available(cells, [1, 2]) == 2
     assert most_available(cells, [0, 1, 2]) == 0

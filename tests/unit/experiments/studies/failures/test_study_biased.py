@@ -9,7 +9,7 @@ from statistics import fmean, stdev
 import pytest
 
 from experiments.studies.design.distribution import Distribution
-from experiments.studies.design.mappings import Burst
+from experiments.studies.design.mappings import Burst, CatchUp
 from experiments.studies.design.model import DAY_MS, YEAR_MS, CellParameters
 from experiments.studies.design.placement import assignments
 from experiments.studies.failures.biased import BiasedTimeline, draw_kind, length_biased_ms
@@ -20,7 +20,9 @@ HOUR_MS = 3_600_000
 CYCLES = 1_200
 SEEN_ONCE = 2 / CYCLES
 """Tolerance for what plain sampling sees once or not at all."""
-CELL = CellParameters(broker_mttf=Distribution(mean_ms=20 * DAY_MS), broker_mttr=Distribution(mean_ms=12 * HOUR_MS))
+CELL = CellParameters(
+    broker_mttf=Distribution(mean_ms=20 * DAY_MS), broker_mttr=Distribution(mean_ms=12 * HOUR_MS), writeback_ms=None
+)
 SHARED = {
     "power_events_per_year": 2.0,
     "racks": 3,
@@ -40,28 +42,42 @@ def _timeline(cell: CellParameters, seed: int, bias: bool = True) -> BiasedTimel
 
 
 def _cycle(cell: CellParameters, seed: int, bias: bool) -> list[float]:
-    """One cycle, weighted: 1, the failures, the lossy ones, the hours with two brokers down or more, and whether three
-    were. All but the first are weighted where they happen."""
-    timeline, down = _timeline(cell, seed, bias), set[int]()
+    """One cycle, weighted: 1, the failures, the lossy ones, the hours with two brokers absent or more, whether three
+    were. A broker is absent until `_away_ms` after its start. All but the first are weighted where they happen."""
+    timeline, down, failed_ms, back_ms = _timeline(cell, seed, bias), set[int](), dict[int, int](), dict[int, int]()
     failures = lossy = hours = three = 0.0
     before_ms = 0
     event = timeline.next_event()
     while event is not None:
         weight = math.exp(timeline.log_weight(event.time_ms))
-        if len(down) > 1:
-            hours += weight * (event.time_ms - before_ms) / HOUR_MS
+        absent_ms = [max(0, back_ms.get(broker, math.inf) - before_ms) for broker in failed_ms]
+        if len(absent_ms) > 1:
+            hours += weight * min(event.time_ms - before_ms, sorted(absent_ms)[-2]) / HOUR_MS
         before_ms = event.time_ms
+        for broker in [broker for broker, at_ms in back_ms.items() if at_ms <= event.time_ms]:
+            del back_ms[broker], failed_ms[broker]
         if event.kind == "start":
             down.remove(event.broker)
-        elif event.kind != "strike":
+            back_ms[event.broker] = event.time_ms + _away_ms(cell, event.time_ms - failed_ms[event.broker])
+        elif event.kind != "mark":
             failures += weight
             lossy += weight * (event.kind == "lossy")
             down.add(event.broker)
-            three = three or weight * (len(down) > 2)
+            back_ms.pop(event.broker, None)
+            failed_ms.setdefault(event.broker, event.time_ms)
+            three = three or weight * (len(failed_ms) > 2)
         event = timeline.next_event()
         if timeline.all_up:
             return [weight, failures, lossy, hours, three]
     raise AssertionError("the timeline ends")
+
+
+def _away_ms(cell: CellParameters, down_ms: int) -> int:
+    """How long a broker is absent after its start: its process starts, and it fetches what was written meanwhile."""
+    catch_up = cell.catch_up
+    return cell.restart_time_ms + (
+        round((down_ms + cell.restart_time_ms) * catch_up.write_rate / catch_up.rate) if catch_up else 0
+    )
 
 
 CELLS = {
@@ -70,6 +86,9 @@ CELLS = {
     "lognormal": _cell(broker_mttr=Distribution(dist="lognormal", mean_ms=12 * HOUR_MS, shape=1.0)),
     "constant": _cell(broker_mttr=Distribution(dist="constant", mean_ms=12 * HOUR_MS)),
     "shared": _cell(**SHARED),
+    "catch-up": _cell(broker_mttr=Distribution(mean_ms=4 * HOUR_MS), catch_up=CatchUp(rate=5e6, write_rate=10e6)),
+    "restart": _cell(broker_mttr=Distribution(mean_ms=4 * HOUR_MS), restart_time_ms=8 * HOUR_MS),
+    "exposed": _cell(writeback_ms=HOUR_MS),
     "more brokers": _cell(brokers=5, partitions=2),
     "bursts": _cell(
         broker_mttr=Distribution(dist="lognormal", mean_ms=12 * HOUR_MS, shape=1.2),

@@ -155,7 +155,9 @@ def test_question_of_time_is_answered_in_time() -> None:
     study = study_of(objective="stall_fraction", sweep={"detection": ["1s", "10s"]})
     verdict, _ = judged(study, [0, 0], stalled=[1e-6, 1e-5])
     headline = plain(verdict.headline)
-    assert headline.startswith("Run detection 1s: it has a leader that does not answer for the shortest time: 31.5 s (")
+    assert headline.startswith(
+        "Run detection 1s: it lets writes wait for a silent broker for the shortest time: 31.5 s ("
+    )
 
 
 def test_acks_1_is_compared_by_all_acknowledged_losses() -> None:
@@ -188,7 +190,7 @@ def test_equivalence_is_claimed_within_a_margin_only(margin: float | None, words
 
 
 def test_frontier_has_the_settings_that_no_other_beats() -> None:
-    _, (group,) = judged(FOUR, [90, 20, 90, 10], refuses=[1e-4, 1e-3, 2e-4, 2e-3])
+    _, (group,) = judged(FOUR, [90, 20, 90, 10], unwritable=[1e-4, 1e-3, 2e-4, 2e-3])
     assert [setting.name for setting in frontier(group.settings)] == [
         "kip-497 · min ISR 1",
         "kip-497 · min ISR 2",

@@ -263,7 +263,8 @@ def test_a_chance_result_does_not_repeat_itself(monkeypatch: pytest.MonkeyPatch)
 
 def test_command_names_cells_without_enough_events(tmp_path: Path) -> None:
     path = tmp_path / "cells.yaml"
-    given = "broker_mttf: 30d, broker_mttr: 1h, detection: instant, duration: 9d, trials: 2, estimator: plain"
+    given = "broker_mttf: 30d, broker_mttr: 1h, detection: instant, duration: 9d, trials: 2, writeback: never"
+    given += ", estimator: plain"
     path.write_text(f"- {{{given}}}")
     done = CliRunner().invoke(app, ["study", "validate", "--cells", str(path), "--jobs", "1", "--json"])
     assert (done.exit_code, json.loads(done.stdout)) == (0, [])
@@ -274,7 +275,7 @@ def test_command_names_cells_without_enough_events(tmp_path: Path) -> None:
 
 def test_command_compares_rare_losses(tmp_path: Path) -> None:
     path = tmp_path / "cells.yaml"
-    given = "broker_mttf: 20d, broker_mttr: 6h, detection: instant, min_insync_replicas: 1, duration: 9d, trials: 10"
+    given = "broker_mttf: 20d, broker_mttr: 6h, detection: instant, min_insync_replicas: 1, duration: 9d, trials: 14"
     path.write_text(f"- {{{given}, estimator: importance}}")
     done = CliRunner().invoke(app, ["study", "validate", "--cells", str(path), "--jobs", "1", "--json"])
     found = {item["metric"]: item for item in json.loads(done.stdout)}

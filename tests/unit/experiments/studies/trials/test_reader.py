@@ -73,7 +73,7 @@ def leader() -> Leader:
 
 @pytest.fixture
 def reader(rows: list[TraceRow], leader: Leader) -> Reader:
-    states = PartitionStates(1, "all", rows.append)
+    states = PartitionStates(1, "all", 120_000, rows.append, lambda at_ms, action: None)
     states.partitions[NAME].serves = True
     return Reader(cast("SimCluster", leader), states, rows.append)
 
