@@ -84,8 +84,17 @@ def test_gold_equals_that_of_pandas(drawn: Path) -> None:
     states["length"] = states.groupby(trials)["time_ms"].diff(-1).mul(-1)
     states = states[states["kind"] == "state"]
     offline = states["leader"] < 0
-    holds = {"offline": offline, "stalled": ~offline & ~states["leader_serves"]}
-    holds["refuses"] = states["isr_size"] < states["min_isr"]
+    silent, expired = ~offline & ~states["leader_serves"], states["expired"]
+    holds = {
+        "offline": offline,
+        "stalled": silent | (~offline & states["stalls"]),
+        "refuses": states["isr_size"] < states["min_isr"],
+        "unwritable": expired,
+        "unwritable_offline": expired & offline,
+        "unwritable_leader": expired & silent,
+        "unwritable_isr": expired & ~offline & ~silent & states["stalls"],
+        "unwritable_refused": expired & ~offline & ~silent & ~states["stalls"],
+    }
     found = pd.read_parquet(drawn / "gold" / "cells").set_index(["metric", "cell"])["value"]
     for metric in METRICS:
         if metric.name in RATES:

@@ -102,8 +102,6 @@ class TraceRow(NamedTuple):
     node: int = NONE
     leader: int = NONE
     leader_serves: bool = False
-    stalls: bool = False
-    expired: bool = False
     isr_size: int = 0
     elr_size: int = 0
     min_isr: int = 0
@@ -115,6 +113,8 @@ class TraceRow(NamedTuple):
     elr: str = ""
     recovering: bool = False
     offset: int = NONE
+    stalls: bool = False
+    expired: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,8 +149,6 @@ TRACE_SCHEMA: Final = columns(
     ("node", pa.int32()),
     ("leader", pa.int32()),
     ("leader_serves", pa.bool_()),
-    ("stalls", pa.bool_()),
-    ("expired", pa.bool_()),
     ("isr_size", pa.int32()),
     ("elr_size", pa.int32()),
     ("min_isr", pa.int32()),
@@ -162,6 +160,8 @@ TRACE_SCHEMA: Final = columns(
     ("elr", pa.string()),
     ("recovering", pa.bool_()),
     ("offset", pa.int64()),
+    ("stalls", pa.bool_()),
+    ("expired", pa.bool_()),
 ).with_metadata({VERSION_KEY: str(VERSION)})
 """`trace/`: the rows of :class:`TraceRow` with the cell's digest, the trial and the row's number within the trial."""
 
