@@ -17,6 +17,7 @@ from experiments.cli.output import Json, fail_if, option, print_result, wide_con
 from experiments.support.progress import progress
 
 if TYPE_CHECKING:
+    from experiments.studies.theory.coverage import Coverage
     from experiments.studies.theory.validation import Comparison
 
 
@@ -27,9 +28,21 @@ def validate_study(
     jobs: Annotated[
         int | None, option("N", "Processes that run trials; as many as there are processors by default.", "--jobs")
     ] = None,
+    coverage: Annotated[
+        int | None,
+        option(
+            "N",
+            "Instead: of N studies of each failure model by importance sampling, how many intervals hold the loss rate "
+            "that is known by hand.",
+            "--coverage",
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Compare the simulation with the Markov model of each cell: both values and the z-score of their difference."""
+    if coverage is not None:
+        _validate_coverage(coverage, cells, jobs, as_json)
+        return
     from experiments.studies.theory.cells import default_cells, load_cells, usable_processors
     from experiments.studies.theory.validation import left_out, validate
     from experiments.support.errors import InputError
@@ -46,6 +59,38 @@ def validate_study(
             typer.echo(f"isray: cells[{index}]: {line}", err=True)
     print_result(as_json, [asdict(item) for item in found], _print, found)
     fail_if([item for item in found if not item.agrees])
+
+
+def _validate_coverage(studies: int, cells: Path | None, jobs: int | None, as_json: bool) -> None:
+    """`--coverage`: exit code 1 if an interval of 95 % holds the value in fewer studies than chance explains."""
+    from experiments.studies.theory.cells import usable_processors
+    from experiments.studies.theory.coverage import cells as covered_cells
+    from experiments.studies.theory.coverage import coverage
+    from experiments.support.errors import InputError
+
+    if studies < 1:
+        raise InputError("--coverage", "", studies, "a whole number from 1")
+    if cells is not None:
+        raise InputError("--coverage", "", "--cells as well", "one of the two: the failure models are built in")
+    found = []
+    total = len(list(covered_cells()))
+    with progress("isray study") as shown:
+        for item in coverage(studies, jobs or usable_processors()):
+            found.append(item)
+            shown.show("coverage", len(found), total)
+    print_result(as_json, [asdict(item) for item in found], _print_coverage, found)
+    fail_if([item for item in found if not item.agrees])
+
+
+def _print_coverage(found: Sequence[Coverage]) -> None:
+    table = Table("failure model", "catch-up", title="Coverage of 95 % intervals, in loss events per partition-year")
+    for heading in ("by hand", "mean of the studies", "intervals that hold it"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for item in found:
+        held = f"{item.covered} of {item.studies}"
+        caught_up = "yes" if item.catch_up else "immediate"
+        table.add_row(item.model, caught_up, f"{item.by_hand:.4g}", f"{item.mean:.4g}", held)
+    wide_console().print(table)
 
 
 def _doubt(item: Comparison) -> None:

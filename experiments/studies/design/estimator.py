@@ -154,8 +154,8 @@ def rough_loss_rate(params: CellParameters) -> float:
     All n replicas have to be absent at once: they fail one after another, each at rate l and absent for a time T, at
     n l ((n-1) l T) ((n-2) l T / 2) ... per year; or a shared cause ends several of them. Once the ISR is below min ISR
     writes are refused, so the next ones have to fail while what was acknowledged is exposed (`exposed_ms`).
-    `lost_tails` of the replicas have to lose their tails. Where a replica that is behind may lead, it is enough that all
-    are absent and it returns first.
+    `lost_tails` of the replicas have to lose their tails. Where a replica that is behind may lead, it is enough that it
+    returns first.
     """
     n = params.replication_factor
     lost = params.unclean_probability * max(params.tail_loss_probability, params.disk_loss_probability)

@@ -32,7 +32,8 @@ LOSSES = ACKNOWLEDGED_LOSS_RATE
 
 
 def frontier(settings: Sequence[Setting]) -> tuple[Setting, ...]:
-    """The settings that no other one is at least as good as in both losses and time that is not writable, and better in one."""
+    """The settings that no other one is at least as good as in both losses and the time that is not writable, and
+    better in one."""
     points = {setting.index: _point(setting) for setting in settings}
     return tuple(
         setting
