@@ -50,21 +50,26 @@ _DETECTION: dict[str, object] = {
     "broker_mttr": "15m",
     "tail_loss_probability": 0.5,
     "detection": "9s",
+    "writeback": "never",
 }
+_FLUSHED: dict[str, object] = {"broker_mttf": "40h", "broker_mttr": "1h", "tail_loss_probability": 0.6}
 _RARE: dict[str, object] = {"broker_mttf": "130d", "broker_mttr": "15m", "detection": "instant"}
 _RARE_SETTINGS: tuple[dict[str, object], ...] = (
-    {"generation": "kip-497"},
+    {"generation": "kip-497", "writeback": "never"},
+    {"generation": "kip-966", "writeback": "never"},
     {"generation": "kip-966"},
-    {"generation": "kip-966", "broker_mttf": "1y", "tail_loss_probability": 0.02},
+    {"generation": "kip-966", "broker_mttf": "1y", "tail_loss_probability": 0.02, "writeback": "never"},
+    _FLUSHED | {"generation": "kip-966-elr", "writeback": "2m"},
+    _FLUSHED | {"generation": "kip-497", "writeback": "never", "flush_interval": "4m"},
 )
-"""5e-9, 5e-10 and 1e-12 losses per partition-year."""
+"""5e-9, 5e-10, 3e-11 and 1e-12 losses per partition-year, and two with more failures and flushes."""
 
 
 def default_cells() -> list[ValidationCell]:
     """Every generation and strategy with 3 and 5 replicas, min ISR 1 to 3 and MTTR / MTTF from 0.003 to 0.5. A share of
-    0.1 to 1 of all failures loses records; the others are clean shutdowns, or crashes that lose nothing. These have
-    plain trials; cells of real failure rates follow, which have importance sampling."""
-    settings: list[dict[str, object]] = [_setting(*setting) for setting in _SETTINGS]
+    0.1 to 1 of all failures loses records; the others are clean shutdowns, or crashes that lose nothing; nothing is
+    written back. These have plain trials; cells of rarer losses follow, which have importance sampling."""
+    settings: list[dict[str, object]] = [{"writeback": "never"} | _setting(*setting) for setting in _SETTINGS]
     cells: list[dict[str, object]] = [
         {"generation": generation, "unclean_recovery_strategy": strategy} | setting
         for setting in settings
