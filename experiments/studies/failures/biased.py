@@ -7,17 +7,17 @@ Stochastic Simulation, 2007, chapter V). It needs failures without memory: while
 may have any distribution. Candidates are drawn anew at each change: a failure, a start, a regeneration.
 
 **When.** In the regeneration state (all brokers up, nothing pending: `trials/importance.py`) the rates are the model's.
-A broker is *absent* from its failure until it is started, its process takes part and its replicas have caught up
-(`absences.py`). While one is, the time R until the next change is known: a start, the end of an absence, the outage of
-an event that has struck. Repair times are drawn at the failure. A failure is *forced* before the change (Lewis and
-Boehm, Nuclear Engineering and Design 77, 1984): with probability q there is one, at a time T from its distribution
-under the model given T < R; otherwise there is none. After a burst several changes follow each other, so q spreads the
-probability over the time H until no broker is absent: q = `FORCED` R / (H + `SHORT` m / d), where m is the mean time to
-repair, d the number of brokers absent, and each part of H counts `DAMAGED` times more or less than the present for each
-replica more or less that is absent of the most damaged partition. Once the ISR is below min ISR writes are refused, and
-what was acknowledged can be lost for a while only, until it is flushed or written back (`exposed_ms`): this time counts
-as one replica more, and its end is a change. With L the sum of the rates and F(t) = 1 - exp(-L t), the likelihood ratio
-is
+A broker is *absent* from its failure until it is started, its process takes part, its replicas have caught up
+(`absences.py`) and its former session has expired. While one is, the time R until the next change is known: a start,
+the end of an absence, the outage of an event that has struck. Repair times are drawn at the failure. A failure is
+*forced* before the change (Lewis and Boehm, Nuclear Engineering and Design 77, 1984): with probability q there is one,
+at a time T from its distribution under the model given T < R; otherwise there is none. After a burst several changes
+follow each other, so q spreads the probability over the time H until no broker is absent: q = `FORCED` R / (H + `SHORT`
+m / d), where m is the mean time to repair, d the number of brokers absent, and each part of H counts `DAMAGED` times
+more or less than the present for each replica more or less that is absent of the most damaged partition. Once the ISR
+is below min ISR writes are refused, and what was acknowledged can be lost for a while only, until it is flushed or
+written back (`exposed_ms`): this time counts as one replica more, and its end is a change. With L the sum of the rates
+and F(t) = 1 - exp(-L t), the likelihood ratio is
 
     F(R) / q                            once the failure has happened,
     exp(-L t) / (1 - q F(t) / F(R))     at t after the last change, while it has not.
@@ -137,6 +137,7 @@ class BiasedTimeline:
     ) -> None:
         self._repair = params.broker_mttr
         self._restart_ms = params.restart_time_ms
+        self._session_ms = params.detection_ms or 0
         self._exposed_ms = params.exposed_ms
         self._refusing = params.replication_factor - params.min_insync_replicas + 1
         self._rejoins = params.catch_up is not None or params.restart_time_ms > 0
@@ -149,6 +150,7 @@ class BiasedTimeline:
         self._may_bias = bias
         self._starts_ms: dict[NodeId, int] = {}
         self._ends_ms: dict[NodeId, int] = {}
+        self._expired_ms: dict[NodeId, int] = {}
         self._later: list[Outage] = []
         self._begin_cycle(0)
 
@@ -206,9 +208,8 @@ class BiasedTimeline:
         self._changed_ms = change.time_ms
         if change.start >= 0:
             del self._starts_ms[change.start]
-            self._ends_ms[change.start] = self._rejoined_ms(
-                self._absences.start(change.start, change.time_ms + self._restart_ms)
-            )
+            caught_up_ms = self._absences.start(change.start, change.time_ms + self._restart_ms)
+            self._ends_ms[change.start] = self._rejoined_ms(change.start, caught_up_ms)
         for outage in change.outages:
             self._begin_outage(change.time_ms, outage)
         self._later = sorted([*(outage for outage in self._later if outage not in change.outages), *change.later])
@@ -224,12 +225,18 @@ class BiasedTimeline:
         if start_ms is None or outage.holds:
             start_ms = self._starts_ms[outage.broker] = max(start_ms or 0, outage.up_ms, at_ms + 1)
         self._absences.fail(outage.broker, at_ms, outage.kind == "disk")
+        if outage.kind != "clean":
+            self._expired_ms[outage.broker] = at_ms + self._session_ms
         caught_up_ms = self._absences.caught_up_ms(outage.broker, start_ms + self._restart_ms)
-        self._ends_ms[outage.broker] = self._rejoined_ms(caught_up_ms)
+        self._ends_ms[outage.broker] = self._rejoined_ms(outage.broker, caught_up_ms)
 
-    def _rejoined_ms(self, caught_up_ms: int) -> int:
-        """When a replica that has caught up then is in the ISR; with nothing to wait for, as soon as it is started."""
-        return caught_up_ms + (REJOIN_MS if self._rejoins else 0)
+    def _rejoined_ms(self, broker: NodeId, caught_up_ms: int) -> int:
+        """When the replica that has caught up then is in the ISR: with nothing to wait for, as soon as it is started;
+        not before the session of the broker's former incarnation has expired."""
+        expired_ms = self._expired_ms.get(broker, 0)
+        if caught_up_ms >= expired_ms and not self._rejoins:
+            return caught_up_ms
+        return max(caught_up_ms, expired_ms) + REJOIN_MS
 
     def _ends_bias(self, absent: Set[NodeId]) -> bool:
         """Whether all replicas of a partition are absent."""
