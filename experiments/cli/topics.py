@@ -284,8 +284,8 @@ def _is_shown(
     holds = {
         "--under-replicated-partitions": in_sync < _replication_factor(item, move),
         "--unavailable-partitions": not is_led or item.leader_id not in live,
-        "--under-min-isr-partitions": not is_led or in_sync < topic.min_insync_replicas,
-        "--at-min-isr-partitions": in_sync == topic.min_insync_replicas,
+        "--under-min-isr-partitions": not is_led or in_sync < item.min_insync_replicas,
+        "--at-min-isr-partitions": in_sync == item.min_insync_replicas,
     }
     return not reports or any(holds[report] for report in reports)
 

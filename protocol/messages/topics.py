@@ -156,7 +156,10 @@ class DescribeTopicRequest(AdminRequest):
 
 
 class DescribedPartition(Result):
-    """A partition by the metadata of the responding node. `offline_replicas` are on fenced or unknown brokers."""
+    """A partition by the metadata of the responding node. `offline_replicas` are on fenced or unknown brokers. ELR fields
+    are None while the cluster's feature level has no ELR. `min_insync_replicas` is the effective value: it depends on
+    the number of the partition's own replicas, which within a topic may differ (E8, N31).
+    """
 
     partition_index: Int32
     leader_id: Int32 = NO_LEADER
@@ -171,17 +174,17 @@ class DescribedPartition(Result):
     adding_replicas: tuple[Int32, ...] = ()
     removing_replicas: tuple[Int32, ...] = ()
     leader_recovery_state: Int8 = 0
+    min_insync_replicas: Int32 = -1
 
 
 class DescribedTopic(Result):
-    """A topic. ELR fields are None while the cluster's feature level has no ELR. `min_insync_replicas` is the effective
-    value; `topic_authorized_operations` has bit N set if the principal may perform the operation with wire value N.
+    """A topic. `topic_authorized_operations` has bit N set if the principal may perform the operation with wire value
+    N.
     """
 
     name: str
     topic_id: str = ""
     is_internal: bool = False
-    min_insync_replicas: Int32 = -1
     partitions: tuple[DescribedPartition, ...] = ()
     topic_authorized_operations: Int32 = NO_AUTHORIZED_OPERATIONS
 

@@ -34,7 +34,6 @@ from protocol.messages.topics import (
 from protocol.messages.trusted import trusted
 from protocol.metadata.authorizer import authorized_operations, may
 from protocol.metadata.image import MetadataImage, TopicImage
-from protocol.metadata.partition import PartitionState
 
 _RESPONSE: Final = trusted(MetadataResponse)
 _TOPIC: Final = trusted(TopicMetadata)
@@ -123,23 +122,14 @@ def _describe(
     described = DescribedTopic(
         name=name,
         topic_id=topic.topic_id,
-        min_insync_replicas=_min_isr(image, topic),
-        partitions=tuple(_partition(image, index, topic.partitions[index]) for index in range(first, end)),
+        partitions=tuple(_partition(image, topic, index) for index in range(first, end)),
         topic_authorized_operations=authorized_operations(image, principal, name),
     )
     return described, end if end < len(topic.partitions) else None
 
 
-def _min_isr(image: MetadataImage, topic: TopicImage) -> int:
-    """The effective min ISR of the topic's first partition (E8); the configured one where it has no partition yet."""
-    first = topic.partitions.get(0)
-    if first is None:
-        return image.int_config(topic.topic_id, MIN_INSYNC_REPLICAS)
-    return image.min_isr(topic.topic_id, MIN_INSYNC_REPLICAS, len(first.replicas))
-
-
-def _partition(image: MetadataImage, index: int, state: PartitionState) -> DescribedPartition:
-    features = image.features
+def _partition(image: MetadataImage, topic: TopicImage, index: int) -> DescribedPartition:
+    features, state = image.features, topic.partitions[index]
     return DescribedPartition(
         partition_index=index,
         leader_id=state.leader,
@@ -154,6 +144,7 @@ def _partition(image: MetadataImage, index: int, state: PartitionState) -> Descr
         adding_replicas=state.adding_replicas,
         removing_replicas=state.removing_replicas,
         leader_recovery_state=int(state.leader_recovery_state),
+        min_insync_replicas=image.min_isr(topic.topic_id, MIN_INSYNC_REPLICAS, len(state.replicas)),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from experiments.engines.admin_requests import reassign
 from experiments.engines.port import Loss
 from protocol.config import Generation
 from protocol.controller.metrics import (
@@ -12,6 +13,7 @@ from protocol.controller.metrics import (
     UNCLEAN_RECOVERY_FINISHED,
     UNDER_MIN_ISR,
 )
+from protocol.errors import ErrorCode
 from tests.unit.experiments.cli.cli_helpers import CliBench, MakeBench
 
 
@@ -125,6 +127,31 @@ def test_reports_show_only_partitions_of_their_kind(bench: CliBench) -> None:
     assert shown("--at-min-isr-partitions") == [("t", "0")]
     bench.kill(1)
     assert shown("--under-min-isr-partitions") == [("lonely", "0"), ("t", "0")]
+
+
+@pytest.mark.covers("E8", "N31")
+@pytest.mark.parametrize(
+    ("generation", "under", "at"),
+    [(Generation.KIP_966_ELR, [1], [0]), (Generation.KIP_966, [1], [0]), (Generation.KIP_497, [0, 1], [])],
+)
+def test_reports_count_with_the_min_isr_of_each_partition(
+    make_bench: MakeBench, generation: Generation, under: list[int], at: list[int]
+) -> None:
+    """Partition 0 has one replica and partition 1 three, of which one is in sync; min.insync.replicas is 2."""
+    bench = make_bench(generation)
+    bench.create("t", "0:1:2,0:1:2", "--config", "min.insync.replicas=2")
+    assert bench.port.call(reassign("t", 0, (2,))).error is ErrorCode.NONE
+    bench.await_(lambda: bench.state(partition=0).replicas == (2,))
+    bench.kill(0, 1)
+    bench.await_(lambda: bench.state(partition=1).isr == (2,))
+
+    def shown(report: str) -> list[int]:
+        [topic] = bench.json("topics", "--describe", report)
+        return [item["partition_index"] for item in topic["partitions"]]
+
+    assert shown("--under-min-isr-partitions") == under
+    assert shown("--at-min-isr-partitions") == at
+    assert bench.engine.metrics()[UNDER_MIN_ISR] == len(under)
 
 
 def test_if_exists_and_if_not_exists(bench: CliBench) -> None:

@@ -104,7 +104,7 @@ def test_a_partition_is_described_as_the_metadata_has_it() -> None:
         fencing(1, 1, True),
     )
     [found] = describe(image, "t").topics
-    assert (found.name, found.topic_id, found.is_internal, found.min_insync_replicas) == ("t", "T", False, 2)
+    assert (found.name, found.topic_id, found.is_internal) == ("t", "T", False)
     [partition] = found.partitions
     assert partition.model_dump(exclude={"error", "message"}) == {
         "partition_index": 0,
@@ -120,6 +120,7 @@ def test_a_partition_is_described_as_the_metadata_has_it() -> None:
         "adding_replicas": (7,),
         "removing_replicas": (2,),
         "leader_recovery_state": 1,
+        "min_insync_replicas": 2,
     }
 
 
@@ -146,15 +147,23 @@ def test_fields_that_a_generation_does_not_track_are_none(generation: Generation
 
 
 @pytest.mark.covers("E8")
-@pytest.mark.parametrize(("generation", "expected"), [(Generation.KIP_966, 3), (Generation.KIP_497, 5)])
-def test_the_effective_min_isr_is_described(generation: Generation, expected: int) -> None:
-    [found] = describe(image_of(*topic_records(5), generation=generation), "t").topics
-    assert found.min_insync_replicas == expected
+@pytest.mark.parametrize(
+    ("generation", "expected"),
+    [(Generation.KIP_966, [3, 1, 5]), (Generation.KIP_966_ELR, [3, 1, 5]), (Generation.KIP_497, [5, 5, 5])],
+)
+def test_the_effective_min_isr_is_that_of_each_partition(generation: Generation, expected: list[int]) -> None:
+    """min.insync.replicas is 5; the partitions of one topic may have different numbers of replicas."""
+    others = (
+        PartitionRecord(topic_id="T", partition_id=index, replicas=replicas, isr=replicas[:1], leader=replicas[0])
+        for index, replicas in ((1, (2,)), (2, (0, 1, 2, 3, 4, 5)))
+    )
+    [found] = describe(image_of(*topic_records(5), *others, generation=generation), "t").topics
+    assert [partition.min_insync_replicas for partition in found.partitions] == expected
 
 
 def test_a_topic_without_partition_records_has_no_partitions() -> None:
     [found] = describe(image_of(TopicRecord(name="t", topic_id="T"), min_insync_replicas=2), "t").topics
-    assert (found.error, found.partitions, found.min_insync_replicas) == (ErrorCode.NONE, (), 2)
+    assert (found.error, found.partitions) == (ErrorCode.NONE, ())
 
 
 def test_an_unknown_topic_is_an_error_of_its_own() -> None:
