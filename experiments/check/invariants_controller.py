@@ -16,7 +16,12 @@ from protocol.events.broker import BecameLeader
 from protocol.events.controller import PartitionChanged
 from protocol.ids import NO_LEADER, NodeId, TopicPartition, is_broker
 from protocol.metadata.image import MetadataImage
-from protocol.metadata.partition import LeaderRecoveryState, PartitionState
+from protocol.metadata.partition import (
+    LeaderRecoveryState,
+    PartitionState,
+    awaited_replicas,
+    copies_of_completed,
+)
 from protocol.nodes.broker import BrokerNode
 from protocol.nodes.controller import ControllerNode
 
@@ -226,23 +231,27 @@ class RecoveringIsrIsOne(Invariant):
 
 
 class ReassignmentKeepsMinIsr(_StepCheck):
-    """A reassignment ends, completed or cancelled, with min ISR members in sync, and completes with all that it adds
-    among them (E32, E33, M75). The generations before `kip-966` follow Kafka's code, which waits for less or for more.
+    """A reassignment ends, completed or cancelled, with min ISR members in sync. It completes with all that it adds
+    among them, with all replicas where it adds fewer than it removes, and with two where it removes any (E32, E33,
+    M75). The generations before `kip-966` follow Kafka's code, which waits for less or for more.
     """
 
     def _step(self, partition: TopicPartition, before: PartitionState, state: PartitionState) -> str:
         image = self.truth.controller_image()
-        moved = before.adding_replicas or before.removing_replicas
+        moved = before.adding_replicas or before.removing_replicas or set(before.replicas) != set(state.replicas)
         over = not state.adding_replicas and not state.removing_replicas
         if image is None or not self.truth.features.track_last_known_leader or not moved or not over:
             return ""
         if self._may_lose_records(image, image.topic_ids[partition.topic]):
             return ""
-        if len(state.isr) < self.truth.min_isr(partition, state):
+        original = set(before.replicas).difference(before.adding_replicas)
+        added, removed = set(state.replicas) - original, original - set(state.replicas)
+        missing = sorted(awaited_replicas(state.replicas, added, removed).difference(state.isr))
+        if missing:
+            return f"a reassignment is complete, {missing} are not in ISR {state.isr}"
+        if len(state.isr) < copies_of_completed(self.truth.min_isr(partition, state), len(state.replicas), removed):
             return f"a reassignment has ended with ISR {state.isr} of {state.replicas}"
-        cancelled = set(before.adding_replicas).isdisjoint(state.replicas)
-        missing = sorted(set(before.adding_replicas) & set(state.replicas) - set(state.isr))
-        return f"a reassignment is complete, {missing} are not in ISR {state.isr}" if missing and not cancelled else ""
+        return ""
 
     def _may_lose_records(self, image: MetadataImage, topic_id: str) -> bool:
         """Whether the topic's configs prefer availability; which config that is depends on the recovery."""

@@ -26,9 +26,12 @@ generations of the rules:
   empties the ELR in the same record (E14, M7); ELR and last known ELR hold replicas of the new assignment only (E34);
   after an unclean election the last known ELR keeps all but the new leader until min ISR is reached (E23, N28).
 
-The generations also differ in when a reassignment completes. In `kip-966` all adding replicas must be in sync, and as
-many of the final assignment as its min ISR (E32, M75, N31): an original replica that is down does not delay the
-reassignment. The others follow Kafka's code, which waits for the whole final assignment.
+The generations also differ in when a reassignment completes. The ones before `kip-966` follow Kafka's code up to 4.2,
+which waits for the whole final assignment: an original replica that is down delays it. `kip-966` asks for less, and
+never lets a completion delete copies that the final assignment does not replace (E32, M75, N31): all adding replicas
+must be in sync, and all replicas of the final assignment where fewer are added than removed (as in Kafka from 4.3.0
+on); and as many of the final assignment as its min ISR, at least two if it has two. Kafka's newer rule alone would
+complete with too few members for min ISR, so that writes are refused, or with a single copy.
 
 The caller decides which brokers may lead. A broker that it removes from the ISR because the broker failed, shut down or
 returned from an unclean shutdown must not be acceptable in the same request: the decision does not know the reason.
@@ -43,7 +46,12 @@ from protocol.controller.partition_election import Candidates, Elected, Election
 from protocol.ids import NO_LEADER, BrokerId
 from protocol.messages.records import PartitionChangeRecord
 from protocol.messages.trusted import trusted
-from protocol.metadata.partition import LeaderRecoveryState, PartitionState
+from protocol.metadata.partition import (
+    LeaderRecoveryState,
+    PartitionState,
+    awaited_replicas,
+    copies_of_completed,
+)
 from protocol.values import immutable
 
 __all__ = ["ChangeRequest", "Election", "decide"]
@@ -161,7 +169,7 @@ def _complete_reassignment(request: ChangeRequest, target: _Assignment) -> _Assi
     if (
         not replicas
         or not _awaited_are_in_sync(request, target, isr)
-        or not _move_keeps_min_isr(request, replicas, isr)
+        or not _move_keeps_copies(request, target, isr)
     ):
         return target
     return _Assignment(replicas, isr, adding=(), removing=())
@@ -169,13 +177,16 @@ def _complete_reassignment(request: ChangeRequest, target: _Assignment) -> _Assi
 
 def _awaited_are_in_sync(request: ChangeRequest, target: _Assignment, isr: Brokers) -> bool:
     """Whether the replicas that a reassignment waits for are in the ISR (E32)."""
-    awaited = target.adding if request.track_last_known_leader else target.replicas
-    return set(isr).issuperset(set(awaited).difference(target.removing))
+    if request.track_last_known_leader:
+        return awaited_replicas(target.replicas, target.adding, target.removing).issubset(isr)
+    return set(target.replicas).difference(target.removing).issubset(isr)
 
 
-def _move_keeps_min_isr(request: ChangeRequest, replicas: Brokers, isr: Brokers) -> bool:
+def _move_keeps_copies(request: ChangeRequest, target: _Assignment, isr: Brokers) -> bool:
     """Whether the ISR that a completed reassignment leaves is large enough for the final assignment (M75)."""
-    return not request.track_last_known_leader or len(isr) >= _min_isr(request, replicas)
+    final_count = len(set(target.replicas).difference(target.removing))
+    needed = copies_of_completed(request.min_isr, final_count, target.removing)
+    return not request.track_last_known_leader or len(isr) >= needed
 
 
 def _follow_isr(state: PartitionState, request: ChangeRequest, target: _Assignment) -> _Eligible:

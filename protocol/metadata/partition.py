@@ -7,8 +7,10 @@ appended to the metadata log, and that `replay_change` applies. `leader_epoch` r
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Final
 
 from protocol.ids import NO_LEADER, UNCHANGED_LEADER, BrokerId, Epoch
 from protocol.messages.records import UNCHANGED_RECOVERY_STATE, PartitionChangeRecord
@@ -50,6 +52,27 @@ class PartitionState:
 def effective_min_isr(min_insync_replicas: int, replica_count: int) -> int:
     """min(min.insync.replicas, replication factor): a higher value is accepted but not effective (E8, N31)."""
     return min(min_insync_replicas, replica_count)
+
+
+LEAST_COPIES: Final = 2
+"""In-sync replicas that a reassignment leaves at least, whatever min ISR is: a single one is lost with one disk."""
+
+
+def awaited_replicas(
+    final: Collection[BrokerId], adding: Collection[BrokerId], removing: Collection[BrokerId]
+) -> set[BrokerId]:
+    """The replicas that must be in sync before a reassignment to `final` completes (E32): those that it adds; all where
+    it adds fewer than it removes, since nothing takes the place of the others. Kafka has this rule since 4.3.0
+    (KAFKA-19975).
+    """
+    return set(final if len(adding) < len(removing) else adding).difference(removing)
+
+
+def copies_of_completed(min_isr: int, replica_count: int, removing: Collection[BrokerId]) -> int:
+    """How many in-sync replicas of `replica_count` a completed reassignment must leave (E32, M75): min ISR, and where
+    it takes replicas away not a single one, unless the assignment has one.
+    """
+    return effective_min_isr(max(min_isr, LEAST_COPIES) if removing else min_isr, replica_count)
 
 
 def replay_change(state: PartitionState, record: PartitionChangeRecord) -> PartitionState:

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 
+from protocol.config import MIN_INSYNC_REPLICAS
 from protocol.ids import BrokerId, TopicPartition
 from protocol.messages.v3 import LeaderAndIsrPartition
 from protocol.values import direct
@@ -23,9 +24,10 @@ from protocol.zookeeper.records import Stored, Topic
 @dataclass(frozen=True, slots=True)
 class Settings:
     """`leaders_write_isr`: leaders write their ISRs to the store themselves (`inter.broker.protocol.isr.updates`).
-    `unclean_allowed`: a replica outside the ISR may be elected. `attempts` of a conditional write, the pause before the
-    second one (it doubles from then on), and the time after which an event whose attempts are used up is handled again.
-    `agent_period_ms`: S1's 30 s. `moves_per_write`: how many reassignments of a topic one transaction completes.
+    `unclean_allowed`: a replica outside the ISR may be elected. `min_isr` of topics without a value of their own.
+    `attempts` of a conditional write, the pause before the second one (it doubles from then on), and the time after
+    which an event whose attempts are used up is handled again. `agent_period_ms`: S1's 30 s. `moves_per_write`: how
+    many reassignments of a topic one transaction completes.
     """
 
     leaders_write_isr: bool = True
@@ -93,6 +95,11 @@ class Controller:
         """The assigned replicas; none for a partition that does not exist."""
         topic = self.topics.get(key.topic)
         return topic.partitions.get(key.partition, ()) if topic is not None else ()
+
+    def min_isr(self, name: str) -> int:
+        """`min.insync.replicas` of a topic."""
+        overrides = dict(self.topics[name].configs) if name in self.topics else {}
+        return int(overrides.get(MIN_INSYNC_REPLICAS, self.settings.min_isr))
 
     def holders(self, key: TopicPartition) -> Replicas:
         """The brokers that hold a partition, those that a reassignment adds included."""

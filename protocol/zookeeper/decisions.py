@@ -30,6 +30,7 @@ from protocol.errors import ErrorCode
 from protocol.ids import NO_EPOCH, NO_LEADER, BrokerId, Epoch, TopicPartition
 from protocol.messages.control import PartitionIsrProposal
 from protocol.messages.v3 import LeaderAndIsrPartition, StopReplicaPartition, TopicConfigValue
+from protocol.metadata.partition import awaited_replicas, copies_of_completed
 from protocol.zookeeper.records import LeaderAndIsr, Stored, Topic
 
 Replicas = tuple[BrokerId, ...]
@@ -139,10 +140,14 @@ def unchanged(state: LeaderAndIsr) -> Choice:
 def reassigned(
     state: LeaderAndIsr, replicas: Replicas, target: Replicas, brokers: Brokers, min_isr: int
 ) -> Choice | None:
-    """Leader and ISR once a reassignment to `target` can be completed (A40, A41, N8, N31); None before."""
+    """Leader and ISR once a reassignment to `target` can be completed (A40, A41, E32, N8, N31); None before. One that
+    removes no replica of the assignment, such as a return to it, asks for min ISR alone.
+    """
     isr = brokers.alive(broker for broker in target if broker in state.isr)
-    added = set(target) - set(replicas)
-    if not isr or not added.issubset(isr) or len(isr) < min(min_isr, len(target)):
+    added, removed = set(target) - set(replicas), set(replicas) - set(target)
+    if not isr or not awaited_replicas(target, added, removed).issubset(isr):
+        return None
+    if len(isr) < copies_of_completed(min_isr, len(target), removed):
         return None
     if state.leader in isr:
         return Choice(state.leader, isr, state.is_unclean_leader)

@@ -5,7 +5,7 @@
     INIT:         give the partition a new leader epoch, and send its state, with the brokers that are to be added, to
     all
                   that hold it: the new replicas start to fetch, and the leader admits them to the ISR   -> IN_PROGRESS
-    IN_PROGRESS:  if the brokers that are added are in the ISR and enough of the target is (N8):
+    IN_PROGRESS:  if the brokers that are added are in the ISR and enough of the target is (E32, N8):
                   1. in one transaction: the ISR becomes its part in the target, the assignment becomes the target, the
                      request is removed; a leader that is not in the target is replaced (A41)
                   2. send the state to the target, and StopReplica to the others
@@ -124,7 +124,7 @@ def _ready(controller: Controller, keys: Iterable[TopicPartition]) -> Procedure[
 
 def _completion(controller: Controller, key: TopicPartition, move: Move, stored: Stored) -> Choice | None:
     return decisions.reassigned(
-        stored.state, controller.assigned(key), move.target, controller.brokers, controller.settings.min_isr
+        stored.state, controller.assigned(key), move.target, controller.brokers, controller.min_isr(key.topic)
     )
 
 

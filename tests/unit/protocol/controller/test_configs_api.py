@@ -427,15 +427,25 @@ def test_an_isr_of_min_isr_has_no_elr_at_any_offset(records: list[MetadataRecord
 @pytest.mark.covers("E32", "M75")
 @pytest.mark.parametrize("topic", ["t", None], ids=["of the topic", "of the cluster"])
 def test_a_reassignment_that_waits_for_min_isr_completes_when_min_isr_falls(topic: str | None) -> None:
-    moving = {"replicas": (3, 1, 0, 2), "adding_replicas": (3,), "removing_replicas": (0, 2), "isr": (0, 3)}
-    own = ConfigRecord(topic_id="T", name=MIN_ISR, value=None)
-    wide = ConfigRecord(topic_id=None, name=MIN_ISR, value="2")
-    controller = bench(*(() if topic else (wide, own)), fencing(1, 1, True), **moving)
+    moving = {"replicas": (3, 1, 2, 0), "adding_replicas": (3,), "removing_replicas": (0,), "isr": (0, 2, 3)}
+    own = ConfigRecord(topic_id="T", name=MIN_ISR, value="3" if topic else None)
+    wide = ConfigRecord(topic_id=None, name=MIN_ISR, value="3")
+    controller = bench(wide, own, fencing(1, 1, True), **moving)
     assert [type(record) for record in handle(controller.state, configure("2", FLUSH)).records] == [ConfigRecord]
-    controller.apply(handle(controller.state, configure("1", topic=topic)).records)
+    controller.apply(handle(controller.state, configure("2", topic=topic)).records)
     found = controller.partition()
-    assert (found.replicas, found.isr, found.leader) == ((3, 1), (3,), 3)
+    assert (found.replicas, found.isr, found.leader) == ((3, 1, 2), (2, 3), 3)
     assert (found.adding_replicas, found.removing_replicas) == ((), ())
+
+
+@pytest.mark.covers("E32")
+def test_min_isr_1_does_not_complete_a_reassignment_with_a_single_copy() -> None:
+    """Broker 1 of the final 3, 1 is down: 0 stays beside 3 until it is back, whatever min ISR is."""
+    moving = {"replicas": (3, 1, 0), "adding_replicas": (3,), "removing_replicas": (0,), "isr": (0, 3)}
+    controller = bench(fencing(1, 1, True), **moving)
+    controller.apply(handle(controller.state, configure("1")).records)
+    found = controller.partition()
+    assert (found.replicas, found.isr, found.adding_replicas) == ((3, 1, 0), (0, 3), (3,))
 
 
 @pytest.mark.covers("H2", "C3", "K9")

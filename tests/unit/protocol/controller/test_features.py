@@ -315,12 +315,11 @@ def test_configs_are_converted_only_where_the_flag_changes(recovers: bool) -> No
 
 @pytest.mark.covers("E32")
 def test_enabling_recovery_completes_a_reassignment_that_is_complete_by_its_rule() -> None:
-    moving: dict[str, Any] = {"replicas": (1, 2, 0), "adding_replicas": (2,), "removing_replicas": (0,)}
-    controller = bench(fencing(1, 1, True), isr=(0, 2), **moving)
-    controller.apply([ConfigRecord(topic_id="T", name="min.insync.replicas", value="1")])
+    moving: dict[str, Any] = {"replicas": (3, 1, 2, 0), "adding_replicas": (3,), "removing_replicas": (0,)}
+    controller = bench(*registrations((3,)), fencing(1, 1, True), isr=(0, 2, 3), **moving)
     controller.apply(handle(controller.state, update((RECOVERY, 1))).records)
     found = controller.partition()
-    assert (found.replicas, found.isr, found.leader, found.adding_replicas) == ((1, 2), (2,), 2, ())
+    assert (found.replicas, found.isr, found.leader, found.adding_replicas) == ((3, 1, 2), (2, 3), 3, ())
 
 
 @pytest.mark.covers("E24", "K16")

@@ -201,8 +201,11 @@ def test_reassignments_need_alter_on_the_cluster(request_: AlterPartitionReassig
     [((0, 1, 2), False), ((0, 3), True), ((3, 2), False), ((0, 3, 2), True), ((0, 1, 3), True)],
     ids=["3 is awaited", "1 is down", "3 alone would stay", "2 goes", "all in sync"],
 )
-def test_a_move_completes_with_the_adding_replicas_and_min_isr_in_sync(isr: tuple[int, ...], complete: bool) -> None:
-    controller = under_way((0, 1, 2))
+@pytest.mark.parametrize("min_isr", ["1", "2"])
+def test_a_move_completes_with_the_adding_replicas_and_two_copies_in_sync(
+    isr: tuple[int, ...], complete: bool, min_isr: str
+) -> None:
+    controller = under_way((0, 1, 2), ConfigRecord(topic_id="T", name="min.insync.replicas", value=min_isr))
     found = after_isr(controller, *isr)
     assert is_moving(found) is not complete
     if complete:
@@ -236,6 +239,47 @@ def test_the_min_isr_of_a_completion_is_that_of_the_final_assignment() -> None:
     assert is_moving(done(controller, reassign(0, 3)))
     found = after_isr(controller, 0, 3)
     assert (found.replicas, found.isr, found.elr, found.last_known_elr) == ((0, 3), (0, 3), (), ())
+
+
+SMALLER = {
+    "1 of 1, 2": ((0, 1, 2), (0, 1), (1, 2), False),
+    "1 and 2 of 1, 2": ((0, 1, 2), (0, 1, 2), (1, 2), True),
+    "1 of 1": ((0, 1, 2), (0, 1), (1,), True),
+    "2 of 1, 2, and 0 is out of sync": ((0, 1, 2), (2,), (1, 2), False),
+    "1, 2 of 1, 2, 3": ((0, 1, 2, 3), (0, 1, 2), (1, 2, 3), False),
+    "1, 2, 3 of 1, 2, 3": ((0, 1, 2, 3), (1, 2, 3), (1, 2, 3), True),
+}
+
+
+@pytest.mark.covers("E32")
+@pytest.mark.parametrize(("replicas", "isr", "target", "complete"), SMALLER.values(), ids=SMALLER)
+@pytest.mark.parametrize("min_isr", ["1", "2"])
+def test_a_smaller_assignment_waits_until_it_is_all_in_sync(
+    replicas: tuple[int, ...], isr: tuple[int, ...], target: tuple[int, ...], complete: bool, min_isr: str
+) -> None:
+    """As in Kafka from 4.3.0 on: nothing replaces the copies that go."""
+    config = ConfigRecord(topic_id="T", name="min.insync.replicas", value=min_isr)
+    controller = bench(config, replicas=replicas, isr=isr, leader=isr[-1])
+    found = done(controller, reassign(*target))
+    assert is_moving(found) is not complete
+    assert set(found.isr) == (set(isr) & set(target) if complete else set(isr))
+
+
+@pytest.mark.covers("E32")
+def test_a_move_of_two_replicas_does_not_leave_one_copy_at_min_isr_1() -> None:
+    """Kafka completes here from 4.3.0 on, and a failed disk of broker 3 loses everything."""
+    one = ConfigRecord(topic_id="T", name="min.insync.replicas", value="1")
+    controller = bench(one, fencing(1, 1, True), replicas=(0, 1), isr=(0,))
+    assert is_moving(done(controller, reassign(3, 1)))
+    assert is_moving(after_isr(controller, 0, 3))
+    assert set(done(controller, CANCEL).replicas) == {0, 1}, "a cancellation asks for min ISR alone (E33)"
+
+
+@pytest.mark.covers("E32")
+def test_a_move_that_removes_nothing_completes_with_min_isr() -> None:
+    """Broker 1 is down; the new replica 3 joins 0 and 2, and no copy goes."""
+    controller = under_way((0, 2), replicas=(0, 1, 2, 3), removing_replicas=())
+    assert not is_moving(after_isr(controller, 0, 2, 3))
 
 
 def test_a_smaller_assignment_waits_for_its_min_isr() -> None:
@@ -445,8 +489,9 @@ def test_a_completed_reassignment_has_min_isr_replicas_in_sync(case: tuple[Parti
     found = state if record is None else replay_change(state, record)
     final = set(state.replicas) - set(state.removing_replicas)
     staying = set(fields["target_isr"]) & final
-    ready = len(staying) >= min(fields["min_isr"], len(final))
-    ready = ready and set(state.adding_replicas) - set(state.removing_replicas) <= staying
+    adding, removing = set(state.adding_replicas), set(state.removing_replicas)
+    ready = len(staying) >= min(max(fields["min_isr"], 2 if removing else 1), len(final))
+    ready = ready and (final if len(adding) < len(removing) else adding - removing) <= staying
     if not is_moving(state):
         return
     assert is_moving(found) is not ready

@@ -8,7 +8,7 @@ from protocol.errors import ErrorCode
 from protocol.ids import TopicPartition
 from protocol.messages.store import Delete, WriteOperation
 from protocol.zookeeper import paths
-from protocol.zookeeper.administration import cancel_reassignment, delete_topic, request
+from protocol.zookeeper.administration import cancel_reassignment, create_topic, delete_topic, request
 from protocol.zookeeper.context import Phase, Settings
 from protocol.zookeeper.failover import on_controller_failover
 from protocol.zookeeper.procedure import Commands, Event, Later, Reads, Writes
@@ -102,6 +102,20 @@ def test_a_dead_replica_that_leaves_does_not_hold_the_reassignment_up() -> None:
     reassign(world, 1, 2, 4)
     world.settle()
     assert world.topic("t").partitions[0] == (1, 2, 4)
+
+
+@pytest.mark.covers("N8", "N31")
+@pytest.mark.parametrize(("own", "assigned"), [("3", (1, 2, 3)), ("2", (1, 2, 4)), (None, (1, 2, 4))])
+def test_a_reassignment_asks_for_the_min_isr_of_its_topic(own: str | None, assigned: tuple[int, ...]) -> None:
+    """Broker 2 is down, so 1 and 4 are in sync of the target; the default of the cluster is 2."""
+    world = World(settings=Settings(min_isr=2))
+    configs = {} if own is None else {"min.insync.replicas": own}
+    assert not world.admin(create_topic("t", "T", {0: (1, 2, 3)}, configs))
+    world.take_over()
+    reassign(world, 1, 2, 4)
+    world.stop_broker(2)
+    world.settle()
+    assert world.topic("t").partitions[0] == assigned
 
 
 @pytest.mark.covers("A38", "H13")
