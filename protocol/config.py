@@ -214,8 +214,8 @@ ALLOW_EVERYONE_IF_NO_ACL_FOUND = _declare(_node("allow.everyone.if.no.acl.found"
 
 _DOCUMENTATION = """
 min.insync.replicas | replicas | KIP-966; H1, E6, E8
-    Number of in-sync replicas that an acks=all write needs; values above the replication factor count as the
-    replication factor.
+    Number of in-sync replicas that an acks=all write needs. From kip-966-elr on a value above the number of replicas
+    counts as that number; before, it refuses all such writes.
 unclean.leader.election.enable | - | H2, K5
     Whether the controller may elect a replica that is neither in the ISR nor in the ELR, which can lose records.
 unclean.recovery.strategy | - | KIP-966; H3, F2-F4

@@ -140,7 +140,8 @@ class MetadataLogMatching(Invariant):
 
 class ValidControllerState(Invariant):
     """No leader or member of an ISR is fenced, shutting down or unregistered. In generations without ELR the last
-    member of an ISR stays in it, without leading (K4).
+    member of an ISR stays in it, without leading (K4); so do the members of an ELR that a downgrade has put into it
+    (K10), as long as none of them is active.
     """
 
     AFTER_BROKERS = False
@@ -151,9 +152,10 @@ class ValidControllerState(Invariant):
             return ""
         if state.leader != NO_LEADER and not image.is_active(state.leader):
             return f"leader {state.leader} is not active"
-        if not self.truth.features.elr and len(state.isr) == 1:
-            return ""
         wrong = [broker for broker in state.isr if not image.is_active(broker)]
+        all_are_down = state.leader == NO_LEADER and len(wrong) == len(state.isr)
+        if not self.truth.features.elr and (len(state.isr) == 1 or all_are_down):
+            return ""
         return f"ISR members {wrong} are not active" if wrong else ""
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from protocol.controller.context import ControllerState
-from protocol.ids import BrokerId, Epoch, TopicIdPartition
+from protocol.ids import NO_LEADER, BrokerId, Epoch, TopicIdPartition
 from protocol.messages.records import BrokerRegistrationChangeRecord, MetadataRecord, RegisterBrokerRecord
 from protocol.messages.trusted import trusted
 
@@ -26,7 +26,10 @@ def _leader_and_isr_updates(
     add: BrokerId = _NO_BROKER,
     unclean: BrokerId = _NO_BROKER,
 ) -> list[MetadataRecord]:
-    """Removes `remove` and `unclean` from ISRs, `unclean` also from ELRs, and elects with `add` counted as active."""
+    """Removes `remove` and `unclean` from ISRs, `unclean` also from ELRs, and elects with `add` counted as active. The
+    ISR of a partition that has no leader and no ELR may have several members, which an ELR has left there
+    (`features.py`): those that are down leave it when another is elected, as they would have left before.
+    """
     image = state.image
 
     def acceptable(broker: BrokerId) -> bool:
@@ -37,10 +40,13 @@ def _leader_and_isr_updates(
         partition = image.partition(key)
         if partition is None:
             continue
+        isr = tuple(broker for broker in partition.isr if broker not in (remove, unclean))
+        if partition.leader == NO_LEADER and not image.features.elr:
+            isr = tuple(filter(acceptable, isr)) or isr
         record = state.change(
             key,
             is_acceptable_leader=acceptable,
-            target_isr=tuple(broker for broker in partition.isr if broker not in (remove, unclean)),
+            target_isr=isr,
             unclean_shutdown_replicas=None if unclean == _NO_BROKER else (unclean,),
         )
         if record is not None:

@@ -15,12 +15,14 @@ levels that it needs are in force.
   the ELR. Otherwise Kafka's first phase would record "no leader" as last known leader when the last member leaves, and
   the partition would stay leaderless.
 - *Lowering it* removes ELR, last known ELR and last known leader with the level, since a record of version 0 cannot
-  remove them with the next change of each partition (K10). An ISR must not stay empty: one member returns to it, since
-  before KIP-966 the last member would not have left. That is the last known leader if it is in the ELR (no replica has
-  more records), else the first of the ELR in the order of the assignment. If the ELR is empty no replica is known to
-  have all committed records: then the last known leader returns, else the first of the last known ELR, else the first
-  replica, and the partition is RECOVERING, as after an unclean election (C12). Only one member returns, because below
-  this version an unclean restart removes no broker from the ISR (K7). If the member is active it leads at once.
+  remove them with the next change of each partition (K10). An ISR must not stay empty: the whole ELR returns to it,
+  since each of its members has all committed records, and before KIP-966 the last one would not have left. A single
+  one might have lost its disk while another is complete. The last known leader stands first, the others in the order
+  of the assignment. Members that are active return alone, and the first of them leads at once; otherwise the first
+  that comes back leads, and the others, which are down at that time, leave the ISR with its election (`brokers.py`).
+  Below this version unclean restarts are trusted (K7), also that of the first member that comes back. If the ELR is
+  empty no replica is known to have all committed records: then the last known leader returns, else the first of the
+  last known ELR, else the first replica, and the partition is RECOVERING, as after an unclean election (C12).
 - *Toggling unclean.recovery.enabled* moves the last known leader between `last_known_elr`, where Kafka's first phase
   keeps it, and its own field (N15). The last known ELR starts and ends empty: one broker that led last is not a last
   known ELR in the sense of recovery (E27, F29). Enabling it also empties an ELR that an election has left although min
@@ -229,28 +231,27 @@ def _without_elr(state: ControllerState, partition: PartitionState) -> dict[str,
     if partition.last_known_leader != NO_LEADER:
         changes["last_known_leader"] = NO_LEADER
     if not partition.isr:
-        member = _last_member(partition)
-        changes["isr"] = (member,)
-        if member not in partition.elr:
+        members = _returning_members(partition)
+        active = tuple(broker for broker in members if state.image.is_active(broker))
+        changes["isr"] = active or members
+        if not set(members).issubset(partition.elr):
             changes["leader_recovery_state"] = int(LeaderRecoveryState.RECOVERING)
-        if state.image.is_active(member):
-            changes["leader"] = member
+        if active:
+            changes["leader"] = active[0]
     return changes
 
 
-def _last_member(partition: PartitionState) -> BrokerId:
-    """The member that returns to an empty ISR when `metadata.version` is lowered: the last known leader if it is in the
-    ELR, else the first replica in the ELR, else the last known leader, else the first replica in the last known ELR,
-    else the first replica.
+def _returning_members(partition: PartitionState) -> tuple[BrokerId, ...]:
+    """The members that return to an empty ISR when `metadata.version` is lowered: the replicas in the ELR, that which
+    led last before the others; without any, one replica: the last known leader, else the first in the last known ELR,
+    else the first.
     """
     first_phase = partition.last_known_elr if len(partition.last_known_elr) == 1 else ()
-    led_last = [
-        broker for broker in _as_tuple(partition.last_known_leader) or first_phase if broker in partition.replicas
-    ]
-    eligible = [broker for broker in partition.replicas if broker in partition.elr]
-    known = [broker for broker in partition.replicas if broker in partition.last_known_elr]
-    eligible_leader = [broker for broker in led_last if broker in partition.elr]
-    return (*eligible_leader, *eligible, *led_last, *known, *partition.replicas)[0]
+    led_last = _as_tuple(partition.last_known_leader) or first_phase
+    replicas = sorted(partition.replicas, key=lambda broker: broker not in led_last)
+    known = {*led_last, *partition.last_known_elr}
+    eligible = tuple(broker for broker in replicas if broker in partition.elr)
+    return eligible or tuple(sorted(replicas, key=lambda broker: broker not in known))[:1]
 
 
 def _elect_for_leaderless(draft: Draft) -> None:

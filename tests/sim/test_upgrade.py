@@ -271,7 +271,7 @@ def test_without_the_upgrade_there_is_no_elr_and_no_empty_isr() -> None:
 
 @pytest.mark.covers("K10")
 @pytest.mark.parametrize("seed", range(3))
-def test_a_downgrade_brings_the_last_leader_back_into_the_isr(seed: int) -> None:
+def test_a_downgrade_brings_the_elr_back_into_the_isr(seed: int) -> None:
     check_steps(
         FIRST_PHASE,
         on_t("produce", records=3),
@@ -281,19 +281,46 @@ def test_a_downgrade_brings_the_last_leader_back_into_the_isr(seed: int) -> None
         metadata_version(1, downgrade="safe", expect_error="INVALID_UPDATE_VERSION"),
         on_t("expect", isr=[], elr=[0, 1]),
         metadata_version(1, downgrade="unsafe"),
-        on_t("expect", isr=[0], elr=[], last_known_elr=[], leader=-1, leader_recovery_state="recovered"),
+        on_t("expect", isr=[0, 1], elr=[], last_known_elr=[], leader=-1, leader_recovery_state="recovered"),
         step("crash", controller=FIRST_CONTROLLER),
         step("start", controller=FIRST_CONTROLLER),
         step("start", broker=1),
-        {"wait": "20s"},
-        on_t("expect", isr=[0], leader=-1),
+        on_t("await", leader=1, isr=[1], leader_recovery_state="recovered"),
         step("start", broker=0),
-        on_t("await", leader=0, isr=[0, 1]),
+        on_t("await", leader=1, isr=[0, 1]),
         on_t("produce", records=1),
         step("start", broker=2),
         on_t("await", isr=[0, 1, 2]),
         on_t("expect", lost_acked=0, visible=4),
         seed=seed,
+    )
+
+
+@pytest.mark.covers("K10")
+@pytest.mark.parametrize("generation", [FIRST_PHASE, RECOVERY])
+@pytest.mark.parametrize("one", ["shutdown", "crash"])
+def test_a_downgrade_loses_nothing_that_a_member_of_the_elr_has(generation: Generation, one: str) -> None:
+    """Broker 2 led last and has lost its disk; broker 1, in the ELR beside it, has all five records."""
+    recovery = [step("update_feature", feature="unclean.recovery.enabled", level=0, downgrade="safe")]
+    check_steps(
+        generation,
+        on_t("produce", records=5),
+        step("shutdown", broker=0),
+        on_t("await", isr=[1, 2]),
+        step(one, broker=1),
+        on_t("await", isr=[2], elr=[1], leader=2),
+        step("crash", broker=2, lose="all"),
+        on_t("await", isr=[], elr=[1, 2], leader=-1),
+        *(recovery if generation is RECOVERY else ()),
+        metadata_version(1, downgrade="unsafe"),
+        on_t("expect", isr=[1, 2], leader=-1, leader_recovery_state="recovered"),
+        step("start", broker=1),
+        on_t("await", leader=1, isr=[1], lost_acked=0, visible=5),
+        step("start", broker=2),
+        on_t("await", leader=1, isr=[1, 2], log_end_offset={1: 5, 2: 5}),
+        step("crash", broker=1),
+        step("start", broker=0),
+        on_t("await", leader=2, isr=[0, 2], lost_acked=0, visible=5, within="60s"),
     )
 
 

@@ -11,6 +11,7 @@ from experiments.studies.design.model import YEAR_MS, CellParameters
 from experiments.studies.design.placement import racks_of
 from experiments.studies.design.presets import PRESETS
 from experiments.studies.design.recorded import RecordedFailures
+from protocol.config import Generation
 
 _UNITS = (
     ("year", YEAR_MS),
@@ -58,10 +59,11 @@ def remarks(cells: Iterable[CellParameters]) -> list[str]:
 
 def _settings(params: CellParameters) -> Iterator[str]:
     if params.min_insync_replicas > params.replication_factor:
-        yield (
-            f"min ISR {params.min_insync_replicas} is above RF {params.replication_factor}: the effective min ISR is "
-            f"{params.replication_factor}."
-        )
+        above = f"min ISR {params.min_insync_replicas} is above RF {params.replication_factor}"
+        if Generation(params.generation).features.effective_min_isr:
+            yield f"{above}: the effective min ISR is {params.replication_factor}."
+        else:
+            yield f"{above}, which {params.generation} takes as it is: all writes with acks=all are refused."
 
 
 def _preset(params: CellParameters) -> Iterator[str]:

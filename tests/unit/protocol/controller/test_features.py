@@ -219,12 +219,12 @@ DOWNGRADES: dict[str, tuple[dict[str, Any], tuple[MetadataRecord, ...], dict[str
     "the last leader is in the ELR": (
         {**LOST, "eligible_leader_replicas": (1, 2), "last_known_elr": (2,)},
         EVERYONE_FENCED,
-        {"isr": (2,), "leader": NO_LEADER, "leader_epoch": 0, "leader_recovery_state": RECOVERED},
+        {"isr": (2, 1), "leader": NO_LEADER, "leader_epoch": 0, "leader_recovery_state": RECOVERED},
     ),
     "the last leader came back unclean": (
         {**LOST, "eligible_leader_replicas": (2, 1), "last_known_elr": (0,)},
         EVERYONE_FENCED,
-        {"isr": (1,), "leader": NO_LEADER, "leader_recovery_state": RECOVERED},
+        {"isr": (1, 2), "leader": NO_LEADER, "leader_recovery_state": RECOVERED},
     ),
     "an empty ELR": (
         {**LOST, "last_known_elr": (2,)},
@@ -236,6 +236,16 @@ DOWNGRADES: dict[str, tuple[dict[str, Any], tuple[MetadataRecord, ...], dict[str
         {**LOST, "eligible_leader_replicas": (1,), "last_known_elr": (0,)},
         (fencing(0, 0, True),),
         {"isr": (1,), "leader": 1, "leader_epoch": 1, "leader_recovery_state": RECOVERED},
+    ),
+    "one of two is active": (
+        {**LOST, "eligible_leader_replicas": (1, 2), "last_known_elr": (2,)},
+        (fencing(0, 0, True), fencing(2, 2, True)),
+        {"isr": (1,), "leader": 1, "leader_epoch": 1, "leader_recovery_state": RECOVERED},
+    ),
+    "a member of the ELR has left the assignment": (
+        {**LOST, "replicas": (0, 1), "eligible_leader_replicas": (1, 2), "last_known_elr": (2,)},
+        EVERYONE_FENCED,
+        {"isr": (1,), "leader": NO_LEADER, "leader_recovery_state": RECOVERED},
     ),
     "who comes back is active and unclean": (
         {**LOST, "last_known_elr": (0,)},

@@ -92,3 +92,12 @@ def test_remarks_name_the_effective_min_isr_and_the_replicas_that_share_a_rack_o
         "min ISR 6 is above RF 5: the effective min ISR is 5.",
         "RF 5 is above the 2 racks: up to 3 replicas share a rack.",
     ]
+
+
+@pytest.mark.covers("E8")
+def test_before_kip_966_a_min_isr_above_the_replication_factor_refuses_writes() -> None:
+    cells = [CellParameters(generation=name, min_insync_replicas=4) for name in ("kip-497", "kip-966-elr")]
+    assert remarks(cells) == [
+        "min ISR 4 is above RF 3, which kip-497 takes as it is: all writes with acks=all are refused.",
+        "min ISR 4 is above RF 3: the effective min ISR is 3.",
+    ]
