@@ -32,7 +32,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from actors.machines import Strategy, machines, pin, remove_remotely, send_signal
 from actors.nodes import Handle, NodeSetup, NodeSnapshot, PollReport, actor_class, pieces_of
-from actors.storage import DiskLossKind
+from actors.storage import DISK_LOSSES, DiskLossKind
 from actors.transport import pack_frame
 from protocol.config import ClusterConfig
 from protocol.errors import StorageError
@@ -259,11 +259,14 @@ class ActorCluster:
         self.remove_actor(node)
 
     def lose_at_start(self, node: NodeId, kind: DiskLossKind, count: int) -> None:
-        """Applies a loss to the disk of a node that does not run when it starts, instead of one from before."""
+        """Applies a loss to the disk of a node that does not run when it starts, beside what it has lost already."""
         member = self._members[node]
         if member.actor is not None:
             raise RuntimeError(f"{node_name(node)} runs")
-        member.loss_kind, member.loss_count = kind, count
+        if kind == member.loss_kind == "records":
+            member.loss_count += count
+        elif DISK_LOSSES.index(kind) > DISK_LOSSES.index(member.loss_kind):
+            member.loss_kind, member.loss_count = kind, count
 
     def remove_actor(self, node: NodeId) -> None:
         """Ends the actor of a node that has exited or died; the disk stays as it is."""

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeGuard, get_args
+from typing import Final, Literal, TypeGuard, get_args
 
 from pydantic import ValidationError
 
@@ -35,8 +35,9 @@ from protocol.ids import NO_LEADER, NodeId
 from protocol.log.tail import Dropped
 from protocol.messages.base import Frozen
 
-DiskLossKind = Literal["none", "unflushed", "records", "all"]
-"""What a crash takes from a real disk (`apply_loss`)."""
+DiskLossKind = Literal["none", "records", "unflushed", "all"]
+"""What a crash takes from a real disk (`apply_loss`), from the least to the most."""
+DISK_LOSSES: Final[tuple[DiskLossKind, ...]] = get_args(DiskLossKind)
 
 FORMAT_VERSION = 1
 META_FILE = "meta.json"
@@ -241,7 +242,7 @@ def _remove_log(path: Path) -> None:
 
 def is_disk_loss(kind: str) -> TypeGuard[DiskLossKind]:
     """Whether `apply_loss` knows this kind of loss."""
-    return kind in get_args(DiskLossKind)
+    return kind in DISK_LOSSES
 
 
 def apply_loss(

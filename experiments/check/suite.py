@@ -189,10 +189,7 @@ class InvariantSuite:
     def lose(self, node: NodeId, loss: Loss) -> dict[TopicPartition, int]:
         """Crashes a node as `crash` does, and records what its disk loses without checking anything."""
         before = self._stored(node)
-        if node in self._cluster.nodes:
-            self._cluster.crash(node, loss)
-        else:
-            self._cluster.disks[node].apply_loss(loss)
+        self._cluster.crash(node, loss)
         after = self._stored(node)
         lost = {partition: count - after.get(partition, 0) for partition, count in before.items()}
         self.truth.observe_crash(node, lost)

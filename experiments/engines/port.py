@@ -264,7 +264,7 @@ class Engine(ABC):
 
     @abstractmethod
     def crash(self, node: NodeId, loss: Loss) -> None:
-        """Kills a node's process at once and applies `loss` to its disk."""
+        """Kills a node's process at once, if it runs, and applies `loss` to its disk."""
 
     @abstractmethod
     def terminate(self, node: NodeId) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from actors.damage import DamageKind
-from experiments.engines.port import Loss
+from experiments.engines.port import Loss, LossKind
 from protocol.errors import ErrorCode
 from protocol.ids import NO_LEADER
 from tests.ray.cluster_helpers import RunningCluster, running_cluster
@@ -64,3 +64,23 @@ def test_damaged_tail_is_dropped_and_reported_and_refetched_from_the_leader(
     cluster.engine.start(leader)
     cluster.until(lambda: len(cluster.reasons("records_dropped", leader)) > drops, "the broker reports the drop")
     check_logs(cluster, [*before, *records])
+
+
+@pytest.mark.parametrize("kinds", [("all",), ("all", "none"), ("unflushed", "all", "records")], ids=str)
+def test_broker_that_has_ended_loses_its_disk_too(cluster: RunningCluster, kinds: tuple[LossKind, ...]) -> None:
+    """Its process is killed, then its machine fails once or more; the most that was lost counts at the next start."""
+    leader = cluster.await_whole()
+    before = cluster.payloads(leader)
+    ended = next(broker for broker in BROKERS if broker != leader)
+    cluster.engine.crash(ended, Loss())
+    for kind in kinds:
+        cluster.engine.crash(ended, Loss(kind, 1 if kind == "records" else 0))
+    assert not cluster.engine.is_running(ended)
+    for other in BROKERS:
+        if other != ended:
+            cluster.cut(ended, other)
+    cluster.engine.start(ended)
+    cluster.await_unfenced(ended)
+    assert cluster.payloads(ended) == [], "it cannot fetch yet, and its disk is empty"
+    cluster.engine.heal_links()
+    check_logs(cluster, before)

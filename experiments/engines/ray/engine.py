@@ -169,13 +169,16 @@ class RayEngine(Engine):
         self._cluster.start(node)
 
     def crash(self, node: NodeId, loss: Loss) -> None:
-        """Sends SIGKILL to the node's process; the loss is applied before it starts again. ValueError for a kind of
-        loss that only the simulator has.
+        """Sends SIGKILL to the node's process, if it runs; the loss is applied before it starts again. ValueError for a
+        kind of loss that only the simulator has.
         """
         self._act()
         if not is_disk_loss(loss.kind):
             raise ValueError(f"a loss of the kind {loss.kind!r} is for the simulator only")
-        self._record([(node, report) for report in self._cluster.crash(node, loss.kind, loss.count)])
+        if self._cluster.is_running(node):
+            self._record([(node, report) for report in self._cluster.crash(node, loss.kind, loss.count)])
+        else:
+            self._cluster.lose_at_start(node, loss.kind, loss.count)
         self._record_end(node, loss.kind)
         self._snapshots.pop(node, None)
 

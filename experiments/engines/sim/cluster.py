@@ -373,7 +373,9 @@ class SimCluster:
         return ClientNode(node, self.spec.broker_ids, self.spec.administrators, self.spec.config)
 
     def crash(self, node: NodeId, loss: Loss) -> int:
-        """Ends a node at once; returns the number of records that its disk lost."""
+        """Ends a node at once, if it runs; returns the number of records that its disk lost."""
+        if node not in self.nodes:
+            return self.disks[node].apply_loss(loss)
         self._disturb(lambda a, b: node in (a, b))
         self._end_process(node)
         self._record("crashed", node, detail=loss.kind)

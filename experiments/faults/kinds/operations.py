@@ -274,8 +274,8 @@ class Deny(_Operation):
 
 
 class ReplaceBroker(_Operation, BrokerFault):
-    """A broker's process is killed and the broker unregistered. At the end it is started again, as a new broker under
-    the same id if its disk was replaced.
+    """A broker's process is killed, if it runs, and the broker unregistered. At the end it is started again, as a new
+    broker under the same id if its disk was replaced.
     """
 
     kind: Literal["replace_broker"] = "replace_broker"
@@ -283,8 +283,7 @@ class ReplaceBroker(_Operation, BrokerFault):
 
     def begin(self, controls: Controls, number: int) -> None:
         controls.down.add(self.node, number)
-        if controls.engine.is_running(self.node):
-            controls.kill(self.node, loss_of("all" if self.new_disk else "nothing"))
+        controls.kill(self.node, loss_of("all" if self.new_disk else "nothing"))
         controls.administer(unregister_broker(self.node))
 
     def heal(self, controls: Controls, number: int) -> None:

@@ -37,7 +37,9 @@ def loss_of(loses: Loses, count: int = 0) -> Loss:
 
 
 class Crash(NodeFault):
-    """A node's process is killed; at the end it is started again on what its disk holds."""
+    """A node's process is killed, if it runs, and its machine with it where the disk loses anything; at the end it is
+    started again on what its disk holds.
+    """
 
     kind: Literal["crash"] = "crash"
     loses: Loses = Field(
@@ -62,8 +64,7 @@ class Crash(NodeFault):
 
     def begin(self, controls: Controls, number: int) -> None:
         controls.down.add(self.node, number)
-        if controls.engine.is_running(self.node):
-            controls.kill(self.node, self.loss)
+        controls.kill(self.node, self.loss)
 
     def heal(self, controls: Controls, number: int) -> None:
         controls.release(self.node, number)
