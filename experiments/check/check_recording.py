@@ -7,6 +7,7 @@ module combines them. Loss and reads that disagree are violations only while the
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 
@@ -14,6 +15,7 @@ from experiments.check.check_events import SHOWN_BY_EVENTS, EventChecker
 from experiments.check.check_metadata import UNCLEAN, LogMarks, MetadataReplay, ReplayedMetadata
 from experiments.check.check_store import SHOWN_BY_STORE, replay_store
 from experiments.check.history import (
+    ACKS_OF,
     DuplicatedRecord,
     Ended,
     Finding,
@@ -23,9 +25,10 @@ from experiments.check.history import (
     ReplicasDiffer,
     Seen,
     Unanswered,
-    judge,
+    judge_and_count,
 )
 from experiments.check.invariants import INVARIANTS
+from experiments.check.losses import Losses
 from experiments.check.recording import HISTORY, METADATA, Recording
 from experiments.engines.port import ClusterSpec, Violation
 from experiments.support.errors import InputError
@@ -49,7 +52,8 @@ _ALWAYS_WRONG = (ReplicasDiffer, Unanswered, DuplicatedRecord, ReorderedRecords)
 @dataclass(slots=True)
 class CheckResult:
     """The JSON document of `isray check`. `looked_at` is the number of checks by invariant; `violations` are ordered by
-    name and time; `unjudged` has a line for each thing that the recording could not show.
+    name and time; `unjudged` has a line for each thing that the recording could not show. `losses` are what has become
+    of acknowledged records, by the logs at the end; in the document `lost_acked` and the keys of `Losses.document`.
     """
 
     what: str
@@ -63,10 +67,13 @@ class CheckResult:
     violations: list[Violation] = field(default_factory=list)
     within_tolerance: dict[str, bool] = field(default_factory=dict)
     unjudged: list[str] = field(default_factory=list)
+    losses: Losses = field(default_factory=Losses)
 
     def document(self) -> dict[str, object]:
         """The result as plain values."""
-        return asdict(self)
+        fields = asdict(self)
+        del fields["losses"]
+        return fields | {"lost_acked": self.losses.lost_acked} | self.losses.document()
 
 
 def check(recording: Recording) -> CheckResult:
@@ -119,11 +126,12 @@ def _check_history(recording: Recording, metadata: ReplayedMetadata, events: Eve
     finals = recording.finals()
     kept = _OperationFilter({final.partition: final.settled for final in finals}, metadata, events)
     try:
-        findings = judge(kept.of(recording), finals)
+        findings, found.losses = judge_and_count(kept.of(recording), finals)
     except ValueError as error:
         path = recording.folder / HISTORY
         raise InputError(str(path), "", str(error), "a history that fits the final logs") from error
     found.operations = kept.operations
+    found.losses.add(kept.undecided)
     found.unjudged += [f"{name}: no broker led it at the end" for name in sorted(kept.without_log)]
     found.looked_at |= {HISTORY_FINDING: kept.operations, ACKNOWLEDGED: kept.acknowledged}
     found.violations += kept.violations
@@ -152,6 +160,7 @@ class _OperationFilter:
     operations: int = 0
     acknowledged: int = 0
     without_log: set[TopicPartition] = field(default_factory=set)
+    undecided: Losses = field(default_factory=Losses)
     violations: list[Violation] = field(default_factory=list)
 
     def of(self, recording: Recording) -> Iterator[Operation]:
@@ -170,11 +179,18 @@ class _OperationFilter:
                 yield operation
                 continue
             if partition not in self.settled:
-                self.without_log.add(partition)
+                self._leave_out(partition, operation)
                 continue
             if isinstance(operation, Ended) and operation.result == "acknowledged":
                 self._check_acknowledged(partition, operation)
             yield operation
+
+    def _leave_out(self, partition: TopicPartition, operation: Operation) -> None:
+        self.without_log.add(partition)
+        if isinstance(operation, Ended) and operation.result in ACKS_OF:
+            reason = f"no broker led {partition} at the end"
+            counted = Losses(undecided=Counter({ACKS_OF[operation.result]: operation.size}), reasons=[reason])
+            self.undecided.add(counted)
 
     def _check_acknowledged(self, partition: TopicPartition, end: Ended) -> None:
         """A record acknowledged with acks=all is below a high watermark that some leader reported."""

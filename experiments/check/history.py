@@ -20,7 +20,9 @@ finding of its own type:
 - replicas of the final in-sync set that differ;
 - a record of which no outcome was reported.
 
-Records below the final log's start were deleted by retention and are not checked.
+Records below the final log's start were deleted by retention and are not checked. How many acknowledged ones that are,
+and how many are missing, is counted by acks (`losses.py`); a record that its leader alone had acknowledged may go
+missing without a finding.
 """
 
 from __future__ import annotations
@@ -31,12 +33,14 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Literal, NamedTuple
 
+from experiments.check.losses import ALL, Acks, Losses, total
 from experiments.check.tables import Record as Record
 from experiments.check.tables import RecordRange as RecordRange
 from experiments.check.tables import RunLog, SendTable, Spans
 from protocol.ids import NO_OFFSET, BrokerId, Offset, TopicPartition
 
-RecordOutcome = Literal["acknowledged", "failed", "unknown"]
+RecordOutcome = Literal["acknowledged", "appended", "failed", "unknown"]
+"""`acknowledged` with acks=all; `appended`: acknowledged with acks=1, by the leader alone, which promises nothing."""
 
 
 class Invoked(NamedTuple):
@@ -71,6 +75,8 @@ class Seen(NamedTuple):
 
 
 Operation = Invoked | Ended | Seen
+ACKS_OF: Mapping[RecordOutcome, Acks] = {"acknowledged": ALL, "appended": "1"}
+"""The acks with which records of an outcome were acknowledged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,10 +226,21 @@ def judge(operations: Iterable[Operation], finals: Iterable[FinalPartition]) -> 
     """All findings, by type and within it in order. ValueError where the history speaks of a partition of which there
     is no final log, invokes a send twice, or ends one that was not invoked.
     """
-    return sorted(_findings(operations, finals), key=lambda finding: type(finding).__name__)
+    return judge_and_count(operations, finals)[0]
 
 
-def _findings(operations: Iterable[Operation], finals: Iterable[FinalPartition]) -> list[Finding]:
+def judge_and_count(
+    operations: Iterable[Operation], finals: Iterable[FinalPartition]
+) -> tuple[list[Finding], Losses]:
+    """As `judge`, and what has become of the acknowledged records."""
+    judges = _judges(operations, finals)
+    findings = [finding for of_partition in judges for finding in of_partition.findings()]
+    losses = total(of_partition.losses for of_partition in judges)
+    return sorted(findings, key=lambda finding: type(finding).__name__), losses
+
+
+def _judges(operations: Iterable[Operation], finals: Iterable[FinalPartition]) -> list[_PartitionJudge]:
+    """The judges of all partitions, after they were passed the whole history."""
     sends, ordered = SendTable(), sorted(finals, key=lambda final: final.partition)
     judges = [_PartitionJudge(number, final, sends) for number, final in enumerate(ordered)]
     numbers = {final.partition: number for number, final in enumerate(ordered)}
@@ -240,7 +257,7 @@ def _findings(operations: Iterable[Operation], finals: Iterable[FinalPartition])
             sends.add(operation.send, number, operation.producer, operation.size, operation.idempotent)
     for row, left in sends.unanswered():
         judges[sends.groups[row]].unanswered(sends.numbers[row], left)
-    return [finding for of_partition in judges for finding in of_partition.findings()]
+    return judges
 
 
 class _PartitionJudge:
@@ -260,6 +277,7 @@ class _PartitionJudge:
         self._agreed = Spans()
         self._others: dict[Offset, dict[Record, None]] = {}
         self._found: dict[Finding, None] = {}
+        self.losses = Losses()
 
     def _find(self, finding: Finding) -> None:
         self._found[finding] = None
@@ -268,20 +286,24 @@ class _PartitionJudge:
 
     def ended(self, end: Ended) -> None:
         """Some records of a send have come to their end."""
-        if end.result == "acknowledged":
+        if end.result in ACKS_OF:
             run = RecordRange(end.offset, 0, end.send, end.first, end.size)
             if not self._log.holds(run):
-                self._not_as_acknowledged(run)
+                self._not_as_acknowledged(run, ACKS_OF[end.result])
         elif end.result == "failed":
             for place in range(end.first, end.first + end.size):
                 for offset in self._log.places(Record(end.send, place)):
                     self._find(FailedRecordStored(self._name, Record(end.send, place), offset))
 
-    def _not_as_acknowledged(self, run: RecordRange) -> None:
+    def _not_as_acknowledged(self, run: RecordRange, acks: Acks) -> None:
         for offset, record in run.records():
-            if offset < self._final.start or self._log.at(offset) == record:
+            if self._log.at(offset) == record:
                 continue
             places = self._log.places(record)
+            if not places:
+                (self.losses.deleted if offset < self._final.start else self.losses.lost)[acks] += 1
+            if offset < self._final.start or acks != ALL:
+                continue
             if places:
                 self._find(MovedRecord(self._name, record, offset, places))
             else:

@@ -4,7 +4,7 @@ A line is an object with one field, whose name is the kind of the operation and 
 fields in order (`experiments.check.history`):
 
     {"invoked": [SEND, PRODUCER, [TOPIC, PARTITION], SIZE, IDEMPOTENT]}
-    {"ended": [SEND, FIRST, SIZE, "acknowledged" | "failed" | "unknown", OFFSET]}
+    {"ended": [SEND, FIRST, SIZE, "acknowledged" | "appended" | "failed" | "unknown", OFFSET]}
     {"seen": [READER, [TOPIC, PARTITION], [[OFFSET, LEADER_EPOCH, SEND, FIRST, SIZE], ...], HIGH_WATERMARK]}
 
 One writer at a time, held off by a lock on the file. A run that is killed may leave a last line that is torn: it is

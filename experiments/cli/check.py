@@ -57,6 +57,7 @@ def _explored(recording: Recording, checked: CheckResult) -> Run:
         ("engine", checked.engine),
         ("seed", str(checked.seed)),
         ("violations", str(len(checked.violations))),
+        ("acknowledged records lost", checked.losses.words()),
     ]
     return run_of_journal(collector.journal(), checked.what, facts, recording.spec, recording.records)
 
@@ -78,6 +79,7 @@ def _show(checked: CheckResult, shown: Exploration | None) -> None:
     beyond = [name for name, kept in checked.within_tolerance.items() if not kept]
     if beyond and not checked.nothing_may_be_lost:
         console.print(f"beyond tolerance, so losses are no violations: {', '.join(beyond)}")
+    console.print(f"acknowledged records lost: {checked.losses.words()}")
     verdict = f"[red]{len(checked.violations)} violations[/]" if checked.violations else "[green]no violation[/]"
     console.print(
         f"{checked.what} on {checked.engine}, seed {checked.seed}: {verdict} in {checked.events} events, "

@@ -152,7 +152,7 @@ def _print(result: ScenarioResult, shown: Exploration | None) -> None:
     verdict = "[green]passed[/]" if result.passed else "[red]failed[/]"
     console.print(
         f"{escape(result.name)} on {result.engine}, seed {result.seed}: {verdict}; "
-        f"acknowledged records lost: {result.lost_acked}; trace {result.trace_hash}"
+        f"acknowledged records lost: {result.losses.words()}; trace {result.trace_hash}"
     )
     show(console, shown)
 

@@ -79,6 +79,7 @@ def _show(result: SoakResult) -> None:
         f"{result.seconds:.0f} s, seed {result.options.seed}: {counts.sent} records sent, {counts.acknowledged} "
         f"acknowledged, {counts.failed} failed, {counts.unknown} unknown; {counts.read} read"
     )
+    console.print(f"acknowledged records lost: {result.losses.words()}")
     for broker, sizes in result.memory.items():
         most, last = sizes["max_bytes"] / 1e6, sizes["last_bytes"] / 1e6
         console.print(f"broker {broker}: resident memory at most {most:.0f} MB, last {last:.0f} MB")

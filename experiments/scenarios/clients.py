@@ -1,8 +1,8 @@
 """The clients of a scenario: they produce, read and administer, and record what was acknowledged.
 
-Every record that a scenario produces carries a number of its own; an acknowledged batch is recorded with its partition
-and offset. A record is *lost* when it was acknowledged with acks=all and the present leader's log does not hold it,
-although the log starts at or before its offset: what retention has deleted is not lost.
+Every record that a scenario produces carries a number of its own; an acknowledged batch is recorded with its partition,
+offset and acks. What has become of these records is counted as in `experiments/check/losses.py`, against the present
+leader's log.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 import msgpack
 
 from experiments.check.final_logs import log_start
-from experiments.check.history import Ended, Invoked, Operation, RecordOutcome, RecordRange, Seen
+from experiments.check.history import ACKS_OF, Ended, Invoked, Operation, RecordOutcome, RecordRange, Seen
+from experiments.check.losses import ALL, Acks, Losses, total
 from experiments.check.regressions import RegressionCounter
 from experiments.engines.port import Engine
 from protocol.config import ENABLE_IDEMPOTENCE
@@ -48,7 +49,7 @@ class ScenarioClients:
 
     engine: Engine
     operations: list[Operation] = field(default_factory=list)
-    acknowledged: dict[TopicPartition, list[tuple[Offset, bytes]]] = field(default_factory=dict)
+    acknowledged: dict[TopicPartition, list[tuple[Offset, bytes, Acks]]] = field(default_factory=dict)
     _next_id: int = 0
     _regressions: RegressionCounter = field(default_factory=RegressionCounter)
 
@@ -78,14 +79,15 @@ class ScenarioClients:
             payload=payload,
             final_errors=() if expected is ErrorCode.NONE else (expected,),
         )
-        promised = acks == "all"
-        idempotent = promised and bool(self.engine.spec.config.values[ENABLE_IDEMPOTENCE])
+        idempotent = acks == ALL and bool(self.engine.spec.config.values[ENABLE_IDEMPOTENCE])
         self.operations.append(Invoked(command_id, PRODUCER, partition, 1, idempotent))
         outcome = self._run(command)
         assert isinstance(outcome, ProduceOutcome)
-        if outcome.error is ErrorCode.NONE and promised:
-            self.acknowledged.setdefault(partition, []).append((outcome.base_offset, payload))
-        self.operations.append(Ended(command_id, 0, 1, _result_of(outcome, promised), outcome.base_offset))
+        result = _result_of(outcome, acks)
+        if result in ACKS_OF:
+            record = (outcome.base_offset, payload, ACKS_OF[result])
+            self.acknowledged.setdefault(partition, []).append(record)
+        self.operations.append(Ended(command_id, 0, 1, result, outcome.base_offset))
         return outcome
 
     def administer(self, request: AdminRequest) -> AdminOutcome:
@@ -122,26 +124,37 @@ class ScenarioClients:
         self.operations.append(Seen(READER, partition, runs, outcome.high_watermark))
         return sum(batch.record_count for batch in outcome.batches)
 
-    def lost_acked(self, partition: TopicPartition) -> int | None:
-        """Acknowledged acks=all records that the present leader's log lacks: 0 while there is no leader, None while
-        the leader does not answer.
-        """
-        view = self.engine.published()
-        state = None if view is None else view.partitions.get(partition)
-        if state is None or state.leader == NO_LEADER:
-            return 0
-        replica = self.engine.replica(state.leader, partition)
-        if replica is None or not replica.leads:
-            return None
-        batches = self.engine.log(state.leader, partition)
+    def losses(self, partition: TopicPartition) -> Losses:
+        """What has become of the records that are acknowledged so far, by the log of the present leader."""
+        found, records = Losses(), self.acknowledged.get(partition, ())
+        leader, reason = self._leader_of(partition)
+        if reason:
+            found.undecided.update(acks for _, _, acks in records)
+            found.reasons += [reason] if records else []
+            return found
+        replica, batches = self.engine.replica(leader, partition), self.engine.log(leader, partition)
+        assert replica is not None
         held = {batch.payload for batch in batches}
         start = log_start(batches, replica.log_end_offset)
-        acknowledged = self.acknowledged.get(partition, ())
-        return sum(offset >= start and payload not in held for offset, payload in acknowledged)
+        found.deleted.update(acks for offset, payload, acks in records if offset < start and payload not in held)
+        found.lost.update(acks for offset, payload, acks in records if offset >= start and payload not in held)
+        return found
 
-    def lost_acked_everywhere(self) -> int:
-        """Lost records in all partitions whose leader responds."""
-        return sum(self.lost_acked(partition) or 0 for partition in self.acknowledged)
+    def _leader_of(self, partition: TopicPartition) -> tuple[NodeId, str]:
+        """The present leader, or why its log cannot be read."""
+        view = self.engine.published()
+        state = None if view is None else view.partitions.get(partition)
+        if state is None:
+            return NO_LEADER, "no controller is active" if view is None else f"the controller does not know {partition}"
+        if state.leader == NO_LEADER:
+            return NO_LEADER, f"{partition} has no leader"
+        replica = self.engine.replica(state.leader, partition)
+        leads = replica is not None and replica.leads
+        return state.leader, "" if leads else f"the leader of {partition}, broker {state.leader}, does not answer"
+
+    def losses_everywhere(self) -> Losses:
+        """What has become of the records of all partitions."""
+        return total(self.losses(partition) for partition in sorted(self.acknowledged))
 
     def high_watermark_regressions(self, partition: TopicPartition) -> int:
         """How often a new leader took back what consumers could read."""
@@ -174,8 +187,8 @@ def ranges_of(batch: RecordBatch) -> Iterator[RecordRange]:
     yield RecordRange(batch.base_offset, batch.leader_epoch, number, 0, batch.record_count)
 
 
-def _result_of(outcome: ProduceOutcome, promised: bool) -> RecordOutcome:
-    """The outcome of a record for the history; unknown for one that was acknowledged with fewer than all acks."""
+def _result_of(outcome: ProduceOutcome, acks: int | str) -> RecordOutcome:
+    """The outcome of a record for the history; unknown where the producer did not ask for an acknowledgment."""
     if outcome.error is ErrorCode.NONE:
-        return "acknowledged" if promised else "unknown"
+        return "acknowledged" if acks == ALL else "appended" if acks == 1 else "unknown"
     return "unknown" if outcome.unknown else "failed"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from experiments.check.losses import Losses
 from experiments.engines.port import Engine, TraceEvent
 from experiments.scenarios.clients import ScenarioClients
 from experiments.scenarios.model import Expectation
@@ -13,6 +14,8 @@ from protocol.ids import NO_LEADER, TopicPartition
 from protocol.metadata.partition import LeaderRecoveryState, PartitionState
 
 LEADING_WITHIN_MS = 5_000
+LOSS_FIELDS = frozenset({"lost_acked", "lost_by_acks", "undecided", "deleted_by_retention"})
+"""Expectations about what has become of acknowledged records."""
 _SETS = {"isr", "elr", "last_known_elr"}
 _CONTROLLER_FIELDS: dict[str, Callable[[PartitionState], object]] = {
     "leader": lambda state: state.leader,
@@ -158,13 +161,33 @@ def _data_mismatches(
         replica = engine.replica(broker, partition)
         end = None if replica is None else replica.log_end_offset
         wrong.append(_compare(f"log_end_offset of {broker}", end, offset))
-    if expected.lost_acked is not None:
-        wrong.append(_compare("lost_acked", clients.lost_acked(partition), expected.lost_acked))
+    if LOSS_FIELDS & expected.model_fields_set:
+        wrong += _loss_mismatches(expected, clients.losses(partition))
     if expected.high_watermark_regressions is not None:
         found = clients.high_watermark_regressions(partition)
         wrong.append(_compare("high_watermark_regressions", found, expected.high_watermark_regressions))
     if expected.visible is not None and not any(wrong):
         wrong.append(_compare("visible", clients.visible(partition), expected.visible))
+    return wrong
+
+
+def _loss_mismatches(expected: Expectation, losses: Losses) -> list[str]:
+    """The comparisons of the figures of losses. Where it is undecided what is lost, no number of losses holds."""
+    known: dict[str, int | None] = {"lost_acked": losses.lost_acked, "deleted_by_retention": losses.deleted.total()}
+    wanted: dict[str, int | None] = {name: getattr(expected, name) for name in known}
+    for acks, number in (expected.lost_by_acks or {}).items():
+        name = f"lost_by_acks of {acks}"
+        known[name], wanted[name] = None if losses.undecided[acks] else losses.lost[acks], number
+    if losses.undecided:
+        known["deleted_by_retention"] = None
+    unknown = f"unknown ({'; '.join(losses.reasons)})"
+    wrong = [
+        _compare(name, unknown if known[name] is None else known[name], number)
+        for name, number in wanted.items()
+        if number is not None
+    ]
+    if expected.undecided is not None:
+        wrong.append(_compare("undecided", losses.undecided.total(), expected.undecided))
     return wrong
 
 

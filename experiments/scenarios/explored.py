@@ -52,7 +52,7 @@ def _facts(runner: Runner, result: ScenarioResult) -> list[tuple[str, str]]:
         ("engine", result.engine),
         ("seed", str(result.seed)),
         ("verdict", "passed" if result.passed else "failed"),
-        ("acknowledged records lost", str(result.lost_acked)),
+        ("acknowledged records lost", result.losses.words()),
         ("trace", result.trace_hash),
     ]
 

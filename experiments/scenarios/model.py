@@ -12,6 +12,7 @@ from typing import Annotated, ClassVar, Literal, NamedTuple
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
 from experiments.check.invariants import INVARIANTS
+from experiments.check.losses import ALL, Acks
 from experiments.engines.port import ClusterSpec
 from experiments.faults.kinds import AnyFault
 from experiments.support.fields import (
@@ -55,6 +56,12 @@ def _acks(value: object) -> object:
     return value
 
 
+def _lost_acks(value: object) -> object:
+    if value not in (1, "1", ALL) or isinstance(value, bool):
+        raise ValueError("allowed: 1 or all")
+    return str(value)
+
+
 def _lose(value: object) -> object:
     if value in ("none", "unflushed", "all") or (isinstance(value, int) and value is not True and value >= 0):
         return value
@@ -73,6 +80,7 @@ def _side(value: object) -> object:
 DynamicConfigs = TopicConfig
 """Configs that can be changed while the cluster runs; without a topic, the cluster-wide default."""
 Metrics = Annotated[dict[Annotated[str, BeforeValidator(_metric_name)], int], Field(min_length=1)]
+LostAcks = Annotated[Acks, BeforeValidator(_lost_acks)]
 Side = Annotated[int | Literal["controllers", "urm", "store", "rest"], BeforeValidator(_side)]
 TopicField = Annotated[str, Field(description="name of an existing topic")]
 PartitionField = Annotated[Index, Field(description="index of a partition of the topic")]
@@ -351,7 +359,20 @@ class Expectation(StrictModel):
     log_end_offset: dict[int, int] | None = Field(default=None, description="partition: log end offsets by broker id")
     visible: int | None = Field(default=None, description="partition: how many records a consumer reads from the start")
     lost_acked: int | None = Field(
-        default=None, description="partition: records acknowledged with acks=all that the present leader's log lacks"
+        default=None,
+        description="partition: records acknowledged with acks=all that the present leader's log lacks; while such "
+        "records are undecided it is unknown, and no number holds",
+    )
+    lost_by_acks: dict[LostAcks, Index] | None = Field(
+        default=None, description="partition: the same by the acks of the producer, `1` and `all`"
+    )
+    undecided: Index | None = Field(
+        default=None,
+        description="partition: acknowledged records, with any acks, of which it is undecided whether they are lost: "
+        "there is no leader, or it does not answer",
+    )
+    deleted_by_retention: Index | None = Field(
+        default=None, description="partition: acknowledged records, with any acks, that the leader's log begins behind"
     )
     high_watermark_regressions: int | None = Field(
         default=None, description="partition: how often a new leader took back what consumers could read"

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 
 from experiments.check.engine import CheckedEngine
+from experiments.check.losses import Losses
 from experiments.engines import admin_requests
 from experiments.engines.port import Engine, Loss, Recovery, Violation
 from experiments.faults.controls import Controls
@@ -51,7 +52,7 @@ from protocol.messages.partitions import ElectionType
 
 START_WITHIN_MS = 60_000
 SHUTDOWN_WITHIN_MS = 360_000
-DATA_FIELDS = frozenset({"high_watermark", "log_end_offset", "visible", "lost_acked", "high_watermark_regressions"})
+DATA_FIELDS = expectations.LOSS_FIELDS | {"high_watermark", "log_end_offset", "visible", "high_watermark_regressions"}
 
 
 class StepFailedError(Exception):
@@ -71,7 +72,7 @@ class StepResult:
 
 @dataclass(slots=True)
 class ScenarioResult:
-    """The JSON document of `isray scenario run`."""
+    """The JSON document of `isray scenario run`: `losses` become `lost_acked` and the keys of `Losses.document`."""
 
     name: str
     engine: str
@@ -81,11 +82,18 @@ class ScenarioResult:
     violations: list[Violation]
     partitions: list[dict[str, object]]
     recoveries: list[Recovery]
-    lost_acked: int
+    losses: Losses
     trace_hash: str
 
+    @property
+    def lost_acked(self) -> int | None:
+        """Lost records that were acknowledged with acks=all; None while it is undecided for any of them."""
+        return self.losses.lost_acked
+
     def document(self) -> dict[str, object]:
-        return asdict(self)
+        fields = asdict(self)
+        del fields["losses"]
+        return fields | {"lost_acked": self.lost_acked} | self.losses.document()
 
 
 @dataclass(slots=True)
@@ -135,7 +143,7 @@ class Runner:
             violations=violations,
             partitions=expectations.describe_partitions(self.engine),
             recoveries=list(self.engine.recoveries()),
-            lost_acked=self.clients.lost_acked_everywhere(),
+            losses=self.clients.losses_everywhere(),
             trace_hash=self.engine.trace_hash(),
         )
 

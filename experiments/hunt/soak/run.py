@@ -27,6 +27,7 @@ from random import Random
 
 from experiments.check.check_recording import check
 from experiments.check.history import FinalPartition
+from experiments.check.losses import Losses
 from experiments.check.recording import Recording, RecordingWriter
 from experiments.engines.port import ClusterSpec
 from experiments.engines.ray.engine import RayEngine
@@ -93,6 +94,7 @@ class SoakResult:
     memory: dict[str, dict[str, int]] = field(default_factory=dict)
     findings: list[str] = field(default_factory=list)
     looked_at: dict[str, int] = field(default_factory=dict)
+    losses: Losses = field(default_factory=Losses)
 
     @property
     def recovery_ms(self) -> dict[str, list[int]]:
@@ -109,6 +111,8 @@ class SoakResult:
             "partitions": self.options.partitions,
             "faults": {kind: {"done": len(found), "recovery_ms": found} for kind, found in self.recovery_ms.items()},
             "records": asdict(self.counts),
+            "lost_acked": self.losses.lost_acked,
+            **self.losses.document(),
             "acknowledged_per_second": round(self.counts.acknowledged / max(self.seconds, 1e-9), 1),
             "read_per_second": round(self.counts.read / max(self.seconds, 1e-9), 1),
             "memory": self.memory,
@@ -164,7 +168,7 @@ def _run(options: SoakOptions, nodes: RayNodes, writer: RecordingWriter, result:
         checked = check(Recording(options.out))
         result.findings += [f"{found.invariant}: {found.detail}" for found in checked.violations]
         result.findings += [f"not judged: {line}" for line in checked.unjudged]
-        result.looked_at = checked.looked_at
+        result.looked_at, result.losses = checked.looked_at, checked.losses
         if result.findings:
             shutil.copytree(engine.folder, options.out / DISKS, dirs_exist_ok=True)
     finally:

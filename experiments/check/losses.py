@@ -1,0 +1,74 @@
+"""What has become of acknowledged records, counted by record and by the acks that their producer asked for.
+
+A record is *lost* if the log of the present leader does not hold it and does not begin behind it. What a log begins
+behind was *deleted by retention*: not lost, but not there either, and after the wrong time where a clock was wrong.
+While a partition has no leader whose log can be read, all of its records are *undecided*: a log may come back.
+
+With acks=all a record is promised to survive, so its loss breaks a promise unless more failed than the promise allows.
+With acks=1 nothing is promised, and the client was told all the same that the record is there.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+Acks = Literal["1", "all"]
+ALL: Final[Acks] = "all"
+_ACKS: Final[tuple[Acks, ...]] = ("1", ALL)
+
+
+@dataclass(slots=True)
+class Losses:
+    """Numbers of acknowledged records by acks: those that are `lost`, those that are `undecided`, and those that were
+    `deleted` by retention. `reasons` say why records are undecided.
+    """
+
+    lost: Counter[Acks] = field(default_factory=Counter)
+    undecided: Counter[Acks] = field(default_factory=Counter)
+    deleted: Counter[Acks] = field(default_factory=Counter)
+    reasons: list[str] = field(default_factory=list)
+
+    def add(self, other: Losses) -> None:
+        """Adds the numbers of other records."""
+        self.lost.update(other.lost)
+        self.undecided.update(other.undecided)
+        self.deleted.update(other.deleted)
+        self.reasons += [reason for reason in other.reasons if reason not in self.reasons]
+
+    @property
+    def lost_acked(self) -> int | None:
+        """Lost records that were acknowledged with acks=all; None while it is undecided for any of them."""
+        return None if self.undecided[ALL] else self.lost[ALL]
+
+    def document(self) -> dict[str, object]:
+        """The keys of JSON results: `lost_by_acks` counts where it is decided."""
+        return {
+            "lost_by_acks": {acks: self.lost[acks] for acks in _ACKS},
+            "undecided": self.undecided.total(),
+            "deleted_by_retention": self.deleted.total(),
+        }
+
+    def words(self) -> str:
+        """The numbers in words, to stand behind "acknowledged records lost: ". The acks are named where records were
+        lost that a producer with acks=1 had sent.
+        """
+        lost, undecided = self.lost.total(), self.undecided.total()
+        text = "unknown" if undecided and not lost else str(lost)
+        if self.lost["1"]:
+            text += f" ({', '.join(f'acks={acks}: {self.lost[acks]}' for acks in _ACKS)})"
+        if undecided:
+            text += f", undecided: {undecided} ({'; '.join(self.reasons)})"
+        if self.deleted:
+            text += f", deleted by retention: {self.deleted.total()}"
+        return text
+
+
+def total(losses: Iterable[Losses]) -> Losses:
+    """The sum of the losses of several partitions."""
+    found = Losses()
+    for item in losses:
+        found.add(item)
+    return found
