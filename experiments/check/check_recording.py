@@ -53,7 +53,7 @@ _ALWAYS_WRONG = (ReplicasDiffer, Unanswered, DuplicatedRecord, ReorderedRecords)
 class CheckResult:
     """The JSON document of `isray check`. `looked_at` is the number of checks by invariant; `violations` are ordered by
     name and time; `unjudged` has a line for each thing that the recording could not show. `losses` are what has become
-    of acknowledged records, by the logs at the end; in the document `lost_acked` and the keys of `Losses.document`.
+    of acknowledged records, by the logs at the end; the document has the keys of `Losses.document` instead.
     """
 
     what: str
@@ -73,7 +73,7 @@ class CheckResult:
         """The result as plain values."""
         fields = asdict(self)
         del fields["losses"]
-        return fields | {"lost_acked": self.losses.lost_acked} | self.losses.document()
+        return fields | self.losses.document()
 
 
 def check(recording: Recording) -> CheckResult:

@@ -44,11 +44,12 @@ class Losses:
         return None if self.undecided[ALL] else self.lost[ALL]
 
     def document(self) -> dict[str, object]:
-        """The keys of JSON results: `lost_by_acks` counts where it is decided."""
+        """The keys of JSON results. A number is None while it is undecided for any record that it could count."""
         return {
-            "lost_by_acks": {acks: self.lost[acks] for acks in _ACKS},
+            "lost_acked": self.lost_acked,
+            "lost_by_acks": {acks: None if self.undecided[acks] else self.lost[acks] for acks in _ACKS},
             "undecided": self.undecided.total(),
-            "deleted_by_retention": self.deleted.total(),
+            "deleted_by_retention": None if self.undecided else self.deleted.total(),
         }
 
     def words(self) -> str:

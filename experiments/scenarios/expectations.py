@@ -172,23 +172,19 @@ def _data_mismatches(
 
 
 def _loss_mismatches(expected: Expectation, losses: Losses) -> list[str]:
-    """The comparisons of the figures of losses. Where it is undecided what is lost, no number of losses holds."""
-    known: dict[str, int | None] = {"lost_acked": losses.lost_acked, "deleted_by_retention": losses.deleted.total()}
-    wanted: dict[str, int | None] = {name: getattr(expected, name) for name in known}
+    """The comparisons of the figures of losses. While it is undecided what is lost, no number holds."""
+    found, unknown = losses.document(), f"unknown ({'; '.join(losses.reasons)})"
+    by_acks = found.pop("lost_by_acks")
+    assert isinstance(by_acks, dict)
+    wanted: dict[str, object] = {name: getattr(expected, name) for name in found}
     for acks, number in (expected.lost_by_acks or {}).items():
         name = f"lost_by_acks of {acks}"
-        known[name], wanted[name] = None if losses.undecided[acks] else losses.lost[acks], number
-    if losses.undecided:
-        known["deleted_by_retention"] = None
-    unknown = f"unknown ({'; '.join(losses.reasons)})"
-    wrong = [
-        _compare(name, unknown if known[name] is None else known[name], number)
+        found[name], wanted[name] = by_acks[acks], number
+    return [
+        _compare(name, unknown if found[name] is None else found[name], number)
         for name, number in wanted.items()
         if number is not None
     ]
-    if expected.undecided is not None:
-        wrong.append(_compare("undecided", losses.undecided.total(), expected.undecided))
-    return wrong
 
 
 def _compare(name: str, found: object, wanted: object) -> str:
@@ -203,7 +199,7 @@ def _broker_state(engine: Engine, broker: int) -> str:
     return "fenced" if registration is None or registration.fenced else "unfenced"
 
 
-def describe_partitions(engine: Engine) -> list[dict[str, object]]:
+def describe_partitions(engine: Engine, clients: ScenarioClients) -> list[dict[str, object]]:
     """The partitions as the JSON result has them; log end offsets of running brokers only."""
     view = engine.published()
     if view is None:
@@ -221,6 +217,7 @@ def describe_partitions(engine: Engine) -> list[dict[str, object]]:
                 "log_end_offsets": {
                     str(broker): replica.log_end_offset for broker, replica in replicas.items() if replica is not None
                 },
+                **clients.losses(partition).document(),
             }
         )
     return result

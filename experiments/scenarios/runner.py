@@ -72,7 +72,7 @@ class StepResult:
 
 @dataclass(slots=True)
 class ScenarioResult:
-    """The JSON document of `isray scenario run`: `losses` become `lost_acked` and the keys of `Losses.document`."""
+    """The JSON document of `isray scenario run`: it has the keys of `Losses.document` in the place of `losses`."""
 
     name: str
     engine: str
@@ -93,7 +93,7 @@ class ScenarioResult:
     def document(self) -> dict[str, object]:
         fields = asdict(self)
         del fields["losses"]
-        return fields | {"lost_acked": self.lost_acked} | self.losses.document()
+        return fields | self.losses.document()
 
 
 @dataclass(slots=True)
@@ -141,7 +141,7 @@ class Runner:
             passed=all(step.ok for step in steps) and violated == {*self.scenario.violates},
             steps=steps,
             violations=violations,
-            partitions=expectations.describe_partitions(self.engine),
+            partitions=expectations.describe_partitions(self.engine, self.clients),
             recoveries=list(self.engine.recoveries()),
             losses=self.clients.losses_everywhere(),
             trace_hash=self.engine.trace_hash(),

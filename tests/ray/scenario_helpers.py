@@ -55,7 +55,7 @@ def check_on_ray_as_on_sim(path: Path, recording: Path) -> None:
     assert (checked.violations, checked.unjudged) == ([], [])
     assert checked.operations
     simulated = run_scenario(scenario)
-    assert result.lost_acked == simulated.lost_acked
+    assert result.losses == simulated.losses
     for real, virtual in zip(result.partitions, simulated.partitions, strict=True):
         assert real["log_end_offsets"] == virtual["log_end_offsets"]
         assert sorted(real["isr"]) == sorted(virtual["isr"])

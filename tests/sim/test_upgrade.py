@@ -25,6 +25,7 @@ from protocol.metadata.image import MetadataImage
 from protocol.nodes.broker import BrokerNode
 from protocol.nodes.controller import ControllerNode
 from tests.sim.chaos_helpers import BROKERS, PARTITIONS, Chaos
+from tests.sim.loss_scenario_helpers import downgraded
 from tests.sim.scenario_helpers import run_scenario, running_engine
 
 pytestmark = pytest.mark.slow
@@ -300,28 +301,8 @@ def test_a_downgrade_brings_the_elr_back_into_the_isr(seed: int) -> None:
 @pytest.mark.parametrize("generation", [FIRST_PHASE, RECOVERY])
 @pytest.mark.parametrize("one", ["shutdown", "crash"])
 def test_a_downgrade_loses_nothing_that_a_member_of_the_elr_has(generation: Generation, one: str) -> None:
-    """Broker 2 led last and has lost its disk; broker 1, in the ELR beside it, has all five records."""
-    recovery = [step("update_feature", feature="unclean.recovery.enabled", level=0, downgrade="safe")]
-    check_steps(
-        generation,
-        on_t("produce", records=5),
-        step("shutdown", broker=0),
-        on_t("await", isr=[1, 2]),
-        step(one, broker=1),
-        on_t("await", isr=[2], elr=[1], leader=2),
-        step("crash", broker=2, lose="all"),
-        on_t("await", isr=[], elr=[1, 2], leader=-1),
-        *(recovery if generation is RECOVERY else ()),
-        metadata_version(1, downgrade="unsafe"),
-        on_t("expect", isr=[1, 2], leader=-1, leader_recovery_state="recovered"),
-        step("start", broker=1),
-        on_t("await", leader=1, isr=[1], lost_acked=0, visible=5),
-        step("start", broker=2),
-        on_t("await", leader=1, isr=[1, 2], log_end_offset={1: 5, 2: 5}),
-        step("crash", broker=1),
-        step("start", broker=0),
-        on_t("await", leader=2, isr=[0, 2], lost_acked=0, visible=5, within="60s"),
-    )
+    result = run_scenario(scenario_from(downgraded(one, generation.value), "inline"))
+    assert (result.passed, result.lost_acked) == (True, 0), (result.steps[-1], result.violations)
 
 
 @pytest.mark.covers("K15", "E1")

@@ -111,7 +111,6 @@ class SoakResult:
             "partitions": self.options.partitions,
             "faults": {kind: {"done": len(found), "recovery_ms": found} for kind, found in self.recovery_ms.items()},
             "records": asdict(self.counts),
-            "lost_acked": self.losses.lost_acked,
             **self.losses.document(),
             "acknowledged_per_second": round(self.counts.acknowledged / max(self.seconds, 1e-9), 1),
             "read_per_second": round(self.counts.read / max(self.seconds, 1e-9), 1),

@@ -31,6 +31,7 @@ from experiments.check.history import (
     Unanswered,
     VanishedRead,
     judge,
+    judge_and_count,
 )
 from experiments.check.history_file import HistoryReader, HistoryWriter
 from experiments.hunt.soak.schedule import schedule
@@ -66,6 +67,25 @@ def test_an_unknown_record_may_be_there_or_not() -> None:
     history = (*ACKED, Ended(3, 0, 1, "unknown"))
     assert judge(history, [final(*LOG)]) == []
     assert judge(history, [final(*LOG, RecordRange(4, 1, 3, 0, 1))]) == []
+
+
+def test_acknowledged_records_are_counted_by_acks() -> None:
+    """Sends 1 and 2 with acks=all, 3 and 4 by the leader alone, each of two records; the log begins at offset 2."""
+    sends = [Invoked(send, 0, T0, 2, send < 3) for send in (1, 2, 3, 4)]
+    ends = [
+        Ended(send, 0, 2, "acknowledged" if send < 3 else "appended", offset)
+        for send, offset in ((1, 0), (2, 2), (3, 4), (4, 6))
+    ]
+    log = FinalPartition(T0, 0, {0: (RecordRange(2, 0, 2, 0, 1), RecordRange(4, 0, 3, 0, 2))}, start=2)
+    findings, losses = judge_and_count((*sends, *ends), [log])
+    assert findings == [LostRecord(T0, Record(2, 1), 3)], "with acks=1 nothing is promised"
+    assert losses.document() == {
+        "lost_acked": 1,
+        "lost_by_acks": {"1": 2, "all": 1},
+        "undecided": 0,
+        "deleted_by_retention": 2,
+    }
+    assert losses.words() == "3 (acks=1: 2, acks=all: 1), deleted by retention: 2"
 
 
 FIRES: list[tuple[str, Sequence[Operation], FinalPartition, list[Finding]]] = [

@@ -1,0 +1,42 @@
+"""Losses of acknowledged records on processes: the same scenarios with the same figures as on the simulator."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from experiments.engines.ray.engine import RayEngine
+from experiments.scenarios.loader import scenario_from
+from experiments.scenarios.runner import Runner
+from tests.ray.scenario_helpers import check_on_ray_as_on_sim, with_short_times
+from tests.sim.loss_scenario_helpers import DISK_GONE, DISK_GONE_WORDS, SMALLER_SET, TRUNCATED, downgraded
+from tests.sim.scenario_helpers import spec_of
+
+DECIDED: dict[str, dict[str, Any]] = {
+    "acks=1 truncated": TRUNCATED,
+    "smaller set": SMALLER_SET,
+    "downgraded": downgraded("shutdown"),
+}
+
+
+@pytest.mark.covers("E32", "K10")
+@pytest.mark.parametrize("raw", DECIDED.values(), ids=DECIDED)
+def test_losses_on_ray_are_those_on_sim(raw: dict[str, Any], private_ray: None, tmp_path: Path) -> None:
+    file = tmp_path / "scenario.yaml"
+    file.write_text(yaml.safe_dump(raw), encoding="utf-8")
+    check_on_ray_as_on_sim(file, tmp_path / "recording")
+
+
+def test_without_a_leader_losses_are_undecided(private_ray: None) -> None:
+    scenario = with_short_times(scenario_from(DISK_GONE, "inline"))
+    engine = RayEngine(spec_of(scenario, 0))
+    try:
+        result = Runner(scenario, engine).run()
+    finally:
+        engine.close()
+    assert result.passed, result.steps
+    assert result.losses.words() == DISK_GONE_WORDS
+    assert result.document()["lost_acked"] is None
