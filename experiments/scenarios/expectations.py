@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from experiments.check.losses import Losses
 from experiments.engines.port import Engine, TraceEvent
 from experiments.scenarios.clients import ScenarioClients
-from experiments.scenarios.model import Expectation
+from experiments.scenarios.expectation_model import Expectation
 from protocol.controller.metrics import partition_metrics
 from protocol.events.controller import PartitionChanged
 from protocol.ids import NO_LEADER, TopicPartition

@@ -6,7 +6,8 @@ no configs that change, and no registrations that outlive a session.
 
 from __future__ import annotations
 
-from experiments.scenarios.model import Expectation, LinkStep, NodeStep, Scenario, Step
+from experiments.scenarios.expectation_model import Expectation
+from experiments.scenarios.model import LinkStep, NodeStep, Scenario, Step
 from experiments.support.errors import InputError
 from protocol.config import CONFIGS, OF_THE_METADATA_LOG, Generation
 

@@ -10,11 +10,11 @@ from pydantic import BaseModel, ValidationError
 
 from experiments.faults.kinds import FAULT_KINDS
 from experiments.faults.schema import Fault
+from experiments.scenarios.expectation_model import Expectation
 from experiments.scenarios.generations import forbid_v3, require_v3
 from experiments.scenarios.model import (
     STEPS,
     AddPartitionsStep,
-    Expectation,
     FaultStep,
     LinkStep,
     ReassignStep,

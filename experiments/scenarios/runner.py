@@ -18,6 +18,7 @@ from experiments.faults.controls import Controls
 from experiments.faults.inject import Injector
 from experiments.scenarios import expectations
 from experiments.scenarios.clients import ScenarioClients
+from experiments.scenarios.expectation_model import Expectation
 from experiments.scenarios.model import (
     AddPartitionsStep,
     AwaitStep,
@@ -26,7 +27,6 @@ from experiments.scenarios.model import (
     CrashStep,
     DeleteTopicStep,
     ElectStep,
-    Expectation,
     FaultStep,
     LinkStep,
     NodeStep,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from experiments.reference.markdown import block, code, first_paragraph, sections
 from experiments.reference.model_fields import field_table
-from experiments.scenarios.model import STEPS, ClusterModel, Expectation, StepKind, TopicModel
+from experiments.scenarios.expectation_model import Expectation
+from experiments.scenarios.model import STEPS, ClusterModel, StepKind, TopicModel
 
 TITLE = "Scenario steps"
 SUMMARY = "every step of a scenario file with its fields, the cluster and its topics"

@@ -24,59 +24,28 @@ from protocol.messages.partitions import (
 )
 from protocol.messages.records import AccessControlEntryRecord, ConfigRecord, MetadataRecord, PartitionRecord
 from protocol.metadata.partition import LeaderRecoveryState, PartitionState, replay_change
-from tests.unit.protocol.node_helpers import ControllerBench, config_of, fencing, registrations, topic_records
+from tests.unit.protocol.controller.reassignment_helpers import (
+    CANCEL,
+    KIP_966,
+    after_isr,
+    bench,
+    done,
+    error_of,
+    is_moving,
+    reassign,
+    under_way,
+)
+from tests.unit.protocol.node_helpers import ControllerBench, fencing, registrations, topic_records
 
-KIP_497, KIP_966_ELR, KIP_966 = Generation.KIP_497, Generation.KIP_966_ELR, Generation.KIP_966
+KIP_497, KIP_966_ELR = Generation.KIP_497, Generation.KIP_966_ELR
 BAD_ASSIGNMENT = ErrorCode.INVALID_REPLICA_ASSIGNMENT
-CANCEL = admin_requests.reassign("t", 0, None)
 UNCLEAN_ALLOWED = ConfigRecord(topic_id="T", name="unclean.leader.election.enable", value="true")
 PROACTIVE = ConfigRecord(topic_id="T", name="unclean.recovery.strategy", value="proactive")
-
-
-def bench(*records: MetadataRecord, generation: Generation = KIP_966, **partition: object) -> ControllerBench:
-    """Brokers 0..5 are active, 6 is fenced; topic `t` has one partition on 0, 1, 2 and min ISR 2."""
-    base = [*registrations(range(7), fenced=(6,)), *topic_records(2, **partition)]
-    return ControllerBench(*base, *records, config=config_of(generation))
-
-
-def under_way(
-    isr: tuple[int, ...], *records: MetadataRecord, leader: int = 0, generation: Generation = KIP_966, **more: object
-) -> ControllerBench:
-    """`t-0` moves from 0, 1, 2 to 0, 1, 3."""
-    moving = {"replicas": (0, 1, 3, 2), "adding_replicas": (3,), "removing_replicas": (2,)} | more
-    return bench(*records, generation=generation, isr=isr, leader=leader, **moving)
-
-
-def reassign(*replicas: int, topic: str = "t", partition: int = 0) -> AlterPartitionReassignmentsRequest:
-    return admin_requests.reassign(topic, partition, replicas)
-
-
-def error_of(found: ControllerResult) -> ErrorCode:
-    return found.response.failure()[0]
 
 
 def results_of(found: ControllerResult) -> list[tuple[str, int, ErrorCode]]:
     assert isinstance(found.response, AlterPartitionReassignmentsResponse)
     return [(result.topic, result.partition_index, result.error) for result in found.response.partitions]
-
-
-def done(controller: ControllerBench, request: AlterPartitionReassignmentsRequest) -> PartitionState:
-    """The partition after a request that is carried out."""
-    found = handle(controller.state, request)
-    assert error_of(found) is ErrorCode.NONE, found.response.failure()
-    controller.apply(found.records)
-    return controller.partition()
-
-
-def after_isr(controller: ControllerBench, *isr: int) -> PartitionState:
-    """The partition after its leader has proposed an ISR."""
-    record = controller.state.change(next(iter(dict(controller.state.image.partitions()))), target_isr=isr)
-    controller.apply([record] if record is not None else [])
-    return controller.partition()
-
-
-def is_moving(state: PartitionState) -> bool:
-    return bool(state.adding_replicas or state.removing_replicas)
 
 
 # -- start -------------------------------------------------------------------------------------------------------------
@@ -239,47 +208,6 @@ def test_the_min_isr_of_a_completion_is_that_of_the_final_assignment() -> None:
     assert is_moving(done(controller, reassign(0, 3)))
     found = after_isr(controller, 0, 3)
     assert (found.replicas, found.isr, found.elr, found.last_known_elr) == ((0, 3), (0, 3), (), ())
-
-
-SMALLER = {
-    "1 of 1, 2": ((0, 1, 2), (0, 1), (1, 2), False),
-    "1 and 2 of 1, 2": ((0, 1, 2), (0, 1, 2), (1, 2), True),
-    "1 of 1": ((0, 1, 2), (0, 1), (1,), True),
-    "2 of 1, 2, and 0 is out of sync": ((0, 1, 2), (2,), (1, 2), False),
-    "1, 2 of 1, 2, 3": ((0, 1, 2, 3), (0, 1, 2), (1, 2, 3), False),
-    "1, 2, 3 of 1, 2, 3": ((0, 1, 2, 3), (1, 2, 3), (1, 2, 3), True),
-}
-
-
-@pytest.mark.covers("E32")
-@pytest.mark.parametrize(("replicas", "isr", "target", "complete"), SMALLER.values(), ids=SMALLER)
-@pytest.mark.parametrize("min_isr", ["1", "2"])
-def test_a_smaller_assignment_waits_until_it_is_all_in_sync(
-    replicas: tuple[int, ...], isr: tuple[int, ...], target: tuple[int, ...], complete: bool, min_isr: str
-) -> None:
-    """As in Kafka from 4.3.0 on: nothing replaces the copies that go."""
-    config = ConfigRecord(topic_id="T", name="min.insync.replicas", value=min_isr)
-    controller = bench(config, replicas=replicas, isr=isr, leader=isr[-1])
-    found = done(controller, reassign(*target))
-    assert is_moving(found) is not complete
-    assert set(found.isr) == (set(isr) & set(target) if complete else set(isr))
-
-
-@pytest.mark.covers("E32")
-def test_a_move_of_two_replicas_does_not_leave_one_copy_at_min_isr_1() -> None:
-    """Kafka completes here from 4.3.0 on, and a failed disk of broker 3 loses everything."""
-    one = ConfigRecord(topic_id="T", name="min.insync.replicas", value="1")
-    controller = bench(one, fencing(1, 1, True), replicas=(0, 1), isr=(0,))
-    assert is_moving(done(controller, reassign(3, 1)))
-    assert is_moving(after_isr(controller, 0, 3))
-    assert set(done(controller, CANCEL).replicas) == {0, 1}, "a cancellation asks for min ISR alone (E33)"
-
-
-@pytest.mark.covers("E32")
-def test_a_move_that_removes_nothing_completes_with_min_isr() -> None:
-    """Broker 1 is down; the new replica 3 joins 0 and 2, and no copy goes."""
-    controller = under_way((0, 2), replicas=(0, 1, 2, 3), removing_replicas=())
-    assert not is_moving(after_isr(controller, 0, 2, 3))
 
 
 def test_a_smaller_assignment_waits_for_its_min_isr() -> None:
