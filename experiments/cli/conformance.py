@@ -98,7 +98,8 @@ def _print_departures(by_rule: dict[str, list[tuple[str, DepartedRow]]], shown: 
         typer.echo(f"departure {departure.name}: {len(rows)} rows")
         typer.echo(f"  Kafka: {departure.rule.kafka} ({departure.rule.source})")
         typer.echo(f"  reason: {departure.reason}")
-        typer.echo(f"  story: {departure.story} Acknowledged records lost: {departure.lost}, and 0 under isray's rule.")
+        lost = "undecided" if departure.lost is None else departure.lost
+        typer.echo(f"  story: {departure.story} Acknowledged records lost: {lost}, and 0 under isray's rule.")
         typer.echo(f"  run: isray scenario run {departure.scenario} --compare {departure.name}")
         if shown is departure:
             for file, item in rows[:SHOWN_ROWS]:

@@ -29,14 +29,14 @@ class Departure:
 
     `reason` says what isray does instead, and why. `scenario` is a shipped scenario, and `<scenario>-kafka` the same
     failures and commands under Kafka's rule; `story` says how they differ, `lost` how many acknowledged records the
-    latter loses.
+    latter loses (None: undecided, as no leader can be read).
     """
 
     rule: KafkaRule
     reason: str
     scenario: str
     story: str
-    lost: int
+    lost: int | None
 
     @property
     def name(self) -> str:
@@ -75,7 +75,7 @@ DEPARTURES: tuple[Departure, ...] = (
         reason="isray elects only a last known leader that is in the assignment (E24): another holds no replica.",
         scenario="last-known-leader-removed",
         story="A broker without replica leads; nothing can be written or read, and no election is possible.",
-        lost=0,
+        lost=None,
     ),
 )
 
