@@ -148,7 +148,6 @@ class ActorCluster:
         store: StoreSettings | None = None,
     ) -> None:
         self.run = f"isray-{uuid.uuid4().hex[:12]}"
-        self.started_at_s = time.time()
         self._nodes = tuple(nodes)
         self._config = config
         self._seed = seed
@@ -215,7 +214,6 @@ class ActorCluster:
             node=node,
             incarnation=member.incarnation,
             run=self.run,
-            started_at_s=self.started_at_s,
             directory=self.directory(node),
             brokers=tuple(other for other in self._nodes if is_broker(other)),
             controllers=tuple(other for other in self._nodes if is_controller(other)),

@@ -96,16 +96,15 @@ RACK_LABEL = "rack"
 class NodeSetup:
     """The parameters of a node's actor.
 
-    `run` is the Ray namespace and the cluster id, `started_at_s` (Unix time) the cluster's time 0. `loss_kind` and
-    `loss_count` are applied to `directory` before the start (`storage.apply_loss`). `cut_to` and `cut_from` are the
-    peers whose links are cut at the start. `rack` None means the label of the Ray node. `voters` are the first voters
-    of the quorum with the directory ids of their disks. `store` are the settings of the cluster's store, if it has one.
+    `run` is the Ray namespace and the cluster id. `loss_kind` and `loss_count` are applied to `directory` before the
+    start (`storage.apply_loss`). `cut_to` and `cut_from` are the peers whose links are cut at the start. `rack` None
+    means the label of the Ray node. `voters` are the first voters of the quorum with the directory ids of their disks.
+    `store` are the settings of the cluster's store, if it has one.
     """
 
     node: NodeId
     incarnation: int
     run: str
-    started_at_s: float
     directory: Path
     brokers: tuple[NodeId, ...]
     controllers: tuple[NodeId, ...]
@@ -146,7 +145,7 @@ class PollReport:
     failure: str | None
 
 
-def build_node(setup: NodeSetup, storage: DiskStorage, rack: str | None) -> Node:
+def build_node(setup: NodeSetup, storage: DiskStorage, rack: str | None, now_ms: TimeMs) -> Node:
     """Creates the node of a setup on its storage. ConfigError where the config names an unknown data-loss hook."""
     if is_load(setup.node):
         return LoadNode(setup.node, setup.brokers)
@@ -166,7 +165,7 @@ def build_node(setup: NodeSetup, storage: DiskStorage, rack: str | None) -> Node
     voters = VoterSet.of(ReplicaKey(*voter) for voter in setup.voters)
     key = voters.key_of(setup.node)
     if setup.incarnation == 1 and key is not None:
-        format_voters(storage, setup.run, key, voters)
+        format_voters(storage, setup.run, key, voters, now_ms)
     return ControllerNode(setup.node, setup.controllers, setup.config, storage, rng, setup.run)
 
 
@@ -273,14 +272,13 @@ class NodeShell:
         interval_bytes = setup.config.int_value(INDEX_INTERVAL_BYTES)
         self._storage = DiskStorage(setup.directory, owner, interval_bytes, self._files, LOCK_WAIT_S)
         self._reported_drops = 0
-        self._node = build_node(setup, self._storage, rack)
-        self._began_ms = int(setup.started_at_s * 1000)
+        self._clock = clock = LoopClock()
+        self._node = build_node(setup, self._storage, rack, clock.now_ms())
         self._loop: Future[asyncio.AbstractEventLoop] = Future()
         self._transport = Transport(
             setup.incarnation, RayPeers(setup.run, setup.node), lambda error: self._host.fail(repr(error))
         )
         self._transport.cut(setup.cut_to, setup.cut_from)
-        self._clock = clock = LoopClock(setup.started_at_s)
         meter = RayMeter(setup.run, self._name, clock, NodeReadings(self._node))
         self._admin_relay = AdminRelay(self._transport)
         self._host = NodeHost(self._node, clock, self._admin_relay, meter)
@@ -465,10 +463,6 @@ class StoreActor(NodeShell):
 @_AS_ACTOR
 class ClientActor(NodeShell):
     """A client."""
-
-    async def began_ms(self) -> TimeMs:
-        """The cluster's time 0 as Unix time in milliseconds."""
-        return self._began_ms
 
     @ray.method(concurrency_group="ctl")
     async def request(self, encoded: bytes) -> bytes:

@@ -13,7 +13,7 @@ the leader does not know them. A replica without a directory id, such as every b
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated
 
 import typer
@@ -27,7 +27,7 @@ from experiments.support.errors import InputError
 from experiments.support.record_text import endpoint_text, replica_text
 from protocol.config import INT_MAX
 from protocol.errors import ErrorCode
-from protocol.ids import TimeMs, uuid_text
+from protocol.ids import uuid_text
 from protocol.messages.quorum import MAX_PORT, DescribeQuorumResponse, Endpoint, ReplicaState
 
 FAILING = "Error while executing metadata quorum command"
@@ -44,8 +44,6 @@ Directory = Annotated[
 ]
 DryRun = Annotated[bool, flag("--dry-run", "Print what would be requested, and change nothing.")]
 
-UnixMs = Callable[[TimeMs], TimeMs]
-"""Converts a time of the cluster's nodes to Unix time in milliseconds."""
 _TITLES = ("NodeId", "DirectoryId", "LogEndOffset", "Lag", "LastFetchTimestamp", "LastCaughtUpTimestamp", "Status")
 
 app = App("The controller quorum of a running cluster.", callback=keep_options, no_args_is_help=True)
@@ -64,13 +62,12 @@ def describe(
     only_with("--replication", what, {"--human-readable": human_readable})
     with administering(target, FAILING) as admin:
         found = admin.describe_quorum()
-        unix_ms = admin.unix_ms
-        if target.as_json:
-            print_json(status_document(found) if status else replication_document(found, unix_ms))
-        elif status:
-            _print_status(found)
-        else:
-            _print_replication(found, human_readable, unix_ms)
+    if target.as_json:
+        print_json(status_document(found) if status else replication_document(found))
+    elif status:
+        _print_status(found)
+    else:
+        _print_replication(found, human_readable)
 
 
 @app.register("add-controller", "isray metadata-quorum add-controller --controller-id 1002")
@@ -183,7 +180,7 @@ def _member(state: ReplicaState, directory_key: str) -> dict[str, object]:
     return {"id": state.replica_id, directory_key: state.replica_uuid, "endpoints": endpoints}
 
 
-def replication_document(quorum: DescribeQuorumResponse, unix_ms: UnixMs) -> dict[str, object]:
+def replication_document(quorum: DescribeQuorumResponse) -> dict[str, object]:
     """The progress of each replica."""
     rows = [
         {
@@ -191,14 +188,14 @@ def replication_document(quorum: DescribeQuorumResponse, unix_ms: UnixMs) -> dic
             "directory_id": state.replica_uuid,
             "log_end_offset": state.log_end_offset,
             "lag": state.lag,
-            "last_fetch_ms": unix_ms(state.last_fetch_ms),
-            "last_caught_up_ms": unix_ms(state.last_caught_up_ms),
+            "last_fetch_ms": state.last_fetch_ms,
+            "last_caught_up_ms": state.last_caught_up_ms,
             "status": role_of(state, quorum),
             "promotable": state.is_promotable,
         }
         for state in _ordered(quorum)
     ]
-    return {"now_ms": unix_ms(quorum.now_ms), "replicas": rows}
+    return {"now_ms": quorum.now_ms, "replicas": rows}
 
 
 def _ordered(quorum: DescribeQuorumResponse) -> list[ReplicaState]:
@@ -225,10 +222,10 @@ def _print_status(quorum: DescribeQuorumResponse) -> None:
         typer.echo(f"{title}:".ljust(24) + (json.dumps(kept) if name in members else str(value)))
 
 
-def _print_replication(quorum: DescribeQuorumResponse, human_readable: bool, unix_ms: UnixMs) -> None:
+def _print_replication(quorum: DescribeQuorumResponse, human_readable: bool) -> None:
     def when(time_ms: int) -> str:
         known = human_readable and time_ms >= 0
-        return f"{quorum.now_ms - time_ms} ms ago" if known else str(unix_ms(time_ms))
+        return f"{quorum.now_ms - time_ms} ms ago" if known else str(time_ms)
 
     rows = [
         [
