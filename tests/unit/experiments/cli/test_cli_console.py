@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Iterator
@@ -62,6 +63,21 @@ def test_a_consumer_begins_behind_the_last_record_and_ends_after_its_timeout(top
     code, out, err = topic.run("console-consumer", "--topic", "t", "--timeout-ms", "20")
     assert (code, out, err) == (0, "", "Processed a total of 0 messages\n")
     assert topic.ok(*READ, "--max-messages", "2") == "\\xff\n\n"
+
+
+def test_a_partition_without_a_leader_is_waited_for_while_others_are_read(make_bench: MakeBench, typed: Given) -> None:
+    bench = make_bench(brokers=2)
+    bench.create("t", "0,1")
+    typed(b"a\nb\n")
+    bench.ok("console-producer", "--topic", "t", "--partition", "1")
+    bench.kill(0)
+    warning = "t-0: LEADER_NOT_AVAILABLE; waiting for a leader\n"
+    assert bench.run(*READ, "--timeout-ms", "20") == (1, "a\nb\n", f"{warning}Processed a total of 2 messages\n")
+    code, out, _ = bench.run(*READ, "--timeout-ms", "20", "--json")
+    assert (code, [record["value"] for record in json.loads(out)]) == (1, ["a", "b"])
+    assert bench.run(*READ, "--max-messages", "2")[:2] == (0, "a\nb\n"), "it has what it was asked for"
+    bench.start(0)
+    assert bench.run(*READ, "--timeout-ms", "20")[:2] == (0, "a\nb\n")
 
 
 def test_records_that_are_not_acknowledged_are_exit_code_1(make_bench: MakeBench, typed: Given) -> None:
