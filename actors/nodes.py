@@ -36,7 +36,7 @@ from actors.full_disk import LimitedFiles
 from actors.host import NodeHost
 from actors.load import LoadNode
 from actors.log.format import crc32c
-from actors.metrics import ACTIVE_CONTROLLER, RayMeter, Sample, lag_sample, partition_samples
+from actors.metrics import RayMeter, Sample, lag_sample, partition_samples
 from actors.storage import DiskLossKind, DiskStorage, Owner, apply_loss
 from actors.transport import PeerGoneError, Transport
 from protocol.broker.recovery import hook_named
@@ -45,6 +45,8 @@ from protocol.contract import Node
 from protocol.errors import MalformedMessageError
 from protocol.events.base import Trace
 from protocol.ids import (
+    NO_EPOCH,
+    Epoch,
     NodeId,
     TimeMs,
     TopicPartition,
@@ -136,13 +138,15 @@ class NodeSnapshot:
 @dataclass(frozen=True, slots=True)
 class PollReport:
     """The answer to `poll`: new trace events with their times, and new encoded messages to the experiment. `exited`:
-    the node has shut down in good order; `failure`: why it failed, None if it did not.
+    the node has shut down in good order; `failure`: why it failed, None if it did not. `active_epoch`: the epoch of the
+    metadata log in which the node is the active controller, NO_EPOCH if it is not.
     """
 
     traces: list[tuple[TimeMs, Trace]]
     outcomes: list[bytes]
     exited: bool
     failure: str | None
+    active_epoch: Epoch = NO_EPOCH
 
 
 def build_node(setup: NodeSetup, storage: DiskStorage, rack: str | None, now_ms: TimeMs) -> Node:
@@ -198,7 +202,7 @@ class NodeReadings:
     def of_controller(self) -> Mapping[str, int]:
         if not isinstance(self._node, ControllerNode):
             return {}
-        return {ACTIVE_CONTROLLER: int(self._node.is_active), **self._node.metrics()}
+        return self._node.metrics()
 
     def of_partitions(self) -> Iterator[Sample]:
         node = self._node
@@ -389,7 +393,8 @@ class NodeShell:
     def _report(self, exited: bool) -> PollReport:
         traces, outcomes = self._host.drain()
         traces += self._new_drops()
-        return PollReport(traces, [encode(message) for message in outcomes], exited, self._host.failure)
+        active_epoch = self._node.active_epoch if isinstance(self._node, ControllerNode) else NO_EPOCH
+        return PollReport(traces, [encode(message) for message in outcomes], exited, self._host.failure, active_epoch)
 
     def _new_drops(self) -> list[tuple[TimeMs, Trace]]:
         """Trace events of the records that recovery has dropped from logs since the last call."""
