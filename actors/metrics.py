@@ -26,7 +26,7 @@ that they keep their names and a value of 0 is visible.
 nodes die and fail over. Ray serves the other gauges of a process that was killed for up to 20 s more, with their last
 values. Sums of them leave out such a node, and the controllers that are not active, by these two:
 `sum by (cluster) (ray_isray_high_watermark_lag * on (cluster, node) group_left ray_isray_node_running)`,
-`sum by (cluster) (ray_kafka_controller_offline_partitions_count * on (cluster, node)
+`sum by (cluster) (ray_kafka_controller_offline_partitions_count * on (cluster, node) group_left
 ray_kafka_controller_active_controller_count)`.
 
 Measurements are queued at once, and turned into samples and exported every `EXPORT_MS`, at most `EXPORT_AT_ONCE` trace
