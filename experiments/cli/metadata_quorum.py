@@ -20,7 +20,7 @@ import typer
 
 from experiments.cli.help import App
 from experiments.cli.output import flag, option, print_json, print_result
-from experiments.cli.parse import one_of, only_with
+from experiments.cli.parse import directory_id, one_of, only_with
 from experiments.cli.target import Target, administering, keep_options, with_target
 from experiments.engines.admin_client import AdminClient, AdminError
 from experiments.support.errors import InputError
@@ -75,14 +75,15 @@ def describe(
 def add_controller(
     target: Target,
     controller_id: Id,
-    directory_id: Directory = None,
+    disk: Directory = None,
     endpoint: Annotated[list[str] | None, option("NAME://HOST:PORT", "Where it listens; may be repeated.")] = None,
     dry_run: DryRun = False,
 ) -> None:
     """Make an observer a voter."""
     endpoints = [_endpoint(text) for text in endpoint or ()]
+    given = _given(disk)
     with administering(target, FAILING) as admin:
-        uuid = directory_id or _observer(admin, controller_id)
+        uuid = given or _observer(admin, controller_id)
         if not dry_run:
             admin.add_voter(controller_id, uuid, endpoints)
     found = {"controller_id": controller_id, "directory_id": uuid, "added": not dry_run}
@@ -95,16 +96,21 @@ def add_controller(
 @app.register("remove-controller", "isray metadata-quorum remove-controller --controller-id 1002")
 @with_target()
 def remove_controller(
-    target: Target, controller_id: Id, directory_id: Directory = None, dry_run: DryRun = False
+    target: Target, controller_id: Id, disk: Directory = None, dry_run: DryRun = False
 ) -> None:
     """Make a voter an observer."""
+    given = _given(disk)
     with administering(target, FAILING) as admin:
-        uuid = directory_id or _voter(admin, controller_id)
+        uuid = given or _voter(admin, controller_id)
         if not dry_run:
             admin.remove_voter(controller_id, uuid)
     found = {"controller_id": controller_id, "directory_id": uuid, "removed": not dry_run}
     done = "DRY RUN of removing" if dry_run else "Removed"
     print_result(target.as_json, found, typer.echo, f"{done} controller {controller_id} with directory id {uuid}")
+
+
+def _given(disk: str | None) -> str | None:
+    return None if disk is None else directory_id("--controller-directory-id", disk)
 
 
 def _endpoint(text: str) -> Endpoint:

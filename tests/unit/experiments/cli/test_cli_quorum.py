@@ -11,7 +11,7 @@ from experiments.cli import target
 from experiments.engines.admin_client import AdminClient
 from experiments.engines.port import Loss
 from experiments.hunt.quorum.harness import CLUSTER, QuorumHarness
-from protocol.ids import NodeId
+from protocol.ids import NodeId, uuid_text
 from protocol.messages.admin import AdminRequest, AdminResponse
 from protocol.messages.quorum import DescribeQuorumRequest
 from protocol.quorum.describe import describe_quorum
@@ -22,6 +22,7 @@ WITHIN_MS = 60_000
 KAFKAS_TITLE = (
     "NodeId\tDirectoryId           \tLogEndOffset\tLag\tLastFetchTimestamp\tLastCaughtUpTimestamp\tStatus  \t"
 )
+OTHER_DISK = uuid_text(7)
 
 
 class QuorumBench(Commands):
@@ -239,12 +240,15 @@ REFUSED = {
         add(1007),
         "VOTER_NOT_FOUND: no controller 1007 fetches that could become a voter; those that could: 1001:{1}, 1002:{2}",
     ),
-    "a stranger's disk": (add(1007, "-d", "u"), "REQUEST_TIMED_OUT: not done within 30000 ms: 1007:u does not fetch"),
+    "a stranger's disk": (
+        add(1007, "-d", OTHER_DISK),
+        f"REQUEST_TIMED_OUT: not done within 30000 ms: 1007:{OTHER_DISK} does not fetch",
+    ),
     "the last voter": (remove(1000), "INVALID_REQUEST: 1000:{0} is the last voter"),
     "no voter": (remove(1002), "VOTER_NOT_FOUND: no voter has id 1002; voters: 1000:{0}"),
     "another disk": (
-        remove(1000, "-d", "u"),
-        "VOTER_NOT_FOUND: 1000:u is not a voter: the voter of that id is 1000:{0}",
+        remove(1000, "-d", OTHER_DISK),
+        f"VOTER_NOT_FOUND: 1000:{OTHER_DISK} is not a voter: the voter of that id is 1000:{{0}}",
     ),
 }
 
@@ -278,7 +282,7 @@ def test_changes_of_static_voters_are_refused(
     bench = QuorumBench(monkeypatch, capsys, static=True)
     failed = bench.fails(*add(1001, "-d", bench.uuid(1001), "--endpoint", "C://h:1"))
     assert "INVALID_REQUEST: endpoints are set by controller.quorum.voters" in failed
-    assert "controller.quorum.voters does not list replica 1009" in bench.fails(*add(1009, "-d", "u"))
+    assert "controller.quorum.voters does not list replica 1009" in bench.fails(*add(1009, "-d", OTHER_DISK))
     assert "controller.quorum.voters lists the voters" in bench.fails(*remove(1001))
     bench.ok(*add(1001, "-d", bench.uuid(1001)))
     assert bench.voters() == [1000, 1001, 1002]
@@ -292,6 +296,7 @@ def test_changes_of_static_voters_are_refused(
         ("describe", "--status", "--human-readable"),
         ("add-controller",),
         ("add-controller", "--controller-id", "x"),
+        ("add-controller", "--controller-id", "1001", "--controller-directory-id", "notauuid"),
         ("add-controller", "--controller-id", "-1"),
         ("add-controller", "--controller-id", "1001", "--endpoint", "localhost:9093"),
         ("add-controller", "--controller-id", "1001", "--endpoint", "C://localhost:70000"),
