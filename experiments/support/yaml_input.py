@@ -15,6 +15,9 @@ from pydantic_core import ErrorDetails
 from experiments.support.errors import InputError, shown
 from protocol.errors import did_you_mean
 
+_KINDS = {type(None): "nothing", list: "a list", str: "text", bool: "true or false", int: "a number", float: "a number"}
+"""What the values of YAML are called."""
+
 
 class _UniqueKeyLoader(yaml.SafeLoader):
     """Refuses a duplicate key, of which YAML would take the last value."""
@@ -46,7 +49,7 @@ def parse_yaml_mapping(text: str, source: str, what: str) -> dict[str, object]:
     """The mapping in a text; InputError, which names `source` and the expected content `what`, for any other text."""
     raw = parse_yaml(text, source, f"a mapping: {what}")
     if not isinstance(raw, dict):
-        raise InputError(source, "", type(raw).__name__, f"a mapping: {what}")
+        raise InputError(source, "", _KINDS.get(type(raw), "a value"), f"a mapping: {what}")
     return raw
 
 
