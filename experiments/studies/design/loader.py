@@ -265,7 +265,8 @@ def _resolve(
         assert detail["type"] == CONFLICT
         name, allowed = detail["ctx"]["parameter"], detail["ctx"]["allowed"]
         if contents is not None:
-            raise InputError(source, place(name), values.get(name, detail["ctx"]["found"]), allowed) from error
+            found = shown(values[name]) if name in values else detail["ctx"]["found"]
+            raise InputError(source, place(name), found, allowed) from error
         return None
     if contents is None or not isinstance(recorded, FailureFile):
         return parameters
