@@ -15,7 +15,15 @@ from pydantic_core import ErrorDetails
 from experiments.support.errors import InputError, shown
 from protocol.errors import did_you_mean
 
-_KINDS = {type(None): "nothing", list: "a list", str: "text", bool: "true or false", int: "a number", float: "a number"}
+_KINDS = {
+    type(None): "nothing",
+    list: "a list",
+    dict: "a mapping",
+    str: "text",
+    bool: "true or false",
+    int: "a number",
+    float: "a number",
+}
 """What the values of YAML are called."""
 
 
@@ -49,7 +57,7 @@ def parse_yaml_mapping(text: str, source: str, what: str) -> dict[str, object]:
     """The mapping in a text; InputError, which names `source` and the expected content `what`, for any other text."""
     raw = parse_yaml(text, source, f"a mapping: {what}")
     if not isinstance(raw, dict):
-        raise InputError(source, "", _KINDS.get(type(raw), "a value"), f"a mapping: {what}")
+        raise InputError(source, "", kind_of(raw), f"a mapping: {what}")
     return raw
 
 
@@ -64,6 +72,11 @@ def parse_yaml(text: str, source: str, what: str) -> object:
         line = f"line {mark.line + 1}" if mark else ""
         problem = str(getattr(error, "problem", error)).removeprefix("found ")
         raise InputError(source, line, problem, "YAML, each key once") from error
+
+
+def kind_of(value: object) -> str:
+    """What a value of YAML is, in words: `a list`."""
+    return _KINDS.get(type(value), "a value")
 
 
 def flow_yaml(value: object) -> str:

@@ -376,7 +376,7 @@ def test_steps_may_name_what_exists_when_they_run(steps: list[dict[str, Any]], p
 
 BAD_TEXTS = {
     "a list": (b"- 1\n", "list", "a mapping: a scenario file"),
-    "nothing": (b"", "NoneType", "a mapping: a scenario file"),
+    "nothing": (b"", "nothing", "a mapping: a scenario file"),
     "no YAML": (b"name: [\n", "", "YAML"),
     "nested without end": (b"name: " + b"[" * 20_000, "", "a mapping"),
     "a text without end": (b'name: "a', "unexpected end of stream", "YAML"),
