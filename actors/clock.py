@@ -1,18 +1,20 @@
-"""The clock of a host: cluster time in milliseconds, and calls scheduled at a time.
+"""The clock of a host: Unix time in milliseconds, and calls scheduled at a time.
 
-All nodes of a cluster count from the same wall-clock moment. Within one incarnation a node's time follows the monotonic
-clock, so it never runs backwards.
+Timers, timestamps of records and retention all follow this one time, as Kafka's do, so that times on a disk stay right
+when a cluster starts again. Within one incarnation a node's time follows the monotonic clock from the wall-clock moment
+of its start on, so it never runs backwards.
 """
 
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from collections.abc import Callable
 from typing import Protocol
 
 from protocol.ids import TimeMs
+
+_NS_PER_MS = 1_000_000
 
 
 class Cancellable(Protocol):
@@ -25,7 +27,7 @@ class Clock(Protocol):
     """The time source and scheduler of a host. Scheduled calls run one after another, never inside another."""
 
     def now_ms(self) -> TimeMs:
-        """Cluster time."""
+        """Unix time in milliseconds."""
 
     def call_at(self, at_ms: TimeMs, action: Callable[[], None]) -> Cancellable:
         """Schedules `action` for `at_ms`; it runs when `now_ms()` has reached that time, not earlier."""
@@ -34,22 +36,25 @@ class Clock(Protocol):
         """Schedules `action` for the next turn of the loop."""
 
 
-class ClusterTime:
-    """Milliseconds since `started_at_s` (Unix time)."""
+class UnixTime:
+    """Unix time in milliseconds, monotonic from the creation of this object on."""
 
-    def __init__(self, started_at_s: float) -> None:
-        self._origin_s = time.monotonic() - (time.time() - started_at_s)
+    def __init__(self) -> None:
+        self._origin_ns = time.time_ns() - time.monotonic_ns()
 
     def now_ms(self) -> TimeMs:
-        return int((time.monotonic() - self._origin_s) * 1000)
+        return self._now_ns() // _NS_PER_MS
+
+    def _now_ns(self) -> int:
+        return time.monotonic_ns() + self._origin_ns
 
 
-class LoopClock(ClusterTime):
+class LoopClock(UnixTime):
     """A `Clock` on the running asyncio event loop."""
 
     def call_at(self, at_ms: TimeMs, action: Callable[[], None]) -> Cancellable:
-        delay_s = max(0.0, at_ms / 1000 - (time.monotonic() - self._origin_s))
-        return asyncio.get_running_loop().call_later(math.ceil(delay_s * 1000) / 1000, action)
+        left_ms = -((self._now_ns() - at_ms * _NS_PER_MS) // _NS_PER_MS)
+        return asyncio.get_running_loop().call_later(max(0, left_ms) / 1000, action)
 
     def call_soon(self, action: Callable[[], None]) -> None:
         asyncio.get_running_loop().call_soon(action)

@@ -31,6 +31,7 @@ from ray.util.placement_group import PlacementGroup, placement_group, remove_pla
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from actors.machines import Strategy, machines, pin, remove_remotely, send_signal
+from actors.metrics import ClusterMeter
 from actors.nodes import Handle, NodeSetup, NodeSnapshot, PollReport, actor_class, pieces_of
 from actors.storage import DISK_LOSSES, DiskLossKind
 from actors.transport import pack_frame
@@ -38,6 +39,7 @@ from protocol.config import ClusterConfig
 from protocol.errors import StorageError
 from protocol.ids import (
     DRIVER,
+    NO_EPOCH,
     NodeId,
     TopicPartition,
     is_broker,
@@ -110,8 +112,8 @@ class _Member:
     """One node. `actor` is its present actor, None while it does not run, `incarnation` counts its starts.
 
     `poll` and `snapshot` are calls under way; `answered`: the present incarnation has answered a poll; `version` is
-    that of its last snapshot (-1: none). `loss_kind` and `loss_count` are applied to the disk before the next start;
-    `disk` counts the disks before the present one; `outboxes` are those of the data and the control channel.
+    that of its last snapshot (-1: none), `active_epoch` that of an active controller. `loss_kind` and `loss_count` are
+    applied to the disk before the next start; `disk` counts the disks before; `outboxes` are for data and for control.
     """
 
     strategy: Strategy
@@ -121,6 +123,7 @@ class _Member:
     answered: bool = False
     snapshot: ray.ObjectRef[tuple[int, NodeSnapshot | None]] | None = None
     version: int = -1
+    active_epoch: int = NO_EPOCH
     loss_kind: DiskLossKind = "none"
     loss_count: int = 0
     disk: int = 0
@@ -148,7 +151,6 @@ class ActorCluster:
         store: StoreSettings | None = None,
     ) -> None:
         self.run = f"isray-{uuid.uuid4().hex[:12]}"
-        self.started_at_s = time.time()
         self._nodes = tuple(nodes)
         self._config = config
         self._seed = seed
@@ -159,6 +161,7 @@ class ActorCluster:
         self._cut: set[tuple[NodeId, NodeId]] = set()
         self._groups: list[PlacementGroup] = []
         self._members: dict[NodeId, _Member] = {}
+        self._meter = ClusterMeter(self.run)
         for node, home in (homes or {}).items():
             self._members[node] = _Member(pin(home))
         try:
@@ -204,7 +207,7 @@ class ActorCluster:
         }
         member.actor = _create_when_name_is_free(lambda: actor_class(node).options(**options).remote(setup))
         member.actor.begin.remote()
-        member.poll, member.answered = None, False
+        member.poll, member.answered, member.active_epoch = None, False, NO_EPOCH
         member.snapshot, member.version = None, -1
         member.outboxes = (_Outbox(), _Outbox())
         member.loss_kind, member.loss_count = "none", 0
@@ -215,7 +218,6 @@ class ActorCluster:
             node=node,
             incarnation=member.incarnation,
             run=self.run,
-            started_at_s=self.started_at_s,
             directory=self.directory(node),
             brokers=tuple(other for other in self._nodes if is_broker(other)),
             controllers=tuple(other for other in self._nodes if is_controller(other)),
@@ -325,7 +327,9 @@ class ActorCluster:
         known = [member.poll for member in running.values() if member.answered]
         if known:
             ray.wait(known, num_returns=len(known), timeout=wait_s)
-        return [(node, report) for node, member in running.items() for report in self._collect(node, member)]
+        reports = [(node, report) for node, member in running.items() for report in self._collect(node, member)]
+        self._meter.update({n: m.active_epoch if m.actor else None for n, m in self._members.items() if m.incarnation})
+        return reports
 
     def _collect(self, node: NodeId, member: _Member) -> list[PollReport]:
         """The answer to a member's poll as a list, empty where it has not arrived."""
@@ -341,7 +345,7 @@ class ActorCluster:
                 raise NodeFailedError(node, creation_failure(str(error))) from error
             self.remove_actor(node)
             return []
-        member.answered = True
+        member.answered, member.active_epoch = True, report.active_epoch
         if report.exited or report.failure is not None:
             self.remove_actor(node)
         if report.failure is not None:

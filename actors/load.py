@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from statistics import median_low, quantiles
+from typing import Final
 
 from protocol.contract import Effect, Outbox
 from protocol.errors import ErrorCode, ProtocolInvariantError
@@ -28,6 +29,7 @@ from protocol.messages.base import Message
 from protocol.messages.batch import RecordBatch
 from protocol.messages.data import ProduceRequest, ProduceResponse
 from protocol.messages.load import LoadCommand, LoadOutcome, ProbeCommand, ProbeOutcome
+from protocol.messages.trusted import trusted
 from protocol.metadata.authorizer import node_principal
 
 RETRY_MS = 50
@@ -36,6 +38,7 @@ BEGIN_TIMER = "load/begin"
 END_TIMER = "load/end"
 PROBE_TIMER = "probe/retry"
 _FILLER = b"\xa5"
+_BATCH: Final = trusted(RecordBatch)
 
 
 @dataclass(slots=True)
@@ -102,7 +105,7 @@ class LoadNode:
                 raise ProtocolInvariantError("a load generator takes one command at a time")
             self._begin(now_ms, sender, message)
         elif isinstance(message, MetadataResponse) and self._load is not None:
-            self._handle_metadata(self._load, message)
+            self._handle_metadata(self._load, message, now_ms)
         elif isinstance(message, ProduceResponse) and self._load is not None:
             self._handle_load_response(self._load, message, now_ms)
         elif isinstance(message, ProduceResponse) and self._probe is not None:
@@ -120,7 +123,7 @@ class LoadNode:
         elif self._probe is not None and name == PROBE_TIMER:
             refused, self._probe.refused = self._probe.refused, []
             for partition in refused:
-                self._offer(self._probe, partition)
+                self._offer(self._probe, partition, now_ms)
         return self._out.drain()
 
     def _begin(self, now_ms: TimeMs, driver: NodeId, command: LoadCommand | ProbeCommand) -> None:
@@ -133,11 +136,12 @@ class LoadNode:
         else:
             batch = RecordBatch(record_count=1, payload=payload)
             self._probe = _Probe(command, driver, batch, deque(command.partitions))
-            self._offer_more(self._probe)
+            self._offer_more(self._probe, now_ms)
 
     def _produce(
-        self, broker: BrokerId, command: LoadCommand | ProbeCommand, partition: int, batch: RecordBatch
+        self, now_ms: TimeMs, broker: BrokerId, command: LoadCommand | ProbeCommand, partition: int, batch: RecordBatch
     ) -> int:
+        """Sends the batch with the present time as its timestamp; returns the correlation id of the request."""
         self._correlation_id += 1
         request = ProduceRequest(
             correlation_id=self._correlation_id,
@@ -145,7 +149,7 @@ class LoadNode:
             topic=command.topic,
             partition=partition,
             acks=command.acks,
-            batch=batch,
+            batch=_BATCH(record_count=batch.record_count, payload=batch.payload, timestamp_ms=now_ms),
         )
         self._out.send(broker, request)
         return self._correlation_id
@@ -163,21 +167,21 @@ class LoadNode:
             self._out.send(broker, request)
         self._out.set_timer(LOOK_UP_TIMER, now_ms + RETRY_MS)
 
-    def _handle_metadata(self, load: _Load, response: MetadataResponse) -> None:
+    def _handle_metadata(self, load: _Load, response: MetadataResponse, now_ms: TimeMs) -> None:
         found = {p.partition: p.leader for topic in response.topics for p in topic.partitions}
         leaders = {partition: found.get(partition, NO_LEADER) for partition in load.command.partitions}
         if not load.awaits_leaders or response.correlation_id != self._correlation_id or NO_LEADER in leaders.values():
             return
         load.leaders, load.awaits_leaders = leaders, False
         self._out.cancel_timer(LOOK_UP_TIMER)
-        self._send_batches(load)
+        self._send_batches(load, now_ms)
 
-    def _send_batches(self, load: _Load) -> None:
+    def _send_batches(self, load: _Load, now_ms: TimeMs) -> None:
         partitions = load.command.partitions
         for _ in range(load.idle):
             partition = partitions[load.turn % len(partitions)]
             load.turn += 1
-            number = self._produce(load.leaders[partition], load.command, partition, load.batch)
+            number = self._produce(now_ms, load.leaders[partition], load.command, partition, load.batch)
             load.sent[number] = self._clock_s()
         load.idle = 0
 
@@ -196,7 +200,7 @@ class LoadNode:
         if load.began_s is not None:
             load.latencies_s.append(self._clock_s() - sent_s)
         if not load.awaits_leaders:
-            self._send_batches(load)
+            self._send_batches(load, now_ms)
 
     def _end(self, load: _Load) -> None:
         self._load = None
@@ -218,14 +222,14 @@ class LoadNode:
 
     # -- probe ---------------------------------------------------------------------------------------------------------
 
-    def _offer_more(self, probe: _Probe) -> None:
+    def _offer_more(self, probe: _Probe, now_ms: TimeMs) -> None:
         while probe.waiting and len(probe.open_offers) + len(probe.refused) < probe.command.in_flight:
-            self._offer(probe, probe.waiting.popleft())
+            self._offer(probe, probe.waiting.popleft(), now_ms)
 
-    def _offer(self, probe: _Probe, partition: int) -> None:
+    def _offer(self, probe: _Probe, partition: int, now_ms: TimeMs) -> None:
         probe.open_offers[partition] = len(probe.command.brokers)
         for broker in probe.command.brokers:
-            probe.offered[self._produce(broker, probe.command, partition, probe.batch)] = partition
+            probe.offered[self._produce(now_ms, broker, probe.command, partition, probe.batch)] = partition
 
     def _handle_probe_response(self, probe: _Probe, response: ProduceResponse, now_ms: TimeMs) -> None:
         partition = probe.offered.pop(response.correlation_id, None)
@@ -234,7 +238,7 @@ class LoadNode:
         if response.error is ErrorCode.NONE:
             probe.acknowledged_ms[partition] = now_ms
             del probe.open_offers[partition]
-            self._offer_more(probe)
+            self._offer_more(probe, now_ms)
             self._finish_probe(probe)
             return
         probe.open_offers[partition] -= 1

@@ -15,12 +15,19 @@ may run on one Ray; `node` is the node's name. Partitions are tagged `topic` and
 | `isray_elr_size` | gauge | per partition | eligible leader replicas, by the controller's record |
 | `isray_high_watermark_lag` | gauge | per partition | uncommitted records at the leader; 0 on a follower |
 | `kafka_controller_electable_leaders_count` | gauge | per partition | ISR and ELR together, by the same |
-| `kafka_controller_active_controller_count` | gauge | `cluster, node` | 1 on the active controller, 0 on the others |
+| `isray_node_running` | gauge | `cluster, node` | 1 while the node's process runs, 0 once it has ended (***) |
+| `kafka_controller_active_controller_count` | gauge | `cluster, node` | 1 on the active controller, 0 elsewhere (***) |
 | `kafka_controller_...` | gauge | `cluster, node` | the controller's metrics, `protocol/controller/metrics.py` (**) |
 
 (*) A restarted controller does not know the earlier leader epochs and counts from a partition's second change on.
 (**) With underscores where the name there has dots. Counters and the parts of summaries are exported as gauges too, so
 that they keep their names and a value of 0 is visible.
+(***) Exported by the process that polls the nodes, which `isray up` runs: the sum over a cluster is right while its
+nodes die and fail over. Ray serves the other gauges of a process that was killed for up to 20 s more, with their last
+values. Sums of them leave out such a node, and the controllers that are not active, by these two:
+`sum by (cluster) (ray_isray_high_watermark_lag * on (cluster, node) group_left ray_isray_node_running)`,
+`sum by (cluster) (ray_kafka_controller_offline_partitions_count * on (cluster, node) group_left
+ray_kafka_controller_active_controller_count)`.
 
 Measurements are queued at once, and turned into samples and exported every `EXPORT_MS`, at most `EXPORT_AT_ONCE` trace
 events and series at a time: a node that loses a peer emits thousands of changes in one input, each costs many
@@ -36,6 +43,7 @@ An `alert` trace event is also written to the process's log as a warning.
 from __future__ import annotations
 
 import logging
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -49,7 +57,7 @@ from protocol.controller.metrics import CLUSTER_HELP, ELECTABLE_LEADERS
 from protocol.events.base import Trace
 from protocol.events.broker import BecameFollower, BecameLeader, HighWatermarkAdvanced, RecordsAppended
 from protocol.events.controller import AlertRaised, PartitionChanged
-from protocol.ids import NO_LEADER, TopicPartition
+from protocol.ids import NO_EPOCH, NO_LEADER, Epoch, NodeId, TopicPartition, is_controller, node_name
 from protocol.messages.base import Message
 from protocol.messages.data import ProduceRequest
 
@@ -69,12 +77,13 @@ ELR_SIZE = "isray_elr_size"
 HIGH_WATERMARK_LAG = "isray_high_watermark_lag"
 
 ELECTABLE_LEADERS_COUNT = ELECTABLE_LEADERS.replace(".", "_")
-ACTIVE_CONTROLLER = "kafka.controller.active_controller_count"
-CONTROLLER_HELP: Mapping[str, str] = {
-    ACTIVE_CONTROLLER: "controllers: 1 on the active controller, 0 on the others",
-    **CLUSTER_HELP,
+ACTIVE_CONTROLLER = "kafka_controller_active_controller_count"
+NODE_RUNNING = "isray_node_running"
+CLUSTER_GAUGES: Mapping[str, str] = {
+    NODE_RUNNING: "nodes: 1 while the node's process runs, 0 once it has ended",
+    ACTIVE_CONTROLLER: "controllers: 1 on the active controller, 0 elsewhere",
 }
-"""The unit and the meaning of each gauge of a controller."""
+"""The unit and the meaning of each gauge that the process which polls the nodes exports."""
 
 COUNTERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     MESSAGES_SENT: ("messages: those that the node sent, by type", ("type",)),
@@ -124,7 +133,7 @@ class Readings(Protocol):
     def is_controller(self) -> bool: ...
 
     def of_controller(self) -> Mapping[str, int]:
-        """The gauges of `CONTROLLER_HELP` once the node has started; empty where it is no controller."""
+        """The metrics of `CLUSTER_HELP` once the node has started; empty where it is no controller."""
 
     def of_partitions(self) -> Iterator[Sample]:
         """The gauges of all partitions, one after the other; the state may change in between."""
@@ -214,8 +223,8 @@ class RayMeter:
         self._readings = readings
         self._changes = Changes(readings.of_controller)
         self._of_controller = {
-            name: Gauge(name.replace(".", "_"), CONTROLLER_HELP[name], tuple(default))
-            for name in (CONTROLLER_HELP if readings.is_controller else ())
+            name: Gauge(name.replace(".", "_"), CLUSTER_HELP[name], tuple(default))
+            for name in (CLUSTER_HELP if readings.is_controller else ())
         }
         self._partitions = PartitionSamples()
         self._counters = {name: Counter(name, text, (*default, *keys)) for name, (text, keys) in COUNTERS.items()}
@@ -285,3 +294,39 @@ class RayMeter:
                 self._gauges[metric].set(value, dict(tags))
         if self._samples or self._traces or repeated:
             self._schedule_export(EXPORT_AGAIN_MS)
+
+
+class ClusterMeter:
+    """Exports the gauges of `CLUSTER_GAUGES` for the cluster with this id, from the process that polls its nodes.
+
+    Only the process that has set a gauge can set it again, so the last value of a process that was killed is served
+    until Ray drops it. The process that polls the nodes learns of each death, and exports the gauges of all nodes at
+    once. `now_s` is a monotonic clock.
+    """
+
+    def __init__(self, cluster: str, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._cluster = cluster
+        self._now_s = now_s
+        self._gauges = {name: Gauge(name, text, ("cluster", "node")) for name, text in CLUSTER_GAUGES.items()}
+        self._last: dict[tuple[str, NodeId], int] = {}
+        self._repeat_at_s = 0.0
+
+    def update(self, nodes: Mapping[NodeId, Epoch | None]) -> None:
+        """Sets the gauges that have changed, and all of them every `REPEAT_MS`. `nodes` are those that have been
+        started, each with the epoch in which it was the active controller when it last reported, NO_EPOCH if it was
+        not, None if it has ended. One of an older epoch has been replaced, though it may not know it.
+        """
+        newest = max((epoch for epoch in nodes.values() if epoch is not None), default=NO_EPOCH)
+        values = {(NODE_RUNNING, node): int(epoch is not None) for node, epoch in nodes.items()}
+        values |= {
+            (ACTIVE_CONTROLLER, node): int(epoch == newest != NO_EPOCH)
+            for node, epoch in nodes.items()
+            if is_controller(node)
+        }
+        if self._now_s() >= self._repeat_at_s:
+            self._last = {}
+            self._repeat_at_s = self._now_s() + REPEAT_MS / 1000
+        for (name, node), value in values.items():
+            if self._last.get((name, node)) != value:
+                self._gauges[name].set(value, {"cluster": self._cluster, "node": node_name(node)})
+        self._last = values

@@ -36,7 +36,7 @@ from actors.full_disk import LimitedFiles
 from actors.host import NodeHost
 from actors.load import LoadNode
 from actors.log.format import crc32c
-from actors.metrics import ACTIVE_CONTROLLER, RayMeter, Sample, lag_sample, partition_samples
+from actors.metrics import RayMeter, Sample, lag_sample, partition_samples
 from actors.storage import DiskLossKind, DiskStorage, Owner, apply_loss
 from actors.transport import PeerGoneError, Transport
 from protocol.broker.recovery import hook_named
@@ -45,6 +45,8 @@ from protocol.contract import Node
 from protocol.errors import MalformedMessageError
 from protocol.events.base import Trace
 from protocol.ids import (
+    NO_EPOCH,
+    Epoch,
     NodeId,
     TimeMs,
     TopicPartition,
@@ -96,16 +98,15 @@ RACK_LABEL = "rack"
 class NodeSetup:
     """The parameters of a node's actor.
 
-    `run` is the Ray namespace and the cluster id, `started_at_s` (Unix time) the cluster's time 0. `loss_kind` and
-    `loss_count` are applied to `directory` before the start (`storage.apply_loss`). `cut_to` and `cut_from` are the
-    peers whose links are cut at the start. `rack` None means the label of the Ray node. `voters` are the first voters
-    of the quorum with the directory ids of their disks. `store` are the settings of the cluster's store, if it has one.
+    `run` is the Ray namespace and the cluster id. `loss_kind` and `loss_count` are applied to `directory` before the
+    start (`storage.apply_loss`). `cut_to` and `cut_from` are the peers whose links are cut at the start. `rack` None
+    means the label of the Ray node. `voters` are the first voters of the quorum with the directory ids of their disks.
+    `store` are the settings of the cluster's store, if it has one.
     """
 
     node: NodeId
     incarnation: int
     run: str
-    started_at_s: float
     directory: Path
     brokers: tuple[NodeId, ...]
     controllers: tuple[NodeId, ...]
@@ -137,16 +138,18 @@ class NodeSnapshot:
 @dataclass(frozen=True, slots=True)
 class PollReport:
     """The answer to `poll`: new trace events with their times, and new encoded messages to the experiment. `exited`:
-    the node has shut down in good order; `failure`: why it failed, None if it did not.
+    the node has shut down in good order; `failure`: why it failed, None if it did not. `active_epoch`: the epoch of the
+    metadata log in which the node is the active controller, NO_EPOCH if it is not.
     """
 
     traces: list[tuple[TimeMs, Trace]]
     outcomes: list[bytes]
     exited: bool
     failure: str | None
+    active_epoch: Epoch = NO_EPOCH
 
 
-def build_node(setup: NodeSetup, storage: DiskStorage, rack: str | None) -> Node:
+def build_node(setup: NodeSetup, storage: DiskStorage, rack: str | None, now_ms: TimeMs) -> Node:
     """Creates the node of a setup on its storage. ConfigError where the config names an unknown data-loss hook."""
     if is_load(setup.node):
         return LoadNode(setup.node, setup.brokers)
@@ -166,7 +169,7 @@ def build_node(setup: NodeSetup, storage: DiskStorage, rack: str | None) -> Node
     voters = VoterSet.of(ReplicaKey(*voter) for voter in setup.voters)
     key = voters.key_of(setup.node)
     if setup.incarnation == 1 and key is not None:
-        format_voters(storage, setup.run, key, voters)
+        format_voters(storage, setup.run, key, voters, now_ms)
     return ControllerNode(setup.node, setup.controllers, setup.config, storage, rng, setup.run)
 
 
@@ -199,7 +202,7 @@ class NodeReadings:
     def of_controller(self) -> Mapping[str, int]:
         if not isinstance(self._node, ControllerNode):
             return {}
-        return {ACTIVE_CONTROLLER: int(self._node.is_active), **self._node.metrics()}
+        return self._node.metrics()
 
     def of_partitions(self) -> Iterator[Sample]:
         node = self._node
@@ -273,14 +276,13 @@ class NodeShell:
         interval_bytes = setup.config.int_value(INDEX_INTERVAL_BYTES)
         self._storage = DiskStorage(setup.directory, owner, interval_bytes, self._files, LOCK_WAIT_S)
         self._reported_drops = 0
-        self._node = build_node(setup, self._storage, rack)
-        self._began_ms = int(setup.started_at_s * 1000)
+        self._clock = clock = LoopClock()
+        self._node = build_node(setup, self._storage, rack, clock.now_ms())
         self._loop: Future[asyncio.AbstractEventLoop] = Future()
         self._transport = Transport(
             setup.incarnation, RayPeers(setup.run, setup.node), lambda error: self._host.fail(repr(error))
         )
         self._transport.cut(setup.cut_to, setup.cut_from)
-        self._clock = clock = LoopClock(setup.started_at_s)
         meter = RayMeter(setup.run, self._name, clock, NodeReadings(self._node))
         self._admin_relay = AdminRelay(self._transport)
         self._host = NodeHost(self._node, clock, self._admin_relay, meter)
@@ -391,7 +393,8 @@ class NodeShell:
     def _report(self, exited: bool) -> PollReport:
         traces, outcomes = self._host.drain()
         traces += self._new_drops()
-        return PollReport(traces, [encode(message) for message in outcomes], exited, self._host.failure)
+        active_epoch = self._node.active_epoch if isinstance(self._node, ControllerNode) else NO_EPOCH
+        return PollReport(traces, [encode(message) for message in outcomes], exited, self._host.failure, active_epoch)
 
     def _new_drops(self) -> list[tuple[TimeMs, Trace]]:
         """Trace events of the records that recovery has dropped from logs since the last call."""
@@ -465,10 +468,6 @@ class StoreActor(NodeShell):
 @_AS_ACTOR
 class ClientActor(NodeShell):
     """A client."""
-
-    async def began_ms(self) -> TimeMs:
-        """The cluster's time 0 as Unix time in milliseconds."""
-        return self._began_ms
 
     @ray.method(concurrency_group="ctl")
     async def request(self, encoded: bytes) -> bytes:

@@ -22,7 +22,7 @@ from enum import Enum
 from functools import cache, lru_cache, partial
 from typing import NamedTuple, TypeVar
 
-from protocol.errors import ProtocolInvariantError
+from protocol.errors import ProtocolInvariantError, did_you_mean
 from protocol.values import direct
 
 ConfigValue = int | bool | str
@@ -30,11 +30,11 @@ Value = TypeVar("Value")
 
 
 class ConfigError(ValueError):
-    """An unknown config, or a value that a config does not accept: `name`, `found`, `allowed`."""
+    """An unknown config, or a value that a config does not accept: `name`, `found` and a `hint` to it, `allowed`."""
 
-    def __init__(self, name: str, found: object, allowed: str) -> None:
-        self.name, self.found, self.allowed = name, found, allowed
-        super().__init__(f"{name}: found {found!r}; allowed: {allowed}")
+    def __init__(self, name: str, found: object, allowed: str, hint: str = "") -> None:
+        self.name, self.found, self.allowed, self.hint = name, found, allowed, hint
+        super().__init__(f"{name}: found {found!r}{hint}; allowed: {allowed}")
 
 
 class ConfigDocumentation(NamedTuple):
@@ -331,7 +331,7 @@ def parse_config(name: str, value: object, *, topic: bool = False) -> ConfigValu
     definition = CONFIGS.get(name)
     if definition is None or (topic and not definition.topic_scoped):
         names = sorted(known for known, other in CONFIGS.items() if other.topic_scoped or not topic)
-        raise ConfigError("config", name, ", ".join(names))
+        raise ConfigError("config", name, ", ".join(names), did_you_mean(name, names))
     return definition.parse(value)
 
 

@@ -7,6 +7,8 @@ defect of this program (`ProtocolInvariantError`), which must never be caught an
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from difflib import get_close_matches
 from enum import IntEnum
 
 from protocol.values import direct
@@ -22,6 +24,7 @@ class ErrorCode(IntEnum):
     CORRUPT_MESSAGE = 2
     UNKNOWN_TOPIC_OR_PARTITION = 3
     INVALID_FETCH_SIZE = 4
+    LEADER_NOT_AVAILABLE = 5
     NOT_LEADER_OR_FOLLOWER = 6
     REQUEST_TIMED_OUT = 7
     BROKER_NOT_AVAILABLE = 8
@@ -78,6 +81,7 @@ class ErrorCode(IntEnum):
 RETRIABLE = frozenset(
     {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.LEADER_NOT_AVAILABLE,
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
         ErrorCode.REQUEST_TIMED_OUT,
         ErrorCode.BROKER_NOT_AVAILABLE,
@@ -91,6 +95,14 @@ RETRIABLE = frozenset(
     }
 )
 """Errors after which a client refreshes its metadata and retries."""
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """What a message says after an unknown name that was found: the most similar of the known names, nothing where none
+    is similar.
+    """
+    nearest = get_close_matches(name, list(known), 1, cutoff=0.5)
+    return f". Did you mean '{nearest[0]}'?" if nearest else ""
 
 
 class ProtocolError(Exception):

@@ -8,6 +8,7 @@ N15).
 
 from __future__ import annotations
 
+import re
 from base64 import urlsafe_b64encode
 from functools import lru_cache
 from typing import NamedTuple
@@ -39,6 +40,7 @@ DRIVER = 9000
 
 
 UUID_BITS = 127
+_UUID = re.compile(r"[A-Za-z0-9_-]{22}")
 
 
 def uuid_text(number: int) -> str:
@@ -46,6 +48,11 @@ def uuid_text(number: int) -> str:
     The first bit is 0, so that no uuid begins with a hyphen, which a command would take for an option.
     """
     return urlsafe_b64encode(number.to_bytes(16, "big")).decode().rstrip("=")
+
+
+def is_uuid(text: str) -> bool:
+    """Whether a text is a uuid as `uuid_text` and Kafka print it, other than 0."""
+    return _UUID.fullmatch(text) is not None and text != uuid_text(0)
 
 
 class TopicPartition(NamedTuple):

@@ -68,6 +68,11 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def pytest_unconfigure() -> None:
+    """Ends the freeze: a library whose objects stay until the end of the process reports them as leaks."""
+    gc.unfreeze()
+
+
 @pytest.fixture(scope="module", autouse=True)
 def no_garbage() -> Iterator[None]:
     """Frees the clusters of a module, which later garbage collections would have to visit."""

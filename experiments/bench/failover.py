@@ -191,7 +191,8 @@ def _probe(
         in_flight=IN_FLIGHT,
         retry_ms=retry_ms,
     )
-    return cluster.run_command(command, ProbeOutcome, not_before_ms=not_before_ms).acknowledged_ms
+    outcome = cluster.run_command(command, ProbeOutcome, not_before_ms=not_before_ms)
+    return tuple(map(cluster.engine.time_of, outcome.acknowledged_ms))
 
 
 def _detection(cluster: BenchCluster, victim: BrokerId, killed_ms: TimeMs) -> TimeMs:

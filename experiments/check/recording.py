@@ -36,7 +36,7 @@ from experiments.check.history_file import HistoryReader, HistoryWriter
 from experiments.engines.port import ClusterSpec, Engine, TraceEvent
 from experiments.support.build import is_compiled
 from experiments.support.errors import InputError
-from experiments.support.yaml_input import allowed_by, dotted_path, first_error
+from experiments.support.yaml_input import refused_by
 from protocol.config import ClusterConfig, ConfigError, Generation
 from protocol.events.decode import EventError, decode
 from protocol.events.registry import detail_of
@@ -301,8 +301,7 @@ def _manifest(folder: Path) -> Manifest:
     try:
         found = Manifest.model_validate(json.loads(text))
     except ValidationError as error:
-        details = first_error(error)
-        raise InputError(str(path), dotted_path(details["loc"]), details["input"], allowed_by(details)) from error
+        raise refused_by(error, Manifest, str(path), as_json=True) from error
     except ValueError as error:
         raise InputError(str(path), "", "no JSON", ALLOWED) from error
     listed = {_log_file(final, broker) for final in found.finals for broker in final.replicas}

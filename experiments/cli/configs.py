@@ -92,17 +92,20 @@ def _entity(
     )
     if source != "--entity-type":
         if entity_name is not None or entity_default:
-            raise InputError(source, "", "it with --entity-name or --entity-default", "one way to name the entity")
+            found = f"{source} with --entity-name or --entity-default"
+            raise InputError(source, "", found, f"{source} alone, or --entity-type with one of the two")
         return Entity(ConfigResourceType.BROKER, "") if broker_defaults else Entity(ConfigResourceType.TOPIC, topic)
     kind = TYPES.get(entity_type or "")
     if kind is None:
         raise InputError("--entity-type", "", entity_type, " | ".join(TYPES))
     if entity_default and entity_name is not None:
-        raise InputError("--entity-default", "", "it with --entity-name", "one of the two")
+        raise InputError("--entity-default", "", "--entity-default with --entity-name", "one of the two")
     if entity_default and kind is ConfigResourceType.TOPIC:
-        raise InputError("--entity-default", "", "it with topics", "--entity-type brokers: defaults of all topics")
+        found, allowed = "--entity-default with --entity-type topics", "--entity-type brokers: defaults of all topics"
+        raise InputError("--entity-default", "", found, allowed)
     if kind is ConfigResourceType.BROKER and not entity_default and entity_name is None:
-        raise InputError("--entity-type", "", "brokers without a name", "--entity-default with it")
+        allowed = "--entity-type brokers --entity-default"
+        raise InputError("--entity-type", "", "brokers without --entity-default", allowed)
     return Entity(kind, "" if entity_default else entity_name)
 
 

@@ -3,18 +3,22 @@
 It begins behind the last record, or with `--from-beginning` or `--offset` elsewhere, and goes on until `--max-messages`
 records, until no record has come for `--timeout-ms`, or until Ctrl-C. Order holds within a partition. Bytes other than
 UTF-8 are printed as hexadecimal escapes. At the end it says on standard error how many records it has printed.
+
+A partition without a leader is a warning on standard error. As Kafka's consumer does, the command waits for a leader,
+and reads the other partitions meanwhile. One without a leader when `--timeout-ms` ends the command is exit code 1.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from itertools import islice
 from typing import Annotated
 
 import typer
 
 from experiments.cli.console_producer import partitions_of
-from experiments.cli.output import option, print_json
+from experiments.cli.output import fail_if, option, print_json
 from experiments.cli.target import Target, administering, with_target
 from experiments.engines.admin_client import AdminClient, AdminError
 from experiments.support.errors import InputError, MissingInput
@@ -30,6 +34,7 @@ READ_BYTES = 1_048_576
 WAIT_MS = 500
 """How long one round over the partitions waits for records."""
 PROPERTIES = ("print.partition", "print.offset", "print.timestamp")
+LEADERLESS = ErrorCode.LEADER_NOT_AVAILABLE
 _NAMED = {"earliest": EARLIEST, "latest": LATEST}
 
 
@@ -59,14 +64,16 @@ def console_consumer(
         raise MissingInput("--max-messages", "--max-messages or --timeout-ms with --json")
     printed: list[dict[str, object]] = []
     with administering(target, FAILING) as admin:
-        positions = dict.fromkeys(partitions_of(admin, topic, partition), first)
-        for record in _records(admin, topic, positions, max_messages, timeout_ms):
+        reader = _Reader(admin, topic, dict.fromkeys(partitions_of(admin, topic, partition), first), timeout_ms)
+        for record in islice(reader.records(), max_messages):
             printed.append(record if target.as_json else {})
             if not target.as_json:
                 typer.echo("\t".join([*(_shown(record, name) for name in properties), str(record["value"])]))
     typer.echo(f"Processed a total of {len(printed)} messages", err=True)
     if target.as_json:
         print_json(printed)
+    if len(printed) != max_messages:
+        fail_if(reader.leaderless)
 
 
 def _first(offset: str | None, partition: int | None, from_beginning: bool) -> Offset:
@@ -96,31 +103,49 @@ def _shown(record: dict[str, object], name: str) -> str:
     return f"{title}:{record[title.lower()]}"
 
 
-def _records(
-    admin: AdminClient, topic: str, positions: dict[int, Offset], max_messages: int | None, timeout_ms: int | None
-) -> Iterator[dict[str, object]]:
-    """The records from these positions on, until there are `max_messages`, or none has come for `timeout_ms`."""
-    count, last_s = 0, time.monotonic()
-    wait_ms = max(1, min(WAIT_MS, timeout_ms or WAIT_MS) // len(positions))
-    while timeout_ms is None or (time.monotonic() - last_s) * 1000 < timeout_ms:
-        for partition, position in positions.items():
-            command = ConsumeCommand(
-                command_id=0,
-                topic=topic,
-                partition=partition,
-                offset=position,
-                max_bytes=READ_BYTES,
-                max_wait_ms=wait_ms,
-            )
-            outcome = admin.consume(command)
-            if outcome.error is not ErrorCode.NONE:
-                raise AdminError(outcome.error, f"{topic}-{partition}")
-            positions[partition] = outcome.next_offset
-            for record in _of_outcome(outcome, partition, position):
-                yield record
-                count, last_s = count + 1, time.monotonic()
-                if count == max_messages:
-                    return
+class _Reader:
+    """Reads partitions of a topic from their `positions` on; `leaderless` are those that had no leader when they were
+    read last.
+    """
+
+    def __init__(self, admin: AdminClient, topic: str, positions: dict[int, Offset], timeout_ms: int | None) -> None:
+        self._admin, self._topic, self._positions, self._timeout_ms = admin, topic, positions, timeout_ms
+        self._wait_ms = max(1, min(WAIT_MS, timeout_ms or WAIT_MS) // len(positions))
+        self.leaderless: set[int] = set()
+
+    def records(self) -> Iterator[dict[str, object]]:
+        """The records, until none has come for `timeout_ms`. AdminError where a partition cannot be read."""
+        last_s = time.monotonic()
+        while self._timeout_ms is None or (time.monotonic() - last_s) * 1000 < self._timeout_ms:
+            for partition in self._positions:
+                for record in self._next(partition):
+                    yield record
+                    last_s = time.monotonic()
+
+    def _next(self, partition: int) -> Iterator[dict[str, object]]:
+        """The next records of a partition; it waits for some."""
+        position, name = self._positions[partition], f"{self._topic}-{partition}"
+        command = ConsumeCommand(
+            command_id=0,
+            topic=self._topic,
+            partition=partition,
+            offset=position,
+            max_bytes=READ_BYTES,
+            max_wait_ms=self._wait_ms,
+            final_errors=(LEADERLESS,),
+        )
+        outcome = self._admin.consume(command)
+        if outcome.error is LEADERLESS:
+            if partition not in self.leaderless:
+                self.leaderless.add(partition)
+                typer.echo(f"{name}: {LEADERLESS.name}; waiting for a leader", err=True)
+            time.sleep(self._wait_ms / 1000)
+            return
+        if outcome.error is not ErrorCode.NONE:
+            raise AdminError(outcome.error, name)
+        self.leaderless.discard(partition)
+        self._positions[partition] = outcome.next_offset
+        yield from _of_outcome(outcome, partition, position)
 
 
 def _of_outcome(outcome: ConsumeOutcome, partition: int, position: Offset) -> Iterator[dict[str, object]]:

@@ -1,15 +1,22 @@
 """`isray console-producer`: kafka-console-producer.sh. Writes the lines of standard input, each as one record.
 
-On a terminal every line is a batch of its own; otherwise up to `BATCH_LINES` lines are. The batches go round the
-partitions of the topic unless `--partition` is given. The records have no keys. A batch that is not acknowledged is one
-line on standard error; the command goes on with the next lines, and ends with exit code 1.
+On a terminal every line is a batch of its own. Otherwise a batch begins with a line and takes the lines that come while
+it lingers, as the batches of Kafka's producer do: it is sent `--timeout` milliseconds after its first line, or as soon
+as it is full or the input ends. Kafka's tool lingers 1,000 ms by default; this one sends sooner. One batch is under way
+at a time, and the next one grows meanwhile. The batches go round the partitions of the topic unless `--partition` is
+given. The records have no keys. A batch that is not acknowledged is one line on standard error; the command goes on
+with the next lines, and ends with exit code 1.
 """
 
 from __future__ import annotations
 
+import os
 import sys
+import time
+from collections import deque
 from collections.abc import Iterator
-from itertools import cycle, islice
+from itertools import cycle
+from select import select
 from typing import Annotated
 
 import typer
@@ -26,6 +33,9 @@ from protocol.messages.commands import ProduceCommand
 
 FAILING = "Error while producing"
 BATCH_LINES = 200
+BATCH_BYTES = 16_384
+"""The size from which on a batch is full; a longer line is a batch of its own."""
+LINGER_MS = 100
 
 
 @with_target(principal=None, command_config=None)
@@ -36,12 +46,15 @@ def console_producer(
         int | None, option("N", "The partition. Default: batches go round the partitions.", min=0, max=INT_MAX)
     ] = None,
     acks: Annotated[Acks, option(None, "The copies to wait for.", "--request-required-acks", "--acks")] = Acks.ALL,
+    timeout: Annotated[
+        int, option("MS", "How long a batch waits for more lines, unless it is full.", min=0, max=INT_MAX)
+    ] = LINGER_MS,
 ) -> None:
     """Write the lines of standard input to a topic of a running cluster."""
     counts = {"acknowledged": 0, "failed": 0, "unknown": 0}
     with administering(target, FAILING) as admin:
         partitions = cycle(partitions_of(admin, topic, partition))
-        for lines in _batches():
+        for lines in _batches(timeout):
             command = ProduceCommand(
                 command_id=0,
                 topic=topic,
@@ -72,19 +85,56 @@ def partitions_of(admin: AdminClient, topic: str, partition: int | None) -> list
     return known if partition is None else [partition]
 
 
-def _batches() -> Iterator[list[bytes]]:
-    """The lines of standard input without their ends, in batches."""
-    is_terminal = sys.stdin.isatty()
-    lines = _prompted() if is_terminal else iter(sys.stdin.buffer)
-    while batch := [line.rstrip(b"\r\n") for line in islice(lines, 1 if is_terminal else BATCH_LINES)]:
+def _batches(linger_ms: int) -> Iterator[list[bytes]]:
+    """The lines of standard input in batches; on a terminal one by one, each at a prompt."""
+    is_terminal, lines = sys.stdin.isatty(), InputLines(sys.stdin.fileno())
+    while True:
+        if is_terminal:
+            typer.echo(">", nl=False)
+        batch = lines.take(1, 0) if is_terminal else lines.take(BATCH_LINES, linger_ms)
+        if not batch:
+            return
         yield batch
 
 
-def _prompted() -> Iterator[bytes]:
-    """The lines that a user types at a prompt, until the end of input."""
-    while True:
-        typer.echo(">", nl=False)
-        line = sys.stdin.buffer.readline()
-        if not line:
-            return
-        yield line
+class InputLines:
+    """The lines that come from an open file, a pipe or a terminal, without their ends; the last one may have none."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._lines: deque[bytes] = deque()
+        self._waiting_bytes = 0
+        self._begun = b""
+        self._has_ended = False
+
+    def take(self, most: int, linger_ms: int) -> list[bytes]:
+        """Waits for a line, then for up to `linger_ms` for more lines; returns at most `most` of them, of `BATCH_BYTES`
+        together unless the first one is longer. Empty at the end of the input.
+        """
+        while not (self._lines or self._has_ended):
+            self._read(None)
+        deadline_s = time.monotonic() + linger_ms / 1000
+        while len(self._lines) < most and self._waiting_bytes < BATCH_BYTES and not self._has_ended:
+            if not self._read(max(0.0, deadline_s - time.monotonic())):
+                break
+        batch: list[bytes] = []
+        size = 0
+        while self._lines and len(batch) < most and (not batch or size + len(self._lines[0]) <= BATCH_BYTES):
+            batch.append(self._lines.popleft())
+            size += len(batch[-1])
+        self._waiting_bytes -= size
+        return batch
+
+    def _read(self, wait_s: float | None) -> bool:
+        """Reads what has come, waiting up to `wait_s` for it (None: without limit); returns whether anything has."""
+        if not select([self._descriptor], [], [], wait_s)[0]:
+            return False
+        chunk = os.read(self._descriptor, BATCH_BYTES)
+        self._has_ended = not chunk
+        *whole, self._begun = (self._begun + chunk).split(b"\n")
+        if self._has_ended and self._begun:
+            whole, self._begun = [self._begun], b""
+        lines = [line.rstrip(b"\r") for line in whole]
+        self._lines += lines
+        self._waiting_bytes += sum(map(len, lines))
+        return True

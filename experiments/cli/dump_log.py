@@ -51,10 +51,10 @@ def dump_log(
     """Print the batches of logs on a disk, and the records of the metadata log."""
     source = one_of({"--directory": directory is not None, "--files": files is not None})
     if partition is not None and cluster_metadata:
-        raise InputError("--partition", "", "it with --cluster-metadata", "one of the two")
+        raise InputError("--partition", "", "--partition with --cluster-metadata", "one of the two")
     if directory is None and (partition is not None or cluster_metadata):
         option = "--partition" if partition is not None else "--cluster-metadata"
-        raise InputError(option, "", "it with --files", f"{option} only with --directory")
+        raise InputError(option, "", f"{option} with --files", f"{option} only with --directory")
     with readable(source, "what can be read"):
         if directory is not None:
             logs, snapshots, topics = _of_directory(directory, partition, cluster_metadata)

@@ -68,7 +68,8 @@ def leader_election(
     }
     source = one_of(given)
     if (topic is None) != (partition is None):
-        raise InputError("--partition", "", "it without --topic" if topic is None else "none", "both or neither")
+        found = "--partition without --topic" if topic is None else "--topic without --partition"
+        raise InputError("--partition", "", found, "--topic and --partition together, or neither of them")
     if kind is ElectionType.DESIGNATION and path_to_json_file is None:
         raise InputError("--election-type", "", f"designation with {source}", "designation with --path-to-json-file")
     partitions: Leaders | None = None

@@ -13,21 +13,21 @@ the leader does not know them. A replica without a directory id, such as every b
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated
 
 import typer
 
 from experiments.cli.help import App
 from experiments.cli.output import flag, option, print_json, print_result
-from experiments.cli.parse import one_of, only_with
+from experiments.cli.parse import directory_id, one_of, only_with
 from experiments.cli.target import Target, administering, keep_options, with_target
 from experiments.engines.admin_client import AdminClient, AdminError
 from experiments.support.errors import InputError
 from experiments.support.record_text import endpoint_text, replica_text
 from protocol.config import INT_MAX
 from protocol.errors import ErrorCode
-from protocol.ids import TimeMs, uuid_text
+from protocol.ids import uuid_text
 from protocol.messages.quorum import MAX_PORT, DescribeQuorumResponse, Endpoint, ReplicaState
 
 FAILING = "Error while executing metadata quorum command"
@@ -44,8 +44,6 @@ Directory = Annotated[
 ]
 DryRun = Annotated[bool, flag("--dry-run", "Print what would be requested, and change nothing.")]
 
-UnixMs = Callable[[TimeMs], TimeMs]
-"""Converts a time of the cluster's nodes to Unix time in milliseconds."""
 _TITLES = ("NodeId", "DirectoryId", "LogEndOffset", "Lag", "LastFetchTimestamp", "LastCaughtUpTimestamp", "Status")
 
 app = App("The controller quorum of a running cluster.", callback=keep_options, no_args_is_help=True)
@@ -64,13 +62,12 @@ def describe(
     only_with("--replication", what, {"--human-readable": human_readable})
     with administering(target, FAILING) as admin:
         found = admin.describe_quorum()
-        unix_ms = admin.unix_ms
-        if target.as_json:
-            print_json(status_document(found) if status else replication_document(found, unix_ms))
-        elif status:
-            _print_status(found)
-        else:
-            _print_replication(found, human_readable, unix_ms)
+    if target.as_json:
+        print_json(status_document(found) if status else replication_document(found))
+    elif status:
+        _print_status(found)
+    else:
+        _print_replication(found, human_readable)
 
 
 @app.register("add-controller", "isray metadata-quorum add-controller --controller-id 1002")
@@ -78,14 +75,15 @@ def describe(
 def add_controller(
     target: Target,
     controller_id: Id,
-    directory_id: Directory = None,
+    disk: Directory = None,
     endpoint: Annotated[list[str] | None, option("NAME://HOST:PORT", "Where it listens; may be repeated.")] = None,
     dry_run: DryRun = False,
 ) -> None:
     """Make an observer a voter."""
     endpoints = [_endpoint(text) for text in endpoint or ()]
+    given = _given(disk)
     with administering(target, FAILING) as admin:
-        uuid = directory_id or _observer(admin, controller_id)
+        uuid = given or _observer(admin, controller_id)
         if not dry_run:
             admin.add_voter(controller_id, uuid, endpoints)
     found = {"controller_id": controller_id, "directory_id": uuid, "added": not dry_run}
@@ -98,16 +96,21 @@ def add_controller(
 @app.register("remove-controller", "isray metadata-quorum remove-controller --controller-id 1002")
 @with_target()
 def remove_controller(
-    target: Target, controller_id: Id, directory_id: Directory = None, dry_run: DryRun = False
+    target: Target, controller_id: Id, disk: Directory = None, dry_run: DryRun = False
 ) -> None:
     """Make a voter an observer."""
+    given = _given(disk)
     with administering(target, FAILING) as admin:
-        uuid = directory_id or _voter(admin, controller_id)
+        uuid = given or _voter(admin, controller_id)
         if not dry_run:
             admin.remove_voter(controller_id, uuid)
     found = {"controller_id": controller_id, "directory_id": uuid, "removed": not dry_run}
     done = "DRY RUN of removing" if dry_run else "Removed"
     print_result(target.as_json, found, typer.echo, f"{done} controller {controller_id} with directory id {uuid}")
+
+
+def _given(disk: str | None) -> str | None:
+    return None if disk is None else directory_id("--controller-directory-id", disk)
 
 
 def _endpoint(text: str) -> Endpoint:
@@ -183,7 +186,7 @@ def _member(state: ReplicaState, directory_key: str) -> dict[str, object]:
     return {"id": state.replica_id, directory_key: state.replica_uuid, "endpoints": endpoints}
 
 
-def replication_document(quorum: DescribeQuorumResponse, unix_ms: UnixMs) -> dict[str, object]:
+def replication_document(quorum: DescribeQuorumResponse) -> dict[str, object]:
     """The progress of each replica."""
     rows = [
         {
@@ -191,14 +194,14 @@ def replication_document(quorum: DescribeQuorumResponse, unix_ms: UnixMs) -> dic
             "directory_id": state.replica_uuid,
             "log_end_offset": state.log_end_offset,
             "lag": state.lag,
-            "last_fetch_ms": unix_ms(state.last_fetch_ms),
-            "last_caught_up_ms": unix_ms(state.last_caught_up_ms),
+            "last_fetch_ms": state.last_fetch_ms,
+            "last_caught_up_ms": state.last_caught_up_ms,
             "status": role_of(state, quorum),
             "promotable": state.is_promotable,
         }
         for state in _ordered(quorum)
     ]
-    return {"now_ms": unix_ms(quorum.now_ms), "replicas": rows}
+    return {"now_ms": quorum.now_ms, "replicas": rows}
 
 
 def _ordered(quorum: DescribeQuorumResponse) -> list[ReplicaState]:
@@ -225,10 +228,10 @@ def _print_status(quorum: DescribeQuorumResponse) -> None:
         typer.echo(f"{title}:".ljust(24) + (json.dumps(kept) if name in members else str(value)))
 
 
-def _print_replication(quorum: DescribeQuorumResponse, human_readable: bool, unix_ms: UnixMs) -> None:
+def _print_replication(quorum: DescribeQuorumResponse, human_readable: bool) -> None:
     def when(time_ms: int) -> str:
         known = human_readable and time_ms >= 0
-        return f"{quorum.now_ms - time_ms} ms ago" if known else str(unix_ms(time_ms))
+        return f"{quorum.now_ms - time_ms} ms ago" if known else str(time_ms)
 
     rows = [
         [

@@ -81,7 +81,7 @@ def _refuse(kind: str, options: dict[str, object]) -> None:
     """InputError for an option that is given and does not belong to this kind of mutants."""
     for name, given in options.items():
         if given:
-            raise InputError(name, "", f"it with {kind}", "--swarm, --jobs and --json with both kinds of mutants")
+            raise InputError(name, "", f"{name} with {kind}", "--swarm, --jobs and --json with both kinds of mutants")
 
 
 def _generated_verdicts(

@@ -10,11 +10,13 @@ from typing import Annotated, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from experiments.support.errors import InputError, MissingInput
-from experiments.support.yaml_input import allowed_by, dotted_path, first_error
+from experiments.support.yaml_input import first_error, refused_by
 from protocol.config import INT_MAX, LOG_GENERATIONS, Generation
 from protocol.errors import StorageError
+from protocol.ids import is_uuid
 
 WHOLE_NUMBER = f"a whole number from 0 to {INT_MAX}"
+DIRECTORY_ID = "a directory id of 22 letters, digits, '_' and '-', such as isray storage random-uuid prints"
 Int32 = Annotated[int, Field(ge=0, le=INT_MAX)]
 
 
@@ -40,12 +42,12 @@ def read_json(path: Path, shape: type[Shape], example: str) -> Shape:
     try:
         return shape.model_validate_json(read_text(path))
     except ValidationError as error:
-        details = first_error(error)
-        place = dotted_path(details["loc"])
-        if details["type"] == "missing":
-            raise MissingInput(str(path), example, place) from error
-        found = details["msg"] if details["type"] == "json_invalid" else details["input"]
-        raise InputError(str(path), place, found, allowed_by(details) if place else example) from error
+        refused = refused_by(error, shape, str(path), as_json=True)
+        if first_error(error)["type"] == "missing":
+            raise MissingInput(str(path), example, refused.field) from error
+        if not refused.field:
+            raise InputError(str(path), "", refused.found, example) from error
+        raise refused from error
 
 
 def read_properties(path: Path) -> dict[str, str]:
@@ -79,6 +81,13 @@ def whole_numbers(option: str, text: str, allowed: str, least: int = 0) -> list[
     if not all(word.isascii() and word.isdecimal() and least <= int(word) <= INT_MAX for word in words):
         raise InputError(option, "", repr(text), allowed)
     return [int(word) for word in words]
+
+
+def directory_id(option: str, text: str, form: str = "") -> str:
+    """A directory id of a controller, the uuid of its disk. InputError, in which `form` is allowed, for other text."""
+    if not is_uuid(text):
+        raise InputError(option, "", repr(text), form or DIRECTORY_ID)
+    return text
 
 
 def generation_named(name: str, among: Sequence[Generation] = LOG_GENERATIONS) -> Generation:

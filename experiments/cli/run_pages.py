@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,6 +16,7 @@ from rich.console import Console
 
 from experiments.cli.output import option
 from experiments.support.errors import InputError
+from protocol.errors import did_you_mean
 
 if TYPE_CHECKING:
     from experiments.explorer.run import Run
@@ -63,10 +63,8 @@ def variant_named(text: str, others: Iterable[str] = ()) -> Variant:
         return Variant(f"mutant {text}", mutant=text)
     if text in KAFKA_RULES:
         return Variant(f"Kafka's rule {text}", kafka_rule=text)
-    nearest = get_close_matches(text, (*MUTANTS, *KAFKA_RULES), 1, cutoff=0.5)
-    suggestion = f". Did you mean {nearest[0]!r}?" if nearest else ""
     allowed = ", ".join([*others, *GENERATIONS, "a mutant of docs/mutants.md, or a rule of docs/kafka-findings.md"])
-    raise InputError("--compare", "", f"{text!r}{suggestion}", allowed)
+    raise InputError("--compare", "", f"{text!r}{did_you_mean(text, (*GENERATIONS, *MUTANTS, *KAFKA_RULES))}", allowed)
 
 
 class Exploration:

@@ -20,7 +20,7 @@ import typer
 
 from experiments.cli.help import App
 from experiments.cli.output import Json, fail_if, flag, option, print_json, print_result
-from experiments.cli.parse import one_of, readable
+from experiments.cli.parse import DIRECTORY_ID, directory_id, one_of, readable
 from experiments.support.errors import InputError
 from experiments.support.record_text import replica_text
 from protocol.ids import (
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from experiments.engines.ray.directories import Document
 
 _ID = re.compile(r"[A-Za-z0-9_.-]{1,100}")
+_VOTER_FORM = f"ID@UUID, several separated by commas: a controller's id from {FIRST_CONTROLLER}, and {DIRECTORY_ID}"
 _ID_TEXT = "letters, digits, '.', '_' and '-', at most 100 of them"
 NodeDirectory = Annotated[Path, option("DIR", "The node's directory.", "--directory")]
 Controllers = Annotated[
@@ -106,7 +107,7 @@ def _first_voters(node_id: NodeId, ways: Mapping[str, bool], listed: str | None)
     if is_broker(node_id):
         given = [way for way, is_given in ways.items() if is_given]
         if given:
-            raise InputError(given[0], "", f"it for {node_name(node_id)}", "it for a controller")
+            raise InputError(given[0], "", f"{given[0]} for {node_name(node_id)}", f"{given[0]} for a controller")
         return None, VoterSet()
     if not is_controller(node_id):
         allowed = f"a broker's id below {FIRST_CONTROLLER}, or a controller's below {RECOVERY_MANAGER}"
@@ -127,9 +128,8 @@ def _listed(text: str) -> VoterSet:
     for item in text.split(","):
         node, _, uuid = item.strip().partition("@")
         if not node.isdecimal() or not is_controller(int(node)):
-            raise InputError("--initial-controllers", "", item, f"ID@UUID, an id from {FIRST_CONTROLLER}")
-        _require_id("--initial-controllers", uuid)
-        keys.append(ReplicaKey(int(node), uuid))
+            raise InputError("--initial-controllers", "", repr(item), _VOTER_FORM)
+        keys.append(ReplicaKey(int(node), directory_id("--initial-controllers", uuid, _VOTER_FORM)))
     if len({key.id for key in keys}) < len(keys) or len({key.uuid for key in keys}) < len(keys):
         raise InputError("--initial-controllers", "", text, "each id and each uuid once")
     return VoterSet.of(keys)

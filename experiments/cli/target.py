@@ -110,7 +110,7 @@ def _parameters(function: Callable[..., None]) -> list[Parameter]:
 
 def _target(given: _Connection, as_json: bool) -> Target:
     if given.bootstrap_server is not None and given.name is not None:
-        raise InputError("--name", "", f"{given.name} with --bootstrap-server", "one of the two")
+        raise InputError("--name", "", "--name with --bootstrap-server", "one of the two")
     principal, place = given.principal, ("--principal", "")
     if principal is None and given.command_config is not None:
         place = (str(given.command_config), PRINCIPAL_KEY)

@@ -127,10 +127,13 @@ def _check(action: str, options: Options) -> None:
     if len(options.reports) > 1:
         raise InputError("--describe", "", " ".join(sorted(options.reports)), "at most one kind of partitions")
     if action == "--create" and options.replica_assignment and (options.partitions or options.replication_factor):
-        allowed = "either it, or --partitions and --replication-factor"
-        raise InputError("--replica-assignment", "", "it with a count", allowed)
+        allowed = "either --replica-assignment, or --partitions and --replication-factor"
+        found = "--replica-assignment with --partitions or --replication-factor"
+        raise InputError("--replica-assignment", "", found, allowed)
     if action == "--alter" and (options.partitions is None) == (options.remove_partitions is None):
-        raise InputError("--alter", "", "both or none", "one of --partitions, --remove-partitions")
+        number = "neither" if options.partitions is None else "both"
+        found = f"{number} of --partitions and --remove-partitions"
+        raise InputError("--alter", "", found, "one of --partitions, --remove-partitions")
     if options.topic and action != "--create":
         _pattern(options.topic)
 

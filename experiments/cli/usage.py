@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from experiments.cli.help import placeholder
 from experiments.support.errors import InputError, MissingInput
 from experiments.support.yaml_input import allowed_by, first_error
+from protocol.errors import did_you_mean
 
 _NO_SUCH_COMMAND = "No such command"
 _TOO_MANY = "Got unexpected extra argument"
@@ -32,10 +33,13 @@ def as_input_error(error: Any) -> InputError | None:
         return MissingInput(f"the value of {error.option_name}", f"{error.option_name} VALUE")
     usage = _usage(context)
     if hasattr(error, "possibilities"):
-        return InputError(context.command_path, "", f"option {error.option_name}", _one_of(_options(context)))
+        options = _options(context)
+        found = f"option {error.option_name}{did_you_mean(error.option_name, options)}"
+        return InputError(context.command_path, "", found, _one_of(options))
     if message.startswith(_NO_SUCH_COMMAND):
-        found = message.removeprefix(_NO_SUCH_COMMAND).strip()
-        return InputError(context.command_path, "", f"command {found}", _one_of(context.command.list_commands(context)))
+        found, known = message.removeprefix(_NO_SUCH_COMMAND).strip(), context.command.list_commands(context)
+        hint = did_you_mean(found.strip("'\""), known)
+        return InputError(context.command_path, "", f"command {found}{hint}", _one_of(known))
     if message.startswith(_TOO_MANY):
         return InputError(context.command_path, "", f"more arguments: {message.rpartition('(')[2].strip(' )')}", usage)
     return InputError(context.command_path, "", message, usage)

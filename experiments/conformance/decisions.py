@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import gzip
 import re
-import reprlib
 import zlib
 from dataclasses import dataclass
 from functools import partial
@@ -44,6 +43,7 @@ from experiments.conformance.shapes import (
 from experiments.conformance.traces import ControllerTraceRow
 from experiments.support.errors import InputError
 from experiments.support.fields import StrictModel
+from experiments.support.yaml_input import refused_by
 from protocol.controller.partition_change import ChangeRequest, Election, decide
 from protocol.messages.records import PartitionChangeRecord
 from protocol.metadata.partition import LeaderRecoveryState, PartitionState, replay_change
@@ -183,10 +183,9 @@ def _parse(path: Path, number: int, line: bytes) -> PartitionChangeRow | Control
     try:
         return model.model_validate_json(line)
     except ValidationError as error:
-        problem = error.errors(include_url=False)[0]
-    found = "nothing" if problem["type"] == "missing" else reprlib.repr(problem["input"])
-    field = ".".join(str(part) for part in problem["loc"])
-    raise InputError(str(path), f"row {number}: {field}" if field else f"row {number}", found, problem["msg"])
+        refused = refused_by(error, model, str(path), as_json=True)
+    field = f"row {number}: {refused.field}" if refused.field else f"row {number}"
+    raise InputError(str(path), field, refused.found, refused.allowed)
 
 
 def _state(shape: PartitionShape) -> PartitionState:

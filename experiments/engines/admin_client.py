@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 from protocol.errors import ErrorCode, ProtocolInvariantError
-from protocol.ids import TimeMs, TopicPartition
+from protocol.ids import TopicPartition
 from protocol.messages.acls import (
     AclEntry,
     AclFilter,
@@ -121,12 +121,7 @@ class AdminError(Exception):
 
 
 class AdminChannel(Protocol):
-    """Carries administration requests and records to a cluster. `began_ms` is the cluster's time 0, from which its
-    nodes count, as milliseconds of Unix time.
-    """
-
-    @property
-    def began_ms(self) -> TimeMs: ...
+    """Carries administration requests and records to a cluster."""
 
     def call(self, request: AdminRequest) -> AdminResponse:
         """Sends a request and returns its response. AdminError where there was none."""
@@ -149,10 +144,6 @@ class AdminClient:
     def __init__(self, channel: AdminChannel, principal: str | None = None) -> None:
         self._channel = channel
         self._principal = principal
-
-    def unix_ms(self, time_ms: TimeMs) -> TimeMs:
-        """A time of the cluster's nodes as Unix time in milliseconds; -1 stays -1."""
-        return time_ms if time_ms < 0 else self._channel.began_ms + time_ms
 
     def _call(self, request: AdminRequest, answer: type[R]) -> R:
         if self._principal is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from experiments.scenarios.expectation_model import Expectation
 from experiments.scenarios.model import LinkStep, NodeStep, Scenario, Step
-from experiments.support.errors import InputError
+from experiments.support.errors import InputError, shown
 from protocol.config import CONFIGS, OF_THE_METADATA_LOG, Generation
 
 _NOT_IN_V3 = ("configure", "update_feature", "unregister", "add_voter", "remove_voter")
@@ -22,10 +22,11 @@ def require_v3(scenario: Scenario, source: str) -> None:
     cluster = scenario.cluster
     for name in ("controllers", "voters"):
         if name in cluster.model_fields_set:
-            raise InputError(source, f"cluster.{name}", getattr(cluster, name), "nothing: in v3 a broker is controller")
+            found, allowed = shown(getattr(cluster, name)), "nothing: in v3 a broker is controller"
+            raise InputError(source, f"cluster.{name}", found, allowed)
     for name in cluster.config:
         if name.startswith(OF_THE_METADATA_LOG):
-            raise InputError(source, f"cluster.config.{name}", cluster.config[name], _NOT_V3)
+            raise InputError(source, f"cluster.config.{name}", shown(cluster.config[name]), _NOT_V3)
     for place, names in _configs(scenario).items():
         for name in names:
             generations = CONFIGS[name].generations
@@ -75,4 +76,4 @@ def _configs(scenario: Scenario) -> dict[str, list[str]]:
 def _forbid(fields: Expectation, names: tuple[str, ...], source: str, place: str, allowed: str) -> None:
     for name in names:
         if getattr(fields, name) is not None:
-            raise InputError(source, f"{place}.{name}", getattr(fields, name), allowed)
+            raise InputError(source, f"{place}.{name}", shown(getattr(fields, name)), allowed)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
@@ -24,10 +24,16 @@ from experiments.scenarios.model import (
     Step,
     TopicModel,
 )
-from experiments.support.errors import InputError
+from experiments.support.errors import InputError, shown
 from experiments.support.fields import StrictModel
-from experiments.support.yaml_input import allowed_by, dotted_path, first_error, flow_yaml, read_yaml_mapping
-from protocol.config import CONTROLLER_QUORUM_BOOTSTRAP_SERVERS, CONTROLLER_QUORUM_VOTERS, ConfigError, node_ids
+from experiments.support.yaml_input import first_error, flow_yaml, read_yaml_mapping, refused_by
+from protocol.config import (
+    CONTROLLER_QUORUM_BOOTSTRAP_SERVERS,
+    CONTROLLER_QUORUM_VOTERS,
+    ConfigError,
+    node_ids,
+)
+from protocol.errors import did_you_mean
 from protocol.ids import FIRST_CONTROLLER, NO_LEADER
 
 M = TypeVar("M", bound=BaseModel)
@@ -55,36 +61,14 @@ def _validate(model: type[M], raw: object, source: str, place: str) -> M:
     try:
         return model.model_validate(raw)
     except ValidationError as error:
-        details = first_error(error)
-        field = (
-            ".".join(part for part in (place, dotted_path(details["loc"])) if part)
-            .replace(".[", "[")
-            .removesuffix(".duration_ms")
-        )
-        cause = (details.get("ctx") or {}).get("error")
+        refused = refused_by(error, model, source, place)
+        field = refused.field.removesuffix(".duration_ms")
+        cause = (first_error(error).get("ctx") or {}).get("error")
+        if isinstance(cause, ConfigError) and cause.name == "config":
+            raise InputError(source, field, f"{shown(cause.found)}{cause.hint}", f"one of {cause.allowed}") from error
         if isinstance(cause, ConfigError):
-            if cause.name == "config":
-                raise InputError(source, field, repr(cause.found), f"one of {cause.allowed}") from error
-            raise InputError(source, f"{field}.{cause.name}", repr(cause.found), cause.allowed) from error
-        names = [info.alias or name for name, info in _model_at(model, details["loc"]).model_fields.items()]
-        found = repr(details["input"]) if details["type"] != "missing" else "nothing"
-        raise InputError(source, field, found, allowed_by(details, names)) from error
-
-
-def _model_at(model: type[BaseModel], location: Sequence[int | str]) -> type[BaseModel]:
-    """The model whose field the last part of a location names."""
-    for part in location[:-1]:
-        field = model.model_fields.get(str(part))
-        model = next(_models_in(field.annotation), model) if field is not None else model
-    return model
-
-
-def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
-    """The models that a type is made of: itself, the members of a union, the elements of a list."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        yield annotation
-    for part in get_args(annotation):
-        yield from _models_in(part)
+            raise InputError(source, f"{field}.{cause.name}", shown(cause.found), cause.allowed) from error
+        raise InputError(source, field, refused.found, refused.allowed) from error
 
 
 def _step(raw: dict[str, object], source: str, place: str) -> Step:
@@ -92,13 +76,13 @@ def _step(raw: dict[str, object], source: str, place: str) -> Step:
         raise InputError(source, place, f"{len(raw)} keys", f"exactly one of {', '.join(STEPS)}")
     [(kind, fields)] = raw.items()
     if kind not in STEPS:
-        raise InputError(source, place, repr(kind), f"one of {', '.join(STEPS)}")
+        raise InputError(source, place, f"{shown(kind)}{did_you_mean(str(kind), STEPS)}", f"one of {', '.join(STEPS)}")
     text, place = f"{kind}: {flow_yaml(fields)}", f"{place}.{kind}"
     if kind == "heal" and fields == "all":
         return Step(kind=kind, fields=None, text=text)
     model = STEPS[kind].fields
     if issubclass(model, LinkStep) and not (isinstance(fields, dict) and {*fields} <= {"between", "from", "to"}):
-        raise InputError(source, place, repr(fields), model.SHAPE)
+        raise InputError(source, place, shown(fields), model.SHAPE)
     if kind == "wait":
         fields = {"duration_ms": fields}
     if kind == "fault":
@@ -109,15 +93,17 @@ def _step(raw: dict[str, object], source: str, place: str) -> Step:
 def _fault_fields(raw: object, source: str, place: str) -> object:
     """The fields of a fault step, with its fault as a value; its beginning is set when the step runs."""
     if not isinstance(raw, dict):
-        raise InputError(source, place, repr(raw), "a mapping of fields: kind, duration, and those of the kind")
+        raise InputError(source, place, shown(raw), "a mapping of fields: kind, duration, and those of the kind")
     kind = raw.get("kind")
     if kind not in FAULT_KINDS:
-        raise InputError(source, f"{place}.kind", repr(kind), f"one of {', '.join(FAULT_KINDS)}")
+        found = f"{shown(kind)}{did_you_mean(str(kind), FAULT_KINDS)}"
+        raise InputError(source, f"{place}.kind", found, f"one of {', '.join(FAULT_KINDS)}")
     model = FAULT_KINDS[kind]
     names = ["kind", "duration", *(name for name in model.model_fields if name not in _FAULT_TIMES)]
     for name in raw:
         if name not in names:
-            raise InputError(source, f"{place}.{name}", repr(raw[name]), f"one of {', '.join(dict.fromkeys(names))}")
+            found = f"{shown(raw[name])}{did_you_mean(str(name), names)}"
+            raise InputError(source, f"{place}.{name}", found, f"one of {', '.join(dict.fromkeys(names))}")
     own = {name: value for name, value in raw.items() if name != "duration"}
     given = {name: raw[name] for name in ("kind", "duration") if name in raw}
     return given | {"fault": _validate(model, own | dict.fromkeys(_FAULT_TIMES, 1), source, place)}
@@ -145,7 +131,7 @@ def _check_references(scenario: Scenario, source: str) -> None:
             continue
         if name not in partitions:
             raise InputError(
-                source, f"{place}.{name_field}", repr(name), f"a topic: {', '.join(partitions) or 'none exists'}"
+                source, f"{place}.{name_field}", shown(name), f"a topic: {', '.join(partitions) or 'none exists'}"
             )
         count = partitions[name]
         partition = getattr(step.fields, "partition", 0)
@@ -191,7 +177,7 @@ def _check_removed(removed: list[int], count: int, source: str, place: str) -> i
 
 def _check_topic(scenario: Scenario, topic: TopicModel, partitions: dict[str, int], source: str, place: str) -> None:
     if topic.name in partitions:
-        raise InputError(source, f"{place}.name", repr(topic.name), "a name that no other topic has")
+        raise InputError(source, f"{place}.name", shown(topic.name), "a name that no other topic has")
     for index, replicas in enumerate(topic.assignments):
         _check_assignment(scenario, replicas, source, f"{place}.assignments[{index}]")
         factor = len(topic.assignments[0])

@@ -6,9 +6,23 @@ exits with code 2.
 
 from __future__ import annotations
 
+import json
+
+_SHOWN_LENGTH = 200
+
+
+def shown(value: object, as_json: bool = False) -> str:
+    """A value that was found in a file, with text in quotes, so that it differs from a number; cut where it is long.
+    `as_json`: as a JSON file writes it.
+    """
+    text = json.dumps(value, ensure_ascii=False, default=str) if as_json else repr(value)
+    return text if len(text) <= _SHOWN_LENGTH else f"{text[:_SHOWN_LENGTH]}..."
+
 
 class InputError(Exception):
-    """Wrong input: `source` (file or option), `field` (dotted path, may be empty), `found`, `allowed`."""
+    """Wrong input: `source` (file or option), `field` (dotted path, may be empty), `found`, `allowed`. Text in `found`
+    is words or the text of an option; a value of a file goes through `shown`.
+    """
 
     def __init__(self, source: str, field: str, found: object, allowed: str) -> None:
         self.source, self.field, self.found, self.allowed = source, field, found, allowed

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from experiments.support.build import PACKAGES_FOLDER
 from experiments.support.errors import InputError
+from protocol.errors import did_you_mean
 
 SCENARIOS = PACKAGES_FOLDER / "experiments" / "scenarios"
 STUDIES = PACKAGES_FOLDER / "experiments" / "studies"
@@ -21,6 +22,7 @@ def file_or_shipped(path: Path, folder: Path, what: str) -> Path:
         return path
     shipped = folder / f"{path.name.removesuffix('.yaml')}.yaml"
     if not shipped.is_file():
-        names = ", ".join(sorted(file.stem for file in folder.glob("*.yaml")))
-        raise InputError(str(path), "", "no such file", f"{what} (YAML), or the name of a shipped one: {names}")
+        names = sorted(file.stem for file in folder.glob("*.yaml"))
+        found = f"no such file{did_you_mean(shipped.stem, names)}"
+        raise InputError(str(path), "", found, f"{what} (YAML), or the name of a shipped one: {', '.join(names)}")
     return shipped

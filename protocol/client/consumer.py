@@ -6,8 +6,9 @@ epoch; the consumer drops its batches from there and reads on (KIP-320). A read 
 the log start if that is higher; if its position gets out of range above the log end it begins again. A read from a
 given offset fails with OFFSET_OUT_OF_RANGE instead.
 
-A request without a response for `WATCH_MS` is repeated, to the leader of that time. The read fails with its last error
-after `delivery.timeout.ms` plus its `max_wait_ms`.
+A request without a response for `WATCH_MS` is repeated, to the leader of that time. LEADER_NOT_AVAILABLE is the error
+of a partition without a leader. The read fails at once with one of its `final_errors`, and otherwise with its last
+retriable error after `delivery.timeout.ms` plus its `max_wait_ms`.
 """
 
 from __future__ import annotations
@@ -82,13 +83,23 @@ class Read:
 
     def _receive_leader(self, now_ms: TimeMs, leaders: TopicLeaders) -> None:
         found = leaders.partitions.get(self._command.partition)
-        if found is not None and found[1].leader != NO_LEADER and self._leader == NO_LEADER:
+        if found is None:
+            if leaders.error is not ErrorCode.NONE:
+                self._end(leaders.error)
+            elif leaders.is_answered:
+                self._note(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        elif self._leader == NO_LEADER:
             self._leader = found[1].leader
-            self._request_next(now_ms)
-        elif found is None and leaders.error is not ErrorCode.NONE:
-            self._end(leaders.error)
-        elif found is None and leaders.is_answered:
-            self._last_error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            if self._leader == NO_LEADER:
+                self._note(ErrorCode.LEADER_NOT_AVAILABLE)
+            else:
+                self._request_next(now_ms)
+
+    def _note(self, error: ErrorCode) -> None:
+        """A retriable error before there is a leader to ask; the watch timer repeats the search."""
+        self._last_error = error
+        if error in self._command.final_errors:
+            self._end(error)
 
     def _request_next(self, now_ms: TimeMs) -> None:
         """Requests the next batches from the leader; or, without a position yet, the offset of the log's end."""
@@ -160,7 +171,7 @@ class Read:
         self._batches, self._size_bytes = kept, sum(batch.size_bytes for batch in kept)
 
     def _handle_error(self, now_ms: TimeMs, error: ErrorCode) -> None:
-        if error in RETRIABLE:
+        if error in RETRIABLE and error not in self._command.final_errors:
             self._search_later(now_ms, error)
         else:
             self._end(error)

@@ -55,7 +55,8 @@ class SendRecords(Command):
 
 class ConsumeCommand(Command):
     """Reads a partition from `offset` (EARLIEST: its log start offset, LATEST: its high watermark) to the high
-    watermark of the first response, or until it has `max_bytes`. Waits at most `max_wait_ms` for a first record.
+    watermark of the first response, or until it has `max_bytes`. Waits at most `max_wait_ms` for a first record. Errors
+    in `final_errors` end the command at once; other retriable errors are retried until `delivery.timeout.ms`.
     """
 
     topic: str
@@ -63,6 +64,7 @@ class ConsumeCommand(Command):
     offset: Int64 = EARLIEST
     max_bytes: Int64 = 2**63 - 1
     max_wait_ms: Int32 = 0
+    final_errors: tuple[ErrorCode, ...] = ()
 
 
 class AdminCommand(Command):

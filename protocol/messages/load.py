@@ -56,7 +56,8 @@ class ProbeCommand(Command):
 
 
 class ProbeOutcome(Message):
-    """When the first broker acknowledged, for each partition of the command, in milliseconds of the cluster's time."""
+    """When the first broker acknowledged, for each partition of the command, in milliseconds of the
+    generator's clock."""
 
     command_id: Int64
     acknowledged_ms: tuple[Int64, ...]

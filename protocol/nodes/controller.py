@@ -140,6 +140,7 @@ class ControllerNode:
     # -- contract ------------------------------------------------------------------------------------------------------
 
     def start(self, now_ms: TimeMs) -> list[Effect]:
+        self._log.metrics.now_ms = now_ms
         self.replica.start(now_ms)
         self._snapshots.start(now_ms)
         return self._finish(now_ms)

@@ -20,7 +20,7 @@ from protocol.controller.context import ControllerState
 from protocol.controller.metrics import ControllerMetrics
 from protocol.controller.recovery_requests import RecoveryRequests
 from protocol.errors import ProtocolInvariantError
-from protocol.ids import Offset, TopicIdPartition
+from protocol.ids import Offset, TimeMs, TopicIdPartition
 from protocol.messages.metadata_batch import pack_batch
 from protocol.messages.records import MetadataRecord
 from protocol.nodes.broker_sessions import BrokerSessions
@@ -41,13 +41,17 @@ class ControllerLog:
         self._rng = rng
         self._sessions = sessions
         self._out = out
-        self.reset()
+        self._begin_at(0)
 
     def reset(self) -> None:
         """Discards everything that was replayed, and all sessions."""
+        self._begin_at(self.metrics.now_ms)
+
+    def _begin_at(self, now_ms: TimeMs) -> None:
         self.state = ControllerState(self._config, self._rng)
         self.recoveries = RecoveryRequests(self.state, self._out)
         self.metrics = ControllerMetrics(self.state, self._quorum_gauges, self.recoveries)
+        self.metrics.now_ms = now_ms
         self.incarnations = BrokerIncarnations(self.state)
         self._records: list[MetadataRecord] = []
         self.first_record: Offset = 0
@@ -79,7 +83,7 @@ class ControllerLog:
         they changed. ProtocolInvariantError where the log does not end at the offset up to which it was replayed.
         """
         image = self.state.image
-        end_offset = self._replica.append(records, pack_batch(records, image.feature_levels))
+        end_offset = self._replica.append(self.metrics.now_ms, records, pack_batch(records, image.feature_levels))
         if end_offset != image.next_offset + len(records):
             found = f"{image.next_offset} replayed, {len(records)} appended"
             raise ProtocolInvariantError(f"controller {self._replica.key.id}: {found}, log end offset {end_offset}")

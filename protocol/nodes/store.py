@@ -113,7 +113,7 @@ class StoreNode:
             owned = [found for found in self.state.sessions.values() if found.owner == message.node_id]
             for session in owned:
                 if not message.owning_only or self.state.tree.ephemerals(session.session_id):
-                    self._end_session(session.session_id, expired=True)
+                    self._end_session(now_ms, session.session_id, expired=True)
         elif isinstance(message, ShutdownCommand):
             self._out.exit()
         else:
@@ -122,7 +122,7 @@ class StoreNode:
 
     def fire(self, now_ms: TimeMs, name: str) -> list[Effect]:
         if name.startswith(SESSION_PREFIX):
-            self._end_session(int(name.removeprefix(SESSION_PREFIX)), expired=True)
+            self._end_session(now_ms, int(name.removeprefix(SESSION_PREFIX)), expired=True)
         elif name.startswith(WORK_PREFIX):
             self._carry_out_next(now_ms, self._connections.at_work(name))
         else:
@@ -192,10 +192,10 @@ class StoreNode:
             self._respond(connection, request, self._read(session.session_id, request.operation))
         elif isinstance(request, StoreWrite):
             decided = self.state.decide(session.session_id, request.operations)
-            self._commit(decided)
+            self._commit(now_ms, decided)
             self._respond(connection, request, decided.results)
         elif isinstance(request, CloseSession):
-            self._end_session(session.session_id, expired=False)
+            self._end_session(now_ms, session.session_id, expired=False)
         if connection.queue:
             self._begin(now_ms, connection)
 
@@ -222,9 +222,9 @@ class StoreNode:
                 self.watches.watch_data(session_id, operation.path)
         return (result,)
 
-    def _commit(self, decided: Decided) -> None:
+    def _commit(self, now_ms: TimeMs, decided: Decided) -> None:
         """Makes a decided request durable and applies it; the watch events leave."""
-        events = self.watches.fire(self._transactions.commit(decided))
+        events = self.watches.fire(self._transactions.commit(now_ms, decided))
         for path in dict.fromkeys(change.path for change in decided.effect.changes):
             node = decided.effect.nodes[path]
             version, data = (node.version, node.data) if node is not None else (-1, b"")
@@ -244,16 +244,16 @@ class StoreNode:
     def _begin_session(self, now_ms: TimeMs, connection: Connection, request: OpenSession) -> None:
         timeout_ms = min(max(request.timeout_ms, MIN_SESSION_TIMEOUT_MS), MAX_SESSION_TIMEOUT_MS)
         record = SessionBegan(owner=connection.client, timeout_ms=timeout_ms)
-        self._commit(Decided((), record, Decision(())))
+        self._commit(now_ms, Decided((), record, Decision(())))
         session = self.state.sessions[self.state.zxid]
         self._out.trace(StoreSessionBegan(session.session_id, session.owner))
         self._connections.attach(connection, session, now_ms)
 
-    def _end_session(self, session_id: int, expired: bool) -> None:
+    def _end_session(self, now_ms: TimeMs, session_id: int, expired: bool) -> None:
         """Ends a session with its ephemeral nodes, watches and connection; others' watches fire."""
         session = self.state.sessions[session_id]
         ephemerals = self.state.tree.ephemerals(session_id)
         self.watches.forget(session_id)
-        self._commit(self.state.decide_end(session_id))
+        self._commit(now_ms, self.state.decide_end(session_id))
         self._out.trace(StoreSessionEnded(session_id, session.owner, expired, ephemerals))
         self._connections.end_session(session_id)

@@ -16,7 +16,7 @@ from random import Random
 
 from protocol.contract import Storage
 from protocol.errors import ForeignDirectoryError, ProtocolInvariantError
-from protocol.ids import METADATA_LOG, UUID_BITS, uuid_text
+from protocol.ids import METADATA_LOG, UUID_BITS, TimeMs, uuid_text
 from protocol.messages.batch import RecordBatch
 from protocol.messages.metadata_batch import pack_records
 from protocol.quorum import state_file
@@ -31,10 +31,10 @@ def is_formatted(storage: Storage) -> bool:
     return any(raw is not None for raw in files) or METADATA_LOG in storage.log_names()
 
 
-def format_voters(storage: Storage, cluster_id: str, me: ReplicaKey, voters: VoterSet) -> None:
-    """Formats a disk for the replica `me`, with `voters` as the first records of its log; an empty set is a joining
-    controller. Raises ForeignDirectoryError if the disk is formatted already, ProtocolInvariantError if `me` has no
-    uuid or is not among non-empty `voters`.
+def format_voters(storage: Storage, cluster_id: str, me: ReplicaKey, voters: VoterSet, now_ms: TimeMs) -> None:
+    """Formats a disk for the replica `me`, with `voters` as the first records of its log, written at `now_ms`; an empty
+    set is a joining controller. Raises ForeignDirectoryError if the disk is formatted already, ProtocolInvariantError
+    if `me` has no uuid or is not among non-empty `voters`.
     """
     if is_formatted(storage):
         raise ForeignDirectoryError(f"the disk of replica {me.id} is formatted already")
@@ -43,7 +43,8 @@ def format_voters(storage: Storage, cluster_id: str, me: ReplicaKey, voters: Vot
     if len(voters):
         records = voters.to_records()
         log = storage.open_log(METADATA_LOG)
-        log.append(RecordBatch(base_offset=0, leader_epoch=0, record_count=len(records), payload=pack_records(records)))
+        payload = pack_records(records)
+        log.append(RecordBatch(leader_epoch=0, record_count=len(records), payload=payload, timestamp_ms=now_ms))
         log.flush()
     storage.write_file(state_file.FILE, QuorumState(cluster_id, me.uuid).encode())
 

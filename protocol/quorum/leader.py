@@ -68,7 +68,7 @@ class QuorumLeader:
         self._completed_at = (NO_OFFSET, NO_OFFSET)
         voters = _to_voters(context.voters.keys)
         first = LeaderChangeRecord(leader_id=context.node_id, leader_uuid=context.state.uuid, voters=voters)
-        self.append([first])
+        self.append(now_ms, [first])
         self._track_latest_voters(now_ms)
 
     @property
@@ -92,7 +92,7 @@ class QuorumLeader:
             return False
         return context.log.voters.last_change < context.high_watermark
 
-    def append(self, records: Sequence[MetadataRecord], payload: bytes | None = None) -> Offset:
+    def append(self, now_ms: TimeMs, records: Sequence[MetadataRecord], payload: bytes | None = None) -> Offset:
         """Appends records (`payload`: their encoding, if known) as a batch, not flushed; returns the log end offset."""
         log = self._context.log
         if payload is None:
@@ -103,6 +103,7 @@ class QuorumLeader:
             leader_epoch=self.leader_state.epoch,
             record_count=len(records),
             payload=payload,
+            timestamp_ms=now_ms,
         )
         log.append(batch, records)
         return log.end_offset
@@ -115,7 +116,7 @@ class QuorumLeader:
         if context.high_watermark != log.end_offset:
             self._advance_high_watermark()
         if self._changes:
-            self._process_changes()
+            self._process_changes(now_ms)
         if self._tracked is not log.voters.latest:
             self._track_latest_voters(now_ms)
         completed_at = (log.end_offset, context.high_watermark)
@@ -305,21 +306,21 @@ class QuorumLeader:
             change, context.log.voters, self.leader_state, context.high_watermark, context.log.end_offset
         )
 
-    def _process_changes(self) -> None:
+    def _process_changes(self, now_ms: TimeMs) -> None:
         """Appends changes that nothing blocks, completes committed ones, and rejects those that became invalid."""
         for change in list(self._changes):
             if change.offset < 0:
-                self._append_change(change)
+                self._append_change(now_ms, change)
             if 0 <= change.offset < self._context.high_watermark:
                 self._complete_change(change)
 
-    def _append_change(self, change: Change) -> None:
+    def _append_change(self, now_ms: TimeMs, change: Change) -> None:
         context = self._context
         error, message = self._rejection(change.request)
         if error is not ErrorCode.NONE:
             self._complete_change(change, error, message)
         elif not self.is_removed and not self._blocking_reason(change):
-            change.offset = self.append([change.record(context.voters)]) - 1
+            change.offset = self.append(now_ms, [change.record(context.voters)]) - 1
             context.log.flush()
             context.out.trace(QuorumVotersChanged(tuple(map(str, context.voters.keys))))
             self._advance_high_watermark()

@@ -182,13 +182,13 @@ class QuorumReplica:
         batches = self._context.log.read(from_offset, max_bytes)
         return [batch for batch in batches if batch.next_offset <= self.high_watermark]
 
-    def append(self, records: Sequence[MetadataRecord], payload: bytes | None = None) -> Offset:
-        """Appends records as one batch and returns the log end offset. `payload` holds the encoded records if the
-        caller has encoded them already. Raises ProtocolInvariantError if this replica does not lead.
+    def append(self, now_ms: TimeMs, records: Sequence[MetadataRecord], payload: bytes | None = None) -> Offset:
+        """Appends records as one batch, written at `now_ms`; returns the log end offset. `payload` holds the encoded
+        records if the caller has encoded them already. Raises ProtocolInvariantError if this replica does not lead.
         """
         if self._leader is None:
             raise ProtocolInvariantError(f"{self.key} appends to the metadata log but is not its leader")
-        return self._leader.append(records, payload)
+        return self._leader.append(now_ms, records, payload)
 
     def take_snapshot(self, end_offset: Offset, data: bytes) -> None:
         """Stores `data`, the state after the records below `end_offset`, and deletes log segments that it covers.

@@ -25,7 +25,7 @@ import msgpack
 
 from protocol.contract import Storage
 from protocol.errors import CodecError, CorruptLogError, ForeignDirectoryError
-from protocol.ids import STORE_LOG
+from protocol.ids import STORE_LOG, TimeMs
 from protocol.messages.batch import RecordBatch
 from protocol.messages.codec import decode, encode
 from protocol.messages.store import StoreRecord
@@ -110,11 +110,15 @@ class TransactionLog:
         elif log.flushed_offset < log.end_offset:
             log.flush()
 
-    def commit(self, decided: Decided) -> list[Change]:
-        """Makes a decided request durable, then applies it; returns the changes of the tree. StorageError."""
+    def commit(self, now_ms: TimeMs, decided: Decided) -> list[Change]:
+        """Makes a request decided at `now_ms` durable, and applies it; returns the changes of the tree.
+        StorageError.
+        """
         if decided.record is None:
             return []
-        self._log.append(RecordBatch(base_offset=self.state.zxid, record_count=1, payload=encode(decided.record)))
+        payload = encode(decided.record)
+        batch = RecordBatch(base_offset=self.state.zxid, record_count=1, payload=payload, timestamp_ms=now_ms)
+        self._log.append(batch)
         self._log.flush()
         changes = self.state.commit(decided)
         if self.state.zxid - self._covered >= self._snapshot_every:

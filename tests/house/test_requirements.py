@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from tests.requirements_plugin import CHECKLIST, Checklist, read_checklist
 from tests.requirements_report import REASONS, summarise, unexplained
 
 pytest_plugins = ["pytester"]
+ROOT = Path(__file__).parent.parent.parent
 
 COUNTS = dict(zip("ABCDEFGHIJKLMN", (55, 24, 12, 35, 36, 30, 34, 15, 10, 19, 18, 21, 87, 37), strict=True))
 SMALL = "## A. First\n- A1 one\n- A2 two\nHeading\n- A3 three\n## B. Second\n- B1 one\n"
@@ -52,6 +57,14 @@ def test_at_most_ten_items_are_open_and_each_has_a_reason() -> None:
     lacking = unexplained(summarise(read_checklist(SMALL), {"A1": ["t::a"], "A2": ["t::a"], "B1": ["t::a"]}))
     assert lacking[0] == "A3: found no test that cites it; allowed: one, or a reason"
     assert lacking[1:] == [f"{item}: found tests that cite it and a reason why it is open" for item in REASONS]
+
+
+def test_the_report_ends_without_the_words_of_any_library() -> None:
+    """The file is one whose tests load a library that reports objects which are left at the end."""
+    file = "tests/unit/experiments/studies/pipeline/test_silver.py"
+    code = f"from tests.requirements_report import collect; collect([{file!r}])"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,10 @@ ROOT = Path(__file__).parent.parent.parent
 LONG_S = 240
 
 
+def _command(arguments: Sequence[str]) -> list[str]:
+    return [sys.executable, "-c", "from experiments.cli.__main__ import run; run()", *arguments]
+
+
 class Shell:
     """Runs the command with folders of its own for temporary files and state files."""
 
@@ -33,11 +37,20 @@ class Shell:
         self._environment = inherited | places | {"TERM": "dumb", "COLUMNS": "120"}
 
     def run(self, *arguments: str) -> tuple[int, str, str]:
-        command = [sys.executable, "-c", "from experiments.cli.__main__ import run; run()", *arguments]
         done = subprocess.run(
-            command, env=self._environment, capture_output=True, text=True, check=False, timeout=LONG_S, cwd="/"
+            _command(arguments),
+            env=self._environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=LONG_S,
+            cwd="/",
         )
         return done.returncode, done.stdout, done.stderr
+
+    def begin(self, *arguments: str) -> subprocess.Popen[str]:
+        """A command that runs on, with a pipe as its standard input."""
+        return subprocess.Popen(_command(arguments), env=self._environment, stdin=subprocess.PIPE, text=True, cwd="/")
 
     def ok(self, *arguments: str) -> str:
         code, out, err = self.run(*arguments)

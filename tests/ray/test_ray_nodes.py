@@ -147,6 +147,47 @@ def test_a_failover_is_measured_and_an_offline_partition_is_alerted_to(ray_nodes
         cluster.until(served, "the metrics port shows it")
 
 
+def test_the_sum_of_active_controllers_is_never_two_while_they_fail_over(ray_nodes: Cluster) -> None:
+    with running_cluster(brokers=1, controllers=3) as cluster:
+        cluster.await_unfenced(0)
+        first = f"controller-{cluster.active_controller()}"
+        cluster.until(lambda: active_controllers(cluster) == [first], "the port shows the first one")
+        killed, successor = cluster.kill_the_active_controller()
+        seen: list[list[str]] = []
+
+        def is_shown() -> bool:
+            seen.append(active_controllers(cluster))
+            return seen[-1] == [f"controller-{successor}"]
+
+        cluster.until(is_shown, "the port shows its successor")
+        assert max(map(len, seen)) == 1
+        assert gauges("isray_node_running", cluster)[f"controller-{killed}"] == 0
+        killed_again = cluster.engine.now_ms()
+
+        def is_forgotten() -> bool:
+            assert active_controllers(cluster) == [f"controller-{successor}"]
+            return cluster.engine.now_ms() - killed_again > DROPPED_AFTER_MS
+
+        cluster.until(is_forgotten, "the last values of the killed process are gone")
+        assert {node: value for node, value in gauges("isray_node_running", cluster).items() if value != 1} == {
+            f"controller-{killed}": 0
+        }
+
+
+def active_controllers(cluster: RunningCluster) -> list[str]:
+    """The controllers that the metrics ports show as active."""
+    found = gauges("kafka_controller_active_controller_count", cluster)
+    return [node for node, value in found.items() if value == 1]
+
+
+def gauges(name: str, cluster: RunningCluster) -> dict[str, float]:
+    """The values of a gauge of a cluster by node; each node has one."""
+    own = [line for line in metric_lines() if line.startswith(f"ray_{name}{{") and cluster.engine.run in line]
+    found = {line.partition('node="')[2].partition('"')[0]: float(line.split()[-1]) for line in own}
+    assert len(found) == len(own)
+    return found
+
+
 def metric_lines() -> list[str]:
     lines = []
     for node in ray.nodes():

@@ -269,7 +269,7 @@ def test_controllers_formatted_with_the_same_voters_need_no_addition() -> None:
     first = [ReplicaKey(node, f"uuid-{node}") for node in harness.ids]
     for key in first:
         harness.disks[key.id] = SimStorage()
-        format_voters(harness.disks[key.id], CLUSTER, key, VoterSet.of(first))
+        format_voters(harness.disks[key.id], CLUSTER, key, VoterSet.of(first), now_ms=0)
     harness.start(*harness.disks)
     settled(harness)
     harness.append()

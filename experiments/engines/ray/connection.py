@@ -21,7 +21,7 @@ from experiments.engines.ray.cluster_state import ClusterState, read_state, stat
 from experiments.engines.ray.session import Handle, stay_on_loopback
 from experiments.support.errors import InputError, MissingInput, NoClusterRuns
 from protocol.errors import ErrorCode, ProtocolInvariantError
-from protocol.ids import FIRST_CLIENT, TimeMs, node_name
+from protocol.ids import FIRST_CLIENT, node_name
 from protocol.messages.admin import AdminRequest, AdminResponse
 from protocol.messages.base import Message
 from protocol.messages.codec import decode, encode
@@ -57,12 +57,6 @@ class RayAdminChannel:
 
     def __init__(self, client: Handle) -> None:
         self._client = client
-
-    @property
-    def began_ms(self) -> TimeMs:
-        """The cluster's time 0 as Unix time in milliseconds."""
-        began_ms: TimeMs = self._ask(self._client.began_ms.remote())
-        return began_ms
 
     def call(self, request: AdminRequest) -> AdminResponse:
         outcome = self._command(request, AdminOutcome)

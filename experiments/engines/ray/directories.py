@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, closing
 from pathlib import Path
 from typing import Any
 
+from actors.clock import UnixTime
 from actors.log.dump import FoundBatch, read_segment
 from actors.log.files import typed_errors
 from actors.storage import DiskStorage, Owner, check_owner, read_meta
@@ -46,7 +47,7 @@ def format_directory(
             return True
         if is_formatted(storage):
             return False
-        format_voters(storage, cluster_id, own_key, voters)
+        format_voters(storage, cluster_id, own_key, voters, UnixTime().now_ms())
         return True
 
 

@@ -24,7 +24,7 @@ from functools import partial
 from pathlib import Path
 from random import Random
 
-from actors.clock import ClusterTime
+from actors.clock import UnixTime
 from actors.cluster import ActorCluster, NodeFailedError, NodeNotRunningError, PlacementError, is_connected
 from actors.damage import DamageKind as DamageKind
 from actors.damage import damage_tails
@@ -118,7 +118,8 @@ class RayEngine(Engine):
             )
             stack.callback(self._cluster.close)
             self._resources = stack.pop_all()
-        self._time = ClusterTime(self._cluster.started_at_s)
+        self._clock = UnixTime()
+        self._began_ms = self._clock.now_ms()
         atexit.register(self.close)
 
     @property
@@ -134,7 +135,11 @@ class RayEngine(Engine):
     # -- time ----------------------------------------------------------------------------------------------------------
 
     def now_ms(self) -> TimeMs:
-        return self._time.now_ms()
+        return self.time_of(self._clock.now_ms())
+
+    def time_of(self, unix_ms: TimeMs) -> TimeMs:
+        """A time of the nodes, which is Unix time, as time of this engine, which counts from its creation."""
+        return unix_ms - self._began_ms
 
     def run_until(self, condition: Callable[[], bool], within_ms: int) -> bool:
         return self._run(condition, within_ms, POLL_MS, IDLE_POLL_MS)
@@ -396,7 +401,7 @@ class RayEngine(Engine):
         events: list[TraceEvent] = []
         for node, report in reports:
             for time_ms, trace in report.traces:
-                event = TraceEvent(time_ms, node, trace)
+                event = TraceEvent(self.time_of(time_ms), node, trace)
                 self._pass_on(event)
                 if self._keeps(trace):
                     events.append(event)

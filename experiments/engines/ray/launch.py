@@ -64,7 +64,7 @@ def config_of(options: ClusterOptions) -> ClusterConfig:
     try:
         config = ClusterConfig.of(options.generation, options.config)
     except ConfigError as error:
-        raise InputError("--config", error.name, error.found, error.allowed) from error
+        raise InputError("--config", error.name, f"{error.found}{error.hint}", error.allowed) from error
     if options.generation.features.metadata_in_store:
         _require_known_to_v3(options)
         return config

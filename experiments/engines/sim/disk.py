@@ -315,5 +315,5 @@ def formatted_disk(
     """The formatted disk of a controller that is one of the first voters; by default the only one."""
     disk, key = SimStorage(clock), ReplicaKey(controller, f"disk-of-{controller}")
     found = None if voters is None else voters.key_of(controller)
-    format_voters(disk, CLUSTER_ID, found or key, voters or VoterSet.of([key]))
+    format_voters(disk, CLUSTER_ID, found or key, voters or VoterSet.of([key]), now_ms=0)
     return disk

@@ -31,9 +31,9 @@ from experiments.hunt.fuzz.plan import Plan, TimelineFile
 from experiments.hunt.seeds import SeedResult
 from experiments.support.atomic import TEMPORARY, write_text
 from experiments.support.build import PACKAGES_FOLDER
-from experiments.support.errors import InputError
+from experiments.support.errors import InputError, shown
 from experiments.support.fields import StrictModel
-from experiments.support.yaml_input import allowed_by, dotted_path, first_error, read_text
+from experiments.support.yaml_input import read_text, refused_by
 
 ROUND = 200
 """Seeds of a round, unless a campaign says otherwise: a minute of one core, so that workers wait little at its end."""
@@ -233,8 +233,12 @@ def _check_same(path: Path, wanted: Identity) -> None:
     for name in Identity.model_fields:
         found, expected = getattr(present, name), getattr(wanted, name)
         if found != expected:
-            allowed = f"{'none' if expected is None else expected} as in this start, or another --campaign folder"
-            raise InputError(str(path), name, "none" if found is None else found, allowed)
+            allowed = f"{_setting(expected)} as in this start, or another --campaign folder"
+            raise InputError(str(path), name, _setting(found), allowed)
+
+
+def _setting(value: object) -> str:
+    return "none" if value is None else shown(value, as_json=True)
 
 
 def _read(path: Path, kind: type[_Model], what: str) -> _Model:
@@ -249,5 +253,4 @@ def _parsed(text: str, source: str, kind: type[_Model]) -> _Model:
     try:
         return kind.model_validate(raw)
     except ValidationError as error:
-        details = first_error(error)
-        raise InputError(source, dotted_path(details["loc"]), details["input"], allowed_by(details)) from error
+        raise refused_by(error, kind, source, as_json=True) from error

@@ -20,7 +20,7 @@ from experiments.faults.schema import AsTuple
 from experiments.scenarios.model import TopicModel
 from experiments.support.errors import InputError
 from experiments.support.fields import ClusterConfigs, GenerationName, Index, StrictModel
-from experiments.support.yaml_input import allowed_by, dotted_path, first_error, read_yaml_mapping
+from experiments.support.yaml_input import read_yaml_mapping, refused_by
 from protocol.config import ClusterConfig, Generation
 from protocol.ids import TopicPartition
 from protocol.zookeeper.settings import StoreSettings
@@ -162,8 +162,7 @@ def load(path: Path) -> TimelineFile:
     try:
         file = TimelineFile.model_validate(raw)
     except ValidationError as error:
-        details = first_error(error)
-        raise InputError(str(path), dotted_path(details["loc"]), details["input"], allowed_by(details)) from error
+        raise refused_by(error, TimelineFile, str(path)) from error
     for field, found, allowed in dangling_references(file.plan):
         raise InputError(str(path), field, found, allowed)
     return file

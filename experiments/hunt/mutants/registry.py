@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from difflib import get_close_matches
 
 from experiments.hunt.mutants import (
     guards_controller,
@@ -15,6 +14,7 @@ from experiments.hunt.mutants import (
 )
 from experiments.hunt.mutants.mutant import Mutant, by_name, switched_off
 from experiments.support.errors import InputError
+from protocol.errors import did_you_mean
 
 MUTANTS: dict[str, Mutant] = by_name(
     (
@@ -31,9 +31,7 @@ MUTANTS: dict[str, Mutant] = by_name(
 def mutant_named(name: str, option: str = "--mutant") -> Mutant:
     """The mutant of that name. InputError for an unknown name, which suggests the nearest one."""
     if name not in MUTANTS:
-        nearest = get_close_matches(name, MUTANTS, 1, cutoff=0.5)
-        suggestion = f". Did you mean {nearest[0]!r}?" if nearest else ""
-        raise InputError(option, "", f"{name!r}{suggestion}", f"one of {', '.join(MUTANTS)}")
+        raise InputError(option, "", f"{name!r}{did_you_mean(name, MUTANTS)}", f"one of {', '.join(MUTANTS)}")
     return MUTANTS[name]
 
 

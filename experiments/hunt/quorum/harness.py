@@ -106,7 +106,7 @@ class QuorumHarness:
         self._hash = md5(usedforsecurity=False)
         if not static:
             first = ReplicaKey(self.ids[0], disk_uuid(self.rng))
-            format_voters(self.disks[first.id], CLUSTER, first, VoterSet.of([first]))
+            format_voters(self.disks[first.id], CLUSTER, first, VoterSet.of([first]), now_ms=0)
 
     # -- faults and time -----------------------------------------------------------------------------------------------
 
@@ -251,7 +251,7 @@ class QuorumHarness:
             if node.replica.is_leader and node.paused_until_ms <= self.now_ms:
                 record = ProducerIdsRecord(next_producer_id=len(self.view.sent) + 1)
                 self.view.sent.append(record.model_dump_json().encode())
-                node.replica.append([record])
+                node.replica.append(self.now_ms, [record])
                 self._run_effects(name, "append")
 
     def observe(self, node: NodeId) -> None:

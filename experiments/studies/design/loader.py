@@ -23,8 +23,9 @@ from experiments.studies.design.ranges import is_range, protect, restore, values
 from experiments.studies.design.recorded import Contents, FailureFile, record
 from experiments.studies.design.study import Cell, Precision, StudyHeader, StudyPlan
 from experiments.studies.trace.metrics import ACKNOWLEDGED_LOSS_RATE, METRICS
-from experiments.support.errors import InputError
-from experiments.support.yaml_input import allowed_by, parse_yaml_mapping, read_text
+from experiments.support.errors import InputError, shown
+from experiments.support.yaml_input import allowed_by, found_by, parse_yaml_mapping, read_text
+from protocol.errors import did_you_mean
 
 Combination = dict[str, object]
 
@@ -181,7 +182,8 @@ def _combinations(file: StudyFile, source: str) -> tuple[str, list[Combination]]
 def _check_names(values: Iterable[str], section: str, source: str, known: Mapping[str, Parameter] = SWEEPABLE) -> None:
     for name in values:
         if name not in known:
-            raise InputError(source, f"{section}.{name}", "an unknown parameter", ", ".join(known))
+            found = f"an unknown parameter{did_you_mean(name, known)}"
+            raise InputError(source, f"{section}.{name}", found, ", ".join(known))
 
 
 def _axes(given: Mapping[str, object], section: str, source: str) -> dict[str, list[object]]:
@@ -196,7 +198,7 @@ def _axis(name: str, given: object, place: str, source: str) -> list[object]:
     """The values of one axis: a list, in which a range stands for its values, or a range alone."""
     items = given if isinstance(given, list) else [given]
     if items is not given and not is_range(given):
-        raise InputError(source, place, repr(given), f"a list of values; or {RANGE_FORM}")
+        raise InputError(source, place, shown(given), f"a list of values; or {RANGE_FORM}")
     if not items:
         raise InputError(source, place, "an empty list", "one value or more")
     return [value for item in items for value in _values(name, item, place, source)]
@@ -258,12 +260,13 @@ def _resolve(
         detail = error.errors()[0]
         if detail["loc"]:
             parameter = _BY_FIELD[str(detail["loc"][0])]
-            found = repr(values[parameter.name])
+            found = shown(values[parameter.name])
             raise InputError(source, place(parameter.name), found, parameter.allowed) from error
         assert detail["type"] == CONFLICT
         name, allowed = detail["ctx"]["parameter"], detail["ctx"]["allowed"]
         if contents is not None:
-            raise InputError(source, place(name), values.get(name, detail["ctx"]["found"]), allowed) from error
+            found = shown(values[name]) if name in values else detail["ctx"]["found"]
+            raise InputError(source, place(name), found, allowed) from error
         return None
     if contents is None or not isinstance(recorded, FailureFile):
         return parameters
@@ -285,7 +288,7 @@ def _read_value(parameter: Parameter, value: object, place: str, source: str) ->
         key = f"{place}.{error.key}" if error.key else place
         raise InputError(source, key, error.found, error.allowed) from error
     except ValueError as error:
-        raise InputError(source, place, repr(value), parameter.allowed) from error
+        raise InputError(source, place, shown(value), parameter.allowed) from error
 
 
 def _refuse_duplicates(cells: tuple[Cell, ...], axis: str, source: str) -> None:
@@ -309,5 +312,7 @@ def _input_error(
     model: type[BaseModel] = Precision if detail["loc"][:1] == ("precision",) else study
     fields = [name for name in model.model_fields if name != "functions"]
     names = ["dist", "mean", "shape"] if prefix else fields
-    found = {"missing": "nothing", "extra_forbidden": "an unknown field"}.get(detail["type"], repr(detail["input"]))
+    found = found_by(detail, names)
+    if detail["type"] == "extra_forbidden":
+        found = f"an unknown field{did_you_mean(str(detail['loc'][-1]), names)}"
     return InputError(source, field, found, allowed_by(detail, names))

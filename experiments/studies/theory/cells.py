@@ -19,7 +19,7 @@ from experiments.studies.design.model import CellParameters
 from experiments.studies.theory.answers import model_of
 from experiments.studies.theory.validation import MAX_FAILURES, MIN_TRIALS, WEIGHTED_TRIALS, ValidationCell, sized
 from experiments.support.errors import InputError
-from experiments.support.yaml_input import parse_yaml, read_text
+from experiments.support.yaml_input import kind_of, parse_yaml, read_text
 
 WHAT = "a list of cells, each a mapping of study parameters; or a study file"
 COVERS = (
@@ -103,11 +103,11 @@ def load_cells(path: Path) -> list[ValidationCell]:
     if isinstance(raw, dict):
         return _of_study(parse_study(text, source), source)
     if not isinstance(raw, list) or not raw:
-        raise InputError(source, "", "an empty list" if raw == [] else type(raw).__name__, WHAT)
+        raise InputError(source, "", "an empty list" if raw == [] else kind_of(raw), WHAT)
     cells = []
     for index, values in enumerate(raw):
         if not isinstance(values, dict):
-            raise InputError(source, f"cells[{index}]", type(values).__name__, "a mapping of study parameters")
+            raise InputError(source, f"cells[{index}]", kind_of(values), "a mapping of study parameters")
         cells.append(_cell({str(name): value for name, value in values.items()}, source, f"cells[{index}]"))
     return cells
 

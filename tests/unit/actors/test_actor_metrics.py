@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 import pytest
 
 from actors import metrics
-from actors.metrics import Changes, PartitionSamples, RayMeter, Sample, lag_sample
-from protocol.controller.metrics import CLUSTER_METRICS
+from actors.metrics import Changes, ClusterMeter, PartitionSamples, RayMeter, Sample, lag_sample
+from protocol.controller.metrics import CLUSTER_METRICS, OFFLINE
 from protocol.events.base import Trace
 from protocol.events.broker import (
     BecameFollower,
@@ -22,7 +22,7 @@ from protocol.events.broker import (
     RecordsFetched,
 )
 from protocol.events.controller import AlertRaised, PartitionChanged
-from protocol.ids import NO_LEADER, TopicPartition
+from protocol.ids import NO_EPOCH, NO_LEADER, NodeId, TopicPartition
 from protocol.messages.admin import MetadataRequest
 
 T0 = TopicPartition("t", 0)
@@ -180,7 +180,7 @@ class FakeGauge:
 def test_the_metrics_of_a_controller_are_gauges_with_underscores_for_dots(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics, "Gauge", FakeGauge)
     readings, clock = FakeReadings(), FakeClock()
-    stands = readings.controller = dict.fromkeys(metrics.CONTROLLER_HELP, 0)
+    stands = readings.controller = dict.fromkeys(metrics.CLUSTER_HELP, 0)
     meter = RayMeter("r", "n", clock, readings)
     meter.end_input()
     clock.ring()
@@ -190,7 +190,7 @@ def test_the_metrics_of_a_controller_are_gauges_with_underscores_for_dots(monkey
         meter.end_input()
         clock.ring()
     found = {name: values for name, values in FakeGauge.values.items() if values}
-    expected = {name.replace(".", "_"): [0] for name in (metrics.ACTIVE_CONTROLLER, *CLUSTER_METRICS)}
+    expected = {name.replace(".", "_"): [0] for name in CLUSTER_METRICS}
     assert found == expected | {"kafka_controller_offline_partitions_count": [0, 4]}
 
 
@@ -199,11 +199,11 @@ def test_all_gauges_of_the_nodes_state_are_set_again_and_again_in_parts(monkeypa
     monkeypatch.setattr(metrics, "EXPORT_AT_ONCE", 2)
     FakeGauge.tagged.clear()
     readings, clock = FakeReadings(), FakeClock()
-    readings.controller = {metrics.ACTIVE_CONTROLLER: 1}
+    readings.controller = {OFFLINE: 1}
     meter = RayMeter("r", "n", clock, readings)
     meter.end_input()
     clock.ring()
-    assert [(name, value) for name, value, _ in FakeGauge.tagged] == [("kafka_controller_active_controller_count", 1)]
+    assert [(name, value) for name, value, _ in FakeGauge.tagged] == [("kafka_controller_offline_partitions_count", 1)]
     FakeGauge.tagged.clear()
     readings.partitions = [lag_sample(TopicPartition("t", number), number) for number in range(3)]
     assert clock.ring() == metrics.REPEAT_MS
@@ -216,7 +216,7 @@ def test_all_gauges_of_the_nodes_state_are_set_again_and_again_in_parts(monkeypa
     while clock.ring() < 4 * metrics.REPEAT_MS:
         pass
     assert [value for name, value, _ in FakeGauge.tagged if name == metrics.HIGH_WATERMARK_LAG] == [0, 0]
-    assert [name for name, _, _ in FakeGauge.tagged].count("kafka_controller_active_controller_count") == 2
+    assert [name for name, _, _ in FakeGauge.tagged].count("kafka_controller_offline_partitions_count") == 2
 
 
 def test_nodes_other_than_controllers_have_no_controller_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -261,6 +261,48 @@ def test_many_series_are_exported_in_parts(monkeypatch: pytest.MonkeyPatch) -> N
     assert exported == [["0", "1"], ["0", "1", "2", "3"], ["0", "1", "2", "3", "4"]]
 
 
+class Exported:
+    """A cluster's meter on a clock that the test moves, and what it has set since the last look."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(metrics, "Gauge", FakeGauge)
+        FakeGauge.tagged.clear()
+        self.time_s = 100.0
+        self._meter = ClusterMeter("c", lambda: self.time_s)
+
+    def update(self, nodes: Mapping[NodeId, int | None]) -> list[tuple[str, str, int]]:
+        """(metric, node, value) of the gauges that an update sets."""
+        self._meter.update(nodes)
+        found, FakeGauge.tagged[:] = list(FakeGauge.tagged), []
+        assert {tags["cluster"] for _, _, tags in found} <= {"c"}
+        return sorted((name, tags["node"], value) for name, value, tags in found)
+
+
+def test_at_most_one_controller_counts_as_active_while_it_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    exported = Exported(monkeypatch)
+    active, runs = metrics.ACTIVE_CONTROLLER, metrics.NODE_RUNNING
+    assert exported.update({0: NO_EPOCH, 1000: NO_EPOCH, 1001: 4}) == [
+        (runs, "broker-0", 1),
+        (runs, "controller-1000", 1),
+        (runs, "controller-1001", 1),
+        (active, "controller-1000", 0),
+        (active, "controller-1001", 1),
+    ]
+    killed = exported.update({0: NO_EPOCH, 1000: NO_EPOCH, 1001: None})
+    assert killed == [(runs, "controller-1001", 0), (active, "controller-1001", 0)], "only what has changed"
+    assert exported.update({0: NO_EPOCH, 1000: 5, 1001: None}) == [(active, "controller-1000", 1)]
+    replaced = exported.update({0: NO_EPOCH, 1000: 5, 1001: 6})
+    assert replaced == [(runs, "controller-1001", 1), (active, "controller-1000", 0), (active, "controller-1001", 1)]
+
+
+def test_the_gauges_of_the_cluster_are_set_again_before_ray_drops_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    exported = Exported(monkeypatch)
+    first = exported.update({0: None, 1000: 1})
+    assert exported.update({0: None, 1000: 1}) == []
+    exported.time_s += metrics.REPEAT_MS / 1000
+    assert exported.update({0: None, 1000: 1}) == first
+
+
 def test_the_table_of_names_is_complete() -> None:
-    for name in (*metrics.COUNTERS, *metrics.GAUGES, metrics.ACTIVE_CONTROLLER.replace(".", "_")):
+    for name in (*metrics.COUNTERS, *metrics.GAUGES, *metrics.CLUSTER_GAUGES):
         assert f"| `{name}` |" in (metrics.__doc__ or "")

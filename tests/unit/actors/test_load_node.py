@@ -144,6 +144,15 @@ def test_no_batch_is_sent_until_all_leaders_are_known(bench: LoadBench, leaders:
     assert bench.find(LEADERS, again[0].correlation_id).sent == [], "the second broker answers the same"
 
 
+def test_a_batch_has_the_time_at_which_it_is_sent(bench: LoadBench) -> None:
+    bench.now_ms = 1_700_000_000_000
+    [first, *others] = bench.loaded()
+    assert {request.batch.timestamp_ms for request in (first, *others)} == {bench.now_ms}
+    bench.now_ms += 5
+    [following] = bench.answer(first).messages(ProduceRequest)
+    assert following.batch.timestamp_ms == bench.now_ms
+
+
 def test_an_acknowledgement_makes_room_for_the_next_batch(bench: LoadBench) -> None:
     first, second, *_ = bench.loaded()
     assert bench.answer(second).offers() == [(2, 1)]

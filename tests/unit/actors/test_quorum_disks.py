@@ -34,7 +34,7 @@ def directory(tmp_path: Path) -> Path:
     """The directory of a cluster's only controller, with a log and a snapshot of its first part."""
     path = tmp_path / "controller-1000"
     storage = DiskStorage(path, OWNER)
-    format_voters(storage, CLUSTER_ID, ME, VoterSet.of([ME]))
+    format_voters(storage, CLUSTER_ID, ME, VoterSet.of([ME]), now_ms=0)
     node = node_on(storage)
     node.start(0)
     image = node.state.image

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -46,6 +47,12 @@ def written(directory: Path, snapshot_every: int = 100) -> StoreNode:
 def content(directory: Path) -> dict[str, bytes]:
     files = [path for path in directory.rglob("*") if path.is_file() and path.name != LOCK_FILE]
     return {str(path.relative_to(directory)): path.read_bytes() for path in files}
+
+
+def test_transactions_have_the_time_at_which_they_were_made(tmp_path: Path) -> None:
+    written(tmp_path / "store")._storage.close()  # type: ignore[attr-defined]
+    batches = DiskStorage(tmp_path / "store", OWNER).open_log(STORE_LOG).read(0, sys.maxsize)
+    assert [batch.timestamp_ms for batch in batches] == [4, *(4 + 4 * xid for xid in range(1, WRITES + 1))]
 
 
 @pytest.mark.covers("A3")
@@ -117,9 +124,9 @@ def test_the_directory_of_another_cluster_is_refused(tmp_path: Path, cluster_id:
 def test_the_actor_of_the_store_hosts_a_store_of_its_run(tmp_path: Path) -> None:
     assert actor_class(STORE) is StoreActor
     settings = StoreSettings(session_timeout_ms=500)
-    setup = NodeSetup(STORE, 1, "run", 0.0, tmp_path, (), (), ClusterConfig(), 1, store=settings)
+    setup = NodeSetup(STORE, 1, "run", tmp_path, (), (), ClusterConfig(), 1, store=settings)
     storage = DiskStorage(tmp_path, Owner("run", STORE))
-    node = build_node(setup, storage, None)
+    node = build_node(setup, storage, None, now_ms=0)
     assert isinstance(node, StoreNode)
     assert node.start(0) == []
     storage.close()

@@ -86,6 +86,7 @@ def test_an_unknown_name_lists_the_known_ones() -> None:
     with pytest.raises(ConfigError) as caught:
         parse_config("min.insync.replica", 1)
     assert caught.value.found == "min.insync.replica"
+    assert "found 'min.insync.replica'. Did you mean 'min.insync.replicas'?; allowed: " in str(caught.value)
     assert set(caught.value.allowed.split(", ")) == set(CONFIGS)
 
 

@@ -16,7 +16,7 @@ from experiments.engines.admin_client import AdminClient, AdminError
 from experiments.engines.port import ClusterSpec, Loss
 from protocol.config import ClusterConfig, Generation
 from protocol.errors import ErrorCode
-from protocol.ids import TimeMs, TopicPartition, node_name
+from protocol.ids import TopicPartition, node_name
 from protocol.messages.admin import AdminRequest, AdminResponse
 from protocol.messages.base import Message
 from protocol.messages.commands import (
@@ -36,7 +36,6 @@ from protocol.metadata.partition import PartitionState
 
 WITHIN_MS = 120_000
 Outcome = TypeVar("Outcome", bound=Message)
-BEGAN_MS = 1_700_000_000_000
 
 
 class SimPort:
@@ -46,10 +45,6 @@ class SimPort:
         self.engine = engine
         self.requests: list[AdminRequest] = []
         self.commands = 0
-
-    @property
-    def began_ms(self) -> TimeMs:
-        return BEGAN_MS
 
     def call(self, request: AdminRequest) -> AdminResponse:
         self.requests.append(request)

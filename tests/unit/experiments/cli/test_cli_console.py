@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-import io
+import json
+import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
+from experiments.cli.console_producer import BATCH_BYTES, BATCH_LINES, InputLines
 from tests.unit.experiments.cli.cli_helpers import CliBench, MakeBench
 
 READ = ("console-consumer", "--topic", "t", "--from-beginning")
@@ -19,14 +24,25 @@ def topic(make_bench: MakeBench) -> CliBench:
     return bench
 
 
-def typed(monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
-    """Standard input with this content."""
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
+class Given:
+    """Gives the command a standard input."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._path, self._monkeypatch = folder / "input", monkeypatch
+
+    def __call__(self, content: bytes) -> None:
+        self._path.write_bytes(content)
+        self._monkeypatch.setattr(sys, "stdin", self._path.open())
 
 
-def test_lines_are_read_back_in_order(topic: CliBench, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Given:
+    return Given(tmp_path, monkeypatch)
+
+
+def test_lines_are_read_back_in_order(topic: CliBench, typed: Given) -> None:
     lines = [f"line {number}" for number in range(450)]
-    typed(monkeypatch, "\n".join(lines).encode())
+    typed("\n".join(lines).encode())
     assert topic.json("console-producer", "--topic", "t") == {"acknowledged": 450, "failed": 0, "unknown": 0}
     code, out, err = topic.run(*READ, "--max-messages", "450")
     assert (code, err) == (0, "Processed a total of 450 messages\n")
@@ -41,25 +57,72 @@ def test_lines_are_read_back_in_order(topic: CliBench, monkeypatch: pytest.Monke
     assert wrong == (2, "", "isray: --partition: found 2; allowed: 0 to 1\n")
 
 
-def test_a_consumer_begins_behind_the_last_record_and_ends_after_its_timeout(
-    topic: CliBench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    typed(monkeypatch, b"\xff\n\n")
+def test_a_consumer_begins_behind_the_last_record_and_ends_after_its_timeout(topic: CliBench, typed: Given) -> None:
+    typed(b"\xff\n\n")
     topic.ok("console-producer", "--topic", "t", "--partition", "0", "--acks", "1")
     code, out, err = topic.run("console-consumer", "--topic", "t", "--timeout-ms", "20")
     assert (code, out, err) == (0, "", "Processed a total of 0 messages\n")
     assert topic.ok(*READ, "--max-messages", "2") == "\\xff\n\n"
 
 
-def test_records_that_are_not_acknowledged_are_exit_code_1(
-    make_bench: MakeBench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_partition_without_a_leader_is_waited_for_while_others_are_read(make_bench: MakeBench, typed: Given) -> None:
+    bench = make_bench(brokers=2)
+    bench.create("t", "0,1")
+    typed(b"a\nb\n")
+    bench.ok("console-producer", "--topic", "t", "--partition", "1")
+    bench.kill(0)
+    warning = "t-0: LEADER_NOT_AVAILABLE; waiting for a leader\n"
+    assert bench.run(*READ, "--timeout-ms", "20") == (1, "a\nb\n", f"{warning}Processed a total of 2 messages\n")
+    code, out, _ = bench.run(*READ, "--timeout-ms", "20", "--json")
+    assert (code, [record["value"] for record in json.loads(out)]) == (1, ["a", "b"])
+    assert bench.run(*READ, "--max-messages", "2")[:2] == (0, "a\nb\n"), "it has what it was asked for"
+    bench.start(0)
+    assert bench.run(*READ, "--timeout-ms", "20")[:2] == (0, "a\nb\n")
+
+
+def test_records_that_are_not_acknowledged_are_exit_code_1(make_bench: MakeBench, typed: Given) -> None:
     bench = make_bench(brokers=1, delivery_timeout_ms=2_000, request_timeout_ms=1_000)
     create = ("topics", "--create", "--topic", "t", "--replication-factor", "1", "--config", "max.message.bytes=20")
     bench.ok(*create)
-    typed(monkeypatch, b"much longer than twenty bytes\n")
+    typed(b"much longer than twenty bytes\n")
     code, out, err = bench.run("console-producer", "--topic", "t")
     assert (code, out, err) == (1, "", "Error while producing: 1 records to t-0: MESSAGE_TOO_LARGE\n")
+
+
+@contextmanager
+def piped() -> Iterator[tuple[InputLines, int]]:
+    """The lines of a pipe, and the end to write to, which stays open."""
+    source, sink = os.pipe()
+    try:
+        yield InputLines(source), sink
+    finally:
+        os.close(source)
+        os.close(sink)
+
+
+def test_a_line_is_sent_while_the_pipe_stays_open() -> None:
+    with piped() as (lines, sink):
+        os.write(sink, b"first\r\nbeg")
+        assert lines.take(BATCH_LINES, 1) == [b"first"], "a line that is not complete waits"
+        os.write(sink, b"un\n\nlast")
+        assert lines.take(BATCH_LINES, 1) == [b"begun", b""]
+
+
+def test_a_batch_takes_what_has_come_up_to_its_limits() -> None:
+    with piped() as (lines, sink):
+        os.write(sink, b"x\n" * 5)
+        assert [lines.take(3, 60_000), lines.take(3, 0)] == [[b"x"] * 3, [b"x"] * 2], "a full batch does not linger"
+        long = b"y" * (BATCH_BYTES // 2 + 1)
+        os.write(sink, b"\n".join([long, long, b"z" * (BATCH_BYTES + 1), b"end\n"]))
+        taken = [lines.take(BATCH_LINES, 0) for _ in range(4)]
+        assert [len(line) for [line] in taken] == [len(long), len(long), BATCH_BYTES + 1, 3]
+
+
+def test_the_last_line_needs_no_end(tmp_path: Path) -> None:
+    (tmp_path / "input").write_bytes(b"a\nb")
+    with (tmp_path / "input").open("rb") as stream:
+        lines = InputLines(stream.fileno())
+        assert [lines.take(BATCH_LINES, 60_000), lines.take(BATCH_LINES, 60_000)] == [[b"a", b"b"], []]
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,8 @@ from tests.unit.actors.disk_helpers import batch, segment_file, written
 from tests.unit.experiments.cli.cli_helpers import Commands
 
 ME = ReplicaKey(1000, "uuid-0")
+FORMATTED_MS = 1_700_000_000_000
+ELECTED_MS, APPENDED_MS = FORMATTED_MS + 1_000, FORMATTED_MS + 2_000
 TOPIC = (
     TopicRecord(name="t", topic_id="T"),
     PartitionRecord(topic_id="T", partition_id=0, replicas=(0, 1), isr=(0, 1), leader=0),
@@ -41,10 +43,10 @@ class Controller:
     def __init__(self, directory: Path) -> None:
         self.storage = DiskStorage(directory, Owner("c1", ME.id))
         here = (Endpoint(name="CONTROLLER", host="localhost", port=9093),)
-        format_voters(self.storage, "c1", ME, VoterSet({ME: here}))
+        format_voters(self.storage, "c1", ME, VoterSet({ME: here}), FORMATTED_MS)
         self.replica = QuorumReplica(ME.id, QuorumConfig("c1"), self.storage, Random(1), Outbox())
-        self.replica.start(0)
-        self.replica.append(TOPIC)
+        self.replica.start(ELECTED_MS)
+        self.replica.append(APPENDED_MS, TOPIC)
         self.replica.settle(0)
 
 
@@ -78,6 +80,9 @@ def test_control_records_and_others_are_shown_while_the_controller_runs(command:
     assert lines[:2] == [f"Dumping {file}", "__cluster_metadata-0: log start offset 0, flushed to 4"]
     assert lines[2].startswith("baseOffset: 0 lastOffset: 0 count: 1 partitionLeaderEpoch: 0 ")
     assert lines[2].endswith(" isvalid: true")
+    times = [entry["timestamp_ms"] for entry in entries(command, *dump(tmp_path))]
+    assert times == [FORMATTED_MS, ELECTED_MS, APPENDED_MS]
+    assert f" CreateTime: {FORMATTED_MS} " in lines[2]
     assert [line for line in lines if line.startswith("|")] == [
         "| offset: 0 AddVoter 1000:uuid-0: endpoints {CONTROLLER://localhost:9093}",
         "| offset: 1 LeaderChange 1000:uuid-0: voters {1000:uuid-0}",
@@ -95,7 +100,8 @@ def test_control_records_and_others_are_shown_while_the_controller_runs(command:
 def test_a_snapshot_is_shown_with_its_voters(command: Commands, tmp_path: Path) -> None:
     controller = Controller(tmp_path)
     controller.replica.take_snapshot(4, pack_records(TOPIC))
-    controller.replica.append([AddVoterRecord(voter_id=1001, voter_uuid="u"), RemoveVoterRecord(**_voter())])
+    change = [AddVoterRecord(voter_id=1001, voter_uuid="u"), RemoveVoterRecord(**_voter())]
+    controller.replica.append(APPENDED_MS, change)
     controller.replica.settle(0)
     lines = command.ok(*dump(tmp_path, "--cluster-metadata")).splitlines()
     assert [line for line in lines if line.startswith("|")] == [
@@ -161,7 +167,7 @@ def test_a_partition_is_named_by_its_topic_or_the_topics_id(command: Commands, t
 
 def test_the_id_selects_one_of_two_topics_with_the_same_name(command: Commands, tmp_path: Path) -> None:
     controller = Controller(tmp_path)
-    controller.replica.append([TopicRecord(name="t", topic_id="T2")])
+    controller.replica.append(APPENDED_MS, [TopicRecord(name="t", topic_id="T2")])
     controller.replica.settle(0)
     for name in ("T/0", "T2/0"):
         written(controller.storage, flushed=1, unflushed=0, name=name)

@@ -47,6 +47,14 @@ def test_preferred_elects_the_first_replica_only_where_another_leads(bench: CliB
     assert "1 replica(s) could not be elected" in failed
 
 
+def test_a_number_in_quotes_is_shown_with_its_quotes(bench: CliBench, tmp_path: Path) -> None:
+    wrong = {"partitions": [partition() | {"partition": "0"}]}
+    refused = bench.refused(
+        "leader-election", "--election-type", "preferred", "--path-to-json-file", written(tmp_path, wrong)
+    )
+    assert refused.endswith(': partitions[0].partition: found "0"; allowed: a whole number\n')
+
+
 @pytest.mark.covers("J3", "J6")
 def test_unclean_elects_where_no_replica_leads(make_bench: MakeBench) -> None:
     bench = make_bench(Generation.KIP_497)

@@ -11,17 +11,18 @@ from experiments.cli import target
 from experiments.engines.admin_client import AdminClient
 from experiments.engines.port import Loss
 from experiments.hunt.quorum.harness import CLUSTER, QuorumHarness
-from protocol.ids import NodeId, TimeMs
+from protocol.ids import NodeId, uuid_text
 from protocol.messages.admin import AdminRequest, AdminResponse
 from protocol.messages.quorum import DescribeQuorumRequest
 from protocol.quorum.describe import describe_quorum
 from protocol.quorum.replica import QuorumReplica
-from tests.unit.experiments.cli.cli_helpers import BEGAN_MS, Commands
+from tests.unit.experiments.cli.cli_helpers import Commands
 
 WITHIN_MS = 60_000
 KAFKAS_TITLE = (
     "NodeId\tDirectoryId           \tLogEndOffset\tLag\tLastFetchTimestamp\tLastCaughtUpTimestamp\tStatus  \t"
 )
+OTHER_DISK = uuid_text(7)
 
 
 class QuorumBench(Commands):
@@ -45,10 +46,6 @@ class QuorumBench(Commands):
     def _open_admin(self, wanted: target.Target) -> Iterator[tuple[AdminClient, set[str]]]:
         self.targets.append(wanted)
         yield AdminClient(self, wanted.principal), set()
-
-    @property
-    def began_ms(self) -> TimeMs:
-        return BEGAN_MS
 
     def call(self, request: AdminRequest) -> AdminResponse:
         """`experiments.engines.admin_client.AdminChannel`: every request goes to the leader."""
@@ -153,10 +150,10 @@ def test_how_far_each_replica_is(bench: QuorumBench) -> None:
         ["0", "A" * 22, end, "0", "Observer", ""],
         ["1002", bench.uuid(1002), end, "0", "Observer", ""],
     ]
-    assert cells[0][4:6] == [str(BEGAN_MS + now)] * 2
-    assert [0 <= BEGAN_MS + now - int(cell) < 1_000 for row in cells for cell in row[4:6]] == [True] * 8
+    assert cells[0][4:6] == [str(now)] * 2
+    assert [0 <= now - int(cell) < 1_000 for row in cells for cell in row[4:6]] == [True] * 8
     document = bench.json("metadata-quorum", "describe", "--replication")
-    assert document["now_ms"] == BEGAN_MS + now
+    assert document["now_ms"] == now
     times = [[str(row["last_fetch_ms"]), str(row["last_caught_up_ms"])] for row in document["replicas"]]
     assert times == [row[4:6] for row in cells]
     assert [row["promotable"] for row in document["replicas"]] == [True, True, False, True]
@@ -169,7 +166,7 @@ def test_a_voter_that_is_down_lacks_records_since_it_was_caught_up_and_is_not_pr
     bench.ok(*add(1002))
     bench.settle()
     bench.harness.crash(1001)
-    down_ms = BEGAN_MS + bench.harness.now_ms
+    down_ms = bench.harness.now_ms
     bench.harness.append()
     bench.harness.run_for(2 * bench.leader.config.fetch_ms)
     rows = bench.json("metadata-quorum", "describe", "--replication")["replicas"]
@@ -243,12 +240,15 @@ REFUSED = {
         add(1007),
         "VOTER_NOT_FOUND: no controller 1007 fetches that could become a voter; those that could: 1001:{1}, 1002:{2}",
     ),
-    "a stranger's disk": (add(1007, "-d", "u"), "REQUEST_TIMED_OUT: not done within 30000 ms: 1007:u does not fetch"),
+    "a stranger's disk": (
+        add(1007, "-d", OTHER_DISK),
+        f"REQUEST_TIMED_OUT: not done within 30000 ms: 1007:{OTHER_DISK} does not fetch",
+    ),
     "the last voter": (remove(1000), "INVALID_REQUEST: 1000:{0} is the last voter"),
     "no voter": (remove(1002), "VOTER_NOT_FOUND: no voter has id 1002; voters: 1000:{0}"),
     "another disk": (
-        remove(1000, "-d", "u"),
-        "VOTER_NOT_FOUND: 1000:u is not a voter: the voter of that id is 1000:{0}",
+        remove(1000, "-d", OTHER_DISK),
+        f"VOTER_NOT_FOUND: 1000:{OTHER_DISK} is not a voter: the voter of that id is 1000:{{0}}",
     ),
 }
 
@@ -282,7 +282,7 @@ def test_changes_of_static_voters_are_refused(
     bench = QuorumBench(monkeypatch, capsys, static=True)
     failed = bench.fails(*add(1001, "-d", bench.uuid(1001), "--endpoint", "C://h:1"))
     assert "INVALID_REQUEST: endpoints are set by controller.quorum.voters" in failed
-    assert "controller.quorum.voters does not list replica 1009" in bench.fails(*add(1009, "-d", "u"))
+    assert "controller.quorum.voters does not list replica 1009" in bench.fails(*add(1009, "-d", OTHER_DISK))
     assert "controller.quorum.voters lists the voters" in bench.fails(*remove(1001))
     bench.ok(*add(1001, "-d", bench.uuid(1001)))
     assert bench.voters() == [1000, 1001, 1002]
@@ -296,6 +296,7 @@ def test_changes_of_static_voters_are_refused(
         ("describe", "--status", "--human-readable"),
         ("add-controller",),
         ("add-controller", "--controller-id", "x"),
+        ("add-controller", "--controller-id", "1001", "--controller-directory-id", "notauuid"),
         ("add-controller", "--controller-id", "-1"),
         ("add-controller", "--controller-id", "1001", "--endpoint", "localhost:9093"),
         ("add-controller", "--controller-id", "1001", "--endpoint", "C://localhost:70000"),

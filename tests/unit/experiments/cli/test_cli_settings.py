@@ -66,6 +66,8 @@ def test_configs_that_the_server_refuses_are_exit_code_1(bench: CliBench) -> Non
     alter = ("configs", "--alter", "--topic", "t")
     assert "INVALID_CONFIG" in bench.fails(*alter, "--add-config", "min.insync.replicas=0")
     assert "INVALID_CONFIG" in bench.fails(*alter, "--add-config", "no.such.config=1")
+    refused = bench.fails(*alter, "--add-config", "min.insync.replica=1")
+    assert "found 'min.insync.replica'. Did you mean 'min.insync.replicas'?; allowed: " in refused
     assert "Invalid config(s): flush.ms" in bench.fails(*alter, "--delete-config", "flush.ms")
     assert "UNKNOWN_TOPIC_OR_PARTITION" in bench.fails("configs", "--describe", "--topic", "no")
     one_broker = ("--entity-type", "brokers", "--entity-name", "0")

@@ -11,6 +11,7 @@ import pytest
 from actors.storage import DiskStorage, Owner
 from protocol.contract import Outbox
 from protocol.errors import ForeignDirectoryError
+from protocol.ids import uuid_text
 from protocol.quorum import state_file
 from protocol.quorum.context import QuorumConfig
 from protocol.quorum.log import SNAPSHOT_FILE, Snapshot
@@ -52,7 +53,7 @@ def test_a_standalone_controller_leads_at_once(command: Commands, tmp_path: Path
 
 
 def test_the_initial_controllers_are_the_voters(command: Commands, tmp_path: Path) -> None:
-    keys = [ReplicaKey(1000 + number, f"uuid-{number}") for number in range(3)]
+    keys = [ReplicaKey(1000 + number, uuid_text(number + 1)) for number in range(3)]
     listed = ",".join(f"{key.id}@{key.uuid}" for key in keys)
     for key in keys:
         directory = tmp_path / str(key.id)
@@ -119,6 +120,8 @@ def test_a_directory_with_other_things_or_in_use_is_refused(command: Commands, t
     command.ok(*formatting(tmp_path / "used", "--standalone"))
 
 
+A, B = uuid_text(1), uuid_text(2)
+FORM = "allowed: ID@UUID, several separated by commas: a controller's id from 1000, and a directory id of 22 letters, "
 WRONG = {
     "no way": (1000, "c1", []),
     "two ways": (1000, "c1", ["--standalone", "--no-initial-controllers"]),
@@ -128,11 +131,11 @@ WRONG = {
     "no cluster": (1000, "", ["--standalone"]),
     "spaces": (1000, "a b", ["--standalone"]),
     "an empty list": (1000, "c1", ["--initial-controllers", ""]),
-    "a list without this node": (1000, "c1", ["--initial-controllers", "1001@a"]),
-    "a list without uuids": (1000, "c1", ["--initial-controllers", "1000,1001@a"]),
-    "a broker in the list": (1000, "c1", ["--initial-controllers", "1000@a,1@b"]),
-    "an id twice": (1000, "c1", ["--initial-controllers", "1000@a,1000@b"]),
-    "a uuid twice": (1000, "c1", ["--initial-controllers", "1000@a,1001@a"]),
+    "a list without this node": (1000, "c1", ["--initial-controllers", f"1001@{A}"]),
+    "a list without uuids": (1000, "c1", ["--initial-controllers", f"1000,1001@{A}"]),
+    "a broker in the list": (1000, "c1", ["--initial-controllers", f"1000@{A},1@{B}"]),
+    "an id twice": (1000, "c1", ["--initial-controllers", f"1000@{A},1000@{B}"]),
+    "a uuid twice": (1000, "c1", ["--initial-controllers", f"1000@{A},1001@{A}"]),
 }
 
 
@@ -143,6 +146,23 @@ def test_wrong_options_are_exit_code_2_and_nothing_is_made(
     directory = tmp_path / "node"
     assert "; allowed: " in command.refused(*formatting(directory, *how, node=node, cluster=cluster))
     assert not directory.exists()
+
+
+@pytest.mark.parametrize(
+    ("listed", "found"),
+    [
+        ("1000@notauuid", "'notauuid'"),
+        (f"1000@localhost:9093:{A}", f"'localhost:9093:{A}'"),
+        (f"1000@{uuid_text(0)}", f"'{uuid_text(0)}'"),
+        (f"1000:{A}", f"'1000:{A}'"),
+        (f"one@{A}", f"'one@{A}'"),
+    ],
+)
+def test_a_wrong_first_voter_is_answered_with_the_form(
+    command: Commands, tmp_path: Path, listed: str, found: str
+) -> None:
+    refused = command.refused(*formatting(tmp_path / "node", "--initial-controllers", listed))
+    assert f"--initial-controllers: found {found}; {FORM}" in refused
 
 
 def test_info_prints_the_owner_and_content_of_a_directory(command: Commands, tmp_path: Path) -> None:

@@ -167,24 +167,24 @@ def test_an_unknown_setting_of_the_store_is_answered_with_those_that_it_has() ->
 
 
 BAD_FILES: list[tuple[dict[str, Any], str, str, str]] = [
-    ({"name": ""}, "name", "''", "at least 1 character"),
+    ({"name": ""}, "name", "''", "1 or more characters"),
     ({"name": 5}, "name", "5", "text"),
     ({"extra": 1}, "extra", "1", "one of name, description, cluster, topics, steps"),
-    ({"steps": []}, "steps", "[]", "at least 1 item"),
+    ({"steps": []}, "steps", "[]", "1 or more items"),
     ({"steps": ["wait"]}, "steps[0]", "'wait'", "a mapping"),
     ({"steps": [{}]}, "steps[0]", "0 keys", "exactly " + KINDS),
-    ({"cluster": {"brokers": 0}}, "cluster.brokers", "0", "greater than or equal to 1"),
+    ({"cluster": {"brokers": 0}}, "cluster.brokers", "0", "1 or more"),
     ({"cluster": {"brokers": "3"}}, "cluster.brokers", "'3'", "a whole number"),
     ({"cluster": {"brokers": 3, "generation": "v9"}}, "cluster.generation", "'v9'", "kip-497, kip-966-elr, kip-966"),
     ({"cluster": {}}, "cluster.brokers", "nothing", "a value (required)"),
     ({"cluster": {"brokers": 2}}, "topics[0].assignments[0]", "broker 2", "brokers 0 to 1"),
-    ({"topics": [{"name": "t", "assignments": []}]}, "topics[0].assignments", "[]", "at least 1 item"),
+    ({"topics": [{"name": "t", "assignments": []}]}, "topics[0].assignments", "[]", "1 or more items"),
     ({"topics": [{"name": "t", "assignments": [[0, 0]]}]}, "topics[0].assignments[0]", "[0, 0]", "each broker once"),
     ({"topics": [{"name": "t", "replicas": [[0]]}]}, "topics[0].replicas", "[[0]]", "one of name, assignments, config"),
     ({"topics": [{"name": "a b", "assignments": [[0]]}]}, "topics[0].name", "'a b'", "ASCII letters, digits"),
     ({"topics": [{"name": "t", "assignments": [[0, 1], [2]]}]}, "topics[0].assignments[1]", "[2]", "2 brokers, as in"),
-    ({"cluster": {"brokers": 3, "controllers": 10}}, "cluster.controllers", "10", "less than or equal to 9"),
-    ({"cluster": {"brokers": 3, "voters": []}}, "cluster.voters", "[]", "at least 1 item"),
+    ({"cluster": {"brokers": 3, "controllers": 10}}, "cluster.controllers", "10", "9 or less"),
+    ({"cluster": {"brokers": 3, "voters": []}}, "cluster.voters", "[]", "1 or more items"),
     ({"cluster": {"brokers": 3, "voters": [1001]}}, "cluster.voters", "[1001]", "controllers 1000 to 1000, each once"),
     ({"cluster": {"brokers": 3, "voters": [1000, 1000]}}, "cluster.voters", "[1000, 1000]", "each once"),
     (
@@ -229,6 +229,22 @@ def test_unknown_configs_are_refused(topic: str, name: str, known: str) -> None:
     assert known in error.allowed
 
 
+SIMILAR: dict[str, tuple[object, str]] = {
+    "a step": ({"produse": {"topic": "t", "records": 1}}, "steps[1]: found 'produse'. Did you mean 'produce'?"),
+    "a field": ({"produce": {"topic": "t", "recods": 1}}, "recods: found 1. Did you mean 'records'?"),
+    "a fault": ({"fault": {"kind": "slow_dsk"}}, "kind: found 'slow_dsk'. Did you mean 'slow_disk'?"),
+    "a config": (
+        {"configure": {"topic": "t", "config": {"min.insync.replica": 1}}},
+        "config: found 'min.insync.replica'. Did you mean 'min.insync.replicas'?",
+    ),
+}
+
+
+@pytest.mark.parametrize(("step", "words"), SIMILAR.values(), ids=SIMILAR)
+def test_the_most_similar_name_is_suggested_for_an_unknown_one(step: object, words: str) -> None:
+    assert f"{words}; allowed: one of " in str(problem(with_step(step)))
+
+
 BAD_STEPS: list[tuple[object, str, str, str]] = [
     ({"nothing": 1}, "", "'nothing'", KINDS),
     ({"wait": "1s", "heal": "all"}, "", "2 keys", "exactly " + KINDS),
@@ -236,7 +252,7 @@ BAD_STEPS: list[tuple[object, str, str, str]] = [
     ({"wait": "5"}, ".wait", "'5'", "a number and a unit"),
     ({"wait": None}, ".wait", "None", "a number and a unit"),
     ({"produce": {"topic": "t"}}, ".produce.records", "nothing", "a value (required)"),
-    ({"produce": {"topic": "t", "records": 0}}, ".produce.records", "0", "greater than or equal to 1"),
+    ({"produce": {"topic": "t", "records": 0}}, ".produce.records", "0", "1 or more"),
     ({"produce": {"topic": "t", "records": True}}, ".produce.records", "True", "a whole number"),
     ({"produce": {"topic": "t", "records": "3"}}, ".produce.records", "'3'", "a whole number"),
     ({"produce": {"topic": "t", "records": 1, "acks": 2}}, ".produce.acks", "2", "0, 1 or 'all'"),
@@ -259,7 +275,7 @@ BAD_STEPS: list[tuple[object, str, str, str]] = [
     ({"remove_voter": {}}, ".remove_voter.controller", "nothing", "a value (required)"),
     ({"expect": {"voters": [1001]}}, ".expect.controller", "1001", "controllers 1000 to 1000"),
     ({"expect": {"voters": 1000}}, ".expect.voters", "1000", ""),
-    ({"flush": {"broker": -1}}, ".flush.broker", "-1", "greater than or equal to 0"),
+    ({"flush": {"broker": -1}}, ".flush.broker", "-1", "0 or more"),
     ({"flush": {"controller": 1000}}, ".flush.controller", "1000", "one of broker"),
     ({"cut": "all"}, ".cut", "'all'", "from and to; a side is a node id, controllers, urm, store or rest"),
     ({"heal": "everything"}, ".heal", "'everything'", "all, or between: [x, y], or from and to; a side is a node id"),
@@ -276,11 +292,11 @@ BAD_STEPS: list[tuple[object, str, str, str]] = [
         {"fault": {"kind": "slow_disk", "duration": "5s", "node": 0, "write_ms": 0}},
         ".fault.write_ms",
         "0",
-        "equal to 1",
+        "1 or more",
     ),
     ({"fault": {"kind": "configure", "duration": "5s", "topic": "u", "config": {}}}, ".fault", "u-0", "of t"),
     ({"cut": {"from": 0}}, ".cut", "{'from': 0}", "either between: [x, y], or from and to"),
-    ({"cut": {"between": [0]}}, ".cut.between", "[0]", "at least 2 items"),
+    ({"cut": {"between": [0]}}, ".cut.between", "[0]", "2 or more items"),
     ({"cut": {"between": [0, 7]}}, ".cut.between", "7", "brokers 0 to 2"),
     ({"cut": {"between": [0, "clients"]}}, ".cut.between[1]", "'clients'", ""),
     ({"cut": {"between": ["rest", "rest"]}}, ".cut", "{'between'", "rest on one side only"),
@@ -300,7 +316,7 @@ BAD_STEPS: list[tuple[object, str, str, str]] = [
     ({"delete_topic": {"name": "u"}}, ".delete_topic.name", "'u'", "a topic: t"),
     ({"add_partitions": {"name": "t", "assignments": [[5]]}}, ".add_partitions.assignments[0]", "broker 5", "0 to 2"),
     ({"remove_partitions": {"name": "t", "partitions": [0]}}, ".remove_partitions.partitions", "[0]", "and not all"),
-    ({"remove_partitions": {"name": "t", "partitions": []}}, ".remove_partitions.partitions", "[]", "at least 1 item"),
+    ({"remove_partitions": {"name": "t", "partitions": []}}, ".remove_partitions.partitions", "[]", "1 or more items"),
     ({"remove_partitions": {"name": "u", "partitions": [0]}}, ".remove_partitions.name", "'u'", "a topic: t"),
     ({"expect": {"topic": "t"}}, ".expect", "{'topic': 't'}", "elr, high_watermark"),
     ({"expect": {"topic": "t", "broker": 1, "leader": 1}}, ".expect", "{'topic'", "exactly one of topic, broker"),
@@ -360,7 +376,7 @@ def test_steps_may_name_what_exists_when_they_run(steps: list[dict[str, Any]], p
 
 BAD_TEXTS = {
     "a list": (b"- 1\n", "list", "a mapping: a scenario file"),
-    "nothing": (b"", "NoneType", "a mapping: a scenario file"),
+    "nothing": (b"", "nothing", "a mapping: a scenario file"),
     "no YAML": (b"name: [\n", "", "YAML"),
     "nested without end": (b"name: " + b"[" * 20_000, "", "a mapping"),
     "a text without end": (b'name: "a', "unexpected end of stream", "YAML"),

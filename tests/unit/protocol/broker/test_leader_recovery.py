@@ -254,8 +254,8 @@ def test_a_scenario_that_names_no_function_is_an_input_error(name: str) -> None:
 def actor_of(directory: Path, hook: str) -> Node:
     """Broker 0 as an actor of the ray engine builds it."""
     config = ClusterConfig.of(Generation.KIP_966, {"unclean.leader.hook": hook})
-    where = NodeSetup(0, 1, "run", 0.0, directory, (0, 1, 2), (CONTROLLER,), config, 0)
-    return build_node(where, DiskStorage(directory), None)
+    where = NodeSetup(0, 1, "run", directory, (0, 1, 2), (CONTROLLER,), config, 0)
+    return build_node(where, DiskStorage(directory), None, now_ms=0)
 
 
 def test_an_actor_runs_the_hook_that_its_config_names(tmp_path: Path) -> None:

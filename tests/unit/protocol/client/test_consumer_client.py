@@ -10,7 +10,7 @@ from experiments.engines.sim.disk import SimLog
 from protocol.broker.reads import read
 from protocol.client.context import DEADLINE_PREFIX, WATCH_MS, WATCH_PREFIX
 from protocol.errors import ErrorCode
-from protocol.ids import DRIVER
+from protocol.ids import DRIVER, NO_LEADER
 from protocol.log.replica_log import ReplicaLog
 from protocol.messages.commands import ConsumeCommand, ConsumeOutcome
 from protocol.messages.data import (
@@ -42,8 +42,9 @@ def log_of(*epochs: int, start: int = 0, committed: int | None = None) -> Replic
 class Reader(ClientBench):
     """A client with one read of `t-0` in progress, and the leader's log."""
 
-    def __init__(self, log: ReplicaLog, **fields: object) -> None:
+    def __init__(self, log: ReplicaLog, leader: int = 0, **fields: object) -> None:
         super().__init__()
+        self.leader = leader
         self.log = log
         self.asked: list[ConsumeRequest] = []
         stands: dict[str, object] = {"command_id": 1, "topic": "t", "partition": 0}
@@ -170,6 +171,28 @@ def test_a_read_from_earliest_begins_again_when_the_log_is_shorter() -> None:
 def test_a_non_retriable_error_is_final() -> None:
     denied = ErrorCode.TOPIC_AUTHORIZATION_FAILED
     assert Reader(log_of(0)).refuse(denied).outcome().error is denied
+
+
+def test_a_read_of_a_partition_without_a_leader_waits_for_one() -> None:
+    reader = Reader(log_of(0, 0), leader=NO_LEADER)
+    assert not reader.messages(ConsumeRequest)
+    reader.leader, reader.leader_epoch = 0, 1
+    assert reader.fire(WATCH_PREFIX).serve(5).offsets() == [0, 1]
+
+
+def test_a_partition_that_gets_no_leader_fails_the_read_with_leader_not_available() -> None:
+    reader = Reader(log_of(0), leader=NO_LEADER)
+    reader.run_until(DELIVERY_MS)
+    assert reader.outcome().error is ErrorCode.LEADER_NOT_AVAILABLE
+
+
+@pytest.mark.parametrize("error", [ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.NOT_LEADER_OR_FOLLOWER])
+def test_a_final_error_ends_the_read_at_once(error: ErrorCode) -> None:
+    if error is ErrorCode.LEADER_NOT_AVAILABLE:
+        reader = Reader(log_of(0), leader=NO_LEADER, final_errors=(error,))
+    else:
+        reader = Reader(log_of(0), final_errors=(error,)).refuse(error)
+    assert (reader.outcome().error, reader.now_ms) == (error, 0)
 
 
 def test_a_silent_leader_fails_the_read_at_the_deadline() -> None:

@@ -353,7 +353,7 @@ def test_a_consumer_at_the_wrong_leader_continues_at_the_right_one() -> None:
 
 def test_a_consumer_that_finds_no_leader_fails_at_the_deadline() -> None:
     found = outcome_of(consume().metadata(-1, 3).fire(DEADLINE))
-    assert (found.error, found.batches) == (ErrorCode.REQUEST_TIMED_OUT, ())
+    assert (found.error, found.batches) == (ErrorCode.LEADER_NOT_AVAILABLE, ())
 
 
 def administer() -> Bench:

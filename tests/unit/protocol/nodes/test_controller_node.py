@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from random import Random
 from typing import TypeVar
 
@@ -14,7 +15,7 @@ from experiments.support.metadata_fetch import metadata_fetch
 from protocol.config import ClusterConfig
 from protocol.contract import Effect, Exit, Send, SetTimer
 from protocol.errors import CodecError, ErrorCode, ProtocolInvariantError
-from protocol.ids import METADATA_LOG
+from protocol.ids import METADATA_LOG, TimeMs
 from protocol.messages.admin import AdminRequest, AdminResponse, MetadataRequest, MetadataResponse
 from protocol.messages.base import Message
 from protocol.messages.commands import ShutdownCommand
@@ -43,12 +44,14 @@ M = TypeVar("M", bound=Message)
 class Bench:
     """A controller with brokers 0, 1, 2 that beat by hand, and topic `t` on all three with min ISR 2."""
 
-    def __init__(self, storage: SimStorage | None = None, config: ClusterConfig | None = None) -> None:
+    def __init__(
+        self, storage: SimStorage | None = None, config: ClusterConfig | None = None, start_ms: TimeMs = 0
+    ) -> None:
         self.storage = storage or formatted_disk()
         self.node = ControllerNode(CONTROLLER, [CONTROLLER], config or config_of(), self.storage, Random(1))
-        self.now_ms = 0
+        self.now_ms = start_ms
         self.number = 0
-        self.effects: list[Effect] = self.node.start(0)
+        self.effects: list[Effect] = self.node.start(start_ms)
 
     def receive(self, sender: int, message: Message) -> Bench:
         self.effects = self.node.receive(self.now_ms, sender, message)
@@ -340,6 +343,17 @@ def test_a_parked_metadata_fetch_is_answered_when_there_is_more() -> None:
 
 
 @pytest.mark.covers("C9")
+def test_every_batch_of_the_metadata_log_has_the_time_of_its_input() -> None:
+    started_ms, created_ms = 1_700_000_000_000, 1_700_000_060_000
+    bench = Bench(start_ms=started_ms)
+    batches = bench.storage.open_log(METADATA_LOG).read(1, sys.maxsize)
+    assert {batch.timestamp_ms for batch in batches} == {started_ms}, "the election and the first records"
+    end = bench.node.replica.log.end_offset
+    bench.now_ms = created_ms
+    bench.serve()
+    assert {batch.timestamp_ms for batch in bench.storage.open_log(METADATA_LOG).read(end, sys.maxsize)} == {created_ms}
+
+
 def test_a_restarted_controller_replays_its_log() -> None:
     bench = Bench().serve()
     bench.propose(0, 0, 1)

@@ -40,7 +40,7 @@ class Feed:
 
     def append(self, *records: MetadataRecord) -> Feed:
         """Records in one batch, committed."""
-        self.replica.append(records, pack_batch(records, self.image.feature_levels))
+        self.replica.append(0, records, pack_batch(records, self.image.feature_levels))
         self.replica.settle(0)
         return self
 

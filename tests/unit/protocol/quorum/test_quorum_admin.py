@@ -194,19 +194,19 @@ def test_the_quorum_metrics_are_the_gauges_of_the_replica() -> None:
 @pytest.mark.parametrize("voters", [VoterSet(), VoterSet.of([A]), THREE])
 def test_a_disk_is_formatted_with_the_initial_voters(voters: VoterSet) -> None:
     storage = SimStorage()
-    format_voters(storage, "cluster", A, voters)
+    format_voters(storage, "cluster", A, voters, now_ms=0)
     log = QuorumLog(storage, METADATA_LOG, VoterSet())
     assert (log.voters.latest, log.end_offset) == (voters, len(voters))
     raw = storage.read_file(state_file.FILE)
     assert raw is not None
     assert state_file.decode(raw) == state_file.QuorumState("cluster", A.uuid)
     with pytest.raises(ForeignDirectoryError, match="1000 is formatted already"):
-        format_voters(storage, "cluster", A, voters)
+        format_voters(storage, "cluster", A, voters, now_ms=0)
 
 
 def test_formatting_stores_the_endpoints_of_the_voters() -> None:
     storage = SimStorage()
-    format_voters(storage, "cluster", A, VoterSet({A: (HERE,)}))
+    format_voters(storage, "cluster", A, VoterSet({A: (HERE,)}), now_ms=0)
     assert QuorumLog(storage, METADATA_LOG, VoterSet()).voters.latest.endpoints == {A: (HERE,)}
 
 
@@ -215,7 +215,7 @@ def test_a_disk_with_data_of_a_replica_is_not_formatted(name: str) -> None:
     storage = SimStorage()
     storage.write_file(name, b"anything")
     with pytest.raises(ForeignDirectoryError, match="formatted already"):
-        format_voters(storage, "cluster", A, THREE)
+        format_voters(storage, "cluster", A, THREE, now_ms=0)
     assert storage.read_file(name) == b"anything"
     assert storage.log_names() == []
 
@@ -224,5 +224,5 @@ def test_a_disk_with_data_of_a_replica_is_not_formatted(name: str) -> None:
 def test_formatting_needs_a_uuid_and_membership(me: ReplicaKey, voters: VoterSet) -> None:
     storage = SimStorage()
     with pytest.raises(ProtocolInvariantError, match="is not among the voters"):
-        format_voters(storage, "cluster", me, voters)
+        format_voters(storage, "cluster", me, voters, now_ms=0)
     assert storage.read_file(state_file.FILE) is None

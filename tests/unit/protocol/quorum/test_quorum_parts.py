@@ -206,10 +206,10 @@ def test_a_damaged_state_file_is_rejected(raw: bytes) -> None:
 
 def test_a_disk_is_formatted_once() -> None:
     storage = SimStorage()
-    format_voters(storage, "cluster", A, VoterSet.of([A]))
+    format_voters(storage, "cluster", A, VoterSet.of([A]), now_ms=0)
     assert QuorumLog(storage, METADATA_LOG, VoterSet()).voters.latest.keys == (A,)
     with pytest.raises(ForeignDirectoryError, match="is formatted already"):
-        format_voters(storage, "cluster", A, VoterSet.of([A]))
+        format_voters(storage, "cluster", A, VoterSet.of([A]), now_ms=0)
 
 
 # -- the log -----------------------------------------------------------------------------------------------------------

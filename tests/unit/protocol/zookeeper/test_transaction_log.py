@@ -110,12 +110,12 @@ def step(log: TransactionLog, rng: Random) -> None:
     state = log.state
     choice = rng.random()
     if not state.sessions or choice < 0.2:
-        log.commit(Decided((), SessionBegan(owner=rng.randrange(3), timeout_ms=100), Decision(())))
+        log.commit(0, Decided((), SessionBegan(owner=rng.randrange(3), timeout_ms=100), Decision(())))
     elif choice < 0.3:
-        log.commit(state.decide_end(rng.choice(list(state.sessions))))
+        log.commit(0, state.decide_end(rng.choice(list(state.sessions))))
     else:
         session = rng.choice(list(state.sessions))
-        log.commit(state.decide(session, [operation(rng) for _ in range(rng.randint(1, 2))]))
+        log.commit(0, state.decide(session, [operation(rng) for _ in range(rng.randint(1, 2))]))
 
 
 def run(storage: SimStorage, seed: int) -> list[View]:

@@ -40,8 +40,6 @@ def changed(partition_epoch: int, recovering: bool, isr: tuple[int, ...] = (1,))
 class PolledCluster:
     """Stands for `ActorCluster`: each poll returns the next of `polls`, and no snapshot ever shows a state."""
 
-    started_at_s = 0.0
-
     def __init__(self, *arguments: Any, **options: Any) -> None:
         self.polls: list[list[PartitionChanged]] = []
 

