@@ -211,7 +211,7 @@ def test_trials_of_one_number_are_pairs(analysed: Path) -> None:
     metric = next(metric for metric in METRICS if metric.name == "stall_fraction")
     mine, its = (Sums.of(each["stalled"], each["exposure"], sum(each["stalled_events"])) for each in (second, first))
     episodes = assumed_sizes(read_record(analysed).study.cells[0].parameters)
-    products = Products(TRIALS, 0.0, 0.0, sum(first["stalled"]) * first["exposure"][0], its.exposure_squares)
+    products = Products(TRIALS, 0.0, 0.0, sum(first["stalled"]) * first["exposure"][0], its.exposure_squares, 0)
     expected = compare(mine, its, limits(metric, mine, episodes), limits(metric, its, episodes), products)
     assert compared["stall_fraction"]["difference"] == pytest.approx(asdict(expected.difference))
 

@@ -19,7 +19,7 @@ ELR = "eligible.leader.replicas.version"
 IN_ALL = "every release"
 IN_NONE = "in no release yet (KIP-966, second part)"
 LATER_NAMES = {"proactive": "Aggressive", "balanced": "Balanced", "manual": "None"}
-DEFAULT_SESSION_MS = 9_000
+DEFAULT_SESSION_MS, DEFAULT_DELIVERY_MS = 9_000, 120_000
 BOOTSTRAP = "--bootstrap-server HOST:9092"
 GENERATIONS = {
     "v3": ("none: ISRs in ZooKeeper", "no release; the design from which Kafka 0.8.0 was built"),
@@ -193,6 +193,8 @@ def _commands(params: CellParameters) -> Iterator[str]:
     elif params.detection_ms != DEFAULT_SESSION_MS:
         yield f"broker.session.timeout.ms={params.detection_ms}   # in each controller's server.properties"
     yield f"acks={params.acks}   # in each producer"
+    if params.delivery_timeout_ms != DEFAULT_DELIVERY_MS:
+        yield f"delivery.timeout.ms={params.delivery_timeout_ms}   # in each producer"
     rolling = _rolling_restart(params)
     if rolling is not None:
         yield f"# rolling restarts: {rolling[0]}"

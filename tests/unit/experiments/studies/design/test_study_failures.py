@@ -90,8 +90,11 @@ def test_presets_have_the_published_rates() -> None:
         )
         assert cell.broker_mttf is not None
         rates[name] = (YEAR_MS / cell.broker_mttf.mean_ms, struck)
-    assert sum(rates["ford-2010"]) == pytest.approx(12 / 4.3, rel=0.002)
-    assert rates["ford-2010"][1] / sum(rates["ford-2010"]) == pytest.approx(0.37, abs=0.002)
+    alone, burst = rates["ford-2010"]
+    with_rack = CellParameters(preset="ford-2010").rack_power_events_per_year
+    assert with_rack == pytest.approx(1 / 10.2, rel=0.002)
+    assert alone + burst + with_rack == pytest.approx(12 / 4.3, rel=0.002), "a failure of a rack is one of its nodes"
+    assert (burst + with_rack) / (alone + burst + with_rack) == pytest.approx(0.37, abs=0.002)
     assert rates["dean-first-year"] == pytest.approx((1_000 / 1_800, 0.42))
     assert rates["hdfs-2010"][0] == pytest.approx(12 * 0.008)
     assert rates["cloud-vm-1"][0] == pytest.approx(0.01)
