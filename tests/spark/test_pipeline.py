@@ -208,6 +208,8 @@ def test_trials_of_one_number_are_pairs(analysed: Path) -> None:
     compared = cells_in(analysed)[1]["compared_with_first"]
     assert compared["loss_rate"]["pairs"] == TRIALS
     assert compared["loss_rate"]["difference"]["estimate"] == 0.0
+    assert compared["loss_rate"]["identical"]
+    assert not compared["stall_fraction"]["identical"]
     metric = next(metric for metric in METRICS if metric.name == "stall_fraction")
     mine, its = (Sums.of(each["stalled"], each["exposure"], sum(each["stalled_events"])) for each in (second, first))
     episodes = assumed_sizes(read_record(analysed).study.cells[0].parameters)

@@ -39,7 +39,7 @@ def reasons(settings: tuple[Setting, ...]) -> str:
     """Why settings meet the same events, as far as their parameters say so, in one sentence."""
     params, changed = settings[0].parameters, changed_in(settings)
     if changed != ["min_insync_replicas"]:
-        return f"None of these failures brings into play what {listed(changed)} decides."
+        return f"Why: none of these failures brings into play what is decided by {listed(changed)}."
     parts = []
     if is_always_crash(params):
         parts.append("every failure is a crash without a clean-shutdown file")

@@ -228,12 +228,24 @@ def _trials_needed(study: StudyPlan, group: Group) -> Sentence:
         rough = _until_one_is_seen(study, group)
         return (f"None was seen in {number(years)} partition-years of each (", *_limit(metric, limit), f"){rough}.")
     if not needed:
-        return ("The estimates are equal, so they do not say how many trials would tell the settings apart.",)
+        return (_too_few_alike(metric, group),)
     if max(needed) > MANY_TRIALS:
         return (
             f"The estimates are so close that even {MANY_TRIALS:,} trials of each would not tell; it has {trials:,}.",
         )
     return (f"About {max(needed):,} trials of each would tell, if the estimates are right; it has {trials:,}.",)
+
+
+def _too_few_alike(metric: Metric, group: Group) -> str:
+    """Why equal estimates give no number of trials: the few events that were seen may be the same by chance."""
+    others = [setting for setting in group.undecided if setting is not group.reference]
+    if others and all(setting.against_reference(metric.name).identical for setting in others):
+        seen = group.reference.estimates.estimates[metric.name].events
+        return (
+            f"All that was seen ({counted(seen, 'event')}) is the same in each, which is too little to say that they do "
+            "not differ; more trials would."
+        )
+    return "The estimates are equal, so they do not say how many trials would tell the settings apart."
 
 
 def _until_one_is_seen(study: StudyPlan, group: Group) -> str:
