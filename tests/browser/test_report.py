@@ -168,7 +168,10 @@ def test_page_without_scripts_shows_its_drawings_and_tables(browser: Chrome, pag
     assert not browser.find_elements(By.CSS_SELECTOR, ".vega-embed")
     assert_drawn_and_fitting(browser, 1400)
     assert len(names(browser)) == 6
-    assert "kip-966 · min ISR 3 loses acknowledged records least often" in browser.find_element(By.CSS_SELECTOR, ".headline").text
+    assert (
+        "kip-966 · min ISR 3 loses acknowledged records least often"
+        in browser.find_element(By.CSS_SELECTOR, ".headline").text
+    )
     assert "4,200" not in browser.find_element(By.ID, "cluster").text
     assert number(LOSSES[0] / 100 * 10_000) in browser.find_element(By.ID, "cluster").text
     assert not browser.find_element(By.ID, "partitions").is_displayed()

@@ -113,7 +113,9 @@ def test_number_of_trials_shrinks_the_interval_to_exclude_0(difference: Differen
 
 def test_equal_estimates_give_no_number_of_trials() -> None:
     same = text_of(judged(SIX, [3] * 6)[0])
-    assert "All that was seen (3 events) is the same in each, which is too little to say that they do not differ" in same
+    assert (
+        "All that was seen (3 events) is the same in each, which is too little to say that they do not differ" in same
+    )
     independent = study_of(base=BASE, sweep={"min_insync_replicas": [1, 2]}, pairing=False)
     assert "they do not say how many trials" in text_of(judged(independent, [3, 3])[0])
     nothing = text_of(judged(SIX, [0] * 6)[0])
@@ -179,7 +181,9 @@ def test_reasons_of_equality_follow_from_the_parameters() -> None:
     assert "every failure is a crash" not in shutdowns
     assert "Why: none of these failures strikes while the ISR is below the larger min ISR." in shutdowns
     acks = study_of(base=BASE | {"min_insync_replicas": 1}, sweep={"detection": ["1s", "9s"]})
-    assert "Why: none of these failures brings into play what is decided by detection." in text_of(judged(acks, [20, 20])[0])
+    assert "Why: none of these failures brings into play what is decided by detection." in text_of(
+        judged(acks, [20, 20])[0]
+    )
 
 
 def test_equality_under_some_assumptions_is_listed_as_such() -> None:
