@@ -188,7 +188,9 @@ def _since(
         raise InputError(source, f"line {number}", f"down_ms {first.down_ms}", allowed)
     after_ms, is_replay = first.down_ms - file.begins_ms, file.mode == "replay"
     if after_ms >= (min(duration_ms, _EPOCH_MS) if is_replay else _EPOCH_MS):
-        found = f"down_ms {first.down_ms} as the first outage, {after_ms / _DAY_MS:,.0f} days after the record begins"
+        days = after_ms / _DAY_MS
+        after = f"{days:,.0f} days" if days >= 10 else f"{24 * days:,.1f} hours"
+        found = f"down_ms {first.down_ms} as the first outage, {after} after the record begins"
         within = f"an outage within the duration ({format_duration(duration_ms)})" if is_replay else "an outage"
         example = f"{{file: {file.file}, begins: {first.down_ms}}}"
         allowed = (
