@@ -242,8 +242,8 @@ def _too_few_alike(metric: Metric, group: Group) -> str:
     if others and all(setting.against_reference(metric.name).identical for setting in others):
         seen = group.reference.estimates.estimates[metric.name].events
         return (
-            f"All that was seen ({counted(seen, 'event')}) is the same in each, which is too little to say that they do "
-            "not differ; more trials would."
+            f"All that was seen ({counted(seen, 'event')}) is the same in each, which is too little to say that they "
+            "do not differ; more trials would."
         )
     return "The estimates are equal, so they do not say how many trials would tell the settings apart."
 
