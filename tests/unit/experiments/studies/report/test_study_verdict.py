@@ -246,6 +246,18 @@ def test_less_of_a_time_is_no_price() -> None:
     assert "less" not in plain(verdict.headline)
 
 
+def test_limits_of_degenerate_weights_show_no_price() -> None:
+    _, (group,) = judged(CRASHES, [30, 10], refuses=[1e-4, 1e-3])
+    (other,) = group.others
+    assert price(other, *PRICES[0]).kind == "more"
+    compared = dict(other.estimates.compared_with_reference)
+    compared["reject_fraction"] = replace(compared["reject_fraction"], degenerate=True)
+    unknown = price(replace(other, estimates=replace(other.estimates, compared_with_reference=compared)), *PRICES[0])
+    assert str(unknown) == (
+        "the difference in the time that acks=all writes are rejected is not known, as weights degenerate"
+    )
+
+
 def test_trials_until_a_loss_is_seen_follow_from_the_rough_rate() -> None:
     """By the rough rate, not by how a limit shrinks: 1 / (rate x partition-years seen) times as many."""
     study = study_of(base={"broker_mttf": "130d", "writeback": "never"}, sweep={"min_insync_replicas": [1, 2]})
