@@ -43,7 +43,8 @@ def cells_of(study: StudyPlan, losses: Sequence[int], **shares: Sequence[float])
             for metric in METRICS:
                 mine, its = column[metric.column], columns[reference][metric.column]
                 both = sum(x * y for x, y in zip(mine, its, strict=True))
-                found[index, metric.name] = Products(TRIALS, both, sum(mine), sum(its), float(TRIALS))
+                differing = sum(x != y for x, y in zip(mine, its, strict=True))
+                found[index, metric.name] = Products(TRIALS, both, sum(mine), sum(its), float(TRIALS), differing)
         return found
 
     return estimate_cells(study, cells, products_with)

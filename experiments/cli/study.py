@@ -281,7 +281,8 @@ def _print_table(study: StudyPlan, cells: Sequence[CellEstimates]) -> None:
         texts = []
         for metric in metrics:
             value, text = values.estimates[metric.name], minutes if metric.estimator is FRACTION else number
-            texts.append(f"{text(value.estimate)}\n{interval(value, text)}")
+            shown = "not known" if value.degenerate else text(value.estimate)
+            texts.append(f"{shown}\n{interval(value, text)}")
         table.add_row(cell_name(cell.swept), *texts)
     console = wide_console()
     console.print(table)

@@ -97,6 +97,7 @@ def test_rates_follow_the_number_of_partitions_in_text_and_charts(browser: Chrom
     ]
     until(browser, lambda: {number(rate) for rate in rates} <= set(texts(browser, "#plot-loss_rate text")))
     assert texts(browser, "#cluster td[data-period]")[0] == f"{number(525_600 / rates[0])} minutes"
+    assert texts(browser, "#cluster th [data-partitions]") == ["10,000 partitions"] * 2
 
 
 def test_table_sorts_and_filters(browser: Chrome, page: str) -> None:
@@ -167,7 +168,10 @@ def test_page_without_scripts_shows_its_drawings_and_tables(browser: Chrome, pag
     assert not browser.find_elements(By.CSS_SELECTOR, ".vega-embed")
     assert_drawn_and_fitting(browser, 1400)
     assert len(names(browser)) == 6
-    assert "Run kip-966 · min ISR 3" in browser.find_element(By.CSS_SELECTOR, ".headline").text
+    assert (
+        "kip-966 · min ISR 3 loses acknowledged records least often"
+        in browser.find_element(By.CSS_SELECTOR, ".headline").text
+    )
     assert "4,200" not in browser.find_element(By.ID, "cluster").text
     assert number(LOSSES[0] / 100 * 10_000) in browser.find_element(By.ID, "cluster").text
     assert not browser.find_element(By.ID, "partitions").is_displayed()

@@ -4,6 +4,7 @@ process."""
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -24,7 +25,7 @@ from experiments.studies.sweeps.output import read_record
 from experiments.studies.sweeps.storage import Location, store_at
 from experiments.studies.sweeps.sweep import complete_batches, needed_batches, sweep
 from experiments.studies.trace.schema import TrialResult
-from experiments.studies.trials.batch import TrialFailed
+from experiments.studies.trials.batch import FunctionFailed, TrialFailed
 from experiments.support.errors import InputError
 from tests.spark.trial_helpers import fake_trial
 
@@ -50,6 +51,10 @@ sweep(study_from({RAW!r}, "s"), Path(sys.argv[1]), fake_trial, *sys.argv[3:])
 
 def study() -> StudyPlan:
     return study_from(RAW, "s.yaml")
+
+
+def function_is_wrong(parameters: CellParameters, seed: int) -> TrialResult:
+    raise InputError("Study", "failure_model", 3, "Outage")
 
 
 def second_cell_fails(parameters: CellParameters, seed: int) -> TrialResult:
@@ -117,6 +122,14 @@ def test_failed_trial_ends_the_sweep_and_committed_batches_stay(reference: Path,
         sweep(study(), tmp_path, second_cell_fails)
     assert sweep(study(), tmp_path, fake_trial) > 0
     assert all_trials(tmp_path).equals(all_trials(reference))
+
+
+def test_wrong_value_of_a_function_ends_the_sweep_with_one_line(reference: Path, tmp_path: Path) -> None:
+    """As from a function of a script, without the traceback of the worker."""
+    with pytest.raises(FunctionFailed) as caught:
+        sweep(study(), tmp_path, function_is_wrong)
+    assert re.fullmatch(r"Study: failure_model: found 3; allowed: Outage \(trial \d+ of .*\)", str(caught.value))
+    assert (caught.value.__cause__, caught.value.__context__) == (None, None)
 
 
 @pytest.mark.parametrize("address", ["not an address", "127.0.0.1:1", "127.0.0.1:99999"])

@@ -19,8 +19,9 @@ from experiments.studies.trials.importance import NoRegenerationError, Regenerat
 from experiments.studies.trials.splitting import levels_of, losing_path, run_splitting_trial
 from experiments.studies.trials.trial import run_trial
 
-REALISTIC = CellParameters(detection_ms=None, duration_ms=3 * YEAR_MS)
+REALISTIC = CellParameters(generation="kip-966", detection_ms=None, duration_ms=3 * YEAR_MS)
 HARSH = CellParameters(
+    generation="kip-966",
     broker_mttf=Distribution(mean_ms=8 * DAY_MS),
     broker_mttr=Distribution(mean_ms=DAY_MS),
     tail_loss_probability=0.8,

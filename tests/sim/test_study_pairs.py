@@ -43,7 +43,8 @@ def compared(mine: list[Measures], reference: list[Measures], name: str, paired:
     )
     years = mine[0].exposure
     both = sum(one * other for one, other in zip(x, y, strict=True))
-    products = Products(PAIRS, both, sum(x) * years, sum(y) * years, PAIRS * years * years)
+    differing = sum(one != other for one, other in zip(x, y, strict=True))
+    products = Products(PAIRS, both, sum(x) * years, sum(y) * years, PAIRS * years * years, differing)
     return compare(a, b, limits(metric, a, sizes), limits(metric, b, sizes), products if paired else None)
 
 

@@ -208,10 +208,12 @@ def test_trials_of_one_number_are_pairs(analysed: Path) -> None:
     compared = cells_in(analysed)[1]["compared_with_first"]
     assert compared["loss_rate"]["pairs"] == TRIALS
     assert compared["loss_rate"]["difference"]["estimate"] == 0.0
+    assert compared["loss_rate"]["identical"]
+    assert not compared["stall_fraction"]["identical"]
     metric = next(metric for metric in METRICS if metric.name == "stall_fraction")
     mine, its = (Sums.of(each["stalled"], each["exposure"], sum(each["stalled_events"])) for each in (second, first))
     episodes = assumed_sizes(read_record(analysed).study.cells[0].parameters)
-    products = Products(TRIALS, 0.0, 0.0, sum(first["stalled"]) * first["exposure"][0], its.exposure_squares)
+    products = Products(TRIALS, 0.0, 0.0, sum(first["stalled"]) * first["exposure"][0], its.exposure_squares, 0)
     expected = compare(mine, its, limits(metric, mine, episodes), limits(metric, its, episodes), products)
     assert compared["stall_fraction"]["difference"] == pytest.approx(asdict(expected.difference))
 

@@ -83,7 +83,10 @@ def _keys() -> Iterator[tuple[str, str, str, str]]:
         "`p50_ci_low` and the like: their limits; null if there was none"
     )
     yield code("failover_ms"), "ms", meaning, "order statistics, with as many times as the trials are worth"
-    comparison = "each metric against the same metric of the {} cell: `{{difference, ratio, pairs, pairing_gain}}`"
+    comparison = (
+        "each metric against the same metric of the {} cell: `{{difference, ratio, pairs, pairing_gain, identical, "
+        "degenerate}}`; `identical`: no pair of trials differs in what was seen"
+    )
     with_first, with_reference = (comparison.format(name) for name in ("first", "reference"))
     yield (
         code("compared_with_first"),

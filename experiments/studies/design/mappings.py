@@ -38,7 +38,7 @@ def _read_bytes(value: object, per_second: str = "") -> object:
     if type(value) in (int, float):
         return value
     match = _BYTES.fullmatch(value) if isinstance(value, str) else None
-    if match is None or match[3] not in (None, per_second):
+    if match is None or (match[3] or "") != per_second:
         raise ValueError(f"found {value!r}")
     return float(match[1]) * _BYTES_IN[match[2]]
 
@@ -53,7 +53,7 @@ BYTES = Notation(_read_bytes, _write_bytes, "a number of bytes, or with a unit (
 BYTES_PER_SECOND = Notation(
     lambda value: _read_bytes(value, "/s"),
     lambda value: f"{_write_bytes(value)}/s",
-    "bytes per second, a number or with a unit (B/s, kB/s, MB/s, GB/s), such as 50MB/s",
+    "bytes per second, a number or with a unit (B/s, kB/s, MB/s, GB/s, TB/s), such as 50MB/s",
 )
 
 

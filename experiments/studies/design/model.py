@@ -73,14 +73,18 @@ class CellParameters(Frozen):
         "override it.",
     )
     generation: Literal["v3", "kip-497", "kip-966-elr", "kip-966"] = parameter(
-        "kip-966", "{}", "Protocol generation of the cluster."
+        "kip-966-elr", "{}", "Protocol generation of the cluster; the default is what Kafka 4.1 and later run."
     )
     brokers: int = parameter(3, "{} brokers", "Number of brokers in the cluster.", "brokers", ge=1, le=999)
     partitions: int = parameter(1, "{} partitions", "Number of partitions of the one topic.", "partitions", ge=1)
     replication_factor: int = parameter(3, "RF {}", "Replicas per partition; at most the brokers.", "replicas", ge=1)
     min_insync_replicas: int = parameter(2, "min ISR {}", "`min.insync.replicas` of the topic.", "replicas", ge=1)
     unclean_recovery_strategy: Literal["proactive", "balanced", "manual"] = parameter(
-        "balanced", "{} recovery", "`unclean.recovery.strategy` of the cluster (KIP-966)."
+        "balanced",
+        "{} recovery",
+        "`unclean.recovery.strategy` of the cluster (`kip-966`). In `kip-497` and `kip-966-elr` it stands for "
+        "`unclean.leader.election.enable`: `proactive` for true, `balanced` for false; they have no `manual`. In `v3` "
+        "any live replica is elected.",
     )
     acks: Annotated[Literal["0", "1", "all"], TEXT] = parameter(
         "all",
@@ -296,6 +300,9 @@ class CellParameters(Frozen):
             raise _conflict("replication_factor", self.replication_factor, allowed)
         if self.generation == "v3" and self.engine == "ray":
             raise _conflict("generation", self.generation, "kip-497, kip-966-elr or kip-966 on engine ray")
+        if self.unclean_recovery_strategy == "manual" and self.generation != "kip-966":
+            allowed = f"proactive or balanced in {self.generation}: only kip-966 has manual recovery"
+            raise _conflict("unclean_recovery_strategy", "manual", allowed)
         if self.racks > self.brokers:
             raise _conflict("racks", self.racks, f"at most the number of brokers ({self.brokers})")
         if self.burst is not None and (self.burst.size or 0) > self.brokers:

@@ -1,7 +1,8 @@
 """Recorded failures: a CSV file with the columns node, down_ms, up_ms and kind, one outage per line.
 
-A record has a length: the time that was observed, by default until its last outage ends. The content of the file is
-part of the study, so that another content is another study.
+Times count from the beginning of the record, which is 0 unless the study names another time of the file (`begins`), as
+for times of the Unix epoch. A record has a length: the time that was observed, by default until its last outage ends.
+The content of the file is part of the study, so that another content is another study.
 """
 
 from __future__ import annotations
@@ -27,6 +28,9 @@ KINDS: tuple[OutageKind, ...] = get_args(OutageKind)
 COLUMNS = ("node", "down_ms", "up_ms", "kind")
 LONGEST_NUMBER = 15
 _DAY_MS = 86_400_000
+_EPOCH_MS = 10**12
+"""A time from which on a record without `begins` is taken to have times of the Unix epoch: 31.7 years after the record
+began, or September 2001."""
 
 
 class RecordedOutage(NamedTuple):
@@ -40,16 +44,18 @@ class RecordedOutage(NamedTuple):
 
 class FailureFile(ParameterMapping):
     """A file of recorded failures: `replay` takes them as they are, `blocks` draws blocks of that length from them.
-    `length`: how long the record is, by default until its last outage ends."""
+    `begins`: the time of the file, in its milliseconds, at which the record begins. `length`: how long the record is
+    from then on, by default until its last outage ends."""
 
     file: str = Field(min_length=1)
     mode: Literal["replay", "blocks"] = "replay"
     block_ms: Annotated[int, DURATION] = Field(30 * _DAY_MS, gt=0)
+    begins_ms: int = Field(0, ge=0)
     length_ms: Annotated[int | None, DURATION] = Field(None, gt=0)
 
 
 class RecordedFailures(FailureFile):
-    """A file of recorded failures with its content: the outages by time."""
+    """A file of recorded failures with its content: the outages by time, which counts from the record's beginning."""
 
     length_ms: Annotated[int, DURATION] = Field(gt=0)
     outages: tuple[RecordedOutage, ...]
@@ -68,7 +74,7 @@ def _write(value: object) -> str:
 _MAPPING = mapping_or(
     "none",
     FailureFile,
-    "FILE.csv, or {file: FILE.csv, mode: replay | blocks, block: DURATION, length: DURATION}",
+    "FILE.csv, or {file: FILE.csv, mode: replay | blocks, block: DURATION, begins: MILLISECONDS, length: DURATION}",
     short=(str, "file"),
 )
 RECORDED = replace(_MAPPING, write=lambda value: "none" if value is None else _write(value))
@@ -97,9 +103,11 @@ def record(file: FailureFile, text: str, source: str, brokers: int, duration_ms:
     """The failures in `text`, the content of the file, for trials of that many brokers and that duration; `source` is
     the file's path in errors.
 
-    Raises InputError with the number of the line for a line that is wrong, and for a record that is too short.
+    Raises InputError with the number of the line for a line that is wrong, and for a record that is too short or has no
+    outage that a trial meets.
     """
-    outages = _checked(_lines(text, source, brokers), source)
+    lines = _checked(_lines(text, source, brokers), source)
+    outages = _since(file, lines, source, duration_ms)
     end_ms = max((outage.up_ms for outage in outages), default=0)
     length_ms = end_ms if file.length_ms is None else file.length_ms
     if length_ms < end_ms:
@@ -153,8 +161,8 @@ def _outage(row: list[str], number: int, source: str) -> RecordedOutage:
     return RecordedOutage(node, down_ms, up_ms, kind)
 
 
-def _checked(lines: list[tuple[int, RecordedOutage]], source: str) -> list[RecordedOutage]:
-    """The outages by time. Raises InputError if two outages of a node overlap."""
+def _checked(lines: list[tuple[int, RecordedOutage]], source: str) -> list[tuple[int, RecordedOutage]]:
+    """The lines by time. Raises InputError if two outages of a node overlap."""
     last: dict[int, tuple[int, RecordedOutage]] = {}
     ordered = sorted(lines, key=lambda line: (line[1].down_ms, line[1].node))
     for number, outage in ordered:
@@ -166,4 +174,28 @@ def _checked(lines: list[tuple[int, RecordedOutage]], source: str) -> list[Recor
                 source, f"line {number}", found, f"outages of a node that do not overlap (from {before.up_ms})"
             )
         last[outage.node] = (number, outage)
-    return [outage for _, outage in ordered]
+    return ordered
+
+
+def _since(
+    file: FailureFile, lines: list[tuple[int, RecordedOutage]], source: str, duration_ms: int
+) -> list[RecordedOutage]:
+    """The outages by time, since the record began. Raises InputError if the record begins after the first one, or so
+    long before it that no trial meets an outage."""
+    number, first = lines[0]
+    if first.down_ms < file.begins_ms:
+        allowed = f"a time from {file.begins_ms} on, at which the record begins"
+        raise InputError(source, f"line {number}", f"down_ms {first.down_ms}", allowed)
+    after_ms, is_replay = first.down_ms - file.begins_ms, file.mode == "replay"
+    if after_ms >= (min(duration_ms, _EPOCH_MS) if is_replay else _EPOCH_MS):
+        days = after_ms / _DAY_MS
+        after = f"{days:,.0f} days" if days >= 10 else f"{24 * days:,.1f} hours"
+        found = f"down_ms {first.down_ms} as the first outage, {after} after the record begins"
+        within = f"an outage within the duration ({format_duration(duration_ms)})" if is_replay else "an outage"
+        example = f"{{file: {file.file}, begins: {first.down_ms}}}"
+        allowed = (
+            f"{within}, in milliseconds since the record began; begins gives that time of the file, as in {example}"
+        )
+        raise InputError(source, f"line {number}", found, allowed)
+    begins_ms = file.begins_ms
+    return [outage._replace(down_ms=outage.down_ms - begins_ms, up_ms=outage.up_ms - begins_ms) for _, outage in lines]

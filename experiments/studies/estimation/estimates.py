@@ -149,21 +149,21 @@ def _selected(
     plan: StudyPlan, single: Sequence[CellEstimates], group: Sequence[int], comparing: _Comparing
 ) -> dict[int, dict[str, Any]]:
     """The fields of the cells of one group that say which of them may be the best, and how they compare."""
-    candidates = [index for index in group if selection.is_candidate(plan.cells[index].parameters, plan.objective)]
+    parameters, objective = [cell.parameters for cell in plan.cells], plan.objective
+    candidates = [index for index in group if selection.is_candidate(parameters[index], objective)]
+    reliable = [index for index in candidates if not single[index].estimates[objective].degenerate]
     ratios = [{name: found.estimate for name, found in cell.estimates.items()} for cell in single]
-    least = selection.lowest(ratios, plan.objective, candidates or group)
+    copies = [selection.least_copies(each) for each in parameters]
+    least = selection.lowest(ratios, objective, reliable or candidates or group, copies)
     screened = comparing.compared(candidates, least, selection.screening_alpha(len(group)))
-    kept = [index for index in candidates if index == least or screened[index][plan.objective].difference.ci_low <= 0.0]
+    eliminated = [index for index in reliable if index != least and screened[index][objective].difference.ci_low > 0.0]
+    kept = [index for index in candidates if index not in eliminated]
     reference, alpha = least, selection.simultaneous_alpha(len(group))
-    recommended = least if len(kept) == 1 and len(group) > 1 else None
+    recommended = least if kept == [least] and least in reliable and len(group) > 1 else None
     if len(kept) > 1:
         available = selection.most_available(ratios, kept)
         rivals = comparing.compared([index for index in kept if index != available], available, alpha).values()
-        if all(
-            selection.are_equivalent(rival[plan.objective], plan.equivalence_margin)
-            and selection.is_less_available(rival)
-            for rival in rivals
-        ):
+        if all(selection.is_surpassed(rival, objective, plan.equivalence_margin) for rival in rivals):
             reference = recommended = available
     compared = comparing.compared(group, reference, alpha)
     return {
@@ -173,7 +173,7 @@ def _selected(
             "recommended": index == recommended,
             "reference": index == reference,
             "trials_to_distinguish": selection.trials_to_distinguish(
-                screened[index][plan.objective], max(single[index].trials, single[least].trials)
+                screened[index][objective], max(single[index].trials, single[least].trials)
             )
             if index in kept and index != least
             else None,

@@ -48,6 +48,11 @@ class Estimate:
         return replace(self, estimate=1.0 - self.estimate, ci_low=1.0 - self.ci_high, ci_high=1.0 - self.ci_low)
 
     @property
+    def is_bound(self) -> bool:
+        """Whether only the upper limit says something: nothing was seen, or the weights degenerate."""
+        return self.one_sided or self.degenerate
+
+    @property
     def half_width(self) -> float:
         """Half the length of the interval, in the unit of the estimate."""
         return (self.ci_high - self.ci_low) / 2.0

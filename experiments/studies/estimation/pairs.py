@@ -16,6 +16,10 @@ no pair differs it is not of length 0. The limits of the ratio are those of the 
 closer to 1 than those of the difference allow, 1 / (1 - low / r_b) and 1 + high / r_a: where few pairs differ, the
 logarithms are too narrow. Cells that are not paired have rho = 0.
 
+Two settings may meet the same events by structure: in every pair of trials both have the same value, down to rounding.
+Then the difference is not unknown, it is 0 under these failures, and more trials of them do not change that; only
+events that were seen say so (:attr:`Comparison.identical`).
+
 The gain of pairing is (Var(r_a) + Var(r_b)) / Var(r_b - r_a): by so much the number of trials would have to grow for
 independent cells to give an interval of the same length.
 """
@@ -26,8 +30,9 @@ import math
 from dataclasses import dataclass
 
 from experiments.studies.estimation.moments import Sums
+from experiments.studies.estimation.weights import degeneracy
 
-_ROUNDING = 1e-9
+ROUNDING = 1e-9
 """Relative to the larger of two estimates: a smaller difference is that of rounded sums. A weight is the exponential of
 a sum of logarithms (relative error about 1e-14), and Spark adds up to 1e7 rows in an order of its own, so that equal
 estimates differ by up to about 1e-10 of themselves. No interval is so narrow."""
@@ -39,13 +44,15 @@ Bounded = tuple[float, float, float]
 @dataclass(frozen=True, slots=True)
 class Products:
     """Sums over the common trials of two cells, this one and a reference: `pairs` is their number; of the products of
-    this cell's value or exposure (first) with the reference's value or exposure (second)."""
+    this cell's value or exposure (first) with the reference's value or exposure (second). `differing`: the number of
+    pairs whose values differ by more than rounding."""
 
     pairs: int
     value_value: float
     value_exposure: float
     exposure_value: float
     exposure_exposure: float
+    differing: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +76,16 @@ class Ratio:
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """One metric of a cell against a reference cell. `pairs`: the number of pairs of trials, 0 for independent cells.
-    `pairing_gain`: by what factor pairing saved trials; None without pairs or variance."""
+    `pairing_gain`: by what factor pairing saved trials; None without pairs or variance. `identical`: all trials are
+    pairs, something was seen, and no pair differs. `degenerate`: the limits of one of the cells do not rest on its
+    weights (`weights.py`), so the comparison shows nothing."""
 
     difference: Difference
     ratio: Ratio
     pairs: int
     pairing_gain: float | None
+    identical: bool = False
+    degenerate: bool = False
 
 
 def compare(
@@ -92,7 +103,13 @@ def compare(
         _ratio((mine.ratio, *my_limits), (reference.ratio, *its_limits), rho),
         0 if products is None else products.pairs,
         gain,
+        products is not None and _are_identical(mine, reference, products),
+        degeneracy(mine) is not None or degeneracy(reference) is not None,
     )
+
+
+def _are_identical(mine: Sums, reference: Sums, products: Products) -> bool:
+    return mine.events > 0 and products.differing == 0 and products.pairs == mine.trials == reference.trials
 
 
 def _variance(sums: Sums) -> float:
@@ -115,7 +132,7 @@ def _difference(mine: Bounded, other: Bounded, rho: float) -> Bounded:
     """The difference of two numbers, with its limits."""
     (b, low_b, high_b), (a, low_a, high_a) = mine, other
     down, up = _reach(b - low_b, high_a - a, rho), _reach(high_b - b, a - low_a, rho)
-    difference = 0.0 if math.isclose(a, b, rel_tol=_ROUNDING) else b - a
+    difference = 0.0 if math.isclose(a, b, rel_tol=ROUNDING) else b - a
     return difference, difference - down, difference + up
 
 

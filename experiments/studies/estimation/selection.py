@@ -13,7 +13,12 @@ estimate.
 A cell is recommended if it is the only one kept. If several are kept the study has not shown which one is the best, and
 availability must not decide instead: a small study keeps every cell, and the most available one of these is the one
 that acknowledges with the fewest copies. Availability decides among kept cells only if their values are equivalent
-within a margin that the study names, and if the differences in availability exclude 0.
+within a margin that the study names, and if the differences in availability exclude 0. Cells that have the same events
+in all trials by structure (`pairs.py`) are never separated by availability: the failures of the study bring nothing
+into play in which they differ, which says nothing about other failures.
+
+A cell whose weights degenerate (`weights.py`) has an estimate that is not reliable: it is neither recommended nor
+eliminated, eliminates no other cell unless all are like it, and gives no number of trials.
 
 The cell that the others are compared with is chosen by the data, so these comparisons are simultaneous over all
 k (k - 1) / 2 pairs of cells, each at 1 - alpha / (k (k - 1) / 2): they hold together with 95 % confidence, whichever
@@ -56,9 +61,20 @@ def is_candidate(params: CellParameters, objective: str) -> bool:
     return params.acks in COUNTED_ACKS.get(objective, (params.acks,))
 
 
-def lowest(cells: Sequence[Mapping[str, float]], objective: str, among: Sequence[int]) -> int:
-    """The index of the cell with the lowest estimate; of several, the most available one."""
-    return min(among, key=lambda index: (cells[index][objective], unavailability(cells[index])))
+def lowest(cells: Sequence[Mapping[str, float]], objective: str, among: Sequence[int], copies: Sequence[int]) -> int:
+    """The index of the cell with the lowest estimate; of several, the one with the most `copies` (those that an
+    acknowledged record has at least, by cell), and of these the most available one. So an equal number of losses is
+    never a reason for fewer copies."""
+
+    def rank(index: int) -> tuple[float, int, float]:
+        return float(f"{cells[index][objective]:.9e}"), -copies[index], unavailability(cells[index])
+
+    return min(among, key=rank)
+
+
+def least_copies(params: CellParameters) -> int:
+    """The copies that a record has at least when it is acknowledged."""
+    return min(params.min_insync_replicas, params.replication_factor) if params.acks == "all" else int(params.acks)
 
 
 def most_available(cells: Sequence[Mapping[str, float]], among: Sequence[int]) -> int:
@@ -67,9 +83,10 @@ def most_available(cells: Sequence[Mapping[str, float]], among: Sequence[int]) -
 
 
 def are_equivalent(compared: Comparison, margin: float | None) -> bool:
-    """Whether the interval of the ratio lies within 1 / (1 + `margin`) and 1 + `margin`; never without a margin."""
+    """Whether the interval of the ratio lies within 1 / (1 + `margin`) and 1 + `margin`; never without a margin, or if
+    weights degenerate."""
     ratio = compared.ratio
-    if margin is None or ratio.ci_high is None:
+    if margin is None or ratio.ci_high is None or compared.degenerate:
         return False
     return 1.0 / (1.0 + margin) <= ratio.ci_low and ratio.ci_high <= 1.0 + margin
 
@@ -77,16 +94,23 @@ def are_equivalent(compared: Comparison, margin: float | None) -> bool:
 def is_less_available(compared: Mapping[str, Comparison]) -> bool:
     """Whether a cell is shown to be less available than its reference, in one share of time and without being better
     in another."""
-    found = [compared[metric].difference for metric in AVAILABILITY]
+    found = [compared[metric].difference for metric in AVAILABILITY if not compared[metric].degenerate]
     return any(each.ci_low > 0.0 for each in found) and not any(each.ci_high < 0.0 for each in found)
+
+
+def is_surpassed(rival: Mapping[str, Comparison], objective: str, margin: float | None) -> bool:
+    """Whether availability decides against a rival of the most available cell, which it is compared with."""
+    found = rival[objective]
+    return not found.identical and are_equivalent(found, margin) and is_less_available(rival)
 
 
 def trials_to_distinguish(compared: Comparison, trials: int) -> int | None:
     """About how many trials would exclude 0 from the interval of a difference whose lower limit is below 0, if the
-    estimates are right: limits approach an estimate as 1 / sqrt(trials). None if the limit is above 0 already, or the
-    estimates are equal."""
+    estimates are right: limits approach an estimate as 1 / sqrt(trials). None if the limit is above 0 already, the
+    estimates are equal, or limits do not rest on weights."""
     difference = compared.difference
-    if difference.ci_low > 0.0 or difference.estimate <= NEARLY_EQUAL * (difference.ci_high - difference.ci_low):
+    is_equal = difference.estimate <= NEARLY_EQUAL * (difference.ci_high - difference.ci_low)
+    if compared.degenerate or compared.identical or difference.ci_low > 0.0 or is_equal:
         return None
     needed = trials * ((difference.estimate - difference.ci_low) / difference.estimate) ** 2
     return math.ceil(float(f"{needed:.1e}"))

@@ -8,6 +8,7 @@ causes (`sources.py`) have streams of their own too.
 A broker's own failures are an alternating renewal process: up for a time drawn from `broker_mttf`, down for one drawn
 from `broker_mttr`. An outage with a shared cause ends the time up of each broker that it finds running. On a broker
 that is down it has no effect but that its disk may suffer (`sources.py`), and that it may have to wait for the power.
+A broker that is started at the moment at which an outage begins is started first, so that this outage ends it again.
 
 Stationary start. The renewal processes begin `HISTORY_CYCLES` mean cycles before the first event that the timeline
 returns, each at a time that is uniform over one cycle, so that at time 0 states and ages have their stationary
@@ -157,7 +158,7 @@ class DrawnTimeline:
     def _advance(self) -> Event | None:
         """The next event; None if it has no effect."""
         shared = self._next_shared
-        if shared is not None and (not self._heap or shared.down_ms <= self._heap[0][0]):
+        if shared is not None and (not self._heap or shared.down_ms < self._heap[0][0]):
             self._next_shared = next(self._shared, None)
             if not self._up[shared.broker]:
                 return self._strike_down(shared)

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from experiments.studies.estimation.pairs import ROUNDING
 from experiments.studies.pipeline.schemas import GOLD, conform
 
 BLOCK = 4096
@@ -121,11 +122,18 @@ def products(trials: DataFrame, reference: int, metrics: Sequence[str]) -> DataF
         terms[f"{metric}__value_value"] = _product(metric, metric)
         terms[f"{metric}__value_exposure"] = _product(metric, "exposure")
         terms[f"{metric}__exposure_value"] = _product("exposure", metric)
+        terms[f"{metric}__differing"] = _differs(metric)
     sums = ordered_sums(pairs, terms, {})
-    names = ("value_value", "value_exposure", "exposure_value")
+    names = ("value_value", "value_exposure", "exposure_value", "differing")
     found = sums.selectExpr("cell", "trials AS pairs", "exposure_exposure", _by_metric(metrics, names))
     return conform(found, GOLD["pairs"])
 
 
 def _product(mine: str, its: str) -> Term:
     return f"{_column(mine)} * row.its.{_quoted(its)}"
+
+
+def _differs(metric: str) -> Term:
+    """1 for a pair of trials whose values differ by more than rounding, else 0."""
+    mine, its = _column(metric), f"row.its.{_quoted(metric)}"
+    return f"if(abs({mine} - {its}) > {ROUNDING}D * greatest(abs({mine}), abs({its})), 1, 0)"

@@ -77,7 +77,8 @@ GOLD: Final[Mapping[str, Columns]] = {
     | dict.fromkeys(("weight", "weight_squares", "largest_weight", "size_squares", "largest_size"), "double")
     | {"states": "bigint", "partitions": "bigint"},
     "pairs": {"cell": "int", "metric": "string", "pairs": "bigint"}
-    | dict.fromkeys(("value_value", "value_exposure", "exposure_value", "exposure_exposure"), "double"),
+    | dict.fromkeys(("value_value", "value_exposure", "exposure_value", "exposure_exposure"), "double")
+    | {"differing": "bigint"},
     "distributions": {"cell": "int", "kind": "string", "up_to_ms": "double", "events": "bigint"}
     | dict.fromkeys(("weight", "share"), "double"),
     "measured": {"cell": "int", "kind": "string"} | dict.fromkeys(("p50", "p99", "max"), "double"),

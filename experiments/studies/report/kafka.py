@@ -13,11 +13,13 @@ from dataclasses import dataclass
 from experiments.studies.design.decisions import DECISIONS
 from experiments.studies.design.model import PARAMETERS, CellParameters
 from experiments.support.durations import format_duration
+from protocol.config import ENABLE_OF_STRATEGY
 
 ELR = "eligible.leader.replicas.version"
 IN_ALL = "every release"
 IN_NONE = "in no release yet (KIP-966, second part)"
 LATER_NAMES = {"proactive": "Aggressive", "balanced": "Balanced", "manual": "None"}
+DEFAULT_SESSION_MS, DEFAULT_DELIVERY_MS = 9_000, 120_000
 BOOTSTRAP = "--bootstrap-server HOST:9092"
 GENERATIONS = {
     "v3": ("none: ISRs in ZooKeeper", "no release; the design from which Kafka 0.8.0 was built"),
@@ -25,7 +27,7 @@ GENERATIONS = {
     "kip-966-elr": (f"{ELR}=1", "Kafka 4.0 as a preview, off by default; 4.1 and later, on in new clusters"),
     "kip-966": (
         f"{ELR}=1 and Unclean Recovery",
-        "ELR: Kafka 4.0 (preview) and 4.1; Unclean Recovery: in no release yet",
+        "ELR: Kafka 4.0 (preview), 4.1 and later; Unclean Recovery: in no release yet",
     ),
 }
 
@@ -53,9 +55,11 @@ def _strategy(params: CellParameters) -> tuple[str, str, str]:
             "no setting of v3",
             "before 0.8.2, which added unclean.leader.election.enable",
         )
-    if params.generation != "kip-966":
-        return "unclean.leader.election.enable=false", "topic or cluster (the default)", IN_ALL
     strategy = params.unclean_recovery_strategy
+    if params.generation != "kip-966":
+        enabled = ENABLE_OF_STRATEGY[strategy]
+        where = "topic or cluster" if enabled else "topic or cluster (the default)"
+        return f"unclean.leader.election.enable={str(enabled).lower()}", where, IN_ALL
     return (
         f"unclean.recovery.strategy={strategy}",
         f"topic or cluster; `{LATER_NAMES[strategy]}` in the later text of the KIP",
@@ -130,16 +134,21 @@ def configs(cells: Sequence[CellParameters]) -> list[Config]:
     return list(rows.values())
 
 
+def has_release(params: CellParameters) -> bool:
+    """Whether a release of Apache Kafka has the generation of a setting as a whole."""
+    return params.generation in ("kip-497", "kip-966-elr")
+
+
 def release(params: CellParameters) -> str:
     """Which release of Kafka has the generation of a setting, in one sentence."""
     if params.generation == "kip-966":
         return (
-            "No release of Kafka has all of kip-966: Eligible Leader Replicas are in 4.0 (preview) and 4.1, Unclean "
-            "Recovery is in none. The generation kip-966-elr is what 4.1 runs."
+            "No release of Apache Kafka has kip-966: Eligible Leader Replicas are in 4.0 (preview), 4.1 and later, "
+            "Unclean Recovery is in none. The generation kip-966-elr is what 4.1 and later run."
         )
     if params.generation == "v3":
         return (
-            "No release of Kafka has all of v3, the design from which 0.8.0 was built: up to 2.6 leaders wrote their "
+            "No release of Apache Kafka has v3, the design from which 0.8.0 was built: up to 2.6 leaders wrote their "
             "ISRs to ZooKeeper, and before 0.11 followers truncated to their high watermarks (KIP-101)."
         )
     words = {"kip-497": "without Eligible Leader Replicas", "kip-966-elr": "with Eligible Leader Replicas"}
@@ -147,30 +156,45 @@ def release(params: CellParameters) -> str:
 
 
 def commands(params: CellParameters) -> list[str]:
-    """The lines to type for a setting, for a topic named TOPIC; of v3, which has no release, that it has none."""
-    if params.generation == "v3":
-        return [
-            "# v3: in no release; the nearest that can be installed is kip-497 with unclean.leader.election.enable=true"
-        ]
-    return list(_commands(params))
+    """The lines to type for a setting, for a topic named TOPIC; of a generation that no release has, that none do."""
+    if has_release(params):
+        return list(_commands(params))
+    enabled = params.generation == "v3" or ENABLE_OF_STRATEGY[params.unclean_recovery_strategy]
+    nearest = "kip-497" if params.generation == "v3" else "kip-966-elr"
+    return [
+        f"# {params.generation}: no release of Apache Kafka has it, so nothing can be typed to run it.",
+        f"# The nearest that can be installed is another setting, with numbers of its own: {nearest} with",
+        f"# unclean.leader.election.enable={str(enabled).lower()}.",
+    ]
 
 
 def _commands(params: CellParameters) -> Iterator[str]:
-    if params.generation != "kip-497":
+    if params.generation == "kip-497":
+        yield f"bin/kafka-features.sh {BOOTSTRAP} downgrade --feature {ELR}=0   # from Kafka 4.0 on"
+    else:
         yield f"bin/kafka-features.sh {BOOTSTRAP} upgrade --feature {ELR}=1"
+    configs = [f"min.insync.replicas={params.min_insync_replicas}"]
+    configs += [f"flush.ms={params.flush_interval_ms}"] if params.flush_interval_ms is not None else []
+    configs += ["unclean.leader.election.enable=true"] if params.unclean_recovery_strategy == "proactive" else []
+    if params.racks > 1 and params.placement == "spread":
+        yield "broker.rack=RACK   # in each broker's server.properties, before the topic is created"
+    if params.racks > 1 and params.placement == "together":
+        yield "# replicas within one rack: --replica-assignment instead of --replication-factor"
     yield (
         f"bin/kafka-topics.sh {BOOTSTRAP} --create --topic TOPIC --replication-factor {params.replication_factor} "
-        f"--config min.insync.replicas={params.min_insync_replicas}"
+        + " ".join(f"--config {config}" for config in configs)
     )
-    added = [f"min.insync.replicas={params.min_insync_replicas}"]
-    added += [f"flush.ms={params.flush_interval_ms}"] if params.flush_interval_ms is not None else []
     yield (
         f"bin/kafka-configs.sh {BOOTSTRAP} --alter --entity-type topics --entity-name TOPIC --add-config "
-        f"{','.join(added)}   # a topic that exists"
+        f"{','.join(configs)}   # a topic that exists"
     )
-    if params.detection_ms not in (None, 9_000):
+    if params.detection_ms is None:
+        yield "# detection instant: no setting of Kafka, whose brokers are missed after broker.session.timeout.ms"
+    elif params.detection_ms != DEFAULT_SESSION_MS:
         yield f"broker.session.timeout.ms={params.detection_ms}   # in each controller's server.properties"
     yield f"acks={params.acks}   # in each producer"
-    if params.generation == "kip-966":
-        strategy = params.unclean_recovery_strategy
-        yield f"# unclean.recovery.strategy={strategy}: in no release; nearest: unclean.leader.election.enable=false"
+    if params.delivery_timeout_ms != DEFAULT_DELIVERY_MS:
+        yield f"delivery.timeout.ms={params.delivery_timeout_ms}   # in each producer"
+    rolling = _rolling_restart(params)
+    if rolling is not None:
+        yield f"# rolling restarts: {rolling[0]}"

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from experiments.studies.design.study import StudyPlan
-from experiments.studies.estimation.pairs import Difference
+from experiments.studies.estimation.pairs import Comparison, Difference
 from experiments.studies.estimation.selection import are_equivalent
+from experiments.studies.report.alike import are_alike
 from experiments.studies.report.objectives import OBJECTIVES
 from experiments.studies.report.settings import Group, Setting
 from experiments.studies.report.words import rounded
@@ -33,36 +34,42 @@ class TradeOff:
 def trade_offs(study: StudyPlan, group: Group) -> list[TradeOff]:
     """Every other setting against the reference, the lowest values of the objective first."""
     others = sorted(group.others, key=lambda setting: setting.estimates.value(study.objective))
-    return [_trade_off(study, setting) for setting in others]
+    return [_trade_off(study, group.reference, setting) for setting in others]
 
 
-def _trade_off(study: StudyPlan, setting: Setting) -> TradeOff:
+def _trade_off(study: StudyPlan, reference: Setting, setting: Setting) -> TradeOff:
     found = setting.against_reference(study.objective)
     offline, rejecting = (rounded(setting.against_reference(metric).difference) for metric in AVAILABILITY)
-    words = "; ".join(_words(study, setting))
+    words = "; ".join(_words(study, reference, setting))
     verdict = f"{words[0].upper()}{words[1:]}."
     return TradeOff(
         setting, rounded(found.difference), offline, rejecting, found.ratio.estimate, verdict, found.pairing_gain
     )
 
 
-def _words(study: StudyPlan, setting: Setting) -> Iterator[str]:
+def _words(study: StudyPlan, reference: Setting, setting: Setting) -> Iterator[str]:
     """What the intervals show, the objective first."""
-    compared = setting.against_reference(study.objective)
-    shown = _shown(study.objective, compared.difference)
-    if shown is not None:
+    compared, noun = setting.against_reference(study.objective), OBJECTIVES[study.objective].noun
+    shown = _shown(study.objective, compared)
+    if compared.degenerate:
+        yield f"{noun} not comparable, as weights degenerate"
+    elif are_alike(reference, setting, study.objective):
+        yield f"no difference in {noun}: the same failures cause them"
+    elif shown is not None:
         yield shown
     elif are_equivalent(compared, study.equivalence_margin):
         yield f"equivalent within {100.0 * (study.equivalence_margin or 0.0):g} %"
     else:
-        yield f"{OBJECTIVES[study.objective].noun} not told apart"
+        yield f"{noun} not told apart"
     metrics: Sequence[str] = [metric for metric in AVAILABILITY if metric != study.objective]
-    found = [_shown(metric, setting.against_reference(metric).difference) for metric in metrics]
+    found = [_shown(metric, setting.against_reference(metric)) for metric in metrics]
     yield from [words for words in found if words is not None] or ["no difference in availability shown"]
 
 
-def _shown(metric: str, difference: Difference) -> str | None:
-    """What a difference shows of the setting; None if its interval includes 0."""
-    if difference.ci_low > 0.0:
+def _shown(metric: str, compared: Comparison) -> str | None:
+    """What a comparison shows of the setting; None if its interval includes 0, or weights degenerate."""
+    if compared.degenerate:
+        return None
+    if compared.difference.ci_low > 0.0:
         return OBJECTIVES[metric].more
-    return OBJECTIVES[metric].less if difference.ci_high < 0.0 else None
+    return OBJECTIVES[metric].less if compared.difference.ci_high < 0.0 else None

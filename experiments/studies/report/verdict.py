@@ -1,13 +1,15 @@
 """The answer to a study's question, in words that claim what the trials show and nothing more.
 
-Three kinds of answer. *Decided*: one setting is shown to be the best under its assumptions (`estimation/selection.py`);
-the answer names it, the effect of each decision by pairs of trials, and its price in availability. *Undecided*: several
-settings may be the best; the answer says so first, and how many trials would tell, and recommends none of them, since a
-small study would else recommend whichever is available longest. *Described*: the study has one setting and nothing to
-choose.
+Four kinds of answer. *Decided*: one setting is shown to be the best under its assumptions (`estimation/selection.py`);
+the answer names it, the effect of each decision by pairs of trials, and its price in availability. *Equal*: all that
+may be the best meet the same events (`alike.py`), so that more trials would not separate them; the answer says why, and
+what would. *Undecided*: several settings may be the best; the answer says so first, and how many trials would tell, and
+recommends none of them, since a small study would else recommend whichever is available longest. *Described*: the study
+has one setting and nothing to choose.
 
 Every statement about two settings rests on the interval of their difference: "more" or "less" is said where it excludes
-0, "equivalent" where the study names a margin and the interval of the ratio lies within it.
+0, "equivalent" where the study names a margin and the interval of the ratio lies within it. Where weights degenerate
+(`estimation/weights.py`) there is an upper limit and no estimate, and nothing is said about a difference.
 """
 
 from __future__ import annotations
@@ -17,11 +19,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from experiments.studies.design.estimator import rough_loss_rate
 from experiments.studies.design.study import StudyPlan
 from experiments.studies.estimation.moments import Estimate
 from experiments.studies.estimation.pairs import Comparison, Difference
-from experiments.studies.report.kafka import release
+from experiments.studies.report.alike import alike, are_alike, caution, reasons, separators
+from experiments.studies.report.kafka import has_release, release
 from experiments.studies.report.objectives import OBJECTIVES, Objective
+from experiments.studies.report.prices import PRICES, price, prices, shares
 from experiments.studies.report.settings import Group, Setting
 from experiments.studies.report.words import (
     PER_PARTITION,
@@ -38,14 +43,11 @@ from experiments.studies.report.words import (
 )
 from experiments.studies.trace.metrics import FRACTION, METRICS, Metric
 
-Kind = Literal["decided", "undecided", "described"]
+Kind = Literal["decided", "equal", "undecided", "described"]
 NAMED_AT_MOST = 4
 EFFECTS_AT_MOST = 3
 MANY_TRIALS = 10_000_000
-PRICES = (
-    ("reject_fraction", "acks=all writes are rejected"),
-    ("offline_fraction", "the partition has no leader"),
-)
+LOSSES = ("loss_rate", "acknowledged_loss_rate", "lost_records_per_year")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,25 +72,64 @@ def judge(study: StudyPlan, groups: Sequence[Group]) -> Verdict:
         lines = (("The answer under each of them is in the table of assumptions below.",),)
     recommended = Counter(group.recommended.name for group in groups if group.recommended is not None)
     objective = OBJECTIVES[study.objective]
-    if not recommended:
+    if kinds == {"equal"}:
+        headline = f"{_equal_under_all(study, groups)} under any of the {len(groups)} assumptions."
+        return Verdict("equal", (headline,), (*lines, *_why_equal_under_all(study, groups)))
+    if kinds == {"undecided"}:
         headline = f"This study cannot tell which setting {objective.best}, under any of its {len(groups)} assumptions."
         return Verdict("undecided", (headline,), lines)
     if len(recommended) == 1 and kinds == {"decided"}:
-        (name,) = recommended
-        headline = f"Run {name}: it {objective.best} under each of the {len(groups)} assumptions."
+        best = groups[0].recommended
+        assert best is not None
+        headline = f"{_advice(objective, best)} under each of the {len(groups)} assumptions."
     else:
-        headline = f"It depends on the assumptions: {_listed_by_assumption(groups)}."
+        headline = f"It depends on the assumptions: {_listed_by_assumption(study, groups)}."
     return Verdict("decided" if kinds == {"decided"} else "undecided", (headline,), lines)
 
 
-def _listed_by_assumption(groups: Sequence[Group]) -> str:
-    by_name: dict[str, list[str]] = {}
+def _advice(objective: Objective, best: Setting) -> str:
+    """`Run X: it loses least often`; of a setting that no release has, that it loses least often, and that."""
+    if has_release(best.parameters):
+        return f"Run {best.name}: it {objective.best}"
+    generation = best.parameters.generation
+    return f"No release of Apache Kafka has {generation}, but of these settings {best.name} {objective.best}"
+
+
+def _listed_by_assumption(study: StudyPlan, groups: Sequence[Group]) -> str:
+    by_answer: dict[str, list[str]] = {}
     for group in groups:
-        best = group.recommended
-        by_name.setdefault("" if best is None else f"run {best.name}", []).append(group.name)
-    return "; ".join(
-        f"{name or 'the study cannot tell'} with {listed(worlds, 'or')}" for name, worlds in sorted(by_name.items())
-    )
+        best, same = group.recommended, _equal(study, group)
+        answer = ""
+        if best is not None:
+            no_release = "" if has_release(best.parameters) else " (in no release of Apache Kafka)"
+            answer = f"run {best.name}{no_release}"
+        elif same:
+            answer = f"{listed([setting.name for setting in same])} do not differ"
+        by_answer.setdefault(answer, []).append(group.name)
+    answers = sorted(by_answer.items())
+    return "; ".join(f"{answer or 'the study cannot tell'} with {listed(worlds, 'or')}" for answer, worlds in answers)
+
+
+def _equal(study: StudyPlan, group: Group) -> tuple[Setting, ...]:
+    """The settings that may be the best, if all of them meet the same events; empty otherwise."""
+    same = alike(group, study.objective)
+    return same if same and [each.index for each in same] == [each.index for each in group.undecided] else ()
+
+
+def _equal_under_all(study: StudyPlan, groups: Sequence[Group]) -> str:
+    names = {tuple(setting.name for setting in _equal(study, group)) for group in groups}
+    subject = listed(next(iter(names))) if len(names) == 1 else "The settings that may be the best"
+    return f"{subject} do not differ in {OBJECTIVES[study.objective].noun}: the same failures cause them"
+
+
+def _why_equal_under_all(study: StudyPlan, groups: Sequence[Group]) -> tuple[Sentence, ...]:
+    """The reasons that hold under all assumptions, if they are the same; those of each are in the table below."""
+    found = {_why_equal(_equal(study, group)) for group in groups}
+    return next(iter(found)) if len(found) == 1 else ()
+
+
+def _why_equal(same: tuple[Setting, ...]) -> tuple[Sentence, ...]:
+    return tuple((words,) for words in (reasons(same), separators(same), caution(same)) if words)
 
 
 def judge_group(study: StudyPlan, group: Group) -> Verdict:
@@ -98,14 +139,33 @@ def judge_group(study: StudyPlan, group: Group) -> Verdict:
         (only,) = group.settings
         value = _quantity(metric, only.estimates.estimates[metric.name])
         return Verdict("described", (f"{only.full_name}: ", *value, "."), (_cost(only),))
-    best = group.recommended
+    best, same = group.recommended, alike(group, metric.name)
     effects = tuple(_effects(study, group))
     if best is not None:
         value = _quantity(metric, best.estimates.estimates[metric.name])
-        headline = (f"Run {best.name}: it {objective.best}: ", *value, ".", *_shown_price(study, group))
+        headline = (f"{_advice(objective, best)}: ", *value, ".", *_shown_price(study, group))
         return Verdict("decided", headline, ((release(best.parameters),), *effects, _cost(best)))
+    if _equal(study, group):
+        headline = (*_equality(metric, same), *_ruled_out(group))
+        return Verdict("equal", headline, (*_why_equal(same), *effects))
     headline = (*_undecided(objective, group), " ", *_trials_needed(study, group))
-    return Verdict("undecided", headline, effects)
+    parts = (_equality(metric, same), *_why_equal(same)) if same else ()
+    return Verdict("undecided", headline, (*parts, *effects))
+
+
+def _equality(metric: Metric, same: tuple[Setting, ...]) -> Sentence:
+    """That settings meet the same events, and how many these are."""
+    found = same[0].estimates.estimates[metric.name]
+    weight = "" if same[0].estimates.estimator == "plain" else ", with the same weight"
+    names, noun = listed([setting.name for setting in same]), OBJECTIVES[metric.name].noun
+    begin = f"{names} do not differ in {noun}: the same failures cause them, and all {found.events:,} that were seen"
+    begin += f" are in the same trials of each{weight}. With each of them: "
+    return (begin, *_value(metric, found), *_unit(metric), ".")
+
+
+def _ruled_out(group: Group) -> Sentence:
+    names = [setting.name for setting in group.settings if setting not in group.undecided]
+    return (f" The study rules out {listed(names)}.",) if names and len(names) <= NAMED_AT_MOST else ()
 
 
 def cautions(study: StudyPlan) -> list[str]:
@@ -125,8 +185,9 @@ def _shown_price(study: StudyPlan, group: Group) -> Sentence:
     """
     second = min(group.others, key=lambda setting: setting.estimates.value(study.objective))
     for metric, clause in PRICES:
-        if metric != study.objective and second.against_reference(metric).difference.ci_high < 0.0:
-            return (f" The price: {_price(second, metric, clause)}, against {second.name}.",)
+        found = price(second, metric, clause)
+        if metric != study.objective and found.kind == "more" and found.size:
+            return (f" The price: {found}, against {second.name}.",)
     return ()
 
 
@@ -155,20 +216,56 @@ def _trials_needed(study: StudyPlan, group: Group) -> Sentence:
     values = [setting.estimates.estimates[metric.name] for setting in group.undecided]
     needed = [found for setting in group.undecided if (found := setting.estimates.trials_to_distinguish) is not None]
     trials = max(setting.estimates.trials for setting in group.undecided)
+    unreliable = [setting.name for setting in group.undecided if setting.estimates.estimates[metric.name].degenerate]
+    if unreliable:
+        return (
+            f"The weights of the trials of {listed(unreliable)} degenerate: there is an upper limit and no estimate, "
+            "so no number of trials follows.",
+        )
     if all(value.one_sided for value in values):
         years = min(setting.estimates.partition_years for setting in group.undecided)
         limit = max(values, key=lambda value: value.ci_high)
-        return (
-            f"None was seen in {number(years)} partition-years of each (", *_limit(metric, limit),
-            "); ten times the trials would lower this limit to a tenth.",
-        )  # fmt: skip
+        rough = _until_one_is_seen(study, group)
+        return (f"None was seen in {number(years)} partition-years of each (", *_limit(metric, limit), f"){rough}.")
     if not needed:
-        return ("The estimates are equal, so they do not say how many trials would tell the settings apart.",)
+        return (_too_few_alike(metric, group),)
     if max(needed) > MANY_TRIALS:
         return (
             f"The estimates are so close that even {MANY_TRIALS:,} trials of each would not tell; it has {trials:,}.",
         )
     return (f"About {max(needed):,} trials of each would tell, if the estimates are right; it has {trials:,}.",)
+
+
+def _too_few_alike(metric: Metric, group: Group) -> str:
+    """Why equal estimates give no number of trials: the few events that were seen may be the same by chance."""
+    others = [setting for setting in group.undecided if setting is not group.reference]
+    if others and all(setting.against_reference(metric.name).identical for setting in others):
+        seen = group.reference.estimates.estimates[metric.name].events
+        return (
+            f"All that was seen ({counted(seen, 'event')}) is the same in each, which is too little to say that they "
+            "do not differ; more trials would."
+        )
+    return "The estimates are equal, so they do not say how many trials would tell the settings apart."
+
+
+def _until_one_is_seen(study: StudyPlan, group: Group) -> str:
+    """How many trials are needed to see a loss, by the rough rate of coinciding failures; empty for other metrics."""
+    settings = [setting for setting in group.undecided if setting.parameters.acks == "all"]
+    if study.objective not in LOSSES or not settings:
+        return ""
+    expected = max(rough_loss_rate(each.parameters) * each.estimates.partition_years for each in settings)
+    if expected <= 0.0:
+        return "; failures as these allow none, by a rough count of those that coincide"
+    if expected >= 0.5:
+        return f"; a rough count of failures that coincide expects about {number(_two_digits(expected))} in that time"
+    return (
+        "; by a rough count of failures that coincide, about "
+        f"{number(_two_digits(1.0 / expected))} times as many trials are needed to see one"
+    )
+
+
+def _two_digits(value: float) -> float:
+    return float(f"{value:.1e}")
 
 
 def _effects(study: StudyPlan, group: Group) -> Iterator[Sentence]:
@@ -177,8 +274,7 @@ def _effects(study: StudyPlan, group: Group) -> Iterator[Sentence]:
     reference = group.reference
     near = [other for other in group.others if len(_changed(reference, other)) == 1]
     for other in (near or group.others)[:EFFECTS_AT_MOST]:
-        prices = "; ".join(_price(other, metric, clause) for metric, clause in PRICES)
-        yield (*_effect(study, reference, other), f" The price: {prices}.")
+        yield (*_effect(study, reference, other), f" {prices(other)}")
 
 
 def _changed(one: Setting, other: Setting) -> list[str]:
@@ -196,6 +292,11 @@ def _effect(study: StudyPlan, reference: Setting, other: Setting) -> Sentence:
     compared = other.against_reference(metric.name)
     verb = _direction(compared.difference)
     unit = _unit(metric)
+    if compared.degenerate:
+        begin = f"{context}{mine} and {its} cannot be compared, as weights degenerate: "
+        return (begin, *ours, " and ", *theirs, *unit, ".")
+    if are_alike(reference, other, metric.name):
+        return (f"{context}{mine} and {its} have the same {noun.removeprefix('the ')}: ", *ours, *unit, ".")
     if verb is None:
         limits = _difference(metric, rounded(compared.difference))
         return (
@@ -230,28 +331,13 @@ def _inverse_ratio(compared: Comparison, *, paired: bool) -> str:
     return f"ratio {number(1.0 / ratio.estimate)} (95 % interval {number(low)} to {upper}, {how})"
 
 
-def _price(other: Setting, metric: str, clause: str) -> str:
-    """What running the reference instead changes in one share of time, in words."""
-    found = other.against_reference(metric).difference
-    low, high = sorted((-found.ci_low, -found.ci_high))
-    if _direction(found) is None:
-        limits = times(-rounded(found).estimate, low, high, signed=True)[1]
-        shown = f"{limits} a year" if limits else "less than 1 ms a year"
-        return f"no difference is shown in the time that {clause} ({shown})"
-    value, limits = times(abs(found.estimate), *sorted((abs(low), abs(high))))
-    if not limits:
-        return f"the time that {clause} differs by less than 1 ms a year"
-    return f"{clause} for {value} a year {'more' if high > 0.0 else 'less'} ({limits})"
-
-
 def _cost(setting: Setting) -> Sentence:
     """The shares of time of one setting."""
-    costs = (f"{clause} for {_time(setting.estimates.estimates[metric])} a year" for metric, clause in PRICES)
-    return (f"With {setting.full_name}, ", " and ".join(costs), ".")
+    return (shares(setting, (_time(setting.estimates.estimates[metric]) for metric, _ in PRICES)),)
 
 
 def _time(value: Estimate) -> str:
-    return f"at most {minutes(value.ci_high)}" if value.one_sided else _with_limits(value)
+    return f"at most {minutes(value.ci_high)}" if value.is_bound else _with_limits(value)
 
 
 def _with_limits(value: Estimate | Difference, *, signed: bool = False) -> str:
@@ -266,10 +352,12 @@ def _brief(study: StudyPlan, group: Group) -> Sentence:
     metric, best = metric_of(study), group.recommended
     named = group.undecided[:NAMED_AT_MOST] if best is None else (best, *group.others)[:NAMED_AT_MOST]
     begin = "not told apart: " if best is None else f"{best.name} {OBJECTIVES[study.objective].best}: "
+    if _equal(study, group):
+        begin = "no difference, as the same failures cause them: "
     parts: list[str | Rate | Unit] = [begin]
     for index, setting in enumerate(named):
         parts += ["; " if index else "", f"{setting.name} ", *_value(metric, setting.estimates.estimates[metric.name])]
-    needed = () if best is not None else (" ", *_trials_needed(study, group))
+    needed = () if best is not None or _equal(study, group) else (" ", *_trials_needed(study, group))
     return (*parts, *_unit(metric), ".", *needed, *_brief_price(group))
 
 
@@ -277,8 +365,7 @@ def _brief_price(group: Group) -> Sentence:
     if not group.others:
         return ()
     reference, other = group.reference, group.others[0]
-    clause = _price(other, *PRICES[0])
-    return (f" With {reference.name} instead of {other.name}, {clause}.",)
+    return (f" With {reference.name} instead of {other.name}, {price(other, *PRICES[0])}.",)
 
 
 def _range(study: StudyPlan, groups: Sequence[Group]) -> Sentence:
@@ -296,9 +383,11 @@ def _range(study: StudyPlan, groups: Sequence[Group]) -> Sentence:
 
 
 def _quantity(metric: Metric, value: Estimate) -> Sentence:
+    noun = OBJECTIVES[metric.name].noun
+    if value.degenerate:
+        return (f"{noun} not known, as the weights of the trials degenerate (", *_limit(metric, value), ")")
     if metric.estimator is FRACTION:
         return (*_value(metric, value), *_unit(metric))
-    noun = OBJECTIVES[metric.name].noun
     if value.one_sided:
         return (f"no {noun} seen (", *_limit(metric, value), ")")
     return (*_value(metric, value), f" {noun}", *_unit(metric))
@@ -314,13 +403,13 @@ def _limit(metric: Metric, value: Estimate) -> Sentence:
 
 
 def _value(metric: Metric, value: Estimate) -> Sentence:
-    """`0.5 (0.4 to 0.6)`; `none seen (at most 0.03)`."""
+    """`0.5 (0.4 to 0.6)`; `none seen (at most 0.03)`; `not known (at most 0.03, weights degenerate)`."""
+    if value.is_bound:
+        high = minutes(value.ci_high) if metric.estimator is FRACTION else Rate(value.ci_high)
+        begin, end = ("not known", ", weights degenerate") if value.degenerate else ("none seen", "")
+        return (f"{begin} (at most ", high, f"{end})")
     if metric.estimator is FRACTION:
-        if value.one_sided:
-            return (f"none seen (at most {minutes(value.ci_high)})",)
         return (_with_limits(value),)
-    if value.one_sided:
-        return ("none seen (at most ", Rate(value.ci_high), ")")
     return (Rate(value.estimate), " (", Rate(value.ci_low), " to ", Rate(value.ci_high), ")")
 
 

@@ -142,6 +142,12 @@ def times(estimate: float, low: float, high: float, *, signed: bool = False) -> 
     return f"{value} {name}", f"{begin} to {end} {name}"
 
 
+def bound(value: Estimate, text: Callable[[float], str]) -> str:
+    """What a value says that is an upper limit only."""
+    begin = "weights degenerate" if value.degenerate else "none seen"
+    return f"{begin}, at most {text(value.ci_high)}"
+
+
 def interval(value: Estimate, text: Callable[[float], str]) -> str:
     """The 95 % interval, and of which kind it is: `0.2 – 0.4`; `at most 0.03, one-sided` where nothing was seen."""
     if value.one_sided:

@@ -14,13 +14,20 @@ A trial with functions is run in plain sampling: the functions see a whole trial
 
 Functions travel to Ray's workers by cloudpickle, those of the script itself (`__main__`) by value. They are part of
 what a trial is: when the content of a function changes (`content.py`), its trials are run again.
+
+What a function returns is checked, and what it raises is caught: both end the study with one line (`InputError`), which
+names the function, what was found and what is allowed.
 """
 
 from __future__ import annotations
 
 import math
+import numbers
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from random import Random
 from typing import Literal, get_args
 
@@ -30,7 +37,10 @@ from experiments.studies.failures.sources import Outage
 from experiments.studies.failures.timeline import DrawnTimeline, warm_up_ms
 from experiments.studies.trace.schema import TraceRow, TrialResult
 from experiments.studies.trials.trial import run_through, run_trial
+from experiments.support.errors import InputError
 
+SOURCE = "Study"
+"""What errors name instead of a file."""
 MetricFunction = Callable[[Sequence[TraceRow]], float]
 """The rows of one trial -> its value."""
 FailureModel = Callable[[CellParameters, Random], Iterable[Outage]]
@@ -53,12 +63,16 @@ class CustomMetric:
     meaning: str = ""
 
     def value(self, rows: Sequence[TraceRow]) -> float:
-        """The value of one trial. Raises ValueError if it is no number of the metric's unit."""
-        value = float(self.function(rows))
-        if not math.isfinite(value) or value < 0.0 or (self.unit == "fraction" and value > 1.0):
+        """The value of one trial. Raises InputError if the function raises, or returns no number of the metric's
+        unit."""
+        place = f"metrics.{self.name}"
+        with _reported(place):
+            value = self.function(rows)
+        most = 1.0 if self.unit == "fraction" else math.inf
+        if not isinstance(value, numbers.Real) or not math.isfinite(value) or not 0.0 <= value <= most:
             allowed = "a number from 0 to 1" if self.unit == "fraction" else "a number from 0"
-            raise ValueError(f"metric {self.name}: found {value}; allowed: {allowed}")
-        return value
+            raise InputError(SOURCE, place, _shown(value), allowed)
+        return float(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,21 +97,66 @@ class ScriptedTrial:
 
 def _timeline(model: FailureModel, parameters: CellParameters, seed: int) -> DrawnTimeline:
     """The timeline of a trial with the failures of `model` alone."""
-    outages = checked(model(parameters, Random(f"{seed}/failures")), parameters.brokers)
+    outages = checked(model, parameters, Random(f"{seed}/failures"))
     return DrawnTimeline(parameters, seed, -warm_up_ms(parameters), outages=outages, own_failures=False)
 
 
-def checked(outages: Iterable[Outage], brokers: int) -> Iterator[Outage]:
-    """The outages of a failure model. Raises ValueError for one that no cluster of so many brokers can have."""
-    before_ms = -math.inf
-    for outage in outages:
-        if not isinstance(outage, Outage):
-            raise ValueError(f"failure model: found {outage!r}; allowed: Outage(down_ms, up_ms, broker, kind, cause)")
-        if outage.down_ms < before_ms:
-            raise ValueError(f"failure model: found {outage} after {before_ms} ms; allowed: outages in time order")
-        if not 0 <= outage.broker < brokers or outage.up_ms <= outage.down_ms:
-            raise ValueError(f"failure model: found {outage}; allowed: brokers 0 to {brokers - 1}, up_ms after down_ms")
-        if outage.kind not in get_args(OutageKind):
-            raise ValueError(f"failure model: found {outage}; allowed: one of {', '.join(get_args(OutageKind))}")
+_OUTAGES = "Outage(down_ms, up_ms, broker, kind, cause) one after the other"
+_END = object()
+
+
+def checked(model: FailureModel, parameters: CellParameters, random: Random) -> Iterator[Outage]:
+    """The outages of a failure model. Raises InputError if the model raises, returns anything else, or an outage that
+    no cluster of the cell's brokers can have."""
+    place, before_ms = "failure_model", -math.inf
+    with _reported(place):
+        returned: object = model(parameters, random)
+    if not isinstance(returned, Iterable):
+        raise InputError(SOURCE, place, _shown(returned), f"an iterable of {_OUTAGES}")
+    with _reported(place):
+        outages = iter(returned)
+    while True:
+        with _reported(place):
+            outage = next(outages, _END)
+        if outage is _END:
+            return
+        allowed = _wrong(outage, parameters.brokers, before_ms)
+        if allowed:
+            raise InputError(SOURCE, place, _shown(outage), allowed)
+        assert isinstance(outage, Outage)
         before_ms = outage.down_ms
         yield outage
+
+
+def _wrong(outage: object, brokers: int, before_ms: float) -> str:
+    """What is allowed instead of an outage that follows one at `before_ms`; empty for one that is right."""
+    if not isinstance(outage, Outage):
+        return _OUTAGES
+    if not all(isinstance(each, numbers.Integral) for each in (outage.down_ms, outage.up_ms, outage.broker)):
+        return "whole numbers for down_ms and up_ms (milliseconds) and broker"
+    if outage.down_ms < before_ms:
+        return f"outages in time order, so from {before_ms} ms on"
+    if not 0 <= outage.broker < brokers or outage.up_ms <= outage.down_ms:
+        return f"brokers 0 to {brokers - 1}, up_ms after down_ms"
+    if outage.kind not in get_args(OutageKind):
+        return f"as kind one of {', '.join(get_args(OutageKind))}"
+    if not isinstance(outage.cause, str) or not isinstance(outage.holds, bool):
+        return "a text as cause, and True or False as holds"
+    return ""
+
+
+@contextmanager
+def _reported(place: str) -> Iterator[None]:
+    """Turns what a function of the script raises into one line, with the place in its code."""
+    try:
+        yield
+    except Exception as error:
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        found = f"{type(error).__name__}: {error} ({Path(frame.filename).name}, line {frame.lineno})"
+        raise InputError(SOURCE, place, found, "a function that raises nothing") from error
+
+
+def _shown(value: object) -> str:
+    """A value in one line of moderate length."""
+    text = repr(value)
+    return text if len(text) <= 200 else f"{text[:200]}..."

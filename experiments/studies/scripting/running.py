@@ -26,8 +26,8 @@ def sweep(study: Study, *, out: Out = None, address: str | None = None, progress
     connected to, or `RAY_ADDRESS`, or a private one that ends with the call. With a cluster of several machines `out`
     must be reachable from all. `progress`: shown on standard error. Call from the main thread.
 
-    Raises InputError for wrong arguments, TrialFailed if a trial or a function of the script fails, StorageFailed,
-    WorkersLost.
+    Raises InputError for wrong arguments, FunctionFailed (a TrialFailed) with one line if a function of the script
+    raises or returns what it must not, TrialFailed if a trial fails, StorageFailed, WorkersLost.
     """
     temporary = tempfile.TemporaryDirectory(prefix="isray-", ignore_cleanup_errors=True) if out is None else None
     place = Path(temporary.name) if temporary is not None else out

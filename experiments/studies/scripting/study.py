@@ -14,6 +14,7 @@ from experiments.studies.design.loader import StudyFile, field_error, study_from
 from experiments.studies.design.study import StudyPlan
 from experiments.studies.scripting.content import content_digest
 from experiments.studies.scripting.functions import (
+    SOURCE,
     CustomMetric,
     FailureModel,
     MetricFunction,
@@ -22,9 +23,6 @@ from experiments.studies.scripting.functions import (
 from experiments.studies.trials.batch import Trial
 from experiments.studies.trials.estimators import run_cell_trial
 from experiments.support.errors import InputError
-
-SOURCE = "Study"
-"""What errors name instead of a file."""
 
 
 class Study(StudyFile):

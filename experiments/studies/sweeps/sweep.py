@@ -36,7 +36,7 @@ from experiments.studies.sweeps.schedule import FIRST_BATCH_TRIALS, CellWork, Sc
 from experiments.studies.sweeps.storage import Folder, Location, StorageFailed, Store, store_at
 from experiments.studies.sweeps.worker import Job, Summary, run_and_commit, values_of
 from experiments.studies.trace.metrics import METRICS
-from experiments.studies.trials.batch import Batch, Trial, TrialFailed
+from experiments.studies.trials.batch import Batch, FunctionFailed, Trial, TrialFailed
 from experiments.support.errors import InputError
 from experiments.support.progress import SILENT, Progress
 
@@ -187,7 +187,7 @@ def _run_cells(
     import ray
 
     remote: Any = ray.remote(num_cpus=tasks.cpus, max_retries=MAX_RETRIES)(run_and_commit)
-    in_flight: dict[ray.ObjectRef[Summary], tuple[int, Batch]] = {}
+    in_flight: dict[ray.ObjectRef[Summary | FunctionFailed], tuple[int, Batch]] = {}
     while True:
         limit = max(1.0, nodes.cpus() * tasks.in_flight_per_cpu)
         while len(in_flight) < limit and (part := schedule.take(nodes.cpus(), among)):
@@ -218,7 +218,7 @@ def _summary(reference: Any, batch: Batch) -> Summary:
     import ray
 
     try:
-        found: Summary = ray.get(reference)
+        found: Summary | FunctionFailed = ray.get(reference)
     except TrialFailed:
         raise
     except StorageFailed as error:
@@ -226,6 +226,8 @@ def _summary(reference: Any, batch: Batch) -> Summary:
     except ray.exceptions.RayError as error:
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise WorkersLost(f"trials {batch.first} to {batch.stop - 1} of cell {batch.cell}: {lines[0]}") from error
+    if isinstance(found, FunctionFailed):
+        raise found
     return found
 
 

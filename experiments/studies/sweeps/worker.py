@@ -23,7 +23,7 @@ from experiments.studies.sweeps.batches import commit
 from experiments.studies.sweeps.output import RECORD
 from experiments.studies.sweeps.schedule import Values
 from experiments.studies.sweeps.storage import StorageFailed, Store
-from experiments.studies.trials.batch import Batch, Trial, run_batch
+from experiments.studies.trials.batch import Batch, FunctionFailed, Trial, run_batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +52,15 @@ class Summary:
     values: Values | None
 
 
-def run_and_commit(job: Job, parameters: CellParameters, batch: Batch) -> Summary:
-    """Runs the trials of `batch` and commits them. Raises TrialFailed, StorageFailed."""
+def run_and_commit(job: Job, parameters: CellParameters, batch: Batch) -> Summary | FunctionFailed:
+    """Runs the trials of `batch` and commits them. A mistake in a function of the script is returned, not raised: Ray
+    would print the traceback of each task that raises. Raises TrialFailed, StorageFailed."""
     _require_same_folder(job.store, job.record_digest)
     began_s = time.perf_counter()
-    trace, trials = run_batch(job.trial, parameters, batch, job.study_seed, job.pairing)
+    try:
+        trace, trials = run_batch(job.trial, parameters, batch, job.study_seed, job.pairing)
+    except FunctionFailed as error:
+        return error
     ran_s = time.perf_counter()
     size = commit(job.store, batch, trace, trials)
     committed_s = time.perf_counter()

@@ -43,26 +43,26 @@ COVERED = frozenset(
 def model_of(params: CellParameters) -> Model | None:
     """The model of a cell, with rates per year; None for a cell that the model does not cover.
 
-    Not covered: generation `v3`; a time to failure or to repair that is not exponential; any other parameter that is
-    not at its default (`COVERED`); `manual` recovery after unclean failures, which has no long run without a user:
-    partitions stay without a leader; more than 5 replicas, or more than 3 if failures are not noticed at once; a flush
-    interval with a min ISR above 2.
+    Not covered: generation `v3`; `proactive` before `kip-966`, which is unclean leader election; a time to failure or
+    to repair that is not exponential; any other parameter that is not at its default (`COVERED`); `manual` recovery
+    after unclean failures, which has no long run without a user: partitions stay without a leader; more than 5
+    replicas, or more than 3 if failures are not noticed at once; a flush interval with a min ISR above 2.
     """
     untouched = {name: getattr(params, name) for name in COVERED & set(CellParameters.model_fields)}
     mttf, mttr = params.broker_mttf, params.broker_mttr
     if mttf is None or not mttf.dist == mttr.dist == "exponential":
         return None
-    if params.generation == "v3":
+    strategy = params.unclean_recovery_strategy
+    if params.generation == "v3" or (params.generation != "kip-966" and strategy != "balanced"):
         return None
-    is_manual = params.generation == "kip-966" and params.unclean_recovery_strategy == "manual"
-    waits_for_user = is_manual and params.unclean_probability > 0.0
+    waits_for_user = strategy == "manual" and params.unclean_probability > 0.0
     if params != CellParameters.model_validate(untouched) or waits_for_user:
         return None
     if params.flush_interval_ms is not None and params.min_insync_replicas > 2:
         return None
     rules = Rules(
         generation=params.generation,
-        strategy=params.unclean_recovery_strategy,
+        strategy=strategy,
         min_isr=min(params.min_insync_replicas, params.replication_factor),
         phases=0 if params.detection_ms is None else PHASES,
         loses=params.unclean_probability * params.tail_loss_probability > 0.0,

@@ -24,7 +24,8 @@ from experiments.support.yaml_input import kind_of, parse_yaml, read_text
 WHAT = "a list of cells, each a mapping of study parameters; or a study file"
 COVERS = (
     "exponential broker_mttf and broker_mttr, generation, detection, unclean and tail loss probabilities, strategy "
-    "proactive or balanced, everything else at its default; up to 5 replicas, or 3 where detection is not instant"
+    "balanced, or proactive with generation kip-966, everything else at its default; up to 5 replicas, or 3 where "
+    "detection is not instant"
 )
 _BUILT_IN_FAILURES = 1_800
 _GENERATIONS = (("kip-497", "balanced"), ("kip-966-elr", "balanced"), ("kip-966", "balanced"), ("kip-966", "proactive"))

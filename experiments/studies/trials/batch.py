@@ -18,6 +18,7 @@ from experiments.studies.design.model import CellParameters
 from experiments.studies.trace.measures import measure
 from experiments.studies.trace.metrics import METRICS
 from experiments.studies.trace.schema import TRACE_SCHEMA, TrialResult, check_trace, columns
+from experiments.support.errors import InputError
 
 Trial = Callable[[CellParameters, int], TrialResult]
 """A pure function of a cell's parameters and a seed."""
@@ -54,6 +55,10 @@ class TrialFailed(RuntimeError):
     """A trial raised; the message names the cell, the trial and the seed that repeat it."""
 
 
+class FunctionFailed(TrialFailed):
+    """A function of the study's script raised, or returned what it must not; the message is one line."""
+
+
 def trial_seed(study_seed: int, trial: int, unpaired: CellParameters | None = None) -> int:
     """The seed of a trial: 63 bits of BLAKE2b over the study's seed and the trial's number. `unpaired`: parameters of
     the cell that the hash covers too, as JSON, so that the cells of a study have independent trials."""
@@ -67,7 +72,7 @@ def run_batch(
     """Runs the trials of `batch`; returns the tables for `trace/` and `trials/`. `pairing`: whether trials of one
     number have one seed in all cells.
 
-    Raises TrialFailed if a trial raises or breaks the rules of a trace.
+    Raises TrialFailed if a trial raises or breaks the rules of a trace, FunctionFailed if a function of a script does.
     """
     trace: list[tuple[object, ...]] = []
     trials: list[tuple[object, ...]] = []
@@ -77,6 +82,9 @@ def run_batch(
             try:
                 result = trial(parameters, seed)
                 check_trace(result.rows, parameters.partitions, parameters.duration_ms)
+            except InputError as error:
+                where = f"trial {number} of cell {batch.cell}, seed {seed}"
+                raise FunctionFailed(f"{error} ({where})") from error
             except Exception as error:
                 found = f"trial {number} of cell {batch.cell}, seed {seed}, {parameters!r}: {error}"
                 raise TrialFailed(found) from error

@@ -10,10 +10,12 @@ from experiments.studies.trials.states import TOPIC
 from protocol.config import (
     BROKER_HEARTBEAT_INTERVAL_MS,
     BROKER_SESSION_TIMEOUT_MS,
+    ENABLE_OF_STRATEGY,
     FLUSH_MS,
     METADATA_SNAPSHOT_BYTES,
     METADATA_SNAPSHOT_INTERVAL_MS,
     MIN_INSYNC_REPLICAS,
+    UNCLEAN_LEADER_ELECTION_ENABLE,
     UNCLEAN_RECOVERY_STRATEGY,
     ClusterConfig,
     Generation,
@@ -43,11 +45,12 @@ def cluster_spec(params: CellParameters, seed: int) -> ClusterSpec:
     generation = Generation(params.generation)
     if generation.features.metadata_in_store:
         return _store_cluster_spec(params, generation, seed)
-    overrides: dict[str, object] = {
-        UNCLEAN_RECOVERY_STRATEGY: params.unclean_recovery_strategy,
-        METADATA_SNAPSHOT_BYTES: SNAPSHOT_BYTES,
-        METADATA_SNAPSHOT_INTERVAL_MS: 0,
-    }
+    overrides: dict[str, object] = {METADATA_SNAPSHOT_BYTES: SNAPSHOT_BYTES, METADATA_SNAPSHOT_INTERVAL_MS: 0}
+    strategy = params.unclean_recovery_strategy
+    if generation.features.unclean_recovery:
+        overrides[UNCLEAN_RECOVERY_STRATEGY] = strategy
+    else:
+        overrides[UNCLEAN_LEADER_ELECTION_ENABLE] = ENABLE_OF_STRATEGY[strategy]
     if params.detection_ms is not None:
         overrides[BROKER_SESSION_TIMEOUT_MS] = params.detection_ms
         overrides[BROKER_HEARTBEAT_INTERVAL_MS] = params.heartbeat_interval_ms

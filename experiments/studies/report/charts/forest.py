@@ -26,7 +26,7 @@ from experiments.studies.report.charts.theme import (
 )
 from experiments.studies.report.objectives import OBJECTIVES
 from experiments.studies.report.settings import Group
-from experiments.studies.report.words import minutes, number, rounded, signed_number, time_unit, times
+from experiments.studies.report.words import bound, minutes, number, rounded, signed_number, time_unit, times
 from experiments.studies.trace.metrics import FRACTION, Metric
 
 NAME_DY, MARK_DY = -9, 9
@@ -111,10 +111,10 @@ def _row(metric: Metric, group: Group, position: int, factor: float) -> dict[str
         "estimate": value.estimate * factor,
         "low": value.ci_low * factor,
         "high": value.ci_high * factor,
-        "seen": not value.one_sided,
+        "seen": not value.is_bound,
         "best": setting.estimates.recommended,
-        "words": f"none seen, at most {text(value.ci_high)}" if value.one_sided else f"{shown}, interval {limits}",
-        "short": f"none seen, at most {text(value.ci_high)}" if value.one_sided else shown,
+        "words": bound(value, text) if value.is_bound else f"{shown}, interval {limits}",
+        "short": bound(value, text) if value.is_bound else shown,
     }
 
 
@@ -140,11 +140,14 @@ def _tooltip() -> list[alt.Tooltip]:
 
 def differences_chart(metric: Metric, group: Group, number_of_group: int) -> Chart | None:
     """The metric of every setting minus that of the reference of the group, with its interval; None without others."""
-    found = [rounded(setting.against_reference(metric.name).difference) for setting in group.others]
+    compared = [setting.against_reference(metric.name) for setting in group.others]
+    found = [rounded(each.difference) for each in compared]
     factor, unit, scaled = scaling_of(metric, [limit for each in found for limit in (each.ci_low, each.ci_high)])
     rows = [
-        _difference_row(setting.name, difference, factor, is_time=metric.estimator is FRACTION)
-        for setting, difference in zip(group.others, found, strict=True)
+        _difference_row(
+            setting.name, difference, factor, is_time=metric.estimator is FRACTION, is_known=not each.degenerate
+        )
+        for setting, difference, each in zip(group.others, found, compared, strict=True)
     ]
     if not rows:
         return None
@@ -187,11 +190,13 @@ def differences_chart(metric: Metric, group: Group, number_of_group: int) -> Cha
     )
 
 
-def _difference_row(name: str, found: Difference, factor: float, *, is_time: bool) -> dict[str, Any]:
+def _difference_row(name: str, found: Difference, factor: float, *, is_time: bool, is_known: bool) -> dict[str, Any]:
     value, limits = signed_number(found.estimate), f"{signed_number(found.ci_low)} to {signed_number(found.ci_high)}"
     if is_time:
         value, limits = times(found.estimate, found.ci_low, found.ci_high, signed=True)
     shown = "more" if found.ci_low > 0.0 else "less" if found.ci_high < 0.0 else "neither"
+    if not is_known:
+        name, shown = f"{name} (weights degenerate)", "neither"
     return {
         "name": name,
         "estimate": found.estimate * factor,

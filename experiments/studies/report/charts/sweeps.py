@@ -29,7 +29,7 @@ from experiments.studies.report.charts.theme import (
     written,
 )
 from experiments.studies.report.settings import Group, Setting
-from experiments.studies.report.words import cell_name, minutes, number, shown
+from experiments.studies.report.words import bound, cell_name, minutes, number, shown
 from experiments.studies.trace.metrics import FRACTION, Metric
 
 HEIGHT = 320
@@ -82,9 +82,9 @@ def _heat_map(metric: Metric, settings: Sequence[Setting], names: tuple[str, str
             "across": shown(_swept(setting)[across]),
             "down": shown(_swept(setting)[down]),
             "name": setting.full_name,
-            "value": (value.ci_high if value.one_sided else value.estimate) * factor,
-            "seen": not value.one_sided,
-            "words": f"none seen, at most {text(value.ci_high)}" if value.one_sided else text(value.estimate),
+            "value": (value.ci_high if value.is_bound else value.estimate) * factor,
+            "seen": not value.is_bound,
+            "words": bound(value, text) if value.is_bound else text(value.estimate),
         })  # fmt: skip
     shades = sorted(row["value"] for row in rows)
     lowest, highest = shades[0], max(shades[-1], shades[0] * 10.0)
@@ -171,7 +171,7 @@ def _curve(metric: Metric, name: str, points: Sequence[tuple[float, Setting]]) -
             "estimate": value.estimate * factor,
             "low": value.ci_low * factor,
             "high": value.ci_high * factor,
-            "seen": not value.one_sided,
+            "seen": not value.is_bound,
         })  # fmt: skip
     lines = list(dict.fromkeys(row["line"] for row in rows))
     log_y = scaled or spans(row["estimate"] for row in rows)

@@ -1,7 +1,8 @@
 """Durability against availability: one point per setting, with both intervals, and the frontier.
 
-A setting is on the frontier if no other one under the same assumptions has lower estimates in both. That is a statement
-about estimates: the intervals show how sure it is.
+A setting is on the frontier if no other one under the same assumptions has fewer losses without being less available.
+That is a statement about estimates: the intervals show how sure it is. A setting whose weights degenerate has no
+estimate of its losses, and is drawn at its upper limit.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from typing import Any
 
 import altair as alt
 
+from experiments.studies.estimation.moments import Estimate
+from experiments.studies.estimation.pairs import ROUNDING
 from experiments.studies.estimation.selection import unavailability
 from experiments.studies.report.charts.theme import (
     SERIES,
@@ -24,7 +27,7 @@ from experiments.studies.report.charts.theme import (
     written,
 )
 from experiments.studies.report.settings import Group, Setting
-from experiments.studies.report.words import minutes, number, time_unit
+from experiments.studies.report.words import bound, minutes, number, time_unit
 from experiments.studies.trace.metrics import ACKNOWLEDGED_LOSS_RATE, UNWRITABLE
 
 HEIGHT = 320
@@ -32,22 +35,20 @@ LOSSES = ACKNOWLEDGED_LOSS_RATE
 
 
 def frontier(settings: Sequence[Setting]) -> tuple[Setting, ...]:
-    """The settings that no other one is at least as good as in both losses and the time that is not writable, and
-    better in one."""
+    """The settings that no other one beats: with fewer losses, and no longer without writes. Equal losses are a tie,
+    whatever the availability: they may be equal because nothing in the study tells the settings apart."""
     points = {setting.index: _point(setting) for setting in settings}
-    return tuple(
-        setting
-        for setting in settings
-        if not any(
-            other != points[setting.index] and all(a <= b for a, b in zip(other, points[setting.index], strict=True))
-            for other in points.values()
-        )
-    )
+
+    def is_beaten(losses: float, unwritable: float) -> bool:
+        return any(other < losses * (1.0 - ROUNDING) and time <= unwritable for other, time in points.values())
+
+    return tuple(setting for setting in settings if not is_beaten(*points[setting.index]))
 
 
 def _point(setting: Setting) -> tuple[float, float]:
     ratios = {name: found.estimate for name, found in setting.estimates.estimates.items()}
-    return ratios[LOSSES], unavailability(ratios)
+    losses = setting.estimates.estimates[LOSSES]
+    return losses.ci_high if losses.degenerate else losses.estimate, unavailability(ratios)
 
 
 def tradeoff_chart(group: Group, number_of_group: int) -> Chart | None:
@@ -94,7 +95,7 @@ def tradeoff_chart(group: Group, number_of_group: int) -> Chart | None:
         ),
     ]  # fmt: skip
     layers[3] = layers[3].transform_calculate(
-        losses=f"datum.seen ? {written('datum.y')} : 'none seen, at most ' + {written('datum.y_high')}"
+        losses=f"datum.seen ? {written('datum.y')} : datum.bound + ', at most ' + {written('datum.y_high')}"
     )
     on_it = ", ".join(setting.name for setting in best)
     return finished(
@@ -112,14 +113,19 @@ def _row(setting: Setting, on_frontier: bool, unit: float) -> dict[str, Any]:
     losses, unwritable = (setting.estimates.estimates[metric] for metric in (LOSSES, UNWRITABLE))
     return {
         "name": setting.name,
-        "y": losses.estimate,
+        "y": losses.ci_high if losses.degenerate else losses.estimate,
         "y_low": losses.ci_low,
         "y_high": losses.ci_high,
-        "seen": not losses.one_sided,
+        "seen": not losses.is_bound,
+        "bound": "weights degenerate" if losses.degenerate else "none seen",
         "x": unwritable.estimate / unit,
         "x_low": unwritable.ci_low / unit,
         "x_high": unwritable.ci_high / unit,
         "unwritable": f"{minutes(unwritable.estimate)} a year",
         "frontier": on_frontier,
-        "words": f"{number(losses.estimate)} loss events a year, not writable {minutes(unwritable.estimate)} a year",
+        "words": f"{_losses(losses)} loss events a year, not writable {minutes(unwritable.estimate)} a year",
     }
+
+
+def _losses(value: Estimate) -> str:
+    return bound(value, number) if value.degenerate else number(value.estimate)

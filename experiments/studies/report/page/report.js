@@ -34,6 +34,9 @@ function scale(partitions) {
   }
   const unit = partitions === 1 ? "per partition-year" : `a year in ${partitions.toLocaleString("en-US")} partitions`;
   for (const element of document.querySelectorAll("[data-unit]")) element.textContent = unit;
+  const count = `${partitions.toLocaleString("en-US")} partition${partitions === 1 ? "" : "s"}`;
+  for (const element of document.querySelectorAll("[data-partitions]")) element.textContent = count;
+  for (const table of document.querySelectorAll("table.labelled")) label(table);
   for (const element of document.querySelectorAll("[data-period]")) {
     const text = period(Number(element.dataset.period) * partitions);
     element.textContent = "bound" in element.dataset && text !== "–" ? `at least ${text}` : text;

@@ -18,7 +18,10 @@ from experiments.hunt.fuzz.swarm import draw
 from experiments.studies.design.loader import study_from
 from experiments.studies.design.model import DAY_MS, CellParameters
 
-SHORT = (CellParameters(duration_ms=5 * DAY_MS), CellParameters(duration_ms=10 * DAY_MS, generation="kip-497"))
+SHORT = (
+    CellParameters(duration_ms=5 * DAY_MS, generation="kip-966"),
+    CellParameters(duration_ms=10 * DAY_MS, generation="kip-497"),
+)
 
 STUDY: dict[str, object] = {
     "name": "elr-durability",

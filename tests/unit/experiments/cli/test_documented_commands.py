@@ -228,7 +228,7 @@ def test_documented_yaml_loads(page: str, body: str, tmp_path: Path) -> None:
         topics = [{"name": name, "assignments": [[0, 1, 2], [1, 2, 0]]} for name in ("t", "u")]
         content = {"name": "s", "cluster": cluster, "topics": topics, "steps": content}
         text = yaml.safe_dump(content)
-    (tmp_path / "outages.csv").write_text("node,down_ms,up_ms,kind\n0,86400000,86700000,unclean\n")
+    (tmp_path / "outages.csv").write_text("node,down_ms,up_ms,kind\n0,43200000,86700000,unclean\n")
     path = tmp_path / "documented.yaml"
     path.write_text(text)
     loaded = load_scenario(path) if "steps" in content else load_study(path)

@@ -18,9 +18,12 @@ from experiments.studies.design.model import DAY_MS, CellParameters
 from experiments.studies.design.recorded import RecordedFailures, RecordedOutage
 from experiments.studies.theory.answers import answer
 
-RARE = CellParameters()
+RARE = CellParameters(generation="kip-966")
 FREQUENT = CellParameters(
-    broker_mttf=Distribution(mean_ms=20 * DAY_MS), broker_mttr=Distribution(mean_ms=5 * DAY_MS), writeback_ms=None
+    generation="kip-966",
+    broker_mttf=Distribution(mean_ms=20 * DAY_MS),
+    broker_mttr=Distribution(mean_ms=5 * DAY_MS),
+    writeback_ms=None,
 )
 HOURS = Distribution(mean_ms=6 * 3_600_000)
 WEIBULL = Distribution(dist="weibull", mean_ms=130 * DAY_MS, shape=0.7)

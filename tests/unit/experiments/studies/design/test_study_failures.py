@@ -16,6 +16,7 @@ from experiments.studies.design.presets import PRESETS
 from experiments.support.errors import InputError
 
 CSV = "node,down_ms,up_ms,kind\n0,1000,2000,clean\n2,86400000,90000000,lossy\n1,864000000,864000001,disk\n"
+EPOCH_CSV = "node,down_ms,up_ms,kind\n1,1700864000000,1700864300000,disk\n0,1700000000000,1700000001000,clean\n"
 
 
 def _study(base: dict[str, object], **fields: object) -> dict[str, object]:
@@ -49,6 +50,8 @@ def _cell(base: dict[str, object]) -> CellParameters:
         ({"rolling_restart": {"every": "5m", "down": "2m"}}, "base.rolling_restart", "brokers x (down + pause)"),
         ({"catch_up": {"backlog": "1GB"}}, "base.catch_up.rate", "50MB/s"),
         ({"catch_up": {"rate": "fast"}}, "base.catch_up.rate", "50MB/s"),
+        ({"catch_up": {"rate": "50MB"}}, "base.catch_up.rate", "MB/s, GB/s, TB/s"),
+        ({"catch_up": {"rate": "1MB/s", "write_rate": "1kB"}}, "base.catch_up.write_rate", "50MB/s"),
         ({"catch_up": {"rate": float("nan")}}, "base.catch_up.rate", "50MB/s"),
         ({"catch_up": {"rate": "1MB/s", "backlog": "1GB/s"}}, "base.catch_up.backlog", "50GB"),
         ({"slow": {"per_year": 1e9, "delay": "1s", "duration": "1m"}}, "base.slow.per_year", "less than or equal to"),
@@ -87,8 +90,11 @@ def test_presets_have_the_published_rates() -> None:
         )
         assert cell.broker_mttf is not None
         rates[name] = (YEAR_MS / cell.broker_mttf.mean_ms, struck)
-    assert sum(rates["ford-2010"]) == pytest.approx(12 / 4.3, rel=0.002)
-    assert rates["ford-2010"][1] / sum(rates["ford-2010"]) == pytest.approx(0.37, abs=0.002)
+    alone, burst = rates["ford-2010"]
+    with_rack = CellParameters(preset="ford-2010").rack_power_events_per_year
+    assert with_rack == pytest.approx(1 / 10.2, rel=0.002)
+    assert alone + burst + with_rack == pytest.approx(12 / 4.3, rel=0.002), "a failure of a rack is one of its nodes"
+    assert (burst + with_rack) / (alone + burst + with_rack) == pytest.approx(0.37, abs=0.002)
     assert rates["dean-first-year"] == pytest.approx((1_000 / 1_800, 0.42))
     assert rates["hdfs-2010"][0] == pytest.approx(12 * 0.008)
     assert rates["cloud-vm-1"][0] == pytest.approx(0.01)
@@ -145,6 +151,8 @@ def test_catch_up_takes_what_is_behind_divided_by_the_rate() -> None:
         (CSV + "0,1500,2500,clean\n", "line 5", "do not overlap"),
         (CSV + "0,500,1001,clean\n", "line 2", "do not overlap"),
         ("node,down_ms,up_ms,kind\n0,1,2,clean\n", "length", "at least the duration (10d)"),
+        (f"node,down_ms,up_ms,kind\n0,{10 * DAY_MS},{11 * DAY_MS},clean\n", "line 2", "within the duration (10d)"),
+        (EPOCH_CSV, "line 3", "begins gives that time of the file, as in {file: f.csv, begins: 1700000000000}"),
     ],
 )
 def test_wrong_record_is_one_line_with_the_number_of_its_line(
@@ -164,6 +172,9 @@ def test_wrong_record_is_one_line_with_the_number_of_its_line(
     [
         ({"file": "f.csv", "mode": "blocks"}, "at least the block (30d)"),
         ({"file": "f.csv", "length": "5d"}, "covers all outages"),
+        ({"file": "f.csv", "begins": 1_001}, "a time from 1001 on, at which the record begins"),
+        ({"file": "f.csv", "begins": "5d"}, "a whole number, greater than or equal to 0"),
+        ({"file": "f.csv", "begins": 1_000}, "at least the duration (10d)"),
         ({"file": "g.csv"}, "recorded failures (CSV)"),
     ],
 )
@@ -171,6 +182,20 @@ def test_record_that_does_not_fit_its_use_is_refused(tmp_path: Path, failures: o
     (tmp_path / "f.csv").write_text(CSV)
     with pytest.raises(InputError, match=re.escape(words)):
         study_from(_study({"failures": failures}), "s.yaml", folder=tmp_path)
+
+
+@pytest.mark.parametrize("mode", ["replay", "blocks"])
+def test_a_record_with_times_of_the_epoch_says_when_it_begins(tmp_path: Path, mode: str) -> None:
+    """Outages at 0 s and 10 days, as the record begins at the first one; without `begins` the line says so."""
+    (tmp_path / "f.csv").write_text(EPOCH_CSV)
+    failures: dict[str, object] = {"file": "f.csv", "mode": mode, "block": "1d", "length": "20d"}
+    with pytest.raises(InputError, match="line 3: found down_ms 1700000000000 as the first outage, 19,676 days after"):
+        study_from(_study({"failures": failures}), "s.yaml", folder=tmp_path)
+    plan = study_from(_study({"failures": failures | {"begins": 1_700_000_000_000}}), "s.yaml", folder=tmp_path)
+    record = plan.cells[0].parameters.failures
+    assert record is not None
+    assert record.outages == ((0, 0, 1_000, "clean"), (1, 864_000_000, 864_300_000, "disk"))
+    assert (record.length_ms, record.begins_ms) == (20 * DAY_MS, 0)
 
 
 def test_the_content_of_a_record_is_part_of_the_study(tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ def paired_rates(random: np.random.Generator, trials: int, rate: float) -> bool:
     common, more, fewer = (random.poisson(rate * share, trials) for share in (1.0, 0.3, 0.1))
     a, b = common + fewer, common + more
     mine, reference = Sums.of(b, np.ones(trials)), Sums.of(a, np.ones(trials))
-    products = Products(trials, float(a @ b), float(b.sum()), float(a.sum()), float(trials))
+    products = Products(trials, float(a @ b), float(b.sum()), float(a.sum()), float(trials), int((a != b).sum()))
     found = compare(mine, reference, rate_limits(mine), rate_limits(reference), products)
     ratio = (found.ratio.ci_low, np.inf if found.ratio.ci_high is None else found.ratio.ci_high)
     return holds((found.difference.ci_low, found.difference.ci_high), 0.2 * rate) and holds(ratio, 1.3 / 1.1)
@@ -88,7 +88,9 @@ def paired_shares(random: np.random.Generator, trials: int, rate: float) -> bool
     longer = base + lengths(random, more)
     mine = Sums.of(longer, np.ones(trials), int(common.sum() + more.sum()))
     reference = Sums.of(base, np.ones(trials), int(common.sum()))
-    products = Products(trials, float(base @ longer), float(longer.sum()), float(base.sum()), float(trials))
+    products = Products(
+        trials, float(base @ longer), float(longer.sum()), float(base.sum()), float(trials), int((base != longer).sum())
+    )
     bounds = [fraction_limits(sums, 1.5 * MEAN_LENGTH) for sums in (mine, reference)]
     found = compare(mine, reference, *bounds, products).difference
     return holds((found.ci_low, found.ci_high), 0.4 * rate * MEAN_LENGTH)

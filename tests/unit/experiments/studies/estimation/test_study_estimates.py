@@ -94,7 +94,7 @@ def test_products_are_asked_for_pairs_only() -> None:
 
     def products_with(reference: int) -> dict[tuple[int, str], Products]:
         asked.append(reference)
-        return {(1, "loss_rate"): Products(TRIALS, 0.0, 0.0, 8.0, 8.0)}
+        return {(1, "loss_rate"): Products(TRIALS, 0.0, 0.0, 8.0, 8.0, 0)}
 
     cells = [sums_of([1.0] * 8), sums_of(ZEROS), sums_of([2.0] * 8)]
     paired = estimate_cells(STUDY, cells, products_with)
@@ -115,6 +115,48 @@ def test_only_a_cell_that_is_shown_to_be_the_best_is_recommended() -> None:
     assert close[1].trials_to_distinguish is None
     assert close[2].trials_to_distinguish is None
     assert (close[0].trials_to_distinguish or 0) > 100
+
+
+def degenerate(cell: CellSums, weight: float) -> CellSums:
+    """The cell with two loss events in its trials, of which one has nearly all of that weight."""
+    found = {"weight": weight, "weight_squares": weight * weight, "largest_weight": weight, "value": weight}
+    sums = {name: replace(sums, events=2, **found) for name, sums in cell.sums.items() if "loss_rate" in name}
+    return replace(cell, sums={**cell.sums, **sums})
+
+
+def test_an_estimate_of_degenerate_weights_decides_nothing() -> None:
+    """4.4e-10 losses a year beside 1 and 2: the lowest estimate, neither recommended nor the base of comparisons; the
+    setting with 2 is eliminated by the one with 1."""
+    cells = [sums_of([1.0] * 8), degenerate(sums_of(ZEROS), 8 * 4.4e-10), sums_of([9.0] * 8)]
+    found = estimates_of(*cells)
+    assert found[1].estimates["loss_rate"].estimate == pytest.approx(4.4e-10)
+    assert found[1].estimates["loss_rate"].degenerate
+    assert [cell.may_be_best for cell in found] == [True, True, False]
+    assert [cell.reference for cell in found] == [True, False, False]
+    assert not any(cell.recommended for cell in found)
+    assert [cell.trials_to_distinguish for cell in found] == [None] * 3
+    assert found[1].compared_with_reference["loss_rate"].degenerate
+    assert not found[2].compared_with_reference["loss_rate"].degenerate
+    alone = estimates_of(*[degenerate(sums_of(ZEROS), weight) for weight in (1e-9, 2e-9, 3e-9)])
+    assert [cell.may_be_best for cell in alone] == [True] * 3
+
+
+def test_availability_decides_nothing_where_the_same_failures_lose() -> None:
+    """As the next test has it, but for pairs of trials that do not differ: min ISR 2 stays the base."""
+    study = STUDY.model_copy(update={"equivalence_margin": 0.1})
+    cells = [sums_of([200.0] * 8, [0.1, 0.11] * 4), sums_of([200.0] * 8, [0.2, 0.21] * 4), sums_of([900.0] * 8)]
+
+    def with_pairs(differing: int) -> list[CellEstimates]:
+        products = Products(TRIALS, 8 * 200.0**2, 1_600.0, 1_600.0, 8.0, differing)
+        return estimate_cells(
+            study, cells, lambda reference: {(1 - reference, "loss_rate"): products} if reference < 2 else {}
+        )
+
+    same, other = with_pairs(0), with_pairs(1)
+    assert same[1].compared_with_first["loss_rate"].identical
+    assert [cell.recommended for cell in same] == [False] * 3
+    assert [cell.reference for cell in same] == [False, True, False]
+    assert [cell.recommended for cell in other] == [True, False, False]
 
 
 def test_availability_decides_among_equivalent_cells_only() -> None:

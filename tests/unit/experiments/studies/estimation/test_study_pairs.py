@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from experiments.studies.estimation.moments import Sums
-from experiments.studies.estimation.pairs import Comparison, Products, compare
+from experiments.studies.estimation.pairs import ROUNDING, Comparison, Products, compare
 from experiments.studies.estimation.rates import rate_limits
-from experiments.studies.estimation.selection import lowest, most_available, screening_alpha, simultaneous_alpha
+from experiments.studies.estimation.selection import (
+    are_equivalent,
+    lowest,
+    most_available,
+    screening_alpha,
+    simultaneous_alpha,
+    trials_to_distinguish,
+)
 
 ONES = [1.0] * 40
 
 
 def compared(mine: list[float], reference: list[float], paired: bool = True) -> Comparison:
     a, b = Sums.of(mine, ONES), Sums.of(reference, ONES)
-    products = Products(40, sum(x * y for x, y in zip(mine, reference, strict=True)), sum(mine), sum(reference), 40.0)
+    pairs = list(zip(mine, reference, strict=True))
+    differing = sum(abs(x - y) > ROUNDING * max(x, y) for x, y in pairs)
+    products = Products(40, sum(x * y for x, y in pairs), sum(mine), sum(reference), 40.0, differing)
     return compare(a, b, rate_limits(a), rate_limits(b), products if paired else None)
 
 
@@ -66,12 +77,38 @@ def test_ratio_without_an_upper_limit_says_so() -> None:
     assert compared(none, none).difference.ci_low < 0.0 < compared(none, none).difference.ci_high
 
 
-def test_selection_prefers_few_losses_then_availability() -> None:
+@pytest.mark.parametrize(
+    ("changed", "identical"),
+    [(0, True), (1, False)],
+)
+def test_the_same_events_in_every_pair_are_no_lack_of_evidence(changed: int, identical: bool) -> None:
+    assert compared(BUSY, [value + (index < changed) for index, value in enumerate(BUSY)]).identical == identical
+    assert not compared(BUSY, BUSY, paired=False).identical, "trials that are no pairs show nothing of the kind"
+    assert not compared([0.0] * 40, [0.0] * 40).identical, "nothing was seen"
+
+
+def test_degenerate_weights_make_a_comparison_degenerate() -> None:
+    """Two events, of which one has nearly all of the weight."""
+    few = replace(Sums.of([1e-9, *[0.0] * 39], ONES, 2), weight=1e-9, weight_squares=1e-18, largest_weight=1e-9)
+    many = Sums.of(BUSY, ONES)
+    products = Products(40, 0.0, 1e-9, sum(BUSY), 40.0, 40)
+    found = compare(many, few, rate_limits(many), (0.0, 9.0), products)
+    assert (found.degenerate, compared(BUSY, BUSY).degenerate) == (True, False)
+    assert found.difference.estimate > 0.0
+    assert trials_to_distinguish(found, 40) is None
+    assert trials_to_distinguish(replace(found, degenerate=False), 40) is not None
+    assert not are_equivalent(replace(compared(BUSY, BUSY), degenerate=True), 100.0)
+
+
+def test_selection_prefers_few_losses_then_copies_then_availability() -> None:
     def cell(loss: float, unwritable: float) -> dict[str, float]:
         return {"loss_rate": loss, "unwritable_fraction": unwritable}
 
     cells = [cell(0.2, 0.0), cell(0.1, 0.2), cell(0.1, 0.1)]
-    assert lowest(cells, "loss_rate", [0, 1, 2]) == 2
+    assert lowest(cells, "loss_rate", [0, 1, 2], [1, 1, 1]) == 2
+    assert lowest(cells, "loss_rate", [0, 1, 2], [2, 2, 1]) == 1
+    nearly = [cell(0.1 * (1.0 + 1e-14), 0.2), cell(0.1, 0.1)]
+    assert lowest(nearly, "loss_rate", [0, 1], [2, 1]) == 0, "a difference of rounding is none"
     assert most_available(cells, [1, 2]) == 2
     assert most_available(cells, [0, 1, 2]) == 0
 

@@ -164,3 +164,16 @@ def test_plain_sampling_has_weight_one_and_draws_nothing_anew() -> None:
 
 def test_no_power_events_by_default() -> None:
     assert list(shared_outages(CELL, 0, 0)) == []
+
+
+def test_an_outage_that_begins_when_the_last_one_ends_acts() -> None:
+    """The broker is started first: both outages end it, and it is up again when the second one is over."""
+    outages = [Outage(3_600_000, 3_900_000, 0, "unclean", ""), Outage(3_900_000, 9_000_000, 0, "disk", "")]
+    cell = _cell(start="fresh")
+    events = list(events_until(DrawnTimeline(cell, 1, outages=outages, own_failures=False), DAY_MS))
+    assert [event[:3] for event in events] == [
+        (3_600_000, 0, "unclean"),
+        (3_900_000, 0, "start"),
+        (3_900_000, 0, "disk"),
+        (9_000_000, 0, "start"),
+    ]

@@ -36,7 +36,9 @@ def test_charts_write_numbers_as_the_text_does() -> None:
 def test_kinds_of_intervals_are_named() -> None:
     assert words.interval(Estimate(0.3, 0.2, 0.4), words.number) == "0.2 – 0.4"
     assert words.interval(Estimate(0.0, 0.0, 0.03, one_sided=True), words.number) == "at most 0.03, one-sided"
+    assert words.bound(Estimate(0.0, 0.0, 0.03, one_sided=True), words.number) == "none seen, at most 0.03"
     degenerate = Estimate(0.001, 0.0, 0.03, degenerate=True)
+    assert words.bound(degenerate, words.number) == "weights degenerate, at most 0.03"
     assert words.interval(degenerate, words.number) == "0 – 0.03, weights degenerate"
 
 

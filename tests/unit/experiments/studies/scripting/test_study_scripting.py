@@ -18,7 +18,7 @@ from experiments.studies.scripting.content import content_digest
 from experiments.studies.scripting.functions import checked
 from experiments.studies.scripting.tables import cells_table, split_custom
 from experiments.studies.sweeps.identity import cell_digests, trial_code_digest
-from experiments.studies.trials.batch import Batch, TrialFailed, run_batch
+from experiments.studies.trials.batch import Batch, FunctionFailed, run_batch
 from experiments.studies.trials.estimators import run_cell_trial
 from experiments.support.errors import InputError
 
@@ -100,32 +100,75 @@ def test_functions_of_a_script_measure_and_fail_as_they_say() -> None:
     assert len({row["node"] for row in crashed}) > 1
 
 
+def raises(rows: Sequence[TraceRow]) -> float:
+    return len(rows) / 0
+
+
+def values(value: object) -> CustomMetric:
+    """A metric with that value in every trial."""
+    return CustomMetric(lambda rows: value, name="m")  # type: ignore[arg-type, return-value]
+
+
 @pytest.mark.parametrize(
     ("metric", "found"),
     [
-        (CustomMetric(no_number), "metric no_number: found nan; allowed: a number from 0"),
-        (CustomMetric(crashes, unit="fraction"), r"metric crashes: found \d+.0; allowed: a number from 0 to 1"),
+        (CustomMetric(no_number, name="m"), "metrics.m: found nan; allowed: a number from 0"),
+        (CustomMetric(crashes, "fraction", "m"), r"metrics.m: found \d+; allowed: a number from 0 to 1"),
+        (values(None), "metrics.m: found None; allowed: a number from 0"),
+        (values("3"), "metrics.m: found '3'; allowed: a number from 0"),
+        (values([1, 2]), r"metrics.m: found \[1, 2\]; allowed: a number from 0"),
+        (
+            CustomMetric(raises, name="m"),
+            r"metrics.m: found ZeroDivisionError: .*\(test_study_scripting.py, line \d+\)",
+        ),
     ],
 )
 def test_value_that_is_none_of_its_unit_ends_the_sweep(metric: CustomMetric, found: str) -> None:
     study = Study(name="s", trials=1, duration="30d", base=SHORT, metrics=[metric])
-    with pytest.raises(TrialFailed, match=found):
+    with pytest.raises(FunctionFailed, match=rf"^Study: {found}.* \(trial 0 of cell c, seed \d+\)$"):
         run_batch(study.trial(), study.plan().cells[0].parameters, Batch("c", 0, 1), 0)
 
 
+def fails_late(parameters: CellParameters, random: Random) -> Iterator[Outage]:
+    yield Outage(5, 9, 0, "lossy", "")
+    raise KeyError("rack")
+
+
+def returning(value: object) -> Callable[[CellParameters, Random], object]:
+    """A failure model with that value."""
+    return lambda parameters, random: value
+
+
 @pytest.mark.parametrize(
-    ("outages", "allowed"),
+    ("model", "line"),
     [
-        ([3], "Outage"),
-        ([Outage(5, 9, 0, "lossy", ""), Outage(4, 9, 0, "lossy", "")], "time order"),
-        ([Outage(5, 9, 3, "lossy", "")], "brokers 0 to 2"),
-        ([Outage(5, 5, 0, "lossy", "")], "up_ms after down_ms"),
-        ([Outage(5, 9, 0, "fire", "")], "clean, unclean, lossy, disk"),  # type: ignore[arg-type]
+        (returning([3]), "found 3; allowed: Outage(down_ms, up_ms, broker, kind, cause)"),
+        (returning(None), "found None; allowed: an iterable of Outage"),
+        (returning([(5, 9, 0, "lossy", "")]), "found (5, 9, 0, 'lossy', ''); allowed: Outage(down_ms"),
+        (returning([Outage(5, 9, 0, "lossy", ""), Outage(4, 9, 0, "lossy", "")]), "in time order, so from 5 ms on"),
+        (returning([Outage(5, 9, 3, "lossy", "")]), "allowed: brokers 0 to 2"),
+        (returning([Outage(5, 5, 0, "lossy", "")]), "up_ms after down_ms"),
+        (returning([Outage(5, 9, 0, "fire", "")]), "allowed: as kind one of clean, unclean, lossy, disk"),  # type: ignore[arg-type]
+        (returning([Outage(5, 9, 0, ["disk"], "")]), "as kind one of"),  # type: ignore[arg-type]
+        (returning([Outage(5.5, 9, 0, "disk", "")]), "whole numbers for down_ms and up_ms"),  # type: ignore[arg-type]
+        (returning([Outage("5", 9, 0, "disk", "")]), "whole numbers for down_ms and up_ms"),  # type: ignore[arg-type]
+        (returning([Outage(5, 9, None, "disk", "")]), "whole numbers"),  # type: ignore[arg-type]
+        (returning([Outage(5, 9, 0, "disk", 7)]), "a text as cause"),  # type: ignore[arg-type]
+        (fails_late, "found KeyError: 'rack' (test_study_scripting.py, line "),
+        (lambda: [], "found TypeError: "),
     ],
 )
-def test_wrong_outage_of_a_failure_model_is_refused(outages: list[Outage], allowed: str) -> None:
-    with pytest.raises(ValueError, match=allowed):
-        list(checked(outages, 3))
+def test_what_a_failure_model_returns_is_refused_in_one_line(model: Callable[..., object], line: str) -> None:
+    """The line is that of the trial too, as a trial takes its failures from the model."""
+    with pytest.raises(InputError) as caught:
+        list(checked(model, CellParameters(), Random(1)))  # type: ignore[arg-type]
+    assert str(caught.value).startswith("Study: failure_model: found ")
+    assert line in str(caught.value)
+    study = Study(name="s", trials=1, duration="1d", failure_model=model)
+    with pytest.raises(FunctionFailed) as failed:
+        run_batch(study.trial(), study.plan().cells[0].parameters, Batch("c", 0, 1), 0)
+    assert str(failed.value).startswith(str(caught.value))
+    assert "\n" not in str(failed.value)
 
 
 def twice(rows: Sequence[TraceRow]) -> float:

@@ -36,6 +36,7 @@ from experiments.support.errors import InputError
 
 HOUR_MS = 3_600_000
 HARSH = CellParameters(
+    generation="kip-966",
     broker_mttf=Distribution(mean_ms=2 * HOUR_MS),
     broker_mttr=Distribution(mean_ms=HOUR_MS),
     min_insync_replicas=3,
@@ -187,7 +188,9 @@ def test_cells_of_a_list_and_of_a_study_file(tmp_path: Path) -> None:
         ("- {replication_factor: 4}", "cells[0].replication_factor: found 4"),
         ("- {estimator: splitting}", "cells[0].estimator: found splitting; allowed: auto, plain or importance"),
         ("- {broker_mttf: 2h, broker_mttr: 1h, estimator: importance}", "cells[0].estimator: found importance"),
-        ("- {unclean_recovery_strategy: manual}", "cells[0]: found a cell that no Markov model covers"),
+        ("- {generation: kip-966, unclean_recovery_strategy: manual}", "cells[0]: found a cell that no Markov model"),
+        ("- {unclean_recovery_strategy: proactive}", "cells[0]: found a cell that no Markov model covers"),
+        ("- {unclean_recovery_strategy: manual}", "cells[0].unclean_recovery_strategy: found manual"),
         ("- {brokers: 7, replication_factor: 7, detection: instant}", "cells[0]: found a cell that no Markov model"),
         ("{sweep: {acks: [1, all]}}", "cells[0]: found a cell that no Markov model covers"),
         ("- {broker_mttf: 1d", "line"),
@@ -210,6 +213,10 @@ def test_answers_by_the_names_of_the_metrics() -> None:
     manual = HARSH.model_copy(update={"unclean_recovery_strategy": "manual"})
     assert answer(manual) is None
     assert answer(manual.model_copy(update={"unclean_probability": 0.0})) is not None
+    for generation in ("kip-497", "kip-966-elr"):
+        cell = HARSH.model_copy(update={"generation": generation})
+        assert answer(cell) is not None
+        assert answer(cell.model_copy(update={"unclean_recovery_strategy": "proactive"})) is None
     detected = answer(HARSH.model_copy(update={"detection_ms": 9_000}))
     assert detected is not None
     assert detected["stall_fraction"] > 0.0
@@ -264,7 +271,7 @@ def test_a_chance_result_does_not_repeat_itself(monkeypatch: pytest.MonkeyPatch)
 def test_command_names_cells_without_enough_events(tmp_path: Path) -> None:
     path = tmp_path / "cells.yaml"
     given = "broker_mttf: 30d, broker_mttr: 1h, detection: instant, duration: 9d, trials: 2, writeback: never"
-    given += ", estimator: plain"
+    given += ", estimator: plain, generation: kip-966"
     path.write_text(f"- {{{given}}}")
     done = CliRunner().invoke(app, ["study", "validate", "--cells", str(path), "--jobs", "1", "--json"])
     assert (done.exit_code, json.loads(done.stdout)) == (0, [])
@@ -276,7 +283,7 @@ def test_command_names_cells_without_enough_events(tmp_path: Path) -> None:
 def test_command_compares_rare_losses(tmp_path: Path) -> None:
     path = tmp_path / "cells.yaml"
     given = "broker_mttf: 20d, broker_mttr: 6h, detection: instant, min_insync_replicas: 1, duration: 9d, trials: 14"
-    path.write_text(f"- {{{given}, estimator: importance}}")
+    path.write_text(f"- {{generation: kip-966, {given}, estimator: importance}}")
     done = CliRunner().invoke(app, ["study", "validate", "--cells", str(path), "--jobs", "1", "--json"])
     found = {item["metric"]: item for item in json.loads(done.stdout)}
     assert done.exit_code == 0
