@@ -1,16 +1,16 @@
-"""A cluster of node actors on a connected Ray: placement, incarnations, links, removal.
+"""A cluster of node actors on a connected Ray: incarnations, links, removal.
 
-Brokers and controllers have one placement group each, with a small bundle per node. The strategy is STRICT_SPREAD where
-there are at least as many Ray nodes as members, SPREAD otherwise. A bundle stays on its Ray node, so a restarted node
-finds its directory again. Every machine keeps the directories of its nodes in a folder of the run; if a machine is
-lost, Ray moves its bundles, and the nodes start with empty disks elsewhere.
+`placement.py` decides which Ray node each node runs on, and every actor is pinned to that one. A restarted node finds
+its directory again: every machine keeps the directories of its nodes in a folder of the run. If the Ray node of a place
+is lost, another one takes over; on another machine the nodes then start with empty disks.
 
-A caller may instead choose the Ray nodes (`homes`), and `move` a node whose machine is gone. Ray may have lost contact
-with a machine on which the old process still runs and writes to its disk; so the next incarnation gets another, empty
-directory, even on the same machine.
+Ray may have lost contact with a Ray node while the processes that it started go on. Before a node starts, its previous
+process is killed if it still runs on the same machine, where it would write to the same disk; elsewhere it is fenced by
+its epochs. A caller may also choose the Ray nodes (`homes`), and `move` a node whose machine is gone: the next
+incarnation then gets another, empty directory, even on the same machine, and the previous process goes on.
 
-Actor names belong to a Ray namespace of the run, so clusters do not see each other. Actors and placement groups belong
-to the job that created them: if this process dies without `close`, Ray ends them.
+Actor names belong to a Ray namespace of the run, so clusters do not see each other. Actors belong to the job that
+created them: if this process dies without `close`, Ray ends them.
 """
 
 from __future__ import annotations
@@ -26,27 +26,23 @@ from pathlib import Path
 from typing import Literal
 
 import ray
-from ray.exceptions import RayActorError
-from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
-from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from actors.machines import Strategy, machines, pin, remove_remotely, send_signal
+from actors.failures import ACTOR_GONE, creation_failure, is_creation_failure
+from actors.machines import UnreachableError, is_alive, machines, own_node, pin, remove_remotely, send_signal
 from actors.metrics import ClusterMeter
-from actors.nodes import Handle, NodeSetup, NodeSnapshot, PollReport, actor_class, pieces_of
+from actors.nodes import NodeSetup, NodeSnapshot, PollReport, actor_class
+from actors.outbox import Outbox, deliver_method
+from actors.peers import Handle
+from actors.placement import Placement
+from actors.processes import ProcessId
 from actors.storage import DISK_LOSSES, DiskLossKind
-from actors.transport import pack_frame
 from protocol.config import ClusterConfig
-from protocol.errors import StorageError
 from protocol.ids import (
-    DRIVER,
     NO_EPOCH,
     NodeId,
     TopicPartition,
     is_broker,
-    is_client,
     is_controller,
-    is_recovery_manager,
-    is_store,
     node_name,
 )
 from protocol.messages.base import Message
@@ -56,13 +52,13 @@ from protocol.zookeeper.settings import StoreSettings
 
 CPU_SHARE = 0.001
 """CPUs that a node's bundle reserves: enough to be placed, too few to keep other work from running."""
-PLACEMENT_TIMEOUT_S = 30.0
 COMMAND_TIMEOUT_S = 10.0
 """How long a node may take to carry out a command before it counts as unreachable."""
+SIGNAL_WITHIN_S = 5.0
+"""How long a Ray node may take to send a signal."""
 MAX_QUEUED = 10_000
 """Messages of the experiment that may be queued for a node."""
 _RETRY_S = 0.02
-_STORAGE_ERRORS = {StorageError.__name__, *(kind.__name__ for kind in StorageError.__subclasses__())}
 
 NodeCommand = Literal["pause", "resume", "flush", "set_room"]
 
@@ -70,10 +66,6 @@ NodeCommand = Literal["pause", "resume", "flush", "set_room"]
 def is_connected() -> bool:
     """Whether this process is connected to a Ray cluster."""
     return ray.is_initialized()
-
-
-class PlacementError(RuntimeError):
-    """The Ray cluster has no room for the nodes."""
 
 
 class NodeNotRunningError(RuntimeError):
@@ -93,32 +85,20 @@ class NodeFailedError(RuntimeError):
 
 
 @dataclass(slots=True)
-class _Outbox:
-    """The experiment's encoded messages to a node on one channel: the `queued` ones, and the call `under_way`. Ray may
-    let calls of an async actor overtake each other, so there is one call at a time."""
-
-    queued: list[bytes] = field(default_factory=list)
-    under_way: Handle = None
-
-    def send_queued(self, deliver: Handle) -> None:
-        """Sends the queued messages in one frame, unless a call is under way."""
-        if self.queued and (self.under_way is None or ray.wait([self.under_way], timeout=0)[0]):
-            self.under_way = deliver.remote(DRIVER, *pieces_of(pack_frame(self.queued)))
-            self.queued = []
-
-
-@dataclass(slots=True)
 class _Member:
     """One node. `actor` is its present actor, None while it does not run, `incarnation` counts its starts.
 
-    `poll` and `snapshot` are calls under way; `answered`: the present incarnation has answered a poll; `version` is
-    that of its last snapshot (-1: none), `active_epoch` that of an active controller. `loss_kind` and `loss_count` are
-    applied to the disk before the next start; `disk` counts the disks before; `outboxes` are for data and for control.
+    `process` is the process of the present incarnation, or of the last one that is known, with the call `asked` for it
+    under way. `poll` and `snapshot` are calls under way; `answered`: the present incarnation has answered a poll;
+    `version` is that of its last snapshot (-1: none), `active_epoch` that of an active controller. `loss_kind` and
+    `loss_count` are applied to the disk before the next start; `disk` counts the disks before; `outboxes` are those of
+    the data and the control channel.
     """
 
-    strategy: Strategy
     actor: Handle = None
     incarnation: int = 0
+    process: ProcessId | None = None
+    asked: ray.ObjectRef[ProcessId] | None = None
     poll: ray.ObjectRef[PollReport] | None = None
     answered: bool = False
     snapshot: ray.ObjectRef[tuple[int, NodeSnapshot | None]] | None = None
@@ -127,17 +107,16 @@ class _Member:
     loss_kind: DiskLossKind = "none"
     loss_count: int = 0
     disk: int = 0
-    outboxes: tuple[_Outbox, _Outbox] = field(default_factory=lambda: (_Outbox(), _Outbox()))
+    outboxes: tuple[Outbox, Outbox] = field(default_factory=lambda: (Outbox(), Outbox()))
 
 
 class ActorCluster:
     """The node actors of one run; none runs until `start`.
 
     `nodes` are all node ids. `racks` overrides the rack of brokers (default: the label of their Ray node). `homes`
-    names the Ray node (by its id) of each node that gets no placement group. `voters` are the first voters of the
-    quorum; their disks are formatted at their first start. `store` are the settings of the store. `folder` holds the
-    directories of the run's nodes; it has the same path on every machine. PlacementError where Ray has no room for the
-    nodes.
+    names the Ray node (by its id) of nodes whose place `Placement` does not choose. `voters` are the first voters of
+    the quorum; their disks are formatted at their first start. `store` are the settings of the store. `folder` holds
+    the directories of the run's nodes; it has the same path on every machine. PlacementError as for `Placement`.
     """
 
     def __init__(
@@ -159,31 +138,9 @@ class ActorCluster:
         self._store = store
         self.folder = Path(tempfile.gettempdir()) / self.run
         self._cut: set[tuple[NodeId, NodeId]] = set()
-        self._groups: list[PlacementGroup] = []
-        self._members: dict[NodeId, _Member] = {}
         self._meter = ClusterMeter(self.run)
-        for node, home in (homes or {}).items():
-            self._members[node] = _Member(pin(home))
-        try:
-            for kind in (is_broker, is_controller, is_recovery_manager, is_store, is_client):
-                self._place([node for node in self._nodes if kind(node) and node not in self._members])
-        except BaseException:
-            self.close()
-            raise
-
-    def _place(self, nodes: Sequence[NodeId]) -> None:
-        """Creates a placement group with one bundle per node."""
-        if not nodes:
-            return
-        hosts = [host for host in machines() if host["Resources"].get("CPU", 0) > 0]
-        strategy = "STRICT_SPREAD" if len(hosts) >= len(nodes) else "SPREAD"
-        bundles = [{"CPU": CPU_SHARE} for _ in nodes]
-        group = placement_group(bundles, strategy=strategy, name=f"{self.run}/{node_name(nodes[0])}")
-        self._groups.append(group)
-        if not group.wait(PLACEMENT_TIMEOUT_S):
-            raise PlacementError(f"no room for {len(nodes)} nodes within {PLACEMENT_TIMEOUT_S:.0f} s")
-        for index, node in enumerate(nodes):
-            self._members[node] = _Member(PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=index))
+        self._members = {node: _Member() for node in self._nodes}
+        self._placement = Placement(self._nodes, machines(), self._racks, homes)
 
     def directory(self, node: NodeId) -> Path:
         """The node's present directory, on its machine."""
@@ -193,23 +150,27 @@ class ActorCluster:
     # -- incarnations --------------------------------------------------------------------------------------------------
 
     def start(self, node: NodeId) -> None:
-        """Creates the actor of a node that does not run; returns before it is up."""
+        """Creates the actor of a node that does not run; returns before it is up. NoRayNodeError where no Ray node may
+        take it now.
+        """
         member = self._members[node]
         if member.actor is not None:
             raise RuntimeError(f"{node_name(node)} runs already")
+        home = self._placement.home(node, machines())
         member.incarnation += 1
         setup = self._setup(node, member)
         options = {
             "name": node_name(node),
             "namespace": self.run,
             "num_cpus": CPU_SHARE,
-            "scheduling_strategy": member.strategy,
+            "scheduling_strategy": pin(home),
         }
         member.actor = _create_when_name_is_free(lambda: actor_class(node).options(**options).remote(setup))
         member.actor.begin.remote()
+        member.asked = member.actor.process.remote()
         member.poll, member.answered, member.active_epoch = None, False, NO_EPOCH
         member.snapshot, member.version = None, -1
-        member.outboxes = (_Outbox(), _Outbox())
+        member.outboxes = (Outbox(), Outbox())
         member.loss_kind, member.loss_count = "none", 0
 
     def _setup(self, node: NodeId, member: _Member) -> NodeSetup:
@@ -230,6 +191,7 @@ class ActorCluster:
             rack=self._racks.get(node),
             voters=self._voters,
             store=self._store,
+            predecessor=member.process,
         )
 
     def crash(self, node: NodeId, kind: DiskLossKind, count: int) -> list[PollReport]:
@@ -251,14 +213,42 @@ class ActorCluster:
             ray.kill(actor)
         return last
 
-    def signal(self, node: NodeId, pid: int, number: int) -> None:
-        """Sends a signal to a running node's process, from a task on its machine: the process may be stopped."""
-        send_signal(self._running(node).strategy, pid, number, PLACEMENT_TIMEOUT_S)
+    def signal(self, node: NodeId, number: int) -> None:
+        """Sends a signal to a running node's process, from a task on its machine: the process may be stopped.
+        ProcessLookupError where it has ended, UnreachableError where its machine cannot be reached or its process is
+        not known yet.
+        """
+        self._running(node)
+        process = self.process(node)
+        if process is None:
+            raise UnreachableError("its process is still starting")
+        send_signal(process, number, SIGNAL_WITHIN_S)
 
-    def kill(self, node: NodeId, pid: int) -> None:
-        """Ends a node by SIGKILL, also one that is stopped, without its last report (`crash` collects that)."""
-        self.signal(node, pid, signal.SIGKILL)
-        self.remove_actor(node)
+    def kill(self, node: NodeId) -> None:
+        """Ends a node by SIGKILL, also one that is stopped, without its last report (`crash` collects that). A process
+        that cannot be reached counts as ended, as one on a lost machine does.
+        """
+        try:
+            self.signal(node, signal.SIGKILL)
+        except UnreachableError:
+            pass  # Ray ends it, or its machine is lost
+        finally:
+            self.remove_actor(node)
+
+    def process(self, node: NodeId) -> ProcessId | None:
+        """The process of a running node, None while it is not up, and where the node does not run."""
+        member = self._members[node]
+        if member.actor is None:
+            return None
+        if member.asked is not None:
+            if not ray.wait([member.asked], timeout=0)[0]:
+                return None
+            try:
+                process: ProcessId = ray.get(member.asked)
+            except ACTOR_GONE:
+                return None  # the next poll reports the failure
+            member.process, member.asked = process, None
+        return member.process
 
     def lose_at_start(self, node: NodeId, kind: DiskLossKind, count: int) -> None:
         """Applies a loss to the disk of a node that does not run when it starts, beside what it has lost already."""
@@ -281,8 +271,9 @@ class ActorCluster:
         member = self._members[node]
         if member.actor is not None:
             raise RuntimeError(f"{node_name(node)} runs")
-        member.strategy = pin(home)
+        self._placement.fix(node, home)
         member.disk += 1
+        member.process = None
 
     def isolate(self, nodes: Collection[NodeId]) -> None:
         """Has all other running nodes drop what the present incarnations of these nodes send, as if their machines had
@@ -294,6 +285,14 @@ class ActorCluster:
         others = [node for node in self.running() if node not in incarnations]
         calls = [self._members[node].actor.ignore_incarnations.remote(incarnations) for node in others]
         ray.wait(calls, num_returns=len(calls), timeout=COMMAND_TIMEOUT_S)
+
+    def is_lost(self, process: ProcessId) -> bool:
+        """Whether the Ray node that has started a process is lost."""
+        return not is_alive(process.ray_node)
+
+    def has_lost_its_own_node(self) -> bool:
+        """Whether the Ray node that this process uses is lost; Ray then ends all actors of this process."""
+        return not is_alive(own_node())
 
     def is_running(self, node: NodeId) -> bool:
         return self._members[node].actor is not None
@@ -314,14 +313,13 @@ class ActorCluster:
         """Polls all running nodes and returns the reports that have arrived.
 
         Waits at most `wait_s` for the nodes whose present incarnation has answered a poll before; a node that is still
-        starting is not waited for. A node that has exited, died or failed no longer counts as running.
-
-        NodeFailedError where a node could not be created, or has failed.
+        starting is not waited for. A node that has exited, died or failed no longer counts as running. The report of
+        one that could not be created, or has failed, has the failure.
         """
         running = {node: self._members[node] for node in self.running()}
         for member in running.values():
             for control in (False, True):
-                member.outboxes[control].send_queued(_deliver_method(member.actor, control))
+                member.outboxes[control].send_queued(deliver_method(member.actor, control))
             if member.poll is None:
                 member.poll = member.actor.poll.remote()
         known = [member.poll for member in running.values() if member.answered]
@@ -339,17 +337,16 @@ class ActorCluster:
         member.poll = None
         try:
             report = ray.get(poll)
-        except RayActorError as error:
-            if not member.answered:
-                member.actor = None
-                raise NodeFailedError(node, creation_failure(str(error))) from error
+        except ACTOR_GONE as error:
             self.remove_actor(node)
-            return []
+            if member.answered:
+                return []
+            never_ran = not is_creation_failure(error)
+            return [PollReport([], [], exited=False, failure=creation_failure(str(error)), never_ran=never_ran)]
         member.answered, member.active_epoch = True, report.active_epoch
+        self.process(node)
         if report.exited or report.failure is not None:
             self.remove_actor(node)
-        if report.failure is not None:
-            raise NodeFailedError(node, report.failure)
         return [report]
 
     def snapshots(self, wait_s: float) -> list[tuple[NodeId, NodeSnapshot]]:
@@ -369,22 +366,12 @@ class ActorCluster:
             ray.wait(calls, num_returns=len(calls), timeout=wait_s)
         return late + _take_snapshots(running)
 
-    def pid(self, node: NodeId) -> int:
-        """The process id of a running node, once it is up. NodeFailedError where it could not be created,
-        GetTimeoutError where it does not answer.
-        """
-        member = self._running(node)
-        try:
-            pid: int = ray.get(member.actor.pid.remote(), timeout=COMMAND_TIMEOUT_S)
-        except RayActorError as error:
-            member.actor = None
-            raise NodeFailedError(node, creation_failure(str(error))) from error
-        return pid
-
     def pids(self) -> dict[NodeId, int]:
         """The process id of every node that runs, each on its machine; GetTimeoutError where one does not answer."""
-        calls = {node: self._members[node].actor.pid.remote() for node in self.running()}
-        return dict(zip(calls, ray.get(list(calls.values()), timeout=COMMAND_TIMEOUT_S), strict=True))
+        running = self.running()
+        asked = [self._members[node].asked for node in running]
+        ray.get([call for call in asked if call is not None], timeout=COMMAND_TIMEOUT_S)
+        return {node: process.pid for node in running if (process := self.process(node)) is not None}
 
     def run_command(self, node: NodeId, name: NodeCommand, *arguments: object) -> None:
         """Has a running node carry out a command; returns when it has. GetTimeoutError where it does not."""
@@ -410,7 +397,7 @@ class ActorCluster:
         if len(outbox.queued) >= MAX_QUEUED:
             raise NodeBusyError(f"{node_name(node)} has not taken {MAX_QUEUED} messages")
         outbox.queued.append(encode(message))
-        outbox.send_queued(_deliver_method(member.actor, message.CONTROL))
+        outbox.send_queued(deliver_method(member.actor, message.CONTROL))
 
     def set_links(self, links: Iterable[tuple[NodeId, NodeId]], up: bool) -> None:
         """Cuts or heals directed links (source, target); returns when both ends of each have applied that."""
@@ -433,8 +420,8 @@ class ActorCluster:
     # -- removal -------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Ends all actors and placement groups and removes all directories. Where Ray has been shut down already, the
-        actors are gone, and only the local directories are removed.
+        """Ends all actors and removes all directories. Where Ray has been shut down already, the actors are gone, and
+        only the local directories are removed.
         """
         if ray.is_initialized():
             nodes = self.running()
@@ -442,10 +429,21 @@ class ActorCluster:
                 self.remove_actor(node)
             for node in nodes:
                 self._await_gone(node)
-            for group in self._groups:
-                remove_placement_group(group)
             remove_remotely(self.folder, COMMAND_TIMEOUT_S)
-        self._groups.clear()
+        self._remove_folder()
+
+    def abandon(self) -> None:
+        """As `close`, where Ray's control store is gone: the nodes end themselves, as far as they can be reached, and
+        the directories of other machines stay.
+        """
+        calls = [self._members[node].actor.kill_self.remote() for node in self.running()]
+        if calls:
+            ray.wait(calls, num_returns=len(calls), timeout=COMMAND_TIMEOUT_S)
+        for member in self._members.values():
+            member.actor = None
+        self._remove_folder()
+
+    def _remove_folder(self) -> None:
         if self.folder.exists():
             shutil.rmtree(self.folder)
 
@@ -457,20 +455,6 @@ class ActorCluster:
             except ValueError:
                 return
             time.sleep(_RETRY_S)
-
-
-def _deliver_method(actor: Handle, control: bool) -> Handle:
-    """The actor's method that receives frames of a channel."""
-    return actor.deliver_control if control else actor.deliver
-
-
-def creation_failure(text: str) -> str:
-    """Why an actor could not be created, from Ray's error text: only the last line where a StorageError is the reason,
-    which an operator can act on, otherwise the whole text.
-    """
-    last = text.strip().splitlines()[-1]
-    kind = last.partition(":")[0].rpartition(".")[2]
-    return last.removeprefix(f"{StorageError.__module__}.") if kind in _STORAGE_ERRORS else text
 
 
 def _take_snapshots(members: Mapping[NodeId, _Member]) -> list[tuple[NodeId, NodeSnapshot]]:
@@ -486,7 +470,7 @@ def _take_snapshot(member: _Member) -> NodeSnapshot | None:
     member.snapshot = None
     try:
         member.version, snapshot = ray.get(call)
-    except RayActorError:
+    except ACTOR_GONE:
         return None  # the next poll reports the failure
     return snapshot
 

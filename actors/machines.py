@@ -2,22 +2,45 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import socket
+import time
 from pathlib import Path
-from typing import Any
 
 import ray
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
+from ray.exceptions import RayError, RayTaskError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-Strategy = PlacementGroupSchedulingStrategy | NodeAffinitySchedulingStrategy
+from actors.placement import Machine
+from actors.processes import ProcessId, signal_process
+
+RACK_LABEL = "rack"
+"""The Ray node label that names a machine's rack."""
 
 
-def machines() -> list[dict[str, Any]]:
-    """Ray's descriptions of its live nodes."""
-    nodes: list[dict[str, Any]] = ray.nodes()
-    return [node for node in nodes if node["Alive"]]
+class UnreachableError(RuntimeError):
+    """A process cannot be reached: no Ray node of its machine is alive or answers."""
+
+
+def machines() -> list[Machine]:
+    """The live Ray nodes that have CPUs: the one of this process first, then by address and id."""
+    own = own_node()
+    found = [
+        Machine(node["NodeID"], node["NodeManagerHostname"], node["Labels"].get(RACK_LABEL))
+        for node in sorted(ray.nodes(), key=lambda node: (node["NodeManagerAddress"], node["NodeID"]))
+        if node["Alive"] and node["Resources"].get("CPU", 0) > 0
+    ]
+    return sorted(found, key=lambda machine: machine.ray_node != own)
+
+
+def own_node() -> str:
+    """The id of the Ray node that this process uses."""
+    return str(ray.get_runtime_context().get_node_id())
+
+
+def is_alive(ray_node: str) -> bool:
+    """Whether the Ray node with this id is alive."""
+    return any(node["NodeID"] == ray_node and node["Alive"] for node in ray.nodes())
 
 
 def pin(home: str) -> NodeAffinitySchedulingStrategy:
@@ -25,25 +48,47 @@ def pin(home: str) -> NodeAffinitySchedulingStrategy:
     return NodeAffinitySchedulingStrategy(home, soft=False)
 
 
-def send_signal(strategy: Strategy, pid: int, number: int, within_s: float) -> None:
-    """Sends a signal to a process on the machine that `strategy` names. ProcessLookupError where it has ended,
-    GetTimeoutError where the task does not run in time.
+def send_signal(process: ProcessId, number: int, within_s: float) -> None:
+    """Sends a signal, which may arrive twice, to a process by tasks on its machine: one on each of its Ray nodes, since
+    one of them may be lost without Ray having noticed. The first that reaches the process is enough.
+
+    ProcessLookupError where the process has ended, UnreachableError where no task runs in time.
     """
-    ray.get(_kill.options(scheduling_strategy=strategy).remote(pid, number), timeout=within_s)
+    beside = [machine.ray_node for machine in machines() if machine.host == process.host]
+    if not beside:
+        raise UnreachableError(f"its Ray node is lost, and no other one runs on {process.host}")
+    waiting = [_signal.options(scheduling_strategy=pin(home)).remote(process, number) for home in beside]
+    deadline_s = time.monotonic() + within_s
+    has_ended = False
+    while waiting and (left_s := deadline_s - time.monotonic()) > 0:
+        done, waiting = ray.wait(waiting, timeout=left_s)
+        for task in done:
+            try:
+                ray.get(task)
+                return
+            except ProcessLookupError:
+                has_ended = True
+            except RayTaskError:
+                raise
+            except RayError:
+                continue  # this Ray node is lost
+    if has_ended:
+        raise ProcessLookupError(f"process {process.pid} on {process.host} has ended")
+    raise UnreachableError(f"its Ray node on {process.host} is lost or does not answer")
 
 
 def remove_remotely(folder: Path, within_s: float) -> None:
     """Removes the folder of this path on all machines but this one."""
     here = socket.gethostname()
-    pins = [pin(host["NodeID"]) for host in machines() if host["NodeManagerHostname"] != here]
+    pins = [pin(machine.ray_node) for machine in machines() if machine.host != here]
     removed = [_remove_directory.options(scheduling_strategy=other).remote(folder) for other in pins]
     if removed:
         ray.wait(removed, num_returns=len(removed), timeout=within_s)
 
 
 @ray.remote(num_cpus=0)
-def _kill(pid: int, number: int) -> None:
-    os.kill(pid, number)
+def _signal(process: ProcessId, number: int) -> None:
+    signal_process(process, number)
 
 
 @ray.remote(num_cpus=0)

@@ -21,6 +21,7 @@ import signal
 import sys
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from pkgutil import resolve_name
@@ -28,7 +29,6 @@ from random import Random
 from typing import Any, TypeVar, cast
 
 import ray
-from ray.exceptions import RayActorError
 
 from actors.admin_relay import AdminRelay, CallerCommand
 from actors.clock import LoopClock
@@ -36,9 +36,12 @@ from actors.full_disk import LimitedFiles
 from actors.host import NodeHost
 from actors.load import LoadNode
 from actors.log.format import crc32c
+from actors.machines import RACK_LABEL
 from actors.metrics import RayMeter, Sample, lag_sample, partition_samples
+from actors.peers import Handle, RayPeers
+from actors.processes import ProcessId, own_process, signal_process
 from actors.storage import DiskLossKind, DiskStorage, Owner, apply_loss
-from actors.transport import PeerGoneError, Transport
+from actors.transport import Transport
 from protocol.broker.recovery import hook_named
 from protocol.config import INDEX_INTERVAL_BYTES, UNCLEAN_LEADER_HOOK, ClusterConfig
 from protocol.contract import Node
@@ -78,20 +81,13 @@ from protocol.quorum.voters import ReplicaKey, VoterSet
 from protocol.zookeeper.settings import StoreSettings
 
 Result = TypeVar("Result")
-Handle = Any
-"""An actor class, an actor handle or an object reference, which Ray does not type."""
-
 DELIVERY_WAIT_S = 1.0
 """How long a node that exits waits until its peers have taken its last messages."""
 LOCK_WAIT_S = 10.0
 """How long a node waits for the lock of its directory, which its previous process may still hold."""
-PIECE_BYTES = 96 * 1024
-MAX_PIECES = 6
 GC_THRESHOLDS = (50_000, 20, 20)
 """Thresholds of Python's garbage collector. A node keeps many long-lived objects, and a collection walks all of them;
 with the default thresholds that takes as long as the rest of a failover of 10,000 partitions (measured)."""
-RACK_LABEL = "rack"
-"""The Ray node label that names a broker's rack."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +97,8 @@ class NodeSetup:
     `run` is the Ray namespace and the cluster id. `loss_kind` and `loss_count` are applied to `directory` before the
     start (`storage.apply_loss`). `cut_to` and `cut_from` are the peers whose links are cut at the start. `rack` None
     means the label of the Ray node. `voters` are the first voters of the quorum with the directory ids of their disks.
-    `store` are the settings of the cluster's store, if it has one.
+    `store` are the settings of the cluster's store, if it has one. `predecessor` is the last known process of the node,
+    which is killed if it still runs on the same machine.
     """
 
     node: NodeId
@@ -119,6 +116,7 @@ class NodeSetup:
     rack: str | None = None
     voters: tuple[tuple[NodeId, str], ...] = ()
     store: StoreSettings | None = None
+    predecessor: ProcessId | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,14 +136,16 @@ class NodeSnapshot:
 @dataclass(frozen=True, slots=True)
 class PollReport:
     """The answer to `poll`: new trace events with their times, and new encoded messages to the experiment. `exited`:
-    the node has shut down in good order; `failure`: why it failed, None if it did not. `active_epoch`: the epoch of the
-    metadata log in which the node is the active controller, NO_EPOCH if it is not.
+    the node has shut down in good order; `failure`: why it failed, None if it did not; `never_ran`: no process of this
+    incarnation has begun, since its Ray node is lost. `active_epoch`: the epoch of the metadata log in which the node
+    is the active controller, NO_EPOCH if it is not.
     """
 
     traces: list[tuple[TimeMs, Trace]]
     outcomes: list[bytes]
     exited: bool
     failure: str | None
+    never_ran: bool = False
     active_epoch: Epoch = NO_EPOCH
 
 
@@ -216,57 +216,14 @@ class NodeReadings:
                 yield from partition_samples(partition, len(state.isr), len(state.elr))
 
 
-def pieces_of(frame: bytes) -> list[bytes]:
-    """Splits a frame into call arguments that are too small for Ray to pass through its object store; a frame that
-    would need more than `MAX_PIECES` of them stays whole.
-    """
-    if len(frame) > MAX_PIECES * PIECE_BYTES:
-        return [frame]
-    return [frame[at : at + PIECE_BYTES] for at in range(0, len(frame), PIECE_BYTES)]
-
-
-class RayPeers:
-    """Delivers frames to the actors of the other nodes (`transport.Peers`). Looks up actors by name when needed, in a
-    thread, since a look-up is a blocking call to Ray's control store."""
-
-    def __init__(self, run: str, own_id: NodeId) -> None:
-        self._run = run
-        self._own_id = own_id
-        self._handles: dict[NodeId, Handle] = {}
-        self._incarnations: dict[NodeId, int] = {}
-
-    async def __call__(self, peer: NodeId, frame: bytes, control: bool) -> bytes:
-        handle = self._handles.get(peer) or await self._look_up(peer)
-        deliver = handle.deliver_control if control else handle.deliver
-        try:
-            answer: bytes = await deliver.remote(self._own_id, *pieces_of(frame))
-        except RayActorError as error:
-            if self._handles.get(peer) is handle:
-                del self._handles[peer]
-            raise PeerGoneError(node_name(peer)) from error
-        return answer
-
-    async def _look_up(self, peer: NodeId) -> Handle:
-        loop = asyncio.get_running_loop()
-        try:
-            handle = await loop.run_in_executor(None, ray.get_actor, node_name(peer), self._run)
-        except ValueError as error:
-            raise PeerGoneError(node_name(peer)) from error
-        self._handles[peer] = handle
-        return handle
-
-    def observe_incarnation(self, peer: NodeId, incarnation: int) -> None:
-        """Drops the handle to the peer's actor if a frame of a newer incarnation has arrived."""
-        if incarnation > self._incarnations.get(peer, 0):
-            self._incarnations[peer] = incarnation
-            self._handles.pop(peer, None)
-
-
 class NodeShell:
     """The methods of a node's actor. Each kind of node has a subclass, which Ray's lists of actors show."""
 
     def __init__(self, setup: NodeSetup) -> None:
         gc.set_threshold(*GC_THRESHOLDS)
+        if setup.predecessor is not None:
+            with suppress(ProcessLookupError):
+                signal_process(setup.predecessor, signal.SIGKILL)
         owner = Owner(setup.run, setup.node)
         apply_loss(setup.directory, setup.loss_kind, setup.loss_count, owner, LOCK_WAIT_S)
         labels = cast("dict[str, str]", ray.get_runtime_context().get_node_labels())
@@ -376,9 +333,9 @@ class NodeShell:
 
     # -- queries -------------------------------------------------------------------------------------------------------
 
-    async def pid(self) -> int:
-        """The process id on the actor's machine."""
-        return os.getpid()
+    async def process(self) -> ProcessId:
+        """The actor's process."""
+        return own_process(ray.get_runtime_context().get_node_id())
 
     async def poll(self) -> PollReport:
         """The trace events and outcomes since the last poll; waits for the last messages of a node that has exited."""
@@ -408,6 +365,16 @@ class NodeShell:
     def _snapshot(self, version: int) -> tuple[int, NodeSnapshot | None]:
         taken = self._host.inputs_taken
         return taken, None if taken == version else snapshot_of(self._node)
+
+    @ray.method(concurrency_group="ctl")
+    async def query(self, encoded: bytes) -> bytes:
+        """The encoded response of the node, which is no client, to an encoded administration request. CodecError where
+        the bytes are none.
+        """
+        message = decode(encoded)
+        if not isinstance(message, AdminRequest):
+            raise MalformedMessageError(f"found {type(message).__name__}; allowed: an administration request")
+        return encode(await self._on_loop(self._admin_relay.query(self._host, message)))
 
     async def read_log(self, partition: TopicPartition) -> list[bytes]:
         """The encoded batches of a broker's replica; empty where it has no such replica."""

@@ -229,9 +229,7 @@ def judge(operations: Iterable[Operation], finals: Iterable[FinalPartition]) -> 
     return judge_and_count(operations, finals)[0]
 
 
-def judge_and_count(
-    operations: Iterable[Operation], finals: Iterable[FinalPartition]
-) -> tuple[list[Finding], Losses]:
+def judge_and_count(operations: Iterable[Operation], finals: Iterable[FinalPartition]) -> tuple[list[Finding], Losses]:
     """As `judge`, and what has become of the acknowledged records."""
     judges = _judges(operations, finals)
     findings = [finding for of_partition in judges for finding in of_partition.findings()]

@@ -8,8 +8,8 @@ when there is one and all brokers are registered, and healthy while that is so a
 
 `status` ends with exit code 1 if the cluster is unhealthy. With a quorum it is healthy if a controller is active, a
 majority of the voters runs, all brokers run and are unfenced, and the recovery manager runs where the feature levels
-require it. If no controller is active, `status` reports that after the cluster's client has searched for one for
-`delivery.timeout.ms`.
+require it. `status` asks the nodes themselves, so it needs no client. Which of them run it learns from the supervisor,
+or from Ray for a cluster of another user.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Annotated, TypedDict
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from experiments.cli import target as cluster_target
 from experiments.cli.exit_codes import ExitCode
@@ -30,9 +30,11 @@ from experiments.cli.parse import name_values
 from experiments.cli.target import Target, with_target
 from experiments.engines.admin_client import AdminClient, AdminError
 from experiments.engines.ray.cluster_state import DEFAULT_NAME, ClusterOptions, ClusterState, read_state, states
+from experiments.engines.ray.connection import connection, find_cluster, own_state
 from experiments.engines.ray.launch import LaunchFailed, config_of, launch, stop
+from experiments.engines.ray.node_commands import NodeAction, NodeCommand, NodeRow, NodeState, ask
 from experiments.engines.ray.session import stay_on_loopback
-from experiments.support.errors import InputError, NoClusterRuns
+from experiments.support.errors import InputError
 from protocol.config import UNCLEAN_RECOVERY_ENABLED, Generation
 from protocol.errors import ErrorCode
 from protocol.ids import NO_EPOCH, NO_LEADER, RECOVERY_MANAGER, STORE, NodeId, is_controller, node_name
@@ -136,7 +138,7 @@ def _run(options: ClusterOptions, as_json: bool) -> None:
         typer.echo(f"isray: {text}", err=True)
 
     try:
-        run_cluster(options, config_of(options), ready, report)
+        fail_if(not run_cluster(options, config_of(options), ready, report))
     except CLUSTER_FAILURES as error:
         report(" ".join(str(error).split()))
         raise typer.Exit(ExitCode.FAILURE) from error
@@ -170,13 +172,14 @@ def _known(state: ClusterState) -> dict[str, object]:
     }
 
 
-def down(name: ClusterName = DEFAULT_NAME, as_json: Json = False) -> None:
-    """End a cluster on this machine, and delete its disks."""
-    state = read_state(name)
-    if state is None:
-        known = ", ".join(found.options.name for found in states())
-        raise InputError("--name", "", f"{name}, which does not run", f"one of {known}") if known else NoClusterRuns
-    how = stop(state)
+def down(
+    name: Annotated[str | None, option("NAME", "Which of your clusters here. Default: the only one that runs.")] = None,
+    as_json: Json = False,
+) -> None:
+    """End a cluster on this machine, and delete its disks. Without --name the only one that runs, or, if none does, the
+    only one that has ended and left files."""
+    state = own_state(name)
+    how, name = stop(state), state.options.name
     print_result(as_json, {"name": name, "pid": state.pid, "ended": how}, typer.echo, f"{name} {how}")
 
 
@@ -186,14 +189,27 @@ def status(target: Target) -> None:
     state = _own_state(target)
     if state is not None and not state.is_running:
         _report_stale(state, target.as_json)
+    rows = _rows(state)
     try:
-        with cluster_target.open_admin(target) as (admin, running):
+        with connection(find_cluster(target.bootstrap, target.name)) as connected:
+            running = set(connected.names) if rows is None else {row.node for row in rows if row.pid is not None}
+            admin = AdminClient(connected.nodes, target.principal)
             found = cluster_document(admin, running, () if state is None else state.nodes)
     except AdminError as error:
         cluster_target.exit_refused("isray", error, target.as_json)
     known = {} if state is None else _known(state)
-    print_result(target.as_json, known | {**found}, _print_status, found, state)
+    print_result(target.as_json, known | {**found}, _print_status, found, state, rows or ())
     fail_if(not found["healthy"])
+
+
+def _rows(state: ClusterState | None) -> tuple[NodeRow, ...] | None:
+    """The nodes as the supervisor of a cluster of this user knows them, None where it does not answer."""
+    if state is None:
+        return None
+    try:
+        return ask(state, NodeCommand(action=NodeAction.LIST)).rows
+    except OSError:
+        return None
 
 
 def _own_state(target: Target) -> ClusterState | None:
@@ -208,7 +224,7 @@ def _own_state(target: Target) -> ClusterState | None:
 
 
 def _report_stale(state: ClusterState, as_json: bool) -> None:
-    text = f"{state.options.name} has ended: its process {state.pid} is gone (isray down removes what it left)"
+    text = f"{state.options.name} has ended: {state.end} (isray down removes what it left)"
     typer.echo(f"isray: {text}", err=True)
     if as_json:
         print_json(_known(state) | {"healthy": False, "message": text})
@@ -220,9 +236,9 @@ def cluster_document(admin: AdminClient, running: set[str], started: Sequence[st
     started with the cluster, as far as that is known. A broker that is registered, and a controller that votes or was
     started with the cluster, is listed whether it has a process or not.
     """
+    quorum, has_quorum = _quorum(admin)
     cluster = admin.describe_cluster()
     partitions = [partition for topic in admin.describe_topics() for partition in topic.partitions]
-    quorum, has_quorum = _quorum(admin)
     features = (
         {feature.name: feature.finalized_version_level for feature in admin.describe_features()} if has_quorum else {}
     )
@@ -327,13 +343,13 @@ def _broker_state(fenced: bool, in_controlled_shutdown: bool) -> str:
     return "controlled shutdown" if in_controlled_shutdown else "unfenced"
 
 
-def _print_status(found: ClusterDocument, state: ClusterState | None) -> None:
+def _print_status(found: ClusterDocument, state: ClusterState | None, nodes: Sequence[NodeRow]) -> None:
     console = Console(highlight=False)
-    pids = {} if state is None else state.pids
+    known = {row.node: row for row in nodes}
     if state is not None:
         options = state.options
         console.print(f"{options.name}: {options.generation.value}, {state.address}, process {state.pid}")
-    table = Table("node", "process", "state", "epoch", "leads", "replicas", "rack", box=None)
+    table = Table("node", Column("process", no_wrap=True), "state", "epoch", "leads", "replicas", "rack", box=None)
     rows = [(row["node"], row["running"], [row["role"] or ""]) for row in found["controllers"]]
     if found["recovery_manager_running"] or found["features"].get(UNCLEAN_RECOVERY_ENABLED):
         rows.append((node_name(RECOVERY_MANAGER), found["recovery_manager_running"], []))
@@ -343,7 +359,9 @@ def _print_status(found: ClusterDocument, state: ClusterState | None) -> None:
         numbers = [str(number) for number in (broker["broker_epoch"], broker["leads"], broker["replicas"])]
         rows.append((broker["node"], broker["running"], [broker["state"], *numbers, broker["rack"] or ""]))
     for node, is_running, texts in rows:
-        table.add_row(node, str(pids.get(node, "runs")) if is_running else "ended", *texts)
+        row = known.get(node)
+        process = ("runs" if is_running else "ended") if row is None else str(row.pid or row.state)
+        table.add_row(node, process, *texts)
     console.print(table)
     voters = ", ".join(map(str, found["voters"]))
     if found["features"]:
@@ -351,5 +369,8 @@ def _print_status(found: ClusterDocument, state: ClusterState | None) -> None:
         console.print("features: " + " ".join(f"{key}={level}" for key, level in found["features"].items()))
     else:
         console.print(f"controller: {node_name(found['controller'])}; metadata in a store")
+    for row in nodes:
+        if row.state in (NodeState.PAUSED, NodeState.WAITING):
+            console.print(f"{row.node} is {row.state}{row.reason and f': {row.reason}'}", markup=False, soft_wrap=True)
     for event in () if state is None else state.events:
-        console.print(event)
+        console.print(event, markup=False, soft_wrap=True)

@@ -5,7 +5,7 @@ it lingers, as the batches of Kafka's producer do: it is sent `--timeout` millis
 as it is full or the input ends. Kafka's tool lingers 1,000 ms by default; this one sends sooner. One batch is under way
 at a time, and the next one grows meanwhile. The batches go round the partitions of the topic unless `--partition` is
 given. The records have no keys. A batch that is not acknowledged is one line on standard error; the command goes on
-with the next lines, and ends with exit code 1.
+with the next lines, and ends with exit code 1. If the cluster is lost, it ends at once, and still prints its counts.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import typer
 from experiments.cli.output import fail_if, option, print_result
 from experiments.cli.produce import Acks
 from experiments.cli.target import Target, administering, require, with_target
-from experiments.engines.admin_client import AdminClient
+from experiments.engines.admin_client import AdminClient, AdminError
 from experiments.support.errors import InputError
 from protocol.client.records import join
 from protocol.config import INT_MAX
@@ -63,13 +63,18 @@ def console_producer(
                 record_count=len(lines),
                 payload=join(lines),
             )
-            outcome = admin.produce(command)
+            try:
+                outcome = admin.produce(command)
+            except AdminError as error:
+                counts["unknown"] += len(lines)
+                typer.echo(f"{FAILING}: {error}", err=True)
+                break
             is_done = outcome.error is ErrorCode.NONE
             counts["unknown" if outcome.unknown else "acknowledged" if is_done else "failed"] += len(lines)
             if not is_done:
                 text = f"{len(lines)} records to {topic}-{command.partition}: {outcome.error.name}"
                 typer.echo(f"{FAILING}: {text}", err=True)
-    print_result(target.as_json, counts, lambda: None)
+        print_result(target.as_json, counts, lambda: None)
     fail_if(counts["failed"] or counts["unknown"])
 
 

@@ -3,12 +3,13 @@ replace the disk of one node.
 
 The supervisor of the cluster carries out each command (`experiments/engines/ray/node_commands.py`), so they work for
 clusters of this user on this machine. A node is named as `isray status` does, or by its id: `broker-0` or `0`,
-`controller-1000` or `1000`, `urm` or `2000`.
+`controller-1000` or `1000`, `urm` or `2000`, `client-3000` or `3000`.
 """
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Callable
+from typing import Annotated, NoReturn
 
 import typer
 from rich.table import Table
@@ -16,12 +17,23 @@ from rich.table import Table
 from experiments.cli.exit_codes import ExitCode
 from experiments.cli.help import App
 from experiments.cli.output import Json, option, print_json, print_result, wide_console
+from experiments.engines.ray.cluster_state import ClusterState
 from experiments.engines.ray.connection import own_cluster
-from experiments.engines.ray.node_commands import NodeAction, NodeAnswer, NodeCommand, NodeRow, ask
+from experiments.engines.ray.node_commands import (
+    NodeAction,
+    NodeAnswer,
+    NodeCommand,
+    NodeRow,
+    NodeState,
+    ask,
+    ask_until,
+)
 from experiments.support.errors import InputError
 from protocol.config import INT_MAX
-from protocol.ids import node_name
+from protocol.ids import FIRST_CLIENT, RECOVERY_MANAGER, node_name
 
+START_WITHIN_S = 60.0
+STOP_WITHIN_S = 60.0
 LOSSES = "none, unflushed, all, or a number of records"
 NodeName = Annotated[str, typer.Argument(metavar="NODE", help="A name or id: broker-0 or 0, controller-1000 or 1000.")]
 ClusterName = Annotated[str | None, option("NAME", "Your cluster of this name on this machine.", "--name")]
@@ -31,8 +43,8 @@ app = App("Nodes of a cluster of isray up: end, restart and pause them.", no_arg
 
 @app.register("list", "isray node list")
 def list_nodes(name: ClusterName = None, as_json: Json = False) -> None:
-    """The nodes with their state, process and directory."""
-    rows = _ask(name, NodeCommand(action=NodeAction.LIST), as_json).rows
+    """The nodes as they are now: state, process, its host and Ray node, directory."""
+    rows = _ask(own_cluster(name), NodeCommand(action=NodeAction.LIST), as_json).rows
     print_result(as_json, [row.model_dump() for row in rows], _print_rows, rows)
 
 
@@ -45,39 +57,55 @@ def kill(
 ) -> None:
     """End a node with SIGKILL, as a crash."""
     kind, count = _loss(lose)
-    _change(NodeAction.KILL, node, name, as_json, kind, count)
+    command = NodeCommand(action=NodeAction.KILL, node=_named(node), loss_kind=kind, loss_count=count)
+    _print_change(_change(own_cluster(name), command, as_json), "killed", as_json)
 
 
 @app.register("stop", "isray node stop broker-0")
 def stop(node: NodeName, name: ClusterName = None, as_json: Json = False) -> None:
-    """Shut a broker or controller down in good order, and wait until it has ended."""
-    if _named(node) == "urm":
-        raise InputError("NODE", "", node, "a broker or a controller; the recovery manager has no shutdown, only kill")
-    _change(NodeAction.STOP, node, name, as_json)
+    """Shut a broker or controller down in good order, and wait until it has ended; or withdraw its start."""
+    if _named(node) in (node_name(RECOVERY_MANAGER), node_name(FIRST_CLIENT)):
+        raise InputError("NODE", "", node, "a broker or a controller; clients and the recovery manager know only kill")
+    state = own_cluster(name)
+    row = _change(state, NodeCommand(action=NodeAction.STOP, node=_named(node)), as_json)
+    row = _await(state, row, lambda row: row.state is NodeState.ENDED, STOP_WITHIN_S, as_json)
+    if row.state is not NodeState.ENDED:
+        _fail(row.node, f"its shutdown is not done within {STOP_WITHIN_S:.0f} s; it goes on", as_json)
+    _print_change(row, "stopped", as_json)
 
 
 @app.register("start", "isray node start broker-0")
 def start(node: NodeName, name: ClusterName = None, as_json: Json = False) -> None:
-    """Start a node that has ended, on what its disk holds."""
-    _change(NodeAction.START, node, name, as_json)
+    """Start a node that has ended, on what its disk holds. If its Ray node is lost, the start waits until another one
+    is free; kill and stop withdraw it."""
+    state = own_cluster(name)
+    row = _change(state, NodeCommand(action=NodeAction.START, node=_named(node)), as_json)
+    row = _await(state, row, lambda row: row.state is not NodeState.STARTING, START_WITHIN_S, as_json)
+    if row.state is NodeState.ENDED:
+        _fail(row.node, row.reason, as_json)
+    done = {NodeState.WAITING: f"is waiting for a Ray node: {row.reason}", NodeState.STARTING: "is still starting"}
+    _print_change(row, done.get(row.state, f"started, process {row.pid}"), as_json)
 
 
 @app.register("pause", "isray node pause broker-0")
 def pause(node: NodeName, name: ClusterName = None, as_json: Json = False) -> None:
     """Stop a node's process with SIGSTOP, as a long garbage collection."""
-    _change(NodeAction.PAUSE, node, name, as_json)
+    command = NodeCommand(action=NodeAction.PAUSE, node=_named(node))
+    _print_change(_change(own_cluster(name), command, as_json), "paused", as_json)
 
 
 @app.register("resume", "isray node resume broker-0")
 def resume(node: NodeName, name: ClusterName = None, as_json: Json = False) -> None:
     """Let a paused node go on."""
-    _change(NodeAction.RESUME, node, name, as_json)
+    command = NodeCommand(action=NodeAction.RESUME, node=_named(node))
+    _print_change(_change(own_cluster(name), command, as_json), "resumed", as_json)
 
 
 @app.register("replace-disk", "isray node replace-disk broker-0")
 def replace_disk(node: NodeName, name: ClusterName = None, as_json: Json = False) -> None:
     """Have a node that has ended start with an empty disk."""
-    _change(NodeAction.REPLACE_DISK, node, name, as_json)
+    command = NodeCommand(action=NodeAction.REPLACE_DISK, node=_named(node))
+    _print_change(_change(own_cluster(name), command, as_json), "will start with an empty disk", as_json)
 
 
 def _named(node: str) -> str:
@@ -93,46 +121,61 @@ def _loss(text: str) -> tuple[str, int]:
     return text, 0
 
 
-_DONE = {
-    NodeAction.KILL: "killed",
-    NodeAction.STOP: "stopped",
-    NodeAction.PAUSE: "paused",
-    NodeAction.RESUME: "resumed",
-    NodeAction.REPLACE_DISK: "will start with an empty disk",
-}
+def _change(state: ClusterState, command: NodeCommand, as_json: bool) -> NodeRow:
+    """Has the supervisor carry out an action on one node, and returns the node's row."""
+    [row] = _ask(state, command, as_json).rows
+    return row
 
 
-def _change(
-    action: NodeAction, node: str, name: str | None, as_json: bool, loss_kind: str = "none", loss_count: int = 0
-) -> None:
-    """Has the supervisor carry out an action on one node, and prints what has come of it."""
-    command = NodeCommand(action=action, node=_named(node), loss_kind=loss_kind, loss_count=loss_count)
-    [row] = _ask(name, command, as_json).rows
-    done = f"started, process {row.pid}" if action is NodeAction.START else _DONE[action]
+def _print_change(row: NodeRow, done: str, as_json: bool) -> None:
     print_result(as_json, row.model_dump(), typer.echo, f"{row.node} {done}")
 
 
-def _ask(name: str | None, command: NodeCommand, as_json: bool) -> NodeAnswer:
+def _await(
+    state: ClusterState, row: NodeRow, is_done: Callable[[NodeRow], bool], within_s: float, as_json: bool
+) -> NodeRow:
+    """The node's row once `is_done` holds of it, or the time is over."""
+    if is_done(row):
+        return row
+    try:
+        return ask_until(state, row.node, is_done, within_s)
+    except OSError as error:
+        _fail(row.node, _unanswered(state, error), as_json)
+
+
+def _ask(state: ClusterState, command: NodeCommand, as_json: bool) -> NodeAnswer:
     """The answer of the cluster's supervisor. Exit code 1 where it does not answer or has failed; InputError where the
     command is not possible.
     """
-    state = own_cluster(name)
     try:
         answer = ask(state, command)
     except OSError as error:
-        answer = NodeAnswer(failure=f"the supervisor of {state.options.name}, process {state.pid}: {error}")
+        answer = NodeAnswer(failure=_unanswered(state, error))
     if answer.allowed:
         raise InputError("NODE", "", answer.found, answer.allowed)
     if answer.failure:
-        typer.echo(f"isray: {command.node or 'node list'}: {answer.failure}", err=True)
-        if as_json:
-            print_json({"error": answer.failure})
-        raise typer.Exit(ExitCode.FAILURE)
+        _fail(command.node or "node list", answer.failure, as_json)
     return answer
 
 
+def _unanswered(state: ClusterState, error: OSError) -> str:
+    return f"the supervisor of {state.options.name}, process {state.pid}: {error}"
+
+
+def _fail(what: str, reason: str, as_json: bool) -> NoReturn:
+    typer.echo(f"isray: {what}: {reason}", err=True)
+    if as_json:
+        print_json({"error": reason})
+    raise typer.Exit(ExitCode.FAILURE)
+
+
 def _print_rows(rows: tuple[NodeRow, ...]) -> None:
-    table = Table("node", "state", "process", "directory", box=None)
+    table = Table("node", "state", "process", "host", "Ray node", "directory", box=None)
     for row in rows:
-        table.add_row(row.node, row.state, "" if row.pid is None else str(row.pid), row.directory)
-    wide_console().print(table)
+        process = ("", "", "") if row.pid is None else (str(row.pid), row.host, (row.ray_node or "")[:8])
+        table.add_row(row.node, row.state, *process, row.directory)
+    console = wide_console()
+    console.print(table)
+    for row in rows:
+        if row.reason:
+            console.print(f"{row.node}: {row.reason}", highlight=False, markup=False, soft_wrap=True)

@@ -121,12 +121,12 @@ def _target(given: _Connection, as_json: bool) -> Target:
 
 
 @contextmanager
-def open_admin(target: Target) -> Iterator[tuple[AdminClient, set[str]]]:
-    """An administration client of the cluster, and the names of its nodes that run."""
+def open_admin(target: Target) -> Iterator[AdminClient]:
+    """An administration client of the cluster."""
     from experiments.engines.ray.connection import connection, find_cluster
 
-    with connection(find_cluster(target.bootstrap, target.name)) as (channel, nodes):
-        yield AdminClient(channel, target.principal), nodes
+    with connection(find_cluster(target.bootstrap, target.name)) as connected:
+        yield AdminClient(connected.client, target.principal)
 
 
 @contextmanager
@@ -135,7 +135,7 @@ def administering(target: Target, failing: str) -> Iterator[AdminClient]:
     with `failing`.
     """
     try:
-        with open_admin(target) as (admin, _):
+        with open_admin(target) as admin:
             yield admin
     except AdminError as error:
         exit_refused(failing, error, target.as_json)

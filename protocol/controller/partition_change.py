@@ -166,11 +166,7 @@ def _complete_reassignment(request: ChangeRequest, target: _Assignment) -> _Assi
         return target
     isr = tuple(broker for broker in target.isr if broker not in removing)
     replicas = tuple(broker for broker in target.replicas if broker not in removing)
-    if (
-        not replicas
-        or not _awaited_are_in_sync(request, target, isr)
-        or not _move_keeps_copies(request, target, isr)
-    ):
+    if not replicas or not _awaited_are_in_sync(request, target, isr) or not _move_keeps_copies(request, target, isr):
         return target
     return _Assignment(replicas, isr, adding=(), removing=())
 

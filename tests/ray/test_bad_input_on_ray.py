@@ -11,7 +11,7 @@ import ray
 
 from actors.cluster import NodeFailedError
 from actors.log.lock import LOCK_FILE
-from actors.nodes import pieces_of
+from actors.peers import pieces_of
 from actors.storage import META_FILE
 from actors.transport import NOTHING, pack_frame
 from experiments.engines.port import Loss

@@ -6,72 +6,16 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
-import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.ray.cluster_helpers import FAST
+from tests.ray.shell import Shell
 from tests.strays import leaves_within
-
-ROOT = Path(__file__).parent.parent.parent
-LONG_S = 240
-
-
-def _command(arguments: Sequence[str]) -> list[str]:
-    return [sys.executable, "-c", "from experiments.cli.__main__ import run; run()", *arguments]
-
-
-class Shell:
-    """Runs the command with folders of its own for temporary files and state files."""
-
-    def __init__(self) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="u", dir="/tmp"))
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-        places = {"TMPDIR": str(self.folder), "XDG_RUNTIME_DIR": str(self.folder), "PYTHONPATH": str(ROOT)}
-        self._environment = inherited | places | {"TERM": "dumb", "COLUMNS": "120"}
-
-    def run(self, *arguments: str) -> tuple[int, str, str]:
-        done = subprocess.run(
-            _command(arguments),
-            env=self._environment,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=LONG_S,
-            cwd="/",
-        )
-        return done.returncode, done.stdout, done.stderr
-
-    def begin(self, *arguments: str) -> subprocess.Popen[str]:
-        """A command that runs on, with a pipe as its standard input."""
-        return subprocess.Popen(_command(arguments), env=self._environment, stdin=subprocess.PIPE, text=True, cwd="/")
-
-    def ok(self, *arguments: str) -> str:
-        code, out, err = self.run(*arguments)
-        assert code == 0, (arguments, out, err)
-        return out
-
-    def json(self, *arguments: str, code: int = 0) -> Any:
-        found, out, err = self.run(*arguments, "--json")
-        assert found == code, (arguments, out, err)
-        return json.loads(out)
-
-    def processes(self) -> list[tuple[int, str]]:
-        """(pid, command line) of the cluster's processes, supervisor included: their environment names the folder."""
-        found = []
-        for path in Path("/proc").glob("[0-9]*"):
-            try:
-                if str(self.folder).encode() in (path / "environ").read_bytes() and path.name != str(os.getpid()):
-                    found.append((int(path.name), (path / "cmdline").read_bytes().replace(b"\0", b" ").decode()))
-            except (FileNotFoundError, ProcessLookupError, PermissionError):
-                continue
-        return found
 
 
 @pytest.fixture
@@ -222,7 +166,7 @@ def pause_stop_and_replace(shell: Shell) -> None:
     """Pauses, resumes, kills and restarts a broker; stops another one and gives it an empty disk."""
     pid = shell.json("node", "pause", "1")["pid"]
     assert process_state(pid) == "T"
-    refused = "isray: NODE: found paused node broker-1; allowed: a node that is running\n"
+    refused = "isray: NODE: found broker-1, which is paused; allowed: a node that is running\n"
     assert shell.run("node", "stop", "broker-1") == (2, "", refused)
     assert shell.json("node", "kill", "broker-1", "--lose", "unflushed")["state"] == "ended"
     assert leaves_within(pid, 20)

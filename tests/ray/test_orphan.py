@@ -12,7 +12,7 @@ from typing import Any
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from actors.nodes import pieces_of
+from actors.peers import pieces_of
 from actors.transport import NOTHING, pack_frame, unpack_frame
 from experiments.engines.port import ClusterSpec
 from experiments.engines.ray.engine import RayEngine

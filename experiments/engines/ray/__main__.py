@@ -1,7 +1,8 @@
 """`python -m experiments.engines.ray OPTIONS`: the supervisor of a cluster in the background (`launch.py`).
 
 OPTIONS is a `cluster_state.ClusterOptions` as JSON. Messages go to standard error. The exit code is 1 where the cluster
-does not become ready, and 2 where the input is wrong; the last line of standard error then gives the reason.
+does not become ready or loses its Ray, and 2 where the input is wrong; the last line of standard error then gives the
+reason.
 """
 
 from __future__ import annotations
@@ -20,14 +21,13 @@ def main(options: ClusterOptions) -> int:
     from experiments.engines.ray.supervisor import CLUSTER_FAILURES, run_cluster
 
     try:
-        run_cluster(options, config_of(options), _report_ready, _report)
+        return 0 if run_cluster(options, config_of(options), _report_ready, _report) else 1
     except InputError as error:
         _report(str(error))
         return 2
     except CLUSTER_FAILURES as error:
         _report(" ".join(str(error).split()))
         return 1
-    return 0
 
 
 def _report_ready(state: ClusterState) -> None:

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from actors.processes import start_ticks
 from experiments.support.errors import InputError
 from protocol.config import Generation
 
@@ -55,8 +56,8 @@ class ClusterState(BaseModel):
 
     `pid` and `started_ticks` identify the supervisor's process. `address` (host:port of the Ray head, the bootstrap
     address) and `namespace` (of the nodes' actor names) are None until they are known. `pids` are the processes of the
-    nodes by name, `dead` the nodes whose process has ended. `folders` are removed with the cluster. `events` are the
-    last `MAX_EVENTS` events as lines of text.
+    nodes that run, by name. `folders` are removed with the cluster. `events` are the
+    last `MAX_EVENTS` events as lines of text. `end_reason` says why a supervisor that has lost its Ray has ended.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -69,14 +70,20 @@ class ClusterState(BaseModel):
     namespace: str | None = None
     nodes: tuple[str, ...] = ()
     pids: dict[str, int] = {}
-    dead: tuple[str, ...] = ()
     folders: tuple[str, ...] = ()
     events: tuple[str, ...] = ()
+    end_reason: str = ""
 
     @property
     def is_running(self) -> bool:
         """Whether the supervisor's process exists."""
         return start_ticks(self.pid) == self.started_ticks
+
+    @property
+    def end(self) -> str:
+        """Why a cluster that does not run has ended: the last words of its supervisor, if it had any."""
+        gone = f"its supervisor, process {self.pid}, is gone, and its nodes with it"
+        return self.end_reason or gone
 
     @property
     def is_private(self) -> bool:
@@ -85,15 +92,6 @@ class ClusterState(BaseModel):
 
     def with_event(self, text: str) -> ClusterState:
         return self.model_copy(update={"events": (*self.events, text)[-MAX_EVENTS:]})
-
-
-def start_ticks(pid: int) -> int | None:
-    """The start time of a process in clock ticks since boot; None where there is no such process."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    return None if fields[0] in "ZX" else int(fields[19])
 
 
 def runtime_folder() -> Path:

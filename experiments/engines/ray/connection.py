@@ -1,9 +1,12 @@
 """Connects a command to a running cluster: finds the cluster, and opens a channel to it through Ray.
 
 A command joins the cluster's Ray as a driver, looks up the actor of the cluster's client by name, and has it make one
-request at a time (`actors.admin_relay` keeps the requests of several commands apart). The bootstrap address is that of
-the Ray head. The namespace of the actors is in the state file of the user who started the cluster; without such a file,
-the only cluster on that Ray is found by its actors.
+request at a time (`actors.admin_relay` keeps the requests of several commands apart). A client whose process or Ray
+node is lost starts again elsewhere (`supervisor.py`): a request waits for it, is repeated if that does no harm, and has
+an unknown outcome otherwise. A channel to the nodes themselves, for requests that only read, needs no client.
+
+The bootstrap address is that of the Ray head. The namespace of the actors is in the state file of the user who started
+the cluster; without such a file, the only cluster on that Ray is found by its actors.
 """
 
 from __future__ import annotations
@@ -11,13 +14,16 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from experiments.engines.admin_client import AdminError
 from experiments.engines.ray.cluster_state import ClusterState, read_state, states
+from experiments.engines.ray.control_store import ControlStoreLostError, ask_control_store, require_control_store
+from experiments.engines.ray.ray_output import ray_output_to_stderr
 from experiments.engines.ray.session import Handle, stay_on_loopback
 from experiments.support.errors import InputError, MissingInput, NoClusterRuns
 from protocol.errors import ErrorCode, ProtocolInvariantError
@@ -34,10 +40,17 @@ from protocol.messages.commands import (
     SendOutcome,
     SendRecords,
 )
+from protocol.messages.quorum import DescribeQuorumRequest
 
 CONNECT_WITHIN_S = 5.0
 ANSWER_WITHIN_S = 120.0
 """Longer than any client waits for its cluster (`delivery.timeout.ms` is 30 s unless it is set otherwise)."""
+CLIENT_WITHIN_S = 60.0
+"""How long a request waits for a client that starts again; Ray notices after up to 20 s that a machine is lost."""
+PROBE_WITHIN_S = 5.0
+"""How long an actor may take to answer the question whether it is there."""
+_SLICE_S = 0.5
+_RETRY_S = 0.2
 CLIENT = node_name(FIRST_CLIENT)
 Outcome = TypeVar("Outcome", bound=Message)
 
@@ -52,45 +65,168 @@ class ClusterAddress:
     loopback: bool = False
 
 
-class RayAdminChannel:
-    """`experiments.engines.admin_client.AdminChannel` through the cluster's client actor."""
+class _Gone(Exception):
+    """The actor that was asked has ended, or its Ray node is lost."""
 
-    def __init__(self, client: Handle) -> None:
-        self._client = client
+
+def _await(call: Handle, address: str, within_s: float) -> Any:
+    """The result of a call to an actor. _Gone where the actor is lost, TimeoutError where it does not answer in time,
+    AdminError where Ray's control store, at `address`, is lost meanwhile.
+    """
+    import ray
+
+    deadline_s = time.monotonic() + within_s
+    try:
+        while not ray.wait([call], timeout=min(_SLICE_S, within_s))[0]:
+            with _lost_control_store():
+                require_control_store(address)
+            if time.monotonic() > deadline_s:
+                raise TimeoutError
+        return ray.get(call)
+    except (ray.exceptions.RayActorError, ray.exceptions.ActorUnschedulableError) as error:
+        raise _Gone from error
+
+
+@contextmanager
+def _lost_control_store() -> Iterator[None]:
+    """Reports the loss of the control store as an AdminError."""
+    try:
+        yield
+    except ControlStoreLostError as error:
+        raise AdminError(ErrorCode.BROKER_NOT_AVAILABLE, str(error)) from error
+
+
+def _actor(name: str, namespace: str, address: str) -> Handle:
+    """The actor of a node. ValueError where there is none, AdminError where Ray's control store is lost."""
+    import ray
+
+    with _lost_control_store():
+        return ask_control_store(lambda: ray.get_actor(name, namespace), address)
+
+
+class RayAdminChannel:
+    """`experiments.engines.admin_client.AdminChannel` through the client actor of the cluster in a Ray namespace;
+    `address` is that of Ray's control store.
+    """
+
+    def __init__(self, namespace: str, address: str) -> None:
+        self._namespace = namespace
+        self._address = address
+        self._client: Handle = None
 
     def call(self, request: AdminRequest) -> AdminResponse:
-        outcome = self._command(request, AdminOutcome)
+        command = encode(request)
+        if request.READ_ONLY:
+            answer = self._repeat(lambda client: client.request.remote(command))
+        else:
+            try:
+                answer = self._ask(lambda client: client.request.remote(command))
+            except _Gone as error:
+                text = f"{CLIENT} has ended before it answered; the request may have been carried out"
+                raise AdminError(ErrorCode.BROKER_NOT_AVAILABLE, text) from error
+        outcome = _decoded(answer, AdminOutcome)
         if outcome.response is None:
             raise AdminError(outcome.error, outcome.message)
         return outcome.response
 
     def send(self, records: SendRecords) -> SendOutcome:
-        return self._command(records, SendOutcome)
+        try:
+            return _decoded(self._ask(lambda client: client.request.remote(encode(records))), SendOutcome)
+        except _Gone as error:
+            text = f"{CLIENT} has ended before it answered; records may have been written"
+            raise AdminError(ErrorCode.BROKER_NOT_AVAILABLE, text) from error
 
     def produce(self, command: ProduceCommand) -> ProduceOutcome:
-        return self._command(command, ProduceOutcome)
+        try:
+            return _decoded(self._ask(lambda client: client.request.remote(encode(command))), ProduceOutcome)
+        except _Gone:
+            return ProduceOutcome(command_id=0, error=ErrorCode.BROKER_NOT_AVAILABLE, base_offset=-1, unknown=True)
 
     def consume(self, command: ConsumeCommand) -> ConsumeOutcome:
-        return self._command(command, ConsumeOutcome)
+        return _decoded(self._repeat(lambda client: client.request.remote(encode(command))), ConsumeOutcome)
 
-    def _command(self, question: Message, answer: type[Outcome]) -> Outcome:
-        """The outcome that the cluster's client reports."""
-        outcome = decode(self._ask(self._client.request.remote(encode(question))))
-        if not isinstance(outcome, answer):
-            raise ProtocolInvariantError(f"the client answers {type(question).__name__} with {type(outcome).__name__}")
-        return outcome
+    def _repeat(self, call: Callable[[Handle], Handle]) -> Any:
+        """The result of a call that may be made again with another incarnation of the client."""
+        while True:
+            try:
+                return self._ask(call)
+            except _Gone:
+                continue  # the next incarnation is found, or not in time
 
-    def _ask(self, call: Handle) -> Any:
-        """The result of a call to the cluster's client. AdminError where there is none."""
-        import ray
-
+    def _ask(self, call: Callable[[Handle], Handle]) -> Any:
+        """The result of a call to the client. _Gone where the client ends meanwhile; AdminError where there is none in
+        time, or no answer.
+        """
+        if self._client is None:
+            self._client = self._find_client()
         try:
-            return ray.get(call, timeout=ANSWER_WITHIN_S)
-        except ray.exceptions.RayActorError as error:
-            raise AdminError(ErrorCode.BROKER_NOT_AVAILABLE, f"the cluster's {CLIENT} is gone") from error
-        except ray.exceptions.GetTimeoutError as error:
-            text = f"the cluster's {CLIENT} does not answer within {ANSWER_WITHIN_S:.0f} s"
+            return _await(call(self._client), self._address, ANSWER_WITHIN_S)
+        except _Gone:
+            self._client = None
+            raise
+        except TimeoutError as error:
+            text = f"{CLIENT} does not answer within {ANSWER_WITHIN_S:.0f} s"
             raise AdminError(ErrorCode.REQUEST_TIMED_OUT, text) from error
+
+    def _find_client(self) -> Handle:
+        """The client's actor, once it answers. AdminError where none does in time."""
+        deadline_s = time.monotonic() + CLIENT_WITHIN_S
+        while time.monotonic() < deadline_s:
+            try:
+                client = _actor(CLIENT, self._namespace, self._address)
+                _await(client.process.remote(), self._address, PROBE_WITHIN_S)
+                return client
+            except (ValueError, _Gone, TimeoutError):
+                time.sleep(_RETRY_S)
+        text = f"{CLIENT} does not run, and has not started again within {CLIENT_WITHIN_S:.0f} s"
+        raise AdminError(ErrorCode.BROKER_NOT_AVAILABLE, text)
+
+
+class NodesChannel(RayAdminChannel):
+    """As `RayAdminChannel`, but requests that only read are made of the nodes `names` themselves. The node that has
+    answered last is asked first, so a caller that has found the leader of the quorum reads from it.
+    """
+
+    def __init__(self, namespace: str, address: str, names: Sequence[str]) -> None:
+        super().__init__(namespace, address)
+        controllers = [name for name in names if name.startswith("controller-")]
+        self._names = controllers + [name for name in names if name.startswith("broker-")]
+        self._leaders = controllers or self._names
+
+    def call(self, request: AdminRequest) -> AdminResponse:
+        if request.READ_ONLY:
+            return self._query(request, self._names)
+        if isinstance(request, DescribeQuorumRequest):
+            return self._query(request, self._leaders)
+        return super().call(request)
+
+    def _query(self, request: AdminRequest, names: Sequence[str]) -> AdminResponse:
+        """The first answer other than NOT_CONTROLLER; AdminError where there is none."""
+        error = AdminError(ErrorCode.REQUEST_TIMED_OUT, "no node answers")
+        for name in names:
+            try:
+                response = decode(self._ask_node(name, encode(request)))
+            except (ValueError, _Gone, TimeoutError):
+                continue
+            if not isinstance(response, AdminResponse):
+                raise ProtocolInvariantError(f"{name} answers with {type(response).__name__}")
+            if response.error is not ErrorCode.NOT_CONTROLLER:
+                self._names = [name, *(other for other in self._names if other != name)]
+                return response
+            error = AdminError(response.error, "no controller is active")
+        raise error
+
+    def _ask_node(self, name: str, request: bytes) -> Any:
+        actor = _actor(name, self._namespace, self._address)
+        return _await(actor.query.remote(request), self._address, PROBE_WITHIN_S)
+
+
+def _decoded(encoded: bytes, kind: type[Outcome]) -> Outcome:
+    """The outcome that the cluster's client reports."""
+    outcome = decode(encoded)
+    if not isinstance(outcome, kind):
+        raise ProtocolInvariantError(f"the client answers with {type(outcome).__name__} instead of {kind.__name__}")
+    return outcome
 
 
 def find_cluster(bootstrap: str | None, name: str | None) -> list[ClusterAddress]:
@@ -104,7 +240,7 @@ def find_cluster(bootstrap: str | None, name: str | None) -> list[ClusterAddress
     addresses = [address.strip() for address in bootstrap.split(",")]
     for address in addresses:
         _split_address(address)
-    here = _known_here()
+    here = [state for state in states() if state.is_running and state.address is not None]
     return [_by_address(address, here) for address in addresses]
 
 
@@ -112,29 +248,31 @@ def own_cluster(name: str | None, otherwise: str = "") -> ClusterState:
     """The state of the running cluster of this user and name, or of the only one without a name; InputError where there
     is none, and where several run and no name is given (`otherwise` ends its line).
     """
-    if name is not None:
-        return running_cluster(name)
-    here = _known_here()
-    if not here:
-        raise NoClusterRuns
-    if len(here) > 1:
-        names = ", ".join(state.options.name for state in here)
-        raise MissingInput("--name", f"one of the clusters that run here: {names}{otherwise}")
-    return here[0]
-
-
-def _known_here() -> list[ClusterState]:
-    """The running clusters of this user whose address is known."""
-    return [state for state in states() if state.is_running and state.address is not None]
-
-
-def running_cluster(name: str) -> ClusterState:
-    """The state of the running cluster of this name and user; InputError where there is none."""
-    state = read_state(name)
-    if state is None or not state.is_running:
-        here = ", ".join(known.options.name for known in states() if known.is_running)
-        raise InputError("--name", "", f"{name}, which does not run", here) if here else NoClusterRuns
+    state = own_state(name, otherwise)
+    if not state.is_running:
+        raise InputError("--name", "", f"{state.options.name}, which has ended: {state.end}", "a cluster that runs")
     return state
+
+
+def own_state(name: str | None, otherwise: str = "") -> ClusterState:
+    """The state of the cluster of this user and name, without a name of the only one that runs, or, if none does, of
+    the only one that has left a state file. InputError where there is none, and where it takes a name to choose.
+    """
+    known = states()
+    if name is not None:
+        found = read_state(name)
+        if found is None:
+            names = ", ".join(state.options.name for state in known)
+            raise InputError("--name", "", f"{name}, which does not run", names) if names else NoClusterRuns
+        return found
+    candidates = [state for state in known if state.is_running] or known
+    if not candidates:
+        raise NoClusterRuns
+    if len(candidates) > 1:
+        names = ", ".join(state.options.name for state in candidates)
+        verb = "run here" if candidates[0].is_running else "have ended here"
+        raise MissingInput("--name", f"one of the clusters that {verb}: {names}{otherwise}")
+    return candidates[0]
 
 
 def _address_of(state: ClusterState) -> ClusterAddress:
@@ -157,9 +295,18 @@ def _split_address(address: str) -> tuple[str, int]:
     return host, int(port)
 
 
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """A connected cluster: channels through its client and to its nodes, and the names of its actors."""
+
+    client: RayAdminChannel
+    nodes: NodesChannel
+    names: frozenset[str]
+
+
 @contextmanager
-def connection(candidates: list[ClusterAddress]) -> Iterator[tuple[RayAdminChannel, set[str]]]:
-    """Connects to the first candidate that accepts connections; yields a channel and the names of the running nodes.
+def connection(candidates: list[ClusterAddress]) -> Iterator[Connection]:
+    """Connects to the first candidate that accepts connections. What Ray prints meanwhile goes to standard error.
 
     InputError where no candidate does, or where its Ray runs no cluster, or several and the namespace is not known.
     """
@@ -169,30 +316,34 @@ def connection(candidates: list[ClusterAddress]) -> Iterator[tuple[RayAdminChann
         os.environ.setdefault("RAY_AUTH_MODE", "disabled")
     import ray
 
-    try:
-        ray.init(target.address, logging_level=logging.ERROR, log_to_driver=False)
-    except (ConnectionError, ValueError, RuntimeError) as error:
-        raise InputError("--bootstrap-server", "", target.address, f"a Ray that answers ({error})") from error
-    try:
-        actors = [(found["namespace"], found["name"]) for found in ray.util.list_named_actors(all_namespaces=True)]
-        namespace = target.namespace or _only_cluster(target.address, actors)
-        yield _open_channel(namespace), {name for home, name in actors if home == namespace}
-    finally:
-        ray.shutdown()
+    with ray_output_to_stderr():
+        try:
+            ray.init(target.address, logging_level=logging.ERROR, log_to_driver=False)
+        except (ConnectionError, ValueError, RuntimeError) as error:
+            raise InputError("--bootstrap-server", "", target.address, f"a Ray that answers ({error})") from error
+        try:
+            store = str(ray.get_runtime_context().gcs_address)
+            actors = _named_actors(store)
+            namespace = target.namespace or _only_cluster(target.address, actors)
+            names = sorted(name for home, name in actors if home == namespace)
+            nodes = NodesChannel(namespace, store, names)
+            yield Connection(RayAdminChannel(namespace, store), nodes, frozenset(names))
+        finally:
+            ray.shutdown()
 
 
-def _open_channel(namespace: str) -> RayAdminChannel:
+def _named_actors(address: str) -> list[tuple[str, str]]:
+    """(namespace, name) of the named actors of the Ray whose control store is at `address`."""
     import ray
 
-    try:
-        return RayAdminChannel(ray.get_actor(CLIENT, namespace))
-    except ValueError as error:
-        raise AdminError(ErrorCode.BROKER_NOT_AVAILABLE, f"the cluster's {CLIENT} does not run") from error
+    with _lost_control_store():
+        found = ask_control_store(lambda: ray.util.list_named_actors(all_namespaces=True), address)
+    return [(actor["namespace"], actor["name"]) for actor in found]
 
 
 def _only_cluster(address: str, actors: list[tuple[str, str]]) -> str:
-    """The namespace of the only cluster whose client is among the actors (namespace, name); InputError otherwise."""
-    found = sorted(home for home, name in actors if name == CLIENT)
+    """The namespace of the only cluster that has a broker among the actors (namespace, name); InputError otherwise."""
+    found = sorted({home for home, name in actors if name.startswith("broker-")})
     if len(found) != 1:
         clusters = f"{address}, which runs {', '.join(found) or 'no cluster'}"
         raise InputError("--bootstrap-server", "", clusters, "a Ray that runs one cluster (of several: --name)")

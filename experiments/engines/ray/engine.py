@@ -25,10 +25,11 @@ from pathlib import Path
 from random import Random
 
 from actors.clock import UnixTime
-from actors.cluster import ActorCluster, NodeFailedError, NodeNotRunningError, PlacementError, is_connected
+from actors.cluster import ActorCluster, NodeFailedError, NodeNotRunningError, is_connected
 from actors.damage import DamageKind as DamageKind
 from actors.damage import damage_tails
 from actors.nodes import NodeSnapshot, PollReport
+from actors.placement import NoRayNodeError, PlacementError
 from actors.storage import Owner, apply_loss, is_disk_loss
 from experiments.engines.port import (
     ClusterSpec,
@@ -69,7 +70,7 @@ POLL_MS = 20
 IDLE_POLL_MS = 200
 """The longest time between two polls, while nothing happens or only time passes."""
 _BACKOFF = 1.25
-NODE_FAILURES = (NodeFailedError, NodeNotRunningError, PlacementError)
+NODE_FAILURES = (NodeFailedError, NodeNotRunningError, PlacementError, NoRayNodeError)
 """The errors of an engine that has no room for its nodes, or whose nodes have ended by themselves."""
 _OUTCOMES = (ProduceOutcome, SendOutcome, ConsumeOutcome, AdminOutcome, LoadOutcome, ProbeOutcome)
 _POLL_WAIT_S = 0.05
@@ -80,10 +81,10 @@ class RayEngine(Engine):
     """A cluster of actors, on the Ray that this process is connected to; otherwise on the one at `address`, otherwise
     on a private Ray that ends with the engine (`ray_session`, which must be called from the main thread).
 
-    `homes` places nodes on Ray nodes by id, without a placement group. `keeps` selects the trace events that `traces`
+    `homes` places nodes on Ray nodes by id. `keeps` selects the trace events that `traces`
     and `trace_hash` cover, for runs that are too long to keep all of them.
 
-    InputError where the Ray at `address` cannot be reached, `actors.cluster.PlacementError` where it has no room.
+    InputError where the Ray at `address` cannot be reached, `actors.placement.PlacementError` where it has no room.
     """
 
     name = "ray"
@@ -415,3 +416,6 @@ class RayEngine(Engine):
             trace = event.trace
             self._hash.update(repr((event.time_ms, event.node, trace.kind, trace.about(), detail_of(trace))).encode())
             self._traces.append(event)
+        for node, report in reports:
+            if report.failure is not None:
+                raise NodeFailedError(node, report.failure)

@@ -19,6 +19,7 @@ import sys
 import time
 from pathlib import Path
 
+from actors.processes import start_ticks
 from experiments.engines.ray.cluster_state import (
     ClusterOptions,
     ClusterState,
@@ -28,7 +29,6 @@ from experiments.engines.ray.cluster_state import (
     remove_state,
     require_free,
     socket_path,
-    start_ticks,
 )
 from experiments.support.errors import InputError
 from experiments.support.processes import processes_naming

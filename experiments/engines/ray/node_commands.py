@@ -7,16 +7,23 @@ of its nodes.
 | command | the node is | what happens |
 |---|---|---|
 | `kill` | running, paused | SIGKILL; what `lose` names is removed from its disk when it starts again |
-| `stop` | running | a controlled shutdown; done when the process has ended |
-| `start` | ended | a new process on what the disk holds; done when it runs |
+| `stop` | running | a controlled shutdown begins; the node has ended when its process has |
+| `start` | ended | a new process on what the disk holds, as soon as a Ray node may take it |
 | `pause` | running | SIGSTOP, as a long garbage collection |
 | `resume` | paused | SIGCONT |
 | `replace-disk` | ended | the next start finds an empty disk |
+
+`kill` and `stop` also withdraw a start: of a node that is starting, or waiting for a Ray node.
+
+Every command is answered at once, so that one node which takes long delays no command about another. A caller waits for
+a start or a stop by asking again (`ask_until`).
 """
 
 from __future__ import annotations
 
 import socket
+import sys
+import time
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 from pathlib import Path
@@ -28,6 +35,7 @@ from experiments.engines.ray.cluster_state import ClusterState, socket_path
 
 ANSWER_WITHIN_S = 120.0
 _READ_WITHIN_S = 5.0
+_ASK_AGAIN_S = 0.2
 
 
 class NodeAction(StrEnum):
@@ -43,16 +51,18 @@ class NodeAction(StrEnum):
 
 
 class NodeState(StrEnum):
-    """Whether a node has a process, and whether that is stopped by SIGSTOP."""
+    """Whether a node has a process, whether that is stopped by SIGSTOP, and whether one is to start."""
 
     RUNNING = "running"
     PAUSED = "paused"
+    STARTING = "starting"
+    WAITING = "waiting for a Ray node"
     ENDED = "ended"
 
 
 ALLOWED: Mapping[NodeAction, tuple[NodeState, ...]] = {
-    NodeAction.KILL: (NodeState.RUNNING, NodeState.PAUSED),
-    NodeAction.STOP: (NodeState.RUNNING,),
+    NodeAction.KILL: (NodeState.RUNNING, NodeState.PAUSED, NodeState.STARTING, NodeState.WAITING),
+    NodeAction.STOP: (NodeState.RUNNING, NodeState.STARTING, NodeState.WAITING),
     NodeAction.START: (NodeState.ENDED,),
     NodeAction.PAUSE: (NodeState.RUNNING,),
     NodeAction.RESUME: (NodeState.PAUSED,),
@@ -77,12 +87,17 @@ class NodeCommand(_Line):
 
 
 class NodeRow(_Line):
-    """A node of the cluster: the id of its process (None where it has ended) and its directory, on its machine."""
+    """A node of the cluster as it is now. `pid`, `host` and `ray_node` are of its process, None where it has none;
+    `directory` is on its machine. `reason` says what it waits for or why it has ended, as far as that is known.
+    """
 
     node: str
     state: NodeState
     pid: int | None
     directory: str
+    host: str | None = None
+    ray_node: str | None = None
+    reason: str = ""
 
 
 class NodeAnswer(_Line):
@@ -109,6 +124,11 @@ class NodeServer(UnixStreamServer):
         """Serves the next command, if one comes in time."""
         self.timeout = within_s
         self.handle_request()
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Ends the supervisor with the error of a command, unless the caller has gone, or has sent no command."""
+        if not isinstance(sys.exception(), OSError | ValueError):
+            raise
 
     def server_close(self) -> None:
         super().server_close()
@@ -137,3 +157,15 @@ def ask(state: ClusterState, command: NodeCommand) -> NodeAnswer:
     if not line:
         raise ConnectionError("the supervisor has closed the connection")
     return NodeAnswer.model_validate_json(line)
+
+
+def ask_until(state: ClusterState, node: str, is_done: Callable[[NodeRow], bool], within_s: float) -> NodeRow:
+    """Asks for the row of a node until `is_done` holds of it or the time is over; returns the last one. OSError as
+    `ask`.
+    """
+    deadline_s = time.monotonic() + within_s
+    while True:
+        row = next(row for row in ask(state, NodeCommand(action=NodeAction.LIST)).rows if row.node == node)
+        if is_done(row) or time.monotonic() > deadline_s:
+            return row
+        time.sleep(_ASK_AGAIN_S)

@@ -33,6 +33,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from experiments.engines.ray.ray_output import ray_output_to_stderr
 from experiments.support.build import PACKAGES_FOLDER
 from experiments.support.errors import InputError
 from experiments.support.processes import kill, processes_naming
@@ -73,8 +74,8 @@ class RaySession:
 
 @contextmanager
 def ray_session(address: str | None = None, cpus: int | None = None) -> Iterator[RaySession]:
-    """Connects this process to Ray for the block. `address`: the cluster to join; `cpus`: the number of CPUs of a
-    private one (default: this machine's).
+    """Connects this process to Ray for the block; what Ray prints meanwhile goes to standard error. `address`: the
+    cluster to join; `cpus`: the number of CPUs of a private one (default: this machine's).
 
     InputError where the named cluster cannot be reached, RayStartError where the private one does not start. Call from
     the main thread.
@@ -83,7 +84,11 @@ def ray_session(address: str | None = None, cpus: int | None = None) -> Iterator
         yield RaySession(connected, None)
         return
     named = address or os.environ.get("RAY_ADDRESS")
-    with orderly_signals(), tempfile.TemporaryDirectory(prefix="isray-", ignore_cleanup_errors=True) as folder:
+    with (
+        orderly_signals(),
+        ray_output_to_stderr(),
+        tempfile.TemporaryDirectory(prefix="isray-", ignore_cleanup_errors=True) as folder,
+    ):
         arguments = _named_cluster(named) if named else _private_cluster(Path(folder), cpus)
         import ray
 

@@ -4,25 +4,32 @@ them.
 Ray ties actors to the job that created them and a private Ray to the process that started it, so a cluster ends with
 this process, however that ends. SIGTERM, SIGINT and SIGHUP end it in good order.
 
-Polling also fetches the trace events that nodes keep for an observer, so they do not pile up. A node that died is not
-restarted, as a broker on a machine is not: the cluster shows failures and does not hide them. The supervisor records
-the death in the state file and passes it to `report`. A user ends and restarts nodes by `isray node`; the supervisor
-carries out its commands between two polls (`node_commands.py`).
+Polling also fetches the trace events that nodes keep for an observer, so they do not pile up. A broker, controller or
+store that died is not restarted, as one on a machine is not: the cluster shows failures and does not hide them. The
+supervisor records the death in the state file and passes it to `report`. Clients and the recovery manager, which have
+no disk, start again by themselves, on any live Ray node. A user ends and restarts nodes by `isray node`; the supervisor
+carries out its commands between two polls (`node_commands.py`). A start for which there is no Ray node, or that is
+undone by the loss of one, is tried again until it succeeds or the user withdraws it.
+
+The cluster ends with its supervisor, which ends when it loses the control store of Ray or its own Ray node. Its state
+file then stays and says why, until `isray down` or the next `isray up` of that name.
 """
 
 from __future__ import annotations
 
+import math
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 
-from ray.exceptions import GetTimeoutError
-
-from actors.cluster import ActorCluster, NodeFailedError, PlacementError
+from actors.cluster import ActorCluster
+from actors.machines import UnreachableError, machines
 from actors.nodes import PollReport
+from actors.placement import NoRayNodeError, PlacementError, is_movable, unknown_racks
+from actors.processes import ProcessId
 from actors.storage import is_disk_loss
 from experiments.engines.port import ClusterSpec, ClusterView, cluster_view
 from experiments.engines.ray.cluster_state import (
@@ -30,10 +37,12 @@ from experiments.engines.ray.cluster_state import (
     ClusterState,
     Status,
     claim,
+    read_state,
     remove_state,
     socket_path,
     write_state,
 )
+from experiments.engines.ray.control_store import ControlStoreLostError, require_control_store
 from experiments.engines.ray.node_commands import (
     ALLOWED,
     NodeAction,
@@ -44,19 +53,22 @@ from experiments.engines.ray.node_commands import (
     NodeState,
 )
 from experiments.engines.ray.recovery_manager import needs_recovery_manager
-from experiments.engines.ray.session import RayStartError, ray_session
+from experiments.engines.ray.session import RaySession, RayStartError, ray_session
+from experiments.support.errors import InputError
 from protocol.config import ClusterConfig
 from protocol.events.broker import StorageFailed
-from protocol.ids import RECOVERY_MANAGER, NodeId, is_client, node_name
+from protocol.ids import RECOVERY_MANAGER, NodeId, node_name
 from protocol.messages.commands import ShutdownCommand
 
 READY_WITHIN_S = 180.0
-STOP_WITHIN_S = 60.0
 POLL_S = 0.5
+START_AGAIN_S = 2.0
+"""The time between two attempts to start a node."""
 _STARTING_POLL_S = 0.05
 _ANSWER_WITHIN_S = 1.0
 _SETTLED = ("leader", "follower", "observer")
 """Quorum roles of controllers that know the leader."""
+_ENDED = "its process has ended"
 
 Report = Callable[[str], None]
 
@@ -65,14 +77,24 @@ class NotReadyError(RuntimeError):
     """The cluster did not become ready in time, or a node ended before."""
 
 
-CLUSTER_FAILURES = (NotReadyError, NodeFailedError, PlacementError, RayStartError)
+class RayLostError(RuntimeError):
+    """The Ray node of the supervisor is lost."""
+
+
+RAY_FAILURES = (ControlStoreLostError, RayLostError)
+CLUSTER_FAILURES = (NotReadyError, NoRayNodeError, PlacementError, RayStartError)
 """The errors of `run_cluster` that are not caused by the input."""
 
 
-def disk_failure(report: PollReport) -> str:
-    """The reason where a disk failure has ended the node, empty otherwise."""
-    failures = [trace for _, trace in report.traces if isinstance(trace, StorageFailed) and trace.halted]
-    return f"its disk has failed: {failures[0].reason}" if failures else ""
+def _reason(last: PollReport | None, is_lost: bool) -> str:
+    """Why a node has ended, in one line, by its last report and whether its Ray node is lost."""
+    if last is not None and last.failure is not None:
+        return f"failed: {' '.join(last.failure.split())}"
+    traces = [] if last is None else [trace for _, trace in last.traces]
+    halted = [trace for trace in traces if isinstance(trace, StorageFailed) and trace.halted]
+    if halted:
+        return f"its disk has failed: {halted[0].reason}"
+    return "its Ray node is lost" if is_lost else _ENDED
 
 
 class Supervisor:
@@ -87,11 +109,16 @@ class Supervisor:
         self._roles: dict[NodeId, str] = {}
         self._paused: set[NodeId] = set()
         self._stopping: set[NodeId] = set()
+        self._nodes = list(spec.node_ids)
+        self._kept = {node for node in spec.node_ids if is_movable(node)}
+        self._wanted: dict[NodeId, str] = {}
+        self._reasons: dict[NodeId, str] = {}
+        self._tried_s: dict[NodeId, float] = {}
 
     def start(self) -> None:
         """Starts all nodes; returns when every broker is unfenced and every controller follows the active one;
         in `v3`, when a broker is controller and all are registered.
-        NotReadyError where that is not so within `READY_WITHIN_S`, or a node ends.
+        NotReadyError where that is not so within `READY_WITHIN_S`, or a node ends or finds no Ray node.
         """
         for node in self._spec.node_ids:
             self._cluster.start(node)
@@ -99,40 +126,90 @@ class Supervisor:
         while missing := self._missing():
             if time.monotonic() > deadline_s:
                 raise NotReadyError(f"not ready within {READY_WITHIN_S:.0f} s: {', '.join(map(node_name, missing))}")
-            self.poll()
+            self._poll_nodes()
             self._read_snapshots()
-            if self.state.dead:
+            if self._reasons or self._wanted:
                 raise NotReadyError("; ".join(self.state.events))
             time.sleep(_STARTING_POLL_S)
-        pids = {node_name(node): pid for node, pid in self._cluster.pids().items()}
-        self._write(self.state.model_copy(update={"status": Status.READY, "pids": pids}))
+        self._record_processes()
+        self._write(self.state.model_copy(update={"status": Status.READY}))
 
     def poll(self) -> None:
+        """Polls the nodes once, records and reports those that have ended, and starts those that are to run. One of
+        `RAY_FAILURES` where Ray is lost.
+        """
+        self._poll_nodes()
+        self._start_wanted()
+        self._record_processes()
+
+    def _poll_nodes(self) -> None:
         """Polls the nodes once, and records and reports those that have ended."""
-        before = self._cluster.running()
-        reasons: dict[NodeId, str] = {}
-        try:
-            reports = self._cluster.poll(_ANSWER_WITHIN_S)
-            reasons = {node: reason for node, report in reports if (reason := disk_failure(report))}
-            if needs_recovery_manager(self._cluster, reports):
-                self._cluster.start(RECOVERY_MANAGER)
-        except NodeFailedError as error:
-            reasons[error.node] = str(error)
+        require_control_store(str(self.state.address))
+        before = {node: self._cluster.process(node) for node in self._cluster.running()}
+        reports = self._cluster.poll(_ANSWER_WITHIN_S)
+        last = dict(reports)
         ended = [node for node in before if not self._cluster.is_running(node)]
+        if ended and self._cluster.has_lost_its_own_node():
+            raise RayLostError("the Ray node of the supervisor is lost, and Ray ends all nodes with it")
         for node in ended:
-            reason = reasons.get(node, "its process has ended")
-            if node not in self._stopping or node in reasons:
-                text = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {node_name(node)}: {reason}"
-                self._report(text)
-                self._write(self.state.with_event(text))
-            self._ended(node)
+            self._record_end(node, before[node], last.get(node))
+        if needs_recovery_manager(self._cluster, reports):
+            self._kept.add(RECOVERY_MANAGER)
+            self._nodes += [RECOVERY_MANAGER] if RECOVERY_MANAGER not in self._nodes else []
+
+    def _record_end(self, node: NodeId, process: ProcessId | None, last: PollReport | None) -> None:
+        """Records why a node has ended. One whose start a lost Ray node has undone starts again."""
+        is_expected = node in self._stopping
+        self._paused.discard(node)
+        self._stopping.discard(node)
+        if last is not None and last.never_ran and not is_expected:
+            self._wanted[node] = ""
+            self._note(node, "its Ray node was lost before it had started; it starts again")
+            return
+        self._reasons[node] = reason = _reason(last, is_lost=process is not None and self._cluster.is_lost(process))
+        if not is_expected or reason != _ENDED:
+            self._note(node, reason)
+
+    def _start_wanted(self) -> None:
+        """Starts the nodes whose start was asked for, and of the clients and the recovery manager those that have
+        ended, unless the last attempt was a moment ago."""
+        for node in sorted(self._kept):
+            if not self._cluster.is_running(node):
+                self._wanted.setdefault(node, "")
+        for node in list(self._wanted):
+            now_s = time.monotonic()
+            if now_s - self._tried_s.get(node, -math.inf) < START_AGAIN_S:
+                continue
+            self._tried_s[node] = now_s
+            try:
+                self._cluster.start(node)
+            except NoRayNodeError as error:
+                if self._wanted[node] != str(error):
+                    self._note(node, f"waits for a Ray node: {error}")
+                self._wanted[node] = str(error)
+            else:
+                del self._wanted[node]
+                self._reasons.pop(node, None)
+
+    def _record_processes(self) -> None:
+        """Writes the processes of the running nodes to the state file if they have changed."""
+        found = {node: self._cluster.process(node) for node in self._cluster.running()}
+        pids = {node_name(node): process.pid for node, process in found.items() if process is not None}
+        if pids != self.state.pids:
+            self._write(self.state.model_copy(update={"pids": pids}))
+
+    def _note(self, node: NodeId, text: str) -> None:
+        """Records and reports an event of a node."""
+        line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {node_name(node)}: {text}"
+        self._report(line)
+        self._write(self.state.with_event(line))
 
     # -- the commands of isray node ------------------------------------------------------------------------------------
 
     def carry_out(self, command: NodeCommand) -> NodeAnswer:
         """Carries out a command, and records it as an event."""
-        known = dict.fromkeys((*self._spec.node_ids, *self._cluster.running()))
-        names = {node_name(node): node for node in known if not is_client(node)}
+        self.poll()
+        names = {node_name(node): node for node in self._nodes}
         if command.action is NodeAction.LIST:
             return NodeAnswer(rows=tuple(map(self._row, names.values())))
         if command.node not in names:
@@ -140,76 +217,84 @@ class Supervisor:
         node = names[command.node]
         state, allowed = self._node_state(node), ALLOWED[command.action]
         if state not in allowed:
-            return NodeAnswer(found=f"{state} node {command.node}", allowed=f"a node that is {' or '.join(allowed)}")
+            found = f"{command.node}, which is {state}"
+            return NodeAnswer(found=found, allowed=f"a node that is {' or '.join(allowed)}")
+        failure = ""
         try:
-            failure = self._act(node, command)
-        except (NodeFailedError, GetTimeoutError) as error:
-            failure = " ".join(str(error).split())
+            self._act(node, state, command)
+        except UnreachableError as error:
+            failure = str(error)
         except ProcessLookupError:
-            failure = "its process has ended"
+            failure = _ENDED
+        self._record_processes()
         text = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {command.node}: isray node {command.action}"
         self._write(self.state.with_event(f"{text}{failure and f' failed: {failure}'}"))
         return NodeAnswer(rows=(self._row(node),), failure=failure)
 
-    def _act(self, node: NodeId, command: NodeCommand) -> str:
-        """Carries out a possible command; returns why it failed, or nothing."""
-        cluster, pid = self._cluster, self.state.pids.get(node_name(node), 0)
+    def _act(self, node: NodeId, state: NodeState, command: NodeCommand) -> None:
+        """Carries out a possible command."""
+        cluster = self._cluster
         match command.action:
             case NodeAction.KILL:
-                cluster.kill(node, pid)
+                self._end(node)
                 assert is_disk_loss(command.loss_kind)
                 cluster.lose_at_start(node, command.loss_kind, command.loss_count)
-                self._ended(node)
+            case NodeAction.STOP if state is NodeState.RUNNING:
+                self._stopping.add(node)
+                cluster.send(node, ShutdownCommand())
             case NodeAction.STOP:
-                return self._stop(node)
+                self._end(node)
             case NodeAction.START:
-                cluster.start(node)
-                self._began(node, cluster.pid(node))
+                if is_movable(node):
+                    self._kept.add(node)
+                self._wanted[node] = ""
+                self._tried_s.pop(node, None)
+                self._start_wanted()
             case NodeAction.PAUSE:
-                cluster.signal(node, pid, signal.SIGSTOP)
+                cluster.signal(node, signal.SIGSTOP)
                 self._paused.add(node)
             case NodeAction.RESUME:
-                cluster.signal(node, pid, signal.SIGCONT)
+                cluster.signal(node, signal.SIGCONT)
                 self._paused.discard(node)
             case NodeAction.REPLACE_DISK:
                 cluster.lose_at_start(node, "all", 0)
-        return ""
 
-    def _stop(self, node: NodeId) -> str:
-        self._stopping.add(node)
-        self._cluster.send(node, ShutdownCommand())
-        deadline_s = time.monotonic() + STOP_WITHIN_S
-        while self._cluster.is_running(node):
-            if time.monotonic() > deadline_s:
-                return f"its shutdown is not done within {STOP_WITHIN_S:.0f} s; it goes on"
-            self.poll()
-        return ""
+    def _end(self, node: NodeId) -> None:
+        """Ends a node that runs, starts, or waits to start; it does not start again by itself."""
+        self._kept.discard(node)
+        self._wanted.pop(node, None)
+        self._paused.discard(node)
+        self._reasons[node] = "isray node has ended it"
+        if self._cluster.is_running(node):
+            self._cluster.kill(node)
 
     def resume_all(self) -> None:
         """Resumes the paused nodes, so that they can end."""
         for node in sorted(self._paused):
-            self._cluster.signal(node, self.state.pids[node_name(node)], signal.SIGCONT)
+            with suppress(UnreachableError, ProcessLookupError):
+                self._cluster.signal(node, signal.SIGCONT)
         self._paused.clear()
 
     def _node_state(self, node: NodeId) -> NodeState:
-        if not self._cluster.is_running(node):
+        if self._cluster.is_running(node):
+            if self._cluster.process(node) is None:
+                return NodeState.STARTING
+            return NodeState.PAUSED if node in self._paused else NodeState.RUNNING
+        if node not in self._wanted:
             return NodeState.ENDED
-        return NodeState.PAUSED if node in self._paused else NodeState.RUNNING
+        return NodeState.WAITING if self._wanted[node] else NodeState.STARTING
 
     def _row(self, node: NodeId) -> NodeRow:
-        name, state = node_name(node), self._node_state(node)
-        pid = None if state is NodeState.ENDED else self.state.pids.get(name)
-        return NodeRow(node=name, state=state, pid=pid, directory=str(self._cluster.directory(node)))
-
-    def _began(self, node: NodeId, pid: int) -> None:
-        name = node_name(node)
-        dead = tuple(other for other in self.state.dead if other != name)
-        self._write(self.state.model_copy(update={"pids": self.state.pids | {name: pid}, "dead": dead}))
-
-    def _ended(self, node: NodeId) -> None:
-        self._paused.discard(node)
-        self._stopping.discard(node)
-        self._write(self.state.model_copy(update={"dead": (*self.state.dead, node_name(node))}))
+        process = self._cluster.process(node)
+        return NodeRow(
+            node=node_name(node),
+            state=self._node_state(node),
+            pid=None if process is None else process.pid,
+            directory=str(self._cluster.directory(node)),
+            host=None if process is None else process.host,
+            ray_node=None if process is None else process.ray_node,
+            reason=self._wanted.get(node) or self._reasons.get(node, ""),
+        )
 
     # -- readiness -----------------------------------------------------------------------------------------------------
 
@@ -234,38 +319,74 @@ class Supervisor:
 
 def run_cluster(
     options: ClusterOptions, config: ClusterConfig, ready: Callable[[ClusterState], None], report: Report
-) -> None:
+) -> bool:
     """Runs a cluster until a signal ends it. Calls `ready` with its state once it is ready, and `report` with a line
     for each node that ends. Call from the main thread.
 
-    InputError where the name is taken or the Ray cannot be reached; one of `CLUSTER_FAILURES` where the cluster does
-    not become ready.
+    Returns False where Ray was lost; that has been reported, since Ray may end this process when it is shut down then.
+    InputError where the name is taken, the Ray cannot be reached or a rack is none of its own; one of
+    `CLUSTER_FAILURES` where the cluster does not become ready.
     """
     state = claim(options)
     try:
         with ray_session(options.address) as session:
-            spec = ClusterSpec(options.brokers, options.controllers, config)
-            racks = dict(enumerate(options.racks))
-            store = spec.store_settings if spec.store_ids else None
-            cluster = ActorCluster(spec.member_ids, config, spec.seed, racks, voters=spec.first_voters, store=store)
+            _require_racks(options)
             try:
-                folders = [str(folder) for folder in (session.folder, cluster.folder) if folder is not None]
-                known = {"address": session.address, "namespace": cluster.run, "folders": tuple(folders)}
-                state = state.model_copy(update=known | {"nodes": tuple(node_name(node) for node in spec.node_ids)})
-                write_state(state)
-                supervisor = Supervisor(cluster, spec, state, report)
-                supervisor.start()
-                path = socket_path(options.name)
-                with _stop_signals() as stop, NodeServer(path, supervisor.carry_out) as commands:
-                    ready(supervisor.state)
-                    while not stop.is_set():
-                        commands.serve_one(POLL_S)
-                        supervisor.poll()
-                    supervisor.resume_all()
-            finally:
-                cluster.close()
-    finally:
+                _supervise(options, config, state, session, ready, report)
+            except RAY_FAILURES as error:
+                ended = {"end_reason": str(error), "pids": {}}
+                write_state((read_state(options.name) or state).model_copy(update=ended))
+                report(str(error))
+                return False
+    except BaseException:
         remove_state(options.name)
+        raise
+    remove_state(options.name)
+    return True
+
+
+def _require_racks(options: ClusterOptions) -> None:
+    """InputError where Ray nodes have racks, and a broker's is not one of them."""
+    found = machines()
+    if unknown := unknown_racks(dict(enumerate(options.racks)), found):
+        known = sorted({machine.rack for machine in found if machine.rack is not None})
+        raise InputError("--racks", "", unknown[0], f"the racks of the Ray nodes (label rack): {', '.join(known)}")
+
+
+def _supervise(
+    options: ClusterOptions,
+    config: ClusterConfig,
+    state: ClusterState,
+    session: RaySession,
+    ready: Callable[[ClusterState], None],
+    report: Report,
+) -> None:
+    """Runs the cluster on a Ray until a signal ends it."""
+    spec = ClusterSpec(options.brokers, options.controllers, config)
+    racks = dict(enumerate(options.racks))
+    store = spec.store_settings if spec.store_ids else None
+    cluster = ActorCluster(spec.member_ids, config, spec.seed, racks, voters=spec.first_voters, store=store)
+    try:
+        folders = [str(folder) for folder in (session.folder, cluster.folder) if folder is not None]
+        known = {"address": session.address, "namespace": cluster.run, "folders": tuple(folders)}
+        state = state.model_copy(update=known | {"nodes": tuple(node_name(node) for node in spec.node_ids)})
+        write_state(state)
+        supervisor = Supervisor(cluster, spec, state, report)
+        supervisor.start()
+        path = socket_path(options.name)
+        with _stop_signals() as stop, NodeServer(path, supervisor.carry_out) as commands:
+            ready(supervisor.state)
+            while not stop.is_set():
+                commands.serve_one(POLL_S)
+                supervisor.poll()
+            supervisor.resume_all()
+    except ControlStoreLostError:
+        cluster.abandon()
+        raise
+    except BaseException:
+        cluster.close()
+        raise
+    cluster.close()
 
 
 @contextmanager

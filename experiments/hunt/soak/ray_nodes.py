@@ -55,9 +55,10 @@ class RayNodes:
         """The nodes other than the head, oldest first."""
         return list(self._nodes)
 
-    def add(self) -> str:
-        """Starts a node, which takes seconds, and returns its id. Call from the main thread, as Ray requires."""
-        node = start_node(self._cluster, num_cpus=self._cpus)
+    def add(self, rack: str | None = None) -> str:
+        """Starts a node, which takes seconds, with the label of a rack, and returns its id. Call from the main thread,
+        as Ray requires."""
+        node = start_node(self._cluster, num_cpus=self._cpus, labels={} if rack is None else {"rack": rack})
         self._nodes[node.node_id] = node
         return str(node.node_id)
 
@@ -65,8 +66,13 @@ class RayNodes:
         """Sends SIGKILL to the raylet of a node, and to no other process; its workers become orphans."""
         os.kill(_raylet(self._nodes[node_id]).pid, signal.SIGKILL)
 
+    def kill_control_store(self) -> None:
+        """Sends SIGKILL to the control store of all nodes."""
+        [process] = self._cluster.head_node.all_processes["gcs_server"]
+        os.kill(process.process.pid, signal.SIGKILL)
+
     def reap(self, node_id: str) -> None:
-        """Ends the remaining processes of a node whose raylet has been killed, and the workers that Ray still knows."""
+        """Ends all processes of a node that it still has, and the workers that Ray still knows."""
         self._cluster.remove_node(self._nodes.pop(node_id), allow_graceful=False)
 
 

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,13 +23,14 @@ from experiments.engines.ray.cluster_state import (
     states,
     write_state,
 )
-from experiments.engines.ray.connection import ClusterAddress, find_cluster
+from experiments.engines.ray.connection import ClusterAddress, find_cluster, own_state
 from experiments.support.errors import InputError
 from protocol.errors import ErrorCode
-from protocol.ids import NodeId
-from protocol.messages.base import Message
+from protocol.ids import FIRST_CLIENT, NodeId
+from protocol.messages.base import ANONYMOUS, Message
 from protocol.messages.cluster import DescribeClusterRequest, DescribeClusterResponse
 from protocol.messages.commands import AdminCommand, AdminOutcome, ShutdownCommand
+from protocol.metadata.authorizer import node_principal
 from tests.unit.actors.transport_helpers import on_loop
 
 
@@ -142,6 +144,47 @@ def test_the_only_running_cluster_needs_no_option() -> None:
         find_cluster(None, "c")
 
 
+def stale(name: str, **fields: object) -> ClusterState:
+    """The state of a cluster whose supervisor has ended."""
+    made = running(name).model_copy(update={"pid": ended_process(), **fields})
+    write_state(made)
+    return made
+
+
+def test_the_only_running_cluster_is_meant_whatever_its_name_and_what_else_has_left_files() -> None:
+    stale("default")
+    made = running("b")
+    assert own_state(None) == made
+    running("c")
+    with pytest.raises(InputError, match="one of the clusters that run here: b, c"):
+        own_state(None)
+    assert own_state("default").options.name == "default"
+
+
+def test_without_a_running_cluster_the_only_one_that_has_left_files_is_meant() -> None:
+    with pytest.raises(InputError, match="no cluster runs here"):
+        own_state(None)
+    made = stale("b")
+    assert own_state(None) == made
+    stale("c")
+    with pytest.raises(InputError, match="one of the clusters that have ended here: b, c"):
+        own_state(None)
+    with pytest.raises(InputError, match="d, which does not run; allowed: b, c"):
+        own_state("d")
+
+
+def test_a_cluster_that_has_ended_says_why() -> None:
+    made = stale("b")
+    gone = f"b, which has ended: its supervisor, process {made.pid}, is gone, and its nodes with it"
+    with pytest.raises(InputError, match=gone):
+        find_cluster(None, None)
+    stale("b", end_reason="the control store of Ray at h:1 is lost")
+    with pytest.raises(
+        InputError, match="b, which has ended: the control store of Ray at h:1 is lost; allowed: a cluster"
+    ):
+        find_cluster(None, "b")
+
+
 @pytest.mark.covers("J8")
 def test_a_list_of_addresses_is_tried_in_order() -> None:
     running("a", "127.0.0.1:1", "isray-1")
@@ -163,10 +206,10 @@ class Scripted:
     """A host and its outbound in one, which records its calls."""
 
     def __init__(self) -> None:
-        self.delivered: list[tuple[NodeId, AdminCommand]] = []
+        self.delivered: list[tuple[NodeId, Any]] = []
         self.sent: list[tuple[NodeId, Message]] = []
 
-    def deliver(self, sender: NodeId, messages: list[AdminCommand], control: bool) -> None:
+    def deliver(self, sender: NodeId, messages: list[Message], control: bool) -> None:
         assert control
         self.delivered += [(sender, message) for message in messages]
 
@@ -200,3 +243,21 @@ async def test_each_caller_gets_the_outcome_of_its_own_request() -> None:
         assert found.response.correlation_id == number
     relay.send(7, ShutdownCommand())
     assert host.sent == [(7, ShutdownCommand())]
+
+
+@on_loop
+async def test_a_node_answers_requests_itself_each_caller_its_own() -> None:
+    host = Scripted()
+    relay = AdminRelay(host)
+    asked = [
+        asyncio.create_task(relay.query(host, DescribeClusterRequest(correlation_id=0, principal=principal)))  # type: ignore[arg-type]
+        for principal in (ANONYMOUS, "User:alice")
+    ]
+    await asyncio.sleep(0)
+    requests = [request for _, request in host.delivered]
+    assert {sender for sender, _ in host.delivered} == {ADMIN_CALLERS}
+    assert [request.principal for request in requests] == [node_principal(FIRST_CLIENT), "User:alice"]
+    for request in reversed(requests):
+        text = f"for {request.principal}"
+        relay.send(ADMIN_CALLERS, DescribeClusterResponse(correlation_id=request.correlation_id, message=text))
+    assert [(await answer).message for answer in asked] == [f"for {request.principal}" for request in requests]

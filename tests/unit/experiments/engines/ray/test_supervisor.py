@@ -1,30 +1,47 @@
-"""The supervisor's report of an ended node, and its start of the recovery manager."""
+"""The supervisor: why nodes have ended, which start again, starts that wait for a Ray node, and Ray's own loss."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, cast
+from pathlib import Path
+from typing import cast
 
 import pytest
 
-from actors.cluster import ActorCluster, NodeFailedError
+from actors.cluster import ActorCluster
 from actors.nodes import PollReport
+from actors.placement import NoRayNodeError
+from actors.processes import ProcessId
+from actors.storage import DiskLossKind
 from experiments.engines.port import ClusterSpec
 from experiments.engines.ray import supervisor
-from experiments.engines.ray.cluster_state import ClusterState
-from experiments.engines.ray.supervisor import Report, Supervisor
+from experiments.engines.ray.cluster_state import ClusterOptions, ClusterState
+from experiments.engines.ray.node_commands import NodeAction, NodeAnswer, NodeCommand, NodeRow, NodeState
+from experiments.engines.ray.supervisor import RayLostError, Supervisor
 from protocol.config import UNCLEAN_RECOVERY_ENABLED, ClusterConfig, Generation
 from protocol.events.base import Trace
 from protocol.events.broker import StorageFailed
 from protocol.events.controller import FeatureLevelChanged
-from protocol.ids import RECOVERY_MANAGER, NodeId
+from protocol.ids import FIRST_CLIENT, FIRST_CONTROLLER, RECOVERY_MANAGER, NodeId
+from protocol.messages.base import Message
+
+NODES = (FIRST_CONTROLLER, RECOVERY_MANAGER, 0, 1, FIRST_CLIENT)
+NO_RAY_NODE = "its Ray node is lost, and no other one is free"
 
 
-class EndingCluster:
-    """A cluster whose broker 1 ends with the first poll, which returns its last report."""
+class Cluster:
+    """Stands for `ActorCluster`: nodes end by the reports in `ending` at the next poll; `up` of those that run have a
+    process; no node of `homeless` can start; `lost` Ray nodes are not alive.
+    """
 
-    def __init__(self, *traces: Trace, failure: str = "") -> None:
-        self.traces, self.failure, self.nodes = traces, failure, [0, 1]
+    def __init__(self) -> None:
+        self.nodes = list(NODES)
+        self.up = set(NODES)
+        self.ending: dict[NodeId, PollReport | None] = {}
+        self.traces: list[Trace] = []
+        self.homeless: set[NodeId] = set()
+        self.lost: set[str] = set()
+        self.killed: list[NodeId] = []
 
     def running(self) -> Sequence[NodeId]:
         return list(self.nodes)
@@ -32,65 +49,214 @@ class EndingCluster:
     def is_running(self, node: NodeId) -> bool:
         return node in self.nodes
 
-    def poll(self, wait_s: float) -> list[tuple[NodeId, PollReport]]:
-        self.nodes.remove(1)
-        if self.failure:
-            raise NodeFailedError(1, self.failure)
-        quiet, last = PollReport([], [], False, None), PollReport([(5, trace) for trace in self.traces], [], True, None)
-        return [(0, quiet), (1, last)]
+    def process(self, node: NodeId) -> ProcessId | None:
+        return ProcessId("host", "machine", 100 + node, 1, f"home-{node}") if node in self.up else None
 
+    def is_lost(self, process: ProcessId) -> bool:
+        return process.ray_node in self.lost
 
-def storage_error(reason: str, halted: bool) -> Trace:
-    return StorageFailed(None, reason, halted=halted)
+    def has_lost_its_own_node(self) -> bool:
+        return "own" in self.lost
 
-
-def supervisor_of(cluster: EndingCluster, report: Report) -> Supervisor:
-    spec = ClusterSpec(2, 1, ClusterConfig.of(Generation.KIP_966), 0)
-    state = cast(ClusterState, ClusterState.model_construct(**cast(Any, {"dead": (), "events": ()})))
-    return Supervisor(cast(ActorCluster, cluster), spec, state, report)
-
-
-@pytest.mark.parametrize(
-    ("cluster", "reason"),
-    [
-        (EndingCluster(), "broker-1: its process has ended"),
-        (EndingCluster(storage_error("odd", halted=False)), "broker-1: its process has ended"),
-        (
-            EndingCluster(storage_error("odd", halted=False), storage_error("/d: No space left", halted=True)),
-            "broker-1: its disk has failed: /d: No space left",
-        ),
-        (EndingCluster(failure="it broke"), "broker-1 failed: it broke"),
-    ],
-)
-def test_the_reason_of_a_nodes_end_is_one_line(
-    cluster: EndingCluster, reason: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lines: list[str] = []
-    monkeypatch.setattr(supervisor, "write_state", lambda state: None)
-    supervisor_of(cluster, lines.append).poll()
-    [line] = lines
-    assert line.endswith(reason)
-    assert "\n" not in line
-
-
-class EnablingCluster(EndingCluster):
-    """A cluster whose nodes all go on, and every poll of which sets the level of unclean recovery."""
-
-    def __init__(self, level: int) -> None:
-        super().__init__(FeatureLevelChanged(UNCLEAN_RECOVERY_ENABLED, level))
+    def directory(self, node: NodeId) -> Path:
+        return Path("/disks", str(node))
 
     def poll(self, wait_s: float) -> list[tuple[NodeId, PollReport]]:
-        return [(0, PollReport([(5, trace) for trace in self.traces], [], False, None))]
+        reports = [(0, PollReport([(5, trace) for trace in self.traces], [], False, None))]
+        for node, report in self.ending.items():
+            self.remove(node)
+            reports += [] if report is None else [(node, report)]
+        self.ending = {}
+        return reports
+
+    def remove(self, node: NodeId) -> None:
+        self.nodes.remove(node)
+        self.up.discard(node)
 
     def start(self, node: NodeId) -> None:
         assert node not in self.nodes
+        if node in self.homeless:
+            raise NoRayNodeError(NO_RAY_NODE)
         self.nodes.append(node)
 
+    def kill(self, node: NodeId) -> None:
+        self.killed.append(node)
+        self.remove(node)
 
-@pytest.mark.parametrize(("level", "nodes"), [(0, [0, 1]), (1, [0, 1, RECOVERY_MANAGER])])
-def test_the_recovery_manager_starts_once_unclean_recovery_is_enabled(level: int, nodes: list[NodeId]) -> None:
-    cluster = EnablingCluster(level)
-    supervised = supervisor_of(cluster, [].append)
+    def lose_at_start(self, node: NodeId, kind: DiskLossKind, count: int) -> None:
+        assert node not in self.nodes
+
+    def send(self, node: NodeId, message: Message) -> None:
+        self.ending[node] = PollReport([], [], True, None)
+
+
+class Clock:
+    """A monotonic clock that moves on by more than the time between two attempts with each look."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        self.now_s += 1 + supervisor.START_AGAIN_S
+        return self.now_s
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    return Cluster()
+
+
+@pytest.fixture
+def lines() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def supervised(cluster: Cluster, lines: list[str], monkeypatch: pytest.MonkeyPatch) -> Supervisor:
+    monkeypatch.setattr(supervisor, "write_state", lambda state: None)
+    monkeypatch.setattr(supervisor, "require_control_store", lambda address: None)
+    monkeypatch.setattr(supervisor.time, "monotonic", Clock())
+    spec = ClusterSpec(2, 1, ClusterConfig.of(Generation.KIP_966), 0)
+    assert set(spec.node_ids) == set(NODES)
+    state = ClusterState(options=ClusterOptions(), pid=1, started_ticks=1, address="h:1")
+    return Supervisor(cast(ActorCluster, cluster), spec, state, lines.append)
+
+
+def ask(supervised: Supervisor, action: NodeAction, node: str) -> NodeAnswer:
+    return supervised.carry_out(NodeCommand(action=action, node=node))
+
+
+def row(supervised: Supervisor, node: str) -> NodeRow:
+    rows = supervised.carry_out(NodeCommand(action=NodeAction.LIST)).rows
+    return next(row for row in rows if row.node == node)
+
+
+def ended(*traces: Trace, failure: str | None = None, never_ran: bool = False) -> PollReport:
+    return PollReport([(5, trace) for trace in traces], [], failure is None, failure, never_ran)
+
+
+def disk_error(reason: str, halted: bool) -> Trace:
+    return StorageFailed(None, reason, halted=halted)
+
+
+@pytest.mark.parametrize(
+    ("last", "reason"),
+    [
+        (None, "its process has ended"),
+        (ended(disk_error("odd", halted=False)), "its process has ended"),
+        (
+            ended(disk_error("odd", halted=False), disk_error("/d: No space left", halted=True)),
+            "its disk has failed: /d: No space left",
+        ),
+        (ended(failure="it\nbroke"), "failed: it broke"),
+    ],
+)
+def test_the_reason_of_a_nodes_end_is_one_line(
+    supervised: Supervisor, cluster: Cluster, lines: list[str], last: PollReport | None, reason: str
+) -> None:
+    cluster.ending = {1: last}
+    supervised.poll()
+    [line] = lines
+    assert line.endswith(f" broker-1: {reason}")
+    found = row(supervised, "broker-1")
+    assert (found.state, found.pid, found.reason) == (NodeState.ENDED, None, reason)
+
+
+def test_the_loss_of_a_ray_node_is_the_reason_and_its_brokers_stay_down(
+    supervised: Supervisor, cluster: Cluster, lines: list[str]
+) -> None:
+    cluster.ending, cluster.lost = {0: None, FIRST_CONTROLLER: None}, {"home-0", f"home-{FIRST_CONTROLLER}"}
+    supervised.poll()
+    assert [line.partition(": ")[2] for line in lines] == ["its Ray node is lost"] * 2
+    supervised.poll()
+    assert {0, FIRST_CONTROLLER}.isdisjoint(cluster.nodes)
+    assert set(supervised.state.pids) == {"urm", "broker-1", "client-3000"}
+
+
+def test_clients_and_the_recovery_manager_start_again_by_themselves(supervised: Supervisor, cluster: Cluster) -> None:
+    cluster.ending = {FIRST_CLIENT: None, RECOVERY_MANAGER: None, 1: None}
+    supervised.poll()
+    assert set(NODES) - set(cluster.nodes) == {1}
+    assert row(supervised, "client-3000").state is NodeState.STARTING
+
+
+def test_a_client_that_was_killed_by_command_starts_by_command_only(supervised: Supervisor, cluster: Cluster) -> None:
+    assert ask(supervised, NodeAction.KILL, "client-3000").rows[0].state is NodeState.ENDED
+    supervised.poll()
+    assert not cluster.is_running(FIRST_CLIENT)
+    ask(supervised, NodeAction.START, "client-3000")
+    assert cluster.is_running(FIRST_CLIENT)
+    cluster.ending = {FIRST_CLIENT: None}
+    supervised.poll()
+    assert cluster.is_running(FIRST_CLIENT)
+
+
+@pytest.mark.parametrize("withdrawal", [NodeAction.KILL, NodeAction.STOP])
+def test_a_start_without_a_ray_node_waits_and_can_be_withdrawn(
+    supervised: Supervisor, cluster: Cluster, withdrawal: NodeAction
+) -> None:
+    cluster.ending, cluster.homeless = {1: None}, {1}
+    supervised.poll()
+    [waiting] = ask(supervised, NodeAction.START, "broker-1").rows
+    assert (waiting.state, waiting.pid, waiting.reason) == (NodeState.WAITING, None, NO_RAY_NODE)
+    refused = ask(supervised, NodeAction.PAUSE, "broker-1")
+    assert refused.found == "broker-1, which is waiting for a Ray node"
+    assert ask(supervised, withdrawal, "broker-1").rows[0].state is NodeState.ENDED
+    cluster.homeless = set()
+    supervised.poll()
+    assert not cluster.is_running(1)
+    assert cluster.killed == []
+
+
+def test_a_start_that_waits_goes_on_when_a_ray_node_joins(supervised: Supervisor, cluster: Cluster) -> None:
+    cluster.ending, cluster.homeless = {1: None}, {1}
+    supervised.poll()
+    ask(supervised, NodeAction.START, "broker-1")
+    cluster.homeless = set()
+    supervised.poll()
+    assert row(supervised, "broker-1").state is NodeState.STARTING
+    cluster.up.add(1)
+    found = row(supervised, "broker-1")
+    assert (found.state, found.pid, found.host, found.ray_node) == (NodeState.RUNNING, 101, "host", "home-1")
+
+
+def test_a_start_that_a_lost_ray_node_undoes_is_tried_again(supervised: Supervisor, cluster: Cluster) -> None:
+    cluster.ending = {1: None}
+    supervised.poll()
+    ask(supervised, NodeAction.START, "broker-1")
+    cluster.ending = {1: ended(failure="the actor never ran", never_ran=True)}
+    found = row(supervised, "broker-1")
+    assert (found.state, found.pid, found.reason) == (NodeState.STARTING, None, "")
+    assert cluster.is_running(1)
+
+
+def test_a_start_that_fails_leaves_an_ended_node_with_the_reason(supervised: Supervisor, cluster: Cluster) -> None:
+    cluster.ending = {1: None}
+    supervised.poll()
+    ask(supervised, NodeAction.START, "broker-1")
+    cluster.ending = {1: ended(failure="ForeignDirectoryError: /d")}
+    found = row(supervised, "broker-1")
+    assert (found.state, found.pid, found.reason) == (NodeState.ENDED, None, "failed: ForeignDirectoryError: /d")
+
+
+def test_a_stopped_node_ends_without_a_report(supervised: Supervisor, cluster: Cluster, lines: list[str]) -> None:
+    assert ask(supervised, NodeAction.STOP, "broker-0").rows[0].state is NodeState.RUNNING
+    assert row(supervised, "broker-0").state is NodeState.ENDED
+    assert lines == []
+
+
+def test_the_supervisor_ends_with_its_own_ray_node(supervised: Supervisor, cluster: Cluster) -> None:
+    cluster.ending, cluster.lost = dict.fromkeys(NODES), {"own"}
+    with pytest.raises(RayLostError, match="the Ray node of the supervisor is lost"):
+        supervised.poll()
+
+
+@pytest.mark.parametrize(("level", "is_started"), [(0, False), (1, True)])
+def test_the_recovery_manager_starts_once_unclean_recovery_is_enabled(
+    supervised: Supervisor, cluster: Cluster, level: int, is_started: bool
+) -> None:
+    ask(supervised, NodeAction.KILL, "urm")
+    cluster.traces = [FeatureLevelChanged(UNCLEAN_RECOVERY_ENABLED, level)]
     for _ in range(2):
         supervised.poll()
-    assert cluster.nodes == nodes
+    assert cluster.is_running(RECOVERY_MANAGER) is is_started

@@ -1,0 +1,65 @@
+"""The identity of a process on some machine of a Ray cluster, and signals to exactly that process.
+
+A process id means something on one machine only, and is reused there. So a process is identified by its machine, its
+id and its start time; a signal is sent through a process file descriptor, after the start time has been compared.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_PID_NAMESPACE = Path("/proc/self/ns/pid")
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessId:
+    """A process: the name of its host, its machine (`machine_id`), its id there, its start time (`start_ticks`), and
+    the id of the Ray node that started it."""
+
+    host: str
+    machine: str
+    pid: int
+    ticks: int
+    ray_node: str
+
+
+def machine_id() -> str:
+    """The boot of this machine and the namespace of this process's ids: what a process id is valid in."""
+    return f"{_BOOT_ID.read_text().strip()}/{os.readlink(_PID_NAMESPACE)}"
+
+
+def own_process(ray_node: str) -> ProcessId:
+    """The identity of this process, which the Ray node with this id has started."""
+    pid = os.getpid()
+    ticks = start_ticks(pid)
+    assert ticks is not None, "this process runs"
+    return ProcessId(socket.gethostname(), machine_id(), pid, ticks, ray_node)
+
+
+def start_ticks(pid: int) -> int | None:
+    """The start time of a process in clock ticks since boot; None where there is no such process."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return None if fields[0] in "ZX" else int(fields[19])
+
+
+def signal_process(process: ProcessId, number: int) -> None:
+    """Sends a signal to this process of this machine. ProcessLookupError where it has ended or is another machine's,
+    also where a later process has its id.
+    """
+    if process.machine != machine_id():
+        raise ProcessLookupError(f"process {process.pid} is not one of this machine")
+    handle = os.pidfd_open(process.pid)
+    try:
+        if start_ticks(process.pid) != process.ticks:
+            raise ProcessLookupError(f"process {process.pid} has ended")
+        signal.pidfd_send_signal(handle, number)
+    finally:
+        os.close(handle)

@@ -1,0 +1,225 @@
+"""`isray up --address` on several Ray nodes, one of which is lost, and on a Ray whose control store is lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+import ray
+
+from experiments.engines.ray.cluster_state import ClusterState, read_state
+from experiments.engines.ray.node_commands import NodeAction, NodeCommand, NodeRow, NodeState, ask, ask_until
+from experiments.hunt.soak.ray_nodes import RayNodes, ray_nodes
+from tests.ray.cluster_helpers import FAST
+from tests.ray.shell import PROGRAM, Shell
+from tests.strays import leaves_within
+
+pytestmark = pytest.mark.timeout(600)
+CLIENT, MANAGER = "client-3000", "urm"
+WITHIN_S = 120
+LOOKS = 40
+"""How often `isray status` is run until the cluster is healthy."""
+
+
+@pytest.fixture
+def nodes() -> Iterator[RayNodes]:
+    with ray_nodes(0) as found:
+        yield found
+
+
+@pytest.fixture
+def shell(nodes: RayNodes, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shell]:
+    made = Shell({"RAY_AUTH_MODE": "disabled", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"})
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(made.folder))
+    try:
+        yield made
+    finally:
+        made.run("down")
+        shutil.rmtree(made.folder, ignore_errors=True)
+
+
+def up(shell: Shell, *options: str) -> None:
+    """Starts a cluster on the Ray that this process is connected to, with three replicas of a topic `t`."""
+    configs = [item for name, value in FAST.items() for item in ("--config", f"{name}={value}")]
+    address = str(ray.get_runtime_context().gcs_address)
+    shell.ok("up", "--detach", "--address", address, "--controllers", "3", *configs, *options)
+    shell.ok("topics", "--create", "--topic", "t", "--partitions", "3", "--replication-factor", "3")
+
+
+def state() -> ClusterState:
+    found = read_state("default")
+    assert found is not None
+    return found
+
+
+def rows() -> dict[str, NodeRow]:
+    """What `isray node list` prints, by node; those that run have a process, and no others."""
+    found = ask(state(), NodeCommand(action=NodeAction.LIST)).rows
+    for row in found:
+        assert (row.pid is not None) == (row.state in (NodeState.RUNNING, NodeState.PAUSED)), row
+    return {row.node: row for row in found}
+
+
+def reach(expected: NodeState, *names: str) -> None:
+    """Waits until the nodes are in this state."""
+    for name in names:
+        row = ask_until(state(), name, lambda row: row.state is expected, WITHIN_S)
+        assert row.state is expected, row
+
+
+def change(action: NodeAction, name: str) -> NodeRow:
+    """Has the supervisor carry out an action."""
+    answer = ask(state(), NodeCommand(action=action, node=name))
+    assert not answer.failure + answer.found, answer
+    return answer.rows[0]
+
+
+def is_healthy(shell: Shell) -> bool:
+    return any(shell.run("status")[0] == 0 for _ in range(LOOKS))
+
+
+def produce(shell: Shell, first: int, count: int) -> None:
+    """Writes numbered records, all of which are acknowledged."""
+    lines = "".join(f"{number}\n" for number in range(first, first + count))
+    done = subprocess.run(
+        [*PROGRAM, "console-producer", "--topic", "t", "--json"],
+        input=lines,
+        env=shell.environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+    )
+    assert json.loads(done.stdout) == {"acknowledged": count, "failed": 0, "unknown": 0}, done.stderr
+
+
+@pytest.mark.parametrize("movable", [CLIENT, MANAGER])
+def test_a_cluster_goes_on_without_a_ray_node_and_is_whole_again_with_another(
+    nodes: RayNodes, shell: Shell, movable: str
+) -> None:
+    for _ in range(2):
+        nodes.add()
+    up(shell)
+    produce(shell, 0, 100)
+    before = rows()
+    lost = before[movable].ray_node
+    assert lost is not None
+    assert lost != nodes.head
+    gone = [name for name, row in before.items() if row.ray_node == lost and name not in (CLIENT, MANAGER)]
+    [broker] = [name for name in gone if name.startswith("broker-")]
+    nodes.reap(lost)
+
+    produce(shell, 100, 100)
+    status = shell.json("status", code=1)
+    assert {row["node"] for row in status["brokers"] if not row["running"]} == {broker}
+    reach(NodeState.RUNNING, CLIENT, MANAGER)
+    assert rows()[movable].ray_node != lost
+    reach(NodeState.ENDED, *gone)
+    waiting = shell.json("node", "start", broker)
+    assert (waiting["state"], waiting["pid"]) == ("waiting for a Ray node", None)
+    assert waiting["reason"] == f"its Ray node {lost[:8]} is lost, and no other one is free"
+    assert f"{broker} is {waiting['state']}: {waiting['reason']}" in shell.run("status")[1]
+    for withdraw in (NodeAction.STOP, NodeAction.KILL):
+        assert change(withdraw, broker).state is NodeState.ENDED
+        assert change(NodeAction.START, broker).state is NodeState.WAITING
+
+    for name in set(gone) - {broker}:
+        assert change(NodeAction.START, name).state is NodeState.WAITING
+    new = nodes.add()
+    reach(NodeState.RUNNING, *gone)
+    assert {rows()[name].ray_node for name in gone} == {new}
+    assert is_healthy(shell)
+    read = shell.ok("console-consumer", "--topic", "t", "--from-beginning", "--max-messages", "200")
+    assert sorted(map(int, read.split())) == list(range(200))
+
+
+def test_a_start_on_a_ray_node_that_was_just_lost_is_tried_again_and_orphans_end(nodes: RayNodes, shell: Shell) -> None:
+    for _ in range(2):
+        nodes.add()
+    up(shell)
+    lost, before = nodes.workers[0], rows()
+    there = [name for name, row in before.items() if row.ray_node == lost]
+    [broker] = [name for name in there if name.startswith("broker-")]
+    [controller] = [name for name in there if name.startswith("controller-")]
+    nodes.kill_raylet(lost)
+    assert change(NodeAction.KILL, broker).state is NodeState.ENDED
+    assert leaves_within(before[broker].pid or 0, 20)
+    assert shell.json("node", "start", broker)["state"] == "waiting for a Ray node"
+    reach(NodeState.ENDED, controller)
+    assert not leaves_within(before[controller].pid or 0, 0), "the process of a killed raylet goes on"
+    nodes.add()
+    assert shell.json("node", "start", controller)["state"] == "running"
+    assert leaves_within(before[controller].pid or 0, 20)
+    reach(NodeState.RUNNING, broker)
+    nodes.reap(lost)
+    assert is_healthy(shell)
+
+
+def test_brokers_are_on_ray_nodes_of_their_racks_only(nodes: RayNodes, shell: Shell) -> None:
+    racks = {nodes.add(rack): rack for rack in ("a", "b", "a")}
+    address = str(ray.get_runtime_context().gcs_address)
+    code, _, err = shell.run("up", "--detach", "--address", address, "--racks", "a,z,b")
+    allowed = "the racks of the Ray nodes (label rack): a, b"
+    assert (code, err.partition(" (log: ")[0]) == (2, f"isray: --racks: found z; allowed: {allowed}")
+    up(shell, "--brokers", "4", "--racks", "a,b,a,b")
+    brokers = [rows()[f"broker-{broker}"] for broker in range(4)]
+    assert [racks[str(broker.ray_node)] for broker in brokers] == ["a", "b", "a", "b"]
+    lost = str(brokers[0].ray_node)
+    nodes.reap(lost)
+    reach(NodeState.ENDED, "broker-0")
+    nodes.add("b")
+    waiting = change(NodeAction.START, "broker-0")
+    assert waiting.reason == f"its Ray node {lost[:8]} is lost, and no other one of rack a is free"
+    new = nodes.add("a")
+    reach(NodeState.RUNNING, "broker-0")
+    assert rows()["broker-0"].ray_node == new
+
+
+def test_without_the_control_store_all_end_with_a_word_and_counts_are_kept(nodes: RayNodes, shell: Shell) -> None:
+    up(shell)
+    before = rows()
+    command = [*PROGRAM, "console-producer", "--topic", "t", "--json"]
+    with subprocess.Popen(
+        command, env=shell.environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as producer:
+        assert producer.stdin is not None
+        sent = 0
+        while producer.poll() is None:
+            try:
+                producer.stdin.write(b"record\n" * 1000)
+                producer.stdin.flush()
+            except BrokenPipeError:
+                break
+            sent += 1000
+            if sent == 10_000:
+                shell.ok("console-consumer", "--topic", "t", "--from-beginning", "--max-messages", "1000")
+                nodes.kill_control_store()
+        out, err = producer.communicate(timeout=120)
+    counts = json.loads(out)
+    assert producer.returncode == 1
+    assert counts["acknowledged"] >= 1000
+    assert sum(counts.values()) <= sent
+    assert "the control store of Ray at" in err.decode().splitlines()[-1]
+    assert all(leaves_within(row.pid or 0, 60) for row in before.values())
+    code, _, err_text = shell.run("status")
+    assert (code, err_text.count("\n")) == (1, 1)
+    assert "default has ended: the control store of Ray at" in err_text
+    code, _, err_text = shell.run("topics", "--list")
+    assert (code, err_text.count("\n"), "which has ended: the control store" in err_text) == (2, 1, True)
+    assert shell.ok("down") == "default had ended already\n"
+
+
+def test_a_cluster_whose_supervisor_was_killed_ends_and_says_so(nodes: RayNodes, shell: Shell) -> None:
+    up(shell)
+    before = rows()
+    pid = state().pid
+    os.kill(pid, 9)
+    assert all(leaves_within(row.pid or 0, 60) for row in before.values())
+    code, _, err = shell.run("status")
+    gone = f"default has ended: its supervisor, process {pid}, is gone, and its nodes with it"
+    assert (code, gone in err, err.count("\n")) == (1, True, 1)
+    assert shell.ok("down") == "default had ended already\n"

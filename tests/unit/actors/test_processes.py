@@ -1,0 +1,54 @@
+"""A signal goes to exactly the process that is meant."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from actors.processes import ProcessId, machine_id, own_process, signal_process, start_ticks
+
+
+@pytest.fixture
+def child() -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        yield process
+        process.kill()
+
+
+def identity(process: subprocess.Popen[bytes]) -> ProcessId:
+    ticks = start_ticks(process.pid)
+    assert ticks is not None
+    return ProcessId("host", machine_id(), process.pid, ticks, "ray-node")
+
+
+def test_the_process_receives_the_signal(child: subprocess.Popen[bytes]) -> None:
+    signal_process(identity(child), signal.SIGTERM)
+    assert child.wait(30) == -signal.SIGTERM
+
+
+def test_another_process_with_the_same_id_receives_nothing(child: subprocess.Popen[bytes]) -> None:
+    meant = identity(child)
+    for other in (replace(meant, ticks=meant.ticks - 1), replace(meant, machine="another boot/pid:[1]")):
+        with pytest.raises(ProcessLookupError):
+            signal_process(other, signal.SIGTERM)
+    signal_process(meant, signal.SIGKILL)
+    assert child.wait(30) == -signal.SIGKILL
+
+
+def test_a_process_that_has_ended_is_not_found(child: subprocess.Popen[bytes]) -> None:
+    meant = identity(child)
+    child.kill()
+    child.wait(30)
+    with pytest.raises(ProcessLookupError):
+        signal_process(meant, signal.SIGTERM)
+
+
+def test_a_process_knows_itself() -> None:
+    own = own_process("ray-node")
+    assert (own.machine, own.ray_node) == (machine_id(), "ray-node")
+    assert start_ticks(own.pid) == own.ticks
