@@ -100,9 +100,10 @@ class _Outbox:
     queued: list[bytes] = field(default_factory=list)
     under_way: Handle = None
 
-    def send_queued(self, deliver: Handle) -> None:
-        """Sends the queued messages in one frame, unless a call is under way."""
+    def send_queued(self, actor: Handle, control: bool) -> None:
+        """Sends the queued messages in one frame on a channel, unless a call is under way."""
         if self.queued and (self.under_way is None or ray.wait([self.under_way], timeout=0)[0]):
+            deliver = actor.deliver_control if control else actor.deliver
             self.under_way = deliver.remote(DRIVER, *pieces_of(pack_frame(self.queued)))
             self.queued = []
 
@@ -321,7 +322,7 @@ class ActorCluster:
         running = {node: self._members[node] for node in self.running()}
         for member in running.values():
             for control in (False, True):
-                member.outboxes[control].send_queued(_deliver_method(member.actor, control))
+                member.outboxes[control].send_queued(member.actor, control)
             if member.poll is None:
                 member.poll = member.actor.poll.remote()
         known = [member.poll for member in running.values() if member.answered]
@@ -410,7 +411,7 @@ class ActorCluster:
         if len(outbox.queued) >= MAX_QUEUED:
             raise NodeBusyError(f"{node_name(node)} has not taken {MAX_QUEUED} messages")
         outbox.queued.append(encode(message))
-        outbox.send_queued(_deliver_method(member.actor, message.CONTROL))
+        outbox.send_queued(member.actor, message.CONTROL)
 
     def set_links(self, links: Iterable[tuple[NodeId, NodeId]], up: bool) -> None:
         """Cuts or heals directed links (source, target); returns when both ends of each have applied that."""
@@ -457,11 +458,6 @@ class ActorCluster:
             except ValueError:
                 return
             time.sleep(_RETRY_S)
-
-
-def _deliver_method(actor: Handle, control: bool) -> Handle:
-    """The actor's method that receives frames of a channel."""
-    return actor.deliver_control if control else actor.deliver
 
 
 def creation_failure(text: str) -> str:
