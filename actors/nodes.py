@@ -351,7 +351,8 @@ class NodeShell:
         traces, outcomes = self._host.drain()
         traces += self._new_drops()
         active_epoch = self._node.active_epoch if isinstance(self._node, ControllerNode) else NO_EPOCH
-        return PollReport(traces, [encode(message) for message in outcomes], exited, self._host.failure, active_epoch)
+        outgoing = [encode(message) for message in outcomes]
+        return PollReport(traces, outgoing, exited, self._host.failure, active_epoch=active_epoch)
 
     def _new_drops(self) -> list[tuple[TimeMs, Trace]]:
         """Trace events of the records that recovery has dropped from logs since the last call."""
