@@ -30,13 +30,15 @@ from actors.log.files import TEMPORARY_SUFFIX, OpenFiles, replace_file, sync_dir
 from actors.log.lock import LOCK_FILE, DirectoryLock
 from actors.log.recent import RecentPool
 from protocol.config import CONFIGS, INDEX_INTERVAL_BYTES
+from protocol.contract import LogStorage
 from protocol.errors import ForeignDirectoryError, StorageError
-from protocol.ids import NO_LEADER, NodeId
+from protocol.ids import NO_LEADER, NodeId, Offset, TimeMs
 from protocol.log.tail import Dropped
 from protocol.messages.base import Frozen
 
 DiskLossKind = Literal["none", "records", "unflushed", "all"]
 """What a crash takes from a real disk (`apply_loss`), from the least to the most."""
+_SCAN_BYTES = 8 * 1_048_576
 DISK_LOSSES: Final[tuple[DiskLossKind, ...]] = get_args(DiskLossKind)
 
 FORMAT_VERSION = 1
@@ -250,7 +252,9 @@ def apply_loss(
 ) -> None:
     """Removes from a dead node's directory what a crash loses: nothing (`none`), the unflushed suffix of every log
     (`unflushed`), the last `count` records of every log as far as they are unflushed (`records`), or everything but the
-    lock (`all`). Batches are removed whole. ForeignDirectoryError and DirectoryInUseError as for `DiskStorage`.
+    lock (`all`). With `unflushed`, `count` is the time (Unix, ms) up to which the kernel has written records back, by
+    the timestamps of their batches; 0: it has written none. Batches are removed whole. ForeignDirectoryError and
+    DirectoryInUseError as for `DiskStorage`.
     """
     if kind == "none" or not check_owner(directory, owner):
         return
@@ -260,8 +264,19 @@ def apply_loss(
     with closing(DiskStorage(directory, owner, wait_s=wait_s)) as storage:
         for name in storage.log_names():
             log = storage.open_log(name)
-            keep = log.flushed_offset if kind == "unflushed" else log.end_offset - count
+            keep = _written_back_end(log, count) if kind == "unflushed" else log.end_offset - count
             log.truncate(max(keep, log.flushed_offset))
+
+
+def _written_back_end(log: LogStorage, until_ms: TimeMs) -> Offset:
+    """Where the unflushed batches end that are not younger than `until_ms`, up to the first one that is."""
+    end_offset = log.flushed_offset
+    while until_ms and end_offset < log.end_offset:
+        for batch in log.read(end_offset, _SCAN_BYTES):
+            if batch.timestamp_ms > until_ms:
+                return end_offset
+            end_offset = batch.next_offset
+    return end_offset
 
 
 def _empty(directory: Path, owner: Owner | None, wait_s: float) -> None:

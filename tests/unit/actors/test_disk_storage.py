@@ -299,3 +299,17 @@ def test_the_checksum_on_disk_is_the_producers(tmp_path: Path, crc: int) -> None
     assert int.from_bytes(stored[18:22], "big") == checked(added).crc
     assert stored.endswith(b"payload")
     assert list(DiskStorage(tmp_path).open_log("t/0").read(0, 1)) == [added]
+
+
+@pytest.mark.parametrize(("until_ms", "end"), [(0, 1), (1_999, 1), (2_000, 2), (2_500, 2), (9_000, 4)])
+def test_a_machine_crash_keeps_what_was_written_back(tmp_path: Path, until_ms: int, end: int) -> None:
+    """Batches of 1,000, 2,000, 3,000 and 4,000 ms, the first one flushed."""
+    storage = DiskStorage(tmp_path, OWNER)
+    log = storage.open_log("t/0")
+    for offset in range(4):
+        log.append(RecordBatch(base_offset=offset, record_count=1, payload=b"r", timestamp_ms=1_000 * (offset + 1)))
+        if offset == 0:
+            log.flush()
+    storage.close()
+    apply_loss(tmp_path, "unflushed", until_ms, owner=OWNER)
+    assert DiskStorage(tmp_path, OWNER).open_log("t/0").end_offset == end
