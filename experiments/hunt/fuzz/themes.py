@@ -22,6 +22,7 @@ from experiments.faults.kinds.processes import Crash, Pause, Restart
 from experiments.faults.recipes import CLIENT, CONTROLLER
 from experiments.faults.schema import Fault
 from experiments.hunt.fuzz.bias import NO_BIAS, Bias
+from experiments.hunt.fuzz.late_themes import FORMER_EPOCHS, former_incarnations, former_producer_epochs
 from experiments.hunt.fuzz.scene import Part, PreferredElection, Quiet, Scene, UncleanElection
 from protocol.config import (
     BROKER_HEARTBEAT_INTERVAL_MS,
@@ -492,5 +493,7 @@ THEMES: dict[str, tuple[Episode, Bias]] = {
     "handovers": (_handovers, NO_BIAS),
     "controller gone": (_controller_gone, NO_BIAS),
     "cancelled leader": (_cancelled_leader, MOVES_WITHOUT_LEADER),
+    "former producer epochs": (former_producer_epochs, FORMER_EPOCHS),
+    "former incarnations": (former_incarnations, NO_BIAS),
 }
 """By name: the episode, and the bias that it needs. The order decides which themes a seed gets."""
