@@ -101,8 +101,8 @@ def _generated_verdicts(
 
     workers = jobs or os.cpu_count() or 1
     if number is None:
-        refused = {"--seed": seed is not None, "--module": module, "--swarm": swarm, "--swarm-only": swarm_only}
-        _refuse("--kept", refused)
+        _refuse("--kept", {"--seed": seed is not None, "--module": module, "--swarm": swarm})
+        _refuse("--kept", {"--swarm-only": swarm_only})
         return campaign.kept_verdicts(campaign.kept_mutants(), workers)
     _refuse("--generated", {"--kept": kept})
     stages = (SWARM,) if swarm_only else campaign.STAGES

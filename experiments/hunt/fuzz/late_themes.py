@@ -15,7 +15,7 @@ from experiments.faults.recipes import CLIENT, CONTROLLER
 from experiments.hunt.fuzz.bias import NO_BIAS, Bias
 from experiments.hunt.fuzz.scene import Episode, Part, PreferredElection, Quiet, Scene
 from protocol.config import BATCH_SIZE, DELIVERY_TIMEOUT_MS, ENABLE_IDEMPOTENCE, REQUEST_TIMEOUT_MS
-from protocol.ids import FIRST_CONTROLLER
+from protocol.ids import FIRST_CONTROLLER, NodeId
 
 _QUORUM = 3
 _GIVES_UP_MS = 1_200
@@ -44,9 +44,8 @@ def _former_producer_epochs(scene: Scene) -> Iterator[Part]:
     for _ in range(3):
         begin_ms = scene.after(end_ms, 400, 1_000)
         end_ms = scene.after(begin_ms, _GIVES_UP_MS, _GIVES_UP_MS + 600)
-        source, target = CLIENT, tuple(scene.brokers)
-        if scene.perhaps(0.3):
-            source, target = target, source
+        ends: Sequence[Sequence[NodeId]] = (CLIENT, scene.brokers)
+        source, target = ends[::-1] if scene.perhaps(0.3) else ends
         yield recipes.disturb(source, target, "lose", begin_ms, end_ms, only="produce")
         yield Quiet(scene.after(begin_ms, 100, 400), end_ms)
     late_ms = 2 * _GIVES_UP_MS
