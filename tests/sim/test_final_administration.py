@@ -1,5 +1,5 @@
-"""The last phase of a plan: answers of administration are right in every generation, and wrong ones are violations. The
-rules of the controllers' quorum, in whole clusters, are violated by a quorum that counts wrongly.
+"""The last phase of a plan: answers of administration are right in every generation, and wrong ones are violations. So
+are a removal without a next leader epoch, a gauge that counts too much, and a quorum that counts wrongly.
 """
 
 from __future__ import annotations
@@ -8,13 +8,16 @@ from typing import Any
 
 import pytest
 
+from experiments.check import invariants_metrics
 from experiments.check.quorum_rules import MAJORITY, ONE_LEADER, QUORUM_RULES
 from experiments.hunt.fuzz.bias import Bias
 from experiments.hunt.fuzz.plan import Plan
 from experiments.hunt.fuzz.run import ANSWERS, run_plan
 from experiments.hunt.fuzz.swarm import draw
+from experiments.hunt.mutants.mutant import PlanFocus
+from experiments.hunt.mutants.registry import MUTANTS, mutated
 from protocol.config import LOG_GENERATIONS, Generation
-from protocol.controller import acls, features, placement
+from protocol.controller import acls, features, metrics, placement
 from protocol.errors import ErrorCode, Refused
 from protocol.metadata import describe
 from protocol.quorum.leader_state import LeaderState
@@ -65,6 +68,28 @@ def test_a_wrong_answer_is_a_violation(
     assert violation is not None
     assert violation.invariant == ANSWERS
     assert violation.detail.startswith(detail)
+
+
+def test_a_reassignment_that_removes_a_replica_in_the_same_leader_epoch_is_a_violation() -> None:
+    name = "leader-epoch-kept-by-the-same-leader"
+    focus = MUTANTS[name].focus
+    assert isinstance(focus, PlanFocus)
+    with mutated(name):
+        violation = run_plan(focus.plan(1)).violation
+    assert violation is not None
+    assert violation.invariant == "EpochsRise"
+    assert "are removed in leader epoch" in violation.detail
+
+
+def test_a_gauge_is_wrong_that_counts_a_partition_with_a_leader_as_waiting_for_a_user(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Although the invariant asks the same function."""
+    for module in (metrics, invariants_metrics):
+        monkeypatch.setattr(module, "needs_user", lambda *_: True)
+    violation = run_plan(plan_of("kip-966")).violation
+    assert violation is not None
+    assert violation.invariant == "GaugesMatchTheirDefinitions"
 
 
 def test_a_quorum_whose_leader_counts_itself_alone_is_a_violation(monkeypatch: pytest.MonkeyPatch) -> None:
