@@ -65,6 +65,7 @@ from experiments.check.invariants_replicas import (
     LeadersCountWhatFollowersHold,
     OneCopyPerSequence,
     OnlyAssignedLogs,
+    ProducerEpochsRise,
     WritesAreAuthorized,
 )
 
@@ -100,6 +101,7 @@ INVARIANTS: tuple[type[Invariant], ...] = (
     RecoveryIdsAreUnique,
     RecoveryLeavesNothingReachable,
     OneCopyPerSequence,
+    ProducerEpochsRise,
     OnlyAssignedLogs,
     WritesAreAuthorized,
     LeadersCountWhatFollowersHold,

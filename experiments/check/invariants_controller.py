@@ -186,7 +186,10 @@ class _StepCheck(Invariant):
 
 
 class EpochsRise(_StepCheck):
-    """The partition epoch rises with every change, the leader epoch with every change of leader (A14, E18)."""
+    """The partition epoch rises with every change; the leader epoch with every change of leader, and with every replica
+    that is removed from the assignment, also where the leader stays: the removed one is then fenced
+    (A14, E18; Kafka's `PartitionChangeBuilder`).
+    """
 
     def _step(self, partition: TopicPartition, before: PartitionState, state: PartitionState) -> str:
         if state != before and state.partition_epoch <= before.partition_epoch:
@@ -195,6 +198,9 @@ class EpochsRise(_StepCheck):
             return f"the leader epoch went from {before.leader_epoch} to {state.leader_epoch}"
         if state.leader != before.leader and state.leader_epoch == before.leader_epoch:
             return f"leader {state.leader} follows {before.leader} in the same epoch {state.leader_epoch}"
+        removed = sorted(set(before.replicas).difference(state.replicas))
+        if removed and state.leader_epoch == before.leader_epoch:
+            return f"the replicas {removed} are removed in leader epoch {state.leader_epoch}, which does not rise"
         return ""
 
 

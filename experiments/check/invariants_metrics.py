@@ -30,11 +30,15 @@ from protocol.controller.recovery_decisions import RecoveryNeed, recovery_need
 from protocol.events.base import PartitionTrace
 from protocol.events.controller import PartitionChanged, RecoveryDecided
 from protocol.ids import NO_LEADER, NodeId, TopicIdPartition, TopicPartition
+from protocol.metadata.partition import PartitionState
 from protocol.nodes.controller import ControllerNode
 
 
 class GaugesMatchTheirDefinitions(Invariant):
-    """The active controller's gauges count a partition if its state fits their definitions (I1-I4, I8)."""
+    """The active controller's gauges count a partition if its state fits their definitions (I1-I4, I8). What waits for
+    a user has no leader, no member of ISR or ELR that may come back, and no recovery under way (I4, I7), whatever the
+    functions say that decide it.
+    """
 
     AFTER_BROKERS = False
     NEEDS_NODES = True
@@ -58,9 +62,17 @@ class GaugesMatchTheirDefinitions(Invariant):
             REASSIGNING: bool(state.adding_replicas or state.removing_replicas),
         }
         wrong = [name for name, members in controller.gauges().items() if (key in members) is not defined[name]]
+        waits = key in controller.gauges()[MANUAL_ELECTION_REQUIRED]
+        if waits and not _may_wait_for_user(state, key in controller.gauges()[UNCLEAN_RECOVERY]):
+            wrong.append(MANUAL_ELECTION_REQUIRED)
         if partition_metrics(state)[ELECTABLE_LEADERS] != len({*state.isr, *state.elr}):
             wrong.append(ELECTABLE_LEADERS)
         return f"gauges {wrong} differ from their definitions for {state}" if wrong else ""
+
+
+def _may_wait_for_user(state: PartitionState, is_recovering: bool) -> bool:
+    eligible = {*state.isr, *state.elr}.intersection(state.replicas)
+    return state.leader == NO_LEADER and not eligible and not is_recovering
 
 
 class CountersMatchTheirDefinitions(Invariant):

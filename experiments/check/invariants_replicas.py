@@ -1,9 +1,10 @@
-"""Invariants of what brokers keep and count: copies of a batch, logs of deleted topics, rights to write, fetch
-sessions. They hold with any fault.
+"""Invariants of what brokers keep and count: copies of a batch, epochs of producers, logs of deleted topics, rights to
+write, fetch sessions. They hold with any fault.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable
 
 from experiments.check.invariants_base import Invariant
@@ -23,22 +24,22 @@ from protocol.ids import (
     TopicPartition,
 )
 from protocol.messages.acls import AclOperation
-from protocol.messages.batch import NO_SEQUENCE
+from protocol.messages.batch import NO_SEQUENCE, RecordBatch
 from protocol.metadata.authorizer import may, node_principal
 from protocol.nodes.broker import BrokerNode
 
-_Sequence = tuple[int, int, int]
-"""Producer id, producer epoch, sequence number of a batch's first record."""
+_Key = tuple[int, ...]
+"""A producer: its id; or a batch: producer id, producer epoch and sequence number of the first record."""
 
 
-class OneCopyPerSequence(Invariant):
-    """No log holds two batches with the same producer id, producer epoch and sequence number (KIP-98)."""
+class _ProducerCheck(Invariant):
+    """Reads the batches of idempotent producers in each log, each batch once per incarnation, in the log's order."""
 
     AFTER_CONTROLLERS = False
 
     def __init__(self, truth: GroundTruth) -> None:
         super().__init__(truth)
-        self._found: dict[tuple[NodeId, TopicPartition], tuple[int, Offset, dict[_Sequence, Offset]]] = {}
+        self._found: dict[tuple[NodeId, TopicPartition], tuple[int, Offset, dict[_Key, int]]] = {}
 
     def check(self, view: PartitionView) -> str:
         replica = view.replica
@@ -46,25 +47,49 @@ class OneCopyPerSequence(Invariant):
             return ""
         key, log = (view.node, view.partition), replica.log
         incarnation, end = self.truth.cluster.incarnation_of(view.node), log.end_offset
-        known, checked, places = self._found.get(key, (incarnation, 0, {}))
+        known, checked, found = self._found.get(key, (incarnation, 0, {}))
         if known != incarnation or end < checked or log.start_offset > checked:
-            checked, places = log.start_offset, {}
+            checked, found = log.start_offset, {}
         wrong = ""
         while checked < end:
             for batch in log.storage.read(checked, 10_000):
                 checked = batch.next_offset
-                if batch.base_sequence == NO_SEQUENCE:
-                    continue
-                sequence = (batch.producer_id, batch.producer_epoch, batch.base_sequence)
-                before = places.get(sequence, NO_OFFSET)
-                if log.start_offset <= before < batch.base_offset:
-                    wrong = f"broker {view.node} holds batch {sequence} at {before} and at {batch.base_offset}"
-                places[sequence] = batch.base_offset
-        self._found[key] = (incarnation, checked, places)
-        return wrong
+                if batch.base_sequence != NO_SEQUENCE:
+                    wrong = self._wrong_with(batch, found, log.start_offset) or wrong
+        self._found[key] = (incarnation, checked, found)
+        return f"broker {view.node} holds {wrong}" if wrong else ""
 
     def forget(self, is_gone: Callable[[TopicPartition], bool]) -> None:
         self._found = {key: found for key, found in self._found.items() if not is_gone(key[1])}
+
+    @abstractmethod
+    def _wrong_with(self, batch: RecordBatch, found: dict[_Key, int], start_offset: Offset) -> str:
+        """What is wrong with the batch after those before it, in words; adds it to what was `found`."""
+
+
+class OneCopyPerSequence(_ProducerCheck):
+    """No log holds two batches with the same producer id, producer epoch and sequence number (KIP-98)."""
+
+    def _wrong_with(self, batch: RecordBatch, found: dict[_Key, int], start_offset: Offset) -> str:
+        sequence = (batch.producer_id, batch.producer_epoch, batch.base_sequence)
+        before = found.get(sequence, NO_OFFSET)
+        found[sequence] = batch.base_offset
+        again = start_offset <= before < batch.base_offset
+        return f"batch {sequence} at {before} and at {batch.base_offset}" if again else ""
+
+
+class ProducerEpochsRise(_ProducerCheck):
+    """In no log a batch follows one of a later epoch of its producer: with its next epoch a producer has given up what
+    it sent before, and what arrives of that is refused (KIP-98, INVALID_PRODUCER_EPOCH).
+    """
+
+    def _wrong_with(self, batch: RecordBatch, found: dict[_Key, int], start_offset: Offset) -> str:
+        producer, epoch = (batch.producer_id,), batch.producer_epoch
+        before = found.get(producer, epoch)
+        found[producer] = max(before, epoch)
+        if epoch >= before:
+            return ""
+        return f"a batch of epoch {epoch} of producer {batch.producer_id} at {batch.base_offset}, after epoch {before}"
 
 
 class OnlyAssignedLogs(Invariant):

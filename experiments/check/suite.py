@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from experiments.check.authorization import RULE, ChangesAreAuthorized
 from experiments.check.invariants import INVARIANTS, Invariant
+from experiments.check.quorum_rules import QuorumRules
 from experiments.check.store_suite import StoreInvariants
 from experiments.check.truth import GroundTruth
 from experiments.engines.port import Loss, Violation
@@ -61,6 +62,7 @@ class InvariantSuite:
         if features.metadata_in_store:
             self._store = StoreInvariants(cluster, self.truth, self._report_rule)
         self._changes = ChangesAreAuthorized(cluster)
+        self._quorum = QuorumRules(cluster)
         self._is_observing = True
         cluster.on_delivery = self._changes.before
         cluster.trace_observers.append(self._observe)
@@ -133,6 +135,9 @@ class InvariantSuite:
         unauthorized = self._changes.after(node)
         if unauthorized:
             self._report_rule(RULE, None, unauthorized)
+        of_quorum = self._quorum.after(node)
+        if of_quorum is not None:
+            self._report_rule(of_quorum[0], None, of_quorum[1])
         if self._store is not None:
             self._store.check(node)
         if not self._touched:

@@ -1,8 +1,9 @@
 """`isray mutants [--json]`: switches off each guard of the protocol in turn and reports which violation reveals it.
 
 With `--generated N` it tests instead N mutants that are made by machine, with unit tests, the swarm and the quorum's
-simulation; with `--kept` those of the committed list, each with the test that notices it. Exit code 1 if a mutant
-survives, 2 for an unknown mutant. Guards that survive the swarm (`--swarm`) are only reported.
+simulation, or with the swarm alone (`--swarm-only`); with `--kept` those of the committed list, each with the test that
+notices it. Exit code 1 if a mutant survives, 2 for an unknown mutant. Guards that survive the swarm (`--swarm`) are
+only reported.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ def mutants(
     swarm: Annotated[int | None, option("N", "Also run each with the first N seeds of isray fuzz.", min=1)] = None,
     markdown: Annotated[bool, flag("--markdown", "Print the table of docs/mutants.md.")] = False,
     generated: Annotated[int | None, option("N", "Test N one-line mutations made by machine instead.", min=1)] = None,
+    swarm_only: Annotated[bool, flag("--swarm-only", "Test generated mutants with the swarm alone.")] = False,
     kept: Annotated[bool, flag("--kept", "Test the committed list of such mutants instead.")] = False,
     seed: Annotated[int | None, option("S", "The seed of the sample of --generated. Default: 0.", min=0)] = None,
     module: Annotated[str | None, option("FILE", "Only mutations of this file of protocol/.")] = None,
@@ -41,9 +43,9 @@ def mutants(
     """Switch off each guard of the protocol and count the seeds until a violation reveals it."""
     if generated is not None or kept:
         _refuse("--kept or --generated", {"--only": only, "--seeds": seeds, "--markdown": markdown})
-        _report_generated(_generated_verdicts(generated, seed, module, swarm, jobs, kept), save, as_json)
+        _report_generated(_generated_verdicts(generated, seed, module, swarm, jobs, kept, swarm_only), save, as_json)
         return
-    _refuse("guards", {"--seed": seed is not None, "--module": module, "--save": save})
+    _refuse("guards", {"--seed": seed is not None, "--module": module, "--save": save, "--swarm-only": swarm_only})
     from experiments.hunt.mutants.campaign import SEEDS, page, verdicts
     from experiments.hunt.mutants.registry import MUTANTS, mutant_named
 
@@ -85,18 +87,27 @@ def _refuse(kind: str, options: dict[str, object]) -> None:
 
 
 def _generated_verdicts(
-    number: int | None, seed: int | None, module: str | None, swarm: int | None, jobs: int | None, kept: bool
+    number: int | None,
+    seed: int | None,
+    module: str | None,
+    swarm: int | None,
+    jobs: int | None,
+    kept: bool,
+    swarm_only: bool,
 ) -> Iterator[GeneratedVerdict]:
     """The verdicts on the committed list, or on a sample of `number` mutants."""
     from experiments.hunt.mutants.generated import campaign
+    from experiments.hunt.mutants.generated.hunts import SWARM
 
     workers = jobs or os.cpu_count() or 1
     if number is None:
         _refuse("--kept", {"--seed": seed is not None, "--module": module, "--swarm": swarm})
+        _refuse("--kept", {"--swarm-only": swarm_only})
         return campaign.kept_verdicts(campaign.kept_mutants(), workers)
     _refuse("--generated", {"--kept": kept})
+    stages = (SWARM,) if swarm_only else campaign.STAGES
     drawn = campaign.sample(number, seed or 0, None if module is None else campaign.module_at(module))
-    return campaign.generated_verdicts(drawn, swarm or campaign.SWARM_SEEDS, workers)
+    return campaign.generated_verdicts(drawn, swarm or campaign.SWARM_SEEDS, workers, stages)
 
 
 def _report_generated(verdicts: Iterable[GeneratedVerdict], save: Path | None, as_json: bool) -> None:

@@ -136,6 +136,10 @@ class ClusterOperator:
         """The client that sent the open requests has ended."""
         self._open.clear()
 
+    def stop(self) -> None:
+        """Requests nothing from now on: others change the metadata."""
+        self._is_needed = False
+
     def _look_again(self) -> None:
         self._is_scheduled = False
         self.review()

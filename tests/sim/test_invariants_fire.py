@@ -240,11 +240,11 @@ def _recovery_begins_twice(engine: CheckedEngine) -> None:
         _report_recovery(engine, "recovery_began")
 
 
-def _second_copy(engine: CheckedEngine) -> None:
+def _second_copy(engine: CheckedEngine, **changes: int) -> None:
     log = _log(engine, 0)
     copy = log.read(log.end_offset - 1, 1)[0]
     assert copy.base_sequence >= 0
-    log.append(copy.model_copy(update={"base_offset": log.end_offset}))
+    log.append(copy.model_copy(update={"base_offset": log.end_offset, **changes}))
 
 
 def _keeps_a_log_of_a_deleted_topic(engine: CheckedEngine) -> None:
@@ -323,6 +323,7 @@ BROKEN: dict[str, Callable[[CheckedEngine], None]] = {
     "ValidReplicaState": _high_watermark_beyond_the_end,
     "ValidFetcherState": _follower_does_not_fetch,
     "OneCopyPerSequence": _second_copy,
+    "ProducerEpochsRise": lambda engine: _second_copy(engine, producer_epoch=-1),
     "OnlyAssignedLogs": _keeps_a_log_of_a_deleted_topic,
     "WritesAreAuthorized": _appends_without_a_right,
     "LeadersCountWhatFollowersHold": _counts_too_much,

@@ -243,8 +243,10 @@ class SimCluster:
 
     def _send(self, source: NodeId, target: NodeId, message: Message, now_ms: TimeMs) -> None:
         if self._paranoid:
-            message = decode(encode(message))
+            sent, message = message, decode(encode(message))
             forget_unpacked()
+            if message != sent:
+                raise ProtocolInvariantError(f"{sent} is decoded as {message}")
         if target == DRIVER:
             self.outcomes[message.command_id] = message  # type: ignore[attr-defined]
             return

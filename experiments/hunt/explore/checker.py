@@ -37,6 +37,7 @@ from experiments.check.invariants_replicas import (
     LeadersCountWhatFollowersHold,
     OneCopyPerSequence,
     OnlyAssignedLogs,
+    ProducerEpochsRise,
 )
 from experiments.check.suite import InvariantSuite
 from experiments.engines.port import ClusterSpec, Loss
@@ -57,6 +58,7 @@ _OF_BROKER: _Kinds = frozenset(
         LogMatching,
         OneCopyPerSequence,
         OnlyAssignedLogs,
+        ProducerEpochsRise,
         RecoveringLeaderIsAlone,
         ValidBrokerState,
         ValidFetcherState,

@@ -18,7 +18,7 @@ from experiments.check.invariants_broker import ValidReplicaState
 from experiments.check.invariants_log import ConsistentRead, LogMatching
 from experiments.check.invariants_metrics import CountersMatchTheirDefinitions
 from experiments.check.invariants_recovery import RecoveryLeavesNothingReachable
-from experiments.check.invariants_replicas import OneCopyPerSequence, OnlyAssignedLogs
+from experiments.check.invariants_replicas import OneCopyPerSequence, OnlyAssignedLogs, ProducerEpochsRise
 from experiments.check.suite import InvariantSuite
 from experiments.check.truth import GroundTruth
 from experiments.engines.port import ClusterSpec, Loss
@@ -40,6 +40,7 @@ _FORGOTTEN: Mapping[type, str] = {
     ConsistentRead: "_checked",
     OneCopyPerSequence: "_found",
     OnlyAssignedLogs: "_checked",
+    ProducerEpochsRise: "_found",
     ValidReplicaState: "_before",
 }
 """What has been checked before, and may be checked again; and the high watermarks before the step."""

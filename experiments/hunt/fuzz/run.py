@@ -4,8 +4,9 @@ Phase 1 is the plan's operations and faults, at their times. Phase 2 begins when
 must converge by itself within `WHOLE_WITHIN_MS` of virtual time, and every command must have an outcome within
 `delivery.timeout.ms` and `ANSWER_MARGIN_MS`. In phase 3 commands of all kinds must succeed, each within
 `SERVED_WITHIN_MS`: writes, reads, administration. Then every partition is read from its start, and the history is
-checked (`experiments/check/history.py`). Invariants are checked after every event of all phases. The first violation
-ends the run. The same plan always gives the same events.
+checked (`experiments/check/history.py`). In phase 4 answers of administration are compared with what was asked for
+(`final_administration.py`). Invariants are checked after every event of all phases. The first violation ends the run.
+The same plan always gives the same events.
 
 Which findings on the history are violations depends on what was promised. Only acks=all promises durability, and only
 within the tolerance of a partition; only idempotent producers promise order and no duplicates. Replicas must be equal
@@ -52,6 +53,7 @@ from experiments.faults.controls import Controls
 from experiments.faults.inject import Injector
 from experiments.hunt.fuzz.clients import PlanClients
 from experiments.hunt.fuzz.coverage import MET, PLANS, Coverage, pair_name
+from experiments.hunt.fuzz.final_administration import FinalAdministration, Step
 from experiments.hunt.fuzz.plan import Plan, PlanViolation, Send
 from experiments.hunt.fuzz.topic_incarnations import TopicIncarnations
 from experiments.hunt.workload import ranges_of, result_of
@@ -62,7 +64,7 @@ from protocol.config import DELIVERY_TIMEOUT_MS, MIN_INSYNC_REPLICAS
 from protocol.errors import ErrorCode, ProtocolError
 from protocol.ids import NO_LEADER, BrokerId, TopicPartition
 from protocol.messages.admin import AdminRequest
-from protocol.messages.commands import SendOutcome
+from protocol.messages.commands import AdminOutcome, SendOutcome
 from protocol.messages.data import EARLIEST
 from protocol.messages.partitions import ElectionType
 from protocol.metadata.partition import PartitionState
@@ -83,6 +85,8 @@ STORE_SERVED_WITHIN_MS = 40_000
 """In `v3`, whose controller repeats a command without a response after 30 s (`protocol/zookeeper/commands.py`)."""
 SERVED_LOOK_MS = 50
 FINAL_TOPIC = "after-all-faults"
+ENCODED_ONE_IN = 10
+"""In one of so many plans messages are encoded and decoded."""
 MAX_EVENTS = 500_000
 """Many times the events of any plan of the swarm."""
 FIRST_OWN_ID = 1_000_000
@@ -91,6 +95,7 @@ FINAL_READER = -1
 STORY_LINES = 60
 
 WHOLE, ANSWERED, SERVED, HISTORY = "AllConverges", "EveryCommandIsAnswered", "EveryCommandSucceeds", "History"
+ANSWERS = "AnswersMatchTheCluster"
 _BREAKS = (ProtocolError, LookupError, ArithmeticError, AssertionError, AttributeError, TypeError, ValueError)
 """What a defective node may raise."""
 
@@ -120,10 +125,10 @@ def run_plan(
     plan: Plan, recording: Path | None = None, *, elide_idle: bool = True, paranoid: bool = False
 ) -> PlanResult:
     """Runs a plan to its end, or to the first violation. With a folder (new or empty) for a `recording`, one is written
-    there; after a violation it has neither history nor final logs. With `paranoid` every message is encoded and
-    decoded; without `elide_idle` timers fire that change nothing. Neither changes the trace.
+    there; after a violation it has neither history nor final logs. With `paranoid`, and in one plan of ten, every
+    message is encoded and decoded; without `elide_idle` timers fire that change nothing. Neither changes the trace.
     """
-    run = _PlanRun(plan, elide_idle, paranoid)
+    run = _PlanRun(plan, elide_idle, paranoid or plan.seed % ENCODED_ONE_IN == 0)
     with rare_collections():
         if recording is None:
             return run.run()
@@ -227,6 +232,8 @@ class _PlanRun:
         self._converge()
         self._serve()
         self._judge()
+        if self.engine.spec.controller_ids:
+            self._administer()
 
     # -- phase 1 -------------------------------------------------------------------------------------------------------
 
@@ -438,6 +445,29 @@ class _PlanRun:
         if isinstance(finding, FailedRecordStored) and self._plan.duplicates_sends:
             return False
         return self.engine.suite.truth.of(finding.partition).tolerant
+
+    # -- phase 4 -------------------------------------------------------------------------------------------------------
+
+    def _administer(self) -> None:
+        self.controls.cluster_operator.stop()
+        for step in FinalAdministration(self.engine).steps():
+            self._ask(step)
+
+    def _ask(self, step: Step) -> None:
+        """Administers, and lets time pass until the outcome is as it must be. A question is repeated meanwhile."""
+        request, wrong_with = step
+        deadline_ms = self._cluster.now_ms + SERVED_WITHIN_MS
+        number = self.controls.administer(request)
+        while True:
+            self._pass_until(min(self._cluster.now_ms + SERVED_LOOK_MS, deadline_ms))
+            outcome = self.engine.outcome(number)
+            wrong = wrong_with(outcome) if isinstance(outcome, AdminOutcome) else "no outcome"
+            if not wrong:
+                return
+            if self._cluster.now_ms >= deadline_ms or (outcome is not None and not request.READ_ONLY):
+                raise _Violated(ANSWERS, f"{type(request).__name__}: {wrong}")
+            if outcome is not None:
+                number = self.controls.administer(request)
 
     # -- the story -----------------------------------------------------------------------------------------------------
 

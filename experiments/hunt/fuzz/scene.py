@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
 
@@ -69,3 +69,4 @@ class Scene:
 
 
 Part = Fault | RequestedElection | Quiet
+Episode = Callable[[Scene], Iterator[Part]]

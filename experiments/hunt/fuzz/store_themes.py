@@ -14,8 +14,7 @@ from experiments.faults.kinds.administration import Reassign
 from experiments.faults.kinds.links import Cut, Effect
 from experiments.faults.kinds.processes import Bump, Crash, Expire, Pause, Restart
 from experiments.hunt.fuzz.bias import NO_BIAS, Bias
-from experiments.hunt.fuzz.scene import Part, PreferredElection, Scene
-from experiments.hunt.fuzz.themes import Episode
+from experiments.hunt.fuzz.scene import Episode, Part, PreferredElection, Scene
 from protocol.ids import STORE
 
 _STORE = (STORE,)

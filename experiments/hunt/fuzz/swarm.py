@@ -29,9 +29,17 @@ from experiments.hunt.fuzz.bias import NO_BIAS, Bias
 from experiments.hunt.fuzz.operated import is_operated, operated, sizes
 from experiments.hunt.fuzz.plan import Elect, Operation, Plan, Read, Send
 from experiments.hunt.fuzz.run import BEGIN_MS
-from experiments.hunt.fuzz.scene import Part, PreferredElection, Quiet, RequestedElection, Scene, UncleanElection
+from experiments.hunt.fuzz.scene import (
+    Episode,
+    Part,
+    PreferredElection,
+    Quiet,
+    RequestedElection,
+    Scene,
+    UncleanElection,
+)
 from experiments.hunt.fuzz.store_themes import STORE_THEMES
-from experiments.hunt.fuzz.themes import THEMES, Episode
+from experiments.hunt.fuzz.themes import THEMES
 from experiments.scenarios.model import TopicModel
 from experiments.support.fields import ConfigSetting
 from protocol.config import (

@@ -11,7 +11,7 @@ A theme may need sizes or configs to be effective; these are its bias.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from experiments.faults import recipes
@@ -22,7 +22,8 @@ from experiments.faults.kinds.processes import Crash, Pause, Restart
 from experiments.faults.recipes import CLIENT, CONTROLLER
 from experiments.faults.schema import Fault
 from experiments.hunt.fuzz.bias import NO_BIAS, Bias
-from experiments.hunt.fuzz.scene import Part, PreferredElection, Quiet, Scene, UncleanElection
+from experiments.hunt.fuzz.late_themes import LATE_THEMES
+from experiments.hunt.fuzz.scene import Episode, Part, PreferredElection, Quiet, Scene, UncleanElection
 from protocol.config import (
     BROKER_HEARTBEAT_INTERVAL_MS,
     BROKER_SESSION_TIMEOUT_MS,
@@ -55,7 +56,6 @@ MOVES_WITHOUT_LEADER = Bias(
 
 _SESSION_EFFECTS: Sequence[Effect] = ("lose", "lose", "duplicate", "reorder")
 _PRODUCER_EFFECTS: Sequence[Effect] = ("lose", "duplicate", "reorder")
-Episode = Callable[[Scene], Iterator[Part]]
 
 
 def _empty_member(scene: Scene) -> Iterator[Part]:
@@ -492,5 +492,6 @@ THEMES: dict[str, tuple[Episode, Bias]] = {
     "handovers": (_handovers, NO_BIAS),
     "controller gone": (_controller_gone, NO_BIAS),
     "cancelled leader": (_cancelled_leader, MOVES_WITHOUT_LEADER),
+    **LATE_THEMES,
 }
 """By name: the episode, and the bias that it needs. The order decides which themes a seed gets."""

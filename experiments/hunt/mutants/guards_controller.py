@@ -33,6 +33,7 @@ from protocol.controller.partition_election import Candidates, Elected
 from protocol.controller.sending_order import SendingOrder
 from protocol.ids import NO_EPOCH, NO_LEADER, TopicIdPartition
 from protocol.messages.control import PartitionIsrProposal
+from protocol.messages.records import PartitionChangeRecord
 from protocol.metadata import image as metadata_image
 from protocol.metadata.partition import PartitionState
 from protocol.nodes.broker_metadata import BrokerMetadata
@@ -143,6 +144,12 @@ def _election_recovers(
 
 def _keeping(field: str) -> Callable[..., object]:
     return lambda original, state, record: replace(original(state, record), **{field: getattr(state, field)})
+
+
+def _repeat_no_leader(original: Original, state: PartitionState, record: PartitionChangeRecord) -> object:
+    changed = original(state, record)
+    assert isinstance(changed, PartitionState)
+    return replace(changed, leader_epoch=state.leader_epoch) if changed.leader == state.leader else changed
 
 
 def _unflushed_metadata(original: Original, self: QuorumLog) -> None:
@@ -326,6 +333,14 @@ GUARDS: tuple[Mutant, ...] = (
         instead="It stays as it is.",
         expected=("EpochsRise", "OneLeaderPerEpoch"),
         patches=(around(metadata_image, "replay_change", _keeping("leader_epoch")),),
+    ),
+    Mutant(
+        name="leader-epoch-kept-by-the-same-leader",
+        guard="The leader epoch rises where a record repeats the leader: a reassignment has removed a replica (E30).",
+        instead="The leader epoch rises only where the leader changes.",
+        expected=("EpochsRise",),
+        patches=(around(metadata_image, "replay_change", _repeat_no_leader),),
+        focus=MOVES,
     ),
     Mutant(
         name="partition-epoch-not-raised",

@@ -31,6 +31,7 @@ from protocol.messages.data import (
     FetchRequest,
     FetchResponse,
 )
+from protocol.messages.trusted import changed
 from protocol.metadata.partition import PartitionState
 
 STORED = ("LeaderCandidateCompleteness", "LeaderCompleteness", "NoCommittedRecordLostGlobally", "History.LostRecord")
@@ -69,6 +70,14 @@ OVERTAKEN_BY_EPOCHS = scripted(
     send_every_ms=5_000,
     elect_at_ms=(7_900, 10_800),
 )
+
+
+def _check_as_present_epoch(
+    original: Callable[[ProducerState, RecordBatch], object], self: ProducerState, batch: RecordBatch
+) -> object:
+    entry = self.entry(batch.producer_id)
+    is_former = entry is not None and batch.producer_epoch == entry.epoch - 1
+    return original(self, changed(batch, producer_epoch=batch.producer_epoch + is_former))
 
 
 def _count_any(original: Original, self: Fetcher, leader: int, response: FetchResponse) -> None:
@@ -326,6 +335,17 @@ GUARDS: tuple[Mutant, ...] = (
         focus=PlanFocus(
             Bias(themes=("producer trouble",), config={ENABLE_IDEMPOTENCE: True}),
             why="Single batches of many in flight are lost.",
+        ),
+    ),
+    Mutant(
+        name="former-producer-epoch-accepted",
+        guard="A batch of an older producer epoch than the log's is refused with INVALID_PRODUCER_EPOCH (KIP-98).",
+        instead="One of the epoch before counts as one of the present epoch.",
+        expected=("ProducerEpochsRise", "OneCopyPerSequence", "History.DuplicatedRecord", "History.ReorderedRecords"),
+        patches=(around(ProducerState, "check", _check_as_present_epoch),),
+        focus=PlanFocus(
+            Bias(themes=("former producer epochs",)),
+            why="A producer continues with its next epoch while copies of earlier batches arrive.",
         ),
     ),
     Mutant(

@@ -3,7 +3,8 @@
 Each mutant is tested in up to three stages, the cheapest first, until one notices it: the unit tests, those first that
 import its module, directly or by their helpers, and those of the folder that mirrors its package; then seeds of the
 default swarm (`experiments/hunt/fuzz`); then seeds of the quorum's simulation. Each stage is a process of its own with
-a limit of processor time (`process.py`); a mutant that uses it up counts as noticed.
+a limit of processor time (`process.py`); a mutant that uses it up counts as noticed. A campaign may leave stages out:
+with the swarm alone it measures what the swarm would miss.
 
 The sample depends on its seed and on the sources only. It takes the same number of each operator, since most places
 that can be mutated are arguments, which nearly every test notices.
@@ -22,7 +23,7 @@ from itertools import zip_longest
 from pathlib import Path
 from random import Random
 
-from experiments.hunt.mutants.generated.hunts import HUNTS
+from experiments.hunt.mutants.generated.hunts import HUNTS, SECONDS_PER_SEED
 from experiments.hunt.mutants.generated.mutation import ROOT, Mutation, Site, line_number_of, modules, path_of, sites
 from experiments.hunt.mutants.generated.process import Ended, run_mutated
 from experiments.support.errors import InputError
@@ -31,8 +32,7 @@ TESTS = "tests"
 STAGES = (TESTS, *HUNTS)
 SWARM_SEEDS = 40
 SECONDS_OF_TESTS = 90
-SECONDS_PER_SEED = 20
-"""Limits of processor time, several times of what the unchanged protocol takes."""
+"""The limit of processor time, several times of what the unchanged protocol takes."""
 KEPT = Path(__file__).parent / "kept.jsonl"
 PYTEST = (
     "pytest",
@@ -159,21 +159,24 @@ def _reached(name: str, imported: dict[str, frozenset[str]]) -> frozenset[str]:
 # -- verdicts ----------------------------------------------------------------------------------------------------------
 
 
-def generated_verdict(site: Site, swarm: int) -> GeneratedVerdict:
-    """Tests one mutant: with unit tests, then with `swarm` seeds of each hunt."""
-    mutation = site.mutation
+def generated_verdict(site: Site, swarm: int, stages: Sequence[str] = STAGES) -> GeneratedVerdict:
+    """Tests one mutant in these stages: with unit tests, with `swarm` seeds of each hunt."""
+    for stage in stages:
+        by = _noticed_by_unit_tests(site.mutation) if stage == TESTS else _noticed_by_hunt(site.mutation, stage, swarm)
+        if by is not None:
+            return GeneratedVerdict(site.mutation, site.line_number, stage, by)
+    return GeneratedVerdict(site.mutation, site.line_number, None, None)
+
+
+def _noticed_by_unit_tests(mutation: Mutation) -> str | None:
     near = tests_of(mutation.module)
-    stage, by = TESTS, noticed_by_tests(mutation, near)
-    if by is None:
-        by = noticed_by_tests(mutation, other_tests(near))
-    if by is None:
-        for stage in HUNTS:
-            arguments = ("experiments.hunt.mutants.generated.hunts", stage, str(swarm))
-            ended = run_mutated(mutation, SECONDS_PER_SEED * swarm, arguments)
-            by = None if ended.code == 0 else _reason(ended, ended.output.strip().rpartition("\n")[2])
-            if by is not None:
-                break
-    return GeneratedVerdict(mutation, site.line_number, None if by is None else stage, by)
+    return noticed_by_tests(mutation, near) or noticed_by_tests(mutation, other_tests(near))
+
+
+def _noticed_by_hunt(mutation: Mutation, hunt: str, seeds: int) -> str | None:
+    arguments = ("experiments.hunt.mutants.generated.hunts", hunt, str(seeds))
+    ended = run_mutated(mutation, SECONDS_PER_SEED * seeds, arguments)
+    return None if ended.code == 0 else _reason(ended, ended.output.strip().rpartition("\n")[2])
 
 
 def noticed_by_tests(mutation: Mutation, tests: Sequence[str]) -> str | None:
@@ -195,10 +198,12 @@ def _reason(ended: Ended, otherwise: str) -> str:
     return "used up its processor time" if ended.ran_out_of_time else otherwise
 
 
-def generated_verdicts(drawn: Sequence[Site], swarm: int, jobs: int) -> Iterator[GeneratedVerdict]:
+def generated_verdicts(
+    drawn: Sequence[Site], swarm: int, jobs: int, stages: Sequence[str] = STAGES
+) -> Iterator[GeneratedVerdict]:
     """The verdicts on these mutants, in their order, with `jobs` processes at a time."""
     with ThreadPoolExecutor(jobs) as threads:  # each waits for a process
-        yield from threads.map(lambda site: generated_verdict(site, swarm), drawn)
+        yield from threads.map(lambda site: generated_verdict(site, swarm, stages), drawn)
 
 
 def kept_verdicts(kept: Sequence[KeptMutant], jobs: int) -> Iterator[GeneratedVerdict]:

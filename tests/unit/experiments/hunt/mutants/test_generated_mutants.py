@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from experiments.cli.main import app
 from experiments.hunt.mutants.generated import campaign
-from experiments.hunt.mutants.generated.hunts import HUNTS, QUORUM, SWARM, first_violation
+from experiments.hunt.mutants.generated.hunts import HUNTS, QUORUM, SWARM, violation
 from experiments.hunt.mutants.generated.mutation import WRITTEN, Mutation, Site, line_number_of, path_of, sites
 from experiments.hunt.mutants.generated.process import run_mutated
 from experiments.hunt.mutants.registry import MUTANTS
@@ -85,7 +85,7 @@ def test_the_tests_of_a_module_are_those_that_import_it_and_those_of_its_folder(
 
 
 def test_the_hunts_find_nothing_without_a_mutation() -> None:
-    assert (first_violation(SWARM, 1), first_violation(QUORUM, 1)) == (None, None)
+    assert (violation(SWARM, 0), violation(QUORUM, 0)) == (None, None)
 
 
 # -- verdicts ----------------------------------------------------------------------------------------------------------

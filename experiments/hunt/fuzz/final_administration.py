@@ -1,0 +1,328 @@
+"""What administration answers and has done, when a plan has been judged: requests with the answers that they must get.
+
+A run administers the cluster all the time, but notices only whether that succeeds. Here each change is followed by a
+question whose answer must show it: a topic is created by counts, described in pages, configured, enlarged, reassigned
+and deleted; access is granted and revoked; requests that must be refused are. Answers are compared with what was asked
+for, and with the cluster as it was built. Any node answers a question, from metadata that may lag: such an answer has
+to be right in time, that of a change at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import TypeVar
+
+from experiments.check.engine import CheckedEngine
+from experiments.engines.admin_requests import (
+    alter_config,
+    config_text,
+    create_topic,
+    delete_topic,
+    elect_leader,
+    grow_topic,
+    reassign,
+    update_feature,
+)
+from protocol.config import (
+    AUTHORIZER_CLASS_NAME,
+    METADATA_VERSION,
+    MIN_INSYNC_REPLICAS,
+    RETENTION_BYTES,
+    SUPPORTED_FEATURES,
+)
+from protocol.errors import ErrorCode
+from protocol.ids import BrokerId
+from protocol.messages.acls import (
+    AclEntry,
+    AclFilter,
+    AclOperation,
+    AclResourceType,
+    CreateAclsRequest,
+    DeleteAclsRequest,
+    DeleteAclsResponse,
+    DescribeAclsRequest,
+    DescribeAclsResponse,
+)
+from protocol.messages.admin import AdminRequest, AdminResponse
+from protocol.messages.cluster import (
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+    DescribeFeaturesRequest,
+    DescribeFeaturesResponse,
+    UpdateFeaturesRequest,
+    UpgradeType,
+)
+from protocol.messages.commands import AdminOutcome
+from protocol.messages.configs import (
+    ConfigResourceType,
+    ConfigSource,
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResponse,
+)
+from protocol.messages.partitions import (
+    ElectionType,
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+)
+from protocol.messages.topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    Cursor,
+    DescribedPartition,
+    DescribeTopicRequest,
+    DescribeTopicResponse,
+)
+
+CHECKED_TOPIC = "checked"
+_RETENTION = 123_456
+Judge = Callable[[AdminOutcome], str]
+"""What is wrong with an outcome, in words; empty if nothing is."""
+Step = tuple[AdminRequest, Judge]
+_Response = TypeVar("_Response", bound=AdminResponse)
+
+
+class FinalAdministration:
+    """The steps for one cluster. A step must be over before the next one is taken: requests depend on the cluster."""
+
+    def __init__(self, engine: CheckedEngine) -> None:
+        spec = engine.spec
+        self._engine = engine
+        self._brokers = len(spec.broker_ids)
+        self._factor = min(3, self._brokers)
+        self._count = self._brokers + 1
+        self._racks = {broker: spec.rack_of(broker) for broker in spec.broker_ids}
+        self._has_authorizer = bool(spec.config.values[AUTHORIZER_CLASS_NAME])
+        self._default = config_text(spec.config.values[RETENTION_BYTES])
+
+    def steps(self) -> Iterator[Step]:
+        """The requests in their order, each with what judges its outcome."""
+        yield from self._creation()
+        yield from self._pages()
+        yield from self._configs()
+        yield from self._growth()
+        yield from self._move()
+        yield from self._cluster()
+        if self._has_authorizer:
+            yield from self._access()
+        yield from self._deletion()
+
+    # -- topics --------------------------------------------------------------------------------------------------------
+
+    def _creation(self) -> Iterator[Step]:
+        yield self._create(self._count, self._factor, validate_only=True), self._is_created
+        yield _describe(), refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        for name in ("", "..", "two words"):
+            topic = CreatableTopic(name=name, num_partitions=1, replication_factor=1)
+            yield _create(topic), refused(ErrorCode.INVALID_TOPIC_EXCEPTION)
+        yield create_topic(CHECKED_TOPIC, [[0], [0, 0]]), refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT)
+        yield create_topic(CHECKED_TOPIC, [[0]], {RETENTION_BYTES: "many"}), refused(ErrorCode.INVALID_CONFIG)
+        yield self._create(0, self._factor), refused(ErrorCode.INVALID_PARTITIONS)
+        yield self._create(self._count, self._brokers + 1), refused(ErrorCode.INVALID_REPLICATION_FACTOR)
+        yield self._create(self._count, self._factor), self._is_created
+        yield self._create(self._count, self._factor), refused(ErrorCode.TOPIC_ALREADY_EXISTS)
+        yield _describe(), partial(self._is_placed, self._count)
+
+    def _create(self, count: int, factor: int, validate_only: bool = False) -> CreateTopicsRequest:
+        configs = (CreatableTopicConfig(name=MIN_INSYNC_REPLICAS, value="1"),)
+        topic = CreatableTopic(name=CHECKED_TOPIC, num_partitions=count, replication_factor=factor, configs=configs)
+        return _create(topic, validate_only)
+
+    def _is_created(self, outcome: AdminOutcome) -> str:
+        result = answer_of(outcome, CreateTopicsResponse).topics[0]
+        found = (result.error, result.name, result.num_partitions, result.replication_factor)
+        return differs(found, (ErrorCode.NONE, CHECKED_TOPIC, self._count, self._factor))
+
+    def _is_placed(self, count: int, outcome: AdminOutcome) -> str:
+        """The topic has so many partitions, placed by the rules: replicas on different brokers, in different racks
+        first; the first partitions are led by different brokers where there are no racks.
+        """
+        topic = answer_of(outcome, DescribeTopicResponse).topics[0]
+        if topic.error is not ErrorCode.NONE or topic.min_insync_replicas != 1:
+            return f"the topic is described with {topic.error.name}, min ISR {topic.min_insync_replicas}"
+        wrong = differs([each.partition_index for each in topic.partitions], list(range(count)))
+        wrong = next(filter(None, map(self._wrong_with, topic.partitions)), wrong)
+        leaders = [each.leader_id for each in topic.partitions[: self._brokers]]
+        are_spread = len(set(leaders)) == len(leaders) or any(self._racks.values())
+        return wrong or ("" if are_spread else f"the first partitions are led by {leaders}")
+
+    def _wrong_with(self, each: DescribedPartition) -> str:
+        replicas = each.replica_nodes
+        racks = len({self._racks[broker] for broker in replicas})
+        if len(set(replicas)) != self._factor or racks != min(self._factor, len(set(self._racks.values()))):
+            return f"partition {each.partition_index} has the replicas {replicas}, in {racks} racks"
+        return _differs_from_whole(each, replicas)
+
+    def _pages(self) -> Iterator[Step]:
+        last = self._count - 1
+        yield _describe(limit=1), partial(_is_page, (0,), Cursor(topic_name=CHECKED_TOPIC, partition_index=1))
+        at_end = Cursor(topic_name=CHECKED_TOPIC, partition_index=last - 1)
+        yield _describe(limit=2, cursor=at_end), partial(_is_page, (last - 1, last), None)
+        yield _describe(limit=0), refused(ErrorCode.INVALID_REQUEST)
+
+    def _growth(self) -> Iterator[Step]:
+        yield grow_topic(CHECKED_TOPIC, self._count), refused(ErrorCode.INVALID_PARTITIONS)
+        yield grow_topic(CHECKED_TOPIC, self._count + 1), _succeeds
+        yield _describe(), self._has_grown
+
+    def _has_grown(self, outcome: AdminOutcome) -> str:
+        partitions = answer_of(outcome, DescribeTopicResponse).topics[0].partitions
+        wrong = differs(len(partitions), self._count + 1)
+        return next(filter(None, map(self._wrong_with, partitions)), wrong)
+
+    def _move(self) -> Iterator[Step]:
+        """Partition 0 gets its replicas in the reverse order, without the last one where it has another one."""
+        view = self._engine.view()
+        assert view is not None
+        topic = next(states for key, states in sorted(view.partitions.items()) if key.topic == CHECKED_TOPIC)
+        target = topic.replicas[:0:-1] if len(topic.replicas) > 1 else topic.replicas
+        yield reassign(CHECKED_TOPIC, 0, (0, 0)), refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT)
+        yield reassign(CHECKED_TOPIC, 0, target), _succeeds
+        yield _describe(limit=1), partial(_is_assigned, target)
+        yield ListPartitionReassignmentsRequest(correlation_id=0), _nothing_moves
+        yield reassign(CHECKED_TOPIC, 0, None), refused(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
+        for election in (ElectionType.PREFERRED, ElectionType.UNCLEAN):
+            yield elect_leader(CHECKED_TOPIC, 0, election), refused(ErrorCode.ELECTION_NOT_NEEDED)
+            unknown = elect_leader(CHECKED_TOPIC, self._count + 1, election)
+            yield unknown, refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+    def _deletion(self) -> Iterator[Step]:
+        yield delete_topic(CHECKED_TOPIC), _succeeds
+        yield _describe(), refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        yield delete_topic(CHECKED_TOPIC), refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+    # -- configs, the cluster, access ----------------------------------------------------------------------------------
+
+    def _configs(self) -> Iterator[Step]:
+        resource = DescribeConfigsResource(
+            resource_type=ConfigResourceType.TOPIC,
+            resource_name=CHECKED_TOPIC,
+            configuration_keys=(RETENTION_BYTES,),
+        )
+        question = DescribeConfigsRequest(correlation_id=0, resources=(resource,))
+        change = alter_config(CHECKED_TOPIC, {RETENTION_BYTES: _RETENTION})
+        yield change.model_copy(update={"validate_only": True}), _succeeds
+        yield question, partial(_has_config, self._default, False)
+        yield change, _succeeds
+        yield question, partial(_has_config, str(_RETENTION), True)
+        yield alter_config(CHECKED_TOPIC, {RETENTION_BYTES: "many"}), refused(ErrorCode.INVALID_CONFIG)
+        yield alter_config(CHECKED_TOPIC, {RETENTION_BYTES: None}), _succeeds
+        yield question, partial(_has_config, self._default, False)
+
+    def _cluster(self) -> Iterator[Step]:
+        yield DescribeClusterRequest(correlation_id=0), self._is_the_cluster
+        yield DescribeFeaturesRequest(correlation_id=0), self._has_the_levels
+        image = self._engine.suite.truth.latest_image()
+        assert image is not None
+        present, (lowest, highest) = image.feature_levels[METADATA_VERSION], SUPPORTED_FEATURES[METADATA_VERSION]
+        wrong = [(highest + 1, UpgradeType.UPGRADE)]
+        if present < highest:
+            wrong.append((highest, UpgradeType.SAFE_DOWNGRADE))
+            yield _change_level(highest, UpgradeType.UPGRADE), _succeeds
+        if lowest < present:
+            wrong.append((lowest, UpgradeType.UPGRADE))
+        for level, upgrade_type in wrong:
+            yield _change_level(level, upgrade_type), refused(ErrorCode.INVALID_UPDATE_VERSION)
+
+    def _is_the_cluster(self, outcome: AdminOutcome) -> str:
+        found = answer_of(outcome, DescribeClusterResponse).brokers
+        wrong = differs({each.broker_id: each.rack for each in found}, self._racks)
+        out = [each.broker_id for each in found if each.is_fenced or each.in_controlled_shutdown]
+        return wrong or (f"brokers {out} are described as out of service" if out else "")
+
+    def _has_the_levels(self, outcome: AdminOutcome) -> str:
+        image = self._engine.suite.truth.latest_image()
+        assert image is not None
+        found = answer_of(outcome, DescribeFeaturesResponse).features
+        return differs({each.name: each.finalized_version_level for each in found}, dict(image.feature_levels))
+
+    def _access(self) -> Iterator[Step]:
+        entry = AclEntry(
+            resource_type=AclResourceType.TOPIC,
+            resource_name=CHECKED_TOPIC,
+            principal="User:reader",
+            operation=AclOperation.READ,
+        )
+        wanted = AclFilter(resource_type=AclResourceType.TOPIC, resource_name=CHECKED_TOPIC)
+        question = DescribeAclsRequest(correlation_id=0, filter=wanted)
+        yield CreateAclsRequest(correlation_id=0, creations=(entry,)), _succeeds
+        yield question, partial(_has_entries, (entry,))
+        yield DeleteAclsRequest(correlation_id=0, filters=(wanted,)), partial(_has_deleted, (entry,))
+        yield question, partial(_has_entries, ())
+
+
+# -- judges ------------------------------------------------------------------------------------------------------------
+
+
+def answer_of(outcome: AdminOutcome, kind: type[_Response]) -> _Response:
+    """The response of an outcome, which has one of this kind."""
+    assert isinstance(outcome.response, kind), outcome
+    return outcome.response
+
+
+def differs(found: object, expected: object) -> str:
+    """The difference in words, empty if there is none."""
+    return "" if found == expected else f"found {found}, expected {expected}"
+
+
+def refused(error: ErrorCode) -> Judge:
+    """A judge of requests that must be refused with this error."""
+    return lambda outcome: differs(outcome.error.name, error.name)
+
+
+def _succeeds(outcome: AdminOutcome) -> str:
+    return differs(outcome.error.name, ErrorCode.NONE.name)
+
+
+def _create(topic: CreatableTopic, validate_only: bool = False) -> CreateTopicsRequest:
+    return CreateTopicsRequest(correlation_id=0, topics=(topic,), validate_only=validate_only)
+
+
+def _describe(limit: int = 2_000, cursor: Cursor | None = None) -> DescribeTopicRequest:
+    names = (CHECKED_TOPIC,)
+    return DescribeTopicRequest(correlation_id=0, topics=names, response_partition_limit=limit, cursor=cursor)
+
+
+def _change_level(level: int, upgrade_type: UpgradeType) -> UpdateFeaturesRequest:
+    """A change of `metadata.version` that is validated only."""
+    return update_feature(METADATA_VERSION, level, upgrade_type).model_copy(update={"validate_only": True})
+
+
+def _differs_from_whole(each: DescribedPartition, replicas: Sequence[BrokerId]) -> str:
+    """How a described partition differs from one that is in sync on these replicas and led by the first of them."""
+    found = (each.error, each.replica_nodes, each.leader_id, tuple(sorted(each.isr_nodes)), each.offline_replicas)
+    whole = (ErrorCode.NONE, tuple(replicas), replicas[0], tuple(sorted(replicas)), ())
+    moved = (each.adding_replicas, each.removing_replicas, each.leader_recovery_state)
+    eligible = (each.eligible_leader_replicas or (), each.last_known_elr or ())
+    return differs((*found, *moved, *eligible), (*whole, (), (), 0, (), ()))
+
+
+def _is_page(partitions: Sequence[int], cursor: Cursor | None, outcome: AdminOutcome) -> str:
+    response = answer_of(outcome, DescribeTopicResponse)
+    found = tuple(each.partition_index for topic in response.topics for each in topic.partitions)
+    return differs((found, response.next_cursor), (tuple(partitions), cursor))
+
+
+def _is_assigned(replicas: Sequence[BrokerId], outcome: AdminOutcome) -> str:
+    return _differs_from_whole(answer_of(outcome, DescribeTopicResponse).topics[0].partitions[0], replicas)
+
+
+def _nothing_moves(outcome: AdminOutcome) -> str:
+    return differs(answer_of(outcome, ListPartitionReassignmentsResponse).partitions, ())
+
+
+def _has_config(value: str, is_of_topic: bool, outcome: AdminOutcome) -> str:
+    found = answer_of(outcome, DescribeConfigsResponse).results[0].configs
+    mine = [(each.name, each.value, each.source is ConfigSource.DYNAMIC_TOPIC_CONFIG) for each in found]
+    return differs(mine, [(RETENTION_BYTES, value, is_of_topic)])
+
+
+def _has_entries(entries: Sequence[AclEntry], outcome: AdminOutcome) -> str:
+    return differs(answer_of(outcome, DescribeAclsResponse).acls, tuple(entries))
+
+
+def _has_deleted(entries: Sequence[AclEntry], outcome: AdminOutcome) -> str:
+    return differs(answer_of(outcome, DeleteAclsResponse).filter_results[0].matching_acls, tuple(entries))
