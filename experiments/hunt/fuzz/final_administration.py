@@ -141,8 +141,9 @@ class FinalAdministration:
         first; the first partitions are led by different brokers where there are no racks.
         """
         topic = answer_of(outcome, DescribeTopicResponse).topics[0]
-        if topic.error is not ErrorCode.NONE or topic.min_insync_replicas != 1:
-            return f"the topic is described with {topic.error.name}, min ISR {topic.min_insync_replicas}"
+        min_isrs = {each.min_insync_replicas for each in topic.partitions}
+        if topic.error is not ErrorCode.NONE or min_isrs != {1}:
+            return f"the topic is described with {topic.error.name}, min ISR {sorted(min_isrs)}"
         wrong = differs([each.partition_index for each in topic.partitions], list(range(count)))
         wrong = next(filter(None, map(self._wrong_with, topic.partitions)), wrong)
         leaders = [each.leader_id for each in topic.partitions[: self._brokers]]
