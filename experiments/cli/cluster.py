@@ -345,6 +345,7 @@ def _broker_state(fenced: bool, in_controlled_shutdown: bool) -> str:
 def _print_status(found: ClusterDocument, state: ClusterState | None, nodes: Sequence[NodeRow]) -> None:
     console = Console(highlight=False)
     known = {row.node: row for row in nodes}
+    pids = {} if state is None else state.pids
     if state is not None:
         options = state.options
         console.print(f"{options.name}: {options.generation.value}, {state.address}, process {state.pid}")
@@ -359,7 +360,8 @@ def _print_status(found: ClusterDocument, state: ClusterState | None, nodes: Seq
         rows.append((broker["node"], broker["running"], [broker["state"], *numbers, broker["rack"] or ""]))
     for node, is_running, texts in rows:
         row = known.get(node)
-        process = ("runs" if is_running else "ended") if row is None else str(row.pid or row.state)
+        by_file = str(pids.get(node, "runs")) if is_running else "ended"
+        process = by_file if row is None else str(row.pid or row.state)
         table.add_row(node, process, *texts)
     console.print(table)
     voters = ", ".join(map(str, found["voters"]))
