@@ -30,7 +30,7 @@ from experiments.cli.parse import name_values
 from experiments.cli.target import Target, with_target
 from experiments.engines.admin_client import AdminClient, AdminError
 from experiments.engines.ray.cluster_state import DEFAULT_NAME, ClusterOptions, ClusterState, read_state, states
-from experiments.engines.ray.connection import connection, find_cluster, own_state
+from experiments.engines.ray.connection import own_state
 from experiments.engines.ray.launch import LaunchFailed, config_of, launch, stop
 from experiments.engines.ray.node_commands import NodeAction, NodeCommand, NodeRow, NodeState, ask
 from experiments.engines.ray.session import stay_on_loopback
@@ -191,9 +191,8 @@ def status(target: Target) -> None:
         _report_stale(state, target.as_json)
     rows = _rows(state)
     try:
-        with connection(find_cluster(target.bootstrap, target.name)) as connected:
-            running = set(connected.names) if rows is None else {row.node for row in rows if row.pid is not None}
-            admin = AdminClient(connected.nodes, target.principal)
+        with cluster_target.open_nodes(target) as (admin, running):
+            running = running if rows is None else {row.node for row in rows if row.pid is not None}
             found = cluster_document(admin, running, () if state is None else state.nodes)
     except AdminError as error:
         cluster_target.exit_refused("isray", error, target.as_json)
@@ -346,6 +345,7 @@ def _broker_state(fenced: bool, in_controlled_shutdown: bool) -> str:
 def _print_status(found: ClusterDocument, state: ClusterState | None, nodes: Sequence[NodeRow]) -> None:
     console = Console(highlight=False)
     known = {row.node: row for row in nodes}
+    pids = {} if state is None else state.pids
     if state is not None:
         options = state.options
         console.print(f"{options.name}: {options.generation.value}, {state.address}, process {state.pid}")
@@ -360,7 +360,8 @@ def _print_status(found: ClusterDocument, state: ClusterState | None, nodes: Seq
         rows.append((broker["node"], broker["running"], [broker["state"], *numbers, broker["rack"] or ""]))
     for node, is_running, texts in rows:
         row = known.get(node)
-        process = ("runs" if is_running else "ended") if row is None else str(row.pid or row.state)
+        by_file = str(pids.get(node, "runs")) if is_running else "ended"
+        process = by_file if row is None else str(row.pid or row.state)
         table.add_row(node, process, *texts)
     console.print(table)
     voters = ", ".join(map(str, found["voters"]))

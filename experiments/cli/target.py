@@ -121,12 +121,21 @@ def _target(given: _Connection, as_json: bool) -> Target:
 
 
 @contextmanager
-def open_admin(target: Target) -> Iterator[AdminClient]:
-    """An administration client of the cluster."""
+def open_admin(target: Target) -> Iterator[tuple[AdminClient, set[str]]]:
+    """An administration client of the cluster, and the names of its nodes that run."""
     from experiments.engines.ray.connection import connection, find_cluster
 
     with connection(find_cluster(target.bootstrap, target.name)) as connected:
-        yield AdminClient(connected.client, target.principal)
+        yield AdminClient(connected.client, target.principal), set(connected.names)
+
+
+@contextmanager
+def open_nodes(target: Target) -> Iterator[tuple[AdminClient, set[str]]]:
+    """As `open_admin`, but requests that only read are made of the nodes themselves, without the cluster's client."""
+    from experiments.engines.ray.connection import connection, find_cluster
+
+    with connection(find_cluster(target.bootstrap, target.name)) as connected:
+        yield AdminClient(connected.nodes, target.principal), set(connected.names)
 
 
 @contextmanager
@@ -135,7 +144,7 @@ def administering(target: Target, failing: str) -> Iterator[AdminClient]:
     with `failing`.
     """
     try:
-        with open_admin(target) as admin:
+        with open_admin(target) as (admin, _):
             yield admin
     except AdminError as error:
         exit_refused(failing, error, target.as_json)

@@ -167,7 +167,7 @@ def pause_stop_and_replace(shell: Shell) -> None:
     pid = shell.json("node", "pause", "1")["pid"]
     assert process_state(pid) == "T"
     refused = "isray: NODE: found broker-1, which is paused; allowed: a node that is running\n"
-    assert shell.run("node", "stop", "broker-1") == (2, "", refused)
+    assert shell.run("node", "pause", "broker-1") == (2, "", refused)
     assert shell.json("node", "kill", "broker-1", "--lose", "unflushed")["state"] == "ended"
     assert leaves_within(pid, 20)
     assert shell.ok("node", "start", "broker-1").startswith("broker-1 started, process ")

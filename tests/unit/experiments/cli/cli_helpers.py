@@ -139,7 +139,8 @@ class CliBench(Commands):
         for node in self.engine.spec.node_ids:
             self.engine.start(node)
         self.await_(lambda: self.engine.unfenced() == set(range(brokers)))
-        monkeypatch.setattr(target, "open_admin", self._open_admin)
+        for name in ("open_admin", "open_nodes"):
+            monkeypatch.setattr(target, name, self._open_admin)
 
     @contextmanager
     def _open_admin(self, wanted: target.Target) -> Iterator[tuple[AdminClient, set[str]]]:

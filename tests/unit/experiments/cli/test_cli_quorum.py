@@ -38,7 +38,8 @@ class QuorumBench(Commands):
         self.requests: list[AdminRequest] = []
         self.harness.start(*self.harness.disks)
         self.settle()
-        monkeypatch.setattr(target, "open_admin", self._open_admin)
+        for name in ("open_admin", "open_nodes"):
+            monkeypatch.setattr(target, name, self._open_admin)
         for node in self.harness.ids[1:voters]:
             self.ok("metadata-quorum", "add-controller", "--controller-id", str(node))
 
