@@ -8,6 +8,7 @@ from experiments.hunt.mutants import (
     guards_controller,
     guards_leader,
     guards_log,
+    guards_metadata,
     guards_quorum,
     guards_recovery,
     guards_store,
@@ -20,6 +21,7 @@ MUTANTS: dict[str, Mutant] = by_name(
     (
         *guards_leader.GUARDS,
         *guards_controller.GUARDS,
+        *guards_metadata.GUARDS,
         *guards_recovery.GUARDS,
         *guards_log.GUARDS,
         *guards_store.GUARDS,

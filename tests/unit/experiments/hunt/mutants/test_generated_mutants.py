@@ -109,6 +109,13 @@ def test_verdicts_name_the_stage_and_the_test(monkeypatch: pytest.MonkeyPatch, t
     assert len({*HUNTS}) == 2
 
 
+def test_the_swarm_alone_notices_what_a_test_would(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(campaign, "noticed_by_tests", lambda *_: pytest.fail("no test runs"))
+    drawn = [site_of("protocol.client.partition_sender", "self._context = context")]
+    [found] = campaign.generated_verdicts(drawn, swarm=1, jobs=1, stages=(SWARM,))
+    assert (found.stage, found.by) == (SWARM, "seed 0: AttributeError")
+
+
 def test_a_mutant_without_tests_is_refused() -> None:
     mutation = site_of(EPOCHS, "self._epochs.append(epoch)").mutation
     with pytest.raises(RuntimeError, match=r"no test of .* ran"):
@@ -151,6 +158,8 @@ def test_the_command_tests_a_sample_of_one_file(monkeypatch: pytest.MonkeyPatch)
         (["--generated", "1", "--module", "experiments/cli/main.py"], "--module"),
         (["--seed", "1"], "--seed"),
         (["--kept", "--swarm", "1"], "--swarm"),
+        (["--kept", "--swarm-only"], "--swarm-only"),
+        (["--swarm-only"], "--swarm-only"),
         (["--kept", "--generated", "1"], "--kept"),
     ],
 )
