@@ -38,7 +38,7 @@ ROW = "#table tbody tr:not([hidden])"
 def page(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The address of a report with a recommendation."""
     path = tmp_path_factory.mktemp("report") / "report.html"
-    path.write_text(render(record_of(STUDY), cells_of(STUDY, LOSSES, refuses=REJECTED), BESIDE), encoding="utf-8")
+    path.write_text(render(record_of(STUDY), cells_of(STUDY, LOSSES, unwritable=REJECTED), BESIDE), encoding="utf-8")
     return path.as_uri()
 
 

@@ -11,9 +11,10 @@ from typing import Literal, NamedTuple
 
 from experiments.studies.report.settings import Setting
 from experiments.studies.report.words import listed, rounded, times
+from experiments.studies.trace.metrics import UNWRITABLE
 
 PRICES = (
-    ("reject_fraction", "acks=all writes are rejected"),
+    (UNWRITABLE, "writes fail"),
     ("offline_fraction", "the partition has no leader"),
 )
 

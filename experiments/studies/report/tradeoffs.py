@@ -12,20 +12,21 @@ from experiments.studies.report.alike import are_alike
 from experiments.studies.report.objectives import OBJECTIVES
 from experiments.studies.report.settings import Group, Setting
 from experiments.studies.report.words import rounded
+from experiments.studies.trace.metrics import UNWRITABLE
 
-AVAILABILITY = ("offline_fraction", "reject_fraction")
+AVAILABILITY = ("offline_fraction", UNWRITABLE)
 
 
 @dataclass(frozen=True, slots=True)
 class TradeOff:
-    """What changes if `setting` is run instead of the reference of its group. `objective`, `offline`, `rejecting`:
+    """What changes if `setting` is run instead of the reference of its group. `objective`, `offline`, `unwritable`:
     differences; `ratio`: of the objective, None without a value; `gain`: by what factor pairing saved trials in the
     difference of the objective."""
 
     setting: Setting
     objective: Difference
     offline: Difference
-    rejecting: Difference
+    unwritable: Difference
     ratio: float | None
     verdict: str
     gain: float | None
@@ -39,11 +40,11 @@ def trade_offs(study: StudyPlan, group: Group) -> list[TradeOff]:
 
 def _trade_off(study: StudyPlan, reference: Setting, setting: Setting) -> TradeOff:
     found = setting.against_reference(study.objective)
-    offline, rejecting = (rounded(setting.against_reference(metric).difference) for metric in AVAILABILITY)
+    offline, unwritable = (rounded(setting.against_reference(metric).difference) for metric in AVAILABILITY)
     words = "; ".join(_words(study, reference, setting))
     verdict = f"{words[0].upper()}{words[1:]}."
     return TradeOff(
-        setting, rounded(found.difference), offline, rejecting, found.ratio.estimate, verdict, found.pairing_gain
+        setting, rounded(found.difference), offline, unwritable, found.ratio.estimate, verdict, found.pairing_gain
     )
 
 

@@ -38,7 +38,7 @@ def text_of(verdict: Verdict) -> str:
 
 
 def test_setting_that_loses_least_is_recommended_with_ratio_and_price() -> None:
-    verdict, _ = judged(FOUR, [90, 80, 70, 10], refuses=[1e-4, 1e-3, 1e-4, 1e-3])
+    verdict, _ = judged(FOUR, [90, 80, 70, 10], unwritable=[1e-4, 1e-3, 1e-4, 1e-3])
     assert verdict.kind == "decided"
     headline = plain(verdict.headline)
     assert headline.startswith(
@@ -46,7 +46,7 @@ def test_setting_that_loses_least_is_recommended_with_ratio_and_price() -> None:
         "least often: 0.1 ("
     )
     assert re.search(
-        r"\) loss events per partition-year\. The price: acks=all writes are rejected for 7\.8\d h a year more "
+        r"\) loss events per partition-year\. The price: writes fail for 7\.8\d h a year more "
         r"\(.* h\), against kip-966 · min ISR 1\.$",
         headline,
     )
@@ -56,9 +56,9 @@ def test_setting_that_loses_least_is_recommended_with_ratio_and_price() -> None:
     assert "No release of Apache Kafka has kip-966: Eligible Leader Replicas are in 4.0 (preview), 4.1 and" in text
     assert "With min ISR 2, kip-966 instead of kip-497 lowers loss events from 0.8 (" in text
     assert re.search(r"ratio 0\.125 \(95 % interval 0\.0\d+ to 0\.\d+, paired\)", text)
-    assert ". No difference is shown in the time that acks=all writes are rejected (" in text
+    assert ". No difference is shown in the time that writes fail (" in text
     assert "With kip-966, min ISR 2 instead of min ISR 1 lowers loss events from 0.7 (" in text
-    assert re.search(r"The price: acks=all writes are rejected for 7\.8\d h a year more \(\d\.\d+ to \d\.\d+ h\)", text)
+    assert re.search(r"The price: writes fail for 7\.8\d h a year more \(\d\.\d+ to \d\.\d+ h\)", text)
     assert "o difference is shown in the time that the partition has no leader (" in text
 
 
@@ -72,7 +72,7 @@ def test_nothing_lost_is_an_upper_limit() -> None:
 def test_study_that_tells_nothing_apart_recommends_nothing(losses: list[int]) -> None:
     """RF 3 and 5 with min ISR 1 to 3: the setting that is available longest, RF 5 with min ISR 1, is the riskiest."""
     shares = [1e-4, 1e-3, 1e-2, 0.0, 1e-4, 1e-3]
-    verdict, found = judged(SIX, losses, refuses=shares)
+    verdict, found = judged(SIX, losses, unwritable=shares)
     assert verdict.kind == "undecided"
     assert plain(verdict.headline).startswith(
         "This study cannot tell which of its 6 settings loses acknowledged records least often. "
@@ -82,7 +82,7 @@ def test_study_that_tells_nothing_apart_recommends_nothing(losses: list[int]) ->
 
 @pytest.mark.slow
 def test_page_of_an_undecided_study_has_no_badge_and_no_commands() -> None:
-    page = render(record_of(SIX), cells_of(SIX, [1, 0, 1, 0, 0, 1], refuses=[1e-4, 1e-3, 1e-2, 0.0, 1e-4, 1e-3]))
+    page = render(record_of(SIX), cells_of(SIX, [1, 0, 1, 0, 0, 1], unwritable=[1e-4, 1e-3, 1e-2, 0.0, 1e-4, 1e-3]))
     assert 'class="badge"' not in page
     assert 'class="best"' not in page
     assert "kafka-topics.sh" not in page
@@ -131,7 +131,7 @@ CRASHES = study_of(
 
 
 def test_settings_that_lose_in_the_same_trials_are_said_not_to_differ() -> None:
-    verdict, (group,) = judged(CRASHES, [20, 20], refuses=[1e-4, 1e-3])
+    verdict, (group,) = judged(CRASHES, [20, 20], unwritable=[1e-4, 1e-3])
     assert verdict.kind == "equal"
     assert re.fullmatch(
         r"min ISR 1 and min ISR 2 do not differ in loss events: the same failures cause them, and all 20 that were "
@@ -151,11 +151,11 @@ def test_settings_that_lose_in_the_same_trials_are_said_not_to_differ() -> None:
     )
     assert no_reason.startswith("That is no reason for min ISR 1 instead of 2: it holds for these failures alone")
     assert effect.startswith("min ISR 2 and min ISR 1 have the same loss events: 0.2 (")
-    assert "The price: acks=all writes are rejected for 7.88 h a year more (" in effect
+    assert "The price: writes fail for 7.88 h a year more (" in effect
     assert group.reference.name == "min ISR 2"
     assert [setting.name for setting in frontier(group.settings)] == ["min ISR 1", "min ISR 2"]
     (row,) = trade_offs(CRASHES, group)
-    assert row.verdict == "No difference in loss events: the same failures cause them; rejects writes shorter."
+    assert row.verdict == "No difference in loss events: the same failures cause them; not writable shorter."
     assert "cannot tell" not in text_of(verdict)
     weighted = study_of(base=BASE, sweep={"min_insync_replicas": [1, 2]})
     assert "in the same trials of each, with the same weight. " in text_of(judged(weighted, [20, 20])[0])
@@ -236,26 +236,24 @@ def test_an_estimate_of_degenerate_weights_is_not_printed_as_an_answer() -> None
 def test_less_of_a_time_is_no_price() -> None:
     """Min ISR 2 loses less, and is rejected for 7.39 days less."""
     study = study_of(base=BASE, sweep={"min_insync_replicas": [1, 2]})
-    verdict, (group,) = judged(study, [90, 10], refuses=[0.03, 0.03 - 7.39 / 365 / 0.999], offline=[1e-4, 1e-3])
-    assert str(price(group.others[0], *PRICES[0])).startswith("acks=all writes are rejected for 7.39 d a year less (")
+    verdict, (group,) = judged(study, [90, 10], unwritable=[0.03, 0.03 - 7.39 / 365 / 0.999], offline=[1e-4, 1e-3])
+    assert str(price(group.others[0], *PRICES[0])).startswith("writes fail for 7.39 d a year less (")
     (effect,) = [text for text in map(plain, verdict.sentences) if "lowers loss events" in text]
     assert " The price: the partition has no leader for 7.88 h a year more (" in effect
-    assert " The gain: acks=all writes are rejected for 7.39 d a year less (" in effect
+    assert " The gain: writes fail for 7.39 d a year less (" in effect
     assert effect.index("The price") < effect.index("The gain")
     assert "The price: the partition has no leader for" in plain(verdict.headline)
     assert "less" not in plain(verdict.headline)
 
 
 def test_limits_of_degenerate_weights_show_no_price() -> None:
-    _, (group,) = judged(CRASHES, [30, 10], refuses=[1e-4, 1e-3])
+    _, (group,) = judged(CRASHES, [30, 10], unwritable=[1e-4, 1e-3])
     (other,) = group.others
     assert price(other, *PRICES[0]).kind == "more"
     compared = dict(other.estimates.compared_with_reference)
-    compared["reject_fraction"] = replace(compared["reject_fraction"], degenerate=True)
+    compared["unwritable_fraction"] = replace(compared["unwritable_fraction"], degenerate=True)
     unknown = price(replace(other, estimates=replace(other.estimates, compared_with_reference=compared)), *PRICES[0])
-    assert str(unknown) == (
-        "the difference in the time that acks=all writes are rejected is not known, as weights degenerate"
-    )
+    assert str(unknown) == ("the difference in the time that writes fail is not known, as weights degenerate")
 
 
 def test_trials_until_a_loss_is_seen_follow_from_the_rough_rate() -> None:
@@ -335,13 +333,13 @@ def test_acks_1_is_compared_by_all_acknowledged_losses() -> None:
 
 def test_rows_claim_what_their_intervals_show() -> None:
     """Where the intervals of the differences include 0, the row does not say that one is available less."""
-    _, (group,) = judged(FOUR, [90, 80, 70, 10], offline=[1e-3] * 4, refuses=[1.01e-3, 1e-3, 1e-3, 1e-3])
+    _, (group,) = judged(FOUR, [90, 80, 70, 10], offline=[1e-3] * 4, unwritable=[1.01e-3, 1e-3, 1e-3, 1e-3])
     rows = {row.setting.name: row for row in trade_offs(FOUR, group)}
     assert [row.setting.estimates.value("loss_rate") for row in rows.values()] == [0.7, 0.8, 0.9]
     assert rows["kip-497 · min ISR 2"].verdict == "Loses more; no difference in availability shown."
-    assert rows["kip-497 · min ISR 1"].verdict == "Loses more; rejects writes longer."
+    assert rows["kip-497 · min ISR 1"].verdict == "Loses more; not writable longer."
     for row in rows.values():
-        for words, found in (("offline", row.offline), ("rejects", row.rejecting)):
+        for words, found in (("offline", row.offline), ("not writable", row.unwritable)):
             assert (words in row.verdict) == (not found.ci_low <= 0.0 <= found.ci_high)
 
 
