@@ -36,7 +36,7 @@ from protocol.ids import NO_LEADER, NodeId, Offset, TimeMs
 from protocol.log.tail import Dropped
 from protocol.messages.base import Frozen
 
-DiskLossKind = Literal["none", "records", "unflushed", "all"]
+DiskLossKind = Literal["none", "recent", "records", "unflushed", "all"]
 """What a crash takes from a real disk (`apply_loss`), from the least to the most."""
 _SCAN_BYTES = 8 * 1_048_576
 DISK_LOSSES: Final[tuple[DiskLossKind, ...]] = get_args(DiskLossKind)
@@ -251,10 +251,10 @@ def apply_loss(
     directory: Path, kind: DiskLossKind, count: int = 0, owner: Owner | None = None, wait_s: float = 0.0
 ) -> None:
     """Removes from a dead node's directory what a crash loses: nothing (`none`), the unflushed suffix of every log
-    (`unflushed`), the last `count` records of every log as far as they are unflushed (`records`), or everything but the
-    lock (`all`). With `unflushed`, `count` is the time (Unix, ms) up to which the kernel has written records back, by
-    the timestamps of their batches; 0: it has written none. Batches are removed whole. ForeignDirectoryError and
-    DirectoryInUseError as for `DiskStorage`.
+    (`unflushed`), that suffix from the first batch on with a timestamp after `count` (Unix time in ms: what the kernel
+    had not written back, `recent`), the last `count` records of every log as far as they are unflushed (`records`), or
+    everything but the lock (`all`). Batches are removed whole. ForeignDirectoryError and DirectoryInUseError as for
+    `DiskStorage`.
     """
     if kind == "none" or not check_owner(directory, owner):
         return
@@ -264,14 +264,20 @@ def apply_loss(
     with closing(DiskStorage(directory, owner, wait_s=wait_s)) as storage:
         for name in storage.log_names():
             log = storage.open_log(name)
-            keep = _written_back_end(log, count) if kind == "unflushed" else log.end_offset - count
-            log.truncate(max(keep, log.flushed_offset))
+            log.truncate(_kept_end(log, kind, count))
+
+
+def _kept_end(log: LogStorage, kind: DiskLossKind, count: int) -> Offset:
+    """Where the log ends after a loss of this kind."""
+    if kind == "recent":
+        return _written_back_end(log, count)
+    return max(log.flushed_offset, log.end_offset - count) if kind == "records" else log.flushed_offset
 
 
 def _written_back_end(log: LogStorage, until_ms: TimeMs) -> Offset:
     """Where the unflushed batches end that are not younger than `until_ms`, up to the first one that is."""
     end_offset = log.flushed_offset
-    while until_ms and end_offset < log.end_offset:
+    while end_offset < log.end_offset:
         for batch in log.read(end_offset, _SCAN_BYTES):
             if batch.timestamp_ms > until_ms:
                 return end_offset

@@ -155,7 +155,7 @@ def _append_two_changes(harness: QuorumHarness, monkeypatch: pytest.MonkeyPatch)
     found = leader(harness)
     harness.cut(found.key.id)
     for voter in found.voters.keys[:2]:
-        found.append([RemoveVoterRecord(voter_id=voter.id, voter_uuid=voter.uuid)])
+        found.append(harness.now_ms, [RemoveVoterRecord(voter_id=voter.id, voter_uuid=voter.uuid)])
     harness.append()
 
 
@@ -164,18 +164,18 @@ def _change_before_commit_in_epoch(harness: QuorumHarness, monkeypatch: pytest.M
     harness.crash(first.key.id)
     second = leader(harness)
     harness.cut(second.key.id)
-    second.append([RemoveVoterRecord(voter_id=first.key.id, voter_uuid=first.key.uuid)])
+    second.append(harness.now_ms, [RemoveVoterRecord(voter_id=first.key.id, voter_uuid=first.key.uuid)])
 
 
 def _add_lagging_replica(harness: QuorumHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     harness.cut(1003)
     harness.append()
     key = replica(harness, 1003).key
-    leader(harness).append([AddVoterRecord(voter_id=key.id, voter_uuid=key.uuid)])
+    leader(harness).append(harness.now_ms, [AddVoterRecord(voter_id=key.id, voter_uuid=key.uuid)])
 
 
 def _add_unknown_replica(harness: QuorumHarness, monkeypatch: pytest.MonkeyPatch) -> None:
-    leader(harness).append([AddVoterRecord(voter_id=1007, voter_uuid="unknown")])
+    leader(harness).append(harness.now_ms, [AddVoterRecord(voter_id=1007, voter_uuid="unknown")])
 
 
 def _lead_without_majority(harness: QuorumHarness, monkeypatch: pytest.MonkeyPatch) -> None:

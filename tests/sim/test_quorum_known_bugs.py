@@ -75,7 +75,7 @@ def high_watermark_over_a_former_epoch() -> QuorumHarness:
     two, three = [first.key.id], [node for node in harness.ids if node != first.key.id]
     two.append(three.pop())
     split(harness, two)
-    first.append([LARGE])
+    first.append(harness.now_ms, [LARGE])
     harness.observe(first.key.id)
     end = first.log.end_offset
     assert harness.run_until(lambda: harness.nodes[two[1]].replica.log.end_offset == end, 1_000)

@@ -33,7 +33,7 @@ def change(bench: StoreBench, operation: WriteOperation) -> None:
     node = store(bench)
     decided = node.state.decide(min(node.state.sessions), (operation,))
     assert not decided.results[-1].error
-    node._commit(decided)
+    node._commit(bench.cluster.now_ms, decided)
     bench.cluster._carry_out(STORE, node._out.drain(), bench.cluster.now_ms)
 
 

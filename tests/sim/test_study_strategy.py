@@ -64,6 +64,6 @@ def test_manual_recovery_is_refused_where_there_is_none(generation: str) -> None
     with pytest.raises(InputError) as caught:
         study_from(study, "s.yaml")
     assert str(caught.value) == (
-        "s.yaml: base.unclean_recovery_strategy: found manual; allowed: proactive or balanced in "
+        "s.yaml: base.unclean_recovery_strategy: found 'manual'; allowed: proactive or balanced in "
         f"{generation}: only kip-966 has manual recovery"
     )

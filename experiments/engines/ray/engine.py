@@ -30,7 +30,7 @@ from actors.damage import DamageKind as DamageKind
 from actors.damage import damage_tails
 from actors.nodes import NodeSnapshot, PollReport
 from actors.placement import NoRayNodeError, PlacementError
-from actors.storage import Owner, apply_loss, is_disk_loss
+from actors.storage import DiskLossKind, Owner, apply_loss, is_disk_loss
 from experiments.engines.port import (
     ClusterSpec,
     ClusterView,
@@ -181,17 +181,19 @@ class RayEngine(Engine):
         self._act()
         if not is_disk_loss(loss.kind):
             raise ValueError(f"a loss of the kind {loss.kind!r} is for the simulator only")
-        count = self._count_of(loss)
+        kind, count = self._of_disk(loss.kind, loss)
         if self._cluster.is_running(node):
-            self._record([(node, report) for report in self._cluster.crash(node, loss.kind, count)])
+            self._record([(node, report) for report in self._cluster.crash(node, kind, count)])
         else:
-            self._cluster.lose_at_start(node, loss.kind, count)
+            self._cluster.lose_at_start(node, kind, count)
         self._record_end(node, loss.kind)
         self._snapshots.pop(node, None)
 
-    def _count_of(self, loss: Loss) -> int:
-        """The count of a loss as `apply_loss` takes it: of `unflushed`, since when records are not written back."""
-        return loss.count if loss.writeback_ms is None else self._clock.now_ms() - loss.writeback_ms
+    def _of_disk(self, kind: DiskLossKind, loss: Loss) -> tuple[DiskLossKind, int]:
+        """A loss as `apply_loss` takes it now."""
+        if kind == "unflushed" and loss.writeback_ms is not None:
+            return "recent", self._clock.now_ms() - loss.writeback_ms
+        return kind, loss.count
 
     def _record_end(self, node: NodeId, kind: str) -> None:
         """Passes the end of an incarnation to the recording. The records that its disk lost are known only at the next
@@ -243,8 +245,8 @@ class RayEngine(Engine):
         only the simulator has."""
         if not is_disk_loss(loss.kind):
             raise ValueError(f"a loss of the kind {loss.kind!r} is for the simulator only")
-        directory = self._cluster.directory(node)
-        apply_loss(directory, loss.kind, self._count_of(loss), Owner(self.run, node), _QUERY_WAIT_S)
+        kind, count = self._of_disk(loss.kind, loss)
+        apply_loss(self._cluster.directory(node), kind, count, Owner(self.run, node), _QUERY_WAIT_S)
         self._record_end(node, loss.kind)
 
     def pids(self) -> Mapping[NodeId, int]:

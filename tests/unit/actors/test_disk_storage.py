@@ -311,5 +311,5 @@ def test_a_machine_crash_keeps_what_was_written_back(tmp_path: Path, until_ms: i
         if offset == 0:
             log.flush()
     storage.close()
-    apply_loss(tmp_path, "unflushed", until_ms, owner=OWNER)
+    apply_loss(tmp_path, "recent", until_ms, owner=OWNER)
     assert DiskStorage(tmp_path, OWNER).open_log("t/0").end_offset == end

@@ -190,7 +190,7 @@ def test_cells_of_a_list_and_of_a_study_file(tmp_path: Path) -> None:
         ("- {broker_mttf: 2h, broker_mttr: 1h, estimator: importance}", "cells[0].estimator: found importance"),
         ("- {generation: kip-966, unclean_recovery_strategy: manual}", "cells[0]: found a cell that no Markov model"),
         ("- {unclean_recovery_strategy: proactive}", "cells[0]: found a cell that no Markov model covers"),
-        ("- {unclean_recovery_strategy: manual}", "cells[0].unclean_recovery_strategy: found manual"),
+        ("- {unclean_recovery_strategy: manual}", "cells[0].unclean_recovery_strategy: found 'manual'"),
         ("- {brokers: 7, replication_factor: 7, detection: instant}", "cells[0]: found a cell that no Markov model"),
         ("{sweep: {acks: [1, all]}}", "cells[0]: found a cell that no Markov model covers"),
         ("- {broker_mttf: 1d", "line"),
@@ -282,7 +282,7 @@ def test_command_names_cells_without_enough_events(tmp_path: Path) -> None:
 
 def test_command_compares_rare_losses(tmp_path: Path) -> None:
     path = tmp_path / "cells.yaml"
-    given = "broker_mttf: 20d, broker_mttr: 6h, detection: instant, min_insync_replicas: 1, duration: 9d, trials: 14"
+    given = "broker_mttf: 20d, broker_mttr: 6h, detection: instant, min_insync_replicas: 1, duration: 9d, trials: 24"
     path.write_text(f"- {{generation: kip-966, {given}, estimator: importance}}")
     done = CliRunner().invoke(app, ["study", "validate", "--cells", str(path), "--jobs", "1", "--json"])
     found = {item["metric"]: item for item in json.loads(done.stdout)}
