@@ -202,6 +202,7 @@ class EventChecker:
             self._reported[partition] = trace
         if before is not None:
             least = before.leader_epoch + (trace.leader != before.leader)
+            least = max(least, before.leader_epoch + bool(set(before.replicas).difference(trace.replicas)))
             if trace.partition_epoch <= before.partition_epoch or trace.leader_epoch < least:
                 epochs = [f"{it.leader_epoch}/{it.partition_epoch}" for it in (before, trace)]
                 text = f"{partition}: leader {before.leader}, epochs {epochs[0]}; then {trace.leader}, {epochs[1]}"

@@ -37,12 +37,13 @@ def soak(
     """Run a cluster on Ray under load, inject one fault after another, and check what its clients recorded."""
     stay_on_loopback()
     expect_kills()
+    from experiments.engines.ray.ray_output import ray_output_to_stderr
     from experiments.hunt.soak.run import SoakOptions
     from experiments.hunt.soak.run import soak as run
 
     kinds = _kinds(faults)
     options = SoakOptions(minutes, seed, brokers, partitions, rate, kinds, _folder(out), controllers)
-    with progress("isray soak", "faults") as shown:
+    with ray_output_to_stderr(), progress("isray soak", "faults") as shown:
         result = run(options, lambda sent, faults: shown.show("soaking", at=f"{sent} records and {faults} faults"))
     print_result(as_json, result.document(), _show, result)
     fail_if(result.findings)

@@ -206,8 +206,8 @@ def test_without_the_control_store_all_end_with_a_word_and_counts_are_kept(nodes
     assert "the control store of Ray at" in err.decode().splitlines()[-1]
     assert all(leaves_within(row.pid or 0, 60) for row in before.values())
     code, _, err_text = shell.run("status")
-    assert (code, err_text.count("\n")) == (1, 1)
-    assert "default has ended: the control store of Ray at" in err_text
+    assert (code, err_text.count("\n")) == (2, 1)
+    assert "has ended: the control store of Ray at" in err_text
     code, _, err_text = shell.run("topics", "--list")
     assert (code, err_text.count("\n"), "which has ended: the control store" in err_text) == (2, 1, True)
     assert shell.ok("down") == "default had ended already\n"

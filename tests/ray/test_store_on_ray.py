@@ -57,7 +57,9 @@ class Peer:
         """The next message of that type; those before it are dropped."""
         until_s, pause = time.monotonic() + WITHIN_S, Event()
         while time.monotonic() < until_s:
-            for _, report in self.cluster.poll(0.2):
+            for node, report in self.cluster.poll(0.2):
+                if report.failure is not None:
+                    raise NodeFailedError(node, report.failure)
                 self.received += map(decode, report.outcomes)
                 self.traces += [trace for _, trace in report.traces]
             while self.received:

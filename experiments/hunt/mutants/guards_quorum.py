@@ -7,7 +7,7 @@ from dataclasses import replace
 from experiments.hunt.mutants.mutant import Mutant, QuorumFocus
 from experiments.hunt.quorum.chaos import HEALTHY_LEADER_STAYS, ChaosBias
 from experiments.support.patches import Original, around, as_property, constant, with_arguments
-from protocol.ids import NO_LEADER, Epoch, Offset
+from protocol.ids import NO_LEADER, Epoch, Offset, TimeMs
 from protocol.quorum import context, election, leader, leader_state, replica, state_file
 from protocol.quorum.context import QuorumContext
 from protocol.quorum.election import VotingState
@@ -81,8 +81,8 @@ def _without_catching_up(
     return original(change, history, caught_up, high_watermark, end)
 
 
-def _acknowledge_at_once(original: Original, self: QuorumLeader, change: Change) -> None:
-    original(self, change)
+def _acknowledge_at_once(original: Original, self: QuorumLeader, now_ms: TimeMs, change: Change) -> None:
+    original(self, now_ms, change)
     if change.offset >= 0:
         self._complete_change(change)
         change.offset = -1

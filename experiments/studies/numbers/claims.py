@@ -193,8 +193,8 @@ CLAIMS: tuple[Claim, ...] = (
         "S0, AlterPartitionReassignments",
         "One of three replicas is replaced; before the new one has caught up, the two that stay are down.",
         reassignments.completions,
-        "`kip-497` and `kip-966-elr` wait for the whole target, as Kafka's code does. With min ISR 1 the newer rule is "
-        "the older one.",
+        "`kip-497` and `kip-966-elr` wait for the whole target, as Kafka's code does. `v3`, and `kip-966` with min ISR "
+        "1, wait for a second copy as well (E32): one copy alone would be all that is left.",
     ),
     Claim(
         "L17",

@@ -37,7 +37,7 @@ from experiments.studies.report.settings import Group, groups
 from experiments.studies.sweeps.output import StudyRecord, read_record
 from experiments.studies.sweeps.staging import LOSS_PAGE, REPORT
 from experiments.studies.sweeps.storage import Location, store_at
-from experiments.studies.trace.metrics import FRACTION, METRICS, RATES
+from experiments.studies.trace.metrics import CAUSES, FRACTION, METRICS, RATES
 from experiments.support.atomic import write_text
 from experiments.support.templates import templates
 
@@ -166,12 +166,13 @@ def _assumed(found: Sequence[Group], function: str | None) -> tuple[list[str], l
 
 def _tables(study: StudyPlan, found: Sequence[Group]) -> dict[str, Any]:
     settings = sorted((setting for group in found for setting in group.settings), key=lambda setting: setting.index)
-    metrics = [each for each in metrics_of(study.functions) if each.name not in _repeated(study)]
+    metrics = [each for each in metrics_of(study.functions) if each.name not in _repeated(study) and each not in CAUSES]
     rows = [row for group in found for row in tradeoffs.trade_offs(study, group)]
     warned = ((setting.full_name, "; ".join(setting.estimates.warnings)) for setting in settings)
     return {
         "settings": settings,
         "metrics": metrics,
+        "causes": CAUSES,
         "fractions": {metric.name for metric in metrics if metric.estimator is FRACTION},
         "scaled": set(RATES),
         "trade_offs": rows,

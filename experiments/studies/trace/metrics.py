@@ -148,5 +148,7 @@ METRICS = (
     ),
 )
 
+CAUSES = tuple(metric for metric in METRICS if metric.name.startswith("unwritable_") and metric.name != UNWRITABLE)
+"""The parts of `unwritable_fraction`, which add up to it."""
 RATES = {metric.name: metric for metric in METRICS if metric.estimator is RATE}
 FRACTIONS = {metric.name: metric for metric in METRICS if metric.estimator is FRACTION}
