@@ -196,13 +196,14 @@ class EventChecker:
         if not isinstance(trace, PartitionChanged):
             return
         reported, seen = _committed(trace), self._seen.setdefault(partition, set())
-        before = None if reported in seen else self._reported.get(partition)
-        if reported not in seen:
-            seen.add(reported)
+        state = trace.partition_epoch, trace.replicas, *reported
+        before = None if state in seen else self._reported.get(partition)
+        if state not in seen:
+            seen.add(state)
             self._reported[partition] = trace
         if before is not None:
-            least = before.leader_epoch + (trace.leader != before.leader)
-            least = max(least, before.leader_epoch + bool(set(before.replicas).difference(trace.replicas)))
+            raised = trace.leader != before.leader or not set(before.replicas) <= set(trace.replicas)
+            least = before.leader_epoch + raised
             if trace.partition_epoch <= before.partition_epoch or trace.leader_epoch < least:
                 epochs = [f"{it.leader_epoch}/{it.partition_epoch}" for it in (before, trace)]
                 text = f"{partition}: leader {before.leader}, epochs {epochs[0]}; then {trace.leader}, {epochs[1]}"
