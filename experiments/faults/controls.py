@@ -18,7 +18,7 @@ from experiments.faults.tolerance import grant_loss
 from experiments.story.render import Heading
 from protocol.ids import NodeId, is_controller
 from protocol.messages.admin import AdminRequest
-from protocol.messages.commands import AdminCommand
+from protocol.messages.commands import AdminCommand, Command
 
 OPERATOR = "User:operator"
 """The principal of the requests of faults: a super user in clusters with an authorizer."""
@@ -94,9 +94,13 @@ class Controls:
 
     def administer(self, request: AdminRequest) -> int:
         """Submits an administration command and returns its number."""
-        number = self._next_id()
         asked = request.model_copy(update={"principal": OPERATOR})
-        self.engine.submit(AdminCommand(command_id=number, request=asked))
+        return self.submit(AdminCommand(command_id=0, request=asked))
+
+    def submit(self, command: Command) -> int:
+        """Submits a command under a number of its own, which it returns."""
+        number = self._next_id()
+        self.engine.submit(command.model_copy(update={"command_id": number}))
         return number
 
     def start(self, node: NodeId) -> None:

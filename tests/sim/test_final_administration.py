@@ -16,12 +16,16 @@ from experiments.hunt.fuzz.run import ANSWERS, run_plan
 from experiments.hunt.fuzz.swarm import draw
 from experiments.hunt.mutants.mutant import PlanFocus
 from experiments.hunt.mutants.registry import MUTANTS, mutated
-from protocol.config import LOG_GENERATIONS, Generation
+from protocol.config import LOG_GENERATIONS, MAX_MESSAGE_BYTES, Generation
 from protocol.controller import acls, features, metrics, placement
 from protocol.errors import ErrorCode, Refused
 from protocol.metadata import describe
+from protocol.metadata.image import MetadataImage
+from protocol.quorum import leader as quorum_leader
 from protocol.quorum.leader_state import LeaderState
+from protocol.quorum.membership import VoterRequest
 from protocol.quorum.replica import QuorumReplica
+from protocol.quorum.voters import VoterSet
 
 
 def plan_of(generation: str, replicas: int = 3, **changes: Any) -> Plan:
@@ -68,6 +72,36 @@ def test_a_wrong_answer_is_a_violation(
     assert violation is not None
     assert violation.invariant == ANSWERS
     assert violation.detail.startswith(detail)
+
+
+@pytest.mark.parametrize(
+    ("off_by", "found"), [(-1, "MESSAGE_TOO_LARGE, expected NONE"), (1, "NONE, expected MESSAGE_T")]
+)
+def test_a_limit_that_is_off_by_one_byte_is_a_violation(
+    off_by: int, found: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = MetadataImage.int_config
+
+    def wrong(image: MetadataImage, topic_id: str | None, name: str) -> int:
+        return right(image, topic_id, name) + (off_by if name == MAX_MESSAGE_BYTES else 0)
+
+    monkeypatch.setattr(MetadataImage, "int_config", wrong)
+    violation = run_plan(plan_of("kip-966", config={})).violation
+    assert violation is not None
+    assert violation.invariant == ANSWERS
+    assert violation.detail.startswith(f"ProduceCommand: found {found}")
+
+
+def test_a_change_of_the_voters_with_a_timeout_of_0_is_judged_by_its_content(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = quorum_leader.rejection
+
+    def wrong(request: VoterRequest, voters: VoterSet, *, static: bool) -> tuple[ErrorCode, str]:
+        return (ErrorCode.INVALID_REQUEST, "") if request.timeout_ms == 0 else right(request, voters, static=static)
+
+    monkeypatch.setattr(quorum_leader, "rejection", wrong)
+    violation = run_plan(plan_of("kip-966")).violation
+    assert violation is not None
+    assert violation.detail == "RemoveVoterRequest: found INVALID_REQUEST, expected VOTER_NOT_FOUND"
 
 
 def test_a_reassignment_that_removes_a_replica_in_the_same_leader_epoch_is_a_violation() -> None:

@@ -22,17 +22,19 @@ from experiments.engines.admin_requests import (
     elect_leader,
     grow_topic,
     reassign,
+    remove_voter,
     update_feature,
 )
 from protocol.config import (
     AUTHORIZER_CLASS_NAME,
+    MAX_MESSAGE_BYTES,
     METADATA_VERSION,
     MIN_INSYNC_REPLICAS,
     RETENTION_BYTES,
     SUPPORTED_FEATURES,
 )
 from protocol.errors import ErrorCode
-from protocol.ids import BrokerId
+from protocol.ids import FIRST_CONTROLLER, BrokerId
 from protocol.messages.acls import (
     AclEntry,
     AclFilter,
@@ -53,7 +55,7 @@ from protocol.messages.cluster import (
     UpdateFeaturesRequest,
     UpgradeType,
 )
-from protocol.messages.commands import AdminOutcome
+from protocol.messages.commands import AdminOutcome, ProduceCommand, ProduceOutcome
 from protocol.messages.configs import (
     ConfigResourceType,
     ConfigSource,
@@ -79,9 +81,13 @@ from protocol.messages.topics import (
 
 CHECKED_TOPIC = "checked"
 _RETENTION = 123_456
-Judge = Callable[[AdminOutcome], str]
+_LARGEST = 1_234
+"""The largest batch of the topic, in bytes."""
+_UNKNOWN_VOTER = FIRST_CONTROLLER + 900
+Outcome = AdminOutcome | ProduceOutcome
+Judge = Callable[[Outcome], str]
 """What is wrong with an outcome, in words; empty if nothing is."""
-Step = tuple[AdminRequest, Judge]
+Step = tuple[AdminRequest | ProduceCommand, Judge]
 _Response = TypeVar("_Response", bound=AdminResponse)
 
 
@@ -104,6 +110,8 @@ class FinalAdministration:
         yield from self._pages()
         yield from self._configs()
         yield from self._growth()
+        if not self._has_authorizer:
+            yield from self._writes()
         yield from self._move()
         yield from self._cluster()
         if self._has_authorizer:
@@ -131,12 +139,12 @@ class FinalAdministration:
         topic = CreatableTopic(name=CHECKED_TOPIC, num_partitions=count, replication_factor=factor, configs=configs)
         return _create(topic, validate_only)
 
-    def _is_created(self, outcome: AdminOutcome) -> str:
+    def _is_created(self, outcome: Outcome) -> str:
         result = answer_of(outcome, CreateTopicsResponse).topics[0]
         found = (result.error, result.name, result.num_partitions, result.replication_factor)
         return differs(found, (ErrorCode.NONE, CHECKED_TOPIC, self._count, self._factor))
 
-    def _is_placed(self, count: int, outcome: AdminOutcome) -> str:
+    def _is_placed(self, count: int, outcome: Outcome) -> str:
         """The topic has so many partitions, placed by the rules: replicas on different brokers, in different racks
         first; the first partitions are led by different brokers where there are no racks.
         """
@@ -169,10 +177,16 @@ class FinalAdministration:
         yield grow_topic(CHECKED_TOPIC, self._count + 1), _succeeds
         yield _describe(), self._has_grown
 
-    def _has_grown(self, outcome: AdminOutcome) -> str:
+    def _has_grown(self, outcome: Outcome) -> str:
         partitions = answer_of(outcome, DescribeTopicResponse).topics[0].partitions
         wrong = differs(len(partitions), self._count + 1)
         return next(filter(None, map(self._wrong_with, partitions)), wrong)
+
+    def _writes(self) -> Iterator[Step]:
+        yield alter_config(CHECKED_TOPIC, {MAX_MESSAGE_BYTES: _LARGEST}), _succeeds
+        for acks in (0, 1, -1):
+            yield _write(_LARGEST + 1, acks), _succeeds if acks == 0 else refused(ErrorCode.MESSAGE_TOO_LARGE)
+            yield _write(_LARGEST, acks), _succeeds
 
     def _move(self) -> Iterator[Step]:
         """Partition 0 gets its replicas in the reverse order, without the last one where it has another one."""
@@ -227,14 +241,17 @@ class FinalAdministration:
             wrong.append((lowest, UpgradeType.UPGRADE))
         for level, upgrade_type in wrong:
             yield _change_level(level, upgrade_type), refused(ErrorCode.INVALID_UPDATE_VERSION)
+        for timeout_ms, error in ((0, ErrorCode.VOTER_NOT_FOUND), (-1, ErrorCode.INVALID_REQUEST)):
+            removal = remove_voter(_UNKNOWN_VOTER, "A" * 22)
+            yield removal.model_copy(update={"timeout_ms": timeout_ms}), refused(error)
 
-    def _is_the_cluster(self, outcome: AdminOutcome) -> str:
+    def _is_the_cluster(self, outcome: Outcome) -> str:
         found = answer_of(outcome, DescribeClusterResponse).brokers
         wrong = differs({each.broker_id: each.rack for each in found}, self._racks)
         out = [each.broker_id for each in found if each.is_fenced or each.in_controlled_shutdown]
         return wrong or (f"brokers {out} are described as out of service" if out else "")
 
-    def _has_the_levels(self, outcome: AdminOutcome) -> str:
+    def _has_the_levels(self, outcome: Outcome) -> str:
         image = self._engine.suite.truth.latest_image()
         assert image is not None
         found = answer_of(outcome, DescribeFeaturesResponse).features
@@ -258,8 +275,9 @@ class FinalAdministration:
 # -- judges ------------------------------------------------------------------------------------------------------------
 
 
-def answer_of(outcome: AdminOutcome, kind: type[_Response]) -> _Response:
+def answer_of(outcome: Outcome, kind: type[_Response]) -> _Response:
     """The response of an outcome, which has one of this kind."""
+    assert isinstance(outcome, AdminOutcome), outcome
     assert isinstance(outcome.response, kind), outcome
     return outcome.response
 
@@ -274,12 +292,17 @@ def refused(error: ErrorCode) -> Judge:
     return lambda outcome: differs(outcome.error.name, error.name)
 
 
-def _succeeds(outcome: AdminOutcome) -> str:
+def _succeeds(outcome: Outcome) -> str:
     return differs(outcome.error.name, ErrorCode.NONE.name)
 
 
 def _create(topic: CreatableTopic, validate_only: bool = False) -> CreateTopicsRequest:
     return CreateTopicsRequest(correlation_id=0, topics=(topic,), validate_only=validate_only)
+
+
+def _write(size: int, acks: int) -> ProduceCommand:
+    payload = bytes(size)
+    return ProduceCommand(command_id=0, topic=CHECKED_TOPIC, partition=0, acks=acks, record_count=1, payload=payload)
 
 
 def _describe(limit: int = 2_000, cursor: Cursor | None = None) -> DescribeTopicRequest:
@@ -301,29 +324,29 @@ def _differs_from_whole(each: DescribedPartition, replicas: Sequence[BrokerId]) 
     return differs((*found, *moved, *eligible), (*whole, (), (), 0, (), ()))
 
 
-def _is_page(partitions: Sequence[int], cursor: Cursor | None, outcome: AdminOutcome) -> str:
+def _is_page(partitions: Sequence[int], cursor: Cursor | None, outcome: Outcome) -> str:
     response = answer_of(outcome, DescribeTopicResponse)
     found = tuple(each.partition_index for topic in response.topics for each in topic.partitions)
     return differs((found, response.next_cursor), (tuple(partitions), cursor))
 
 
-def _is_assigned(replicas: Sequence[BrokerId], outcome: AdminOutcome) -> str:
+def _is_assigned(replicas: Sequence[BrokerId], outcome: Outcome) -> str:
     return _differs_from_whole(answer_of(outcome, DescribeTopicResponse).topics[0].partitions[0], replicas)
 
 
-def _nothing_moves(outcome: AdminOutcome) -> str:
+def _nothing_moves(outcome: Outcome) -> str:
     return differs(answer_of(outcome, ListPartitionReassignmentsResponse).partitions, ())
 
 
-def _has_config(value: str, is_of_topic: bool, outcome: AdminOutcome) -> str:
+def _has_config(value: str, is_of_topic: bool, outcome: Outcome) -> str:
     found = answer_of(outcome, DescribeConfigsResponse).results[0].configs
     mine = [(each.name, each.value, each.source is ConfigSource.DYNAMIC_TOPIC_CONFIG) for each in found]
     return differs(mine, [(RETENTION_BYTES, value, is_of_topic)])
 
 
-def _has_entries(entries: Sequence[AclEntry], outcome: AdminOutcome) -> str:
+def _has_entries(entries: Sequence[AclEntry], outcome: Outcome) -> str:
     return differs(answer_of(outcome, DescribeAclsResponse).acls, tuple(entries))
 
 
-def _has_deleted(entries: Sequence[AclEntry], outcome: AdminOutcome) -> str:
+def _has_deleted(entries: Sequence[AclEntry], outcome: Outcome) -> str:
     return differs(answer_of(outcome, DeleteAclsResponse).filter_results[0].matching_acls, tuple(entries))

@@ -64,7 +64,7 @@ from protocol.config import DELIVERY_TIMEOUT_MS, MIN_INSYNC_REPLICAS
 from protocol.errors import ErrorCode, ProtocolError
 from protocol.ids import NO_LEADER, BrokerId, TopicPartition
 from protocol.messages.admin import AdminRequest
-from protocol.messages.commands import AdminOutcome, SendOutcome
+from protocol.messages.commands import AdminOutcome, ProduceCommand, ProduceOutcome, SendOutcome
 from protocol.messages.data import EARLIEST
 from protocol.messages.partitions import ElectionType
 from protocol.metadata.partition import PartitionState
@@ -454,20 +454,26 @@ class _PlanRun:
             self._ask(step)
 
     def _ask(self, step: Step) -> None:
-        """Administers, and lets time pass until the outcome is as it must be. A question is repeated meanwhile."""
+        """Submits, and lets time pass until the outcome is as it must be. A question and a write, which may be judged
+        by metadata that lags, are repeated meanwhile.
+        """
         request, wrong_with = step
+        if isinstance(request, ProduceCommand):
+            submit, is_repeated = partial(self.controls.submit, request), True
+        else:
+            submit, is_repeated = partial(self.controls.administer, request), request.READ_ONLY
         deadline_ms = self._cluster.now_ms + SERVED_WITHIN_MS
-        number = self.controls.administer(request)
+        number = submit()
         while True:
             self._pass_until(min(self._cluster.now_ms + SERVED_LOOK_MS, deadline_ms))
             outcome = self.engine.outcome(number)
-            wrong = wrong_with(outcome) if isinstance(outcome, AdminOutcome) else "no outcome"
+            wrong = wrong_with(outcome) if isinstance(outcome, AdminOutcome | ProduceOutcome) else "no outcome"
             if not wrong:
                 return
-            if self._cluster.now_ms >= deadline_ms or (outcome is not None and not request.READ_ONLY):
+            if self._cluster.now_ms >= deadline_ms or (outcome is not None and not is_repeated):
                 raise _Violated(ANSWERS, f"{type(request).__name__}: {wrong}")
             if outcome is not None:
-                number = self.controls.administer(request)
+                number = submit()
 
     # -- the story -----------------------------------------------------------------------------------------------------
 
