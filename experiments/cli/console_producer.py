@@ -13,8 +13,8 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections import deque
-from collections.abc import Iterator
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
 from itertools import cycle
 from select import select
 from typing import Annotated
@@ -36,6 +36,7 @@ BATCH_LINES = 200
 BATCH_BYTES = 16_384
 """The size from which on a batch is full; a longer line is a batch of its own."""
 LINGER_MS = 100
+_IDLE_S = 1.0
 
 
 @with_target(principal=None, command_config=None)
@@ -51,31 +52,39 @@ def console_producer(
     ] = LINGER_MS,
 ) -> None:
     """Write the lines of standard input to a topic of a running cluster."""
-    counts = {"acknowledged": 0, "failed": 0, "unknown": 0}
+    counts = Counter({"acknowledged": 0, "failed": 0, "unknown": 0})
     with administering(target, FAILING) as admin:
         partitions = cycle(partitions_of(admin, topic, partition))
-        for lines in _batches(timeout):
-            command = ProduceCommand(
-                command_id=0,
-                topic=topic,
-                partition=next(partitions),
-                acks=acks.wire,
-                record_count=len(lines),
-                payload=join(lines),
-            )
-            try:
-                outcome = admin.produce(command)
-            except AdminError as error:
-                counts["unknown"] += len(lines)
-                typer.echo(f"{FAILING}: {error}", err=True)
-                break
-            is_done = outcome.error is ErrorCode.NONE
-            counts["unknown" if outcome.unknown else "acknowledged" if is_done else "failed"] += len(lines)
-            if not is_done:
-                text = f"{len(lines)} records to {topic}-{command.partition}: {outcome.error.name}"
-                typer.echo(f"{FAILING}: {text}", err=True)
+        is_lost = False
+        try:
+            for lines in _batches(timeout, admin.require_reachable):
+                _write(admin, topic, next(partitions), acks, lines, counts)
+        except AdminError as error:
+            is_lost = True
+            typer.echo(f"{FAILING}: {error}", err=True)
         print_result(target.as_json, counts, lambda: None)
-    fail_if(counts["failed"] or counts["unknown"])
+    fail_if(is_lost or counts["failed"] or counts["unknown"])
+
+
+def _write(
+    admin: AdminClient, topic: str, partition: int, acks: Acks, lines: Sequence[bytes], counts: Counter[str]
+) -> None:
+    """Writes lines as one batch and counts them by outcome, as `unknown` also where AdminError is raised."""
+    command = ProduceCommand(
+        command_id=0,
+        topic=topic,
+        partition=partition,
+        acks=acks.wire,
+        record_count=len(lines),
+        payload=join(lines),
+    )
+    counts["unknown"] += len(lines)
+    outcome = admin.produce(command)
+    is_done = outcome.error is ErrorCode.NONE
+    counts["unknown"] -= len(lines)
+    counts["unknown" if outcome.unknown else "acknowledged" if is_done else "failed"] += len(lines)
+    if not is_done:
+        typer.echo(f"{FAILING}: {len(lines)} records to {topic}-{partition}: {outcome.error.name}", err=True)
 
 
 def partitions_of(admin: AdminClient, topic: str, partition: int | None) -> list[int]:
@@ -90,9 +99,9 @@ def partitions_of(admin: AdminClient, topic: str, partition: int | None) -> list
     return known if partition is None else [partition]
 
 
-def _batches(linger_ms: int) -> Iterator[list[bytes]]:
+def _batches(linger_ms: int, while_idle: Callable[[], None]) -> Iterator[list[bytes]]:
     """The lines of standard input in batches; on a terminal one by one, each at a prompt."""
-    is_terminal, lines = sys.stdin.isatty(), InputLines(sys.stdin.fileno())
+    is_terminal, lines = sys.stdin.isatty(), InputLines(sys.stdin.fileno(), while_idle)
     while True:
         if is_terminal:
             typer.echo(">", nl=False)
@@ -103,10 +112,13 @@ def _batches(linger_ms: int) -> Iterator[list[bytes]]:
 
 
 class InputLines:
-    """The lines that come from an open file, a pipe or a terminal, without their ends; the last one may have none."""
+    """The lines that come from an open file, a pipe or a terminal, without their ends; the last one may have none.
+    While no line comes, `while_idle` is called about once a second.
+    """
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, descriptor: int, while_idle: Callable[[], None]) -> None:
         self._descriptor = descriptor
+        self._while_idle = while_idle
         self._lines: deque[bytes] = deque()
         self._waiting_bytes = 0
         self._begun = b""
@@ -117,7 +129,8 @@ class InputLines:
         together unless the first one is longer. Empty at the end of the input.
         """
         while not (self._lines or self._has_ended):
-            self._read(None)
+            if not self._read(_IDLE_S):
+                self._while_idle()
         deadline_s = time.monotonic() + linger_ms / 1000
         while len(self._lines) < most and self._waiting_bytes < BATCH_BYTES and not self._has_ended:
             if not self._read(max(0.0, deadline_s - time.monotonic())):
@@ -130,8 +143,8 @@ class InputLines:
         self._waiting_bytes -= size
         return batch
 
-    def _read(self, wait_s: float | None) -> bool:
-        """Reads what has come, waiting up to `wait_s` for it (None: without limit); returns whether anything has."""
+    def _read(self, wait_s: float) -> bool:
+        """Reads what has come, waiting up to `wait_s` for it; returns whether anything has."""
         if not select([self._descriptor], [], [], wait_s)[0]:
             return False
         chunk = os.read(self._descriptor, BATCH_BYTES)

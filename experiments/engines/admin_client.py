@@ -135,6 +135,9 @@ class AdminChannel(Protocol):
     def consume(self, command: ConsumeCommand) -> ConsumeOutcome:
         """Reads from a partition and returns the outcome, with or without records. AdminError where there was none."""
 
+    def require_reachable(self) -> None:
+        """AdminError where what this channel depends on has ended. Call it now and then while there is nothing to send."""
+
 
 class AdminClient:
     """Administration of one cluster in the name of `principal` (`User:alice`), None for an anonymous one. Every method
@@ -166,6 +169,10 @@ class AdminClient:
     def consume(self, command: ConsumeCommand) -> ConsumeOutcome:
         """Reads from a partition; the client chooses the command's id."""
         return self._channel.consume(command)
+
+    def require_reachable(self) -> None:
+        """AdminError where the cluster is lost; for those that wait for something else than the cluster."""
+        self._channel.require_reachable()
 
     # -- topics --------------------------------------------------------------------------------------------------------
 

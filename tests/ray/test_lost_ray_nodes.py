@@ -97,6 +97,13 @@ def produce(shell: Shell, first: int, count: int) -> None:
     assert json.loads(done.stdout) == {"acknowledged": count, "failed": 0, "unknown": 0}, done.stderr
 
 
+def console_producer(shell: Shell) -> subprocess.Popen[bytes]:
+    """A producer that writes the lines of its standard input, which stays open."""
+    pipe = subprocess.PIPE
+    command = [*PROGRAM, "console-producer", "--topic", "t", "--json"]
+    return subprocess.Popen(command, env=shell.environment, stdin=pipe, stdout=pipe, stderr=pipe)
+
+
 @pytest.mark.parametrize("movable", [CLIENT, MANAGER])
 def test_a_cluster_goes_on_without_a_ray_node_and_is_whole_again_with_another(
     nodes: RayNodes, shell: Shell, movable: str
@@ -182,11 +189,11 @@ def test_brokers_are_on_ray_nodes_of_their_racks_only(nodes: RayNodes, shell: Sh
 def test_without_the_control_store_all_end_with_a_word_and_counts_are_kept(nodes: RayNodes, shell: Shell) -> None:
     up(shell)
     before, supervisor = rows(), state().pid
-    command = [*PROGRAM, "console-producer", "--topic", "t", "--json"]
-    with subprocess.Popen(
-        command, env=shell.environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as producer:
+    with console_producer(shell) as producer, console_producer(shell) as idle:
         assert producer.stdin is not None
+        assert idle.stdin is not None
+        idle.stdin.write(b"record\n")
+        idle.stdin.flush()
         sent = 0
         while producer.poll() is None:
             try:
@@ -199,11 +206,14 @@ def test_without_the_control_store_all_end_with_a_word_and_counts_are_kept(nodes
                 shell.ok("console-consumer", "--topic", "t", "--from-beginning", "--max-messages", "1000")
                 nodes.kill_control_store()
         out, err = producer.communicate(timeout=120)
+        assert idle.wait(timeout=30) == 1, "with its input still open"
+        idle_out, idle_err = idle.communicate()
     counts = json.loads(out)
     assert producer.returncode == 1
     assert counts["acknowledged"] >= 1000
     assert sum(counts.values()) <= sent
-    assert "the control store of Ray at" in err.decode().splitlines()[-1]
+    assert json.loads(idle_out) == {"acknowledged": 1, "failed": 0, "unknown": 0}
+    assert all("the control store of Ray at" in text.decode().splitlines()[-1] for text in (err, idle_err))
     assert all(leaves_within(pid or 0, 60) for pid in (*(row.pid for row in before.values()), supervisor))
     code, _, err_text = shell.run("status")
     assert (code, err_text.count("\n")) == (1, 1), err_text

@@ -145,6 +145,10 @@ class RayAdminChannel:
     def consume(self, command: ConsumeCommand) -> ConsumeOutcome:
         return _decoded(self._repeat(lambda client: client.request.remote(encode(command))), ConsumeOutcome)
 
+    def require_reachable(self) -> None:
+        with _lost_control_store():
+            require_control_store(self._address)
+
     def _repeat(self, call: Callable[[Handle], Handle]) -> Any:
         """The result of a call that may be made again with another incarnation of the client."""
         while True:

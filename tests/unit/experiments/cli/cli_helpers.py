@@ -67,6 +67,9 @@ class SimPort:
     def consume(self, command: ConsumeCommand) -> ConsumeOutcome:
         return self._outcome(command, ConsumeOutcome)
 
+    def require_reachable(self) -> None:
+        """A simulated cluster always is."""
+
     def _outcome(self, command: Command, answer: type[Outcome]) -> Outcome:
         self.commands += 1
         number = self.commands

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from experiments.cli.console_producer import BATCH_BYTES, BATCH_LINES, InputLines
+from experiments.engines.admin_client import AdminError
+from protocol.errors import ErrorCode
 from tests.unit.experiments.cli.cli_helpers import CliBench, MakeBench
 
 READ = ("console-consumer", "--topic", "t", "--from-beginning")
@@ -90,11 +92,11 @@ def test_records_that_are_not_acknowledged_are_exit_code_1(make_bench: MakeBench
 
 
 @contextmanager
-def piped() -> Iterator[tuple[InputLines, int]]:
+def piped(while_idle: Callable[[], None] = lambda: None) -> Iterator[tuple[InputLines, int]]:
     """The lines of a pipe, and the end to write to, which stays open."""
     source, sink = os.pipe()
     try:
-        yield InputLines(source), sink
+        yield InputLines(source, while_idle), sink
     finally:
         os.close(source)
         os.close(sink)
@@ -118,10 +120,21 @@ def test_a_batch_takes_what_has_come_up_to_its_limits() -> None:
         assert [len(line) for [line] in taken] == [len(long), len(long), BATCH_BYTES + 1, 3]
 
 
+def test_a_cluster_that_is_lost_while_no_line_comes_ends_the_wait() -> None:
+    def lose() -> None:
+        raise AdminError(ErrorCode.BROKER_NOT_AVAILABLE, "lost")
+
+    with piped(lose) as (lines, sink):
+        os.write(sink, b"first\n")
+        assert lines.take(BATCH_LINES, 1) == [b"first"]
+        with pytest.raises(AdminError, match="BROKER_NOT_AVAILABLE: lost"):
+            lines.take(BATCH_LINES, 1)
+
+
 def test_the_last_line_needs_no_end(tmp_path: Path) -> None:
     (tmp_path / "input").write_bytes(b"a\nb")
     with (tmp_path / "input").open("rb") as stream:
-        lines = InputLines(stream.fileno())
+        lines = InputLines(stream.fileno(), lambda: None)
         assert [lines.take(BATCH_LINES, 60_000), lines.take(BATCH_LINES, 60_000)] == [[b"a", b"b"], []]
 
 
