@@ -16,6 +16,7 @@ All calls happen on the node's event loop.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import TypeVar
 
 from actors.host import NodeHost, Outbound
@@ -67,7 +68,7 @@ class AdminRelay:
         """Submits a request, or a command whose id it replaces, to the host's client and returns its outcome."""
         self._last_id += 1
         command = (
-            request.model_copy(update={"command_id": -self._last_id})
+            replace(request, command_id=-self._last_id)
             if isinstance(request, CallerCommand)
             else AdminCommand(command_id=-self._last_id, request=request)
         )
@@ -81,7 +82,7 @@ class AdminRelay:
         and returns its response."""
         self._last_id += 1
         principal = node_principal(FIRST_CLIENT) if request.principal == ANONYMOUS else request.principal
-        request = request.model_copy(update={"correlation_id": self._last_id, "principal": principal})
+        request = replace(request, correlation_id=self._last_id, principal=principal)
         response: asyncio.Future[AdminResponse] = asyncio.get_running_loop().create_future()
         self._queries[self._last_id] = response
         host.deliver(ADMIN_CALLERS, [request], control=True)

@@ -19,7 +19,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from statistics import median_low, quantiles
-from typing import Final
 
 from protocol.contract import Effect, Outbox
 from protocol.errors import ErrorCode, ProtocolInvariantError
@@ -29,7 +28,6 @@ from protocol.messages.base import Message
 from protocol.messages.batch import RecordBatch
 from protocol.messages.data import ProduceRequest, ProduceResponse
 from protocol.messages.load import LoadCommand, LoadOutcome, ProbeCommand, ProbeOutcome
-from protocol.messages.trusted import trusted
 from protocol.metadata.authorizer import node_principal
 
 RETRY_MS = 50
@@ -38,7 +36,6 @@ BEGIN_TIMER = "load/begin"
 END_TIMER = "load/end"
 PROBE_TIMER = "probe/retry"
 _FILLER = b"\xa5"
-_BATCH: Final = trusted(RecordBatch)
 
 
 @dataclass(slots=True)
@@ -149,7 +146,7 @@ class LoadNode:
             topic=command.topic,
             partition=partition,
             acks=command.acks,
-            batch=_BATCH(record_count=batch.record_count, payload=batch.payload, timestamp_ms=now_ms),
+            batch=RecordBatch.unchecked(record_count=batch.record_count, payload=batch.payload, timestamp_ms=now_ms),
         )
         self._out.send(broker, request)
         return self._correlation_id

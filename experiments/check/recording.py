@@ -41,7 +41,7 @@ from protocol.config import ClusterConfig, ConfigError, Generation
 from protocol.events.decode import EventError, decode
 from protocol.events.registry import detail_of
 from protocol.ids import TopicPartition
-from protocol.messages.base import Message
+from protocol.messages.base import Message, from_json, json_values
 from protocol.messages.records import MetadataRecord
 
 TRACE, METADATA, HISTORY, LOGS, MANIFEST = "trace.jsonl", "metadata.jsonl", "history.jsonl", "logs", "recording.json"
@@ -158,7 +158,7 @@ class RecordingWriter:
         `Manifest`.
         """
         self.close()
-        lines = (json.dumps({type(it).__name__: it.model_dump(mode="json")}) + "\n" for it in metadata)
+        lines = (json.dumps({type(it).__name__: json_values(it)}) + "\n" for it in metadata)
         with (self.folder / METADATA).open("w", encoding="utf-8") as file:
             file.writelines(lines)
         known = [self._write_logs(final) for final in finals]
@@ -318,7 +318,7 @@ def _records(path: Path) -> Iterator[MetadataRecord]:
         for number, line in enumerate(file, 1):
             try:
                 [(name, fields)] = json.loads(line).items()
-                record = Message.REGISTRY[name].model_validate_json(json.dumps(fields))
+                record = from_json(Message.REGISTRY[name], json.dumps(fields))
             except (ValueError, KeyError, AttributeError) as error:
                 raise _damaged(path, number, line) from error
             if not isinstance(record, MetadataRecord):

@@ -175,15 +175,11 @@ def _remove(admin: AdminClient, entries: Sequence[AclEntry], force: bool, as_jso
         for entry in entries:
             typer.echo(f"\t{_resource_text(entry)} {_entry_text(entry)}", err=True)
         typer.confirm("Are you sure you want to remove these ACLs?", abort=True, err=True)
-    results = admin.delete_acls([_exactly(entry) for entry in entries]) if entries else ()
+    results = admin.delete_acls([AclFilter.exactly(entry) for entry in entries]) if entries else ()
     removed = [entry for result in results for entry in result.matching_acls]
     found = {"removed": [document(entry) for entry in removed]}
     print_result(as_json, found, _print, removed, "Removed ACLs for resource")
     exit_if_failed((FAILING, result) for result in results)
-
-
-def _exactly(entry: AclEntry) -> AclFilter:
-    return AclFilter(**{name: getattr(entry, name) for name in type(entry).model_fields})
 
 
 def _print_list(entries: Sequence[AclEntry], principals: Sequence[str], as_json: bool) -> None:

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from experiments.cli.exit_codes import ExitCode
-from protocol.messages.base import Message
+from protocol.messages.base import Message, field_values
 
 PIPED_WIDTH = 130
 
@@ -57,7 +57,7 @@ def wide_console() -> Console:
 
 def document(message: Message) -> dict[str, object]:
     """A message as a JSON document; errors and other enumerations by name."""
-    return {name: _plain(getattr(message, name)) for name in type(message).model_fields}
+    return {name: _plain(value) for name, value in field_values(message).items()}
 
 
 def _plain(value: object) -> object:

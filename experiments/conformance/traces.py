@@ -13,6 +13,7 @@ started behaves alike, so the node is restarted on its log after a heartbeat tha
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -191,7 +192,7 @@ class _Controller:
             return self._fence(event) if event.type == "fence" else self._heartbeat(event)
         if isinstance(event, AlterPartition):
             return self._alter_partition(event)
-        request = self._admin_request(event).model_copy(update={"correlation_id": self._id()})
+        request = replace(self._admin_request(event), correlation_id=self._id())
         error, _ = self._ask(FIRST_CLIENT, request, AdminResponse).failure()
         return error.name
 

@@ -11,6 +11,7 @@ The channel leads to a running cluster (`experiments/engines/ray/connection.py`)
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Protocol, TypeVar
 
 from protocol.errors import ErrorCode, ProtocolInvariantError
@@ -136,7 +137,9 @@ class AdminChannel(Protocol):
         """Reads from a partition and returns the outcome, with or without records. AdminError where there was none."""
 
     def require_reachable(self) -> None:
-        """AdminError where what this channel depends on has ended. Call it now and then while there is nothing to send."""
+        """AdminError where what this channel depends on has ended. Call it now and then while there is
+        nothing to send.
+        """
 
 
 class AdminClient:
@@ -150,7 +153,7 @@ class AdminClient:
 
     def _call(self, request: AdminRequest, answer: type[R]) -> R:
         if self._principal is not None:
-            request = request.model_copy(update={"principal": self._principal})
+            request = replace(request, principal=self._principal)
         response = self._channel.call(request)
         if response.error is not ErrorCode.NONE:
             raise AdminError(response.error, response.message)
@@ -210,7 +213,7 @@ class AdminClient:
             for page in response.topics:
                 before = topics.get(page.name)
                 partitions = page.partitions if before is None else (*before.partitions, *page.partitions)
-                topics[page.name] = page.model_copy(update={"partitions": partitions})
+                topics[page.name] = replace(page, partitions=partitions)
             if response.next_cursor is None:
                 return list(topics.values())
             if response.next_cursor == cursor:

@@ -8,7 +8,7 @@ from enum import Enum
 from protocol.events.base import Trace
 from protocol.events.registry import detail_of
 from protocol.ids import TopicPartition
-from protocol.messages.base import Message
+from protocol.messages.base import Message, field_values
 
 _SHOWN_BYTES = 16
 
@@ -16,7 +16,7 @@ _SHOWN_BYTES = 16
 def plain(value: object) -> object:
     """A value of a message or trace event: models as mappings, enumerations by name, bytes by length and beginning."""
     if isinstance(value, Message):
-        return {name: plain(getattr(value, name)) for name in type(value).model_fields}
+        return message_fields(value)
     if isinstance(value, TopicPartition):
         return str(value)
     if isinstance(value, tuple | list | frozenset):
@@ -34,7 +34,7 @@ def plain(value: object) -> object:
 
 def message_fields(message: Message) -> dict[str, object]:
     """The fields of a message by name, as plain values."""
-    return {name: plain(getattr(message, name)) for name in type(message).model_fields}
+    return {name: plain(value) for name, value in field_values(message).items()}
 
 
 def trace_fields(trace: Trace) -> dict[str, object]:

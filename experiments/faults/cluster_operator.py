@@ -222,7 +222,7 @@ class ClusterOperator:
     def _due_entries(self, image: MetadataImage) -> Iterator[tuple[str, AdminRequest]]:
         wanted = {desired.entry: None for desired in self._desired.values() if isinstance(desired, Denied)}
         missing = tuple(entry for entry in wanted if entry not in image.acls)
-        extra = tuple(_exactly(entry) for entry in image.acls if entry not in wanted)
+        extra = tuple(AclFilter.exactly(entry) for entry in image.acls if entry not in wanted)
         if missing:
             yield _ACLS, CreateAclsRequest(correlation_id=0, creations=missing)
         elif extra:
@@ -248,7 +248,3 @@ class ClusterOperator:
 def _update(name: str, present: int, level: int) -> FeatureUpdate:
     direction = UpgradeType.UPGRADE if level > present else UpgradeType.UNSAFE_DOWNGRADE
     return FeatureUpdate(feature=name, max_version_level=level, upgrade_type=direction)
-
-
-def _exactly(entry: AclEntry) -> AclFilter:
-    return AclFilter.model_validate(entry.model_dump())

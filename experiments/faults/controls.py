@@ -8,6 +8,7 @@ it with `Part.of`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Self
 
 from experiments.check.engine import CheckedEngine
@@ -94,13 +95,13 @@ class Controls:
 
     def administer(self, request: AdminRequest) -> int:
         """Submits an administration command and returns its number."""
-        asked = request.model_copy(update={"principal": OPERATOR})
+        asked = replace(request, principal=OPERATOR)
         return self.submit(AdminCommand(command_id=0, request=asked))
 
     def submit(self, command: Command) -> int:
         """Submits a command under a number of its own, which it returns."""
         number = self._next_id()
-        self.engine.submit(command.model_copy(update={"command_id": number}))
+        self.engine.submit(replace(command, command_id=number))
         return number
 
     def start(self, node: NodeId) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
 
+from protocol.messages.base import field_values
 from protocol.messages.quorum import Endpoint, Voter
 from protocol.messages.records import MetadataRecord, TopicRecord
 
@@ -18,13 +20,14 @@ def topic_names(records: Iterable[MetadataRecord]) -> dict[str, str]:
 
 def record_text(record: MetadataRecord, topics: Mapping[str, str]) -> str:
     """A record as one line: `PartitionChange t-0: isr {0 1}, eligible_leader_replicas {2}`, `AddVoter 1001:UUID`."""
-    values = {name: getattr(record, name) for name in type(record).model_fields}
+    values = field_values(record)
+    defaults = {field.name: field.default for field in fields(record)}
     kind = type(record).__name__.removesuffix("Record")
     subject = _subject(values, topics)
     changes = [
         f"{name} {_value(value)}"
         for name, value in values.items()
-        if name not in _SUBJECT and name not in _INTERNAL and value != type(record).model_fields[name].default
+        if name not in _SUBJECT and name not in _INTERNAL and value != defaults[name]
     ]
     return " ".join([kind, *subject]) + (f": {', '.join(changes)}" if changes else "")
 

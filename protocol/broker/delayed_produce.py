@@ -6,8 +6,6 @@ watermark reaches that offset, when the replica stops leading, or after `request
 
 from __future__ import annotations
 
-from typing import Final
-
 from protocol.broker.context import BrokerContext, DelayedProduce, Replica
 from protocol.config import REQUEST_TIMEOUT_MS
 from protocol.errors import ErrorCode
@@ -15,9 +13,7 @@ from protocol.ids import NodeId, TimeMs
 from protocol.log.producer_state import ProducedBatch
 from protocol.messages.batch import RecordBatch
 from protocol.messages.data import ProduceRequest, ProduceResponse
-from protocol.messages.trusted import trusted
 
-_RESPONSE: Final = trusted(ProduceResponse)
 PRODUCE_TIMER = "produce-timeout"
 MAX_DELAYED = 4_096
 """Requests that may wait per partition; the next one is answered with the retriable BROKER_NOT_AVAILABLE."""
@@ -77,7 +73,9 @@ class DelayedProduces:
     def _respond(self, delayed: DelayedProduce, error: ErrorCode) -> None:
         self._context.out.send(
             delayed.client,
-            _RESPONSE(correlation_id=delayed.correlation_id, error=error, base_offset=delayed.base_offset),
+            ProduceResponse.unchecked(
+                correlation_id=delayed.correlation_id, error=error, base_offset=delayed.base_offset
+            ),
         )
 
     def _set_timer(self, deadline_ms: TimeMs) -> None:

@@ -26,7 +26,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final
 
 from protocol.broker.context import BrokerContext
 from protocol.config import (
@@ -41,12 +40,10 @@ from protocol.ids import NO_EPOCH, NO_OFFSET, BrokerId, Epoch, TimeMs, TopicIdPa
 from protocol.log.replica_log import ReplicaLog
 from protocol.messages.batch import RecordBatch
 from protocol.messages.data import FetchPartition, FetchPartitionResult, FetchRenewal, FetchRequest, FetchResponse
-from protocol.messages.trusted import trusted
 from protocol.values import immutable
 
 FETCH_WAIT_PREFIX = "fetch-wait/"
 
-_RESPONSE: Final = trusted(FetchResponse)
 StreamKey = tuple[BrokerId, int]
 """A follower and the number of one of its fetchers."""
 
@@ -174,7 +171,7 @@ class FetchStreams:
 
     def _queue_session_status(self, stream: StreamKey, session: int, number: int, error: ErrorCode) -> None:
         """Queues a response without partitions: the error of a session, or the number of its next response."""
-        status = _RESPONSE(partitions=(), fetcher=stream[1], session=session, number=number, error=error)
+        status = FetchResponse.unchecked(partitions=(), fetcher=stream[1], session=session, number=number, error=error)
         self._session_statuses.append((stream, status))
         self._context.has_queued = True
 
@@ -234,7 +231,9 @@ class FetchStreams:
 
     def _send(self, stream: StreamKey, results: list[FetchPartitionResult]) -> None:
         state = self._stream(stream)
-        message = _RESPONSE(partitions=tuple(results), fetcher=stream[1], session=state.session, number=state.answers)
+        message = FetchResponse.unchecked(
+            partitions=tuple(results), fetcher=stream[1], session=state.session, number=state.answers
+        )
         state.answers += 1
         self._context.out.send(stream[0], message)
 

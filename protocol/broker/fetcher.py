@@ -31,11 +31,7 @@ from protocol.events.broker import LogReset, LogTruncated, RecordsFetched
 from protocol.ids import NO_EPOCH, BrokerId, Offset, TimeMs, TopicIdPartition, partition_key
 from protocol.messages.batch import RecordBatch
 from protocol.messages.data import FetchPartition, FetchPartitionResult, FetchRenewal, FetchRequest, FetchResponse
-from protocol.messages.trusted import trusted
 
-_REQUEST: Final = trusted(FetchRequest)
-_RENEWAL: Final = trusted(FetchRenewal)
-_FETCH_PARTITION: Final = trusted(FetchPartition)
 FETCH_PREFIX = "fetch/"
 SESSIONS_PER_EPOCH = 2**24
 """Fetch sessions are numbered from the broker epoch times this on. So no incarnation of a broker takes an answer to a
@@ -164,7 +160,7 @@ class Fetcher:
         ]
 
     def _send(self, leader: BrokerId, fetcher: int, session: _Session, fetches: list[FetchPartition]) -> None:
-        message = _REQUEST(
+        message = FetchRequest.unchecked(
             replica_id=self._context.me,
             replica_epoch=self._context.broker_epoch,
             partitions=tuple(fetches),
@@ -191,7 +187,7 @@ class Fetcher:
             self._set_timer(leader, now_ms)
 
     def _renew_session(self, leader: BrokerId, fetcher: int, session: _Session) -> None:
-        message = _RENEWAL(
+        message = FetchRenewal.unchecked(
             replica_id=self._context.me,
             replica_epoch=self._context.broker_epoch,
             fetcher=fetcher,
@@ -304,7 +300,7 @@ class Fetcher:
     def _fetch_state_of(self, replica: Replica) -> FetchPartition:
         """Where the log has been truncated to the high watermark, the leader compares offsets only (N1)."""
         by_offset = self._context.image.features.truncates_to_high_watermark
-        return _FETCH_PARTITION(
+        return FetchPartition.unchecked(
             topic_id=replica.key.topic_id,
             partition_id=replica.key.partition,
             current_leader_epoch=replica.leader_epoch,

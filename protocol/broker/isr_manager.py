@@ -9,7 +9,6 @@ not replayed yet.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
 
 from protocol.broker.context import BrokerContext, Replica
 from protocol.broker.leadership import may_propose
@@ -24,15 +23,10 @@ from protocol.messages.control import (
     PartitionIsrProposal,
     PartitionIsrResult,
 )
-from protocol.messages.trusted import trusted
 from protocol.metadata.partition import LeaderRecoveryState
 
 ALTER_PARTITION_TIMER = "alter-partition"
 _WITHDRAWN = frozenset({ErrorCode.INVALID_REQUEST, ErrorCode.INELIGIBLE_REPLICA, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
-
-_REQUEST: Final = trusted(AlterPartitionRequest)
-_PROPOSAL: Final = trusted(PartitionIsrProposal)
-_BROKER: Final = trusted(BrokerState)
 
 
 Submit = Callable[[TimeMs, AlterPartitionRequest], None]
@@ -60,12 +54,14 @@ class IsrManager:
         self._context.has_queued = True
         epochs = {broker: progress.broker_epoch for broker, progress in leadership.followers.items()}
         epochs[self._context.me] = self._context.broker_epoch
-        self._queue[replica.key] = _PROPOSAL(
+        self._queue[replica.key] = PartitionIsrProposal.unchecked(
             topic_id=replica.key.topic_id,
             partition_id=replica.key.partition,
             leader_epoch=leadership.leader_epoch,
             partition_epoch=leadership.partition_epoch,
-            new_isr=tuple(_BROKER(broker_id=broker, broker_epoch=self._epoch_of(broker, epochs)) for broker in isr),
+            new_isr=tuple(
+                BrokerState.unchecked(broker_id=broker, broker_epoch=self._epoch_of(broker, epochs)) for broker in isr
+            ),
             leader_recovery_state=int(leadership.proposed_recovery_state),
         )
         self._context.out.trace(IsrProposed(replica.name, isr=isr, committed=leadership.isr))
@@ -89,7 +85,7 @@ class IsrManager:
     def _send(self, now_ms: TimeMs) -> None:
         self._correlation_id += 1
         context = self._context
-        request = _REQUEST(
+        request = AlterPartitionRequest.unchecked(
             correlation_id=self._correlation_id,
             broker_id=context.me,
             broker_epoch=context.broker_epoch,

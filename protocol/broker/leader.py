@@ -18,8 +18,6 @@ the high watermark moves. A follower with a parked fetch is caught up.
 
 from __future__ import annotations
 
-from typing import Final
-
 from protocol.broker import leadership as rules
 from protocol.broker.context import BrokerContext, Replica
 from protocol.broker.delayed_produce import MAX_DELAYED, DelayedProduces
@@ -35,6 +33,7 @@ from protocol.errors import ErrorCode, StorageError
 from protocol.events.broker import HighWatermarkAdvanced, IsrCommitted, RecordsAppended
 from protocol.ids import NO_EPOCH, NO_OFFSET, BrokerId, Epoch, NodeId, Offset, TimeMs, partition_key
 from protocol.log.producer_state import ProducedBatch
+from protocol.messages.base import changed
 from protocol.messages.batch import RecordBatch
 from protocol.messages.control import AlterPartitionResponse
 from protocol.messages.data import (
@@ -45,10 +44,8 @@ from protocol.messages.data import (
     ProduceRequest,
     ProduceResponse,
 )
-from protocol.messages.trusted import changed, trusted
 from protocol.metadata.partition import PartitionState
 
-_RESPONSE: Final = trusted(ProduceResponse)
 ISR_RETRY_TIMER = "isr-retry"
 ACKS_ALL = -1
 
@@ -176,7 +173,7 @@ class PartitionLeader:
             raise
         if acks == 1:
             self._context.out.send(
-                client, _RESPONSE(correlation_id=request.correlation_id, base_offset=batch.base_offset)
+                client, ProduceResponse.unchecked(correlation_id=request.correlation_id, base_offset=batch.base_offset)
             )
         elif acks == ACKS_ALL:
             self.delayed_produces.delay(replica, client, request, batch, now_ms)
@@ -196,7 +193,9 @@ class PartitionLeader:
         """Answers with an error; `base_offset` is that of the batch if the log has it in spite of the error."""
         if request.acks != 0:
             number = request.correlation_id
-            self._context.out.send(client, _RESPONSE(correlation_id=number, error=error, base_offset=base_offset))
+            self._context.out.send(
+                client, ProduceResponse.unchecked(correlation_id=number, error=error, base_offset=base_offset)
+            )
 
     def _answer_duplicate(
         self, replica: Replica, client: NodeId, request: ProduceRequest, first: ProducedBatch, now_ms: TimeMs
@@ -206,7 +205,7 @@ class PartitionLeader:
             self.delayed_produces.delay(replica, client, request, first, now_ms)
         elif request.acks != 0:
             number, base_offset = request.correlation_id, first.base_offset
-            self._context.out.send(client, _RESPONSE(correlation_id=number, base_offset=base_offset))
+            self._context.out.send(client, ProduceResponse.unchecked(correlation_id=number, base_offset=base_offset))
 
     # -- fetch ---------------------------------------------------------------------------------------------------------
 

@@ -9,7 +9,6 @@ every `broker.heartbeat.interval.ms` from then on. A heartbeat that is sent earl
 from __future__ import annotations
 
 from random import Random
-from typing import Final
 
 from protocol.broker.context import BrokerContext
 from protocol.broker.flushing import Flusher
@@ -33,10 +32,7 @@ from protocol.messages.control import (
     BrokerRegistrationRequest,
     BrokerRegistrationResponse,
 )
-from protocol.messages.trusted import trusted
 
-_REGISTRATION: Final = trusted(BrokerRegistrationRequest)
-_HEARTBEAT: Final = trusted(BrokerHeartbeatRequest)
 HEARTBEAT_TIMER = "heartbeat"
 SHUTDOWN_TIMER = "shutdown-timeout"
 
@@ -81,7 +77,7 @@ class BrokerLifecycleManager:
     def _register(self, now_ms: TimeMs) -> None:
         self._out.send(
             self._context.controller_id,
-            _REGISTRATION(
+            BrokerRegistrationRequest.unchecked(
                 correlation_id=self._next_correlation_id(),
                 broker_id=self._context.me,
                 incarnation_id=self._incarnation_id,
@@ -120,7 +116,7 @@ class BrokerLifecycleManager:
             return
         self._out.send(
             self._context.controller_id,
-            _HEARTBEAT(
+            BrokerHeartbeatRequest.unchecked(
                 correlation_id=self._next_correlation_id(),
                 broker_id=self._context.me,
                 broker_epoch=self._context.broker_epoch,

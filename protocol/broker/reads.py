@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
 
 from protocol.broker.context import BrokerContext, Replica
 from protocol.config import REPLICA_FETCH_MAX_BYTES
@@ -32,9 +31,7 @@ from protocol.messages.data import (
     ListOffsetsRequest,
     ListOffsetsResponse,
 )
-from protocol.messages.trusted import trusted
 
-_RESPONSE: Final = trusted(ConsumeResponse)
 READ_TIMER = "read-wait"
 MAX_PARKED = 1_000
 
@@ -156,7 +153,7 @@ def read(log: ReplicaLog, request: ConsumeRequest, max_bytes: int) -> ConsumeRes
     if diverging is None and fetch_offset < limit:
         stored = log.storage.read(fetch_offset, min(request.max_bytes, max_bytes))
         batches = tuple([batch for batch in stored if batch.base_offset + batch.record_count <= limit])
-    return _RESPONSE(
+    return ConsumeResponse.unchecked(
         correlation_id=number, high_watermark=limit, log_start_offset=start, diverging_epoch=diverging, batches=batches
     )
 

@@ -24,7 +24,7 @@ gives up.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from protocol.client.context import DEADLINE_PREFIX, WATCH_PREFIX, ClientContext
 from protocol.config import DELIVERY_TIMEOUT_MS, REQUEST_TIMEOUT_MS, RETRY_BACKOFF_MS
@@ -114,10 +114,10 @@ class Administration:
     def _request(self, correlation_id: int, now_ms: TimeMs) -> AdminRequest:
         request = self._command.request
         principal = self._context.principal if request.principal == ANONYMOUS else request.principal
-        sent = request.model_copy(update={"correlation_id": correlation_id, "principal": principal})
+        sent = replace(request, correlation_id=correlation_id, principal=principal)
         if isinstance(sent, _LONG_REQUESTS):
             left_ms = self._deadline_ms - now_ms
-            sent = sent.model_copy(update={"timeout_ms": min(sent.timeout_ms, left_ms * 9 // 10)})
+            sent = replace(sent, timeout_ms=min(sent.timeout_ms, left_ms * 9 // 10))
         return sent
 
     def _receive(self, now_ms: TimeMs, response: AdminResponse) -> None:

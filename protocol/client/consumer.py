@@ -14,7 +14,6 @@ retriable error after `delivery.timeout.ms` plus its `max_wait_ms`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
 
 from protocol.client.context import DEADLINE_PREFIX, WATCH_MS, WATCH_PREFIX, ClientContext
 from protocol.client.metadata import LeaderFinder, TopicLeaders
@@ -31,9 +30,7 @@ from protocol.messages.data import (
     ListOffsetsRequest,
     ListOffsetsResponse,
 )
-from protocol.messages.trusted import trusted
 
-_REQUEST: Final = trusted(ConsumeRequest)
 FETCH_BYTES = 1_048_576
 """Maximum of one request."""
 
@@ -118,7 +115,7 @@ class Read:
             return
         self._request_id = context.expect(ConsumeResponse, self._receive)
         wait_ms = 0 if self._batches else command.max_wait_ms
-        fetch = _REQUEST(
+        fetch = ConsumeRequest.unchecked(
             correlation_id=self._request_id,
             principal=context.principal,
             topic=command.topic,

@@ -13,15 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
 
 from protocol.client.context import ClientContext
 from protocol.errors import RETRIABLE, ErrorCode
 from protocol.ids import TimeMs
 from protocol.messages.admin import MetadataRequest, MetadataResponse, PartitionMetadata
-from protocol.messages.trusted import trusted
 
-_REQUEST: Final = trusted(MetadataRequest)
 GATHER_MS = 50
 """How long a search waits for nodes that do not answer."""
 GATHER_PREFIX = "gather/"
@@ -72,7 +69,7 @@ class LeaderFinder:
             context.forget(running.correlation_id)
         number = context.expect(MetadataResponse, lambda at_ms, answer: self._receive(at_ms, topic, answer))
         self._searches[topic] = _Search(number, len(context.bootstrap), listeners={name: listener})
-        request = _REQUEST(correlation_id=number, principal=context.principal, topic=topic)
+        request = MetadataRequest.unchecked(correlation_id=number, principal=context.principal, topic=topic)
         for node in context.bootstrap:
             context.out.send(node, request)
         context.set_timer(f"{GATHER_PREFIX}{topic}", now_ms + GATHER_MS, lambda at_ms: self._notify(at_ms, topic))

@@ -38,7 +38,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from typing import Final
 
 from protocol.client.context import DEADLINE_PREFIX, WATCH_MS, WATCH_PREFIX, ClientContext
 from protocol.client.identity import ProducerIdentity
@@ -48,11 +47,10 @@ from protocol.errors import RETRIABLE, ErrorCode
 from protocol.ids import NO_EPOCH, NO_LEADER, NO_OFFSET, Epoch, Offset, TimeMs, TopicPartition
 from protocol.log.checksum import checksum_of
 from protocol.log.producer_state import MAX_PRODUCER_EPOCH, sequence_after
+from protocol.messages.base import changed
 from protocol.messages.batch import NO_PRODUCER_ID, NO_SEQUENCE, RecordBatch
 from protocol.messages.data import ProduceRequest, ProduceResponse
-from protocol.messages.trusted import changed, trusted
 
-_REQUEST: Final = trusted(ProduceRequest)
 ACKS_ALL = -1
 NEVER = -(2**63)
 """A time before all others."""
@@ -269,7 +267,7 @@ class PartitionSender:
         number = self._context.expect(ProduceResponse, lambda at_ms, answer: self._receive(at_ms, batch, answer))
         batch.request_id, batch.sent_ms, batch.sent_epoch, batch.waits = number, now_ms, self._leader_epoch, False
         batch.open_attempts.add(number)
-        request = _REQUEST(
+        request = ProduceRequest.unchecked(
             correlation_id=number,
             principal=self._context.principal,
             topic=self._partition.topic,

@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Final
 
 from protocol.client.context import ClientContext
 from protocol.client.identity import ProducerIdentity
@@ -29,12 +28,7 @@ from protocol.events.client import ProduceCompleted
 from protocol.ids import NodeId, TimeMs, TopicPartition
 from protocol.messages.batch import RecordBatch
 from protocol.messages.commands import ROUND_ROBIN, ProduceCommand, ProduceOutcome, SendOutcome, SendRecords, SentRange
-from protocol.messages.trusted import trusted
 
-_PRODUCED: Final = trusted(ProduceOutcome)
-_BATCH: Final = trusted(RecordBatch)
-_RANGE: Final = trusted(SentRange)
-_OUTCOME: Final = trusted(SendOutcome)
 BLOCK_TIMER = "max-block"
 LINGER_PREFIX = "linger/"
 PARTITIONS_PREFIX = "partitions/"
@@ -83,7 +77,7 @@ class _Range:
         return True
 
     def to_message(self) -> SentRange:
-        return _RANGE(
+        return SentRange.unchecked(
             first=self.first,
             count=self.count,
             partition=self.partition,
@@ -260,7 +254,9 @@ class Producer:
             self._sender(key).enqueue(now_ms, self._batch_of(key[0], gathered, now_ms))
 
     def _batch_of(self, partition: TopicPartition, gathered: _OpenBatch, timestamp_ms: TimeMs) -> ProducerBatch:
-        content = _BATCH(record_count=len(gathered.records), payload=join(gathered.records), timestamp_ms=timestamp_ms)
+        content = RecordBatch.unchecked(
+            record_count=len(gathered.records), payload=join(gathered.records), timestamp_ms=timestamp_ms
+        )
         batch = ProducerBatch(content, self._completion(partition.partition, partition.topic, gathered))
         if content.record_count > 1:
             batch.split = lambda: [self._batch_of(partition, half, timestamp_ms) for half in gathered.split()]
@@ -278,7 +274,7 @@ class Producer:
     def _send_own_batch(self, now_ms: TimeMs, job: _Pending, command: ProduceCommand) -> None:
         key = (TopicPartition(command.topic, command.partition), command.acks)
         self._send_open_batches(now_ms, [key])
-        content = _BATCH(record_count=command.record_count, payload=command.payload, timestamp_ms=now_ms)
+        content = RecordBatch.unchecked(record_count=command.record_count, payload=command.payload, timestamp_ms=now_ms)
         batch = ProducerBatch(content, lambda at_ms, end: self._produced(job, command, end))
         batch.final_errors = command.final_errors
         self._sender(key).enqueue(now_ms, batch, new_search=True)
@@ -309,7 +305,9 @@ class Producer:
             return
         ranges = [part.to_message() for part in merged(sorted(job.ranges, key=lambda part: part.first))]
         error = next((part.error for part in ranges if part.error is not ErrorCode.NONE), ErrorCode.NONE)
-        self._context.out.send(job.driver, _OUTCOME(command_id=command.command_id, error=error, ranges=tuple(ranges)))
+        self._context.out.send(
+            job.driver, SendOutcome.unchecked(command_id=command.command_id, error=error, ranges=tuple(ranges))
+        )
 
     def _produced(self, job: _Pending, command: ProduceCommand, end: BatchResult) -> None:
         """The batch of a ProduceCommand has its result."""
@@ -327,7 +325,7 @@ class Producer:
                 base_offset=end.base_offset,
             )
         )
-        outcome = _PRODUCED(
+        outcome = ProduceOutcome.unchecked(
             command_id=command.command_id, error=end.error, base_offset=end.base_offset, unknown=end.unknown
         )
         self._context.out.send(job.driver, outcome)

@@ -10,18 +10,13 @@ the request; here the second is answered with INVALID_UPDATE_VERSION if the firs
 
 from __future__ import annotations
 
-from typing import Final
-
 from protocol.controller.context import ControllerState
 from protocol.errors import ErrorCode
 from protocol.ids import NO_EPOCH, BrokerId, TopicIdPartition, partition_key
 from protocol.messages.control import AlterPartitionRequest, BrokerState, PartitionIsrProposal, PartitionIsrResult
 from protocol.messages.records import PartitionChangeRecord
-from protocol.messages.trusted import trusted
 from protocol.metadata.image import MetadataImage
 from protocol.metadata.partition import LeaderRecoveryState, PartitionState
-
-_RESULT: Final = trusted(PartitionIsrResult)
 
 
 def decide(
@@ -53,7 +48,7 @@ def result(
     """
     state = image.partition(partition_key(proposal.topic_id, proposal.partition_id))
     if error is ErrorCode.NONE and state is not None and state.leader == leader:
-        return _RESULT(
+        return PartitionIsrResult.unchecked(
             topic_id=proposal.topic_id,
             partition_id=proposal.partition_id,
             leader=state.leader,
@@ -64,7 +59,7 @@ def result(
             metadata_offset=image.next_offset,
         )
     error = ErrorCode.NEW_LEADER_ELECTED if error is ErrorCode.NONE else error
-    return _RESULT(topic_id=proposal.topic_id, partition_id=proposal.partition_id, error=error)
+    return PartitionIsrResult.unchecked(topic_id=proposal.topic_id, partition_id=proposal.partition_id, error=error)
 
 
 def validate(state: ControllerState, leader: BrokerId, proposal: PartitionIsrProposal) -> ErrorCode:

@@ -16,7 +16,7 @@ a controller that becomes active has no such request, and the client sends it ag
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from protocol.contract import Outbox
 from protocol.controller.context import ControllerState
@@ -112,8 +112,8 @@ class AwaitedElections:
     def _close(self, request: _Request, key: TopicIdPartition, error: ErrorCode, message: str) -> None:
         place = request.open.pop(key)
         results = list(request.response.partitions)
-        results[place] = results[place].model_copy(update={"error": error, "message": message})
-        request.response = request.response.model_copy(update={"partitions": tuple(results)})
+        results[place] = replace(results[place], error=error, message=message)
+        request.response = replace(request.response, partitions=tuple(results))
 
     def _set_timer(self) -> None:
         if self._requests:

@@ -7,15 +7,10 @@ same decision; a broker that the event unfences is.
 
 from __future__ import annotations
 
-from typing import Final
-
 from protocol.controller.context import ControllerState
 from protocol.ids import NO_LEADER, BrokerId, Epoch, TopicIdPartition
 from protocol.messages.records import BrokerRegistrationChangeRecord, MetadataRecord, RegisterBrokerRecord
-from protocol.messages.trusted import trusted
 
-_CHANGE: Final = trusted(BrokerRegistrationChangeRecord)
-_REGISTRATION: Final = trusted(RegisterBrokerRecord)
 _NO_BROKER = -1
 
 
@@ -68,14 +63,14 @@ def fence(state: ControllerState, broker: BrokerId, epoch: Epoch) -> list[Metada
     """Removes the broker from every ISR, elects other leaders for its partitions, and fences it."""
     return [
         *leave_in_sync_replicas(state, broker),
-        _CHANGE(broker_id=broker, broker_epoch=epoch, fenced=True),
+        BrokerRegistrationChangeRecord.unchecked(broker_id=broker, broker_epoch=epoch, fenced=True),
     ]
 
 
 def unfence(state: ControllerState, broker: BrokerId, epoch: Epoch) -> list[MetadataRecord]:
     """Unfences the broker and elects for leaderless partitions, which it may lead now."""
     return [
-        _CHANGE(broker_id=broker, broker_epoch=epoch, fenced=False),
+        BrokerRegistrationChangeRecord.unchecked(broker_id=broker, broker_epoch=epoch, fenced=False),
         *_leader_and_isr_updates(state, state.leaderless(), add=broker),
     ]
 
@@ -83,7 +78,7 @@ def unfence(state: ControllerState, broker: BrokerId, epoch: Epoch) -> list[Meta
 def begin_controlled_shutdown(state: ControllerState, broker: BrokerId, epoch: Epoch) -> list[MetadataRecord]:
     """Moves the leaderships away from the broker while it still serves."""
     return [
-        _CHANGE(broker_id=broker, broker_epoch=epoch, in_controlled_shutdown=True),
+        BrokerRegistrationChangeRecord.unchecked(broker_id=broker, broker_epoch=epoch, in_controlled_shutdown=True),
         *leave_in_sync_replicas(state, broker),
     ]
 
@@ -101,7 +96,7 @@ def register(
     known = state.image.brokers.get(broker)
     if (known is None or known.broker_epoch != previous_epoch) and state.image.features.elr:
         records = leave_for_unclean_shutdown(state, broker)
-    registration = _REGISTRATION(
+    registration = RegisterBrokerRecord.unchecked(
         broker_id=broker, broker_epoch=state.image.next_offset + len(records), incarnation_id=incarnation_id, rack=rack
     )
     return [*records, registration]

@@ -41,7 +41,7 @@ applied any partition change of the new level either, so it counts with the whol
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 from protocol.config import (
     ENABLE_OF_STRATEGY,
@@ -73,17 +73,14 @@ from protocol.messages.cluster import (
     UpgradeType,
 )
 from protocol.messages.records import FeatureLevelRecord, MetadataRecord, PartitionChangeRecord
-from protocol.messages.trusted import trusted
 from protocol.metadata.authorizer import require_cluster
 from protocol.metadata.partition import LeaderRecoveryState, PartitionState
-
-_LEVEL: Final = trusted(FeatureLevelRecord)
 
 
 def bootstrap_records(state: ControllerState) -> list[MetadataRecord]:
     """The first records of a new cluster's metadata log: the feature levels of its generation."""
     levels = state.config.generation.feature_levels
-    return [_LEVEL(name=name, feature_level=level) for name, level in levels.items()]
+    return [FeatureLevelRecord.unchecked(name=name, feature_level=level) for name, level in levels.items()]
 
 
 def update_features(state: ControllerState, request: UpdateFeaturesRequest) -> ControllerResult:

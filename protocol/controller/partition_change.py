@@ -40,12 +40,11 @@ returned from an unclean shutdown must not be acceptable in the same request: th
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from protocol.controller.partition_election import Candidates, Elected, Election, designate, elect
 from protocol.ids import NO_LEADER, BrokerId
 from protocol.messages.records import PartitionChangeRecord
-from protocol.messages.trusted import trusted
 from protocol.metadata.partition import (
     LeaderRecoveryState,
     PartitionState,
@@ -56,7 +55,6 @@ from protocol.values import immutable
 
 __all__ = ["ChangeRequest", "Election", "decide"]
 
-_CHANGE: Final = trusted(PartitionChangeRecord)
 Brokers = tuple[BrokerId, ...]
 
 
@@ -134,7 +132,7 @@ def decide(
     _change_recovery_state(changes, state, request, unclean)
     if not changes:
         return None
-    return _CHANGE(topic_id=topic_id, partition_id=partition_id, **changes)
+    return PartitionChangeRecord.unchecked(topic_id=topic_id, partition_id=partition_id, **changes)
 
 
 def _target_or(wanted: Brokers | None, present: Brokers) -> Brokers:

@@ -12,7 +12,7 @@ earlier ones.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from protocol.controller.context import ControllerState
 from protocol.controller.controller_result import ControllerResult, admitted, named_twice, require_once, topic_named
@@ -31,10 +31,8 @@ from protocol.messages.topics import (
     RemovePartitionsTopic,
     TopicResult,
 )
-from protocol.messages.trusted import trusted
 from protocol.metadata.authorizer import require_topic
 
-_PARTITION: Final = trusted(PartitionRecord)
 MAX_PARTITIONS_PER_REQUEST = 10_000
 """How many partitions one request may concern, since its records are one batch (Kafka's limit)."""
 
@@ -68,7 +66,7 @@ def partition_records(
             raise Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"replicas of partition {index}: {invalid}")
         isr = tuple(broker for broker in replicas if state.image.is_active(broker))
         records.append(
-            _PARTITION(
+            PartitionRecord.unchecked(
                 topic_id=topic_id,
                 partition_id=index,
                 replicas=replicas,

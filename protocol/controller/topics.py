@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from hashlib import blake2b
-from typing import Final
 
 from protocol.config import (
     DEFAULT_REPLICATION_FACTOR,
@@ -46,14 +45,11 @@ from protocol.messages.topics import (
     DeleteTopicsResponse,
     DeleteTopicState,
 )
-from protocol.messages.trusted import trusted
 from protocol.metadata.authorizer import may, require_topic
 from protocol.metadata.image import TopicImage
 
 CLUSTER_DEFAULT = -1
 """A count that the cluster's configs decide."""
-_TOPIC: Final = trusted(TopicRecord)
-_CONFIG: Final = trusted(ConfigRecord)
 _COUNTS_OPERATION = AclOperation.DESCRIBE_CONFIGS
 
 
@@ -126,7 +122,7 @@ def _create(state: ControllerState, topic: CreatableTopic, offset: int) -> list[
     topic_id = uuid_text(int.from_bytes(blake2b(place, digest_size=16).digest(), "big") >> (128 - UUID_BITS))
     configs = _config_records(state, topic, topic_id)
     partitions = partition_records(state, topic_id, 0, 0, _layout(state, topic))
-    return [_TOPIC(name=topic.name, topic_id=topic_id), *configs, *partitions]
+    return [TopicRecord.unchecked(name=topic.name, topic_id=topic_id), *configs, *partitions]
 
 
 def _config_records(state: ControllerState, topic: CreatableTopic, topic_id: str) -> list[ConfigRecord]:
@@ -141,7 +137,7 @@ def _config_records(state: ControllerState, topic: CreatableTopic, topic_id: str
     values = {config.name: config.value for config in topic.configs}
     strategy = str(state.image.config(None, UNCLEAN_RECOVERY_STRATEGY))
     configs = with_implied_strategy(values, state.image.features, strategy)
-    return [_CONFIG(topic_id=topic_id, name=name, value=value) for name, value in configs.items()]
+    return [ConfigRecord.unchecked(topic_id=topic_id, name=name, value=value) for name, value in configs.items()]
 
 
 def _layout(state: ControllerState, topic: CreatableTopic) -> Sequence[tuple[BrokerId, ...]]:

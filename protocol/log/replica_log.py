@@ -29,9 +29,9 @@ from protocol.ids import Epoch, Offset
 from protocol.log.epochs import LeaderEpochCache
 from protocol.log.producer_state import ProducerState
 from protocol.log.retention import should_roll
+from protocol.messages.base import changed
 from protocol.messages.batch import RecordBatch
 from protocol.messages.data import EpochEndOffset
-from protocol.messages.trusted import changed
 
 _SCAN_BYTES = 8 * 1_048_576
 _EXPIRATION_MS = int(CONFIGS[PRODUCER_ID_EXPIRATION_MS].default)

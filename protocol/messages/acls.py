@@ -9,7 +9,7 @@ from enum import Enum
 from typing import ClassVar
 
 from protocol.messages.admin import AdminRequest, AdminResponse, Result
-from protocol.messages.base import Message
+from protocol.messages.base import Message, field_values
 from protocol.values import direct
 
 ANY_HOST = "*"
@@ -84,9 +84,22 @@ class AclFilter(Message):
     operation: AclOperation | None = None
     permission_type: AclPermissionType | None = None
 
+    @staticmethod
+    def exactly(entry: AclEntry) -> AclFilter:
+        """The filter that matches only this entry."""
+        return AclFilter(
+            resource_type=entry.resource_type,
+            resource_name=entry.resource_name,
+            pattern_type=entry.pattern_type,
+            principal=entry.principal,
+            host=entry.host,
+            operation=entry.operation,
+            permission_type=entry.permission_type,
+        )
+
     def matches(self, entry: AclEntry) -> bool:
         """Whether an entry matches."""
-        wanted = ((name, getattr(self, name)) for name in type(self).model_fields)
+        wanted = field_values(self).items()
         return all(value is None or value == getattr(entry, name) for name, value in wanted)
 
 

@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from protocol.errors import ErrorCode
 from protocol.ids import NO_LEADER
-from protocol.messages.base import ClientRequest, Int32, Message, Response
+from protocol.messages.base import ClientRequest, Int32, Message, Response, field_values
 
 
 class AdminRequest(ClientRequest):
@@ -39,7 +39,7 @@ class AdminResponse(Response):
 
     def parts(self) -> Sequence[Result]:
         """The results of all parts in the order of the request: the items of the field that holds results."""
-        values = (getattr(self, name) for name in type(self).model_fields)
+        values = field_values(self).values()
         return [item for value in values if isinstance(value, tuple) for item in value if isinstance(item, Result)]
 
     def failure(self) -> tuple[ErrorCode, str]:

@@ -1,21 +1,46 @@
-"""Base classes of messages: frozen pydantic models with Kafka's field names in snake_case and no unknown fields.
+"""What a message is: a frozen pydantic dataclass with Kafka's field names in snake_case and no unknown fields.
 
-Validation is strict: a string is not a number, a number is not a boolean, and an integer must fit the width that Kafka
-gives it on the wire. The simulator shares message objects between nodes by reference; between processes the codec
-(`codec.py`) carries them as bytes. It finds a model by its class name in `Message.REGISTRY`.
+A class derived from `Message` declares its fields and thereby becomes a dataclass that pydantic validates. Its
+constructor takes the fields by keyword and checks every value. Validation is strict: a string is not a number, a number
+is not a boolean, and an integer must fit the width that Kafka gives it on the wire. Whatever comes from the wire, a
+disk, a recording, a user or a test is built that way. That costs several times what it costs to store the values, and
+more than the rest of most inputs of a node. So where a node builds a message of values that are valid already, it calls
+`unchecked` of the class, which takes the same arguments and stores them; the type checker checks the arguments of both.
+The simulator's paranoid mode encodes and decodes every message, which validates what nodes build.
 
-Beside its fields an instance of a pydantic model has three slots: unknown fields and private attributes, of which these
-models have none, and the names of the fields that were set. Here all fields count as set. So the slots are constants
-of the class, and an instance is its fields (`making.py`).
+These are the operations on messages; those of pydantic's models do not exist:
+
+| to | call |
+|---|---|
+| build one of any values | `Kind(**values)` |
+| build one of valid values | `Kind.unchecked(**values)` |
+| copy one with any changes | `dataclasses.replace(message, **changes)` |
+| copy one with valid changes | `changed(message, **changes)` |
+| list the fields of a class with their defaults | `dataclasses.fields(kind)` |
+| list the values of a message | `field_values(message)` |
+| write JSON, read JSON | `json_values(message)`, `from_json(kind, text)` |
+| get the JSON schema of a class | `pydantic.TypeAdapter(kind).json_schema()` |
+| find a class by its name | `Message.REGISTRY` |
+
+A message keeps its values in its `__dict__`, as objects of most classes do, and that is where `unchecked` and
+`changed` put them. With slots a field is read 2 ns faster, but a frozen class then has no fast way to fill them: a copy
+takes twice as long, and the simulator as a whole is no faster (docs/benchmarks.md).
+
+The simulator shares message objects between nodes by reference; between processes the codec (`codec.py`) carries them
+as bytes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import MISSING, fields
 from functools import cache
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar, TypeVar, dataclass_transform
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic.dataclasses import dataclass
+from pydantic_core import to_jsonable_python
 
 from protocol.errors import ErrorCode
 
@@ -26,51 +51,27 @@ Int64 = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 
 
 class Frozen(BaseModel):
-    """A frozen, strict pydantic model without unknown fields. Its validator is built at first use: faster starts."""
+    """A frozen, strict pydantic model without unknown fields, for settings and files."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
-
-    @classmethod
-    def model_rebuild(
-        cls,
-        *,
-        force: bool = False,
-        raise_errors: bool = True,
-        _parent_namespace_depth: int = 0,
-        _types_namespace: Mapping[str, object] | None = None,
-    ) -> bool | None:
-        """As pydantic's, but names in annotations are those of the model's module only: pydantic would look into the
-        frames of the caller, too, and compiled code has none.
-        """
-        return super().model_rebuild(
-            force=force, raise_errors=raise_errors, _parent_namespace_depth=0, _types_namespace=_types_namespace
-        )
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
-class _Constant:
-    """A descriptor of what all instances of a model have in common, which no instance has to store."""
+# -- messages ----------------------------------------------------------------------------------------------------------
 
-    def __init__(self, value: Callable[[type[Frozen]], object]) -> None:
-        self._value = value
-
-    def __get__(self, message: Frozen | None, model: type[Frozen]) -> object:
-        return self._value(model)
-
-    def __set__(self, message: Frozen, value: object) -> None:
-        """Nothing: pydantic assigns the constant."""
+M = TypeVar("M", bound="Message")
+_CONFIG = ConfigDict(strict=True, extra="forbid", defer_build=True)
+"""A validator is built at its first use, since a process uses few of them."""
 
 
-@cache
-def _field_names(model: type[Frozen]) -> set[str]:
-    return set(model.model_fields)
+class _Unchecked:
+    """Tells the type checker that `unchecked` of a class takes the arguments of the class."""
+
+    def __get__(self, message: M | None, kind: type[M]) -> type[M]:
+        raise NotImplementedError("Message.__init_subclass__ puts the constructor of each class here")
 
 
-type.__setattr__(Frozen, "__pydantic_extra__", _Constant(lambda model: None))
-type.__setattr__(Frozen, "__pydantic_private__", _Constant(lambda model: None))
-type.__setattr__(Frozen, "__pydantic_fields_set__", _Constant(_field_names))
-
-
-class Message(Frozen):
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+class Message:
     """Base of everything that nodes send or that is in the metadata log. Every subclass is registered under its class
     name.
 
@@ -85,18 +86,76 @@ class Message(Frozen):
     SINCE: ClassVar[Mapping[str, int]] = {}
     REGISTRY: ClassVar[dict[str, type[Message]]] = {}
 
+    unchecked: ClassVar[_Unchecked]
+    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
+
+    def __init_subclass__(cls) -> None:
+        if cls.__name__ in Message.REGISTRY:
+            raise TypeError(f"two message types are called {cls.__name__}")
+        dataclass(cls, frozen=True, kw_only=True, config=_CONFIG)
+        cls.unchecked = _unchecked(cls)
+        Message.REGISTRY[cls.__name__] = cls
+
     @property
     def can_wait(self) -> bool:
         """Whether the transport may delay the message until the next one to the same node."""
         return False
 
-    @classmethod
-    def __pydantic_init_subclass__(cls, **kwargs: object) -> None:
-        super().__pydantic_init_subclass__(**kwargs)
-        if cls.__name__ in Message.REGISTRY:
-            raise TypeError(f"two message types are called {cls.__name__}")
-        Message.REGISTRY[cls.__name__] = cls
 
+def _unchecked(kind: type[M]) -> Any:
+    """The constructor of a class that validates nothing: it stores the given values and the defaults of the others.
+    Defaults are shared, which is safe because values in messages are immutable. Raises TypeError if these are too few
+    or too many fields.
+    """
+    own = fields(kind)
+    defaults = {field.name: field.default for field in own if field.default is not MISSING}
+    new, count = object.__new__, len(own)
+
+    def unchecked(**given: object) -> M:
+        message = new(kind)
+        values = message.__dict__
+        values |= defaults
+        values |= given
+        if len(values) != count:
+            wrong = sorted(values.keys() ^ {field.name for field in own})
+            raise TypeError(f"{kind.__name__} lacks fields or does not have them: {', '.join(wrong)}")
+        return message
+
+    return unchecked
+
+
+def changed(message: M, **changes: object) -> M:
+    """A copy of the message with `changes` to its fields, which are not validated."""
+    copy = object.__new__(type(message))
+    values = copy.__dict__
+    values |= message.__dict__
+    values |= changes
+    return copy
+
+
+def field_values(message: Message) -> dict[str, Any]:
+    """The values of a message by field, in order of declaration; nested messages stay messages."""
+    return {field.name: getattr(message, field.name) for field in fields(message)}
+
+
+def json_values(message: Message) -> dict[str, Any]:
+    """The fields of a message as JSON has them: enumerations by value, nested messages as mappings."""
+    values: dict[str, Any] = to_jsonable_python(message)
+    return values
+
+
+def from_json(kind: type[M], text: str | bytes) -> M:
+    """The message with the fields of a JSON document. Raises pydantic's ValidationError."""
+    adapter: TypeAdapter[M] = _adapter(kind.__name__)
+    return adapter.validate_json(text)
+
+
+@cache
+def _adapter(name: str) -> TypeAdapter[Any]:
+    return TypeAdapter(Message.REGISTRY[name])
+
+
+# -- requests and responses --------------------------------------------------------------------------------------------
 
 ANONYMOUS = "User:ANONYMOUS"
 """The principal of an unauthenticated client."""

@@ -17,10 +17,11 @@ import struct
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from dataclasses import fields as fields_of
 from enum import Enum
 from functools import cache
 from operator import attrgetter
-from typing import Any, get_args
+from typing import Any, get_args, get_type_hints
 
 import msgpack
 from pydantic import ValidationError
@@ -49,7 +50,7 @@ _PACKER = msgpack.Packer()
 class _Layout:
     """One version of a message type: its fields, a reader of their values, and the defaults of fields it lacks."""
 
-    name: str
+    kind: type[Message]
     version: int
     fields: tuple[str, ...]
     values: Callable[[Message], tuple[object, ...]]
@@ -59,24 +60,26 @@ class _Layout:
 
 
 @cache
-def _latest(model: type[Message]) -> int:
-    return max(model.SINCE.values(), default=0)
+def _latest(name: str) -> int:
+    """The latest version of the message type with this name."""
+    return max(Message.REGISTRY[name].SINCE.values(), default=0)
 
 
 @cache
-def _layout(model: type[Message], version: int) -> _Layout:
-    fields = tuple(name for name in model.model_fields if model.SINCE.get(name, 0) <= version)
+def _layout(name: str, version: int) -> _Layout:
+    model = Message.REGISTRY[name]
+    defaults = {field.name: field.default for field in fields_of(model)}
+    fields = tuple(name for name in defaults if model.SINCE.get(name, 0) <= version)
     lacking = sorted(model.SINCE.keys() - set(fields))
+    types = get_type_hints(model)
     return _Layout(
-        name=model.__name__,
+        kind=model,
         version=version,
         fields=fields,
         values=_values(fields),
-        lacking=tuple((name, model.model_fields[name].default) for name in lacking),
+        lacking=tuple((name, defaults[name]) for name in lacking),
         enumerations=tuple(
-            (name, {member.value: member for member in kind})
-            for name in fields
-            for kind in _kinds(model.model_fields[name].annotation)
+            (name, {member.value: member for member in kind}) for name in fields for kind in _kinds(types[name])
         ),
     )
 
@@ -115,14 +118,14 @@ def encode(message: Message, version: int | None = None) -> bytes:
 
 def _pack_fields(message: Message, wanted: int | None, detached: list[bytes]) -> bytes:
     """The content of the extension type: name, version and fields of a message."""
-    model = type(message)
-    latest = _latest(model)
-    layout = _layout(model, latest if wanted is None else min(wanted, latest))
-    for name, default in layout.lacking:
-        if getattr(message, name) != default:
-            raise ProtocolInvariantError(f"{layout.name} version {layout.version} cannot carry {name} of {message}")
+    name = type(message).__name__
+    latest = _latest(name)
+    layout = _layout(name, latest if wanted is None else min(wanted, latest))
+    for field, default in layout.lacking:
+        if getattr(message, field) != default:
+            raise ProtocolInvariantError(f"{name} version {layout.version} cannot carry {field} of {message}")
     values = [value if type(value) in _PLAIN else _pack_value(value, detached) for value in layout.values(message)]
-    packed: bytes = _PACKER.pack((layout.name, layout.version, *values))
+    packed: bytes = _PACKER.pack((name, layout.version, *values))
     return packed
 
 
@@ -201,26 +204,24 @@ def _message_of(parts: object) -> Message:
     if not isinstance(parts, tuple) or len(parts) < 2 or not isinstance(parts[0], str):
         raise MalformedMessageError("found a message without type name and version")
     name, version = parts[:2]
-    model = Message.REGISTRY.get(name)
-    if model is None:
+    if name not in Message.REGISTRY:
         raise UnknownMessageTypeError(
             f"found message type {name!r}; allowed: one of {len(Message.REGISTRY)} known types"
         )
-    if type(version) is not int or not 0 <= version <= _latest(model):
-        raise MalformedMessageError(f"{name}: found version {version!r}; allowed: 0 to {_latest(model)}")
-    layout = _layout(model, version)
+    if type(version) is not int or not 0 <= version <= _latest(name):
+        raise MalformedMessageError(f"{name}: found version {version!r}; allowed: 0 to {_latest(name)}")
+    layout = _layout(name, version)
     if len(parts) - 2 != len(layout.fields):
         raise MalformedMessageError(f"{name}: found {len(parts) - 2} fields; allowed: {len(layout.fields)}")
     found: dict[str, object] = dict(zip(layout.fields, parts[2:], strict=True))
     for field, members in layout.enumerations:
         found[field] = _member(members, found[field], name, field)
     try:
-        message: Message = model.__pydantic_validator__.validate_python(found)
+        return layout.kind(**found)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         raise MalformedMessageError(f"{name}.{where}: found {first['input']!r}; {first['msg']}") from error
-    return message
 
 
 def _member(members: Mapping[Any, Enum], value: object, name: str, field: str) -> object:

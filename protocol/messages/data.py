@@ -13,13 +13,12 @@ the follower begins a new session. Kafka needs only one number, since a fetcher 
 
 from __future__ import annotations
 
-from typing import ClassVar, Final
+from typing import ClassVar
 
 from protocol.errors import ErrorCode
 from protocol.ids import NO_EPOCH, NO_OFFSET, Offset
 from protocol.messages.base import ClientRequest, Int8, Int16, Int32, Int64, Message, Response
 from protocol.messages.batch import RecordBatch
-from protocol.messages.trusted import trusted
 
 CONSUMER = -1
 """`replica_id` of a fetch by a consumer."""
@@ -117,7 +116,7 @@ class FetchPartitionResult(Message):
         log_start_offset: Offset = NO_OFFSET,
     ) -> FetchPartitionResult:
         """The result of `fetch`, from already validated values (`trusted.py`)."""
-        return _RESULT(
+        return FetchPartitionResult.unchecked(
             topic_id=fetch.topic_id,
             partition_id=fetch.partition_id,
             fetch_offset=fetch.fetch_offset,
@@ -137,9 +136,6 @@ class FetchPartitionResult(Message):
             fetch.fetch_offset,
             fetch.last_fetched_epoch,
         )
-
-
-_RESULT: Final = trusted(FetchPartitionResult)
 
 
 class FetchResponse(Message):

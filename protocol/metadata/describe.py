@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import lru_cache
-from typing import Final
 
 from protocol.config import MIN_INSYNC_REPLICAS
 from protocol.errors import ErrorCode, Refused
@@ -31,12 +30,8 @@ from protocol.messages.topics import (
     DescribeTopicRequest,
     DescribeTopicResponse,
 )
-from protocol.messages.trusted import trusted
 from protocol.metadata.authorizer import authorized_operations, may
 from protocol.metadata.image import MetadataImage, TopicImage
-
-_RESPONSE: Final = trusted(MetadataResponse)
-_TOPIC: Final = trusted(TopicMetadata)
 
 
 def metadata_response(image: MetadataImage, request: MetadataRequest) -> MetadataResponse:
@@ -48,12 +43,12 @@ def metadata_response(image: MetadataImage, request: MetadataRequest) -> Metadat
     elif topic is None:
         error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     if error is not ErrorCode.NONE or topic is None:
-        return _RESPONSE(correlation_id=request.correlation_id, error=error)
+        return MetadataResponse.unchecked(correlation_id=request.correlation_id, error=error)
     partitions = tuple(
         _partition_metadata(index, state.leader, state.leader_epoch) for index, state in topic.partitions.items()
     )
-    description = _TOPIC(name=topic.name, topic_id=topic.topic_id, partitions=partitions)
-    return _RESPONSE(correlation_id=request.correlation_id, topics=(description,))
+    description = TopicMetadata.unchecked(name=topic.name, topic_id=topic.topic_id, partitions=partitions)
+    return MetadataResponse.unchecked(correlation_id=request.correlation_id, topics=(description,))
 
 
 @lru_cache(maxsize=4_096)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
 from protocol.config import CONFIGS, ClusterConfig, ConfigValue, Features, features_at
 from protocol.errors import ProtocolInvariantError
@@ -33,15 +33,8 @@ from protocol.messages.records import (
     TopicRecord,
     UnregisterBrokerRecord,
 )
-from protocol.messages.trusted import trusted
 from protocol.metadata.partition import LeaderRecoveryState, PartitionState, replay_change
 from protocol.values import immutable
-
-_FEATURE: Final = trusted(FeatureLevelRecord)
-_BROKER: Final = trusted(RegisterBrokerRecord)
-_TOPIC: Final = trusted(TopicRecord)
-_CONFIG: Final = trusted(ConfigRecord)
-_PARTITION_RECORD: Final = trusted(PartitionRecord)
 
 
 @immutable
@@ -186,11 +179,11 @@ class MetadataImage:
     def to_records(self) -> list[MetadataRecord]:
         """Records that build this image from an empty one; the content of a snapshot."""
         records: list[MetadataRecord] = [
-            _FEATURE(name=name, feature_level=level) for name, level in self.feature_levels.items()
+            FeatureLevelRecord.unchecked(name=name, feature_level=level) for name, level in self.feature_levels.items()
         ]
         records += [AccessControlEntryRecord(entry=entry) for entry in self.acls]
         records += [
-            _BROKER(
+            RegisterBrokerRecord.unchecked(
                 broker_id=registration.broker_id,
                 broker_epoch=registration.broker_epoch,
                 incarnation_id=registration.incarnation_id,
@@ -201,7 +194,7 @@ class MetadataImage:
             for registration in self.brokers.values()
         ]
         records += [
-            _TOPIC(name=topic.name, topic_id=topic.topic_id, first_leader_epoch=topic.first_leader_epoch)
+            TopicRecord.unchecked(name=topic.name, topic_id=topic.topic_id, first_leader_epoch=topic.first_leader_epoch)
             for topic in self.topics.values()
         ]
         if self.next_producer_id:
@@ -209,10 +202,10 @@ class MetadataImage:
         for topic_id, overrides in self.configs.items():
             for name, value in overrides.items():
                 text = str(value).lower() if isinstance(value, bool) else str(value)
-                records.append(_CONFIG(topic_id=topic_id, name=name, value=text))
+                records.append(ConfigRecord.unchecked(topic_id=topic_id, name=name, value=text))
         for key, state in self.partitions():
             records.append(
-                _PARTITION_RECORD(
+                PartitionRecord.unchecked(
                     topic_id=key.topic_id,
                     partition_id=key.partition,
                     replicas=state.replicas,

@@ -6,8 +6,6 @@ Heartbeats and ISR proposals of a broker incarnation count once, in the order in
 
 from __future__ import annotations
 
-from typing import Final
-
 from protocol.contract import Outbox
 from protocol.controller import alter_partition, brokers
 from protocol.controller.broker_requests import heartbeat_error, registration_error
@@ -24,15 +22,10 @@ from protocol.messages.control import (
     BrokerRegistrationRequest,
     BrokerRegistrationResponse,
 )
-from protocol.messages.trusted import trusted
 from protocol.metadata.image import BrokerRegistration
 from protocol.nodes.broker_sessions import BrokerSessions
 from protocol.nodes.controller_log import ControllerLog
 from protocol.nodes.refusals import refuse
-
-_REGISTRATION_RESPONSE: Final = trusted(BrokerRegistrationResponse)
-_ALTER_RESPONSE: Final = trusted(AlterPartitionResponse)
-_HEARTBEAT_RESPONSE: Final = trusted(BrokerHeartbeatResponse)
 
 
 class BrokerControl:
@@ -61,7 +54,7 @@ class BrokerControl:
             epoch = state.image.brokers[broker].broker_epoch
         self._out.send(
             sender,
-            _REGISTRATION_RESPONSE(
+            BrokerRegistrationResponse.unchecked(
                 correlation_id=request.correlation_id,
                 error=error,
                 incarnation_id=request.incarnation_id,
@@ -100,7 +93,7 @@ class BrokerControl:
             target = self._follow_heartbeat(now_ms, request, registration)
         self._out.send(
             sender,
-            _HEARTBEAT_RESPONSE(
+            BrokerHeartbeatResponse.unchecked(
                 correlation_id=request.correlation_id,
                 broker_epoch=request.broker_epoch,
                 is_caught_up=request.current_metadata_offset > registration.broker_epoch,
@@ -154,7 +147,7 @@ class BrokerControl:
         log, number = self._log, request.correlation_id
         if log.state.image.broker_epoch(request.broker_id) != request.broker_epoch:
             error = ErrorCode.STALE_BROKER_EPOCH
-            self._out.send(sender, _ALTER_RESPONSE(correlation_id=number, error=error))
+            self._out.send(sender, AlterPartitionResponse.unchecked(correlation_id=number, error=error))
             return
         if not log.incarnations.proposals.takes(request.broker_id, number):
             refuse(self._out, sender, request, ErrorCode.INVALID_REQUEST)
@@ -166,4 +159,4 @@ class BrokerControl:
             alter_partition.result(log.state.image, request.broker_id, proposal, error)
             for proposal, error in zip(request.partitions, errors, strict=True)
         )
-        self._out.send(sender, _ALTER_RESPONSE(correlation_id=number, partitions=results))
+        self._out.send(sender, AlterPartitionResponse.unchecked(correlation_id=number, partitions=results))

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from random import Random
-from typing import Final
 
 from protocol.contract import Effect, Outbox, Storage
 from protocol.errors import ErrorCode, ProtocolInvariantError
@@ -44,7 +43,6 @@ from protocol.messages.store import (
     StoreWrite,
     WatchEvent,
 )
-from protocol.messages.trusted import trusted
 from protocol.nodes.refusals import refuse
 from protocol.zookeeper.sessions import SESSION_PREFIX, WORK_PREFIX, Connection, Connections
 from protocol.zookeeper.settings import MAX_SESSION_TIMEOUT_MS, MIN_SESSION_TIMEOUT_MS, StoreSettings
@@ -52,8 +50,6 @@ from protocol.zookeeper.state import Decided, StoreState
 from protocol.zookeeper.transaction_log import SNAPSHOT_EVERY, TransactionLog
 from protocol.zookeeper.tree import Decision
 from protocol.zookeeper.watches import Fired, Watches
-
-_RESPONSE: Final = trusted(StoreResponse)
 
 
 class StoreNode:
@@ -200,7 +196,7 @@ class StoreNode:
             self._begin(now_ms, connection)
 
     def _respond(self, connection: Connection, request: StoreRequest, results: tuple[OperationResult, ...]) -> None:
-        response = _RESPONSE(
+        response = StoreResponse.unchecked(
             connection_id=connection.connection_id,
             number=connection.next_number(),
             xid=request.xid,

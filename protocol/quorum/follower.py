@@ -8,7 +8,6 @@ snapshots are only accepted in the response to the newest request.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
 
 from protocol.errors import ErrorCode, ProtocolInvariantError
 from protocol.events.quorum import QuorumLogTruncated, QuorumSnapshotLoaded
@@ -21,12 +20,9 @@ from protocol.messages.quorum import (
     QuorumRequest,
     QuorumResponse,
 )
-from protocol.messages.trusted import trusted
 from protocol.quorum.context import ELECTION_TIMER, FETCH_TIMER, QuorumContext
 from protocol.quorum.election import FOLLOWER
 from protocol.quorum.log import decode_snapshot
-
-_FETCH: Final = trusted(QuorumFetchRequest)
 
 
 @dataclass(slots=True)
@@ -84,7 +80,7 @@ class QuorumFollower:
                 position=len(download.data),
             )
         else:
-            request = _FETCH(
+            request = QuorumFetchRequest.unchecked(
                 correlation_id=number,
                 cluster_id=context.config.cluster_id,
                 replica_id=context.node_id,

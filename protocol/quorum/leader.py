@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from protocol.errors import ErrorCode
 from protocol.events.quorum import QuorumVotersChanged
@@ -27,15 +27,11 @@ from protocol.messages.quorum import (
     Voter,
 )
 from protocol.messages.records import MetadataRecord
-from protocol.messages.trusted import trusted
 from protocol.quorum.context import FETCH_TIMER, QuorumContext
 from protocol.quorum.leader_state import LeaderState
 from protocol.quorum.log import Snapshot
 from protocol.quorum.membership import Change, VoterRequest, blocking_reason, not_leader, rejection, response_to
 from protocol.quorum.voters import ReplicaKey, VoterSet, matches_voter, replica_key
-
-_FETCHED: Final = trusted(QuorumFetchResponse)
-_BATCH: Final = trusted(RecordBatch)
 
 VOTER_TIMER_PREFIX = "quorum-voter/"
 """Prefix of the check-quorum timers, one per voter: the timer fires when the voter has not fetched for too long."""
@@ -98,7 +94,7 @@ class QuorumLeader:
         if payload is None:
             payload = pack_records(records)
         remember_unpacked(payload, records)
-        batch = _BATCH(
+        batch = RecordBatch.unchecked(
             base_offset=log.end_offset,
             leader_epoch=self.leader_state.epoch,
             record_count=len(records),
@@ -248,7 +244,7 @@ class QuorumLeader:
         del self._parked[replica]
         self.leader_state.progress[replica].has_parked_fetch = False
         context = self._context
-        response = _FETCHED(
+        response = QuorumFetchResponse.unchecked(
             correlation_id=parked.request.correlation_id,
             leader_id=context.node_id,
             leader_epoch=context.epoch,

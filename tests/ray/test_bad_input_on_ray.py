@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -39,11 +40,11 @@ def cluster(private_ray: None) -> Iterator[RunningCluster]:
 
 PRODUCE = ProduceRequest(correlation_id=1, topic="t", partition=0, acks=0, batch=batch(1))
 WRONG = {
-    "a batch that is too large": PRODUCE.model_copy(update={"batch": batch(1, payload=b"x" * 2 * MAX_BYTES)}),
-    "a wrong checksum": PRODUCE.model_copy(update={"batch": batch(1).model_copy(update={"crc": 7})}),
-    "no records": PRODUCE.model_copy(update={"batch": batch(0)}),
-    "an unknown partition": PRODUCE.model_copy(update={"partition": -1}),
-    "an unknown way to acknowledge": PRODUCE.model_copy(update={"acks": 7}),
+    "a batch that is too large": replace(PRODUCE, batch=batch(1, payload=b"x" * 2 * MAX_BYTES)),
+    "a wrong checksum": replace(PRODUCE, batch=replace(batch(1), crc=7)),
+    "no records": replace(PRODUCE, batch=batch(0)),
+    "an unknown partition": replace(PRODUCE, partition=-1),
+    "an unknown way to acknowledge": replace(PRODUCE, acks=7),
     "an offset far beyond": ConsumeRequest(correlation_id=1, topic="t", partition=0, fetch_offset=2**63 - 1),
     "a fetch by an unknown replica": FetchRequest(
         replica_id=UNKNOWN_SENDER,

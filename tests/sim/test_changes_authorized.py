@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from experiments.engines.admin_requests import alter_config, create_topic, delete_topic, reassign
@@ -49,13 +51,13 @@ def test_a_change_by_a_principal_without_the_right_is_a_violation(
     )
     setting_up = [create_topic("t", ((0, 1, 2),), {}), CreateAclsRequest(correlation_id=0, creations=entries)]
     for number, first in enumerate(setting_up):
-        asked = first.model_copy(update={"principal": "User:root"})
+        asked = replace(first, principal="User:root")
         engine.submit(AdminCommand(command_id=number, request=asked))
         engine.run_for(1_000)
     if not is_guarded:
         for module in (authorizer, topics):
             monkeypatch.setattr(module, "may", lambda *args: True)
-    engine.submit(AdminCommand(command_id=9, request=request_.model_copy(update={"principal": principal})))
+    engine.submit(AdminCommand(command_id=9, request=replace(request_, principal=principal)))
     engine.run_for(1_000)
     found = [violation.invariant for violation in engine.violations()]
     assert found == ([] if is_guarded or may else ["ChangesAreAuthorized"])

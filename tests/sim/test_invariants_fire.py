@@ -96,7 +96,7 @@ def _forge(log: SimLog) -> None:
     """Replaces the last record by another one."""
     last = log.read(log.end_offset - 1, 1)[0]
     log.truncate(last.base_offset)
-    log.append(last.model_copy(update={"payload": b"forged"}))
+    log.append(replace(last, payload=b"forged"))
 
 
 def _second_leader(engine: CheckedEngine) -> None:
@@ -244,7 +244,7 @@ def _second_copy(engine: CheckedEngine, **changes: int) -> None:
     log = _log(engine, 0)
     copy = log.read(log.end_offset - 1, 1)[0]
     assert copy.base_sequence >= 0
-    log.append(copy.model_copy(update={"base_offset": log.end_offset, **changes}))
+    log.append(replace(copy, base_offset=log.end_offset, **changes))
 
 
 def _keeps_a_log_of_a_deleted_topic(engine: CheckedEngine) -> None:

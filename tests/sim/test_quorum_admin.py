@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from random import Random
 from typing import Any
 
@@ -94,7 +95,8 @@ def test_a_leader_describes_voters_and_promotable_observers() -> None:
     assert all(0 <= harness.now_ms - state.last_fetch_ms <= first.config.fetch_ms for state in found.observers)
     assert harness.run_until(lambda: not lags(harness), SOON_MS)
     assert decode(encode(found)) == found
-    assert set(DescribeQuorumRequest.model_fields) == set(AdminRequest.model_fields), "the request has no new field"
+    names = [[field.name for field in fields(kind)] for kind in (DescribeQuorumRequest, AdminRequest)]
+    assert names[0] == names[1], "the request has no new field"
 
 
 @pytest.mark.covers("D29", "G19")

@@ -95,7 +95,7 @@ def _replace_record(harness: QuorumHarness, monkeypatch: pytest.MonkeyPatch) -> 
     log = harness.disks[follower(harness).key.id].open_log(METADATA_LOG)
     [batch] = log.read(log.end_offset - 1, 1)
     log.truncate(batch.base_offset)
-    log.append(batch.model_copy(update={"leader_epoch": batch.leader_epoch + 1}))
+    log.append(replace(batch, leader_epoch=batch.leader_epoch + 1))
 
 
 def _lead_after_removal(harness: QuorumHarness, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,8 @@ Controllers of that release send no uuids: their versions of fetches and votes l
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from experiments.hunt.quorum.harness import QuorumHarness
@@ -47,7 +49,7 @@ class MixedReleases(QuorumHarness):
             if isinstance(message, VoteRequest) and message.pre_vote:
                 return  # the earlier release has no pre-vote
             uuids = {name: NO_UUID for name in type(message).SINCE if name.endswith("_uuid")}
-            message = decode(encode(message.model_copy(update=uuids), FORMER.get(type(message))))
+            message = decode(encode(replace(message, **uuids), FORMER.get(type(message))))
         super()._send(source, target, message)
 
 

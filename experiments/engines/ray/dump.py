@@ -19,6 +19,7 @@ from actors.log.files import typed_errors
 from experiments.support.record_text import record_text, topic_names
 from protocol.errors import CodecError, CorruptLogError, ProtocolInvariantError
 from protocol.ids import METADATA_LOG, NO_OFFSET, Offset
+from protocol.messages.base import json_values
 from protocol.messages.metadata_batch import unpack_records
 from protocol.messages.quorum import ControlRecord
 from protocol.messages.records import MetadataRecord
@@ -129,7 +130,7 @@ def _record(record: MetadataRecord, topics: Names) -> Document:
     return {
         "type": type(record).__name__,
         "is_control": isinstance(record, ControlRecord),
-        "fields": record.model_dump(mode="json"),
+        "fields": json_values(record),
         "text": record_text(record, topics),
     }
 

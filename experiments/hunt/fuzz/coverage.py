@@ -23,12 +23,11 @@ from __future__ import annotations
 import ast
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import fields
 from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
-from typing import get_args
-
-from pydantic import BaseModel
+from typing import get_args, get_type_hints
 
 from experiments.faults.kinds import FAULT_KINDS
 from experiments.faults.targets import Targets
@@ -56,6 +55,7 @@ from protocol.events.controller import (
 )
 from protocol.events.quorum import QuorumSnapshotLoaded
 from protocol.ids import FIRST_CLIENT, NO_LEADER, RECOVERY_MANAGER, STORE, NodeId, TimeMs, TopicPartition
+from protocol.messages.base import Message
 from protocol.messages.store import StoreMessage
 
 MET = "operation and fault"
@@ -229,12 +229,12 @@ class Coverage:
         else:
             self._store.observe(node, trace)
 
-    def message(self, source: NodeId, target: NodeId, message: BaseModel) -> None:
+    def message(self, source: NodeId, target: NodeId, message: Message) -> None:
         """A message that was sent."""
         if isinstance(message, StoreMessage):
             self._store.message(message)
             return
-        has_error, parts = _shape(type(message))
+        has_error, parts = _shape(type(message).__name__)
         if has_error and message.error is not ErrorCode.NONE:  # type: ignore[attr-defined]
             self.counts["error", message.error.name] += 1  # type: ignore[attr-defined]
         for name in parts:
@@ -259,15 +259,19 @@ class Coverage:
 
 
 @cache
-def _shape(kind: type[BaseModel]) -> tuple[bool, tuple[str, ...]]:
-    """Whether messages of this type have an error, and their fields that hold parts, one or several, which have."""
-    parts = [name for name, field in kind.model_fields.items() if _bears_error(field.annotation)]
-    return "error" in kind.model_fields, tuple(parts)
+def _shape(kind: str) -> tuple[bool, tuple[str, ...]]:
+    """Of the messages with this type name: whether they have an error, and the fields that hold parts, one or several,
+    which have.
+    """
+    model = Message.REGISTRY[kind]
+    types = get_type_hints(model)
+    names = [field.name for field in fields(model)]
+    return "error" in names, tuple(name for name in names if _bears_error(types[name]))
 
 
 def _bears_error(annotation: object) -> bool:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        has_error, parts = _shape(annotation)
+    if isinstance(annotation, type) and issubclass(annotation, Message):
+        has_error, parts = _shape(annotation.__name__)
         return has_error or bool(parts)
     return any(map(_bears_error, get_args(annotation)))
 

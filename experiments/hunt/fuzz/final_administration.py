@@ -10,6 +10,7 @@ to be right in time, that of a change at once.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
@@ -219,7 +220,7 @@ class FinalAdministration:
         )
         question = DescribeConfigsRequest(correlation_id=0, resources=(resource,))
         change = alter_config(CHECKED_TOPIC, {RETENTION_BYTES: _RETENTION})
-        yield change.model_copy(update={"validate_only": True}), _succeeds
+        yield replace(change, validate_only=True), _succeeds
         yield question, partial(_has_config, self._default, False)
         yield change, _succeeds
         yield question, partial(_has_config, str(_RETENTION), True)
@@ -243,7 +244,7 @@ class FinalAdministration:
             yield _change_level(level, upgrade_type), refused(ErrorCode.INVALID_UPDATE_VERSION)
         for timeout_ms, error in ((0, ErrorCode.VOTER_NOT_FOUND), (-1, ErrorCode.INVALID_REQUEST)):
             removal = remove_voter(_UNKNOWN_VOTER, "A" * 22)
-            yield removal.model_copy(update={"timeout_ms": timeout_ms}), refused(error)
+            yield replace(removal, timeout_ms=timeout_ms), refused(error)
 
     def _is_the_cluster(self, outcome: Outcome) -> str:
         found = answer_of(outcome, DescribeClusterResponse).brokers
@@ -312,7 +313,7 @@ def _describe(limit: int = 2_000, cursor: Cursor | None = None) -> DescribeTopic
 
 def _change_level(level: int, upgrade_type: UpgradeType) -> UpdateFeaturesRequest:
     """A change of `metadata.version` that is validated only."""
-    return update_feature(METADATA_VERSION, level, upgrade_type).model_copy(update={"validate_only": True})
+    return replace(update_feature(METADATA_VERSION, level, upgrade_type), validate_only=True)
 
 
 def _differs_from_whole(each: DescribedPartition, replicas: Sequence[BrokerId]) -> str:

@@ -54,7 +54,7 @@ def _any_partition_epoch(
     original: Original, state: ControllerState, leader: int, proposal: PartitionIsrProposal
 ) -> object:
     if (partition := _partition_of(state, proposal)) is not None:
-        proposal = proposal.model_copy(update={"partition_epoch": partition.partition_epoch})
+        proposal = replace(proposal, partition_epoch=partition.partition_epoch)
     return original(state, leader, proposal)
 
 
@@ -62,8 +62,7 @@ def _any_leader(original: Original, state: ControllerState, leader: int, proposa
     if (partition := _partition_of(state, proposal)) is not None:
         if partition.leader in [member.broker_id for member in proposal.new_isr]:
             leader = partition.leader
-        epochs = {"leader_epoch": partition.leader_epoch, "partition_epoch": partition.partition_epoch}
-        proposal = proposal.model_copy(update=epochs)
+        proposal = replace(proposal, leader_epoch=partition.leader_epoch, partition_epoch=partition.partition_epoch)
     return original(state, leader, proposal)
 
 
@@ -71,7 +70,7 @@ def _propose_with_fenced(
     original: Original, state: ControllerState, leader: int, partition: object, proposal: PartitionIsrProposal
 ) -> object:
     active = tuple(member for member in proposal.new_isr if state.image.is_active(member.broker_id))
-    return original(state, leader, partition, proposal.model_copy(update={"new_isr": active}))
+    return original(state, leader, partition, replace(proposal, new_isr=active))
 
 
 def _without_unclean_shutdowns(request: ChangeRequest) -> ChangeRequest:

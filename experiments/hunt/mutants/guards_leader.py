@@ -99,7 +99,7 @@ def _any_leader_epoch(
     original: Original, self: PartitionLeader, replica: Replica | None, follower: int, epoch: int, fetch: FetchPartition
 ) -> object:
     if replica is not None and fetch.current_leader_epoch < replica.leader_epoch:
-        fetch = fetch.model_copy(update={"current_leader_epoch": replica.leader_epoch})
+        fetch = replace(fetch, current_leader_epoch=replica.leader_epoch)
     return original(self, replica, follower, epoch, fetch)
 
 

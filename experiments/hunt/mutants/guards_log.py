@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from experiments.faults import recipes
 from experiments.hunt.fuzz.bias import Bias
@@ -22,6 +23,7 @@ from protocol.ids import TimeMs, TopicIdPartition
 from protocol.log import producer_state
 from protocol.log.producer_state import ProducerState
 from protocol.log.replica_log import ReplicaLog
+from protocol.messages.base import changed
 from protocol.messages.batch import NO_SEQUENCE, RecordBatch
 from protocol.messages.data import (
     EpochEndOffset,
@@ -31,7 +33,6 @@ from protocol.messages.data import (
     FetchRequest,
     FetchResponse,
 )
-from protocol.messages.trusted import changed
 from protocol.metadata.partition import PartitionState
 
 STORED = ("LeaderCandidateCompleteness", "LeaderCompleteness", "NoCommittedRecordLostGlobally", "History.LostRecord")
@@ -119,7 +120,7 @@ def _count_answers_blindly(original: Original, self: Fetcher, leader: int, respo
 
 
 def _with_all_answers(renewal: FetchRenewal) -> FetchRenewal:
-    return renewal.model_copy(update={"answers": 2**31 - 1})
+    return replace(renewal, answers=2**31 - 1)
 
 
 def _any_offset(original: object, replica: Replica, result: FetchPartitionResult) -> bool:
@@ -127,11 +128,11 @@ def _any_offset(original: object, replica: Replica, result: FetchPartitionResult
 
 
 def _any_record_before(original: Original, self: FetchPartitionResult, fetch: FetchPartition) -> object:
-    return original(self.model_copy(update={"last_fetched_epoch": fetch.last_fetched_epoch}), fetch)
+    return original(replace(self, last_fetched_epoch=fetch.last_fetched_epoch), fetch)
 
 
 def _any_epoch_of_leader(original: Original, self: FetchPartitionResult, fetch: FetchPartition) -> object:
-    return original(self.model_copy(update={"leader_epoch": fetch.current_leader_epoch}), fetch)
+    return original(replace(self, leader_epoch=fetch.current_leader_epoch), fetch)
 
 
 def _keep_fetch_state(

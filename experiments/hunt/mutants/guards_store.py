@@ -105,7 +105,7 @@ _Write = Callable[..., Procedure[dict[TopicPartition, int]]]
 def _unconditional(original: Original, *args: Any) -> object:
     write = original(*args)
     assert isinstance(write, SetData)
-    return write.model_copy(update={"version": _ANY_VERSION})
+    return replace(write, version=_ANY_VERSION)
 
 
 def _write_unconditionally(original: Original, changes: Any, topic_ids: Any) -> object:
@@ -118,7 +118,7 @@ def _obey_any_controller(original: Original, self: StoreMetadata, now_ms: TimeMs
 
 
 def _without_init(original: Original, self: StoreMetadata, now_ms: TimeMs, request: LeaderAndIsrRequest) -> object:
-    return original(self, now_ms, request.model_copy(update={"is_init": False}))
+    return original(self, now_ms, replace(request, is_init=False))
 
 
 def _used_before_written(original: Original, self: IsrWriter, now_ms: TimeMs, request: Any) -> object:
@@ -153,7 +153,7 @@ def _any_live_replica(original: Original, state: Any, replicas: Any, brokers: Br
 def _fence_of_any_version(original: Original, self: Runner, step: Writes) -> tuple[Check, ...]:
     checks = original(self, step)
     assert isinstance(checks, tuple)
-    return tuple(check.model_copy(update={"version": _ANY_VERSION}) for check in checks)
+    return tuple(replace(check, version=_ANY_VERSION) for check in checks)
 
 
 def _watched_afterwards(original: _Children, path: str, *, watch: bool = True) -> Procedure[tuple[str, ...]]:

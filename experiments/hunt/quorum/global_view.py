@@ -21,6 +21,7 @@ from protocol.contract import Send
 from protocol.ids import METADATA_LOG, Epoch, NodeId, Offset, TimeMs
 from protocol.messages.base import Message
 from protocol.messages.batch import RecordBatch
+from protocol.messages.codec import encode
 from protocol.messages.metadata_batch import unpack_records
 from protocol.messages.quorum import AddVoterRecord, RemoveVoterRecord
 from protocol.messages.records import MetadataRecord
@@ -70,7 +71,7 @@ def decode_records(payload: bytes) -> tuple[MetadataRecord, ...]:
 
 @lru_cache(maxsize=4096)
 def _encoded_records(payload: bytes) -> tuple[bytes, ...]:
-    return tuple(record.model_dump_json().encode() for record in decode_records(payload))
+    return tuple(encode(record) for record in decode_records(payload))
 
 
 def voters_after(voters: Voters, change: VoterChange) -> Voters:

@@ -24,6 +24,7 @@ from protocol.contract import CancelTimer, Outbox, Send, SetTimer
 from protocol.errors import ProtocolInvariantError
 from protocol.ids import DRIVER, FIRST_CONTROLLER, NodeId, TimeMs
 from protocol.messages.base import Message, Request, Response
+from protocol.messages.codec import encode
 from protocol.messages.records import ProducerIdsRecord
 from protocol.quorum import state_file
 from protocol.quorum.context import QuorumConfig
@@ -250,7 +251,7 @@ class QuorumHarness:
         for name, node in sorted(self.nodes.items()):
             if node.replica.is_leader and node.paused_until_ms <= self.now_ms:
                 record = ProducerIdsRecord(next_producer_id=len(self.view.sent) + 1)
-                self.view.sent.append(record.model_dump_json().encode())
+                self.view.sent.append(encode(record))
                 node.replica.append(self.now_ms, [record])
                 self._run_effects(name, "append")
 

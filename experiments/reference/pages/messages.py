@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
+from dataclasses import MISSING, fields
 from enum import Enum, EnumType
 from importlib import import_module
 from inspect import get_annotations
@@ -57,17 +58,17 @@ def _message(model: type[Message]) -> str:
     omitted = _OMITTED if issubclass(model, Request | Response) else frozenset()
     rows = [
         (
-            code(name),
-            _type(types[name]),
-            "" if field.is_required() else code(_default(field.default)),
-            model.SINCE.get(name, ""),
+            code(field.name),
+            _type(types[field.name]),
+            "" if field.default is MISSING else code(_default(field.default)),
+            model.SINCE.get(field.name, ""),
         )
-        for name, field in model.model_fields.items()
-        if name not in omitted
+        for field in fields(model)
+        if field.name not in omitted
     ]
     columns = ("field", "type", "default", "version") if model.SINCE else ("field", "type", "default")
-    fields = table(columns, (row[: len(columns)] for row in rows))
-    return sections(f"### {model.__name__}", kind + first_paragraph(model.__doc__), fields)
+    field_table = table(columns, (row[: len(columns)] for row in rows))
+    return sections(f"### {model.__name__}", kind + first_paragraph(model.__doc__), field_table)
 
 
 def _enum(kind: EnumType) -> str:

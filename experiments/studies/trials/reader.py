@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
 
 from experiments.engines.sim.cluster import SimCluster
 from experiments.studies.trace.schema import DIVERGED, FETCHED, OUT_OF_RANGE, READ, TraceRow
@@ -19,9 +18,7 @@ from experiments.studies.trials.states import PartitionStates
 from protocol.errors import ErrorCode
 from protocol.ids import FIRST_CLIENT, NO_LEADER, NodeId, TopicPartition
 from protocol.messages.data import ConsumeRequest, ConsumeResponse
-from protocol.messages.trusted import trusted
 
-_REQUEST: Final = trusted(ConsumeRequest)
 _NO_EPOCH = -1
 
 
@@ -103,7 +100,7 @@ class Reader:
         self._last_number += 1
         position.outstanding, position.leader = self._last_number, self._states.partitions[name].leader
         self._partitions[self._last_number] = name
-        request = _REQUEST(
+        request = ConsumeRequest.unchecked(
             correlation_id=self._last_number,
             topic=name.topic,
             partition=name.partition,

@@ -24,10 +24,7 @@ from protocol.errors import ErrorCode
 from protocol.ids import NodeId, TopicPartition
 from protocol.messages.admin import AdminRequest
 from protocol.messages.commands import ProduceCommand
-from protocol.messages.trusted import trusted
 from protocol.zookeeper.settings import MAX_SESSION_TIMEOUT_MS, MIN_SESSION_TIMEOUT_MS, StoreSettings
-
-_PRODUCE = trusted(ProduceCommand)
 
 ACKS = {"0": 0, "1": 1, "all": -1}
 """The producer's `acks` as the protocol writes them."""
@@ -87,7 +84,7 @@ def replicas_of(params: CellParameters) -> dict[NodeId, set[TopicPartition]]:
 def write_of(command_id: int, partition: TopicPartition, acks: int, payload: bytes) -> ProduceCommand:
     """The command that writes one record of a trial's workload. Too small an ISR is an answer; other errors are
     retried."""
-    return _PRODUCE(
+    return ProduceCommand.unchecked(
         command_id=command_id,
         topic=partition.topic,
         partition=partition.partition,

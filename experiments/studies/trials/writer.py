@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final
 
 from experiments.engines.sim.cluster import SimCluster
 from experiments.studies.trace.schema import ACKED, NONE, UNKNOWN
@@ -28,10 +27,7 @@ from protocol.ids import FIRST_CLIENT, NodeId, TimeMs, TopicPartition
 from protocol.messages.base import Message
 from protocol.messages.batch import RecordBatch
 from protocol.messages.data import ConsumeResponse, ProduceRequest, ProduceResponse
-from protocol.messages.trusted import trusted
 
-_REQUEST: Final = trusted(ProduceRequest)
-_BATCH: Final = trusted(RecordBatch)
 LEARNING_MS = 5
 """Longer than the controller's brokers need to learn of the same change."""
 _CHANGE_FOLLOWS = frozenset(
@@ -119,8 +115,8 @@ class Writer:
         self._last_number += 1
         writes.outstanding, writes.due_ms, writes.sent_ms = self._last_number, None, now_ms
         writes.payload = self._last_number.to_bytes(8, "big")
-        batch = _BATCH(record_count=1, payload=writes.payload, timestamp_ms=now_ms)
-        request = _REQUEST(
+        batch = RecordBatch.unchecked(record_count=1, payload=writes.payload, timestamp_ms=now_ms)
+        request = ProduceRequest.unchecked(
             correlation_id=self._last_number,
             topic=name.topic,
             partition=name.partition,

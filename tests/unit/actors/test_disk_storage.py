@@ -6,6 +6,7 @@ import json
 import shutil
 import tempfile
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -37,7 +38,7 @@ EXPIRATION_MS = 20
 
 def checked(found: RecordBatch) -> RecordBatch:
     """The batch with the checksum that its producer would give it."""
-    return found.model_copy(update={"crc": checksum_of(found, crc32c)})
+    return replace(found, crc=checksum_of(found, crc32c))
 
 
 def known_of(batches: Iterable[RecordBatch]) -> ProducerState:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from random import Random
 from typing import TypeVar
 
@@ -280,7 +281,7 @@ def test_the_first_acknowledgement_counts_and_starts_the_next_partition(bench: L
     bench.now_ms = 60
     bench.answer(seven)
     assert bench.outcomes == [ProbeOutcome(command_id=5, acknowledged_ms=(60, 30, 40))], "in the command's order"
-    assert bench.command(PROBE.model_copy(update={"command_id": 6})).offers() != [], "it is free again"
+    assert bench.command(replace(PROBE, command_id=6)).offers() != [], "it is free again"
 
 
 def test_a_partition_that_all_brokers_refuse_is_retried_later(bench: LoadBench) -> None:
@@ -297,7 +298,7 @@ def test_a_partition_that_all_brokers_refuse_is_retried_later(bench: LoadBench) 
 
 
 def test_a_partition_that_awaits_its_retry_counts_as_under_way(bench: LoadBench) -> None:
-    command = PROBE.model_copy(update={"partitions": (7, 3, 5, 9)})
+    command = replace(PROBE, partitions=(7, 3, 5, 9))
     seven, seven_too, three, _ = bench.command(command).messages(ProduceRequest)
     bench.answer(seven, REFUSED).answer(seven_too, REFUSED)
     assert bench.answer(three).offers() == [(1, 5), (2, 5)]
@@ -313,7 +314,7 @@ def test_one_acknowledgement_outweighs_an_error_of_another_broker(bench: LoadBen
 @given(st.lists(st.booleans(), max_size=40), st.integers(1, 4), st.randoms(use_true_random=False))
 def test_a_probe_ends_when_the_last_partition_has_acknowledged(errors: list[bool], in_flight: int, rng: Random) -> None:
     bench = LoadBench()
-    open_offers = bench.command(PROBE.model_copy(update={"in_flight": in_flight})).messages(ProduceRequest)
+    open_offers = bench.command(replace(PROBE, in_flight=in_flight)).messages(ProduceRequest)
     acknowledged: dict[int, int] = {}
     while not bench.outcomes:
         if not open_offers:

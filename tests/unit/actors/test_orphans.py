@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 from actors.transport import NOTHING
 from protocol.broker.lifecycle import LifecycleState
@@ -47,6 +48,6 @@ def test_a_broker_drops_the_answer_to_a_heartbeat_of_another_incarnation() -> No
     stale = BrokerHeartbeatResponse(correlation_id=9, error=ErrorCode.STALE_BROKER_EPOCH, broker_epoch=mine + 1)
     broker.receive(CONTROLLER, stale)
     assert broker.node.state is LifecycleState.RUNNING
-    broker.receive(CONTROLLER, stale.model_copy(update={"broker_epoch": mine}))
+    broker.receive(CONTROLLER, replace(stale, broker_epoch=mine))
     assert broker.node.state is LifecycleState.REGISTERING
     assert broker.sent(BrokerRegistrationRequest).previous_broker_epoch == -1

@@ -78,7 +78,7 @@ def topic_records(min_isr: int = 1, **partition: object) -> list[MetadataRecord]
     return [
         TopicRecord(name="t", topic_id="T"),
         ConfigRecord(topic_id="T", name="min.insync.replicas", value=str(min_isr)),
-        PartitionRecord.model_validate({"topic_id": "T", "partition_id": 0} | fields),
+        PartitionRecord(**({"topic_id": "T", "partition_id": 0} | fields)),
     ]
 
 
@@ -168,19 +168,19 @@ class BrokerBench:
         fields = {"leader_id": CONTROLLER, "leader_epoch": EPOCH, "snapshot_epoch": EPOCH}
         fields["snapshot_end_offset"] = end_offset
         number = self.node.replica.pending_fetch_id
-        self.receive(CONTROLLER, QuorumFetchResponse.model_validate(fields | {"correlation_id": number}))
+        self.receive(CONTROLLER, QuorumFetchResponse(**(fields | {"correlation_id": number})))
         wanted = self.sent(FetchSnapshotRequest)
         assert (wanted.snapshot_epoch, wanted.snapshot_end_offset, wanted.position) == (EPOCH, end_offset, 0)
         part = {"correlation_id": wanted.correlation_id, "size": len(data), "position": 0, "data": data}
-        return self.receive(CONTROLLER, FetchSnapshotResponse.model_validate(fields | part))
+        return self.receive(CONTROLLER, FetchSnapshotResponse(**(fields | part)))
 
     def registered(self, **fields: object) -> BrokerBench:
         """The controller answers the broker's last registration."""
         answer = {"correlation_id": 1, "broker_epoch": self.me, "incarnation_id": self.incarnation_id} | fields
-        return self.receive(CONTROLLER, BrokerRegistrationResponse.model_validate(answer))
+        return self.receive(CONTROLLER, BrokerRegistrationResponse(**answer))
 
     def heartbeat_answered(self, **fields: object) -> BrokerBench:
-        answer = BrokerHeartbeatResponse.model_validate({"correlation_id": 1, "is_fenced": False} | fields)
+        answer = BrokerHeartbeatResponse(**({"correlation_id": 1, "is_fenced": False} | fields))
         return self.receive(CONTROLLER, answer)
 
     def run(self, *records: MetadataRecord) -> BrokerBench:
@@ -222,7 +222,7 @@ class BrokerBench:
 
     def produce(self, acks: int = -1, count: int = 1, correlation_id: int = 7, **fields: object) -> BrokerBench:
         wanted = {"correlation_id": correlation_id, "topic": "t", "partition": 0, "acks": acks, "batch": batch(count)}
-        return self.receive(CLIENT, ProduceRequest.model_validate(wanted | fields))
+        return self.receive(CLIENT, ProduceRequest(**(wanted | fields)))
 
     def fetch(self, follower: int, offset: int, epoch: int | None = None, **fields_of_fetch: object) -> BrokerBench:
         """A follower's fetch under its known broker epoch, or `replica_epoch`; it knows high watermark 0. It goes on in
@@ -232,7 +232,7 @@ class BrokerBench:
         fields = {"topic_id": "T", "partition_id": 0, "current_leader_epoch": self.replica.leader_epoch}
         last_epoch = (-1 if offset == 0 else self.replica.log.latest_epoch) if epoch is None else epoch
         fields |= {"fetch_offset": offset, "last_fetched_epoch": last_epoch} | fields_of_fetch
-        partitions = (FetchPartition.model_validate(fields),)
+        partitions = (FetchPartition(**fields),)
         session, number = self._sessions.get((follower, replica_epoch), (1, 0))
         while True:
             request = FetchRequest(

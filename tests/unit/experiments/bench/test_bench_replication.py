@@ -98,7 +98,7 @@ def test_the_table_has_the_same_figures_and_round_trips_under_light_load_only() 
 
 
 def test_a_run_without_an_acknowledgement_is_an_error() -> None:
-    outcome = OUTCOME.model_copy(update={"acknowledged": 0, "last_error": ErrorCode.NOT_ENOUGH_REPLICAS})
+    outcome = replace(OUTCOME, acknowledged=0, last_error=ErrorCode.NOT_ENOUGH_REPLICAS)
     with pytest.raises(BenchError, match="NOT_ENOUGH_REPLICAS"):
         row_of(LIGHT, outcome, Bare(), Bare())  # type: ignore[arg-type]
 

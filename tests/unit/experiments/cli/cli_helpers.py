@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import pytest
@@ -73,7 +74,7 @@ class SimPort:
     def _outcome(self, command: Command, answer: type[Outcome]) -> Outcome:
         self.commands += 1
         number = self.commands
-        self.engine.submit(command.model_copy(update={"command_id": number}))
+        self.engine.submit(replace(command, command_id=number))
         assert self.engine.run_until(lambda: self.engine.outcome(number) is not None, WITHIN_MS)
         outcome = self.engine.outcome(number)
         assert isinstance(outcome, answer)

@@ -90,7 +90,7 @@ class Leader:
                 "last_fetched_epoch": 0 if offset else -1,
                 "high_watermark": self.high_watermark[index],
             } | fields_of_fetch
-            fetches.append(FetchPartition.model_validate(fields))
+            fetches.append(FetchPartition(**fields))
         stream = (replica_epoch, fetcher)
         if anew or stream not in self.sessions:
             self.sessions[stream] = self.sessions.get(stream, 0) + 1
@@ -111,8 +111,8 @@ class Leader:
         """The follower renews the session of its first fetcher; returns the leader's responses."""
         stream = (FOLLOWER, 0)
         stands = {"requests": self.requests[stream], "session": self.sessions[stream]}
-        renewal = FetchRenewal.model_validate(
-            {"replica_id": FOLLOWER, "replica_epoch": FOLLOWER} | stands | {"answers": self.answers} | fields
+        renewal = FetchRenewal(
+            **({"replica_id": FOLLOWER, "replica_epoch": FOLLOWER} | stands | {"answers": self.answers} | fields)
         )
         self.bench.receive(FOLLOWER, renewal)
         return self.sent()

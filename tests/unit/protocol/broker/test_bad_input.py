@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any, cast
@@ -46,8 +47,8 @@ NOW_MS = 1_000
 def sealed(**fields: object) -> RecordBatch:
     stands: dict[str, object] = {"record_count": 1, "payload": b"x", "timestamp_ms": NOW_MS}
     stands |= {"producer_id": 5, "producer_epoch": 0, "base_sequence": 3}
-    made = RecordBatch.model_validate(stands | fields)
-    return made.model_copy(update={"crc": checksum_of(made, crc32c)})
+    made = RecordBatch(**(stands | fields))
+    return replace(made, crc=checksum_of(made, crc32c))
 
 
 def content(directory: Path) -> dict[str, bytes]:
@@ -88,7 +89,7 @@ def produce(acks: int = -1, partition: int = 0, topic: str = "t", **batch: objec
 
 def wrong_crc() -> ProduceRequest:
     request = produce()
-    return request.model_copy(update={"batch": request.batch.model_copy(update={"payload": b"y"})})
+    return replace(request, batch=replace(request.batch, payload=b"y"))
 
 
 PRODUCES: dict[str, tuple[ProduceRequest, ErrorCode]] = {
@@ -125,7 +126,7 @@ def test_invalid_produce_requests_are_refused(directory: Path, request_: Produce
     answer = bench.receive(CLIENT, request_).sent(ProduceResponse)
     assert (answer.error, answer.base_offset, answer.correlation_id) == (error, -1, 7)
     if error is not E.INVALID_REQUIRED_ACKS:
-        assert bench.receive(CLIENT, request_.model_copy(update={"acks": 0})).sends(ProduceResponse) == []
+        assert bench.receive(CLIENT, replace(request_, acks=0)).sends(ProduceResponse) == []
     assert content(directory) == before
     check_still_serves(bench, directory)
 
@@ -155,12 +156,12 @@ def check_still_serves(bench: DiskBench, directory: Path) -> None:
 
 def consume(**fields: object) -> ConsumeRequest:
     stands: dict[str, object] = {"correlation_id": 7, "topic": "t", "partition": 0, "fetch_offset": 0}
-    return ConsumeRequest.model_validate(stands | fields)
+    return ConsumeRequest(**(stands | fields))
 
 
 def list_offsets(**fields: object) -> ListOffsetsRequest:
     stands: dict[str, object] = {"correlation_id": 7, "topic": "t", "partition": 0, "timestamp": -1}
-    return ListOffsetsRequest.model_validate(stands | fields)
+    return ListOffsetsRequest(**(stands | fields))
 
 
 READS: dict[str, tuple[Message, ErrorCode]] = {
@@ -192,7 +193,7 @@ def test_invalid_consumer_requests_are_refused(directory: Path, request_: Messag
 
 def fetch_partition(**fields: object) -> FetchPartition:
     stands: dict[str, object] = {"topic_id": "T", "partition_id": 0, "current_leader_epoch": 0, "fetch_offset": 3}
-    return FetchPartition.model_validate(stands | {"last_fetched_epoch": 0} | fields)
+    return FetchPartition(**(stands | {"last_fetched_epoch": 0} | fields))
 
 
 FETCHES: dict[str, tuple[FetchPartition, ErrorCode]] = {
@@ -221,10 +222,10 @@ def test_follower_fetches_with_one_changed_field(directory: Path, wrong: FetchPa
 
 def fetched(**fields: object) -> FetchPartitionResult:
     stands: dict[str, object] = {"topic_id": "T", "partition_id": 0, "fetch_offset": 3, "leader_epoch": 1}
-    return FetchPartitionResult.model_validate(stands | {"last_fetched_epoch": 0, "high_watermark": 3} | fields)
+    return FetchPartitionResult(**(stands | {"last_fetched_epoch": 0, "high_watermark": 3} | fields))
 
 
-DAMAGED = wrong_crc().batch.model_copy(update={"base_offset": 3, "leader_epoch": 1})
+DAMAGED = replace(wrong_crc().batch, base_offset=3, leader_epoch=1)
 ANSWERS: dict[str, FetchPartitionResult] = {
     "of another offset": fetched(fetch_offset=FAR, batches=(sealed(base_offset=3),)),
     "of another leader epoch": fetched(leader_epoch=0, batches=(sealed(base_offset=3),)),
@@ -245,7 +246,7 @@ def test_a_follower_ignores_invalid_fetch_results(directory: Path, answer: Fetch
     bench.receive(1, FetchResponse(partitions=(answer,)))
     assert (bench.replica.log.end_offset, bench.high_watermark) == (3, 3)
     assert content(directory) == before
-    good = sealed(base_sequence=3).model_copy(update={"base_offset": 3, "leader_epoch": 1})
+    good = replace(sealed(base_sequence=3), base_offset=3, leader_epoch=1)
     bench.receive(1, FetchResponse(partitions=(fetched(batches=(good,)),)))
     assert bench.replica.log.end_offset == 4
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from protocol.broker.fetcher import FETCH_PREFIX, SESSIONS_PER_EPOCH
@@ -40,7 +42,7 @@ def answer(bench: BrokerBench, fetch_offset: int, sender: int = 0, number: int =
     """A result of leader epoch 3 for a fetch from `fetch_offset`, after a record of that epoch."""
     stands = {"topic_id": "T", "partition_id": 0, "fetch_offset": fetch_offset, "leader_epoch": 3}
     stands |= {"last_fetched_epoch": 3 if fetch_offset else -1}
-    result = FetchPartitionResult.model_validate(stands | fields)
+    result = FetchPartitionResult(**(stands | fields))
     return bench.receive(sender, FetchResponse(session=FIRST_SESSION, partitions=(result,), number=number))
 
 
@@ -248,7 +250,7 @@ def test_unfollowing_a_partition_replaces_its_session_with_the_renewal() -> None
 
 
 def change(**fields: object) -> PartitionChangeRecord:
-    return PartitionChangeRecord.model_validate({"topic_id": "T", "partition_id": 0} | fields)
+    return PartitionChangeRecord(**({"topic_id": "T", "partition_id": 0} | fields))
 
 
 @pytest.mark.covers("A26", "A25")
@@ -289,7 +291,7 @@ def test_a_removed_replica_is_deleted_with_its_log(record: PartitionChangeRecord
 
 def test_fetches_of_several_partitions_share_a_request() -> None:
     records = topic_records(1)
-    more = [records[-1].model_copy(update={"partition_id": index}) for index in (1, 2)]
+    more = [replace(records[-1], partition_id=index) for index in (1, 2)]
     bench = BrokerBench(me=1).run().publish(*records, *more)
     assert [p.partition_id for p in bench.sent(FetchRequest).partitions] == [0, 1, 2]
     results = tuple(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -119,7 +120,7 @@ def checking() -> BrokerBench:
 
 
 def sealed(batch: RecordBatch) -> RecordBatch:
-    return batch.model_copy(update={"crc": checksum_of(batch, crc)})
+    return replace(batch, crc=checksum_of(batch, crc))
 
 
 GOOD = sealed(produced(0, 2, at_ms=5))
@@ -143,7 +144,7 @@ def test_an_intact_batch_is_appended_with_its_checksum() -> None:
 
 @pytest.mark.parametrize("changes", DAMAGED.values(), ids=DAMAGED)
 def test_a_damaged_batch_is_refused(changes: dict[str, object]) -> None:
-    bench = checking().produce(acks=1, batch=GOOD.model_copy(update=changes))
+    bench = checking().produce(acks=1, batch=replace(GOOD, **changes))
     assert answers(bench) == [(7, ErrorCode.CORRUPT_MESSAGE, -1)]
     assert bench.replica.log.end_offset == 0
 
@@ -166,5 +167,5 @@ def test_a_batch_may_be_as_large_as_the_topic_allows(size: int, error: ErrorCode
     ],
 )
 def test_a_batch_with_inconsistent_producer_fields_is_refused(changes: dict[str, object]) -> None:
-    bench = leader().produce(acks=1, batch=produced(0).model_copy(update=changes))
+    bench = leader().produce(acks=1, batch=replace(produced(0), **changes))
     assert answers(bench) == [(7, ErrorCode.INVALID_RECORD, -1)]

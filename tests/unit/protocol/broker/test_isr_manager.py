@@ -68,7 +68,7 @@ class Bench:
 
 def result(index: int = 0, **fields: object) -> PartitionIsrResult:
     stands = {"leader": 0, "leader_epoch": 5, "isr": (0, 1, 2), "partition_epoch": 10}
-    return PartitionIsrResult.model_validate({"topic_id": "T", "partition_id": index} | stands | fields)
+    return PartitionIsrResult(**({"topic_id": "T", "partition_id": index} | stands | fields))
 
 
 def refusal(error: ErrorCode, index: int = 0) -> PartitionIsrResult:

@@ -50,7 +50,7 @@ def recovering(hook: Hook, **partition: object) -> BrokerBench:
 
 
 def change(**fields: object) -> PartitionChangeRecord:
-    return PartitionChangeRecord.model_validate({"topic_id": "T", "partition_id": 0} | fields)
+    return PartitionChangeRecord(**({"topic_id": "T", "partition_id": 0} | fields))
 
 
 def proposals(bench: BrokerBench) -> list[tuple[list[int], int]]:

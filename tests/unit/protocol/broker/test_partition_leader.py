@@ -45,7 +45,7 @@ def leader(
 
 
 def change(**fields: object) -> PartitionChangeRecord:
-    return PartitionChangeRecord.model_validate({"topic_id": "T", "partition_id": 0} | fields)
+    return PartitionChangeRecord(**({"topic_id": "T", "partition_id": 0} | fields))
 
 
 def answer(bench: BrokerBench, request: AlterPartitionRequest, **fields: object) -> BrokerBench:
@@ -59,7 +59,7 @@ def answer(bench: BrokerBench, request: AlterPartitionRequest, **fields: object)
         "partition_epoch": proposal.partition_epoch + 1,
         "isr": tuple(member.broker_id for member in proposal.new_isr),
     }
-    result = PartitionIsrResult.model_validate(stands | fields)
+    result = PartitionIsrResult(**(stands | fields))
     response = AlterPartitionResponse(correlation_id=request.correlation_id, partitions=(result,))
     return bench.receive(CONTROLLER, response)
 

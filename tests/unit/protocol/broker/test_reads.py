@@ -36,7 +36,7 @@ def leader() -> BrokerBench:
 
 def consume(bench: BrokerBench, offset: int, correlation_id: int = 1, **fields: object) -> BrokerBench:
     stands = {"correlation_id": correlation_id, "topic": "t", "partition": 0, "fetch_offset": offset}
-    return bench.receive(CLIENT, ConsumeRequest.model_validate(stands | fields))
+    return bench.receive(CLIENT, ConsumeRequest(**(stands | fields)))
 
 
 def shown(bench: BrokerBench) -> list[tuple[int, ErrorCode, list[int]]]:
@@ -133,7 +133,7 @@ def test_a_consumer_with_a_diverged_position_gets_the_diverging_epoch() -> None:
 )
 def test_list_offsets(fields: dict[str, object], error: ErrorCode, offset: int) -> None:
     stands: dict[str, object] = {"correlation_id": 7, "topic": "t", "partition": 0, "timestamp": LATEST}
-    bench = leader().receive(CLIENT, ListOffsetsRequest.model_validate(stands | fields))
+    bench = leader().receive(CLIENT, ListOffsetsRequest(**(stands | fields)))
     answer = bench.sent(ListOffsetsResponse)
     assert (answer.correlation_id, answer.error, answer.offset) == (7, error, offset)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -119,7 +120,7 @@ def test_a_broker_that_loads_a_snapshot_replaces_the_log(leader: int) -> None:
 @pytest.mark.covers("A34", "M36")
 def test_a_broker_that_was_down_deletes_the_log_of_a_partition_that_it_lost() -> None:
     storage = stored(OLD, high_watermark=1)
-    elsewhere = again(1).model_copy(update={"replicas": (1, 2), "isr": (1, 2)})
+    elsewhere = replace(again(1), replicas=(1, 2), isr=(1, 2))
     BrokerBench(storage=storage).run(*topic_records(), removed(), elsewhere)
     assert storage.log_names() == [METADATA_LOG]
 
@@ -166,7 +167,7 @@ def test_a_result_for_the_removed_partition_is_ignored() -> None:
 
 def test_an_image_and_its_snapshot_keep_the_first_leader_epoch() -> None:
     image = MetadataImage(config_of())
-    second = again(0).model_copy(update={"partition_id": 1, "leader_epoch": 6, "first_leader_epoch": 0})
+    second = replace(again(0), partition_id=1, leader_epoch=6, first_leader_epoch=0)
     records: list[MetadataRecord] = [*registrations(), *topic_records(), second]
     for record in (*records, RemovePartitionRecord(topic_id="T", partition_id=1)):
         image.replay(record)
@@ -181,7 +182,7 @@ def test_an_image_and_its_snapshot_keep_the_first_leader_epoch() -> None:
 
 def test_partitions_missing_in_a_snapshot_are_removed() -> None:
     image, other = MetadataImage(config_of()), MetadataImage(config_of())
-    second = again(0).model_copy(update={"partition_id": 1, "first_leader_epoch": 0, "leader_epoch": 0})
+    second = replace(again(0), partition_id=1, first_leader_epoch=0, leader_epoch=0)
     for record in (*registrations(), *topic_records(), second):
         image.replay(record)
         other.replay(record)

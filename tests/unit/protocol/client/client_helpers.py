@@ -109,13 +109,13 @@ class ClientBench:
         """A produce command for `t-0` with acks=all."""
         stands: dict[str, object] = {"topic": "t", "partition": 0, "acks": -1, "payload": b"%d" % command_id}
         stands |= {"command_id": command_id, "record_count": count}
-        return self.receive(DRIVER, ProduceCommand.model_validate(stands | fields))
+        return self.receive(DRIVER, ProduceCommand(**(stands | fields)))
 
     def send_records(self, command_id: int, count: int = 1, **fields: object) -> ClientBench:
         """A command for records of 12 bytes each."""
         stands: dict[str, object] = {"topic": "t", "partition": 0, "acks": -1, "record_bytes": 12}
         stands |= {"command_id": command_id, "record_count": count}
-        return self.receive(DRIVER, SendRecords.model_validate(stands | fields))
+        return self.receive(DRIVER, SendRecords(**(stands | fields)))
 
     def answer(
         self, request: ProduceRequest, error: ErrorCode = ErrorCode.NONE, base_offset: int | None = None

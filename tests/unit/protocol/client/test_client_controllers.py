@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -227,7 +228,7 @@ def test_a_refused_attempt_does_not_decide_another_at_the_same_controller() -> N
 def test_elections_get_the_remaining_time_as_timeout() -> None:
     quorum = Quorum(always(A=SILENT, B=SILENT))
     wanted = admin_requests.elect_leader("t", 0, ElectionType.LONGEST_LOG_PROACTIVE)
-    quorum.administer(wanted.model_copy(update={"timeout_ms": 60_000}))
+    quorum.administer(replace(wanted, timeout_ms=60_000))
     sent = [*quorum.messages(ElectLeadersRequest), *quorum.fire("watch").messages(ElectLeadersRequest)]
     assert [request.timeout_ms for request in sent] == [27_000, 26_100]
     assert [to for _, to in quorum.attempts] == [A, B]

@@ -48,7 +48,7 @@ class Reader(ClientBench):
         self.log = log
         self.asked: list[ConsumeRequest] = []
         stands: dict[str, object] = {"command_id": 1, "topic": "t", "partition": 0}
-        self.receive(DRIVER, ConsumeCommand.model_validate(stands | fields))
+        self.receive(DRIVER, ConsumeCommand(**(stands | fields)))
 
     def serve(self, steps: int = 1, max_bytes: int = 1) -> Reader:
         """The leader answers the last request, one batch at a time, `steps` times."""

@@ -33,7 +33,7 @@ def proposal(*isr: int, **fields: object) -> PartitionIsrProposal:
     assert isinstance(epochs, dict)
     members = tuple(BrokerState(broker_id=broker, broker_epoch=epochs.get(broker, broker)) for broker in isr)
     defaults = {"topic_id": "T", "partition_id": 0, "leader_epoch": 5, "partition_epoch": 9, "new_isr": members}
-    return PartitionIsrProposal.model_validate(defaults | fields)
+    return PartitionIsrProposal(**(defaults | fields))
 
 
 def shutting_down(broker: int) -> BrokerRegistrationChangeRecord:

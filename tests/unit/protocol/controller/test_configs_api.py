@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -66,7 +67,7 @@ def resource(*changes: AlterableConfig, topic: str | None = "t") -> AlterConfigs
 
 
 def request_of(kind: type[Any], *resources: AlterConfigsResource, **fields: object) -> Request:
-    found: Request = kind.model_validate({"correlation_id": 1, "resources": resources} | fields)
+    found: Request = kind(**({"correlation_id": 1, "resources": resources} | fields))
     return found
 
 
@@ -84,9 +85,9 @@ INVALID, BAD_CONFIG = ErrorCode.INVALID_REQUEST, ErrorCode.INVALID_CONFIG
 GOOD = change(MIN_ISR, "1")
 REFUSED_BY_BOTH: dict[str, tuple[AlterConfigsResource, ErrorCode]] = {
     "an unknown topic": (resource(GOOD, topic="u"), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
-    "no topic's name": (resource(GOOD).model_copy(update={"resource_name": ""}), INVALID),
+    "no topic's name": (replace(resource(GOOD), resource_name=""), INVALID),
     "what can be no topic's name": (resource(GOOD, topic="a b"), ErrorCode.INVALID_TOPIC_EXCEPTION),
-    "a single broker": (resource(GOOD, topic=None).model_copy(update={"resource_name": "0"}), INVALID),
+    "a single broker": (replace(resource(GOOD, topic=None), resource_name="0"), INVALID),
     "a config twice": (resource(GOOD, change(MIN_ISR, "2")), INVALID),
     "no value": (resource(change(MIN_ISR, None)), INVALID),
     "no value, cluster-wide": (resource(change(MIN_ISR, None), topic=None), INVALID),

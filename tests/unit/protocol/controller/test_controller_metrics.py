@@ -87,7 +87,7 @@ class Bench:
         self.number += 1
         defaults = {"correlation_id": self.number, "broker_id": broker, "broker_epoch": image.broker_epoch(broker)}
         defaults["current_metadata_offset"] = image.next_offset
-        self.receive(broker, BrokerHeartbeatRequest.model_validate(defaults | fields))
+        self.receive(broker, BrokerHeartbeatRequest(**(defaults | fields)))
         [answer] = [e.message for e in self.effects if isinstance(e, Send) and e.to == broker][:1]
         assert isinstance(answer, BrokerHeartbeatResponse)
         return answer

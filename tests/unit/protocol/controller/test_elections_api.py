@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -183,7 +184,7 @@ def test_a_designation_in_generations_without_a_last_known_elr(
 @pytest.mark.covers("F24")
 @pytest.mark.parametrize("record", [fencing(2, 2, True), None], ids=["fenced", "shutting down"])
 def test_a_designated_leader_must_be_active(record: MetadataRecord | None) -> None:
-    shutting_down = fencing(2, 2, False).model_copy(update={"in_controlled_shutdown": True})
+    shutting_down = replace(fencing(2, 2, False), in_controlled_shutdown=True)
     controller = bench(record or shutting_down, **LEADERLESS, eligible_leader_replicas=(0, 2))
     found = handle(controller.state, elect(DESIGNATION, desired=2))
     assert (error_of(found), list(found.records)) == (ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, [])
@@ -311,9 +312,7 @@ def leaderless_topics(count: int) -> list[MetadataRecord]:
         gone: dict[str, Any] = {"isr": (), "leader": NO_LEADER, "eligible_leader_replicas": (2,)}
         state = gone if number % 2 == 0 else {"isr": (0, 1, 2), "leader": 0}
         records.append(TopicRecord(name=f"u{number}", topic_id=topic_id))
-        records.append(
-            PartitionRecord.model_validate({"topic_id": topic_id, "partition_id": 0, "replicas": (0, 1, 2)} | state)
-        )
+        records.append(PartitionRecord(**({"topic_id": topic_id, "partition_id": 0, "replicas": (0, 1, 2)} | state)))
     return records
 
 
@@ -366,7 +365,7 @@ def test_a_partition_that_is_named_twice_is_refused(wanted: list[TopicPartitions
 def test_elections_need_cluster_action() -> None:
     config = ClusterConfig.of(Generation.KIP_966, {"authorizer.class.name": "standard"})
     controller = ControllerBench(*registrations(), *topic_records(leader=1), config=config)
-    request = elect(PREFERRED).model_copy(update={"principal": "User:alice"})
+    request = replace(elect(PREFERRED), principal="User:alice")
     refused = handle(controller.state, request)
     assert (refused.response.error, list(refused.records)) == (ErrorCode.CLUSTER_AUTHORIZATION_FAILED, [])
     assert results_of(refused) == []

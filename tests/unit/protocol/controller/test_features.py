@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -52,7 +53,7 @@ def update(*updates: tuple[str, int] | tuple[str, int, UpgradeType], **fields: o
         FeatureUpdate(feature=item[0], max_version_level=item[1], upgrade_type=item[2] if len(item) > 2 else UP)
         for item in updates
     )
-    return UpdateFeaturesRequest.model_validate({"correlation_id": 1, "feature_updates": features} | fields)
+    return UpdateFeaturesRequest(**({"correlation_id": 1, "feature_updates": features} | fields))
 
 
 def error_of(found: ControllerResult) -> ErrorCode:
@@ -68,7 +69,7 @@ def config(scope: str | None, name: str, value: str) -> ConfigRecord:
 
 
 def changed(**fields: object) -> PartitionChangeRecord:
-    return PartitionChangeRecord.model_validate({"topic_id": "T", "partition_id": 0} | fields)
+    return PartitionChangeRecord(**({"topic_id": "T", "partition_id": 0} | fields))
 
 
 # -- what is refused ---------------------------------------------------------------------------------------------------
@@ -115,7 +116,7 @@ def test_feature_updates_and_unregistration_need_alter_on_the_cluster(request_: 
     controller = ControllerBench(*registrations(), AccessControlEntryRecord(entry=allowed), config=secure)
     found = handle(controller.state, request_)
     assert (error_of(found), list(found.records)) == (ErrorCode.CLUSTER_AUTHORIZATION_FAILED, [])
-    alice = handle(controller.state, request_.model_copy(update={"principal": "User:alice"}))
+    alice = handle(controller.state, replace(request_, principal="User:alice"))
     assert error_of(alice) is not ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
 
@@ -128,9 +129,7 @@ def test_the_level_in_force_is_no_change(kind: UpgradeType) -> None:
 def test_validation_alone_answers_the_same_and_records_nothing() -> None:
     for request in (update((MV, 1, UNSAFE)), update((MV, 1, SAFE))):
         real, dry = (
-            handle(
-                bench(isr=(0,), eligible_leader_replicas=(1,)).state, request.model_copy(update={"validate_only": only})
-            )
+            handle(bench(isr=(0,), eligible_leader_replicas=(1,)).state, replace(request, validate_only=only))
             for only in (False, True)
         )
         assert dry.response == real.response

@@ -153,7 +153,7 @@ def records_of(image: MetadataImage, what: str, topic_id: str, index: int, more:
         return [RemovePartitionRecord(topic_id=topic_id, partition_id=index)] if index in topic.partitions else []
     assert isinstance(more, dict)
     kind = PartitionChangeRecord if index in topic.partitions else PartitionRecord
-    return [kind.model_validate({"topic_id": topic_id, "partition_id": index, **more})]
+    return [kind(topic_id=topic_id, partition_id=index, **more)]
 
 
 @pytest.mark.covers("I2", "I3", "I4", "I7")

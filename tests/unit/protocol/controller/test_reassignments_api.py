@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -144,7 +145,7 @@ def test_a_partition_that_is_named_twice_is_refused(second: tuple[int, ...] | No
 def test_reassignments_need_alter_on_the_cluster(request_: AlterPartitionReassignmentsRequest) -> None:
     config = ClusterConfig.of(KIP_966, {"authorizer.class.name": "standard"})
     controller = ControllerBench(*registrations(range(4)), *topic_records(), config=config)
-    request = request_.model_copy(update={"principal": "User:alice"})
+    request = replace(request_, principal="User:alice")
     found = handle(controller.state, request)
     assert (found.response.error, results_of(found), list(found.records)) == (
         ErrorCode.CLUSTER_AUTHORIZATION_FAILED,

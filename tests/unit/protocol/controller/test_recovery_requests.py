@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 import pytest
@@ -150,15 +151,18 @@ def result(recovery: PartitionRecovery, leader: int, *answers: int, **changed: o
         ReplicaAnswer(broker_id=each, broker_epoch=epochs[each], last_written_leader_epoch=3, log_end_offset=each)
         for each in answers or epochs
     )
-    return PartitionRecoveryResult(
-        recovery_id=recovery.recovery_id,
-        topic_id="T",
-        partition_id=0,
-        leader_epoch=recovery.leader_epoch,
-        leader=leader,
-        reason="",
-        answers=reported,
-    ).model_copy(update=changed)
+    return replace(
+        PartitionRecoveryResult(
+            recovery_id=recovery.recovery_id,
+            topic_id="T",
+            partition_id=0,
+            leader_epoch=recovery.leader_epoch,
+            leader=leader,
+            reason="",
+            answers=reported,
+        ),
+        **changed,
+    )
 
 
 # -- the decision ------------------------------------------------------------------------------------------------------

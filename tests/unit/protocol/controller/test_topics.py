@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -277,7 +278,7 @@ def test_assignments_may_come_in_any_order() -> None:
 
 def test_of_a_config_that_is_named_twice_the_last_value_counts() -> None:
     twice = tuple(CreatableTopicConfig(name="flush.ms", value=value) for value in ("1", "2"))
-    found = handle(bench().state, create(new("new", (0,), configs={}).model_copy(update={"configs": twice})))
+    found = handle(bench().state, create(replace(new("new", (0,), configs={}), configs=twice)))
     assert [record.value for record in found.records if isinstance(record, ConfigRecord)] == ["2"]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -23,7 +24,7 @@ TOP = 2**31 - 1
 
 def produced(sequence: int, count: int = 1, producer: int = 7, epoch: int = 0, at_ms: int = 0) -> RecordBatch:
     fields = {"producer_id": producer, "producer_epoch": epoch, "base_sequence": sequence, "timestamp_ms": at_ms}
-    return RecordBatch.model_validate({"record_count": count, "payload": b"p"} | fields)
+    return RecordBatch(**({"record_count": count, "payload": b"p"} | fields))
 
 
 def log_of(*batches: RecordBatch, expiration_ms: int = 1_000) -> ReplicaLog:
@@ -111,7 +112,7 @@ def test_many_expired_producers_are_removed(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(producer_state, "_SWEEP_FROM", 8)
     state = ProducerState(expiration_ms=10)
     for number in range(100):
-        item = produced(0, producer=number, at_ms=number).model_copy(update={"base_offset": number})
+        item = replace(produced(0, producer=number, at_ms=number), base_offset=number)
         state.appended(item, high_watermark=number)
     assert sorted(state.entries()) == list(range(89, 100))
     assert len(state._entries) <= 2 * 8 + 11

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields as fields_of
+from dataclasses import replace
 from enum import Enum
 from functools import cache
 from random import Random
@@ -24,7 +26,7 @@ from protocol.contract import Effect, Send, SetTimer
 from protocol.controller.awaited_elections import ELECTIONS_TIMER
 from protocol.errors import ErrorCode
 from protocol.messages.admin import AdminRequest
-from protocol.messages.base import Message
+from protocol.messages.base import Message, field_values
 from protocol.messages.codec import encode
 from protocol.messages.control import (
     AlterPartitionRequest,
@@ -88,18 +90,23 @@ def pools(image: MetadataImage, topics: Sequence[str] = ("t", "u", "new", "no"))
     }
 
 
+def names_of(model: type[Message]) -> list[str]:
+    """The names of the fields of a type, in order."""
+    return [field.name for field in fields_of(model)]
+
+
 def request(model: type[M], rng: Random, values: Mapping[str, Sequence[object]], **fields: object) -> M:
     """A message of that type with valid types of values; `fields` are set."""
     hints = get_type_hints(model, include_extras=True)
     drawn = {
-        name: fields[name] if name in fields else _value(hints[name], name, rng, values) for name in model.model_fields
+        name: fields[name] if name in fields else _value(hints[name], name, rng, values) for name in names_of(model)
     }
-    return model.model_validate(drawn)
+    return model(**drawn)
 
 
 def varied(message: M, rng: Random, values: Mapping[str, Sequence[object]]) -> M:
     """A copy with one random field drawn anew, its own or one of a nested message."""
-    names = list(type(message).model_fields)
+    names = names_of(type(message))
     inner = [name for name in names if _holds_messages(getattr(message, name))]
     if inner and rng.random() < 0.7:
         name = rng.choice(inner)
@@ -109,7 +116,7 @@ def varied(message: M, rng: Random, values: Mapping[str, Sequence[object]]) -> M
     else:
         name = rng.choice(names)
         fresh = _value(get_type_hints(type(message), include_extras=True)[name], name, rng, values)
-    return type(message).model_validate(dict(message) | {name: fresh})
+    return type(message)(**(field_values(message) | {name: fresh}))
 
 
 def _holds_messages(value: object) -> bool:
@@ -215,10 +222,8 @@ def values_of(annotation: Any, bounds: Sequence[Any] = ()) -> st.SearchStrategy[
 
 @cache
 def instances_of(model: type[Message]) -> st.SearchStrategy[Message]:
-    fields = {
-        name: st.deferred(lambda field=info: values_of(field.annotation, field.metadata))
-        for name, info in model.model_fields.items()
-    }
+    hints = get_type_hints(model, include_extras=True)
+    fields = {name: st.deferred(lambda hint=hints[name]: values_of(hint)) for name in names_of(model)}
     return st.builds(model, **fields)
 
 
@@ -255,7 +260,7 @@ class Controller:
 
     @staticmethod
     def admin(message: AdminRequest) -> AdminRequest:
-        return message.model_copy(update={"principal": "User:root"})
+        return replace(message, principal="User:root")
 
     @property
     def image(self) -> MetadataImage:
@@ -285,7 +290,7 @@ class Controller:
     def heartbeat(self, broker: int, **fields: object) -> BrokerHeartbeatRequest:
         present = {"correlation_id": self.next(), "broker_id": broker, "broker_epoch": self.image.broker_epoch(broker)}
         present["current_metadata_offset"] = self.image.next_offset
-        return BrokerHeartbeatRequest.model_validate(present | fields)
+        return BrokerHeartbeatRequest(**(present | fields))
 
     def beat(self, broker: int, **fields: object) -> BrokerHeartbeatResponse:
         [answer] = self.receive(broker, self.heartbeat(broker, **fields)).sends(BrokerHeartbeatResponse)
@@ -300,7 +305,7 @@ class Controller:
         members = tuple(BrokerState(broker_id=b, broker_epoch=self.image.broker_epoch(b) or 0) for b in isr)
         present = {"topic_id": topic.topic_id, "partition_id": index, "new_isr": members}
         present |= {"leader_epoch": state.leader_epoch, "partition_epoch": state.partition_epoch}
-        return PartitionIsrProposal.model_validate(present | fields)
+        return PartitionIsrProposal(**(present | fields))
 
     def alteration(self, broker: int, *proposals: PartitionIsrProposal) -> AlterPartitionRequest:
         epoch = self.image.broker_epoch(broker) or 0

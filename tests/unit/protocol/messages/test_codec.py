@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import FrozenInstanceError
 from typing import Any
 
 import msgpack
@@ -17,7 +18,7 @@ from protocol.errors import (
     ProtocolInvariantError,
     UnknownMessageTypeError,
 )
-from protocol.messages.base import Message
+from protocol.messages.base import Message, field_values
 from protocol.messages.batch import NO_PRODUCER_ID, RecordBatch
 from protocol.messages.codec import decode, encode
 from protocol.messages.commands import AdminCommand, ConsumeOutcome
@@ -181,12 +182,12 @@ def test_a_modified_body_with_a_valid_checksum_is_a_message_or_a_codec_error(mes
 @given(MESSAGES)
 def test_messages_are_immutable_and_reject_unknown_fields(message: Message) -> None:
     model = type(message)
-    for name in model.model_fields:
-        with pytest.raises(ValueError, match="frozen"):
+    values = field_values(message)
+    for name in values:
+        with pytest.raises(FrozenInstanceError):
             setattr(message, name, None)
-    values = {name: getattr(message, name) for name in model.model_fields}
     with pytest.raises(ValueError, match="no_such_field"):
-        model.model_validate({**values, "no_such_field": 1})
+        model(**values, no_such_field=1)
 
 
 def test_two_types_cannot_share_a_name() -> None:
@@ -218,9 +219,7 @@ def test_an_outcome_of_a_read_says_nothing_of_offsets_unless_told() -> None:
 def test_unclean_leaders_are_marked_from_version_1_of_a_partitions_state_on() -> None:
     numbers = dict.fromkeys(("partition_id", "leader", "leader_epoch", "version", "controller_id"), 0)
     state = {"topic": "t", "topic_id": "T", "isr": (0,), "replicas": (0,), "controller_epoch": 0, **numbers}
-    clean, unclean = (
-        LeaderAndIsrPartition.model_validate(state | {"is_unclean_leader": mark}) for mark in (False, True)
-    )
+    clean, unclean = (LeaderAndIsrPartition(**(state | {"is_unclean_leader": mark})) for mark in (False, True))
     assert decode(encode(unclean, 1)) == unclean
     assert decode(encode(clean, 0)) == clean
     with pytest.raises(ProtocolInvariantError):

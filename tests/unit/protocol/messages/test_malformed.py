@@ -7,6 +7,7 @@ Thousands of requests reach nodes with work in progress (`malformed_helpers.py`)
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -184,7 +185,7 @@ def random_request(controller: Controller, rng: Random, number: int) -> tuple[in
 def numbered(message: Message, number: int) -> Message:
     """The message as it arrives over the wire, with a correlation id of its own if it is a request."""
     if isinstance(message, Request):
-        message = message.model_copy(update={"correlation_id": number})
+        message = replace(message, correlation_id=number)
     return decode(encode(message))
 
 
@@ -246,15 +247,15 @@ class Traffic:
         fields: dict[str, object] = {"correlation_id": 1, "topic": "t", "partition": 0}
         how = rng.random()
         if how < 0.3:
-            return CLIENT, ProduceRequest.model_validate(
-                fields | {"acks": rng.choice((0, 1, -1)), "batch": batch(rng.choice((1, 2, 3)))}
+            return CLIENT, ProduceRequest(
+                **(fields | {"acks": rng.choice((0, 1, -1)), "batch": batch(rng.choice((1, 2, 3)))})
             )
         if how < 0.5:
-            return CLIENT, ConsumeRequest.model_validate(fields | {"fetch_offset": rng.randint(0, log.end_offset)})
+            return CLIENT, ConsumeRequest(**(fields | {"fetch_offset": rng.randint(0, log.end_offset)}))
         follower, end = rng.choice((1, 2)), rng.choice((0, log.high_watermark, log.end_offset, log.end_offset))
         fields = {"topic_id": "T", "partition_id": 0, "current_leader_epoch": 0, "fetch_offset": end}
         fields["last_fetched_epoch"] = 0 if end else -1
-        partition = FetchPartition.model_validate(fields)
+        partition = FetchPartition(**fields)
         return follower, FetchRequest(replica_id=follower, replica_epoch=follower, partitions=(partition,))
 
     def receive(self, sender: int, message: Message) -> None:

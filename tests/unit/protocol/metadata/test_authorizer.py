@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -25,8 +26,8 @@ from protocol.messages.acls import (
     CreateAclsRequest,
     PatternType,
 )
-from protocol.messages.admin import AdminResponse, MetadataRequest, MetadataResponse
-from protocol.messages.base import Message
+from protocol.messages.admin import AdminResponse, MetadataRequest, MetadataResponse, PartitionMetadata, TopicMetadata
+from protocol.messages.base import Message, field_values
 from protocol.messages.commands import (
     AdminCommand,
     AdminOutcome,
@@ -212,7 +213,7 @@ class Controller:
         self.node.start(0)
         self.register(0)
         beat = {"broker_epoch": self.node.state.image.broker_epoch(0), "current_metadata_offset": self.end}
-        self.receive(0, BrokerHeartbeatRequest.model_validate({"correlation_id": 1, "broker_id": 0} | beat))
+        self.receive(0, BrokerHeartbeatRequest(**({"correlation_id": 1, "broker_id": 0} | beat)))
 
     @property
     def end(self) -> int:
@@ -269,7 +270,8 @@ def test_a_client_needs_cluster_action_for_requests_of_brokers(request_: Message
 def test_a_client_may_not_fetch_the_metadata_log() -> None:
     controller = Controller()
     whole = metadata_fetch(controller.node, 0, offset=0)
-    common = whole.model_dump(exclude={"fetch_offset", "last_fetched_epoch", "high_watermark"})
+    own = ("fetch_offset", "last_fetched_epoch", "high_watermark")
+    common = {name: value for name, value in field_values(whole).items() if name not in own}
     snapshot = FetchSnapshotRequest(**common, snapshot_epoch=0, snapshot_end_offset=1, position=0)
     for fetch in (whole, snapshot):
         refused, answer = controller.receive(CLIENT, fetch)
@@ -293,7 +295,7 @@ def test_only_the_cluster_and_the_experiment_shut_a_node_down() -> None:
 def test_a_principal_named_like_a_broker_has_no_rights_of_a_broker(principal: str) -> None:
     controller = Controller()
     before = controller.end
-    request = admin_requests.unregister_broker(0).model_copy(update={"principal": principal})
+    request = replace(admin_requests.unregister_broker(0), principal=principal)
     refused = answered(controller.receive(CLIENT, request), AdminResponse)
     assert refused.error is ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     assert controller.end == before
@@ -428,11 +430,9 @@ DENIED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
 def led(correlation_id: int) -> MetadataResponse:
-    return MetadataResponse.model_validate(
-        {
-            "correlation_id": correlation_id,
-            "topics": ({"name": "t", "topic_id": "T", "partitions": ({"partition": 0, "leader": 1},)},),
-        }
+    return MetadataResponse(
+        correlation_id=correlation_id,
+        topics=(TopicMetadata(name="t", topic_id="T", partitions=(PartitionMetadata(partition=0, leader=1),)),),
     )
 
 
@@ -450,7 +450,7 @@ def test_a_client_puts_its_principal_on_every_request(principal: str | None, exp
 
 
 def test_a_request_that_has_a_principal_keeps_it() -> None:
-    request = admin_requests.delete_topic("t").model_copy(update={"principal": BOB})
+    request = replace(admin_requests.delete_topic("t"), principal=BOB)
     [(_, sent)] = Client(AdminCommand(command_id=1, request=request), ALICE).sent
     assert sent.principal == BOB
 

@@ -47,7 +47,7 @@ def configs(
     image: MetadataImage, kind: ConfigResourceType, name: str, keys: tuple[str, ...] | None = None, **fields: object
 ) -> DescribeConfigsResult:
     resource = DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=keys)
-    request = DescribeConfigsRequest.model_validate({"correlation_id": 5, "resources": (resource,)} | fields)
+    request = DescribeConfigsRequest(**({"correlation_id": 5, "resources": (resource,)} | fields))
     found = answer(image, CONTROLLER, request)
     assert isinstance(found, DescribeConfigsResponse)
     [result] = found.results

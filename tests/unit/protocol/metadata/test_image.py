@@ -114,7 +114,7 @@ CHANGES = {
 @pytest.mark.covers("G20", "G22", "E18", "C6")
 @pytest.mark.parametrize(("fields", "changed"), CHANGES.values(), ids=CHANGES)
 def test_a_change_record_changes_what_it_names(fields: dict[str, object], changed: dict[str, object]) -> None:
-    record = PartitionChangeRecord.model_validate({"topic_id": "T", "partition_id": 0} | fields)
+    record = PartitionChangeRecord(**({"topic_id": "T", "partition_id": 0} | fields))
     after = replay_change(STATE, record)
     expected = {name: getattr(STATE, name) for name in PartitionState.__slots__} | {"partition_epoch": 10} | changed
     assert {name: getattr(after, name) for name in PartitionState.__slots__} == expected
@@ -196,7 +196,7 @@ def test_the_controllers_indexes_agree_with_the_image(steps: list[tuple[int, int
         fields = {"topic_id": "T", "partition_id": partition, "isr": tuple(isr), "leader": leader}
         fields |= {"eligible_leader_replicas": tuple(elr - isr)}
         model = PartitionRecord if known is None else PartitionChangeRecord
-        state.replay(model.model_validate(fields | ({"replicas": (0, 1, 2)} if known is None else {})))
+        state.replay(model(**(fields | ({"replicas": (0, 1, 2)} if known is None else {}))))
         stored = dict(state.image.partitions())
         for broker in (-1, 0, 1, 2):
             led = sorted(key for key, value in stored.items() if value.leader == broker)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from experiments.engines.sim.disk import SimStorage
@@ -312,7 +314,7 @@ def test_the_former_quorum_leader_is_ignored() -> None:
     bench = BrokerBench().run().receive(CONTROLLER, next_epoch(NEXT))
     late = fetched(bench, None, 6, *topic_records(1))
     assert bench.receive(CONTROLLER, late).effects == []
-    assert bench.receive(NEXT, late.model_copy(update={"leader_id": NEXT})).effects == [], "it leads another epoch"
+    assert bench.receive(NEXT, replace(late, leader_id=NEXT)).effects == [], "it leads another epoch"
     assert bench.node.replica.log.end_offset == 6
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import pytest
@@ -120,7 +121,7 @@ class Bench:
 
 def produce(acks: int = -1, final_errors: tuple[ErrorCode, ...] = ()) -> Bench:
     fields = {"command_id": 1, "topic": "t", "partition": 0, "acks": acks, "record_count": 2, "payload": b"p"}
-    return Bench(ProduceCommand.model_validate(fields | {"final_errors": final_errors}))
+    return Bench(ProduceCommand(**(fields | {"final_errors": final_errors})))
 
 
 def test_an_acknowledged_produce_has_its_offset() -> None:
@@ -393,7 +394,7 @@ def test_a_controller_that_does_not_answer_is_a_timeout() -> None:
 def test_long_requests_get_a_timeout_below_the_clients(
     wanted: ElectLeadersRequest | AddVoterRequest | RemoveVoterRequest, timeout_ms: int
 ) -> None:
-    bench = Bench(AdminCommand(command_id=1, request=wanted.model_copy(update={"timeout_ms": timeout_ms})))
+    bench = Bench(AdminCommand(command_id=1, request=replace(wanted, timeout_ms=timeout_ms)))
     [(_, request)] = bench.sends(type(wanted))
     assert request.timeout_ms == min(timeout_ms, DELIVERY_MS * 9 // 10)
 

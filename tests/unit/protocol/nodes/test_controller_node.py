@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from random import Random
 from typing import TypeVar
 
@@ -83,7 +84,7 @@ class Bench:
         self.number += 1
         defaults = {"correlation_id": self.number, "broker_id": broker, "broker_epoch": image.broker_epoch(broker)}
         defaults["current_metadata_offset"] = image.next_offset if offset is None else offset
-        request = BrokerHeartbeatRequest.model_validate(defaults | fields)
+        request = BrokerHeartbeatRequest(**(defaults | fields))
         return self.receive(broker, request).sent(BrokerHeartbeatResponse)
 
     def administer(self, request: AdminRequest) -> AdminResponse:
@@ -198,11 +199,7 @@ def test_proposals_of_the_next_incarnation_are_numbered_from_the_beginning() -> 
     bench.fire(f"{SESSION_PREFIX}0", SESSION_MS)
     bench.register(0, incarnation="two")
     assert not bench.beat(0).is_fenced
-    [first] = (
-        bench.receive(0, bench.proposal(0, 0).model_copy(update={"correlation_id": 1}))
-        .sent(AlterPartitionResponse)
-        .partitions
-    )
+    [first] = bench.receive(0, replace(bench.proposal(0, 0), correlation_id=1)).sent(AlterPartitionResponse).partitions
     assert first.error is ErrorCode.INVALID_REQUEST, "it is looked at: it is not the leader's"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -135,7 +136,7 @@ def test_reads_and_refusals_wait_for_the_records_that_they_have_seen() -> None:
     asking: list[Message] = [
         DescribeTopicRequest(correlation_id=11, topics=("u",)),
         MetadataRequest(correlation_id=12, topic="u"),
-        admin_requests.create_topic("u", ((0,),)).model_copy(update={"correlation_id": 13}),
+        replace(admin_requests.create_topic("u", ((0,),)), correlation_id=13),
     ]
     for message in asking:
         assert bench.receive(CLIENT, message).sends(Response) == []
@@ -172,7 +173,7 @@ def test_a_broker_has_applied_what_it_knows_to_be_committed() -> None:
     bench.beat(0, want_shut_down=True).fetch()
     for broker in (1, 2):
         known = metadata_fetch(bench.node, broker)
-        ignorant = known.model_copy(update={"high_watermark": known.high_watermark - 1})
+        ignorant = replace(known, high_watermark=known.high_watermark - 1)
         bench.receive(broker, ignorant)
         assert not bench.beat(0, want_shut_down=True).sent(BrokerHeartbeatResponse).should_shut_down
         bench.receive(broker, known)
@@ -254,9 +255,7 @@ def test_records_that_the_next_leader_lacks_are_truncated() -> None:
     fetch = bench.sent(QuorumFetchRequest)
     assert fetch.fetch_offset == end
     response = {"correlation_id": fetch.correlation_id, "leader_id": NEXT, "leader_epoch": 2}
-    bench.receive(
-        NEXT, QuorumFetchResponse.model_validate(response | {"diverging_epoch": 1, "diverging_end_offset": end - 1})
-    )
+    bench.receive(NEXT, QuorumFetchResponse(**(response | {"diverging_epoch": 1, "diverging_end_offset": end - 1})))
     assert bench.sent(QuorumFetchRequest).fetch_offset == end - 1
     bench.follow([leader_change(NEXT), *registrations((4,))], committed=1)
     assert (3 in bench.image.brokers, 4 in bench.image.brokers) == (False, True)
@@ -302,8 +301,8 @@ WRITES: list[Request] = [
     BrokerHeartbeatRequest(correlation_id=7, broker_id=0, broker_epoch=0, current_metadata_offset=9),
     AlterPartitionRequest(correlation_id=7, broker_id=0, broker_epoch=0, partitions=()),
     InitProducerIdRequest(correlation_id=7),
-    admin_requests.delete_topic("t").model_copy(update={"correlation_id": 7}),
-    admin_requests.alter_config("t", {"min.insync.replicas": 1}).model_copy(update={"correlation_id": 7}),
+    replace(admin_requests.delete_topic("t"), correlation_id=7),
+    replace(admin_requests.alter_config("t", {"min.insync.replicas": 1}), correlation_id=7),
 ]
 
 
@@ -362,11 +361,11 @@ def test_a_standby_that_is_far_behind_loads_the_snapshot(knows: str) -> None:
         image.replay(record)
     response = {"leader_id": NEXT, "leader_epoch": 1, "snapshot_epoch": 1, "snapshot_end_offset": 50}
     number = bench.node.replica.pending_fetch_id
-    bench.receive(NEXT, QuorumFetchResponse.model_validate(response | {"correlation_id": number}))
+    bench.receive(NEXT, QuorumFetchResponse(**(response | {"correlation_id": number})))
     wanted = bench.sent(FetchSnapshotRequest)
     data = Snapshot(1, 50, VOTERS, pack_records(image.to_records())).encode()
     part = {"correlation_id": wanted.correlation_id, "size": len(data), "position": 0, "data": data}
-    bench.receive(NEXT, FetchSnapshotResponse.model_validate(response | part))
+    bench.receive(NEXT, FetchSnapshotResponse(**(response | part)))
     assert (bench.image.to_records(), bench.image.next_offset) == (image.to_records(), 50)
     assert (bench.node.first_record, list(bench.node.records)) == (50, [])
     bench.follow(registrations((3,)), committed=1)
@@ -400,7 +399,7 @@ def test_a_controller_that_takes_over_traces_records_that_its_predecessor_may_no
 def another_topic() -> list[MetadataRecord]:
     [topic, _, partition] = topic_records(1)
     renamed = {"topic_id": "U"}
-    return [topic.model_copy(update={"name": "u"} | renamed), partition.model_copy(update=renamed)]
+    return [replace(topic, **({"name": "u"} | renamed)), replace(partition, **renamed)]
 
 
 @pytest.mark.covers("E31")

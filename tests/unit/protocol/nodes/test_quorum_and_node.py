@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from experiments.support.metadata_fetch import metadata_fetch
@@ -52,14 +54,14 @@ def test_an_incomplete_snapshot_is_not_published() -> None:
 @pytest.mark.parametrize("epoch", [2, 2**31 - 1])
 def test_a_brokers_fetch_does_not_end_the_epoch_of_the_leader(epoch: int) -> None:
     controller = Controller()
-    fetch = metadata_fetch(controller.node, 0).model_copy(update={"current_leader_epoch": epoch})
+    fetch = replace(metadata_fetch(controller.node, 0), current_leader_epoch=epoch)
     controller.receive(0, fetch)
     assert controller.node.is_active
 
 
 def test_S3b_an_epoch_at_the_end_of_its_type_does_not_break_the_controller() -> None:
     controller = Controller()
-    fetch = metadata_fetch(controller.node, 0).model_copy(update={"current_leader_epoch": 2**31 - 1})
+    fetch = replace(metadata_fetch(controller.node, 0), current_leader_epoch=2**31 - 1)
     controller.receive(0, fetch)
     controller.node.fire(5_000, "quorum-election")
     assert controller.node.is_active
@@ -68,7 +70,7 @@ def test_S3b_an_epoch_at_the_end_of_its_type_does_not_break_the_controller() -> 
 @pytest.mark.parametrize("offset", [-1, -(2**63)])
 def test_a_fetch_from_before_the_log_is_refused(offset: int) -> None:
     controller = Controller()
-    fetch = metadata_fetch(controller.node, 0).model_copy(update={"fetch_offset": offset})
+    fetch = replace(metadata_fetch(controller.node, 0), fetch_offset=offset)
     [answer] = controller.receive(0, fetch).sends(QuorumFetchResponse)
     assert (answer.error, answer.batches) == (ErrorCode.OFFSET_OUT_OF_RANGE, ())
 
@@ -82,5 +84,5 @@ def test_a_refused_fetch_does_not_advance_the_applied_offset(fields: dict[str, o
         controller.beat(broker)
     assert not controller.beat(0, want_shut_down=True).should_shut_down
     for broker in (1, 2):
-        controller.receive(broker, metadata_fetch(controller.node, broker).model_copy(update=fields))
+        controller.receive(broker, replace(metadata_fetch(controller.node, broker), **fields))
     assert not controller.beat(0, want_shut_down=True).should_shut_down

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 import pytest
@@ -188,8 +189,8 @@ def test_a_result_is_sent_again_when_the_recovery_is_requested_again() -> None:
 @pytest.mark.covers("F8", "F13", "M65")
 def test_a_restarted_broker_is_queried_again() -> None:
     bench = Bench().state(recovery(0, 1)).answer(0)
-    reborn = recovery(1, 0).model_copy(
-        update={"replicas": (BrokerState(broker_id=1, broker_epoch=11), BrokerState(broker_id=0, broker_epoch=77))}
+    reborn = replace(
+        recovery(1, 0), replicas=(BrokerState(broker_id=1, broker_epoch=11), BrokerState(broker_id=0, broker_epoch=77))
     )
     bench.state(reborn)
     assert bench.asked() == [0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -64,7 +65,7 @@ REGISTRATIONS: dict[str, tuple[dict[str, object], ErrorCode]] = {
 def test_registrations_with_one_changed_field(fields: dict[str, object], error: ErrorCode) -> None:
     controller, defaults = Controller(), {"correlation_id": 7, "broker_id": 5, "incarnation_id": "new"}
     before = controller.image.to_records()
-    message = BrokerRegistrationRequest.model_validate(defaults | fields)
+    message = BrokerRegistrationRequest(**(defaults | fields))
     [answer] = controller.receive(5, message).sends(BrokerRegistrationResponse)
     assert (answer.correlation_id, answer.error, answer.incarnation_id) == (7, error, message.incarnation_id)
     assert (answer.broker_epoch >= 0) == (error is NONE)
@@ -121,7 +122,7 @@ def test_a_metadata_fetch_beyond_the_log_gets_no_records(
     fields: dict[str, object], error: ErrorCode, diverges: bool
 ) -> None:
     controller = Controller()
-    fetch = metadata_fetch(controller.node, 0).model_copy(update=fields)
+    fetch = replace(metadata_fetch(controller.node, 0), **fields)
     [effect] = controller.receive(0, fetch).effects
     assert isinstance(effect, Send)
     answer = effect.message
@@ -189,7 +190,7 @@ def test_isr_proposals_with_one_changed_field(fields: dict[str, object], error: 
 def test_isr_proposals_with_a_stale_broker_epoch_are_refused(broker: int, epoch: int) -> None:
     controller = Controller()
     before = controller.end
-    message = controller.alteration(broker, controller.proposal(0, 0, 1)).model_copy(update={"broker_epoch": epoch})
+    message = replace(controller.alteration(broker, controller.proposal(0, 0, 1)), broker_epoch=epoch)
     [answer] = controller.receive(0, message).sends(AlterPartitionResponse)
     assert (answer.error, answer.partitions) == (ErrorCode.STALE_BROKER_EPOCH, ())
     assert controller.end == before
@@ -253,7 +254,7 @@ def test_consume_requests_with_one_changed_field(fields: dict[str, object], erro
     for _ in range(3):
         bench.produce(batch=batch(payload=b"x" * 100))
     defaults = {"correlation_id": 7, "topic": "t", "partition": 0, "fetch_offset": 0}
-    answer = bench.receive(CLIENT, ConsumeRequest.model_validate(defaults | fields)).sent(ConsumeResponse)
+    answer = bench.receive(CLIENT, ConsumeRequest(**(defaults | fields))).sent(ConsumeResponse)
     assert (answer.error, len(answer.batches)) == (error, batches)
 
 
@@ -270,7 +271,7 @@ FETCHES: dict[str, tuple[dict[str, object], ErrorCode]] = {
 def test_follower_fetches_with_one_changed_field(fields: dict[str, object], error: ErrorCode) -> None:
     bench = BrokerBench().run(*topic_records()).produce(acks=1)
     defaults = {"topic_id": "T", "partition_id": 0, "current_leader_epoch": 0, "fetch_offset": 0}
-    partition = FetchPartition.model_validate(defaults | fields)
+    partition = FetchPartition(**(defaults | fields))
     fetch = FetchRequest(replica_id=1, replica_epoch=1, partitions=(partition,))
     [result] = bench.receive(1, fetch).sent(FetchResponse).partitions
     assert (result.error, result.batches, result.fetch_offset) == (error, (), partition.fetch_offset)

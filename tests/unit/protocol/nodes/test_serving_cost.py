@@ -7,6 +7,7 @@ refuse to be walked.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, NoReturn
 
 import pytest
@@ -244,4 +245,4 @@ def test_a_replica_behind_the_log_start_fetches_the_snapshot_in_parts(
 
 def numbered(answer: QuorumFetchResponse, broker: BrokerBench) -> QuorumFetchResponse:
     """The response with the number of the broker's newest fetch."""
-    return answer.model_copy(update={"correlation_id": broker.node.replica.pending_fetch_id})
+    return replace(answer, correlation_id=broker.node.replica.pending_fetch_id)

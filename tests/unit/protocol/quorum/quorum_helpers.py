@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from random import Random
 from typing import TypeVar
 
@@ -109,7 +110,7 @@ class Bench:
     def fetch(self, follower: int = NEXT, offset: int | None = None) -> Bench:
         """A voter fetches at `offset`, by default the log end."""
         fetch = metadata_fetch(self.node, follower, offset)
-        return self.receive(follower, fetch.model_copy(update={"replica_uuid": KEYS[follower].uuid}))
+        return self.receive(follower, replace(fetch, replica_uuid=KEYS[follower].uuid))
 
     def activate(self) -> Bench:
         """The controller is elected, and all its records are committed."""
@@ -159,7 +160,7 @@ class Bench:
         self.number += 1
         present = {"correlation_id": self.number, "broker_id": broker, "broker_epoch": self.image.broker_epoch(broker)}
         present["current_metadata_offset"] = self.node.replica.high_watermark
-        return self.receive(broker, BrokerHeartbeatRequest.model_validate(present | fields))
+        return self.receive(broker, BrokerHeartbeatRequest(**(present | fields)))
 
     def serve(self) -> Bench:
         """The controller is active, brokers 0 to 2 are unfenced, topic `t` is on all of them, and everything is

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -53,7 +54,7 @@ def remove(key: ReplicaKey, **fields: Any) -> RemoveVoterRequest:
 NEW = ReplicaKey(1005, "u")
 OTHER_DISK = ReplicaKey(B.id, "u")
 DUPLICATE, INVALID, MISSING = ErrorCode.DUPLICATE_VOTER, ErrorCode.INVALID_REQUEST, ErrorCode.VOTER_NOT_FOUND
-NO_PORT = HERE.model_copy(update={"port": 65_536})
+NO_PORT = replace(HERE, port=65_536)
 TWO, ONE = VoterSet.of([A, B]), VoterSet.of([A])
 OF_DYNAMIC_VOTERS: list[tuple[VoterRequest, VoterSet, ErrorCode, str]] = [
     (add(NEW, endpoints=(HERE,)), THREE, NONE, ""),
@@ -166,7 +167,7 @@ def test_a_replica_that_does_not_lead_returns_the_leader() -> None:
 def test_describing_and_changing_the_quorum_need_authorization(
     request_: AdminRequest, needed: AclOperation, not_enough: AclOperation
 ) -> None:
-    asked = request_.model_copy(update={"principal": "User:alice"})
+    asked = replace(request_, principal="User:alice")
     for operation, allowed in ((needed, True), (not_enough, False)):
         image = MetadataImage(config_of(authorizer_class_name="standard"))
         entry = AclEntry(

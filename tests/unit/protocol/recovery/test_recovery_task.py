@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import permutations
 
 import pytest
@@ -127,7 +128,7 @@ def test_a_repeated_request_drops_answers_of_other_incarnations_and_queries_new_
     assert task.record_answer(0, 10, info())
     assert task.record_answer(1, 11, info())
     reborn = recovery(BALANCED, (1,), 0, 2)
-    again = reborn.model_copy(update={"replicas": (*reborn.replicas, BrokerState(broker_id=1, broker_epoch=31))})
+    again = replace(reborn, replicas=(*reborn.replicas, BrokerState(broker_id=1, broker_epoch=31)))
     task.update(again, 0)
     assert (sorted(task.answers), sorted(task.unanswered())) == ([0], [1, 2])
     assert task.result(TIMEOUT_MS) is None, "the required one has to be heard again"
@@ -200,7 +201,7 @@ def test_the_answer_of_an_adding_replica_wins_if_it_has_more() -> None:
 def test_a_changed_timeout_counts_from_the_beginning_of_the_recovery(timeout_ms: int, is_over: bool) -> None:
     task = RecoveryTask.begin(recovery(PROACTIVE, ()), 100)
     assert task.record_answer(0, 10, info())
-    task.update(task.recovery.model_copy(update={"timeout_ms": timeout_ms}), 900)
+    task.update(replace(task.recovery, timeout_ms=timeout_ms), 900)
     assert (task.result(1_100) is not None) is is_over
 
 

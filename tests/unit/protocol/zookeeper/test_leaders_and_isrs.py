@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -247,8 +248,8 @@ def test_proposals_for_many_partitions_are_accepted_or_refused_one_by_one() -> N
     world.steps.clear()
     parts = [world.proposal(key, (3, 1) if key == T1 else (1,)).partitions[0] for key in (T0, T1, U0)]
     twice = world.proposal(T0, (1, 3)).partitions[0]
-    gone = parts[0].model_copy(update={"topic_id": "X"})
-    request = world.proposal(T0, (1,)).model_copy(update={"partitions": (*parts, twice, gone)})
+    gone = replace(parts[0], topic_id="X")
+    request = replace(world.proposal(T0, (1,)), partitions=(*parts, twice, gone))
     response = run(world, alter_isr, request)
     assert [result.error for result in response.partitions] == [
         ErrorCode.NONE,
