@@ -23,7 +23,6 @@ COMPILED = (
     "protocol/config.py",
     "protocol/contract.py",
     "protocol/events/*.py",
-    "protocol/messages/trusted.py",
     "protocol/messages/codec.py",
     "protocol/messages/metadata_batch.py",
     "protocol/log/*.py",
@@ -61,9 +60,6 @@ PRIVATE = ("-fvisibility=hidden", "-fno-semantic-interposition")
 directly.
 """
 
-IN_C = {"protocol.messages.making": "protocol/messages/making.c"}
-"""C sources that replace the Python module of the same name."""
-
 
 def compiled_paths() -> list[str]:
     """The paths of the modules to compile, relative to this file, sorted."""
@@ -96,9 +92,7 @@ def extensions() -> list[Extension]:
         )
     for extension in found:
         if extension.name.endswith("__mypyc"):
-            header = str(HERE / "build_tools" / "model_fields.h")
-            extension.extra_compile_args = [*extension.extra_compile_args, *PRIVATE, "-include", header]
-    found += [Extension(name, [path]) for name, path in IN_C.items()]
+            extension.extra_compile_args = [*extension.extra_compile_args, *PRIVATE]
     return found
 
 

@@ -10,7 +10,6 @@ sources often use to the interpreter, where each costs more than the code around
 - a constant of a module, or a name imported from a module that is not compiled (a message, a function of the standard
   library), which is looked up by name in a dict each time: becomes a `Final` of the module that uses it;
 - a member of an enumeration, looked up in two dicts: becomes a `Final` too;
-- a constructor of messages that `trusted` creates at run time: becomes a function with the same effect;
 - `!r` in an f-string, which calls the general formatting: becomes a call of `repr`;
 - a union of types in `isinstance`, created anew each time: becomes a tuple;
 - a class from which sources that are not compiled derive others: it is declared to allow that;
@@ -70,7 +69,6 @@ def rewrite(source: str, compiled: Collection[str], enums: Collection[str]) -> s
     _write_decorators(tree)
     _allow_subclasses(tree)
     _write_inits(tree)
-    _make_constructors(tree)
     _use_machine_code(tree)
     _make_constants_final(tree)
     foreign = _foreign_names(tree, compiled)
@@ -180,39 +178,7 @@ def _factory(value: ast.expr | None) -> str:
     return _FACTORIES.get(text, f"({text})()")
 
 
-# -- constructors of messages, and machine integers --------------------------------------------------------------------
-
-
-def _make_constructors(tree: ast.Module) -> None:
-    """Writes a function in place of each `NAME: Final = trusted(Model)`."""
-    imported = _imports(tree)
-    for node in list(tree.body):
-        value = node.value if isinstance(node, ast.AnnAssign) else None
-        if not (
-            isinstance(node, ast.AnnAssign) and isinstance(value, ast.Call) and ast.unparse(value.func) == "trusted"
-        ):
-            continue
-        place = tree.body.index(node)
-        name, model = ast.unparse(node.target), ast.unparse(value.args[0])
-        tree.body[place : place + 1] = ast.parse(_constructor(name, model, imported[model])).body
-        _import(tree, "from typing import Any", "from protocol.messages.making import maker")
-
-
-def _constructor(name: str, model: str, module: str) -> str:
-    lines, parameters, values = [f"{name}_make: Final[Any] = maker({model})"], [], []
-    for field_name, found in getattr(import_module(module), model).model_fields.items():
-        default = f"{name}_{field_name}"
-        if not found.is_required():
-            lines.append(f"{default}: Final[Any] = {model}.model_fields[{field_name!r}].default")
-        parameters.append(f"{field_name}: Any" + ("" if found.is_required() else f" = {default}"))
-        values.append(field_name)
-    return "\n".join(
-        [
-            *lines,
-            f"def {name}(*, {', '.join(parameters)}) -> {model}:",
-            f"    return {name}_make({', '.join(values)})",
-        ]
-    )
+# -- machine integers --------------------------------------------------------------------------------------------------
 
 
 def _use_machine_code(tree: ast.Module) -> None:

@@ -115,7 +115,7 @@ class FetchPartitionResult(Message):
         batches: tuple[RecordBatch, ...] = (),
         log_start_offset: Offset = NO_OFFSET,
     ) -> FetchPartitionResult:
-        """The result of `fetch`, from already validated values (`trusted.py`)."""
+        """The result of `fetch`, of values that are valid already."""
         return FetchPartitionResult.unchecked(
             topic_id=fetch.topic_id,
             partition_id=fetch.partition_id,

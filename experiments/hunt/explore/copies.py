@@ -20,6 +20,7 @@ from pydantic import BaseModel
 from experiments.hunt.explore.values import ATOMS, VALUE_TYPES
 from protocol.config import ClusterConfig
 from protocol.errors import ProtocolInvariantError
+from protocol.messages.base import Message
 
 _Copier = Callable[[Any, dict[int, Any]], Any]
 
@@ -117,7 +118,7 @@ def _copy_partial(thing: Any, made: dict[int, Any]) -> Any:
     return partial(_copy(thing.func, made), *_copy(thing.args, made), **_copy(thing.keywords, made))
 
 
-_SHARED = (type, Enum, BaseModel, ClusterConfig, Random, FunctionType, BuiltinFunctionType, range, frozenset)
+_SHARED = (type, Enum, Message, BaseModel, ClusterConfig, Random, FunctionType, BuiltinFunctionType, range, frozenset)
 _CONTAINERS: dict[type, _Copier] = {
     tuple: _copy_tuple,
     list: _copy_items,

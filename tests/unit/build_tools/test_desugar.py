@@ -10,8 +10,6 @@ import pytest
 from build_tools.desugar import rewrite
 from experiments.engines.sim import network
 from protocol.ids import TopicPartition
-from protocol.messages.codec import decode, encode
-from protocol.messages.data import ProduceResponse
 
 pytestmark = pytest.mark.unit
 
@@ -129,24 +127,6 @@ def is_word_or_number(thing: object) -> bool:
 """)
     assert "isinstance(thing, (int, str, float))" in text
     assert [names["is_word_or_number"](thing) for thing in (1, "x", 1.5, b"")] == [True, True, True, False]
-
-
-def test_a_constructor_of_messages_builds_the_same_message() -> None:
-    text, names = run("""
-from typing import Final
-from protocol.messages.data import ProduceResponse
-from protocol.messages.trusted import trusted
-_RESPONSE: Final = trusted(ProduceResponse)
-def answer(number: int) -> ProduceResponse:
-    return _RESPONSE(correlation_id=number)
-""")
-    assert "trusted(" not in text
-    made, checked = names["answer"](3), ProduceResponse(correlation_id=3)
-    assert made == checked
-    assert repr(made) == repr(checked)
-    assert decode(encode(made)) == checked
-    with pytest.raises(TypeError):
-        names["_RESPONSE"](correlation_id=3, unknown=1)
 
 
 def test_the_mixing_function_with_machine_integers_has_the_same_values() -> None:
