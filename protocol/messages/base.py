@@ -40,7 +40,6 @@ from typing import Annotated, Any, ClassVar, TypeVar, dataclass_transform
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from pydantic.dataclasses import dataclass
-from pydantic_core import to_jsonable_python
 
 from protocol.errors import ErrorCode
 
@@ -141,7 +140,7 @@ def field_values(message: Message) -> dict[str, Any]:
 
 def json_values(message: Message) -> dict[str, Any]:
     """The fields of a message as JSON has them: enumerations by value, nested messages as mappings."""
-    values: dict[str, Any] = to_jsonable_python(message)
+    values: dict[str, Any] = _ANYTHING.dump_python(message, mode="json")
     return values
 
 
@@ -149,6 +148,9 @@ def from_json(kind: type[M], text: str | bytes) -> M:
     """The message with the fields of a JSON document. Raises pydantic's ValidationError."""
     adapter: TypeAdapter[M] = _adapter(kind.__name__)
     return adapter.validate_json(text)
+
+
+_ANYTHING: TypeAdapter[Any] = TypeAdapter(Any)
 
 
 @cache
