@@ -113,8 +113,7 @@ def _unchecked(kind: type[M]) -> Any:
     def unchecked(**given: object) -> M:
         message = new(kind)
         values = message.__dict__
-        if len(given) != count:
-            values |= defaults
+        values |= defaults
         values |= given
         if len(values) != count:
             wrong = sorted(values.keys() ^ {field.name for field in own})
