@@ -30,7 +30,7 @@ settings.load_profile("whole")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--rewrite-traces", action="store_true", help="Write the transcripts in tests/traces anew.")
+    parser.addoption("--rewrite-traces", action="store_true", help="Write transcripts anew (tests/traces, testdata).")
     add_option(parser)
 
 
