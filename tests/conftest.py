@@ -73,6 +73,12 @@ def pytest_unconfigure() -> None:
     gc.unfreeze()
 
 
+@pytest.fixture(scope="session")
+def rewriting(request: pytest.FixtureRequest) -> bool:
+    """Whether transcripts that differ are written anew."""
+    return bool(request.config.getoption("--rewrite-traces"))
+
+
 @pytest.fixture(scope="module", autouse=True)
 def no_garbage() -> Iterator[None]:
     """Frees the clusters of a module, which later garbage collections would have to visit."""

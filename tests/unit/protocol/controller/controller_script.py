@@ -82,15 +82,15 @@ def partition_fields(command: Command) -> dict[str, Any]:
     return fields
 
 
-def said_of(state: PartitionState) -> str:
-    """The state of a partition, without what is empty."""
+def said_of(state: PartitionState, home: tuple[int, ...] = (0, 1, 2)) -> str:
+    """The state of a partition, without what is empty, and without its replicas if it is at `home`."""
     lists = (("elr", state.elr), ("last_known_elr", state.last_known_elr))
     moves = (("adding", state.adding_replicas), ("removing", state.removing_replicas))
     parts = [f"leader={state.leader if state.leader != NO_LEADER else '-'} isr={listed(state.isr)}"]
     parts += [f"{name}={listed(sorted(value))}" for name, value in lists if value]
     parts += [f"last_known_leader={state.last_known_leader}"] if state.last_known_leader != NO_LEADER else []
     parts += ["recovering"] if state.leader_recovery_state else []
-    parts += [f"replicas={listed(state.replicas)}"] if state.replicas != (0, 1, 2) or any(v for _, v in moves) else []
+    parts += [f"replicas={listed(state.replicas)}"] if state.replicas != home or any(v for _, v in moves) else []
     parts += [f"{name}={listed(value)}" for name, value in moves if value]
     return " ".join([*parts, f"epochs={state.leader_epoch}/{state.partition_epoch}"])
 

@@ -7,9 +7,17 @@ from pathlib import Path
 import pytest
 
 from tests.unit.protocol.controller.controller_script import ControllerScript
+from tests.unit.protocol.controller.decision_script import DecisionScript
 from tests.unit.protocol.transcripts import Case, cases, check_transcript
 
+TESTDATA = Path(__file__).parent / "testdata"
 
-@pytest.mark.parametrize("case", cases(Path(__file__).parent / "testdata"))
-def test_transcript(case: Case, request: pytest.FixtureRequest) -> None:
-    check_transcript(case, ControllerScript(), rewrite=request.config.getoption("--rewrite-traces"))
+
+@pytest.mark.parametrize("case", cases(TESTDATA))
+def test_transcript(case: Case, rewriting: bool) -> None:
+    check_transcript(case, ControllerScript(), rewriting)
+
+
+@pytest.mark.parametrize("case", cases(TESTDATA / "decision"))
+def test_decision(case: Case, rewriting: bool) -> None:
+    check_transcript(case, DecisionScript(), rewriting)
