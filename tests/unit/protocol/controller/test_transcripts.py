@@ -8,6 +8,7 @@ import pytest
 
 from tests.unit.protocol.controller.controller_script import ControllerScript
 from tests.unit.protocol.controller.decision_script import DecisionScript
+from tests.unit.protocol.controller.recovery_script import RecoveryScript
 from tests.unit.protocol.transcripts import Case, cases, check_transcript
 
 TESTDATA = Path(__file__).parent / "testdata"
@@ -21,3 +22,8 @@ def test_transcript(case: Case, rewriting: bool) -> None:
 @pytest.mark.parametrize("case", cases(TESTDATA / "decision"))
 def test_decision(case: Case, rewriting: bool) -> None:
     check_transcript(case, DecisionScript(), rewriting)
+
+
+@pytest.mark.parametrize("case", cases(TESTDATA / "recovery"))
+def test_recovery(case: Case, rewriting: bool) -> None:
+    check_transcript(case, RecoveryScript(), rewriting)
