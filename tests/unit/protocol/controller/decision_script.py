@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 from protocol.controller.partition_change import ChangeRequest, Election, decide
 from protocol.metadata.partition import PartitionState, replay_change
-from tests.unit.protocol.controller.controller_script import TUPLES, said_of, said_of_change
+from tests.unit.protocol.partition_words import TUPLES, said_of, said_of_change
 from tests.unit.protocol.transcripts import Command, Script, numbers
 
 KIP_497 = {"elr_enabled": False}
@@ -44,7 +45,8 @@ class DecisionScript(Script):
         )
         names = {**{name: name for name in ("elr", "last_known_elr")}, "adding": TUPLES["adding"]}
         names["removing"] = TUPLES["removing"]
-        self.state = replace(state, **{names[name]: numbers(value) for name, value in command.named().items()})
+        lists: dict[str, Any] = {names[name]: numbers(value) for name, value in command.named().items()}
+        self.state = replace(state, **lists)
 
     def do_try(self, command: Command) -> Iterator[str]:
         """`try decide ...`: the record, and the state stays."""

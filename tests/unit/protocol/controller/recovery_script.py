@@ -95,9 +95,7 @@ class RecoveryScript(ControllerScript):
         self.recoveries.await_elections(self.now_ms, CLIENT, response, Awaited(mode, timeout_ms, {T0: 0}))
 
     def do_result(self, command: Command) -> Iterator[str]:
-        """`result 2 answers=0,1 of=1`: recovery #1, by default the last one, elects 2, with answers of all replicas that
-        it queries, or of these.
-        """
+        """`result 2 answers=0,1 of=1`: recovery #1, or the last one, elects 2, with answers of these, or of all."""
         assert self.recoveries is not None
         leader, number = int(command.next()), command.number("of", len(self.requested))
         recovery = self.requested[number - 1]
