@@ -27,9 +27,9 @@ NUMBERS = {
 
 
 def partition_fields(command: Command) -> dict[str, Any]:
-    """The fields of a partition's record that the command names: `isr=0,1 leader=-`."""
+    """The fields of a partition's record that the command names: `isr=0,1 leader=-`; those with a dot are configs."""
     fields: dict[str, Any] = {}
-    for name, value in command.named().items():
+    for name, value in command.named(lambda name: "." not in name).items():
         if name in TUPLES:
             fields[TUPLES[name]] = numbers(value)
         else:

@@ -20,7 +20,7 @@ from __future__ import annotations
 import itertools
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -115,10 +115,10 @@ class Command:
     def number(self, name: str, otherwise: int) -> int:
         return int(self.get(name, str(otherwise)))
 
-    def named(self) -> dict[str, str]:
-        """All named arguments that are left."""
-        found = [word.partition("=") for word in self.left if "=" in word]
-        self.left = [word for word in self.left if "=" not in word]
+    def named(self, is_wanted: Callable[[str], bool] = lambda name: True) -> dict[str, str]:
+        """All named arguments that are left, or those with names that are wanted."""
+        found = [word.partition("=") for word in self.left if "=" in word and is_wanted(word.partition("=")[0])]
+        self.left = [word for word in self.left if "=" not in word or not is_wanted(word.partition("=")[0])]
         return {name: value for name, _, value in found}
 
 
