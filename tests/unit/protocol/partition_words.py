@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from protocol.ids import NO_LEADER, UNCHANGED_LEADER
-from protocol.messages.records import PartitionChangeRecord
+from protocol.messages.records import (
+    BrokerRegistrationChangeRecord,
+    ConfigRecord,
+    FeatureLevelRecord,
+    MetadataRecord,
+    PartitionChangeRecord,
+    RegisterBrokerRecord,
+    UnregisterBrokerRecord,
+)
 from protocol.metadata.partition import PartitionState
 from tests.unit.protocol.transcripts import Command, listed, numbers
 
@@ -59,3 +68,24 @@ def said_of_change(record: PartitionChangeRecord) -> str:
     parts += [] if last == UNCHANGED_LEADER else [f"last_known_leader={'-' if last < 0 else last}"]
     parts += [] if state < 0 else [f"recovering={state}"]
     return " ".join(parts)
+
+
+def said_of_record(record: MetadataRecord, name_of: Callable[[str], str] = str.lower) -> str:
+    """A record in the words of commands; `name_of` gives the name of the topic with an id."""
+    match record:
+        case PartitionChangeRecord():
+            return f"change {name_of(record.topic_id)}-{record.partition_id} {said_of_change(record)}"
+        case ConfigRecord():
+            value = "-" if record.value is None else record.value
+            return f"set {name_of(record.topic_id) if record.topic_id else '*'} {record.name}={value}"
+        case FeatureLevelRecord():
+            return f"level {record.name}={record.feature_level}"
+        case RegisterBrokerRecord():
+            return f"registered {record.broker_id}"
+        case UnregisterBrokerRecord():
+            return f"unregistered {record.broker_id}"
+        case BrokerRegistrationChangeRecord() if record.fenced is not None:
+            return f"{'fenced' if record.fenced else 'unfenced'} {record.broker_id}"
+        case BrokerRegistrationChangeRecord() if record.in_controlled_shutdown:
+            return f"leaving {record.broker_id}"
+    return type(record).__name__

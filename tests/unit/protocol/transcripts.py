@@ -8,8 +8,9 @@
     topic; fence 0 => t-0 leader=1 isr=1,2 epochs=1/1 | fenced 0
 
 A case has a title, the items of the checklist that it shows, and commands, one or several (`;`) per line. Below them is
-what they print, indented; a single line stands behind them (`=>`) where there is room. Lines that begin with `#` say why. `each` plays a case once per value; `{generation}` stands
-for the value. Which commands there are, a `Script` says: one per folder of tests.
+what they print, indented; a single line stands behind them (`=>`) where there is room. Lines that begin with `#` say
+why. `each` plays a case once per value; `{generation}` stands for the value. `given` before a command keeps it from
+printing. Which other commands there are, a `Script` says: one or more per folder of tests.
 
 `pytest --rewrite-traces` writes anew what cases print that fail, for the first value where there are several. Read the
 difference before it is committed.

@@ -187,7 +187,7 @@ class BrokerScript(Script):
 
     def do_produce(self, command: Command) -> None:
         """`produce count=2 acks=1 id=8`: to `t-0`, with acks=all; `sequence=0 producer=7`: with sequence numbers."""
-        fields: dict[str, Any] = {"record_count": command.number("count", 1), "payload": b"x" * command.number("bytes", 1)}
+        fields: dict[str, Any] = {"record_count": command.number("count", 1), "payload": b"x"}
         if sequence := command.get("sequence"):
             fields |= {"base_sequence": int(sequence), "producer_id": command.number("producer", 7)}
             fields |= {"producer_epoch": command.number("epoch", 0), "timestamp_ms": 0}
@@ -365,9 +365,7 @@ class BrokerScript(Script):
                 return f"to {to}:{error} " + ", ".join(_result(result) for result in message.partitions)
             case FetchRequest():
                 session = message.session % SESSIONS_PER_EPOCH
-                new = (
-                    f" as {message.replica_id}@{message.replica_epoch}, session {message.session % SESSIONS_PER_EPOCH}"
-                )
+                new = f" as {message.replica_id}@{message.replica_epoch}, session {session}"
                 states = (
                     f"t-{part.partition_id}@{part.current_leader_epoch} at {part.fetch_offset} "
                     f"after {part.last_fetched_epoch} hw {part.high_watermark}"

@@ -10,7 +10,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from experiments.engines import admin_requests
 from protocol.config import ClusterConfig, Generation
 from protocol.controller import alter_partition, brokers
 from protocol.controller.administration import handle
@@ -19,24 +18,7 @@ from protocol.errors import ErrorCode
 from protocol.ids import TopicIdPartition
 from protocol.messages.acls import AclEntry, AclOperation, AclResourceType
 from protocol.messages.admin import AdminRequest
-from protocol.messages.cluster import FeatureUpdate, UpdateFeaturesRequest, UpgradeType
-from protocol.messages.configs import (
-    AlterableConfig,
-    AlterConfigsRequest,
-    AlterConfigsResource,
-    ConfigOperation,
-    ConfigResourceType,
-    IncrementalAlterConfigsRequest,
-)
 from protocol.messages.control import BrokerState, PartitionIsrProposal
-from protocol.messages.partitions import (
-    AlterPartitionReassignmentsRequest,
-    ElectionType,
-    ElectLeadersRequest,
-    ReassignablePartition,
-    ReassignableTopic,
-    TopicPartitions,
-)
 from protocol.messages.records import (
     AccessControlEntryRecord,
     BrokerRegistrationChangeRecord,
@@ -49,9 +31,10 @@ from protocol.messages.records import (
     TopicRecord,
     UnregisterBrokerRecord,
 )
+from tests.unit.protocol.admin_script import AdminScript, split_place
 from tests.unit.protocol.node_helpers import ControllerBench, fencing, registrations, topic_records
-from tests.unit.protocol.partition_words import partition_fields, said_of, said_of_change
-from tests.unit.protocol.transcripts import Command, Script, listed, numbers
+from tests.unit.protocol.partition_words import partition_fields, said_of, said_of_record
+from tests.unit.protocol.transcripts import Command, listed, numbers
 
 
 def principal_entry(operation: str, resource: str) -> AccessControlEntryRecord:
@@ -65,13 +48,12 @@ def principal_entry(operation: str, resource: str) -> AccessControlEntryRecord:
     return AccessControlEntryRecord(entry=entry)
 
 
-class ControllerScript(Script):
+class ControllerScript(AdminScript):
     """A controller's state; broker epochs are the offsets of registrations, a topic's id is its name in capitals."""
 
     def __init__(self) -> None:
         self.bench = ControllerBench()
         self.trying = False
-        self.principal = ""
 
     # -- what is given -------------------------------------------------------------------------------------------------
 
@@ -80,7 +62,7 @@ class ControllerScript(Script):
         generation = Generation(command.get("generation", "kip-966"))
         fenced = numbers(command.get("fenced"))
         ids = numbers(command.next("0-2"))
-        static = {name: _parsed(value) for name, value in command.named().items()}
+        static = {name: parsed(value) for name, value in command.named().items()}
         self.start(registrations(ids, fenced), ClusterConfig.of(generation, static))
 
     def start(self, records: Sequence[MetadataRecord], config: ClusterConfig) -> None:
@@ -93,7 +75,7 @@ class ControllerScript(Script):
 
     def do_partition(self, command: Command) -> Iterator[str]:
         """`partition u-1 replicas=0,1`: one more, led by its first replica if nothing else is said."""
-        topic, index = _split(command.next())
+        topic, index = split_place(command.next())
         if self.bench.state.image.topics.get(topic.upper()) is None:
             yield from self.given(TopicRecord(name=topic, topic_id=topic.upper()))
         fields = {"replicas": (0, 1, 2)} | partition_fields(command)
@@ -189,66 +171,11 @@ class ControllerScript(Script):
 
     # -- what administrators ask for -----------------------------------------------------------------------------------
 
-    def do_as(self, command: Command) -> Iterator[str]:
-        """`as alice COMMAND`: the principal of the request."""
-        name, words = command.next(), command.words()
-        self.principal = f"User:{name}"
-        yield from self.run(shlex.join(words))
-        self.principal = ""
-
     def do_try(self, command: Command) -> Iterator[str]:
         """`try COMMAND`: no record is applied."""
         self.trying = True
         yield from self.run(shlex.join(command.words()))
         self.trying = False
-
-    def do_elect(self, command: Command) -> Iterator[str]:
-        """`elect designation t-0,1 desired=2,3`, or `elect unclean all`."""
-        kind, desired = ElectionType[command.next().upper()], numbers(command.get("desired"))
-        parts: list[TopicPartitions] = []
-        everywhere = command.flag("all")
-        for place in command.positional():
-            topic, _, indexes = place.partition("-")
-            parts.append(TopicPartitions(topic=topic, partitions=_indexes(indexes), desired_leaders=desired))
-        wanted = None if everywhere else tuple(parts)
-        yield from self.ask(ElectLeadersRequest(correlation_id=3, election_type=kind, topic_partitions=wanted))
-
-    def do_reassign(self, command: Command) -> Iterator[str]:
-        """`reassign t-0=0,1,3 u-0=cancel`."""
-        topics = []
-        for word in command.words():
-            place, _, replicas = word.partition("=")
-            topic, index = _split(place)
-            target = None if replicas == "cancel" else tuple(map(int, replicas.split(","))) if replicas != "-" else ()
-            part = ReassignablePartition(partition_index=index, replicas=target)
-            topics.append(ReassignableTopic(name=topic, partitions=(part,)))
-        yield from self.ask(AlterPartitionReassignmentsRequest(correlation_id=5, topics=tuple(topics)))
-
-    def do_unregister(self, command: Command) -> Iterator[str]:
-        yield from self.ask(admin_requests.unregister_broker(int(command.next())))
-
-    def do_alter(self, command: Command) -> Iterator[str]:
-        """`alter t min.insync.replicas=1 -flush.ms * flush.ms=7`: IncrementalAlterConfigs of a topic and the cluster.
-        `name+=1` and `name--=1` append and subtract; `name=null` has no value. `only` validates.
-        """
-        only, found = command.flag("only"), _resources(command)
-        yield from self.ask(IncrementalAlterConfigsRequest(correlation_id=1, resources=found, validate_only=only))
-
-    def do_replace(self, command: Command) -> Iterator[str]:
-        """The same by AlterConfigs, which removes all other overrides of the resources."""
-        only, found = command.flag("only"), _resources(command)
-        yield from self.ask(AlterConfigsRequest(correlation_id=1, resources=found, validate_only=only))
-
-    def do_update(self, command: Command) -> Iterator[str]:
-        """`update metadata.version=2 unclean.recovery.enabled=0:safe`: UpdateFeatures."""
-        kinds = {"": UpgradeType.UPGRADE, "safe": UpgradeType.SAFE_DOWNGRADE, "unsafe": UpgradeType.UNSAFE_DOWNGRADE}
-        only, updates = command.flag("only"), []
-        for word in command.words():
-            name, _, level = word.partition("=")
-            level, _, kind = level.partition(":")
-            updates.append(FeatureUpdate(feature=name, max_version_level=int(level), upgrade_type=kinds[kind]))
-        request = UpdateFeaturesRequest(correlation_id=1, feature_updates=tuple(updates), validate_only=only)
-        yield from self.ask(request)
 
     def ask(self, request: AdminRequest) -> Iterator[str]:
         """The errors of the request and of its parts, or its records and what they change."""
@@ -289,7 +216,7 @@ class ControllerScript(Script):
         elif names:
             yield " ".join(f"{topic} {image.config(self.scope(topic), names[0])}" for topic in what.split(","))
         else:
-            topic, index = _split(what)
+            topic, index = split_place(what)
             yield said_of(self.bench.partition(TopicIdPartition(topic.upper(), index)))
 
     def carry_out(self, records: Sequence[MetadataRecord]) -> Iterator[str]:
@@ -306,23 +233,7 @@ class ControllerScript(Script):
         yield " | ".join(line) or "no records"
 
     def said(self, record: MetadataRecord) -> str:
-        match record:
-            case PartitionChangeRecord():
-                return f"change {record.topic_id.lower()}-{record.partition_id} {said_of_change(record)}"
-            case ConfigRecord():
-                value = "-" if record.value is None else record.value
-                return f"set {(record.topic_id or '*').lower()} {record.name}={value}"
-            case FeatureLevelRecord():
-                return f"level {record.name}={record.feature_level}"
-            case RegisterBrokerRecord():
-                return f"registered {record.broker_id}"
-            case UnregisterBrokerRecord():
-                return f"unregistered {record.broker_id}"
-            case BrokerRegistrationChangeRecord() if record.fenced is not None:
-                return f"{'fenced' if record.fenced else 'unfenced'} {record.broker_id}"
-            case BrokerRegistrationChangeRecord() if record.in_controlled_shutdown:
-                return f"leaving {record.broker_id}"
-        return type(record).__name__
+        return said_of_record(record)
 
     def epoch_of(self, broker: int) -> int:
         epoch = self.bench.state.image.broker_epoch(broker)
@@ -338,46 +249,7 @@ NAMING = ("topic", "name", "partition_index", "resource_name")
 """Fields by which the results of a request name its parts."""
 
 
-def _split(place: str) -> tuple[str, int]:
-    """`t-0`: topic and partition."""
-    topic, _, index = place.partition("-")
-    return topic, int(index)
-
-
-def _indexes(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split(","))
-
-
-def _parsed(value: str) -> object:
+def parsed(value: str) -> object:
     """The value of a static config."""
     named: Mapping[str, object] = {"true": True, "false": False}
     return named[value] if value in named else int(value) if value.isdigit() else value
-
-
-def _resources(command: Command) -> tuple[AlterConfigsResource, ...]:
-    """Resources and their changes, in the order of the words: `t name=value -name * name=value`."""
-    found: list[tuple[str, list[AlterableConfig]]] = []
-    for word in command.words():
-        if "=" not in word and not word.startswith("-"):
-            found.append((word, []))
-            continue
-        found[-1][1].append(_change(word))
-    topic, cluster = ConfigResourceType.TOPIC, ConfigResourceType.BROKER
-    return tuple(
-        AlterConfigsResource(
-            resource_type=cluster if name[0] == "*" else topic,
-            resource_name="" if name in ("*", "no-name") else name.removeprefix("*"),
-            configs=tuple(changes),
-        )
-        for name, changes in found
-    )
-
-
-def _change(word: str) -> AlterableConfig:
-    if "=" not in word:
-        return AlterableConfig(name=word[1:], operation=ConfigOperation.DELETE)
-    name, _, value = word.partition("=")
-    kinds = {"+": ConfigOperation.APPEND, "-": ConfigOperation.SUBTRACT}
-    kind = kinds.get(name[-1], ConfigOperation.SET)
-    text = None if value == "null" else value
-    return AlterableConfig(name=name.rstrip("+-"), value=text, operation=kind)

@@ -22,7 +22,7 @@ from protocol.messages.quorum import ControlRecord
 from protocol.messages.records import FeatureLevelRecord, MetadataRecord, PartitionChangeRecord
 from protocol.metadata.image import MetadataImage
 from tests.unit.protocol.node_helpers import T0, ControllerBench, config_of, fencing, registrations, topic_records
-from tests.unit.protocol.nodes.test_controller_node import Bench
+from tests.unit.protocol.nodes.controller_bench import Bench
 
 MV, RECOVERY = "metadata.version", "unclean.recovery.enabled"
 UP, SAFE, UNSAFE = UpgradeType

@@ -23,7 +23,7 @@ from tests.unit.protocol.node_helpers import (
     registrations,
     topic_records,
 )
-from tests.unit.protocol.nodes.test_controller_node import SESSION_MS, Bench
+from tests.unit.protocol.nodes.controller_bench import SESSION_MS, Bench
 
 
 def bench(*records: MetadataRecord, **partition: object) -> ControllerBench:
