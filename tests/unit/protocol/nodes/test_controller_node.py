@@ -14,144 +14,12 @@ from protocol.errors import CodecError, ErrorCode, ProtocolInvariantError
 from protocol.ids import METADATA_LOG
 from protocol.messages.admin import MetadataRequest, MetadataResponse
 from protocol.messages.commands import ShutdownCommand
-from protocol.messages.control import (
-    AlterPartitionResponse,
-    BrokerHeartbeatRequest,
-    BrokerHeartbeatResponse,
-)
 from protocol.messages.metadata_batch import pack_records, unpack_records
 from protocol.messages.quorum import LeaderChangeRecord, QuorumFetchResponse
 from protocol.messages.records import ConfigRecord, PartitionChangeRecord
 from protocol.nodes.broker_sessions import SESSION_PREFIX
 from tests.unit.protocol.node_helpers import CLIENT, config_of, topic_records
 from tests.unit.protocol.nodes.controller_bench import SESSION_MS, Bench
-
-
-@pytest.mark.covers("E21", "E31")
-def test_a_broker_registers_is_fenced_and_is_unfenced_by_its_heartbeat() -> None:
-    bench = Bench()
-    assert (bench.register(0).broker_epoch, bench.register(1).broker_epoch) == (4, 5), (
-        "behind the voter, the leader and the feature levels"
-    )
-    assert bench.session(0) is None
-    assert bench.beat(0, offset=4).is_fenced, "it has not applied its registration"
-    assert bench.beat(0, want_fence=True).is_fenced
-    answer = bench.beat(0)
-    assert (answer.is_fenced, answer.is_caught_up, answer.error) == (False, True, ErrorCode.NONE)
-    assert bench.session(0) == SESSION_MS
-
-
-def test_an_overtaken_heartbeat_does_not_unfence_a_broker_that_was_shut_down() -> None:
-    bench = Bench().serve()
-    epoch, end = bench.node.state.image.broker_epoch(2), bench.node.state.image.next_offset
-    for broker in (0, 1):
-        bench.beat(broker)
-    gone = bench.beat(2, correlation_id=9, want_shut_down=True)
-    assert (gone.should_shut_down, gone.is_fenced) == (True, True)
-    late = BrokerHeartbeatRequest(correlation_id=8, broker_id=2, broker_epoch=epoch or 0, current_metadata_offset=end)
-    assert bench.receive(2, late).sent(BrokerHeartbeatResponse).is_fenced
-    assert bench.node.state.image.brokers[2].fenced
-    bench.register(2, incarnation="two")
-    assert not bench.beat(2, correlation_id=1).is_fenced, "the next incarnation counts from the beginning"
-
-
-def test_a_duplicated_heartbeat_does_not_unfence_a_broker_whose_session_expired() -> None:
-    bench = Bench().serve()
-    image = bench.node.state.image
-    epoch, end = image.broker_epoch(2), image.next_offset
-    beat = BrokerHeartbeatRequest(correlation_id=99, broker_id=2, broker_epoch=epoch or 0, current_metadata_offset=end)
-    assert not bench.receive(2, beat).sent(BrokerHeartbeatResponse).is_fenced
-    bench.fire(f"{SESSION_PREFIX}2", SESSION_MS)
-    assert bench.receive(2, beat).sent(BrokerHeartbeatResponse).is_fenced
-    assert not bench.beat(2, correlation_id=100).is_fenced, "a new one does"
-
-
-@pytest.mark.covers("B19", "B22", "M53")
-def test_a_refused_proposal_is_not_accepted_when_it_is_duplicated() -> None:
-    """Its leader has withdrawn it, and does not count with the broker that it adds."""
-    bench = Bench().serve()
-    bench.fire(f"{SESSION_PREFIX}2", SESSION_MS)
-    assert bench.partition.isr == (0, 1)
-    late, refused = bench.proposal(0, 0, 1, 2), bench.proposal(0, 0, 1, 2)
-    [result] = bench.receive(0, refused).sent(AlterPartitionResponse).partitions
-    assert result.error is ErrorCode.INELIGIBLE_REPLICA
-    assert not bench.beat(2).is_fenced
-    before = len(bench.node.records)
-    for again in (late, refused):
-        answer = bench.receive(0, again).sent(AlterPartitionResponse)
-        assert (answer.correlation_id, answer.error) == (again.correlation_id, ErrorCode.INVALID_REQUEST)
-        assert answer.partitions == ()
-    assert (bench.partition.isr, len(bench.node.records)) == ((0, 1), before)
-    [result] = bench.propose(0, 0, 1, 2).partitions
-    assert (result.error, bench.partition.isr) == (ErrorCode.NONE, (0, 1, 2)), "a repetition has a number of its own"
-
-
-def test_proposals_of_the_next_incarnation_are_numbered_from_the_beginning() -> None:
-    bench = Bench().serve()
-    bench.propose(0, 0, 1)
-    bench.fire(f"{SESSION_PREFIX}0", SESSION_MS)
-    bench.register(0, incarnation="two")
-    assert not bench.beat(0).is_fenced
-    [first] = (
-        bench.receive(0, bench.proposal(0, 0).model_copy(update={"correlation_id": 1}))
-        .sent(AlterPartitionResponse)
-        .partitions
-    )
-    assert first.error is ErrorCode.INVALID_REQUEST, "it is looked at: it is not the leader's"
-
-
-def test_the_same_incarnation_gets_the_same_epoch_and_another_has_to_wait_for_the_session() -> None:
-    bench = Bench().serve()
-    before = len(bench.node.records)
-    assert bench.register(0).broker_epoch == bench.node.state.image.broker_epoch(0)
-    assert bench.register(0, incarnation="two").error is ErrorCode.DUPLICATE_BROKER_REGISTRATION
-    assert len(bench.node.records) == before
-    bench.fire(f"{SESSION_PREFIX}0", SESSION_MS)
-    accepted = bench.register(0, incarnation="two")
-    assert (accepted.error, accepted.broker_epoch) == (ErrorCode.NONE, len(bench.node.records) - 1)
-
-
-@pytest.mark.covers("B20", "G8", "M52")
-def test_requests_of_an_earlier_incarnation_are_refused() -> None:
-    bench = Bench().serve()
-    epoch = bench.node.state.image.broker_epoch(0)
-    bench.fire(f"{SESSION_PREFIX}0", SESSION_MS)
-    bench.register(0, incarnation="two")
-    before = len(bench.node.records)
-    assert bench.beat(0, broker_epoch=epoch).error is ErrorCode.STALE_BROKER_EPOCH
-    assert bench.propose(0, 0, broker_epoch=epoch).error is ErrorCode.STALE_BROKER_EPOCH
-    assert bench.beat(7, broker_epoch=1).error is ErrorCode.BROKER_ID_NOT_REGISTERED
-    assert len(bench.node.records) == before
-
-
-@pytest.mark.covers("E31", "E29")
-def test_a_session_that_ends_fences_the_broker_and_moves_its_leaderships() -> None:
-    bench = Bench().serve()
-    bench.now_ms = 5_000
-    bench.beat(0)
-    assert bench.session(0) == 5_000 + SESSION_MS
-    bench.fire(f"{SESSION_PREFIX}0", 5_000 + SESSION_MS)
-    assert bench.node.state.image.brokers[0].fenced
-    assert (bench.partition.leader, bench.partition.isr) == (1, (1, 2))
-    assert not bench.beat(0).is_fenced, "the next heartbeat brings it back"
-
-
-@pytest.mark.covers("N3")
-def test_a_proposal_is_answered_with_the_committed_state() -> None:
-    bench = Bench().serve()
-    [result] = bench.propose(0, 0, 1).partitions
-    assert (result.error, result.leader, result.isr) == (ErrorCode.NONE, 0, (0, 1))
-    assert result.partition_epoch == bench.partition.partition_epoch == 1
-    [unchanged] = bench.propose(0, 0, 1).partitions
-    assert (unchanged.error, unchanged.isr, unchanged.partition_epoch) == (ErrorCode.NONE, (0, 1), 1)
-
-
-def test_a_refused_proposal_writes_nothing() -> None:
-    bench = Bench().serve()
-    before = len(bench.node.records)
-    [result] = bench.propose(1, 0, 1).partitions
-    assert result.error is ErrorCode.INVALID_REQUEST
-    assert len(bench.node.records) == before
 
 
 @pytest.mark.covers("E19", "M6")
@@ -176,46 +44,6 @@ def test_a_refused_request_has_a_message_and_writes_nothing() -> None:
     assert (answer.correlation_id, error) == (0, ErrorCode.TOPIC_ALREADY_EXISTS)
     assert "'t'" in message
     assert len(bench.node.records) == before
-
-
-# -- controlled shutdown -----------------------------------------------------------------------------------------------
-
-
-def test_a_leader_may_shut_down_when_the_others_have_applied_its_successor() -> None:
-    bench = Bench().serve()
-    for broker in (1, 2):
-        bench.beat(broker)
-    assert not bench.beat(0, want_shut_down=True).should_shut_down
-    assert bench.node.state.image.brokers[0].in_controlled_shutdown
-    assert (bench.partition.leader, bench.partition.isr) == (1, (1, 2))
-    assert not bench.beat(0, want_shut_down=True).should_shut_down, "1 and 2 have not heard"
-    bench.receive(1, metadata_fetch(bench.node, 1))
-    assert not bench.beat(0, want_shut_down=True).should_shut_down, "2 has not heard"
-    bench.beat(2)
-    assert bench.beat(0, want_shut_down=True).should_shut_down
-    assert bench.node.state.image.brokers[0].fenced
-
-
-def test_a_broker_without_leaderships_may_shut_down_at_once() -> None:
-    bench = Bench().serve()
-    assert bench.beat(2, want_shut_down=True).should_shut_down
-    assert (bench.node.state.image.brokers[2].fenced, bench.partition.isr) == (True, (0, 1))
-
-
-@pytest.mark.covers("M14", "M15", "E21")
-@pytest.mark.parametrize(("clean", "elr", "last_known_elr"), [(True, (1,), ()), (False, (), (1,))])
-def test_an_elr_member_that_restarts_with_its_epoch_stays_in_the_elr(
-    clean: bool, elr: tuple[int, ...], last_known_elr: tuple[int, ...]
-) -> None:
-    bench = Bench().serve()
-    for broker in (2, 1):
-        assert bench.beat(broker, want_shut_down=True).should_shut_down
-    assert (bench.partition.isr, bench.partition.elr) == ((0,), (1,))
-    leader_epoch, epoch = bench.partition.leader_epoch, bench.node.state.image.broker_epoch(1)
-    assert epoch is not None
-    bench.register(1, incarnation="two", previous=epoch if clean else -1)
-    assert (bench.partition.elr, bench.partition.last_known_elr) == (elr, last_known_elr)
-    assert bench.partition.leader_epoch == leader_epoch
 
 
 # -- metadata log ------------------------------------------------------------------------------------------------------
