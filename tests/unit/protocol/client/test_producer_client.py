@@ -1,4 +1,4 @@
-"""The client's producer: checksums, bounds of memory, one result for every record. Examples: `testdata/producer.txt`."""
+"""The client's producer: checksums, bounds of memory, a result for every record. Examples: `testdata/producer.txt`."""
 
 from __future__ import annotations
 
