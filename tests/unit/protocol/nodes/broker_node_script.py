@@ -55,7 +55,7 @@ class BrokerNodeScript(BrokerScript):
         self.bench.receive(CLIENT, ShutdownCommand())
 
     def do_metadata(self, command: Command) -> None:
-        """`metadata 0,1 fenced=0,1 part=0:1`: records that register and unfence brokers, or a part of them, committed."""
+        """`metadata 0,1 fenced=0,1 part=0:1`: committed records that register and unfence brokers, or a part."""
         records = registrations(numbers(command.next("0-2")), numbers(command.get("fenced")))
         first, _, end = command.get("part", "0:99").partition(":")
         if self.bench.node.replica.leader != CONTROLLER:
