@@ -13,9 +13,17 @@ from typing import Annotated
 
 import typer
 
-from experiments.cli.output import document, flag, option, print_json, print_result
+from experiments.cli.output import Json, document, flag, option, print_json, print_result
 from experiments.cli.parse import one_of, only_with
-from experiments.cli.target import Target, administering, exit_if_failed, with_target
+from experiments.cli.target import (
+    BootstrapServer,
+    CommandConfig,
+    OwnCluster,
+    administering,
+    exit_if_failed,
+    is_principal,
+    target_of,
+)
 from experiments.engines.admin_client import AdminClient
 from experiments.support.errors import InputError, MissingInput
 from protocol.errors import ErrorCode
@@ -42,9 +50,7 @@ Principals = Annotated[list[str] | None, option("User:NAME", "May be repeated; U
 Resource = tuple[AclResourceType, str]
 
 
-@with_target(principal=None)
 def acls(
-    target: Target,
     add: Annotated[bool, flag("--add", "Add entries.")] = False,
     remove: Annotated[bool, flag("--remove", "Remove entries.")] = False,
     list_: Annotated[bool, flag("--list", "List entries.")] = False,
@@ -60,8 +66,13 @@ def acls(
         list[str] | None, option("User:NAME", "With --list: only entries of these principals.")
     ] = None,
     force: Annotated[bool, flag("--force", "Remove without confirmation.")] = False,
+    bootstrap_server: BootstrapServer = None,
+    name: OwnCluster = None,
+    command_config: CommandConfig = None,
+    as_json: Json = False,
 ) -> None:
     """Add, remove and list access control entries."""
+    target = target_of(bootstrap_server, name, as_json, command_config)
     action = one_of({"--add": add, "--remove": remove, "--list": list_})
     pattern = resource_pattern_type.lower()
     if pattern not in PATTERNS or (add and pattern not in SPECIFIC):
@@ -117,7 +128,7 @@ def _entries(
     permissions = [(principal, AclPermissionType.ALLOW) for principal in allowed]
     permissions += [(principal, AclPermissionType.DENY) for principal in denied]
     for principal, _ in permissions:
-        if not principal.startswith("User:") or principal == "User:":
+        if not is_principal(principal):
             raise InputError("--allow-principal, --deny-principal", "", principal, "User:NAME, or User:* for all")
     pattern_type = PATTERNS[pattern] or PatternType.LITERAL
     return [

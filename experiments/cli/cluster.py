@@ -23,11 +23,10 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from experiments.cli import target as cluster_target
-from experiments.cli.exit_codes import ExitCode
 from experiments.cli.metadata_quorum import role_of
-from experiments.cli.output import Json, fail_if, flag, option, print_json, print_result
+from experiments.cli.output import ExitCode, Json, fail_if, flag, option, print_json, print_result
 from experiments.cli.parse import name_values
-from experiments.cli.target import Target, with_target
+from experiments.cli.target import BootstrapServer, CommandConfig, OwnCluster, Principal, Target, target_of
 from experiments.engines.admin_client import AdminClient, AdminError
 from experiments.engines.ray.cluster_state import DEFAULT_NAME, ClusterOptions, ClusterState, read_state, states
 from experiments.engines.ray.connection import own_state
@@ -183,15 +182,21 @@ def down(
     print_result(as_json, {"name": name, "pid": state.pid, "ended": how}, typer.echo, f"{name} {how}")
 
 
-@with_target()
-def status(target: Target) -> None:
+def status(
+    bootstrap_server: BootstrapServer = None,
+    name: OwnCluster = None,
+    command_config: CommandConfig = None,
+    principal: Principal = None,
+    as_json: Json = False,
+) -> None:
     """The nodes of a cluster: which run, which lead what, which vote, which are fenced; and the feature levels."""
+    target = target_of(bootstrap_server, name, as_json, command_config, principal)
     state = _own_state(target)
     if state is not None and not state.is_running:
         _report_stale(state, target.as_json)
     rows = _rows(state)
     try:
-        with cluster_target.open_nodes(target) as (admin, running):
+        with cluster_target.open_admin(target, asks_nodes=True) as (admin, running):
             running = running if rows is None else {row.node for row in rows if row.pid is not None}
             found = cluster_document(admin, running, () if state is None else state.nodes)
     except AdminError as error:

@@ -15,10 +15,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
-from experiments.cli.exit_codes import ExitCode
-from experiments.cli.output import Json, option, print_result
+from experiments.cli.output import ExitCode, Json, option, print_result, table_of
 from experiments.cli.parse import generation_named
 from experiments.support.errors import InputError
 from experiments.support.progress import progress
@@ -203,19 +201,17 @@ def _show_coverage(counts: Counter[tuple[str, str]], console: Console) -> None:
     """Prints how often each behaviour was reached, and which never was."""
     from experiments.hunt.fuzz.coverage import FROM_ELR, MET, known_groups, missed, missing_faults, rows
 
-    table = Table("", "reached", "times", box=None)
-    for group, name, count in rows(counts):
-        if count and group != MET:
-            table.add_row(group, name, f"{count:,}")
-    console.print(table)
+    reached = ((group, name, f"{count:,}") for group, name, count in rows(counts) if count and group != MET)
+    console.print(table_of(("", "reached", "times"), reached))
     for group, names in missed(counts).items():
         if group != MET:
             console.print(f"never reached, {group}: {', '.join(names)}", soft_wrap=True)
     groups = known_groups(counts)
     if MET in groups:
-        met = Table("operation", "kinds of faults met", "not met", box=None)
-        for operation, count, missing in missing_faults(counts):
-            met.add_row(operation, f"{count} of {count + len(missing)}", ", ".join(missing))
-        console.print(met)
+        met = (
+            (operation, f"{count} of {count + len(missing)}", ", ".join(missing))
+            for operation, count, missing in missing_faults(counts)
+        )
+        console.print(table_of(("operation", "kinds of faults met", "not met"), met))
     if "election" in groups and not counts["election", FROM_ELR]:
         console.print("[yellow]No leader was elected from the ELR in this run.[/]")

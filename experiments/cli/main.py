@@ -42,9 +42,8 @@ from experiments.cli import (
     study,
     topics,
 )
-from experiments.cli.exit_codes import ExitCode
 from experiments.cli.help import App, Section
-from experiments.cli.output import Json, print_result
+from experiments.cli.output import ExitCode, Json, print_result
 from experiments.cli.usage import as_input_error
 from experiments.engines.ray.session import RayStartError
 from experiments.support.errors import InputError

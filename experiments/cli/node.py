@@ -12,11 +12,9 @@ from collections.abc import Callable
 from typing import Annotated, NoReturn
 
 import typer
-from rich.table import Table
 
-from experiments.cli.exit_codes import ExitCode
 from experiments.cli.help import App
-from experiments.cli.output import Json, option, print_json, print_result, wide_console
+from experiments.cli.output import ExitCode, Json, option, print_json, print_result, table_of, wide_console
 from experiments.engines.ray.cluster_state import ClusterState
 from experiments.engines.ray.connection import own_cluster
 from experiments.engines.ray.node_commands import (
@@ -170,12 +168,14 @@ def _fail(what: str, reason: str, as_json: bool) -> NoReturn:
 
 
 def _print_rows(rows: tuple[NodeRow, ...]) -> None:
-    table = Table("node", "state", "process", "host", "Ray node", "directory", box=None)
-    for row in rows:
-        process = ("", "", "") if row.pid is None else (str(row.pid), row.host, (row.ray_node or "")[:8])
-        table.add_row(row.node, row.state, *process, row.directory)
     console = wide_console()
-    console.print(table)
+    columns = ("node", "state", "process", "host", "Ray node", "directory")
+    console.print(table_of(columns, ((row.node, row.state, *_process(row), row.directory) for row in rows)))
     for row in rows:
         if row.reason:
             console.print(f"{row.node}: {row.reason}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _process(row: NodeRow) -> tuple[str, str, str]:
+    """The id of a node's process, its host and its Ray node; empty without a process."""
+    return ("", "", "") if row.pid is None else (str(row.pid), row.host or "", (row.ray_node or "")[:8])

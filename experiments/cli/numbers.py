@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from experiments.cli.exit_codes import ExitCode
-from experiments.cli.output import Json, option, print_result
+from experiments.cli.output import ExitCode, Json, option, print_result
 from experiments.cli.parse import whole_numbers
 from experiments.support.durations import ALLOWED, format_duration, parse_duration_ms
 from experiments.support.errors import InputError

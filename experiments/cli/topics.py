@@ -15,9 +15,19 @@ from typing import Annotated
 
 import typer
 
-from experiments.cli.output import document, flag, option, print_json, print_result
+from experiments.cli.output import Json, document, flag, option, print_json, print_result
 from experiments.cli.parse import name_values, one_of, only_with
-from experiments.cli.target import Target, administering, exit_if_failed, numbers, require, with_target
+from experiments.cli.target import (
+    BootstrapServer,
+    CommandConfig,
+    OwnCluster,
+    Principal,
+    administering,
+    exit_if_failed,
+    numbers,
+    require,
+    target_of,
+)
 from experiments.engines.admin_client import AdminClient, AdminError
 from experiments.support.errors import InputError, MissingInput
 from protocol.config import INT_MAX, SHORT_MAX
@@ -57,9 +67,7 @@ class Options:
     as_json: bool
 
 
-@with_target()
 def topics(
-    target: Target,
     create: Annotated[bool, flag("--create", "Create a topic.")] = False,
     list_: Annotated[bool, flag("--list", "List the names of topics.")] = False,
     describe: Annotated[bool, flag("--describe", "Describe topics and their partitions.")] = False,
@@ -85,8 +93,14 @@ def topics(
     at_min_isr: Annotated[
         bool, flag("--at-min-isr-partitions", "Only those with exactly min.insync.replicas in sync.")
     ] = False,
+    bootstrap_server: BootstrapServer = None,
+    name: OwnCluster = None,
+    command_config: CommandConfig = None,
+    principal: Principal = None,
+    as_json: Json = False,
 ) -> None:
     """Create, list, describe, delete and alter topics."""
+    target = target_of(bootstrap_server, name, as_json, command_config, principal)
     reports = {
         "--under-replicated-partitions": under_replicated,
         "--unavailable-partitions": unavailable,

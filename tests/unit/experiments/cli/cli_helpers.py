@@ -142,11 +142,10 @@ class CliBench(Commands):
         for node in self.engine.spec.node_ids:
             self.engine.start(node)
         self.await_(lambda: self.engine.unfenced() == set(range(brokers)))
-        for name in ("open_admin", "open_nodes"):
-            monkeypatch.setattr(target, name, self._open_admin)
+        monkeypatch.setattr(target, "open_admin", self._open_admin)
 
     @contextmanager
-    def _open_admin(self, wanted: target.Target) -> Iterator[tuple[AdminClient, set[str]]]:
+    def _open_admin(self, wanted: target.Target, asks_nodes: bool = False) -> Iterator[tuple[AdminClient, set[str]]]:
         self.targets.append(wanted)
         running = {node_name(node) for node in self.engine.spec.node_ids if self.engine.is_running(node)}
         yield AdminClient(self.port, wanted.principal), running

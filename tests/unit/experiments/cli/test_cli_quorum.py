@@ -38,13 +38,12 @@ class QuorumBench(Commands):
         self.requests: list[AdminRequest] = []
         self.harness.start(*self.harness.disks)
         self.settle()
-        for name in ("open_admin", "open_nodes"):
-            monkeypatch.setattr(target, name, self._open_admin)
+        monkeypatch.setattr(target, "open_admin", self._open_admin)
         for node in self.harness.ids[1:voters]:
             self.ok("metadata-quorum", "add-controller", "--controller-id", str(node))
 
     @contextmanager
-    def _open_admin(self, wanted: target.Target) -> Iterator[tuple[AdminClient, set[str]]]:
+    def _open_admin(self, wanted: target.Target, asks_nodes: bool = False) -> Iterator[tuple[AdminClient, set[str]]]:
         self.targets.append(wanted)
         yield AdminClient(self, wanted.principal), set()
 
