@@ -22,7 +22,7 @@ import typer
 from rich.console import Console
 from rich.table import Column, Table
 
-from experiments.cli import target as cluster_target
+from experiments.cli import administer
 from experiments.cli.metadata_quorum import role_of
 from experiments.cli.output import ExitCode, Json, fail_if, flag, option, print_json, print_result
 from experiments.cli.parse import name_values
@@ -196,11 +196,11 @@ def status(
         _report_stale(state, target.as_json)
     rows = _rows(state)
     try:
-        with cluster_target.open_admin(target, asks_nodes=True) as (admin, running):
+        with administer.open_admin(target, asks_nodes=True) as (admin, running):
             running = running if rows is None else {row.node for row in rows if row.pid is not None}
             found = cluster_document(admin, running, () if state is None else state.nodes)
     except AdminError as error:
-        cluster_target.exit_refused("isray", error, target.as_json)
+        administer.exit_refused("isray", error, target.as_json)
     known = {} if state is None else _known(state)
     print_result(target.as_json, known | {**found}, _print_status, found, state, rows or ())
     fail_if(not found["healthy"])

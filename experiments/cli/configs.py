@@ -14,18 +14,12 @@ from typing import Annotated
 
 import typer
 
-from experiments.cli.output import Json, document, flag, option, print_json, print_result
+from experiments.cli.administer import administering, require
+from experiments.cli.output import Json, flag, option, print_json, print_result
 from experiments.cli.parse import one_of, only_with, read_properties
-from experiments.cli.target import (
-    BootstrapServer,
-    CommandConfig,
-    OwnCluster,
-    Principal,
-    administering,
-    require,
-    target_of,
-)
+from experiments.cli.target import BootstrapServer, CommandConfig, OwnCluster, Principal, target_of
 from experiments.engines.admin_client import AdminClient, AdminError
+from experiments.explorer.values import message_fields
 from experiments.support.errors import InputError, MissingInput
 from protocol.errors import ErrorCode
 from protocol.messages.configs import (
@@ -149,7 +143,7 @@ def _describe(admin: AdminClient, entity: Entity, everything: bool, as_json: boo
             {
                 "entity_type": entity.kind.name.lower(),
                 "entity_name": result.resource_name or None,
-                "configs": [document(item) for item in items],
+                "configs": [message_fields(item) for item in items],
             }
             for result, items in shown
         ]
@@ -189,4 +183,4 @@ def _alter(
     result = admin.alter_configs(kind, entity, changes)
     require(result)
     what = f"config for {kind.name.lower()} {entity}" if entity else "default config for brokers in the cluster"
-    print_result(as_json, document(result), typer.echo, f"Completed updating {what}.")
+    print_result(as_json, message_fields(result), typer.echo, f"Completed updating {what}.")

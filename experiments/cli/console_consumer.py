@@ -17,9 +17,10 @@ from typing import Annotated
 
 import typer
 
+from experiments.cli.administer import administering
 from experiments.cli.console_producer import partitions_of
 from experiments.cli.output import Json, fail_if, option, print_json
-from experiments.cli.target import BootstrapServer, OwnCluster, administering, target_of
+from experiments.cli.target import BootstrapServer, OwnCluster, target_of
 from experiments.engines.admin_client import AdminClient, AdminError
 from experiments.support.errors import InputError, MissingInput
 from protocol.client.records import split

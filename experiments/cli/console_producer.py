@@ -21,9 +21,10 @@ from typing import Annotated
 
 import typer
 
+from experiments.cli.administer import administering, require
 from experiments.cli.output import Json, fail_if, option, print_result
 from experiments.cli.produce import Acks
-from experiments.cli.target import BootstrapServer, OwnCluster, administering, require, target_of
+from experiments.cli.target import BootstrapServer, OwnCluster, target_of
 from experiments.engines.admin_client import AdminClient, AdminError
 from experiments.support.errors import InputError
 from protocol.client.records import join

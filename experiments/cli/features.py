@@ -7,18 +7,19 @@ from typing import Annotated
 
 import typer
 
+from experiments.cli.administer import administering
 from experiments.cli.help import App
-from experiments.cli.output import ExitCode, Json, document, flag, option, print_json, print_result
+from experiments.cli.output import ExitCode, Json, flag, option, print_json, print_result
 from experiments.cli.target import (
     BootstrapServer,
     CommandConfig,
     OwnCluster,
     Principal,
     Target,
-    administering,
     keep_options,
     target_of,
 )
+from experiments.explorer.values import message_fields
 from experiments.support.errors import InputError, MissingInput
 from protocol.config import SHORT_MAX
 from protocol.errors import ErrorCode
@@ -31,7 +32,7 @@ Levels = Annotated[list[str] | None, option("NAME=LEVEL", "A feature and its lev
 DryRun = Annotated[bool, flag("--dry-run", "Print what would happen, and change nothing.")]
 Unsafe = Annotated[bool, flag("--unsafe", "Even if metadata is lost.")]
 
-app = App("Feature levels of a running cluster.", callback=keep_options, no_args_is_help=True)
+app = App("Feature levels of a running cluster.", callback=keep_options)
 
 
 @app.register("describe", "isray features describe")
@@ -52,7 +53,7 @@ def describe(
         f"SupportedMaxVersion: {feature.max_version_level}\tFinalizedVersionLevel: {feature.finalized_version_level}"
         for feature in found
     ]
-    print_result(target.as_json, [document(feature) for feature in found], typer.echo, "\n".join(lines))
+    print_result(target.as_json, [message_fields(feature) for feature in found], typer.echo, "\n".join(lines))
 
 
 @app.register("upgrade", "isray features upgrade --feature unclean.recovery.enabled=1")
@@ -135,7 +136,7 @@ def _update(verb: str, target: Target, levels: Sequence[tuple[str, int]], kind: 
         failed += result.error is not ErrorCode.NONE
         _report(verb, feature, level, result, dry_run, target.as_json)
     if target.as_json:
-        print_json({"dry_run": dry_run, "features": [document(result) for result in results.values()]})
+        print_json({"dry_run": dry_run, "features": [message_fields(result) for result in results.values()]})
     if failed:
         typer.echo(f"{failed} out of {len(levels)} operation(s) failed.", err=True)
         raise typer.Exit(ExitCode.FAILURE)

@@ -23,8 +23,8 @@ from experiments.support.progress import progress
 from protocol.config import Generation
 
 if TYPE_CHECKING:
-    from experiments.hunt.campaign.run import CampaignResult
-    from experiments.hunt.seeds import HuntResult
+    from experiments.hunt.campaign.run import Campaign, CampaignResult
+    from experiments.hunt.seeds import Hunt, HuntResult
 
 _SEEDS = re.compile(r"([0-9]{1,18})(?:\.\.([0-9]{1,18}))?")
 _SEEDS_ALLOWED = "A..B with A <= B, both included, or one seed"
@@ -43,6 +43,8 @@ def fuzz(
     as_json: Json = False,
 ) -> None:
     """Search for defects in random runs, one per seed; each violation is shrunk and can be replayed."""
+    from experiments.hunt.campaign.run import Campaign
+    from experiments.hunt.seeds import Hunt
     from experiments.hunt.spread import ON_RAY, WorkerLost
 
     workers = _jobs(jobs)
@@ -59,60 +61,42 @@ def fuzz(
         raise InputError("--out", "", str(out), "no --out with --campaign, whose folder has the timeline files")
     try:
         if campaign is None:
-            _hunt(wanted, only, mutant, minutes, workers, out or Path("out/fuzz"), as_json)
+            _hunt(Hunt(wanted, only, mutant, minutes, workers), out or Path("out/fuzz"), as_json)
         else:
-            _campaign(wanted, only, mutant, minutes, workers, campaign, as_json)
+            _campaign(Campaign(wanted, only, mutant, minutes=minutes, jobs=workers), campaign, as_json)
     except WorkerLost as error:
         typer.echo(f"{error}; the result of its seeds is not there", err=True)
         raise typer.Exit(ExitCode.FAILURE) from error
 
 
-def _hunt(
-    wanted: range,
-    only: Generation | None,
-    mutant: str | None,
-    minutes: float | None,
-    workers: int | str,
-    out: Path,
-    as_json: bool,
-) -> None:
-    from experiments.hunt.seeds import Hunt, hunt
+def _hunt(wanted: Hunt, out: Path, as_json: bool) -> None:
+    from experiments.hunt.seeds import hunt
+
+    seeds = wanted.seeds
+
+    def show(found: HuntResult) -> None:
+        shown.show("running", found.seeds, len(seeds), f"{len(found.violations)} violations")
 
     with progress("isray fuzz", "seeds") as shown:
-        result = hunt(
-            Hunt(wanted, only, mutant, minutes, workers),
-            out,
-            lambda found: shown.show("running", found.seeds, len(wanted), f"{len(found.violations)} violations"),
-        )
+        result = hunt(wanted, out, show)
     print_result(as_json, result.document(), _show, result)
     _show_coverage(result.counts, Console(stderr=as_json, highlight=False))
     if not as_json:
         typer.echo(verdict(result))
     if result.interrupted:
-        kept = f"{result.seeds} of {len(wanted)} seeds were run, and the files of their violations are in {out}"
-        typer.echo(f"interrupted: {kept}; go on with --seeds {result.next_seed}..{wanted[-1]}", err=True)
+        kept = f"{result.seeds} of {len(seeds)} seeds were run, and the files of their violations are in {out}"
+        typer.echo(f"interrupted: {kept}; go on with --seeds {result.next_seed}..{seeds[-1]}", err=True)
     _leave(failed=bool(result.violations), interrupted=result.interrupted)
 
 
-def _campaign(
-    wanted: range,
-    only: Generation | None,
-    mutant: str | None,
-    minutes: float | None,
-    workers: int | str,
-    folder: Path,
-    as_json: bool,
-) -> None:
-    from experiments.hunt.campaign.run import Campaign, run_campaign
+def _campaign(wanted: Campaign, folder: Path, as_json: bool) -> None:
+    from experiments.hunt.campaign.run import run_campaign
+
+    def show(found: CampaignResult) -> None:
+        shown.show(f"round {found.rounds}", found.seeds, len(wanted.seeds), f"{len(found.findings)} findings")
 
     with progress("isray fuzz", "seeds") as shown:
-        result = run_campaign(
-            Campaign(wanted, only, mutant, minutes=minutes, jobs=workers),
-            folder,
-            lambda found: shown.show(
-                f"round {found.rounds}", found.seeds, len(wanted), f"{len(found.findings)} findings"
-            ),
-        )
+        result = run_campaign(wanted, folder, show)
     print_result(as_json, result.document(), _show_campaign, result)
     _show_coverage(result.counts, Console(stderr=as_json, highlight=False))
     if not as_json:

@@ -16,9 +16,10 @@ from typing import Annotated
 import typer
 from pydantic import Field
 
+from experiments.cli.administer import administering
 from experiments.cli.output import ExitCode, Json, flag, option, print_json
 from experiments.cli.parse import Int32, JsonShape, one_of, read_json
-from experiments.cli.target import BootstrapServer, OwnCluster, Principal, administering, target_of
+from experiments.cli.target import BootstrapServer, OwnCluster, Principal, target_of
 from experiments.support.errors import InputError
 from protocol.config import INT_MAX
 from protocol.errors import ErrorCode

@@ -92,7 +92,7 @@ COMMANDS = (
     (Section.TOOLS, version, "isray version --json"),
 )
 
-app = App("ISR on Ray: Kafka's replication protocol as a deterministic laboratory.", no_args_is_help=True)
+app = App("ISR on Ray: Kafka's replication protocol as a deterministic laboratory.")
 for _section, _name, _group in GROUPS:
     app.add_typer(_group, name=_name, rich_help_panel=_section)
 for _section, _function, _example in COMMANDS:

@@ -18,18 +18,11 @@ from typing import Annotated
 
 import typer
 
+from experiments.cli.administer import administering
 from experiments.cli.help import App
 from experiments.cli.output import Json, flag, option, print_json, print_result
 from experiments.cli.parse import directory_id, one_of, only_with
-from experiments.cli.target import (
-    BootstrapServer,
-    CommandConfig,
-    OwnCluster,
-    Principal,
-    administering,
-    keep_options,
-    target_of,
-)
+from experiments.cli.target import BootstrapServer, CommandConfig, OwnCluster, Principal, keep_options, target_of
 from experiments.engines.admin_client import AdminClient, AdminError
 from experiments.support.errors import InputError
 from experiments.support.record_text import endpoint_text, replica_text
@@ -54,7 +47,7 @@ DryRun = Annotated[bool, flag("--dry-run", "Print what would be requested, and c
 
 _TITLES = ("NodeId", "DirectoryId", "LogEndOffset", "Lag", "LastFetchTimestamp", "LastCaughtUpTimestamp", "Status")
 
-app = App("The controller quorum of a running cluster.", callback=keep_options, no_args_is_help=True)
+app = App("The controller quorum of a running cluster.", callback=keep_options)
 
 
 @app.register("describe", "isray metadata-quorum describe --status")

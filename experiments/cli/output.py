@@ -14,8 +14,6 @@ from rich.box import HEAVY_HEAD
 from rich.console import Console
 from rich.table import Column, Table
 
-from protocol.messages.base import Message
-
 PIPED_WIDTH = 130
 
 
@@ -92,17 +90,3 @@ def wide_console() -> Console:
     """A console for tables: as wide as the terminal, or `PIPED_WIDTH` columns where output goes elsewhere."""
     console = Console()
     return console if console.is_terminal else Console(width=PIPED_WIDTH)
-
-
-def document(message: Message) -> dict[str, object]:
-    """A message as a JSON document; errors and other enumerations by name."""
-    return {name: _plain(getattr(message, name)) for name in type(message).model_fields}
-
-
-def _plain(value: object) -> object:
-    if isinstance(value, Message):
-        return document(value)
-    if isinstance(value, tuple):
-        return [_plain(item) for item in value]
-    name = getattr(value, "name", None)
-    return name if name is not None else value

@@ -133,5 +133,5 @@ def one_of(actions: Mapping[str, bool]) -> str:
 def only_with(owners: str, action: str, options: Mapping[str, object]) -> None:
     """InputError if one of the options is given and `action` is not among their `owners`, which `|` separates."""
     for name, value in options.items():
-        if value not in (None, False, [], ()) and action not in owners.split("|"):
+        if value not in (None, False, [], (), {}) and action not in owners.split("|"):
             raise InputError(name, "", f"{name} with {action}", f"{name} only with {owners.replace('|', ' or ')}")

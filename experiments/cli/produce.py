@@ -12,8 +12,10 @@ from typing import Annotated
 
 import typer
 
-from experiments.cli.output import Json, document, fail_if, option, print_result
-from experiments.cli.target import BootstrapServer, OwnCluster, administering, target_of
+from experiments.cli.administer import administering
+from experiments.cli.output import Json, fail_if, option, print_result
+from experiments.cli.target import BootstrapServer, OwnCluster, target_of
+from experiments.explorer.values import message_fields
 from protocol.client.records import MIN_RECORD_BYTES
 from protocol.config import INT_MAX
 from protocol.errors import ErrorCode
@@ -63,7 +65,7 @@ def produce(
     )
     with administering(target, FAILING) as admin:
         outcome = admin.send_records(records)
-    print_result(target.as_json, document(outcome), typer.echo, summary(outcome))
+    print_result(target.as_json, message_fields(outcome), typer.echo, summary(outcome))
     fail_if(outcome.error is not ErrorCode.NONE)
 
 

@@ -17,19 +17,12 @@ from typing import Annotated, Literal
 import typer
 from pydantic import Field
 
-from experiments.cli.output import Json, document, flag, option, print_json, print_result
+from experiments.cli.administer import administering, exit_if_failed, numbers
+from experiments.cli.output import Json, flag, option, print_json, print_result
 from experiments.cli.parse import Int32, JsonShape, one_of, only_with, read_json, whole_numbers
-from experiments.cli.target import (
-    BootstrapServer,
-    CommandConfig,
-    OwnCluster,
-    Principal,
-    administering,
-    exit_if_failed,
-    numbers,
-    target_of,
-)
+from experiments.cli.target import BootstrapServer, CommandConfig, OwnCluster, Principal, target_of
 from experiments.engines.admin_client import AdminClient, AdminError
+from experiments.explorer.values import message_fields
 from experiments.support.errors import InputError, MissingInput
 from protocol.controller.placement import UsableBroker, place
 from protocol.errors import ErrorCode, Refused
@@ -220,7 +213,7 @@ def _finish(
     """The partitions, if all of them succeeded; otherwise reports those that failed, with exit code 1."""
     ordered = dict(sorted(results.items()))
     if options.as_json:
-        print_json({**more, "partitions": [document(result) for result in ordered.values()]})
+        print_json({**more, "partitions": [message_fields(result) for result in ordered.values()]})
     if any(result.error is not ErrorCode.NONE for result in ordered.values()):
         typer.echo(failing, err=True)
     exit_if_failed((str(key), result) for key, result in ordered.items())
@@ -263,7 +256,7 @@ def _list(admin: AdminClient, options: Options) -> None:
         adding = f" adding: {numbers(move.adding_replicas)}." if move.adding_replicas else ""
         removing = f" removing: {numbers(move.removing_replicas)}." if move.removing_replicas else ""
         lines.append(f"{key}: replicas: {numbers(move.replicas)}.{adding}{removing}")
-    print_result(options.as_json, [document(move) for move in ongoing.values()], typer.echo, "\n".join(lines))
+    print_result(options.as_json, [message_fields(move) for move in ongoing.values()], typer.echo, "\n".join(lines))
 
 
 def _generate(admin: AdminClient, options: Options) -> None:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 PARTITION_COLUMNS = ("partition", "leader", "epoch", "isr", "elr", "last known elr", "high watermark", "log ends")
 
-app = App("Scenarios: scripted runs with expectations.", no_args_is_help=True)
+app = App("Scenarios: scripted runs with expectations.")
 
 
 class EngineName(StrEnum):

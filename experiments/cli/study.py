@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from experiments.studies.design.study import StudyPlan
     from experiments.studies.estimation.estimates import CellEstimates
 
-app = App("Studies: sweep parameters, analyse the traces with Spark, write a report.", no_args_is_help=True)
+app = App("Studies: sweep parameters, analyse the traces with Spark, write a report.")
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help="The study file (YAML), or the name of a shipped one.")]
 Folder = Annotated[str, typer.Argument(metavar="DIR", help="The output directory of a study, or its URL.")]

@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 import pytest
 
 from experiments.check.engine import CheckedEngine
-from experiments.cli import main, target
+from experiments.cli import administer, main
+from experiments.cli.target import Target
 from experiments.engines.admin_client import AdminClient, AdminError
 from experiments.engines.port import ClusterSpec, Loss
 from protocol.config import ClusterConfig, Generation
@@ -85,7 +86,7 @@ class Commands:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
         self._monkeypatch, self._capsys = monkeypatch, capsys
-        self.targets: list[target.Target] = []
+        self.targets: list[Target] = []
 
     def run(self, *arguments: str) -> tuple[int, str, str]:
         """Exit code, standard output, standard error."""
@@ -142,10 +143,10 @@ class CliBench(Commands):
         for node in self.engine.spec.node_ids:
             self.engine.start(node)
         self.await_(lambda: self.engine.unfenced() == set(range(brokers)))
-        monkeypatch.setattr(target, "open_admin", self._open_admin)
+        monkeypatch.setattr(administer, "open_admin", self._open_admin)
 
     @contextmanager
-    def _open_admin(self, wanted: target.Target, asks_nodes: bool = False) -> Iterator[tuple[AdminClient, set[str]]]:
+    def _open_admin(self, wanted: Target, asks_nodes: bool = False) -> Iterator[tuple[AdminClient, set[str]]]:
         self.targets.append(wanted)
         running = {node_name(node) for node in self.engine.spec.node_ids if self.engine.is_running(node)}
         yield AdminClient(self.port, wanted.principal), running

@@ -7,7 +7,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from experiments.cli import target
+from experiments.cli import administer
+from experiments.cli.target import Target
 from experiments.engines.admin_client import AdminClient
 from experiments.engines.port import Loss
 from experiments.hunt.quorum.harness import CLUSTER, QuorumHarness
@@ -38,12 +39,12 @@ class QuorumBench(Commands):
         self.requests: list[AdminRequest] = []
         self.harness.start(*self.harness.disks)
         self.settle()
-        monkeypatch.setattr(target, "open_admin", self._open_admin)
+        monkeypatch.setattr(administer, "open_admin", self._open_admin)
         for node in self.harness.ids[1:voters]:
             self.ok("metadata-quorum", "add-controller", "--controller-id", str(node))
 
     @contextmanager
-    def _open_admin(self, wanted: target.Target, asks_nodes: bool = False) -> Iterator[tuple[AdminClient, set[str]]]:
+    def _open_admin(self, wanted: Target, asks_nodes: bool = False) -> Iterator[tuple[AdminClient, set[str]]]:
         self.targets.append(wanted)
         yield AdminClient(self, wanted.principal), set()
 
