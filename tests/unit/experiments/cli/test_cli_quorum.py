@@ -289,26 +289,6 @@ def test_changes_of_static_voters_are_refused(
     assert bench.voters() == [1000, 1001, 1002]
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("describe",),
-        ("describe", "--status", "--replication"),
-        ("describe", "--status", "--human-readable"),
-        ("add-controller",),
-        ("add-controller", "--controller-id", "x"),
-        ("add-controller", "--controller-id", "1001", "--controller-directory-id", "notauuid"),
-        ("add-controller", "--controller-id", "-1"),
-        ("add-controller", "--controller-id", "1001", "--endpoint", "localhost:9093"),
-        ("add-controller", "--controller-id", "1001", "--endpoint", "C://localhost:70000"),
-        ("remove-controller",),
-        ("remove-controller", "--controller-id", "1001", "--endpoint", "C://h:1"),
-    ],
-)
-def test_wrong_options_are_exit_code_2(bench: QuorumBench, arguments: tuple[str, ...]) -> None:
-    assert "; allowed: " in bench.refused("metadata-quorum", *arguments)
-
-
 def test_requests_are_made_where_and_as_the_options_say(bench: QuorumBench) -> None:
     bench.ok("metadata-quorum", "--bootstrap-server", "h:1", "describe", "--status", "--principal", "User:alice")
     assert (bench.targets[-1].bootstrap, bench.targets[-1].principal) == ("h:1", "User:alice")
