@@ -31,8 +31,8 @@ from actors.failures import ACTOR_GONE, creation_failure, is_creation_failure
 from actors.machines import UnreachableError, is_alive, machines, own_node, pin, remove_remotely, send_signal
 from actors.metrics import ClusterMeter
 from actors.nodes import NodeSetup, NodeSnapshot, PollReport, actor_class
-from actors.outbox import Outbox, deliver_method
-from actors.peers import Handle
+from actors.outbox import Outbox
+from actors.peers import Handle, deliver_method
 from actors.placement import Placement
 from actors.processes import ProcessId
 from actors.storage import DISK_LOSSES, DiskLossKind
@@ -251,7 +251,7 @@ class ActorCluster:
         return member.process
 
     def lose_at_start(self, node: NodeId, kind: DiskLossKind, count: int) -> None:
-        """Applies a loss to the disk of a node that does not run when it starts, beside what it has lost already."""
+        """Applies a further loss to the disk of a node that does not run, when it starts."""
         member = self._members[node]
         if member.actor is not None:
             raise RuntimeError(f"{node_name(node)} runs")

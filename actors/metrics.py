@@ -147,7 +147,7 @@ class PartitionSamples:
         self._log_ends: dict[TopicPartition, int] = {}
         self._high_watermarks: dict[TopicPartition, int] = {}
 
-    def of(self, trace: Trace) -> Iterator[Sample]:
+    def samples_of(self, trace: Trace) -> Iterator[Sample]:
         """The samples of one trace event; most events have none."""
         match trace:
             case PartitionChanged():
@@ -233,7 +233,7 @@ class RayMeter:
             metric.set_default_tags(default)
         self._traces: deque[Trace] = deque()
         self._samples: dict[tuple[str, Tags], int] = {}
-        self._standing: Iterator[Sample] = iter(())
+        self._repeated: Iterator[Sample] = iter(())
         self._repeat_at_ms = 0
         self._is_scheduled = False
 
@@ -262,7 +262,7 @@ class RayMeter:
 
     def _repeat(self) -> None:
         self._changes.repeat()
-        self._standing = self._readings.of_partitions()
+        self._repeated = self._readings.of_partitions()
         self._schedule_repeat()
         if not self._is_scheduled:
             self._schedule_export(0)
@@ -280,11 +280,11 @@ class RayMeter:
         self._is_scheduled = False
         for name, value in self._changes.take().items():
             self._of_controller[name].set(value)
-        repeated = list(islice(self._standing, EXPORT_AT_ONCE))
+        repeated = list(islice(self._repeated, EXPORT_AT_ONCE))
         for sample in repeated:
             self._gauges[sample.metric].set(sample.value, dict(sample.tags))
         for _ in range(min(len(self._traces), EXPORT_AT_ONCE)):
-            for sample in self._partitions.of(self._traces.popleft()):
+            for sample in self._partitions.samples_of(self._traces.popleft()):
                 self._add(sample)
         for metric, tags in list(islice(self._samples, EXPORT_AT_ONCE)):
             value = self._samples.pop((metric, tags))

@@ -71,7 +71,7 @@ def mutants(
 
 
 def _document(found: list[Verdict], of_swarm: list[Verdict]) -> list[dict[str, object]]:
-    """The JSON document (the project's interfaces, section 4), with `swarm` if the option was given."""
+    """The JSON document, one object per mutant, with `swarm` if the option was given."""
     rows = [asdict(item) for item in found]
     for row, item in zip(rows, of_swarm, strict=False):
         row["swarm"] = {"killed": item.killed, "seeds": item.seeds, "invariant": item.invariant}

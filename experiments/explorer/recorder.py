@@ -212,15 +212,9 @@ class SimRecorder:
             self._append(self._cluster.now_ms, self._last_node, heading)
 
     def _append(self, time_ms: TimeMs, node: NodeId, what: What) -> int:
-        number = self.count
-        if not self._has_enough():
-            self._entries.append(Entry(time_ms, node, what))
-            self.count += 1
-        return number
-
-    def _has_enough(self) -> bool:
-        """Whether nothing more is to be recorded."""
-        return False
+        self._entries.append(Entry(time_ms, node, what))
+        self.count += 1
+        return self.count - 1
 
     def _sending(self, time_ms: TimeMs, source: NodeId, target: NodeId, message: Message) -> int:
         """The number of the entry of a message's sending, -1 if it was before the recording. The same object may be on

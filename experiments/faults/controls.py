@@ -1,8 +1,7 @@
 """What a fault can do to a simulated cluster.
 
 Faults overlap. Where several of them keep a node down or paused, the node starts or resumes when the last of them ends;
-`Holds` counts them. What faults of one kind share with each other, and no other kind needs, is a `Part`: a fault gets
-it with `Part.of`.
+`Holds` counts them. What faults of one kind share with each other, and no other kind needs, is a `SharedState`.
 """
 
 from __future__ import annotations
@@ -43,20 +42,20 @@ class Holds:
         return bool(self._holders.get(node))
 
 
-class Part:
-    """State that the faults of one kind share during a run; made when the first of them asks for it."""
+class SharedState:
+    """State that the faults of one kind share during a run; created when the first of them needs it."""
 
     def __init__(self, controls: Controls) -> None:
         self.controls = controls
 
     @classmethod
-    def of(cls, controls: Controls) -> Self:
-        """The part of this run."""
-        part = controls.parts.get(cls)
-        if part is None:
-            part = controls.parts[cls] = cls(controls)
-        assert isinstance(part, cls)
-        return part
+    def in_run(cls, controls: Controls) -> Self:
+        """The state of this class in the run of `controls`."""
+        if cls not in controls.shared:
+            controls.shared[cls] = cls(controls)
+        found = controls.shared[cls]
+        assert isinstance(found, cls)
+        return found
 
 
 class Controls:
@@ -83,7 +82,7 @@ class Controls:
         self.down, self.paused = Holds(), Holds()
         self.operator = QuorumOperator(engine, self.administer)
         self.cluster_operator = ClusterOperator(engine, self.administer, topics)
-        self.parts: dict[type[Part], Part] = {}
+        self.shared: dict[type[SharedState], SharedState] = {}
         self.on_client_death: Callable[[], None] = lambda: None
         self._next_id = next_id
         self._within_tolerance = within_tolerance

@@ -1,4 +1,4 @@
-"""Scenario files as typed values (the project's interfaces, section 1).
+"""Scenario files as typed values (docs/scenarios.md).
 
 A step is a mapping with exactly one key, the step's kind; `STEPS` maps each kind to the model of its fields and to its
 meaning, from which docs/reference/scenario-steps.md is generated. Everything is checked before a cluster is built:
@@ -14,7 +14,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 from experiments.check.invariants import INVARIANTS
 from experiments.engines.port import ClusterSpec
 from experiments.faults.kinds import AnyFault
-from experiments.scenarios.expectation_model import Expectation
+from experiments.scenarios.expectation_model import Expectation, one_of
 from experiments.support.fields import (
     GENERATIONS,
     Assignment,
@@ -72,20 +72,8 @@ ExpectedError = Annotated[
 ]
 
 
-def _kafka_rule(value: object) -> object:
-    if value not in KAFKA_RULES:
-        raise ValueError(f"allowed: one of {', '.join(KAFKA_RULES)}")
-    return value
-
-
-KafkaRuleName = Annotated[str, BeforeValidator(_kafka_rule)]
-
-
-def _invariant_name(value: object) -> object:
-    names = sorted(kind.__name__ for kind in INVARIANTS)
-    if value not in names:
-        raise ValueError(f"allowed: one of {', '.join(names)}")
-    return value
+KafkaRuleName = Annotated[str, one_of(KAFKA_RULES)]
+InvariantName = Annotated[str, one_of(sorted(kind.__name__ for kind in INVARIANTS))]
 
 
 class StoreModel(StrictModel):
@@ -395,7 +383,7 @@ class ScenarioFile(StrictModel):
     cluster: ClusterModel
     topics: list[TopicModel] = Field(default_factory=list)
     steps: list[dict[str, object]] = Field(min_length=1)
-    violates: list[Annotated[str, BeforeValidator(_invariant_name)]] = Field(default_factory=list)
+    violates: list[InvariantName] = Field(default_factory=list)
 
 
 class Scenario(StrictModel):

@@ -71,7 +71,7 @@ class FakeReadings:
 
 
 def values(samples: PartitionSamples, trace: Trace) -> dict[str, int]:
-    found = list(samples.of(trace))
+    found = list(samples.samples_of(trace))
     assert all(sample.tags == (("topic", "t"), ("partition", "0")) for sample in found)
     return {sample.metric.removeprefix("isray_"): sample.value for sample in found}
 

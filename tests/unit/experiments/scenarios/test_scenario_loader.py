@@ -11,6 +11,7 @@ import yaml
 
 from experiments.scenarios.loader import load_scenario, require_engine, scenario_from
 from experiments.scenarios.model import STEPS
+from experiments.scenarios.runner import Runner
 from experiments.support.errors import InputError
 
 SHIPPED = sorted((Path(__file__).parents[4] / "experiments" / "scenarios").glob("*.yaml"))
@@ -33,6 +34,10 @@ def problem(raw: dict[str, Any]) -> InputError:
 
 def with_step(step: object) -> dict[str, Any]:
     return copy.deepcopy(BASE) | {"steps": [{"wait": "1s"}, step]}
+
+
+def test_every_kind_of_step_has_a_method_of_the_runner() -> None:
+    assert [kind for kind in STEPS if not callable(getattr(Runner, f"_{kind}", None))] == []
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
