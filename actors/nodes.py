@@ -404,7 +404,7 @@ class NodeShell:
 
         return await self._on_loop(act())
 
-    async def _on_loop(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
+    async def _on_loop(self, coroutine: Coroutine[object, None, Result]) -> Result:
         loop = await asyncio.shield(asyncio.wrap_future(self._loop))
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, loop))
 

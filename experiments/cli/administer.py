@@ -12,7 +12,7 @@ from typing import NoReturn
 
 import typer
 
-from experiments.cli.output import ExitCode, fail_if, print_json
+from experiments.cli.output import fail, fail_if
 from experiments.cli.target import Target
 from experiments.engines.admin_client import AdminClient, AdminError
 from protocol.errors import ErrorCode
@@ -45,10 +45,7 @@ def administering(target: Target, failing: str) -> Iterator[AdminClient]:
 
 def exit_refused(failing: str, error: AdminError, as_json: bool) -> NoReturn:
     """Reports a refused request, and ends the command with exit code 1."""
-    typer.echo(f"{failing}: {error}", err=True)
-    if as_json:
-        print_json({"error": error.error.name, "message": error.message})
-    raise typer.Exit(ExitCode.FAILURE) from error
+    fail(f"{failing}: {error}", {"error": error.error.name, "message": error.message} if as_json else None)
 
 
 def require(result: Result) -> None:

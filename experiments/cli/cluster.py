@@ -24,7 +24,7 @@ from rich.table import Column, Table
 
 from experiments.cli import administer
 from experiments.cli.metadata_quorum import role_of
-from experiments.cli.output import ExitCode, Json, fail_if, flag, option, print_json, print_result
+from experiments.cli.output import ExitCode, Json, fail, fail_if, flag, option, print_result
 from experiments.cli.parse import name_values
 from experiments.cli.target import BootstrapServer, CommandConfig, OwnCluster, Principal, Target, target_of
 from experiments.engines.admin_client import AdminClient, AdminError
@@ -119,8 +119,7 @@ def up(
     try:
         state = launch(options)
     except LaunchFailed as error:
-        typer.echo(f"isray: {error}", err=True)
-        raise typer.Exit(ExitCode.WRONG_INPUT if error.is_input_wrong else ExitCode.FAILURE) from error
+        fail(f"isray: {error}", code=ExitCode.WRONG_INPUT if error.is_input_wrong else ExitCode.FAILURE)
     _print_ready(state, as_json)
 
 
@@ -139,8 +138,7 @@ def _run(options: ClusterOptions, as_json: bool) -> None:
     try:
         fail_if(not run_cluster(options, config_of(options), ready, report))
     except CLUSTER_FAILURES as error:
-        report(" ".join(str(error).split()))
-        raise typer.Exit(ExitCode.FAILURE) from error
+        fail(f"isray: {' '.join(str(error).split())}")
 
 
 def _racks(option: str | None, brokers: int) -> tuple[str, ...]:
@@ -229,10 +227,7 @@ def _own_state(target: Target) -> ClusterState | None:
 
 def _report_stale(state: ClusterState, as_json: bool) -> None:
     text = f"{state.options.name} has ended: {state.end} (isray down removes what it left)"
-    typer.echo(f"isray: {text}", err=True)
-    if as_json:
-        print_json(_known(state) | {"healthy": False, "message": text})
-    raise typer.Exit(ExitCode.FAILURE)
+    fail(f"isray: {text}", _known(state) | {"healthy": False, "message": text} if as_json else None)
 
 
 def cluster_document(admin: AdminClient, running: set[str], started: Sequence[str] = ()) -> ClusterDocument:

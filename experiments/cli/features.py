@@ -9,7 +9,7 @@ import typer
 
 from experiments.cli.administer import administering
 from experiments.cli.help import App
-from experiments.cli.output import ExitCode, Json, flag, option, print_json, print_result
+from experiments.cli.output import Json, fail, flag, option, print_json, print_result
 from experiments.cli.target import (
     BootstrapServer,
     CommandConfig,
@@ -138,8 +138,7 @@ def _update(verb: str, target: Target, levels: Sequence[tuple[str, int]], kind: 
     if target.as_json:
         print_json({"dry_run": dry_run, "features": [message_fields(result) for result in results.values()]})
     if failed:
-        typer.echo(f"{failed} out of {len(levels)} operation(s) failed.", err=True)
-        raise typer.Exit(ExitCode.FAILURE)
+        fail(f"{failed} out of {len(levels)} operation(s) failed.")
 
 
 def _report(verb: str, feature: str, level: int, result: Result, dry_run: bool, as_json: bool) -> None:

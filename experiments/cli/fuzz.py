@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from experiments.cli.output import ExitCode, Json, option, print_result, table_of
+from experiments.cli.output import ExitCode, Json, fail, option, print_result, table_of
 from experiments.cli.parse import generation_named
 from experiments.support.errors import InputError
 from experiments.support.progress import progress
@@ -65,8 +65,7 @@ def fuzz(
         else:
             _campaign(Campaign(wanted, only, mutant, minutes=minutes, jobs=workers), campaign, as_json)
     except WorkerLost as error:
-        typer.echo(f"{error}; the result of its seeds is not there", err=True)
-        raise typer.Exit(ExitCode.FAILURE) from error
+        fail(f"{error}; the result of its seeds is not there")
 
 
 def _hunt(wanted: Hunt, out: Path, as_json: bool) -> None:

@@ -17,7 +17,7 @@ import typer
 from pydantic import Field
 
 from experiments.cli.administer import administering
-from experiments.cli.output import ExitCode, Json, flag, option, print_json
+from experiments.cli.output import Json, fail, flag, option, print_json
 from experiments.cli.parse import Int32, JsonShape, one_of, read_json
 from experiments.cli.target import BootstrapServer, OwnCluster, Principal, target_of
 from experiments.support.errors import InputError
@@ -133,5 +133,4 @@ def _report(kind: ElectionType, results: Results, as_json: bool) -> None:
         why = f"{result.error.name}: {result.message}"
         typer.echo(f"Error completing leader election ({kind.name}) for partition: {key}: {why}", err=True)
     if failed:
-        typer.echo(f"{len(failed)} replica(s) could not be elected", err=True)
-        raise typer.Exit(ExitCode.FAILURE)
+        fail(f"{len(failed)} replica(s) could not be elected")

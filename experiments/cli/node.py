@@ -14,7 +14,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from experiments.cli.help import App
-from experiments.cli.output import ExitCode, Json, option, print_json, print_result, table_of, wide_console
+from experiments.cli.output import Json, fail, option, print_result, table_of, wide_console
 from experiments.engines.ray.cluster_state import ClusterState
 from experiments.engines.ray.connection import own_cluster
 from experiments.engines.ray.node_commands import (
@@ -159,10 +159,7 @@ def _unanswered(state: ClusterState, error: OSError) -> str:
 
 
 def _fail(what: str, reason: str, as_json: bool) -> NoReturn:
-    typer.echo(f"isray: {what}: {reason}", err=True)
-    if as_json:
-        print_json({"error": reason})
-    raise typer.Exit(ExitCode.FAILURE)
+    fail(f"isray: {what}: {reason}", {"error": reason} if as_json else None)
 
 
 def _print_rows(rows: tuple[NodeRow, ...]) -> None:

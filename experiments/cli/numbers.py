@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from experiments.cli.output import ExitCode, Json, option, print_result
+from experiments.cli.output import Json, fail, option, print_result
 from experiments.cli.parse import whole_numbers
 from experiments.support.durations import ALLOWED, format_duration, parse_duration_ms
 from experiments.support.errors import InputError
@@ -68,8 +68,7 @@ def study_numbers(
             try:
                 found.append((claim, claim.measure(conditions)))
             except MeasurementError as error:
-                typer.echo(f"isray: {claim.item}: {error}", err=True)
-                raise typer.Exit(ExitCode.FAILURE) from error
+                fail(f"isray: {claim.item}: {error}")
     if write is not None:
         write_page(write, page(conditions, found))
     print_result(as_json, document(conditions, found), typer.echo, "\n".join(lines(found)))

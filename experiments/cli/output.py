@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import IntEnum
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 from rich.box import HEAVY_HEAD
@@ -68,6 +68,14 @@ def print_result(
         print_json(document)
     else:
         show(*args)
+
+
+def fail(text: str, document: Mapping[str, object] | None = None, code: ExitCode = ExitCode.FAILURE) -> NoReturn:
+    """Ends the command with a line on standard error; `document` is its JSON document, None where none is printed."""
+    typer.echo(text, err=True)
+    if document is not None:
+        print_json(document)
+    raise typer.Exit(code)
 
 
 def fail_if(failed: object) -> None:

@@ -20,7 +20,17 @@ from rich.table import Table
 
 from experiments.cli.help import App
 from experiments.cli.numbers import study_numbers
-from experiments.cli.output import ExitCode, Json, fail_if, option, print_json, print_result, table_of, wide_console
+from experiments.cli.output import (
+    ExitCode,
+    Json,
+    fail,
+    fail_if,
+    option,
+    print_json,
+    print_result,
+    table_of,
+    wide_console,
+)
 from experiments.cli.study_replay import replay_trial
 from experiments.cli.validate import validate_study
 from experiments.studies.pipeline.options import LOCAL_MASTER, SparkOptions
@@ -252,11 +262,9 @@ def _failures() -> Iterator[None]:
     try:
         yield
     except (TrialFailed, StorageFailed, WorkersLost, PipelineFailed) as error:
-        typer.echo(f"isray: {error}", err=True)
-        raise typer.Exit(ExitCode.FAILURE) from error
+        fail(f"isray: {error}")
     except KeyboardInterrupt:
-        typer.echo(f"isray: interrupted; {KEPT}", err=True)
-        raise typer.Exit(ExitCode.INTERRUPTED) from None
+        fail(f"isray: interrupted; {KEPT}", code=ExitCode.INTERRUPTED)
 
 
 def _documents(out: Path) -> object:

@@ -49,12 +49,7 @@ class SimPort:
 
     def call(self, request: AdminRequest) -> AdminResponse:
         self.requests.append(request)
-        self.commands += 1
-        number = self.commands
-        self.engine.submit(AdminCommand(command_id=number, request=request))
-        assert self.engine.run_until(lambda: self.engine.outcome(number) is not None, WITHIN_MS)
-        outcome = self.engine.outcome(number)
-        assert isinstance(outcome, AdminOutcome)
+        outcome = self._outcome(AdminCommand(command_id=0, request=request), AdminOutcome)
         if outcome.response is None:
             raise AdminError(outcome.error, outcome.message)
         return outcome.response
@@ -195,15 +190,8 @@ class CliBench(Commands):
 
     def produce(self, records: int = 1, acks: int = -1, topic: str = "t") -> str:
         """The error name of a batch to the topic's partition 0."""
-        self.port.commands += 1
-        number = self.port.commands
-        command = ProduceCommand(
-            command_id=number, topic=topic, partition=0, acks=acks, record_count=records, payload=b"x"
-        )
-        self.engine.submit(command)
-        self.await_(lambda: self.engine.outcome(number) is not None)
-        outcome: Any = self.engine.outcome(number)
-        return str(outcome.error.name)
+        batch = {"topic": topic, "partition": 0, "acks": acks, "record_count": records, "payload": b"x"}
+        return self.port.produce(ProduceCommand.model_validate({"command_id": 0, **batch})).error.name
 
 
 MakeBench = Callable[..., CliBench]
