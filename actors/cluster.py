@@ -37,14 +37,7 @@ from actors.placement import Placement
 from actors.processes import ProcessId
 from actors.storage import DISK_LOSSES, DiskLossKind
 from protocol.config import ClusterConfig
-from protocol.ids import (
-    NO_EPOCH,
-    NodeId,
-    TopicPartition,
-    is_broker,
-    is_controller,
-    node_name,
-)
+from protocol.ids import NO_EPOCH, NodeId, TopicPartition, is_broker, is_controller, node_name
 from protocol.messages.base import Message
 from protocol.messages.codec import encode
 from protocol.quorum.voters import VoterSet

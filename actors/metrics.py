@@ -93,10 +93,7 @@ COUNTERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
 GAUGES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     ISR_SIZE: ("brokers: those in the ISR, by the controller's record", ("topic", "partition")),
     ELR_SIZE: ("brokers: eligible leader replicas, by the controller's record", ("topic", "partition")),
-    HIGH_WATERMARK_LAG: (
-        "records: uncommitted ones at the leader; 0 on a follower",
-        ("topic", "partition"),
-    ),
+    HIGH_WATERMARK_LAG: ("records: uncommitted ones at the leader; 0 on a follower", ("topic", "partition")),
     ELECTABLE_LEADERS_COUNT: ("brokers: those in ISR or ELR, by the controller's record", ("topic", "partition")),
 }
 

@@ -172,11 +172,7 @@ def _await_leaderships(cluster: BenchCluster, partitions: int, victim: BrokerId)
 
 
 def _probe(
-    cluster: BenchCluster,
-    partitions: Sequence[int],
-    brokers: Sequence[BrokerId],
-    retry_ms: int,
-    not_before_ms: int = 0,
+    cluster: BenchCluster, partitions: Sequence[int], brokers: Sequence[BrokerId], retry_ms: int, not_before_ms: int = 0
 ) -> tuple[TimeMs, ...]:
     """The time at which each of the partitions acknowledged a batch; no cluster state is read before `not_before_ms`
     have passed.

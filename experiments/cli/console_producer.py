@@ -74,12 +74,7 @@ def _write(
 ) -> None:
     """Writes lines as one batch and counts them by outcome, as `unknown` also where AdminError is raised."""
     command = ProduceCommand(
-        command_id=0,
-        topic=topic,
-        partition=partition,
-        acks=acks.wire,
-        record_count=len(lines),
-        payload=join(lines),
+        command_id=0, topic=topic, partition=partition, acks=acks.wire, record_count=len(lines), payload=join(lines)
     )
     counts["unknown"] += len(lines)
     outcome = admin.produce(command)

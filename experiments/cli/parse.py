@@ -15,7 +15,6 @@ from protocol.config import INT_MAX, LOG_GENERATIONS, Generation
 from protocol.errors import StorageError
 from protocol.ids import is_uuid
 
-WHOLE_NUMBER = f"a whole number from 0 to {INT_MAX}"
 DIRECTORY_ID = "a directory id of 22 letters, digits, '_' and '-', such as isray storage random-uuid prints"
 Int32 = Annotated[int, Field(ge=0, le=INT_MAX)]
 

@@ -24,8 +24,7 @@ BootstrapServer = Annotated[
 ]
 OwnCluster = Annotated[str | None, option("NAME", "Your cluster of this name on this machine (isray up --name).")]
 CommandConfig = Annotated[
-    Path | None,
-    option("FILE", "A properties file; principal=User:NAME makes requests as NAME.", "--command-config"),
+    Path | None, option("FILE", "A properties file; principal=User:NAME makes requests as NAME.", "--command-config")
 ]
 Principal = Annotated[str | None, option("User:NAME", "The principal of the requests; goes before the file's.")]
 

@@ -35,11 +35,7 @@ CHANGES = {
     "restored": "has a sound link again to",
 }
 """What happens to a node, in words; a link's is followed by the other node."""
-LOSSES = {
-    "none": " and loses nothing",
-    "unflushed": " and loses its unflushed records",
-    "all": " and loses its disk",
-}
+LOSSES = {"none": " and loses nothing", "unflushed": " and loses its unflushed records", "all": " and loses its disk"}
 """What a crash did to the disk, by the kind of loss; others are shown as they are."""
 EVIDENCE_NOTE = (
     "Messages between processes are not recorded. Arrows connect events that depend on each other: a commit of "

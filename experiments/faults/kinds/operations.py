@@ -29,13 +29,7 @@ from protocol.config import (
     UNCLEAN_RECOVERY_STRATEGY,
 )
 from protocol.ids import FIRST_CLIENT, NodeId, TopicPartition, node_name
-from protocol.messages.acls import (
-    CLUSTER_NAME,
-    AclEntry,
-    AclOperation,
-    AclPermissionType,
-    AclResourceType,
-)
+from protocol.messages.acls import CLUSTER_NAME, AclEntry, AclOperation, AclPermissionType, AclResourceType
 from protocol.metadata.authorizer import node_principal
 
 _LEVELS: tuple[Mapping[str, int], ...] = (

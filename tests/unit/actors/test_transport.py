@@ -137,9 +137,7 @@ async def test_a_closed_transport_sends_nothing() -> None:
 
 
 @on_loop
-async def test_a_full_channel_drops_new_messages_until_it_has_room(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_full_channel_drops_new_messages_until_it_has_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_QUEUED_BYTES", 800)
     peers = FakePeers()
     peers.transport.send(1, data(0))
