@@ -136,9 +136,9 @@ class NodeSnapshot:
 @dataclass(frozen=True, slots=True)
 class PollReport:
     """The answer to `poll`: new trace events with their times, and new encoded messages to the experiment. `exited`:
-    the node has shut down in good order; `failure`: why it failed, None if it did not; `never_ran`: no process of this
-    incarnation has begun, since its Ray node is lost. `active_epoch`: the epoch of the metadata log in which the node
-    is the active controller, NO_EPOCH if it is not.
+    the node has completed a controlled shutdown; `failure`: why it failed, None if it did not; `never_ran`: no process
+    of this incarnation has begun, since its Ray node is lost. `active_epoch`: the epoch of the metadata log in which
+    the node is the active controller, NO_EPOCH if it is not.
     """
 
     traces: list[tuple[TimeMs, Trace]]

@@ -1,6 +1,6 @@
-"""`isray soak`: load and faults against a cluster on Ray for as long as one likes; nothing may be lost.
+"""`isray soak`: load and faults against a cluster on Ray for a given time; no acknowledged record may be lost.
 
-Leaves with 0 where the judge has found nothing, with 1 where it has (a line each), with 2 on wrong input.
+Exit code 0 if the check of the history has no finding, 1 if it has some (a line each), 2 on wrong input.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Makes a `Run` of a journal: of a recorded simulation, or of trace events alone.
 
-Trace events alone have no messages. What they say about each other is causality all the same: a broker publishes
-metadata that a controller has committed, a follower fetches records that its leader has appended. These pairs take the
-place of sending and receipt (`_evidence`), so that a run on processes has arrows and a causal past, too.
+Trace events alone have no messages. They nevertheless show causality: a broker publishes metadata that a controller has
+committed, a follower fetches records that its leader has appended. These pairs take the place of sending and receipt
+(`_with_evidence`), so that a run on processes has arrows and a causal past, too.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Records a simulated run: every message with its fate, every trace event, every change of a node or link.
 
 `SimRecorder` collects references while the cluster runs, and `assemble.py` turns them into a `Run` afterwards, so that
-recording costs little and the cluster notices nothing of it. The order in which the cluster calls the recorder is an
+recording costs little and does not affect the cluster. The order in which the cluster calls the recorder is an
 order that respects causality.
 """
 

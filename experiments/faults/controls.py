@@ -124,7 +124,7 @@ class Controls:
         self.engine.crash(node, loss)
 
     def replace_client(self, client: NodeId) -> None:
-        """Kills the client's process and starts another one, which knows nothing of its commands."""
+        """Kills the client's process and starts another one, which does not have its commands."""
         self.kill(client, Loss())
         self.operator.forget_request()
         self.cluster_operator.forget_requests()

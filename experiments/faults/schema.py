@@ -143,7 +143,7 @@ class BrokerFault(NodeFault):
 
 class Bounds(StrictModel):
     """What may happen in one run of an exhaustive search, each at any time and at most so often: records produced;
-    crashes that lose some or all of what is not flushed, crashes that lose nothing, restarts in good order; heartbeats
+    crashes that lose some or all of what is not flushed, crashes that lose nothing, controlled restarts; heartbeats
     lost until the session of a running broker expires (`fences`); followers that are found lagging or silent
     (`shrinks`); proposals that are repeated (`retries`); controllers that are replaced by another one (`failovers`);
     unclean recoveries whose time is over before all replicas have answered (`recoveries`; 0: no unclean recovery is

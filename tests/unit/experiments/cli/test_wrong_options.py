@@ -73,7 +73,7 @@ WRONG = {
         "--add --allow-principal User:a",
         "--add --topic t",
         "--add --topic t --allow-principal a",
-        "--add --topic t --allow-principal User:a --operation fly",
+        "--add --topic t --allow-principal User:a --operation none",
         "--add --topic t --allow-principal User:a --operation ClusterAction",
         "--add --cluster --allow-principal User:a --operation Read",
         "--list --resource-pattern-type x",
