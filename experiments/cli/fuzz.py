@@ -79,13 +79,9 @@ def _hunt(wanted: Hunt, out: Path, as_json: bool) -> None:
     with progress("isray fuzz", "seeds") as shown:
         result = hunt(wanted, out, show)
     print_result(as_json, result.document(), _show, result)
-    _show_coverage(result.counts, Console(stderr=as_json, highlight=False))
-    if not as_json:
-        typer.echo(verdict(result))
-    if result.interrupted:
-        kept = f"{result.seeds} of {len(seeds)} seeds were run, and the files of their violations are in {out}"
-        typer.echo(f"interrupted: {kept}; go on with --seeds {result.next_seed}..{seeds[-1]}", err=True)
-    _leave(failed=bool(result.violations), interrupted=result.interrupted)
+    kept = f"{result.seeds} of {len(seeds)} seeds were run, and the files of their violations are in {out}"
+    rest = f"{kept}; go on with --seeds {result.next_seed}..{seeds[-1]}"
+    _finish(result, verdict(result), rest, bool(result.violations), as_json)
 
 
 def _campaign(wanted: Campaign, folder: Path, as_json: bool) -> None:
@@ -97,16 +93,18 @@ def _campaign(wanted: Campaign, folder: Path, as_json: bool) -> None:
     with progress("isray fuzz", "seeds") as shown:
         result = run_campaign(wanted, folder, show)
     print_result(as_json, result.document(), _show_campaign, result)
+    rest = f"{result.seeds} seeds are finished; the same command goes on"
+    _finish(result, campaign_verdict(result), rest, bool(result.findings), as_json)
+
+
+def _finish(result: HuntResult | CampaignResult, conclusion: str, rest: str, failed: bool, as_json: bool) -> None:
+    """Prints the coverage, the conclusion, and after an interrupt how to run the rest; ends with the exit code."""
     _show_coverage(result.counts, Console(stderr=as_json, highlight=False))
     if not as_json:
-        typer.echo(campaign_verdict(result))
+        typer.echo(conclusion)
     if result.interrupted:
-        typer.echo(f"interrupted: {result.seeds} seeds are finished; the same command goes on", err=True)
-    _leave(failed=bool(result.findings), interrupted=result.interrupted)
-
-
-def _leave(*, failed: bool, interrupted: bool) -> None:
-    if failed or interrupted:
+        typer.echo(f"interrupted: {rest}", err=True)
+    if failed or result.interrupted:
         raise typer.Exit(ExitCode.FAILURE if failed else ExitCode.INTERRUPTED)
 
 
