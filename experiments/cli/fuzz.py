@@ -43,7 +43,6 @@ def fuzz(
     as_json: Json = False,
 ) -> None:
     """Search for defects in random runs, one per seed; each violation is shrunk and can be replayed."""
-    from experiments.hunt.campaign.run import Campaign
     from experiments.hunt.seeds import Hunt
     from experiments.hunt.spread import ON_RAY, WorkerLost
 
@@ -63,6 +62,8 @@ def fuzz(
         if campaign is None:
             _hunt(Hunt(wanted, only, mutant, minutes, workers), out or Path("out/fuzz"), as_json)
         else:
+            from experiments.hunt.campaign.run import Campaign
+
             _campaign(Campaign(wanted, only, mutant, minutes=minutes, jobs=workers), campaign, as_json)
     except WorkerLost as error:
         fail(f"{error}; the result of its seeds is not there")
