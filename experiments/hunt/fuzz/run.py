@@ -454,16 +454,11 @@ class _PlanRun:
             self._ask(step)
 
     def _ask(self, step: Step) -> None:
-        """Submits, and lets time pass until the outcome is as it must be. A question and a write, which may be judged
-        by metadata that lags, are repeated meanwhile.
-        """
+        """Lets time pass until the outcome is as it must be. Questions and writes, for metadata may lag, are repeated."""
         request, wrong_with = step
-        if isinstance(request, ProduceCommand):
-            submit, is_repeated = partial(self.controls.submit, request), True
-        else:
-            submit, is_repeated = partial(self.controls.administer, request), request.READ_ONLY
+        is_repeated = isinstance(request, ProduceCommand) or request.READ_ONLY
         deadline_ms = self._cluster.now_ms + SERVED_WITHIN_MS
-        number = submit()
+        number = self.controls.ask(request)
         while True:
             self._pass_until(min(self._cluster.now_ms + SERVED_LOOK_MS, deadline_ms))
             outcome = self.engine.outcome(number)
@@ -473,7 +468,7 @@ class _PlanRun:
             if self._cluster.now_ms >= deadline_ms or (outcome is not None and not is_repeated):
                 raise _Violated(ANSWERS, f"{type(request).__name__}: {wrong}")
             if outcome is not None:
-                number = submit()
+                number = self.controls.ask(request)
 
     # -- the story -----------------------------------------------------------------------------------------------------
 
