@@ -73,12 +73,12 @@ from protocol.nodes.controller import ControllerNode
 from protocol.nodes.quorum_view import QuorumView
 from protocol.nodes.recovery_manager import RecoveryManagerNode
 from protocol.nodes.replica_view import ReplicaView, replica_view
-from protocol.nodes.store import StoreNode
-from protocol.nodes.store_broker import StoreBrokerNode
-from protocol.nodes.store_view import StoreView, store_view, tree_nodes
 from protocol.quorum.format import format_voters
 from protocol.quorum.voters import ReplicaKey, VoterSet
-from protocol.zookeeper.settings import StoreSettings
+from protocol.v3.broker.node import StoreBrokerNode
+from protocol.v3.store.node import StoreNode
+from protocol.v3.store.settings import StoreSettings
+from protocol.v3.store.view import StoreView, store_view, tree_nodes
 
 Result = TypeVar("Result")
 DELIVERY_WAIT_S = 1.0

@@ -49,10 +49,10 @@ from protocol.events.broker import (
 )
 from protocol.events.store import CommandCarriedOut, ControllerElected, StoreChanged, StoreSessionEnded
 from protocol.ids import NO_EPOCH, NO_LEADER, STORE, BrokerId, Epoch, NodeId, Offset, TopicIdPartition, TopicPartition
-from protocol.nodes.store import StoreNode
-from protocol.nodes.store_broker import StoreBrokerNode
-from protocol.zookeeper import paths
-from protocol.zookeeper.records import LeaderAndIsr, TopicNode, stored_state
+from protocol.v3.broker.node import StoreBrokerNode
+from protocol.v3.store import paths
+from protocol.v3.store.node import StoreNode
+from protocol.v3.store.records import LeaderAndIsr, TopicNode, stored_state
 
 STORE_RULES = (
     "VersionsGrow",

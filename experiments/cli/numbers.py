@@ -13,7 +13,7 @@ from experiments.cli.parse import whole_numbers
 from experiments.support.durations import ALLOWED, format_duration, parse_duration_ms
 from experiments.support.errors import InputError
 from experiments.support.progress import progress
-from protocol.zookeeper.settings import (
+from protocol.v3.store.settings import (
     MAX_LATENCY_MS,
     MAX_MULTI,
     MAX_SESSION_TIMEOUT_MS,

@@ -30,7 +30,7 @@ from experiments.support.fields import (
 from experiments.support.kafka_rules import KAFKA_RULES
 from protocol.config import ClusterConfig, Generation
 from protocol.ids import FIRST_CONTROLLER, RECOVERY_MANAGER, STORE
-from protocol.zookeeper.settings import (
+from protocol.v3.store.settings import (
     MAX_LATENCY_MS,
     MAX_MULTI,
     MAX_SESSION_TIMEOUT_MS,

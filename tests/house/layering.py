@@ -20,8 +20,14 @@ STACKS: dict[str, tuple[frozenset[str], ...]] = {
         frozenset({"messages", "events"}),
         frozenset({"contract"}),
         frozenset({"log", "metadata"}),
-        frozenset({"quorum", "controller", "recovery", "broker", "zookeeper", "client"}),
+        frozenset({"quorum", "controller", "recovery", "broker", "client"}),
         frozenset({"nodes"}),
+        frozenset({"v3"}),
+    ),
+    "protocol.v3": (
+        frozenset({"store"}),
+        frozenset({"controller"}),
+        frozenset({"broker"}),
     ),
     "experiments": (
         frozenset({"support"}),

@@ -24,8 +24,8 @@ from protocol.messages.commands import (
     ProduceOutcome,
 )
 from protocol.metadata.partition import PartitionState
-from protocol.nodes.store_broker import StoreBrokerNode
-from protocol.zookeeper.settings import StoreSettings
+from protocol.v3.broker.node import StoreBrokerNode
+from protocol.v3.store.settings import StoreSettings
 
 KEEP = Loss("none")
 T0 = TopicPartition("t", 0)

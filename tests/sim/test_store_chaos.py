@@ -13,7 +13,7 @@ import pytest
 from experiments.engines.admin_requests import reassign
 from experiments.engines.port import Loss
 from protocol.ids import STORE
-from protocol.zookeeper.settings import StoreSettings
+from protocol.v3.store.settings import StoreSettings
 from tests.sim.seed_helpers import seeds
 from tests.sim.store_cluster_helpers import StoreBench
 

@@ -8,8 +8,8 @@ from protocol.errors import ErrorCode
 from protocol.events.store import StoreAlert
 from protocol.ids import STORE, TopicPartition
 from protocol.messages.store import Create, Delete, SetData, WriteOperation
-from protocol.nodes.store import StoreNode
-from protocol.zookeeper import paths
+from protocol.v3.store import paths
+from protocol.v3.store.node import StoreNode
 from tests.sim.store_cluster_helpers import KEEP, T0, StoreBench
 
 STATE = paths.leader_and_isr(T0)

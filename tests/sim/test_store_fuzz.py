@@ -22,9 +22,9 @@ from protocol.messages.commands import AdminCommand
 from protocol.messages.control import AlterPartitionRequest
 from protocol.messages.partitions import ElectionType
 from protocol.messages.store import SetData, StoreWrite
-from protocol.nodes.store import StoreNode
-from protocol.nodes.store_broker import StoreBrokerNode
-from protocol.zookeeper.records import LeaderAndIsr
+from protocol.v3.broker.node import StoreBrokerNode
+from protocol.v3.store.node import StoreNode
+from protocol.v3.store.records import LeaderAndIsr
 from tests.sim.store_cluster_helpers import KEEP, StoreBench
 
 pytestmark = pytest.mark.slow

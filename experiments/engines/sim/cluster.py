@@ -52,8 +52,8 @@ from protocol.nodes.broker_sessions import SESSION_PREFIX
 from protocol.nodes.client import ClientNode
 from protocol.nodes.controller import ControllerNode
 from protocol.nodes.recovery_manager import RecoveryManagerNode
-from protocol.nodes.store import StoreNode
-from protocol.nodes.store_broker import StoreBrokerNode
+from protocol.v3.broker.node import StoreBrokerNode
+from protocol.v3.store.node import StoreNode
 
 _DELIVER: Final = 0
 _TIMER: Final = 1

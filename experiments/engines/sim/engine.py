@@ -28,9 +28,9 @@ from protocol.nodes.broker import BrokerNode
 from protocol.nodes.controller import ControllerNode
 from protocol.nodes.quorum_view import QuorumView
 from protocol.nodes.replica_view import ReplicaView, replica_view
-from protocol.nodes.store import StoreNode
-from protocol.nodes.store_broker import StoreBrokerNode
-from protocol.nodes.store_view import StoreView, store_view, tree_nodes
+from protocol.v3.broker.node import StoreBrokerNode
+from protocol.v3.store.node import StoreNode
+from protocol.v3.store.view import StoreView, store_view, tree_nodes
 
 
 class SimEngine(Engine):

@@ -34,9 +34,9 @@ from protocol.messages.data import ProduceResponse
 from protocol.nodes.broker import BrokerNode
 from protocol.nodes.controller import ControllerNode
 from protocol.nodes.recovery_manager import WAKE_TIMER, RecoveryManagerNode
-from protocol.nodes.store import StoreNode
-from protocol.nodes.store_broker import StoreBrokerNode
 from protocol.quorum import state_file
+from protocol.v3.broker.node import StoreBrokerNode
+from protocol.v3.store.node import StoreNode
 
 Local = int
 """The number of a node's state."""

@@ -23,10 +23,10 @@ from experiments.hunt.explore.states import BOUND_NAMES, CRASHES, FENCES, LOSSY,
 from experiments.hunt.explore.values import VALUES
 from protocol.ids import FIRST_CLIENT, STORE, NodeId, is_broker
 from protocol.messages.records import MetadataRecord
-from protocol.nodes.store import StoreNode
-from protocol.nodes.store_broker import StoreBrokerNode
-from protocol.nodes.store_isr import NOTIFY_TIMER
-from protocol.zookeeper.sessions import SESSION_PREFIX
+from protocol.v3.broker.isr_writer import NOTIFY_TIMER
+from protocol.v3.broker.node import StoreBrokerNode
+from protocol.v3.store.node import StoreNode
+from protocol.v3.store.sessions import SESSION_PREFIX
 
 _IDS_OF_A_BROKER = 1_000_000
 _IDS_OF_AN_INCARNATION = 1_000

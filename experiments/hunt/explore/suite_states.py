@@ -28,7 +28,7 @@ from experiments.hunt.explore.machines import Broker, DeadBroker, Local, Machine
 from experiments.hunt.explore.values import Keys
 from protocol.ids import NodeId
 from protocol.nodes.recovery_manager import RecoveryManagerNode
-from protocol.nodes.store import StoreNode
+from protocol.v3.store.node import StoreNode
 
 SuiteState = int
 """The number of a state of the suite."""

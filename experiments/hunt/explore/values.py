@@ -32,12 +32,12 @@ from protocol.nodes.controller import ControllerNode
 from protocol.nodes.controller_log import ControllerLog
 from protocol.nodes.controller_quorum import ControllerQuorum
 from protocol.nodes.recovery_manager import RecoveryManagerNode
-from protocol.nodes.store import StoreNode
-from protocol.nodes.store_broker import StoreBrokerNode
-from protocol.nodes.store_calls import Moment, SessionOutlet
-from protocol.nodes.store_controller import Term
-from protocol.zookeeper.commands import _Channel
-from protocol.zookeeper.transaction_log import TransactionLog
+from protocol.v3.broker.node import StoreBrokerNode
+from protocol.v3.controller.commands import _Channel
+from protocol.v3.controller.outlet import Moment, SessionOutlet
+from protocol.v3.controller.term import Term
+from protocol.v3.store.node import StoreNode
+from protocol.v3.store.transaction_log import TransactionLog
 
 LEFT_OUT: Mapping[type, frozenset[str]] = {
     # Tables of the parts' methods, parts that only refer to other parts, and the replica of the metadata log, which the

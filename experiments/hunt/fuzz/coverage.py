@@ -93,9 +93,9 @@ _PAST = 3
 
 _ANSWERING = ("broker", "controller", "log", "metadata", "nodes", "recovery")
 """Units of the protocol whose errors travel in answers; those of clients are outcomes."""
-_ANSWERING_IN_V3 = ("broker", "log", "nodes", "zookeeper")
+_ANSWERING_IN_V3 = ("broker", "log", "v3/broker", "v3/controller", "v3/store")
 _SHARED_NODES = ("broker_services.py", "refusals.py")
-"""Modules of `protocol/nodes` that brokers of all generations use; those of `v3` alone have names with `store`."""
+"""Modules of `protocol/nodes` that brokers of all generations use."""
 PLANS = "plans"
 """The group that counts plans by generation."""
 
@@ -163,20 +163,13 @@ def known_groups(counts: Counter[tuple[str, str]]) -> dict[str, tuple[str, ...]]
 @cache
 def answerable(*, with_store: bool = False) -> tuple[str, ...]:
     """The names of the error codes that the protocol's source can answer, by number."""
+    protocol = files("protocol")
     units = _ANSWERING_IN_V3 if with_store else _ANSWERING
-    named = {
-        name
-        for unit in units
-        for module in _modules(files("protocol") / unit)
-        if unit != "nodes" or _has_module(module.name, with_store=with_store)
-        for name in codes_in(module.read_text(encoding="utf-8"))
-    }
+    modules = [module for unit in units for module in _modules(protocol / unit)]
+    if with_store:
+        modules += [protocol / "nodes" / name for name in _SHARED_NODES]
+    named = {name for module in modules for name in codes_in(module.read_text(encoding="utf-8"))}
     return tuple(code.name for code in ErrorCode if code.name in named and code is not ErrorCode.NONE)
-
-
-def _has_module(name: str, *, with_store: bool) -> bool:
-    """Whether nodes of these generations use that module of `protocol/nodes`."""
-    return name in _SHARED_NODES or name.startswith("store") is with_store
 
 
 def _modules(folder: Traversable) -> Iterator[Traversable]:

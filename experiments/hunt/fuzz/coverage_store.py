@@ -35,8 +35,8 @@ from protocol.messages.store import (
     StoreWrite,
     WatchEvent,
 )
-from protocol.zookeeper import paths
-from protocol.zookeeper.records import LeaderAndIsr, ReplicasNode, TopicNode, stored_state
+from protocol.v3.store import paths
+from protocol.v3.store.records import LeaderAndIsr, ReplicasNode, TopicNode, stored_state
 
 DECISION, ISR, CONTROLLER, COMMAND = "decision", "ISR", "controller", "command"
 REASSIGNMENT, CONFLICT, WATCH, STORE = "reassignment", "conflict", "watch", "store"

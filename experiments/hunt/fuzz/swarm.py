@@ -72,7 +72,7 @@ from protocol.config import (
     Generation,
 )
 from protocol.ids import FIRST_CLIENT, FIRST_CONTROLLER, RECOVERY_MANAGER, STORE
-from protocol.zookeeper.settings import Latency, StoreSettings
+from protocol.v3.store.settings import Latency, StoreSettings
 
 TOPIC = "t"
 READERS = 2

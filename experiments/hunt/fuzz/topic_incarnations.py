@@ -18,8 +18,8 @@ from protocol.events.controller import TopicDeleted
 from protocol.events.store import StoreChanged
 from protocol.ids import NodeId, TimeMs
 from protocol.nodes.broker import BrokerNode
-from protocol.nodes.store_broker import StoreBrokerNode
-from protocol.zookeeper import paths
+from protocol.v3.broker.node import StoreBrokerNode
+from protocol.v3.store import paths
 
 LOOK_EVERY_MS = 100
 

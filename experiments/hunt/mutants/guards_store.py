@@ -19,18 +19,18 @@ from protocol.errors import ErrorCode
 from protocol.ids import TimeMs, TopicPartition, partition_key
 from protocol.messages.store import Check, SetData
 from protocol.messages.v3 import CommandResult, LeaderAndIsrPartition, LeaderAndIsrRequest
-from protocol.nodes import store_isr, store_metadata
-from protocol.nodes.store_isr import IsrWriter
-from protocol.nodes.store_membership import StoreMembership
-from protocol.nodes.store_metadata import StoreMetadata
-from protocol.zookeeper import decisions, election, isr_updates, publishing, reassignments
-from protocol.zookeeper.commands import CommandQueue
-from protocol.zookeeper.context import Controller
-from protocol.zookeeper.decisions import Brokers
-from protocol.zookeeper.procedure import Commands, Procedure, Writes
-from protocol.zookeeper.records import Stored
-from protocol.zookeeper.runner import Runner
-from protocol.zookeeper.settings import Latency, StoreSettings
+from protocol.v3.broker import isr_writer, metadata
+from protocol.v3.broker.isr_writer import IsrWriter
+from protocol.v3.broker.membership import StoreMembership
+from protocol.v3.broker.metadata import StoreMetadata
+from protocol.v3.controller import decisions, election, isr_updates, publishing, reassignments
+from protocol.v3.controller.commands import CommandQueue
+from protocol.v3.controller.context import Controller
+from protocol.v3.controller.decisions import Brokers
+from protocol.v3.controller.procedure import Commands, Procedure, Writes
+from protocol.v3.controller.runner import Runner
+from protocol.v3.store.records import Stored
+from protocol.v3.store.settings import Latency, StoreSettings
 
 _ANY_VERSION = -1
 
@@ -191,7 +191,7 @@ GUARDS: tuple[Mutant, ...] = (
         "A leader writes its ISR on condition that the version is the one it knows (A7, A46, M30).",
         "A deposed leader overwrites the election of its successor.",
         ("LeaderEpochsRise", "LeaderUsesStoredIsr"),
-        (around(store_isr, "write_isrs", _write_unconditionally),),
+        (around(isr_writer, "write_isrs", _write_unconditionally),),
         _LEADERS,
     ),
     Mutant(
@@ -287,7 +287,7 @@ GUARDS: tuple[Mutant, ...] = (
         "A broker takes no state of a partition that is older than the one it knows (A25).",
         "A command that was on its way replaces the ISR that the leader has written since.",
         ("BrokerStatesRise",),
-        (constant(store_metadata, "is_older", False),),
+        (constant(metadata, "is_older", False),),
         _LATE_INIT,
     ),
     Mutant(
@@ -303,7 +303,7 @@ GUARDS: tuple[Mutant, ...] = (
         "A leader whose write finds another version keeps its ISR, and assumes that it has been deposed (A46).",
         "It uses the ISR that it wanted.",
         ("LeaderUsesStoredIsr", "ReplicationQuorumSuperset"),
-        (around(store_isr, "write_isrs", _written_in_any_case),),
+        (around(isr_writer, "write_isrs", _written_in_any_case),),
         _LEADERS,
     ),
     Mutant(

@@ -1,15 +1,15 @@
 """The conditions under which all numbers are measured, and what a measurement reports.
 
 Time is virtual. A store carries out a write in `write_ms` and a read in `read_ms`, one request of a session after the
-other (`protocol/nodes/store.py`); every message takes `network_ms`. With `network_ms` 0 the latency of a write is what
-its client waits, which is how S1 states its 4 ms. Processors and disks of brokers take no time.
+other (`protocol/v3/store/node.py`); every message takes `network_ms`. With `network_ms` 0 the latency of a write is
+what its client waits, which is how S1 states its 4 ms. Processors and disks of brokers take no time.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from protocol.zookeeper.settings import Latency, StoreSettings
+from protocol.v3.store.settings import Latency, StoreSettings
 
 Value = float | str
 """A number, or in words what happened."""

@@ -32,9 +32,9 @@ from protocol.messages.commands import (
     ProduceOutcome,
 )
 from protocol.metadata.partition import PartitionState
-from protocol.nodes.store import StoreNode
-from protocol.nodes.store_broker import StoreBrokerNode
-from protocol.zookeeper.context import Controller
+from protocol.v3.broker.node import StoreBrokerNode
+from protocol.v3.controller.context import Controller
+from protocol.v3.store.node import StoreNode
 
 TOPIC = "t"
 T0 = TopicPartition(TOPIC, 0)

@@ -13,7 +13,7 @@ from protocol.config import ISR_UPDATES, LOG_GENERATIONS, MIN_INSYNC_REPLICAS, G
 from protocol.ids import NodeId, TimeMs
 from protocol.messages.store import GetData, StoreRead
 from protocol.metadata.partition import PartitionState
-from protocol.zookeeper import paths
+from protocol.v3.store import paths
 
 AGENT_S = 30.0
 WAKE_UPS = 4

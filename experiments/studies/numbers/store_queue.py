@@ -25,7 +25,7 @@ from protocol.ids import FIRST_CLIENT, NodeId, TimeMs
 from protocol.messages.base import Message
 from protocol.messages.commands import Command
 from protocol.messages.store import Create, Delete, GetChildren, GetData, StoreRead, StoreWrite, WatchEvent, WatchKind
-from protocol.zookeeper.session import Results, StoreSession
+from protocol.v3.store.client import Results, StoreSession
 
 QUEUE = "/queue"
 SENDER, RECEIVER = FIRST_CLIENT, FIRST_CLIENT + 1

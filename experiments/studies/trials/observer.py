@@ -25,7 +25,7 @@ from protocol.events.store import StoreChanged
 from protocol.ids import NodeId, TimeMs, TopicPartition
 from protocol.log.replica_log import ReplicaLog
 from protocol.nodes.broker import BrokerNode
-from protocol.nodes.store_broker import StoreBrokerNode
+from protocol.v3.broker.node import StoreBrokerNode
 
 _OBSERVED = frozenset((PartitionChanged, StoreChanged, BecameLeader, HighWatermarkAdvanced, RecoveryDecided))
 Lineage = list[tuple[int, int]]
