@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from itertools import combinations
 
 from experiments.engines.port import Loss
+from experiments.numbers.conditions import Conditions, Row, compared, same
+from experiments.numbers.failover import seconds
+from experiments.numbers.laboratory import KEEP, T0, Laboratory
 from experiments.scenarios.loader import load_scenario
-from experiments.studies.numbers.conditions import Conditions, Row, compared, same
-from experiments.studies.numbers.failover import seconds
-from experiments.studies.numbers.laboratory import KEEP, T0, Laboratory
 from experiments.support.shipped import SCENARIOS
 from protocol.config import MIN_INSYNC_REPLICAS, Generation
 from protocol.events.controller import RecoveryBegan, RecoveryDecided

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from experiments.studies.numbers import (
+from experiments.numbers import (
     control,
     durability,
     failover,
@@ -18,7 +18,7 @@ from experiments.studies.numbers import (
     reassignments,
     store_queue,
 )
-from experiments.studies.numbers.conditions import Conditions, Row
+from experiments.numbers.conditions import Conditions, Row
 from experiments.support.errors import InputError
 
 Measure = Callable[[Conditions], list[Row]]
@@ -81,7 +81,7 @@ CLAIMS: tuple[Claim, ...] = (
         "A failover has six steps, of which step 3, publishing the new leaders, takes longest.",
         "S1, discussion 1",
         "The failover of L1, and again with a network that takes 1 ms more per message; the steps and their ends are "
-        "those of `experiments/studies/numbers/failover.py`.",
+        "those of `experiments/numbers/failover.py`.",
         failover.steps,
         "The crash of a broker adds the rest of its session timeout before step 2, which with few partitions is longer "
         "than step 3. In step 5 a follower that obeys its command before the leader does is refused, and fetches again "

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 
-from experiments.studies.numbers.conditions import Conditions, Row, same
-from experiments.studies.numbers.failover import fail_over, replicas_of, seconds
-from experiments.studies.numbers.laboratory import KEEP, Laboratory
+from experiments.numbers.conditions import Conditions, Row, same
+from experiments.numbers.failover import fail_over, replicas_of, seconds
+from experiments.numbers.laboratory import KEEP, Laboratory
 from protocol.events.store import CommandCarriedOut, ControllerElected, StoreSessionEnded
 from protocol.ids import TimeMs
 

@@ -20,8 +20,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 
-from experiments.studies.numbers.conditions import Conditions, Row, compared, same
-from experiments.studies.numbers.laboratory import CONTROLLER, KEEP, LEADER, Laboratory, Sent
+from experiments.numbers.conditions import Conditions, Row, compared, same
+from experiments.numbers.laboratory import CONTROLLER, KEEP, LEADER, Laboratory, Sent
 from protocol.config import ISR_UPDATES, LOG_GENERATIONS, Generation
 from protocol.events.broker import BecameLeader
 from protocol.events.controller import MetadataCommitted, SessionExpired

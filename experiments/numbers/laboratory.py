@@ -15,7 +15,7 @@ from experiments.engines.port import ClusterSpec, Loss, TraceEvent
 from experiments.engines.sim.engine import SimEngine
 from experiments.engines.sim.network import NetworkModel
 from experiments.engines.sim.recorder import Change
-from experiments.studies.numbers.conditions import Conditions
+from experiments.numbers.conditions import Conditions
 from protocol.config import ClusterConfig, Generation
 from protocol.errors import ErrorCode
 from protocol.events.base import Trace

@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cache
 
-from experiments.studies.numbers.conditions import Conditions, Row, about, compared, same
-from experiments.studies.numbers.failover import replicas_of, seconds
-from experiments.studies.numbers.laboratory import CONTROLLER, KEEP, LEADER, T0, Laboratory
+from experiments.numbers.conditions import Conditions, Row, about, compared, same
+from experiments.numbers.failover import replicas_of, seconds
+from experiments.numbers.laboratory import CONTROLLER, KEEP, LEADER, T0, Laboratory
 from protocol.config import ISR_UPDATES, Generation
 from protocol.events.base import Trace
 from protocol.events.broker import IsrCommitted, IsrProposed

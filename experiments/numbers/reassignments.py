@@ -5,10 +5,10 @@ from __future__ import annotations
 from itertools import pairwise
 
 from experiments.engines.admin_requests import reassign
-from experiments.studies.numbers.conditions import Conditions, Row, compared, same
-from experiments.studies.numbers.failover import seconds
-from experiments.studies.numbers.isr_changes import LAG_MS
-from experiments.studies.numbers.laboratory import CONTROLLER, KEEP, LEADER, T0, TOPIC, Laboratory
+from experiments.numbers.conditions import Conditions, Row, compared, same
+from experiments.numbers.failover import seconds
+from experiments.numbers.isr_changes import LAG_MS
+from experiments.numbers.laboratory import CONTROLLER, KEEP, LEADER, T0, TOPIC, Laboratory
 from protocol.config import ISR_UPDATES, LOG_GENERATIONS, MIN_INSYNC_REPLICAS, Generation
 from protocol.ids import NodeId, TimeMs
 from protocol.messages.store import GetData, StoreRead

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from experiments.engines.admin_requests import create_topic
 from experiments.engines.port import Loss
-from experiments.studies.numbers.conditions import Conditions, Row, same
-from experiments.studies.numbers.laboratory import TOPIC, Laboratory
+from experiments.numbers.conditions import Conditions, Row, same
+from experiments.numbers.laboratory import TOPIC, Laboratory
 from protocol.config import Generation
 from protocol.errors import ErrorCode
 from protocol.messages.base import Message
