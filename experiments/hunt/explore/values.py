@@ -34,7 +34,7 @@ from protocol.nodes.controller_quorum import ControllerQuorum
 from protocol.nodes.recovery_manager import RecoveryManagerNode
 from protocol.v3.broker.node import StoreBrokerNode
 from protocol.v3.controller.commands import _Channel
-from protocol.v3.controller.outlet import Moment, SessionOutlet
+from protocol.v3.controller.outlet import SessionOutlet
 from protocol.v3.controller.term import Term
 from protocol.v3.store.node import StoreNode
 from protocol.v3.store.transaction_log import TransactionLog
@@ -62,7 +62,6 @@ LEFT_OUT: Mapping[type, frozenset[str]] = {
     # Names of timers, to be cancelled with the procedures.
     SessionOutlet: frozenset({"_timers"}),
     # Times, and what only helps to reckon them.
-    Moment: frozenset({"now_ms"}),
     Term: frozenset({"due_ms"}),
     _Channel: frozenset({"due_ms"}),
     BrokerLifecycleManager: frozenset({"_next_heartbeat_ms"}),

@@ -28,7 +28,6 @@ from protocol.messages.control import (
 )
 from protocol.v3.broker.metadata import StoreMetadata
 from protocol.v3.controller.isr_updates import LEADER_WRITES, IsrChanges, read_overtaken, with_isr, write_isrs
-from protocol.v3.controller.outlet import Moment
 from protocol.v3.controller.procedure import Procedure
 from protocol.v3.controller.runner import Runner
 from protocol.v3.store.records import Stored
@@ -39,10 +38,9 @@ NOTIFY_TIMER = "isr-notification"
 class IsrWriter:
     """Carries out the ISR proposals of one broker. `on_result` takes the response as one of the controller."""
 
-    def __init__(self, context: BrokerContext, runner: Runner, moment: Moment) -> None:
+    def __init__(self, context: BrokerContext, runner: Runner) -> None:
         self._context = context
         self._runner = runner
-        self._moment = moment
         self._writes_itself = context.config.values[ISR_UPDATES] == LEADER_WRITES
         self._changes = IsrChanges(context.me, context.broker_epoch)
         self.metadata: StoreMetadata | None = None
@@ -55,7 +53,7 @@ class IsrWriter:
     def submit(self, now_ms: TimeMs, request: AlterPartitionRequest) -> None:
         """Writes the proposals, or sends them to the controller."""
         if self._writes_itself:
-            self._runner.call("isr", partial(self._write, request), self._respond)
+            self._runner.call(now_ms, "isr", partial(self._write, request), self._respond)
         else:
             self._context.out.send(self._context.controller_id, request)
 
@@ -81,27 +79,27 @@ class IsrWriter:
         for key, proposal in zip(keys, request.partitions, strict=True):
             version = versions.get(names[key]) if key in names else None
             if version is not None:
-                self.metadata.wrote(self._moment.now_ms, key, Stored(changes[key].state, version))
+                self.metadata.wrote(key, Stored(changes[key].state, version))
                 self._changes.changed.add(names[key])
             elif key in names and names[key] in newer:
-                self.metadata.wrote(self._moment.now_ms, key, newer[names[key]])
+                self.metadata.wrote(key, newer[names[key]])
             known = self.metadata.states.get(key)
             results.append(_written(proposal, known) if _is_newer(known, proposal) else _failed(proposal))
         return AlterPartitionResponse(correlation_id=request.correlation_id, partitions=tuple(results))
 
-    def _respond(self, response: AlterPartitionResponse | None) -> None:
+    def _respond(self, now_ms: TimeMs, response: AlterPartitionResponse | None) -> None:
         if response is None or self.on_result is None:
             return
-        self.on_result(self._moment.now_ms, self._context.me, response)
+        self.on_result(now_ms, self._context.me, response)
         due_ms = self._changes.due_ms()
         if due_ms is not None:
-            self._context.out.set_timer(NOTIFY_TIMER, max(due_ms, self._moment.now_ms))
+            self._context.out.set_timer(NOTIFY_TIMER, max(due_ms, now_ms))
 
     def fire(self, now_ms: TimeMs, _: str) -> None:
         """Leaves a notification of the ISRs that have changed (B2)."""
         due_ms = self._changes.due_ms()
         if due_ms is not None and due_ms <= now_ms:
-            self._runner.call("isr-notification", partial(self._changes.notify, now_ms), lambda _: None)
+            self._runner.call(now_ms, "isr-notification", partial(self._changes.notify, now_ms), lambda now_ms, _: None)
 
 
 def _is_newer(known: Stored | None, proposal: PartitionIsrProposal) -> TypeGuard[Stored]:

@@ -34,7 +34,6 @@ from protocol.messages.commands import ShutdownCommand
 from protocol.messages.store import Create, GetData, StoreError, WatchKind
 from protocol.messages.v3 import ControlledShutdownRequest, ControlledShutdownResponse
 from protocol.v3.controller.election import Elected, Lost, create_roots, elect
-from protocol.v3.controller.outlet import Moment
 from protocol.v3.controller.procedure import Procedure, error_of, read, write
 from protocol.v3.controller.runner import Runner
 from protocol.v3.controller.term import StoreController
@@ -53,7 +52,7 @@ _EVERY_STATE_WITH_EPOCH = (LifecycleState.CATCHING_UP, LifecycleState.RUNNING, L
 class StoreMembership:
     """Session owner of one broker. `on_new_epoch` is called when the broker has another broker epoch."""
 
-    def __init__(self, context: BrokerContext, flusher: Flusher, moment: Moment) -> None:
+    def __init__(self, context: BrokerContext, flusher: Flusher) -> None:
         self.state = LifecycleState.NOT_RUNNING
         self.session: StoreSession
         self.controller: StoreController
@@ -61,7 +60,6 @@ class StoreMembership:
         self.on_new_epoch: Callable[[TimeMs], None] | None = None
         self._context = context
         self._flusher = flusher
-        self._moment = moment
         self._is_registered = False
         self._is_commanded = False
         self._shutdown_requests = 0
@@ -84,13 +82,13 @@ class StoreMembership:
         self._context.broker_epoch = self.session.session_id
         if self.on_new_epoch is not None:
             self.on_new_epoch(now_ms)
-        self._register()
+        self._register(now_ms)
 
     def session_expired(self, now_ms: TimeMs) -> None:
         """The store has ended the registration and the controllership of this broker."""
         self._is_registered = self._is_commanded = False
-        self.runner.abort()
-        self.controller.end()
+        self.runner.abort(now_ms)
+        self.controller.end(now_ms)
         if self.state in _EVERY_STATE_WITH_EPOCH:
             self._move(LifecycleEvent.EPOCH_LOST)
         if self.state is LifecycleState.STOPPED:
@@ -99,16 +97,16 @@ class StoreMembership:
     def watch_fired(self, now_ms: TimeMs, kind: WatchKind, path: str) -> None:
         """A watch has fired: of the election, of this broker's former node, or of the controller."""
         if path == paths.CONTROLLER:
-            self.elect()
+            self.elect(now_ms)
             return
         if path == paths.broker(self._context.me) and not self._is_registered:
-            self._register()
-        self.controller.watch_fired(path)
+            self._register(now_ms)
+        self.controller.watch_fired(now_ms, path)
 
     # -- registration --------------------------------------------------------------------------------------------------
 
-    def _register(self) -> None:
-        self.runner.call("registration", self._registration, self._registered)
+    def _register(self, now_ms: TimeMs) -> None:
+        self.runner.call(now_ms, "registration", self._registration, self._registered)
 
     def _registration(self) -> Procedure[bool]:
         """Creates this broker's node; False if that of a former session is there, and watched."""
@@ -123,14 +121,14 @@ class StoreMembership:
             if not found.error:
                 return found.data == own.encode()
 
-    def _registered(self, is_registered: bool | None) -> None:
+    def _registered(self, now_ms: TimeMs, is_registered: bool | None) -> None:
         if not is_registered or self.state is LifecycleState.STOPPED:
             return
         self._is_registered = True
         if self.state is LifecycleState.REGISTERING:
             self._move(LifecycleEvent.REGISTERED)
         self._serve_if_ready()
-        self.elect()
+        self.elect(now_ms)
 
     def commanded(self) -> None:
         """The controller has sent this incarnation a command."""
@@ -143,17 +141,19 @@ class StoreMembership:
 
     # -- elections -----------------------------------------------------------------------------------------------------
 
-    def elect(self) -> None:
+    def elect(self, now_ms: TimeMs) -> None:
         """Takes part in the election of the controller, or learns who it is."""
         if self._is_registered:
-            self.runner.call("election", partial(elect, self._context.me, self._context.broker_epoch), self._elected)
+            self.runner.call(
+                now_ms, "election", partial(elect, self._context.me, self._context.broker_epoch), self._elected
+            )
 
-    def _elected(self, result: Elected | Lost | None) -> None:
+    def _elected(self, now_ms: TimeMs, result: Elected | Lost | None) -> None:
         if isinstance(result, Elected):
             self._context.controller_id = self._context.me
-            self.controller.begin(result)
+            self.controller.begin(now_ms, result)
         elif isinstance(result, Lost):
-            self.controller.end()
+            self.controller.end(now_ms)
             if result.controller != NO_NODE:
                 self._context.controller_id = result.controller
 
@@ -165,14 +165,14 @@ class StoreMembership:
             return
         self._move(LifecycleEvent.SHUTDOWN_REQUESTED)
         if self.state is LifecycleState.STOPPED:
-            self._stop()
+            self._stop(now_ms)
         else:
             self.fire_shutdown(now_ms, "")
 
     def fire_shutdown(self, now_ms: TimeMs, _: str) -> None:
         """Asks the controller to move the leaderships, or stops if it has been asked often enough."""
         if self._shutdown_requests == SHUTDOWN_ATTEMPTS:
-            self._release()
+            self._release(now_ms)
             return
         self._shutdown_requests += 1
         context = self._context
@@ -188,18 +188,18 @@ class StoreMembership:
     def receive_shutdown(self, now_ms: TimeMs, sender: NodeId, response: ControlledShutdownResponse) -> None:
         """The controller has moved what it can."""
         if self.state is LifecycleState.SHUTTING_DOWN and response.error is ErrorCode.NONE:
-            self._release()
+            self._release(now_ms)
 
-    def _release(self) -> None:
+    def _release(self, now_ms: TimeMs) -> None:
         """Flushes everything. StorageError where the disk fails."""
         self._context.out.cancel_timer(SHUTDOWN_TIMER)
         self._flusher.flush_all()
         self._flusher.save_producers()
         self._move(LifecycleEvent.RELEASED)
-        self._stop()
+        self._stop(now_ms)
 
-    def _stop(self) -> None:
-        self.controller.end()
+    def _stop(self, now_ms: TimeMs) -> None:
+        self.controller.end(now_ms)
         self.session.close()
         self._context.out.exit()
 

@@ -187,7 +187,7 @@ class StoreMetadata:
         if not self._context.image.topics[key.topic_id].partitions:
             self._replay([RemoveTopicRecord(topic_id=key.topic_id)])
 
-    def wrote(self, now_ms: TimeMs, key: TopicIdPartition, stored: Stored) -> None:
+    def wrote(self, key: TopicIdPartition, stored: Stored) -> None:
         """This broker has written the ISR of a partition that it leads, or has found a newer one of its epoch."""
         known = self.states.get(key)
         state = self._context.image.partition(key)

@@ -69,7 +69,7 @@ from protocol.v3.broker.isr_writer import NOTIFY_TIMER, IsrWriter
 from protocol.v3.broker.membership import SHUTDOWN_TIMER, StoreMembership
 from protocol.v3.broker.metadata import StoreMetadata
 from protocol.v3.controller.administration import StoreAdministration
-from protocol.v3.controller.outlet import RUNNER_PREFIX, Moment, SessionOutlet
+from protocol.v3.controller.outlet import RUNNER_PREFIX, SessionOutlet
 from protocol.v3.controller.runner import PAUSE, Runner
 from protocol.v3.controller.term import COMMAND_TIMER, TERM, StoreController
 from protocol.v3.store.client import CONNECT_PREFIX, SILENCE_PREFIX, StoreSession
@@ -111,15 +111,14 @@ class StoreBrokerNode:
         self.config = config
         self.storage = storage
         self._out = Outbox()
-        self._moment = Moment()
         self._context = BrokerContext(broker_id, config, MetadataImage(config), storage, self._out)
         self._flusher = Flusher(self._context)
-        self._membership = StoreMembership(self._context, self._flusher, self._moment)
+        self._membership = StoreMembership(self._context, self._flusher)
         session = StoreSession(settings.session_timeout_ms, self._membership, self._out, rng)
         self._session = session
         self._runners = {name: self._runner(name) for name in ("membership", "isr", "admin")}
-        self._controller = StoreController(broker_id, config, settings, session, self._out, self._moment, rng)
-        self._writer = IsrWriter(self._context, self._runners["isr"], self._moment)
+        self._controller = StoreController(broker_id, config, settings, session, self._out, rng)
+        self._writer = IsrWriter(self._context, self._runners["isr"])
         self._isr = IsrManager(self._context, self._writer.submit)
         self._recovery = LeaderRecovery(self._context, self._isr, data_loss_hook)
         self._reads = Reads(self._context)
@@ -134,7 +133,7 @@ class StoreBrokerNode:
         self._timers = self._timer_table()
 
     def _runner(self, name: str) -> Runner:
-        outlet = SessionOutlet(name, [self._session], self._out, self._moment)
+        outlet = SessionOutlet(name, [self._session], self._out)
         return outlet.attach(Runner(outlet, {}))
 
     def _connect(self) -> None:
@@ -233,13 +232,11 @@ class StoreBrokerNode:
 
     def start(self, now_ms: TimeMs) -> list[Effect]:
         """Opens a session with the store."""
-        self._moment.now_ms = now_ms
         self._membership.start(now_ms)
         return self._finish(now_ms)
 
     def receive(self, now_ms: TimeMs, sender: NodeId, message: Message) -> list[Effect]:
         """Hands a message to its handler; refuses it if the node does not serve it from this sender."""
-        self._moment.now_ms = now_ms
         try:
             self._receive(now_ms, sender, message)
             return self._finish(now_ms)
@@ -272,7 +269,6 @@ class StoreBrokerNode:
 
     def fire(self, now_ms: TimeMs, name: str) -> list[Effect]:
         """Hands a timer to its handler. ProtocolInvariantError if there is no such timer."""
-        self._moment.now_ms = now_ms
         kind, slash, argument = name.partition("/")
         handler = self._timers.get(kind + slash)
         if handler is None:
@@ -291,9 +287,9 @@ class StoreBrokerNode:
     def _fire_runner(self, now_ms: TimeMs, name: str) -> None:
         runner, _, timer = name.partition("/")
         if runner == TERM:
-            self._controller.fire_runner(timer)
+            self._controller.fire_runner(now_ms, timer)
         else:
-            self._runners[runner].fired(timer)
+            self._runners[runner].fired(now_ms, timer)
 
     def _finish(self, now_ms: TimeMs) -> list[Effect]:
         """Sends what the parts have queued during one input, and handles what the broker has sent to itself."""

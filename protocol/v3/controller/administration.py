@@ -88,14 +88,14 @@ class StoreAdministration:
             self._refuse(sender, message, ErrorCode.NOT_CONTROLLER, "this broker is not the controller")
         elif isinstance(message, ElectLeadersRequest):
             done = partial(self._respond, sender, message)
-            term.runner.call("election-of-leaders", partial(_elect, term.controller, message), done)
+            term.runner.call(now_ms, "election-of-leaders", partial(_elect, term.controller, message), done)
         elif procedure is None:
             self._refuse(sender, message, ErrorCode.UNSUPPORTED_VERSION, f"v3 has no {type(message).__name__}")
         else:
             done = partial(self._respond, sender, message)
-            self._runner.call(type(message).__name__, partial(procedure, term.controller, message), done)
+            self._runner.call(now_ms, type(message).__name__, partial(procedure, term.controller, message), done)
 
-    def _respond(self, sender: NodeId, message: AdminRequest, response: AdminResponse | None) -> None:
+    def _respond(self, sender: NodeId, message: AdminRequest, now_ms: TimeMs, response: AdminResponse | None) -> None:
         if response is not None:
             self._out.send(sender, response)
         else:

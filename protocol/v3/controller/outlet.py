@@ -23,13 +23,6 @@ from protocol.v3.store.client import Operations, StoreSession
 RUNNER_PREFIX = "runner/"
 
 
-@dataclass(slots=True)
-class Moment:
-    """The time of the input that a node handles."""
-
-    now_ms: TimeMs = 0
-
-
 @dataclass(slots=True, eq=False)
 class SessionOutlet:
     """What the runner `name` does outside itself; `sessions` are those that its requests are spread over.
@@ -40,9 +33,8 @@ class SessionOutlet:
     name: str
     sessions: Sequence[StoreSession]
     out: Outbox
-    moment: Moment
-    on_deposed: Callable[[], None] | None = None
-    on_command: Callable[[BrokerCommand], None] | None = None
+    on_deposed: Callable[[TimeMs], None] | None = None
+    on_command: Callable[[TimeMs, BrokerCommand], None] | None = None
     _timers: set[str] = field(default_factory=set)
     _runner: Runner | None = None
 
@@ -56,23 +48,23 @@ class SessionOutlet:
 
     def _answered(self, call: int, now_ms: TimeMs, results: tuple[OperationResult, ...]) -> None:
         if self._runner is not None:
-            self._runner.answered(call, results)
+            self._runner.answered(now_ms, call, results)
 
-    def command(self, command: BrokerCommand) -> None:
+    def command(self, now_ms: TimeMs, command: BrokerCommand) -> None:
         if self.on_command is None:
             raise ProtocolInvariantError(f"runner {self.name} has commands, and is no controller's")
-        self.on_command(command)
+        self.on_command(now_ms, command)
 
-    def set_timer(self, name: str, after_ms: int) -> None:
+    def set_timer(self, name: str, due_ms: TimeMs) -> None:
         self._timers.add(name)
-        self.out.set_timer(f"{RUNNER_PREFIX}{self.name}/{name}", self.moment.now_ms + after_ms)
+        self.out.set_timer(f"{RUNNER_PREFIX}{self.name}/{name}", due_ms)
 
     def alert(self, text: str) -> None:
         self.out.trace(StoreAlert(text))
 
-    def deposed(self) -> None:
+    def deposed(self, now_ms: TimeMs) -> None:
         if self.on_deposed is not None:
-            self.on_deposed()
+            self.on_deposed(now_ms)
 
     def cancel_timers(self) -> None:
         """Cancels the timers of everything that the runner ran."""

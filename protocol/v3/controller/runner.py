@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from protocol.errors import ProtocolError, ProtocolInvariantError
+from protocol.ids import TimeMs
 from protocol.messages.store import Check, Create, OperationResult, StoreError
 from protocol.v3.controller.procedure import (
     Alert,
@@ -50,28 +51,28 @@ class Outlet(Protocol):
     """What a runner does outside itself. It answers later, by the methods of the runner."""
 
     def request(self, session: int, call: int, operations: Operations) -> None:
-        """Sends a read or a transaction over one of the sessions; `Runner.answered(call, ...)` follows."""
+        """Sends a read or a transaction over one of the sessions; `Runner.answered` follows."""
 
-    def command(self, command: BrokerCommand) -> None:
+    def command(self, now_ms: TimeMs, command: BrokerCommand) -> None:
         """Queues a command for a broker (`commands.py`)."""
 
-    def set_timer(self, name: str, after_ms: int) -> None:
-        """Calls `Runner.fired(name)` after this time."""
+    def set_timer(self, name: str, due_ms: TimeMs) -> None:
+        """Calls `Runner.fired(due_ms, name)` at that time."""
 
     def alert(self, text: str) -> None:
         """Records one line for an operator."""
 
-    def deposed(self) -> None:
+    def deposed(self, now_ms: TimeMs) -> None:
         """The broker is not controller any more; everything that ran has been aborted."""
 
 
 @dataclass(slots=True)
 class _Job:
-    """A procedure that runs or waits. `done` gets its result, or None if it has been aborted."""
+    """A procedure that runs or waits. `done` gets the time and its result, or None if it has been aborted."""
 
     name: str
     start: Callable[[], Procedure[Any]]
-    done: Callable[[Any], None] | None = None
+    done: Callable[[TimeMs, Any], None] | None = None
 
 
 @dataclass(slots=True)
@@ -120,7 +121,7 @@ class Runner:
 
     # -- inputs --------------------------------------------------------------------------------------------------------
 
-    def submit(self, event: Event, *, is_urgent: bool = False) -> None:
+    def submit(self, now_ms: TimeMs, event: Event, *, is_urgent: bool = False) -> None:
         """Runs the procedure of an event after those that wait, or before them."""
         if any(job.name == event for job in self._queue):
             if not is_urgent:
@@ -131,14 +132,16 @@ class Runner:
             self._queue.appendleft(job)
         else:
             self._queue.append(job)
-        self._next_job()
+        self._next_job(now_ms)
 
-    def call(self, name: str, start: Callable[[], Procedure[Any]], done: Callable[[Any], None]) -> None:
-        """Runs a procedure after those that wait, and gives `done` its result, or None if it is aborted."""
+    def call(
+        self, now_ms: TimeMs, name: str, start: Callable[[], Procedure[Any]], done: Callable[[TimeMs, Any], None]
+    ) -> None:
+        """Runs a procedure after those that wait; `done` gets the time and its result, or None if it is aborted."""
         self._queue.append(_Job(name, start, done))
-        self._next_job()
+        self._next_job(now_ms)
 
-    def answered(self, call: int, results: tuple[OperationResult, ...]) -> None:
+    def answered(self, now_ms: TimeMs, call: int, results: tuple[OperationResult, ...]) -> None:
         """The store has answered. The answer to a call of an aborted procedure is ignored."""
         batch = self._batch
         if batch is None or call not in batch.calls:
@@ -146,24 +149,24 @@ class Runner:
         session, group = batch.calls.pop(call)
         error = results[-1].error
         if error is StoreError.SESSION_EXPIRED and session == OWN_SESSION:
-            self._depose()
+            self._depose(now_ms)
         elif error in (StoreError.SESSION_EXPIRED, StoreError.CONNECTION_LOSS):
             (batch.own if session == OWN_SESSION else batch.waiting).appendleft(group)
-            self._continue_batch(batch)
+            self._continue_batch(now_ms, batch)
         elif isinstance(batch.step, Reads):
             batch.results[group[0]] = results[0]
-            self._continue_batch(batch)
+            self._continue_batch(now_ms, batch)
         else:
-            self._written(batch, batch.step, group, results)
+            self._written(now_ms, batch, batch.step, group, results)
 
-    def fired(self, name: str) -> None:
+    def fired(self, now_ms: TimeMs, name: str) -> None:
         """A timer is due."""
         if name != PAUSE:
-            self.submit(Event(name))
+            self.submit(now_ms, Event(name))
         elif self._procedure is not None and self._batch is None:
-            self._advance(None)
+            self._advance(now_ms, None)
 
-    def abort(self) -> None:
+    def abort(self, now_ms: TimeMs) -> None:
         """Ends what runs and empties the queue: the session has expired, or the broker stops."""
         jobs = [*([self._job] if self._job is not None else []), *self._queue]
         procedure, self._procedure = self._procedure, None
@@ -173,88 +176,88 @@ class Runner:
             procedure.close()
         for job in jobs:
             if job.done is not None:
-                job.done(None)
+                job.done(now_ms, None)
 
     # -- running -------------------------------------------------------------------------------------------------------
 
-    def _next_job(self) -> None:
+    def _next_job(self, now_ms: TimeMs) -> None:
         if self._job is None and self._queue:
             self._job = self._queue.popleft()
             self._procedure = self._job.start()
-            self._advance(None)
+            self._advance(now_ms, None)
 
-    def _advance(self, result: Any) -> None:
+    def _advance(self, now_ms: TimeMs, result: Any) -> None:
         """Sends the procedure the result of its step, and begins the next steps until one has to be awaited."""
         while self._procedure is not None:
             try:
                 step = self._procedure.send(result)
             except StopIteration as end:
-                self._finish(end.value)
+                self._finish(now_ms, end.value)
                 return
             except ProtocolInvariantError:
                 raise
             except ProtocolError as error:
-                self._fail(error)
+                self._fail(now_ms, error)
                 return
-            if self._begin(step):
+            if self._begin(now_ms, step):
                 return
             result = None
 
-    def _fail(self, error: ProtocolError) -> None:
+    def _fail(self, now_ms: TimeMs, error: ProtocolError) -> None:
         """Ends the procedure with an alert. That of an event runs again later: its event would not come again."""
         if self._job is not None:
             self._outlet.alert(f"{self._job.name}: {error}")
             if self._job.name in self._procedures:
-                self._outlet.set_timer(self._job.name, FAILED_RETRY_MS)
-        self._finish(None)
+                self._outlet.set_timer(self._job.name, now_ms + FAILED_RETRY_MS)
+        self._finish(now_ms, None)
 
-    def _begin(self, step: Any) -> bool:
+    def _begin(self, now_ms: TimeMs, step: Any) -> bool:
         """Carries a step out or begins it; whether it has to be awaited."""
         match step:
             case Reads():
-                self._begin_batch(step, [[index] for index in range(len(step.operations))])
+                self._begin_batch(now_ms, step, [[index] for index in range(len(step.operations))])
                 return True
             case Writes():
                 units = list(range(len(step.units)))
-                self._begin_batch(step, [units[i : i + self._multi] for i in range(0, len(units), self._multi)])
+                self._begin_batch(now_ms, step, [units[i : i + self._multi] for i in range(0, len(units), self._multi)])
                 return True
             case Pause(duration_ms):
-                self._outlet.set_timer(PAUSE, duration_ms)
+                self._outlet.set_timer(PAUSE, now_ms + duration_ms)
                 return True
             case Commands(commands):
                 for command in commands:
-                    self._outlet.command(command)
+                    self._outlet.command(now_ms, command)
             case Later(event, after_ms):
-                self._outlet.set_timer(event, after_ms)
+                self._outlet.set_timer(event, now_ms + after_ms)
             case Alert(text):
                 self._outlet.alert(text)
         return False
 
-    def _finish(self, result: Any) -> None:
+    def _finish(self, now_ms: TimeMs, result: Any) -> None:
         job, self._job, self._procedure = self._job, None, None
         if job is not None and job.done is not None:
-            job.done(result)
-        self._next_job()
+            job.done(now_ms, result)
+        self._next_job(now_ms)
 
-    def _depose(self) -> None:
-        self.abort()
-        self._outlet.deposed()
+    def _depose(self, now_ms: TimeMs) -> None:
+        self.abort(now_ms)
+        self._outlet.deposed(now_ms)
 
     # -- batches -------------------------------------------------------------------------------------------------------
 
-    def _begin_batch(self, step: Reads | Writes, groups: list[list[int]]) -> None:
+    def _begin_batch(self, now_ms: TimeMs, step: Reads | Writes, groups: list[list[int]]) -> None:
         size = len(step.operations) if isinstance(step, Reads) else len(step.units)
         self._batch = _Batch(step, deque(), deque(), [None] * size)
         for group in groups:
             is_own = any(_is_own(step, index) for index in group)
             (self._batch.own if is_own else self._batch.waiting).append(group)
-        self._continue_batch(self._batch)
+        self._continue_batch(now_ms, self._batch)
 
-    def _continue_batch(self, batch: _Batch) -> None:
+    def _continue_batch(self, now_ms: TimeMs, batch: _Batch) -> None:
         """Gives every free session the next group; ends the step if all are done."""
         if not batch.waiting and not batch.own and not batch.calls:
             self._batch = None
-            self._advance(tuple(batch.results) if isinstance(batch.step, Reads) else batch.results)
+            self._advance(now_ms, tuple(batch.results) if isinstance(batch.step, Reads) else batch.results)
             return
         busy = {session for session, _ in batch.calls.values()}
         for session in range(self._sessions):
@@ -279,10 +282,12 @@ class Runner:
             raise ProtocolInvariantError("a controller writes before it has been elected")
         return (self.fence,)
 
-    def _written(self, batch: _Batch, step: Writes, group: list[int], results: tuple[OperationResult, ...]) -> None:
+    def _written(
+        self, now_ms: TimeMs, batch: _Batch, step: Writes, group: list[int], results: tuple[OperationResult, ...]
+    ) -> None:
         has_failed = results[-1].error is not StoreError.NONE
         if has_failed and step.is_fenced and len(results) == 1:
-            self._depose()
+            self._depose(now_ms)
             return
         left, again = list(results[1:] if step.is_fenced else results), []
         for index in group:
@@ -293,7 +298,7 @@ class Runner:
                 again.append(index)
         if again:
             batch.waiting.appendleft(again)
-        self._continue_batch(batch)
+        self._continue_batch(now_ms, batch)
 
 
 def _is_own(step: Reads | Writes, index: int) -> bool:

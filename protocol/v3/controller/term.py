@@ -35,7 +35,7 @@ from protocol.v3.controller.decisions import Author
 from protocol.v3.controller.election import Elected
 from protocol.v3.controller.isr_updates import LEADER_WRITES, alter_isr
 from protocol.v3.controller.leaders import controlled_shutdown
-from protocol.v3.controller.outlet import Moment, SessionOutlet
+from protocol.v3.controller.outlet import SessionOutlet
 from protocol.v3.controller.procedure import BrokerCommand, Event, Procedure
 from protocol.v3.controller.runner import Runner
 from protocol.v3.controller.watch_events import URGENT, event_of, procedures
@@ -84,64 +84,60 @@ class StoreController:
         settings: StoreSettings,
         session: StoreSession,
         out: Outbox,
-        moment: Moment,
         rng: Random,
     ) -> None:
         self.term: Term | None = None
-        self.on_deposed: Callable[[], None] | None = None
+        self.on_deposed: Callable[[TimeMs], None] | None = None
         self._broker = broker
         self._config = config
         self._settings = settings
         self._session = session
         self._out = out
-        self._moment = moment
         self._rng = rng
 
     # -- terms ---------------------------------------------------------------------------------------------------------
 
-    def begin(self, elected: Elected) -> None:
+    def begin(self, now_ms: TimeMs, elected: Elected) -> None:
         """Begins a term, unless it has begun."""
         if self.term is not None and self.term.controller.author.controller_epoch == elected.epoch:
             return
-        self.end()
+        self.end(now_ms)
         author = Author(self._broker, elected.epoch)
         settings = Settings(
             leaders_write_isr=self._config.values[ISR_UPDATES] == LEADER_WRITES,
             min_isr=self._config.int_value(MIN_INSYNC_REPLICAS),
         )
         controller = Controller(author, settings)
-        sessions = [self._open_session() for _ in range(self._settings.sessions - 1)]
-        outlet = SessionOutlet(
-            TERM, [self._session, *sessions], self._out, self._moment, self._deposed, self._put_command
-        )
+        sessions = [self._open_session(now_ms) for _ in range(self._settings.sessions - 1)]
+        outlet = SessionOutlet(TERM, [self._session, *sessions], self._out, self._deposed, self._put_command)
         runner = Runner(outlet, procedures(controller), self._settings.sessions, self._settings.multi)
         outlet.attach(runner)
         runner.fence = elected.fence
         self.term = Term(controller, outlet, runner, CommandQueue(author, self), sessions)
         self._out.trace(ControllerElected(elected.epoch))
-        runner.submit(Event.FAILOVER)
+        runner.submit(now_ms, Event.FAILOVER)
 
-    def _open_session(self) -> StoreSession:
+    def _open_session(self, now_ms: TimeMs) -> StoreSession:
         session = StoreSession(self._settings.session_timeout_ms, _Bystander(), self._out, self._rng)
-        session.start(self._moment.now_ms)
+        session.start(now_ms)
         return session
 
-    def end(self) -> None:
+    def end(self, now_ms: TimeMs) -> None:
         """Ends the term, if there is one."""
         term, self.term = self.term, None
         if term is None:
             return
-        term.runner.abort()
+        term.runner.abort(now_ms)
         term.outlet.cancel_timers()
         self._out.cancel_timer(COMMAND_TIMER)
         for session in term.sessions:
             session.close()
         self._out.trace(ControllerDeposed(term.controller.author.controller_epoch))
 
-    def _deposed(self) -> None:
-        self.end()
+    def _deposed(self, now_ms: TimeMs) -> None:
+        self.end(now_ms)
         if self.on_deposed is not None:
-            self.on_deposed()
+            self.on_deposed(now_ms)
 
     # -- inputs --------------------------------------------------------------------------------------------------------
 
@@ -153,7 +149,7 @@ class StoreController:
         """Gives a timer to the session whose timer it is; returns whether it is one of the term's."""
         return self.term is not None and any(session.fire(now_ms, name) for session in self.term.sessions)
 
-    def watch_fired(self, path: str) -> None:
+    def watch_fired(self, now_ms: TimeMs, path: str) -> None:
         """A watch of the broker's session has fired."""
         if self.term is None:
             return
@@ -163,12 +159,12 @@ class StoreController:
             self._out.trace(StoreAlert(str(error)))
             return
         if event is not None:
-            self.term.runner.submit(event, is_urgent=event in URGENT)
+            self.term.runner.submit(now_ms, event, is_urgent=event in URGENT)
 
-    def fire_runner(self, name: str) -> None:
+    def fire_runner(self, now_ms: TimeMs, name: str) -> None:
         """A timer of the term's procedures is due."""
         if self.term is not None:
-            self.term.runner.fired(name)
+            self.term.runner.fired(now_ms, name)
 
     def settle(self, now_ms: TimeMs) -> None:
         """After an input: drops the commands to brokers that are gone, and sets the timer of the others."""
@@ -182,9 +178,9 @@ class StoreController:
 
     # -- commands ------------------------------------------------------------------------------------------------------
 
-    def _put_command(self, command: BrokerCommand) -> None:
+    def _put_command(self, now_ms: TimeMs, command: BrokerCommand) -> None:
         if self.term is not None:
-            self.term.queue.put(self._moment.now_ms, command)
+            self.term.queue.put(now_ms, command)
 
     def send(self, broker: BrokerId, request: ControllerCommand) -> None:
         """Sends a command, for the queue."""
@@ -199,7 +195,7 @@ class StoreController:
         if self.term is None:
             return
         if response.error is ErrorCode.STALE_CONTROLLER_EPOCH:
-            self._deposed()
+            self._deposed(now_ms)
         else:
             self.term.queue.responded(now_ms, broker, response)
 
@@ -214,20 +210,20 @@ class StoreController:
     def alter_partition(self, now_ms: TimeMs, sender: NodeId, request: AlterPartitionRequest) -> None:
         """Answers with a result per proposal, NOT_CONTROLLER where this broker is not the controller (any more)."""
 
-        def respond(response: AlterPartitionResponse | None) -> None:
+        def respond(now_ms: TimeMs, response: AlterPartitionResponse | None) -> None:
             error = ErrorCode.NOT_CONTROLLER
             refusal = AlterPartitionResponse(correlation_id=request.correlation_id, error=error)
             self._out.send(sender, response or refusal)
 
         if self.term is None:
-            respond(None)
+            respond(now_ms, None)
         else:
-            self.term.runner.call("alter-partition", partial(alter_isr, self.term.controller, request), respond)
+            self.term.runner.call(now_ms, "alter-partition", partial(alter_isr, self.term.controller, request), respond)
 
     def shut_down(self, now_ms: TimeMs, sender: NodeId, request: ControlledShutdownRequest) -> None:
         """Moves the leaderships of a broker that is going to stop, and answers with those that it keeps."""
 
-        def respond(left: tuple[TopicPartition, ...] | ErrorCode | None) -> None:
+        def respond(now_ms: TimeMs, left: tuple[TopicPartition, ...] | ErrorCode | None) -> None:
             number = request.correlation_id
             if isinstance(left, tuple):
                 remaining = tuple(RemainingPartition(topic=key.topic, partition_id=key.partition) for key in left)
@@ -237,9 +233,11 @@ class StoreController:
                 self._out.send(sender, ControlledShutdownResponse(correlation_id=number, error=error))
 
         if self.term is None:
-            respond(None)
+            respond(now_ms, None)
         else:
-            self.term.runner.call("controlled-shutdown", partial(_shut_down, self.term.controller, request), respond)
+            self.term.runner.call(
+                now_ms, "controlled-shutdown", partial(_shut_down, self.term.controller, request), respond
+            )
 
 
 def _shut_down(

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from protocol.errors import ProtocolInvariantError
+from protocol.ids import TimeMs
 from protocol.messages.store import (
     Check,
     Create,
@@ -35,6 +36,7 @@ from protocol.v3.controller.runner import FAILED_RETRY_MS, PAUSE, Runner
 from protocol.v3.store.client import Operations
 from protocol.v3.store.records import DamagedNodeError
 
+NOW_MS = 1_000
 FENCE = Check(path="/controller_epoch", version=4)
 DONE = OperationResult(version=1)
 
@@ -49,21 +51,26 @@ class FakeOutlet:
     def request(self, session: int, call: int, operations: Operations) -> None:
         self.requests.append((session, call, operations))
 
-    def command(self, command: BrokerCommand) -> None:
+    def command(self, now_ms: TimeMs, command: BrokerCommand) -> None:
         self.log.append(command)
 
-    def set_timer(self, name: str, after_ms: int) -> None:
-        self.log.append((name, after_ms))
+    def set_timer(self, name: str, due_ms: TimeMs) -> None:
+        self.log.append((name, due_ms - NOW_MS))
 
     def alert(self, text: str) -> None:
         self.log.append(text)
 
-    def deposed(self) -> None:
+    def deposed(self, now_ms: TimeMs) -> None:
         self.log.append("deposed")
 
     def take(self) -> list[tuple[int, int, Operations]]:
         taken, self.requests = self.requests, []
         return taken
+
+
+def into(results: list[Any]) -> Callable[[TimeMs, Any], None]:
+    """Puts the result of a procedure into a list."""
+    return lambda now_ms, result: results.append(result)
 
 
 Made = tuple[Runner, FakeOutlet]
@@ -82,7 +89,7 @@ def answer_all(runner: Runner, outlet: FakeOutlet) -> int:
     while taken := outlet.take():
         for _, call, operations in taken:
             size = len(operations) if isinstance(operations, tuple) else 1
-            runner.answered(call, (DONE,) * size)
+            runner.answered(NOW_MS, call, (DONE,) * size)
             count += 1
     return count
 
@@ -101,12 +108,12 @@ def test_procedures_run_one_at_a_time_and_urgent_ones_first() -> None:
 
     events = (Event.TOPIC_CHANGE, Event.ADDED, Event.BROKER_CHANGE)
     runner, outlet = make({event: lambda event=event: procedure(event) for event in events})
-    runner.submit(Event.TOPIC_CHANGE)
-    runner.submit(Event.ADDED)
-    runner.submit(Event.ADDED)
-    runner.submit(Event.TOPIC_CHANGE)
-    runner.submit(Event.BROKER_CHANGE)
-    runner.submit(Event.BROKER_CHANGE, is_urgent=True)
+    runner.submit(NOW_MS, Event.TOPIC_CHANGE)
+    runner.submit(NOW_MS, Event.ADDED)
+    runner.submit(NOW_MS, Event.ADDED)
+    runner.submit(NOW_MS, Event.TOPIC_CHANGE)
+    runner.submit(NOW_MS, Event.BROKER_CHANGE)
+    runner.submit(NOW_MS, Event.BROKER_CHANGE, is_urgent=True)
     assert (order, len(outlet.requests)) == (["topic-change"], 1)
     assert answer_all(runner, outlet) == 4
     assert order == ["topic-change", "broker-change", "partitions-add", "topic-change"]
@@ -123,14 +130,14 @@ def test_writes_are_spread_over_sessions_and_transactions(
 ) -> None:
     runner, outlet = make(sessions=sessions, multi=multi)
     results: list[Any] = []
-    runner.call("write", lambda: write(sets(10)), results.append)
+    runner.call(NOW_MS, "write", lambda: write(sets(10)), into(results))
     seen = []
     while taken := outlet.take():
         assert [session for session, _, _ in taken] == list(range(len(taken)))
         for _, call, operations in taken:
             assert isinstance(operations, tuple)
             assert operations[0] == FENCE
-            runner.answered(call, (DONE, *(OperationResult(version=7) for _ in operations[1:])))
+            runner.answered(NOW_MS, call, (DONE, *(OperationResult(version=7) for _ in operations[1:])))
         seen.append(len(taken))
     assert (sum(seen), len(seen)) == (requests, rounds)
     assert results == [[(OperationResult(version=7),)] * 10]
@@ -140,15 +147,15 @@ def test_writes_are_spread_over_sessions_and_transactions(
 def test_a_session_has_one_request_at_a_time_and_takes_the_next_when_it_is_free() -> None:
     runner, outlet = make(sessions=2)
     results: list[Any] = []
-    runner.call("read", lambda: read(GetData(path=f"/{n}") for n in range(4)), results.append)
+    runner.call(NOW_MS, "read", lambda: read(GetData(path=f"/{n}") for n in range(4)), into(results))
     (_, first, _), (_, second, _) = outlet.take()
-    runner.answered(second, (OperationResult(version=1),))
+    runner.answered(NOW_MS, second, (OperationResult(version=1),))
     ((session, third, operation),) = outlet.take()
     assert (session, operation) == (1, GetData(path="/2"))
-    runner.answered(first, (OperationResult(version=0),))
-    runner.answered(third, (OperationResult(version=2),))
+    runner.answered(NOW_MS, first, (OperationResult(version=0),))
+    runner.answered(NOW_MS, third, (OperationResult(version=2),))
     ((_, fourth, _),) = outlet.take()
-    runner.answered(fourth, (OperationResult(version=3),))
+    runner.answered(NOW_MS, fourth, (OperationResult(version=3),))
     assert [[result.version for result in results[0]]] == [[0, 1, 2, 3]]
 
 
@@ -156,13 +163,13 @@ def test_the_units_of_a_failed_transaction_are_tried_without_the_one_that_failed
     runner, outlet = make(multi=3)
     results: list[Any] = []
     units = [(Check(path=f"/c{n}", version=0), Delete(path=f"/d{n}")) for n in range(3)]
-    runner.call("write", lambda: write(units), results.append)
+    runner.call(NOW_MS, "write", lambda: write(units), into(results))
     ((_, call, _),) = outlet.take()
     failed = OperationResult(error=StoreError.BAD_VERSION)
-    runner.answered(call, (DONE, DONE, DONE, DONE, failed))
+    runner.answered(NOW_MS, call, (DONE, DONE, DONE, DONE, failed))
     ((_, again, operations),) = outlet.take()
     assert operations == (FENCE, *units[0], *units[2])
-    runner.answered(again, (DONE,) * 5)
+    runner.answered(NOW_MS, again, (DONE,) * 5)
     assert results == [[(DONE, DONE), (DONE, failed), (DONE, DONE)]]
 
 
@@ -170,17 +177,17 @@ def test_the_units_of_a_failed_transaction_are_tried_without_the_one_that_failed
 def test_a_failed_fence_aborts_everything() -> None:
     runner, outlet = make({Event.ADDED: lambda: read((Exists(path="/"),))}, multi=2)
     results: list[Any] = []
-    runner.call("write", lambda: write(sets(3)), results.append)
-    runner.submit(Event.ADDED)
-    runner.call("later", lambda: write(sets(1)), results.append)
+    runner.call(NOW_MS, "write", lambda: write(sets(3)), into(results))
+    runner.submit(NOW_MS, Event.ADDED)
+    runner.call(NOW_MS, "later", lambda: write(sets(1)), into(results))
     ((_, call, _),) = outlet.take()
-    runner.answered(call, (OperationResult(error=StoreError.BAD_VERSION),))
+    runner.answered(NOW_MS, call, (OperationResult(error=StoreError.BAD_VERSION),))
     assert results == [None, None]
     assert outlet.log == ["deposed"]
     assert runner.is_idle
     assert not outlet.requests
     with pytest.raises(ProtocolInvariantError, match="before it has been elected"):
-        runner.call("write", lambda: write(sets(1)), results.append)
+        runner.call(NOW_MS, "write", lambda: write(sets(1)), into(results))
 
 
 def test_a_late_answer_to_an_aborted_procedure_is_ignored() -> None:
@@ -193,11 +200,11 @@ def test_a_late_answer_to_an_aborted_procedure_is_ignored() -> None:
         finally:
             closed.append("closed")
 
-    runner.call("read", procedure, closed.append)
+    runner.call(NOW_MS, "read", procedure, into(closed))
     ((_, call, _),) = outlet.take()
-    runner.abort()
+    runner.abort(NOW_MS)
     assert closed == ["closed", None]
-    runner.answered(call, (DONE,))
+    runner.answered(NOW_MS, call, (DONE,))
     assert runner.is_idle
 
 
@@ -205,13 +212,13 @@ def test_a_late_answer_to_an_aborted_procedure_is_ignored() -> None:
 def test_the_own_session_has_watches_and_ephemeral_nodes_and_its_end_deposes() -> None:
     operations = (GetData(path="/a"), GetData(path="/b", watch=True), GetData(path="/c"))
     runner, outlet = make(sessions=2)
-    runner.call("read", lambda: read(operations), lambda result: None)
+    runner.call(NOW_MS, "read", lambda: read(operations), into([]))
     assert {session: operation for session, _, operation in outlet.take()} == {0: operations[1], 1: operations[0]}
-    runner.abort()
-    runner.call("write", lambda: write(((Create(path="/e", ephemeral=True),),), is_fenced=False), lambda result: None)
+    runner.abort(NOW_MS)
+    runner.call(NOW_MS, "write", lambda: write(((Create(path="/e", ephemeral=True),),), is_fenced=False), into([]))
     ((session, call, _),) = outlet.take()
     assert session == 0
-    runner.answered(call, (OperationResult(error=StoreError.SESSION_EXPIRED),))
+    runner.answered(NOW_MS, call, (OperationResult(error=StoreError.SESSION_EXPIRED),))
     assert outlet.log == ["deposed"]
 
 
@@ -222,13 +229,13 @@ def test_the_own_session_has_watches_and_ephemeral_nodes_and_its_end_deposes() -
 def test_a_request_without_an_outcome_is_repeated(session: int, error: StoreError) -> None:
     runner, outlet = make(sessions=2)
     results: list[Any] = []
-    runner.call("write", lambda: write(sets(2)), results.append)
+    runner.call(NOW_MS, "write", lambda: write(sets(2)), into(results))
     first = outlet.take()
-    runner.answered(first[session][1], (OperationResult(error=error),))
+    runner.answered(NOW_MS, first[session][1], (OperationResult(error=error),))
     ((at, again, operations),) = outlet.take()
     assert (at, operations) == (session, first[session][2])
-    runner.answered(again, (DONE, DONE))
-    runner.answered(first[1 - session][1], (DONE, DONE))
+    runner.answered(NOW_MS, again, (DONE, DONE))
+    runner.answered(NOW_MS, first[1 - session][1], (DONE, DONE))
     assert results == [[(DONE,), (DONE,)]]
     assert not outlet.log
 
@@ -247,15 +254,15 @@ def test_steps_that_need_no_answer() -> None:
 
     runner, outlet = make({Event.WAKE_UP: procedure})
     results: list[Any] = []
-    runner.call("steps", procedure, results.append)
+    runner.call(NOW_MS, "steps", procedure, into(results))
     assert outlet.log == [command, "attention", ("reassignment-agent", 30_000), (PAUSE, 20)]
     assert not results
-    runner.fired(PAUSE)
+    runner.fired(NOW_MS, PAUSE)
     assert results == ["end"]
-    runner.fired("reassignment-agent")
+    runner.fired(NOW_MS, "reassignment-agent")
     assert not runner.is_idle
-    runner.fired(PAUSE)
-    runner.fired(PAUSE)
+    runner.fired(NOW_MS, PAUSE)
+    runner.fired(NOW_MS, PAUSE)
     assert runner.is_idle
 
 
@@ -269,11 +276,11 @@ def test_an_error_of_a_procedure_is_an_alert_and_its_event_is_handled_again_late
         raise ProtocolInvariantError("a defect")
 
     runner, outlet = make({Event.ADDED: broken})
-    runner.submit(Event.ADDED)
+    runner.submit(NOW_MS, Event.ADDED)
     alert = "partitions-add: damaged node /x: found b'?'; allowed: JSON"
     assert outlet.log == [alert, ("partitions-add", FAILED_RETRY_MS)]
     assert runner.is_idle
-    runner.fired("partitions-add")
+    runner.fired(NOW_MS, "partitions-add")
     assert outlet.log == 2 * [alert, ("partitions-add", FAILED_RETRY_MS)]
     with pytest.raises(ProtocolInvariantError, match="a defect"):
-        runner.call("refused", refused, outlet.log.append)
+        runner.call(NOW_MS, "refused", refused, into(outlet.log))
