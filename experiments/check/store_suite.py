@@ -49,7 +49,7 @@ from protocol.events.broker import (
 )
 from protocol.events.store import CommandCarriedOut, ControllerElected, StoreChanged, StoreSessionEnded
 from protocol.ids import NO_EPOCH, NO_LEADER, STORE, BrokerId, Epoch, NodeId, Offset, TopicIdPartition, TopicPartition
-from protocol.v3.broker.node import StoreBrokerNode
+from protocol.v3.broker.node import V3BrokerNode
 from protocol.v3.store import paths
 from protocol.v3.store.node import StoreNode
 from protocol.v3.store.records import LeaderAndIsr, TopicNode, stored_state
@@ -218,7 +218,7 @@ class StoreInvariants:
         broker = self._cluster.nodes.get(node)
         if key in self._deleted or self._again.get(key):
             return False
-        if not isinstance(broker, StoreBrokerNode):
+        if not isinstance(broker, V3BrokerNode):
             return key not in self._again
         return broker.context.image.topic_ids.get(key.topic) == self._topic_ids.get(key.topic)
 
@@ -245,7 +245,7 @@ class StoreInvariants:
 
     def _log_end(self, broker: BrokerId, key: TopicPartition) -> Offset:
         node = self._cluster.nodes.get(broker)
-        replica = node.context.replica_named(*key) if isinstance(node, StoreBrokerNode) else None
+        replica = node.context.replica_named(*key) if isinstance(node, V3BrokerNode) else None
         return -1 if replica is None else replica.log.end_offset
 
     # -- controllers and commands --------------------------------------------------------------------------------------
@@ -271,7 +271,7 @@ class StoreInvariants:
         self._commanded[incarnation] = max(before, command.controller_epoch)
         self._touched.update(dict.fromkeys(map(_named, command.partitions)))
         broker = self._cluster.nodes.get(node)
-        if command.is_init and isinstance(broker, StoreBrokerNode):
+        if command.is_init and isinstance(broker, V3BrokerNode):
             image = broker.context.image
             held = {str(image.name_of(key)) for key, _ in image.partitions()}
             logs = set(broker.context.storage.log_names())
@@ -336,7 +336,7 @@ class StoreInvariants:
 
     def _check_known(self, broker: NodeId, key: TopicPartition) -> None:
         node = self._cluster.nodes.get(broker)
-        if not isinstance(node, StoreBrokerNode):
+        if not isinstance(node, V3BrokerNode):
             return
         image = node.context.image
         place = TopicIdPartition(image.topic_ids.get(key.topic, ""), key.partition)
@@ -353,7 +353,7 @@ class StoreInvariants:
 
     def _check_leader(self, broker: NodeId, key: TopicPartition, known: Published, state: LeaderAndIsr) -> None:
         node = self._cluster.nodes.get(broker)
-        replica = node.context.replica_named(*key) if isinstance(node, StoreBrokerNode) else None
+        replica = node.context.replica_named(*key) if isinstance(node, V3BrokerNode) else None
         leadership = None if replica is None else replica.leadership
         if replica is None or leadership is None or replica.key.topic_id != self._topic_ids.get(key.topic):
             return

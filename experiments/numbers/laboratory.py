@@ -32,7 +32,7 @@ from protocol.messages.commands import (
     ProduceOutcome,
 )
 from protocol.metadata.partition import PartitionState
-from protocol.v3.broker.node import StoreBrokerNode
+from protocol.v3.broker.node import V3BrokerNode
 from protocol.v3.controller.context import Controller
 from protocol.v3.store.node import StoreNode
 
@@ -255,7 +255,7 @@ class Laboratory:
     def known_to_controller(self) -> Controller:
         """What the controller of `v3` knows."""
         node = self.cluster.nodes[self.controller]
-        assert isinstance(node, StoreBrokerNode)
+        assert isinstance(node, V3BrokerNode)
         term = node.controller.term
         if term is None:
             raise MeasurementError("no controller is active")

@@ -24,7 +24,7 @@ from protocol.messages.commands import (
     ProduceOutcome,
 )
 from protocol.metadata.partition import PartitionState
-from protocol.v3.broker.node import StoreBrokerNode
+from protocol.v3.broker.node import V3BrokerNode
 from protocol.v3.store.settings import StoreSettings
 
 KEEP = Loss("none")
@@ -105,9 +105,9 @@ class StoreBench:
     def state_of(self, partition: int) -> PartitionState:
         return self.engine.store_view().partitions[TopicPartition("t", partition)]
 
-    def broker(self, broker: int) -> StoreBrokerNode:
+    def broker(self, broker: int) -> V3BrokerNode:
         node = self.cluster.nodes[broker]
-        assert isinstance(node, StoreBrokerNode)
+        assert isinstance(node, V3BrokerNode)
         return node
 
     def replica(self, broker: int, partition: int = 0) -> Replica:

@@ -22,7 +22,7 @@ from protocol.messages.commands import AdminCommand
 from protocol.messages.control import AlterPartitionRequest
 from protocol.messages.partitions import ElectionType
 from protocol.messages.store import SetData, StoreWrite
-from protocol.v3.broker.node import StoreBrokerNode
+from protocol.v3.broker.node import V3BrokerNode
 from protocol.v3.store.node import StoreNode
 from protocol.v3.store.records import LeaderAndIsr
 from tests.sim.store_cluster_helpers import KEEP, StoreBench
@@ -179,7 +179,7 @@ def test_an_ephemeral_node_without_a_session_is_noticed(running: CheckedEngine) 
 @pytest.mark.covers("A25")
 def test_a_broker_that_goes_back_to_an_older_state_is_noticed(running: CheckedEngine) -> None:
     node = running.cluster.nodes[1]
-    assert isinstance(node, StoreBrokerNode)
+    assert isinstance(node, V3BrokerNode)
     running.suite.check_everything()
     topic = node.context.image.topic_named("t")
     assert topic is not None
@@ -192,7 +192,7 @@ def test_a_broker_that_goes_back_to_an_older_state_is_noticed(running: CheckedEn
 def test_a_deposed_leader_with_an_isr_of_its_own_is_noticed(running: CheckedEngine) -> None:
     state = running.store_view().partitions[T0]
     leader = running.cluster.nodes[state.leader]
-    assert isinstance(leader, StoreBrokerNode)
+    assert isinstance(leader, V3BrokerNode)
     replica = leader.context.replica_named(*T0)
     assert replica is not None
     assert replica.leadership is not None
@@ -213,7 +213,7 @@ def test_a_leader_of_a_removed_partition_is_not_compared_with_one_that_was_added
     running.suite.check_everything()
     assert not running.suite.violations
     leader = running.cluster.nodes[state.leader]
-    assert isinstance(leader, StoreBrokerNode)
+    assert isinstance(leader, V3BrokerNode)
     replica = leader.context.replica_named(*T0)
     assert replica is not None
     assert replica.leadership is not None

@@ -17,14 +17,15 @@ from typing import ClassVar
 
 from experiments.engines.admin_requests import create_topic
 from experiments.engines.sim.disk import SimStorage
-from experiments.hunt.explore.machines import Broker, DeadBroker, Outcome
+from experiments.hunt.explore.machines import DeadBroker, Outcome
 from experiments.hunt.explore.model import TOPIC, Model
 from experiments.hunt.explore.states import BOUND_NAMES, CRASHES, FENCES, LOSSY, Action, State, Step
 from experiments.hunt.explore.values import VALUES
 from protocol.ids import FIRST_CLIENT, STORE, NodeId, is_broker
 from protocol.messages.records import MetadataRecord
+from protocol.nodes.base_broker import BaseBroker
 from protocol.v3.broker.isr_writer import NOTIFY_TIMER
-from protocol.v3.broker.node import StoreBrokerNode
+from protocol.v3.broker.node import V3BrokerNode
 from protocol.v3.store.node import StoreNode
 from protocol.v3.store.sessions import SESSION_PREFIX
 
@@ -63,8 +64,8 @@ class StoreModel(Model):
             for timer in self.store(step).work_timers:
                 self._take(step, STORE, self.machines.fire(step.parts[0], timer))
 
-    def _from_own_queue(self, state: State, place: int, broker: NodeId, node: Broker) -> tuple[Step, Action] | None:
-        assert isinstance(node, StoreBrokerNode)
+    def _from_own_queue(self, state: State, place: int, broker: NodeId, node: BaseBroker) -> tuple[Step, Action] | None:
+        assert isinstance(node, V3BrokerNode)
         if place == 0:
             return self._fire(state, broker, node.pause_timers[0]) if node.pause_timers else None
         if place == 1:
@@ -112,4 +113,4 @@ class StoreModel(Model):
 
     def _controller(self, step: Step) -> NodeId:
         nodes = ((broker, self.broker(step, broker)) for broker in self._brokers)
-        return next(b for b, node in nodes if isinstance(node, StoreBrokerNode) and node.controller.term is not None)
+        return next(b for b, node in nodes if isinstance(node, V3BrokerNode) and node.controller.term is not None)

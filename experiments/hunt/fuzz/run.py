@@ -68,8 +68,8 @@ from protocol.messages.commands import AdminOutcome, ProduceCommand, ProduceOutc
 from protocol.messages.data import EARLIEST
 from protocol.messages.partitions import ElectionType
 from protocol.metadata.partition import PartitionState
+from protocol.nodes.base_broker import BaseBroker
 from protocol.nodes.broker import BrokerNode
-from protocol.v3.broker.node import StoreBrokerNode
 
 CREATE_AT_MS = 1_000
 CREATE_AGAIN_MS = 100
@@ -325,7 +325,7 @@ class _PlanRun:
         in service while its next incarnation registers.
         """
         node = self._cluster.nodes.get(broker)
-        return isinstance(node, BrokerNode | StoreBrokerNode) and node.state is LifecycleState.RUNNING
+        return isinstance(node, BaseBroker) and node.state is LifecycleState.RUNNING
 
     def _lags(self, broker: BrokerId) -> bool:
         """Whether the broker has not applied all committed metadata, such as access that has been granted again."""

@@ -21,8 +21,8 @@ from protocol.messages.store import Check, SetData
 from protocol.messages.v3 import CommandResult, LeaderAndIsrPartition, LeaderAndIsrRequest
 from protocol.v3.broker import isr_writer, metadata
 from protocol.v3.broker.isr_writer import IsrWriter
-from protocol.v3.broker.membership import StoreMembership
-from protocol.v3.broker.metadata import StoreMetadata
+from protocol.v3.broker.membership import Membership
+from protocol.v3.broker.metadata import CommandedMetadata
 from protocol.v3.controller import decisions, election, isr_updates, publishing, reassignments
 from protocol.v3.controller.commands import CommandQueue
 from protocol.v3.controller.context import Controller
@@ -112,12 +112,14 @@ def _write_unconditionally(original: Original, changes: Any, topic_ids: Any) -> 
     return original({key: replace(stored, version=_ANY_VERSION) for key, stored in changes.items()}, topic_ids)
 
 
-def _obey_any_controller(original: Original, self: StoreMetadata, now_ms: TimeMs, sender: int, request: Any) -> object:
+def _obey_any_controller(
+    original: Original, self: CommandedMetadata, now_ms: TimeMs, sender: int, request: Any
+) -> object:
     self._controller_epoch = min(self._controller_epoch, request.controller_epoch)
     return original(self, now_ms, sender, request)
 
 
-def _without_init(original: Original, self: StoreMetadata, now_ms: TimeMs, request: LeaderAndIsrRequest) -> object:
+def _without_init(original: Original, self: CommandedMetadata, now_ms: TimeMs, request: LeaderAndIsrRequest) -> object:
     return original(self, now_ms, request.model_copy(update={"is_init": False}))
 
 
@@ -139,7 +141,7 @@ def _no_init(original: Original, self: Controller, brokers: Any) -> Commands:
     return Commands(())
 
 
-def _blind_watch(original: Original, self: StoreMembership, now_ms: TimeMs, kind: object, path: str) -> None:
+def _blind_watch(original: Original, self: Membership, now_ms: TimeMs, kind: object, path: str) -> None:
     """The notification is lost."""
 
 
@@ -169,7 +171,7 @@ def _written_in_any_case(
     return {key: versions.get(key, stored.version + 1) for key, stored in changes.items()}
 
 
-def _leads_on(original: Original, self: StoreMetadata, part: LeaderAndIsrPartition) -> object:
+def _leads_on(original: Original, self: CommandedMetadata, part: LeaderAndIsrPartition) -> object:
     known = self._context.image.partition(partition_key(part.topic_id, part.partition_id))
     me = self._context.me
     if known is not None and known.leader == me != part.leader:
@@ -199,7 +201,7 @@ GUARDS: tuple[Mutant, ...] = (
         "A broker obeys no controller with an older epoch (A35, M34).",
         "It obeys the late commands of a deposed one.",
         ("CommandsInOrder",),
-        (around(StoreMetadata, "obey", _obey_any_controller),),
+        (around(CommandedMetadata, "obey", _obey_any_controller),),
         _LATE,
     ),
     Mutant(
@@ -207,7 +209,7 @@ GUARDS: tuple[Mutant, ...] = (
         "INIT deletes every replica that it does not name (A24).",
         "They stay.",
         ("InitIsObeyed",),
-        (around(StoreMetadata, "_lead_and_follow", _without_init),),
+        (around(CommandedMetadata, "_lead_and_follow", _without_init),),
         _swarm("Partitions move while brokers are down.", "moved partition"),
     ),
     Mutant(
@@ -231,7 +233,7 @@ GUARDS: tuple[Mutant, ...] = (
         "A watch event starts what it is for: an election, or a procedure of the controller (A11, A32).",
         "It is ignored.",
         ("AllConverges",),
-        (around(StoreMembership, "watch_fired", _blind_watch),),
+        (around(Membership, "watch_fired", _blind_watch),),
         _CONTROLLERS,
     ),
     Mutant(
@@ -311,7 +313,7 @@ GUARDS: tuple[Mutant, ...] = (
         "A leader whose session has expired follows as soon as it is commanded to (A52, M39).",
         "It responds, and goes on leading.",
         ("AllConverges", "OneLeaderPerEpoch"),
-        (around(StoreMetadata, "_take", _leads_on),),
+        (around(CommandedMetadata, "_take", _leads_on),),
         _LEADERS,
     ),
     Mutant(

@@ -26,7 +26,7 @@ from protocol.messages.control import (
     PartitionIsrProposal,
     PartitionIsrResult,
 )
-from protocol.v3.broker.metadata import StoreMetadata
+from protocol.v3.broker.metadata import CommandedMetadata
 from protocol.v3.controller.isr_updates import LEADER_WRITES, IsrChanges, read_overtaken, with_isr, write_isrs
 from protocol.v3.controller.procedure import Procedure
 from protocol.v3.controller.runner import Runner
@@ -38,12 +38,12 @@ NOTIFY_TIMER = "isr-notification"
 class IsrWriter:
     """Carries out the ISR proposals of one broker. `on_result` takes the response as one of the controller."""
 
-    def __init__(self, context: BrokerContext, runner: Runner) -> None:
+    def __init__(self, context: BrokerContext) -> None:
         self._context = context
-        self._runner = runner
         self._writes_itself = context.config.values[ISR_UPDATES] == LEADER_WRITES
         self._changes = IsrChanges(context.me, context.broker_epoch)
-        self.metadata: StoreMetadata | None = None
+        self.runner: Runner
+        self.metadata: CommandedMetadata
         self.on_result: Callable[[TimeMs, NodeId, AlterPartitionResponse], None] | None = None
 
     def registered(self) -> None:
@@ -53,13 +53,12 @@ class IsrWriter:
     def submit(self, now_ms: TimeMs, request: AlterPartitionRequest) -> None:
         """Writes the proposals, or sends them to the controller."""
         if self._writes_itself:
-            self._runner.call(now_ms, "isr", partial(self._write, request), self._respond)
+            self.runner.call(now_ms, "isr", partial(self._write, request), self._respond)
         else:
             self._context.out.send(self._context.controller_id, request)
 
     def _write(self, request: AlterPartitionRequest) -> Procedure[AlterPartitionResponse]:
         """Writes what is still proposed to the states that this broker knows."""
-        assert self.metadata is not None
         keys = [partition_key(part.topic_id, part.partition_id) for part in request.partitions]
         changes: dict[TopicIdPartition, Stored] = {}
         for key, proposal in zip(keys, request.partitions, strict=True):
@@ -99,7 +98,7 @@ class IsrWriter:
         """Leaves a notification of the ISRs that have changed (B2)."""
         due_ms = self._changes.due_ms()
         if due_ms is not None and due_ms <= now_ms:
-            self._runner.call(now_ms, "isr-notification", partial(self._changes.notify, now_ms), lambda now_ms, _: None)
+            self.runner.call(now_ms, "isr-notification", partial(self._changes.notify, now_ms), lambda now_ms, _: None)
 
 
 def _is_newer(known: Stored | None, proposal: PartitionIsrProposal) -> TypeGuard[Stored]:

@@ -36,7 +36,7 @@ from protocol.messages.v3 import ControlledShutdownRequest, ControlledShutdownRe
 from protocol.v3.controller.election import Elected, Lost, create_roots, elect
 from protocol.v3.controller.procedure import Procedure, error_of, read, write
 from protocol.v3.controller.runner import Runner
-from protocol.v3.controller.term import StoreController
+from protocol.v3.controller.term import ControllerTerms
 from protocol.v3.store import paths
 from protocol.v3.store.client import StoreSession
 from protocol.v3.store.records import BrokerNode
@@ -49,13 +49,13 @@ PORT = 9092
 _EVERY_STATE_WITH_EPOCH = (LifecycleState.CATCHING_UP, LifecycleState.RUNNING, LifecycleState.SHUTTING_DOWN)
 
 
-class StoreMembership:
+class Membership:
     """Session owner of one broker. `on_new_epoch` is called when the broker has another broker epoch."""
 
     def __init__(self, context: BrokerContext, flusher: Flusher) -> None:
         self.state = LifecycleState.NOT_RUNNING
         self.session: StoreSession
-        self.controller: StoreController
+        self.controller: ControllerTerms
         self.runner: Runner
         self.on_new_epoch: Callable[[TimeMs], None] | None = None
         self._context = context

@@ -48,7 +48,7 @@ from protocol.metadata.partition import PartitionState
 from protocol.v3.store.records import LeaderAndIsr, Stored
 
 
-class StoreMetadata:
+class CommandedMetadata:
     """Obeys commands; `states` has leader and ISR of each partition as the controller or this leader wrote them."""
 
     def __init__(self, context: BrokerContext, replica_manager: ReplicaManager) -> None:

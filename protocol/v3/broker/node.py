@@ -23,34 +23,23 @@ from random import Random
 from typing import Any
 
 from protocol.broker.context import BrokerContext
-from protocol.broker.delayed_produce import PRODUCE_TIMER
-from protocol.broker.fetch_streams import FETCH_WAIT_PREFIX
-from protocol.broker.fetcher import FETCH_PREFIX, Fetcher
-from protocol.broker.flushing import CHECKPOINT_TIMER, FLUSH_PREFIX, RETENTION_TIMER, Flusher
-from protocol.broker.isr_manager import ALTER_PARTITION_TIMER, IsrManager
-from protocol.broker.isr_shrink import LAG_PREFIX, SILENT_PREFIX
-from protocol.broker.leader import ISR_RETRY_TIMER, PartitionLeader
+from protocol.broker.isr_manager import IsrManager
 from protocol.broker.lifecycle import LifecycleState
-from protocol.broker.reads import READ_TIMER, Reads
-from protocol.broker.recovery import RECOVERY_PREFIX, DataLossHook, LeaderRecovery, no_routine
-from protocol.broker.replicas import ReplicaManager
+from protocol.broker.recovery import DataLossHook, no_routine
 from protocol.config import ClusterConfig
 from protocol.contract import Effect, Outbox, Send, Storage
 from protocol.errors import ErrorCode, ProtocolInvariantError, StorageError
 from protocol.events.broker import StorageFailed
 from protocol.ids import BrokerId, NodeId, TimeMs, is_broker, is_store
 from protocol.log.checksum import Checksum
-from protocol.messages.admin import AdminRequest, MetadataRequest
+from protocol.messages.admin import AdminRequest
 from protocol.messages.base import Message
 from protocol.messages.commands import ShutdownCommand
 from protocol.messages.control import AlterPartitionRequest, AlterPartitionResponse
 from protocol.messages.data import (
-    ConsumeRequest,
     FetchRenewal,
     FetchRequest,
     FetchResponse,
-    ListOffsetsRequest,
-    ProduceRequest,
 )
 from protocol.messages.store import StoreMessage
 from protocol.messages.v3 import (
@@ -63,15 +52,15 @@ from protocol.messages.v3 import (
     StopReplicaResponse,
 )
 from protocol.metadata.image import MetadataImage
-from protocol.nodes.broker_services import BrokerServices
+from protocol.nodes.base_broker import STOPPED, BaseBroker
 from protocol.nodes.refusals import refuse
 from protocol.v3.broker.isr_writer import NOTIFY_TIMER, IsrWriter
-from protocol.v3.broker.membership import SHUTDOWN_TIMER, StoreMembership
-from protocol.v3.broker.metadata import StoreMetadata
-from protocol.v3.controller.administration import StoreAdministration
+from protocol.v3.broker.membership import SHUTDOWN_TIMER, Membership
+from protocol.v3.broker.metadata import CommandedMetadata
+from protocol.v3.controller.administration import Administration
 from protocol.v3.controller.outlet import RUNNER_PREFIX, SessionOutlet
 from protocol.v3.controller.runner import PAUSE, Runner
-from protocol.v3.controller.term import COMMAND_TIMER, TERM, StoreController
+from protocol.v3.controller.term import COMMAND_TIMER, TERM, ControllerTerms
 from protocol.v3.store.client import CONNECT_PREFIX, SILENCE_PREFIX, StoreSession
 from protocol.v3.store.sessions import PING_PREFIX
 from protocol.v3.store.settings import StoreSettings
@@ -94,7 +83,7 @@ _FROM_BROKERS = frozenset(
 """Accepted from brokers only (B9, G8)."""
 
 
-class StoreBrokerNode:
+class V3BrokerNode(BaseBroker):
     """One broker of a cluster with a store; the arguments are those of `BrokerNode`, and the store's settings."""
 
     def __init__(
@@ -107,27 +96,16 @@ class StoreBrokerNode:
         data_loss_hook: DataLossHook = no_routine,
         checksum: Checksum | None = None,
     ) -> None:
-        self.node_id = broker_id
-        self.config = config
-        self.storage = storage
-        self._out = Outbox()
-        self._context = BrokerContext(broker_id, config, MetadataImage(config), storage, self._out)
-        self._flusher = Flusher(self._context)
-        self._membership = StoreMembership(self._context, self._flusher)
-        session = StoreSession(settings.session_timeout_ms, self._membership, self._out, rng)
-        self._session = session
+        out = Outbox()
+        context = BrokerContext(broker_id, config, MetadataImage(config), storage, out)
+        self._writer = IsrWriter(context)
+        super().__init__(context, IsrManager(context, self._writer.submit), data_loss_hook, checksum)
+        self._membership = Membership(context, self._flusher)
+        self._session = session = StoreSession(settings.session_timeout_ms, self._membership, out, rng)
         self._runners = {name: self._runner(name) for name in ("membership", "isr", "admin")}
-        self._controller = StoreController(broker_id, config, settings, session, self._out, rng)
-        self._writer = IsrWriter(self._context, self._runners["isr"])
-        self._isr = IsrManager(self._context, self._writer.submit)
-        self._recovery = LeaderRecovery(self._context, self._isr, data_loss_hook)
-        self._reads = Reads(self._context)
-        self._leader = PartitionLeader(self._context, self._flusher, self._isr, self._recovery, self._reads)
-        self._fetcher = Fetcher(self._context, self._flusher)
-        replica_manager = ReplicaManager(self._context, self._flusher, self._leader, self._fetcher)
-        self._metadata = StoreMetadata(self._context, replica_manager)
-        self._services = BrokerServices(self._context, self._leader, self._reads, checksum)
-        self._admin = StoreAdministration(config, self._controller, self._runners["admin"], self._out, rng)
+        self._controller = ControllerTerms(broker_id, config, settings, session, out, rng)
+        self._metadata = CommandedMetadata(context, self._replica_manager)
+        self._admin = Administration(config, self._controller, self._runners["admin"], out, rng)
         self._connect()
         self._handlers = self._message_table()
         self._timers = self._timer_table()
@@ -143,7 +121,7 @@ class StoreBrokerNode:
         membership.runner = self._runners["membership"]
         membership.on_new_epoch = self._new_epoch
         self._controller.on_deposed = membership.elect
-        self._writer.metadata = self._metadata
+        self._writer.runner, self._writer.metadata = self._runners["isr"], self._metadata
         self._writer.on_result = self._leader.receive_alter_partition
 
     def _new_epoch(self, now_ms: TimeMs) -> None:
@@ -153,59 +131,35 @@ class StoreBrokerNode:
 
     def _message_table(self) -> dict[type[Message], Callable[[TimeMs, NodeId, Any], None]]:
         return {
+            **super()._message_table(),
             LeaderAndIsrRequest: self._obey,
             StopReplicaRequest: self._obey,
             LeaderAndIsrResponse: self._controller.receive_response,
             StopReplicaResponse: self._controller.receive_response,
             AlterPartitionRequest: self._controller.alter_partition,
-            AlterPartitionResponse: self._leader.receive_alter_partition,
             ControlledShutdownRequest: self._controller.shut_down,
             ControlledShutdownResponse: self._membership.receive_shutdown,
-            FetchRequest: self._leader.fetch,
-            FetchRenewal: self._leader.renew,
-            FetchResponse: self._fetcher.receive,
-            ProduceRequest: self._services.produce,
-            ConsumeRequest: self._services.consume,
-            ListOffsetsRequest: self._services.list_offsets,
-            MetadataRequest: self._services.describe,
             ShutdownCommand: self._membership.shut_down,
         }
 
     def _timer_table(self) -> dict[str, Callable[[TimeMs, str], None]]:
         return {
+            **super()._timer_table(),
             RUNNER_PREFIX: self._fire_runner,
             COMMAND_TIMER: self._controller.fire_commands,
             NOTIFY_TIMER: self._writer.fire,
             SHUTDOWN_TIMER: self._membership.fire_shutdown,
-            FETCH_PREFIX: self._fetcher.fire,
-            FETCH_WAIT_PREFIX: self._leader.streams.fire,
-            PRODUCE_TIMER: self._leader.delayed_produces.fire,
-            LAG_PREFIX: self._leader.isr_shrink.fire_lag,
-            SILENT_PREFIX: self._leader.isr_shrink.fire_silent,
-            ISR_RETRY_TIMER: self._leader.fire_isr_retry,
-            ALTER_PARTITION_TIMER: self._isr.fire,
-            READ_TIMER: self._reads.fire,
-            RECOVERY_PREFIX: self._recovery.fire,
-            CHECKPOINT_TIMER: self._flusher.fire_checkpoint,
-            FLUSH_PREFIX: self._flusher.fire_flush,
-            RETENTION_TIMER: self._flusher.fire_retention,
             **dict.fromkeys((CONNECT_PREFIX, PING_PREFIX, SILENCE_PREFIX), self._fire_session),
         }
 
     # -- for observers -------------------------------------------------------------------------------------------------
 
     @property
-    def context(self) -> BrokerContext:
-        """Replicas and image, for hosts and checkers to read; never to change."""
-        return self._context
-
-    @property
     def state(self) -> LifecycleState:
-        """Where the broker is in its lifecycle."""
         return self._membership.state
 
     @property
-    def controller(self) -> StoreController:
+    def controller(self) -> ControllerTerms:
         """The controller's part, which has a term while this broker is the controller."""
         return self._controller
 
@@ -224,10 +178,6 @@ class StoreBrokerNode:
         term = self._controller.term
         return self._runners if term is None else {**self._runners, TERM: term.runner}
 
-    def flush_all(self) -> None:
-        """Flushes every log to the disk, for an operator. StorageError where that fails."""
-        self._flusher.flush_all()
-
     # -- contract ------------------------------------------------------------------------------------------------------
 
     def start(self, now_ms: TimeMs) -> list[Effect]:
@@ -236,7 +186,6 @@ class StoreBrokerNode:
         return self._finish(now_ms)
 
     def receive(self, now_ms: TimeMs, sender: NodeId, message: Message) -> list[Effect]:
-        """Hands a message to its handler; refuses it if the node does not serve it from this sender."""
         try:
             self._receive(now_ms, sender, message)
             return self._finish(now_ms)
@@ -244,7 +193,7 @@ class StoreBrokerNode:
             return self._halt(failure)
 
     def _receive(self, now_ms: TimeMs, sender: NodeId, message: Message) -> None:
-        if self.state is LifecycleState.STOPPED:
+        if self.state is STOPPED:
             return
         kind = type(message)
         handler = self._handlers.get(kind)
@@ -268,13 +217,12 @@ class StoreBrokerNode:
             self._membership.commanded()
 
     def fire(self, now_ms: TimeMs, name: str) -> list[Effect]:
-        """Hands a timer to its handler. ProtocolInvariantError if there is no such timer."""
         kind, slash, argument = name.partition("/")
         handler = self._timers.get(kind + slash)
         if handler is None:
             raise ProtocolInvariantError(f"broker {self.node_id} has no timer {name!r}")
         try:
-            if self.state is not LifecycleState.STOPPED:
+            if self.state is not STOPPED:
                 handler(now_ms, name if handler == self._fire_session else argument)
             return self._finish(now_ms)
         except StorageError as failure:
@@ -295,12 +243,7 @@ class StoreBrokerNode:
         """Sends what the parts have queued during one input, and handles what the broker has sent to itself."""
         done: list[Effect] = []
         while True:
-            context = self._context
-            if context.has_queued and self.state is not LifecycleState.STOPPED:
-                context.has_queued = False
-                self._leader.streams.flush(now_ms)
-                self._fetcher.send_changed_fetches(now_ms)
-                self._isr.send_queued(now_ms)
+            self._send_queued(now_ms)
             self._controller.settle(now_ms)
             effects = self._out.drain()
             own = [effect for effect in effects if type(effect) is Send and effect.to == self.node_id]

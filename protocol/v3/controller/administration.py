@@ -52,7 +52,7 @@ from protocol.v3.controller.procedure import Procedure
 from protocol.v3.controller.publishing import children
 from protocol.v3.controller.queries import QUERIES, query
 from protocol.v3.controller.runner import Runner
-from protocol.v3.controller.term import StoreController
+from protocol.v3.controller.term import ControllerTerms
 from protocol.v3.store import paths
 from protocol.v3.store.records import DamagedNodeError
 
@@ -61,11 +61,11 @@ _DEFAULT = -1
 Replicas = tuple[int, ...]
 
 
-class StoreAdministration:
+class Administration:
     """Handler of admin requests of one broker. `rng` makes topic ids, and places replicas."""
 
     def __init__(
-        self, config: ClusterConfig, controller: StoreController, runner: Runner, out: Outbox, rng: Random
+        self, config: ClusterConfig, controller: ControllerTerms, runner: Runner, out: Outbox, rng: Random
     ) -> None:
         self._config = config
         self._controller = controller

@@ -74,7 +74,7 @@ class Term:
     due_ms: TimeMs | None = None
 
 
-class StoreController:
+class ControllerTerms:
     """The controller's part of one broker. `on_deposed` is called when a term ends before the broker knows why."""
 
     def __init__(

@@ -24,7 +24,7 @@ from protocol.messages.v3 import (
     StopReplicaPartition,
     StopReplicaRequest,
 )
-from protocol.v3.broker.node import StoreBrokerNode
+from protocol.v3.broker.node import V3BrokerNode
 from protocol.v3.store.settings import StoreSettings
 
 ME, CONTROLLER = 0, 1
@@ -51,7 +51,7 @@ class Broker:
     def __init__(self) -> None:
         config = ClusterConfig.of(Generation.V3)
         self.storage = SimStorage()
-        self.node = StoreBrokerNode(ME, config, StoreSettings(), self.storage, Random(1))
+        self.node = V3BrokerNode(ME, config, StoreSettings(), self.storage, Random(1))
         self.number = 0
         self._split(self.node.start(0))
 
