@@ -1,5 +1,5 @@
 """Which behaviour of the protocol the runs have reached: elections by their reason, transitions, error codes. What is
-reached in `v3` only is in `coverage_store.py`.
+reached in `v3` only is in `coverage_v3.py`.
 
 Clean runs are evidence only for behaviour that they have reached. Everything here is counted from trace events
 and messages; what is never reached is listed too. Error codes are counted in answers and in all their parts; those
@@ -32,8 +32,8 @@ from pydantic import BaseModel
 
 from experiments.faults.kinds import FAULT_KINDS
 from experiments.faults.targets import Targets
-from experiments.hunt.fuzz import coverage_store
-from experiments.hunt.fuzz.coverage_store import StoreCoverage
+from experiments.hunt.fuzz import coverage_v3
+from experiments.hunt.fuzz.coverage_v3 import V3Coverage
 from protocol.broker.lifecycle import LifecycleState
 from protocol.config import Generation
 from protocol.errors import ErrorCode
@@ -108,7 +108,7 @@ def known(*, with_store: bool = False) -> Mapping[str, tuple[str, ...]]:
         traced = [_TRACED[kind] for kind in (LogTruncated, LogReset, SegmentsDeleted, StorageFailed)]
         routine = _TRACED[DataLossRoutineBegan]
         groups = {"transition": (*traced, routine), "broker": broker, "error": answerable(with_store=True)}
-        return {**coverage_store.KNOWN, **groups, MET: _pair_names(with_store=True)}
+        return {**coverage_v3.KNOWN, **groups, MET: _pair_names(with_store=True)}
     return {
         "election": (FROM_ISR, FROM_ELR, LAST_KNOWN, UNCLEAN, LEADERLESS),
         "transition": (*_TRANSITIONS, *_TRACED.values()),
@@ -201,7 +201,7 @@ class Coverage:
         self._states: dict[TopicPartition, PartitionChanged] = {}
         self._shapes: dict[TopicPartition, tuple[str, ...]] = {}
         self._paths: set[tuple[str, ...]] = set()
-        self._store = StoreCoverage(self.counts)
+        self._store = V3Coverage(self.counts)
 
     def observe(self, now_ms: TimeMs, node: NodeId, trace: Trace) -> None:
         """A trace event."""

@@ -38,8 +38,8 @@ from experiments.hunt.fuzz.scene import (
     Scene,
     UncleanElection,
 )
-from experiments.hunt.fuzz.store_themes import STORE_THEMES
 from experiments.hunt.fuzz.themes import THEMES
+from experiments.hunt.fuzz.v3_themes import STORE_THEMES
 from experiments.scenarios.model import TopicModel
 from experiments.support.fields import ConfigSetting
 from protocol.config import (

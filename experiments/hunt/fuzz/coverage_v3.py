@@ -76,7 +76,7 @@ KNOWN: Final[Mapping[str, tuple[str, ...]]] = {
 """What can be reached in plans of the swarm, by group."""
 
 
-class StoreCoverage:
+class V3Coverage:
     """Adds to `counts`, by (group, name)."""
 
     def __init__(self, counts: Counter[tuple[str, str]]) -> None:

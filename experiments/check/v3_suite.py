@@ -87,7 +87,7 @@ class Published:
     short: dict[BrokerId, Offset] = field(default_factory=dict)
 
 
-class StoreInvariants:
+class V3Invariants:
     """The rules on one cluster of `v3`; `report` takes the name of a rule, the partition or None, and the violation."""
 
     def __init__(self, cluster: SimCluster, truth: GroundTruth, report: Report) -> None:

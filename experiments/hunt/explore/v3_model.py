@@ -34,7 +34,7 @@ _IDS_OF_AN_INCARNATION = 1_000
 """Connections have other numbers in each incarnation of each broker."""
 
 
-class StoreModel(Model):
+class V3Model(Model):
     """The transition system of one configuration of `v3`. In the first state all brokers are registered and in the ISR
     of one partition, led by broker 0; one of them is the controller, and nothing is under way.
     """

@@ -31,7 +31,7 @@ KEEP = Loss("none")
 T0 = TopicPartition("t", 0)
 
 
-class StoreBench:
+class V3Bench:
     """Brokers and a store, up and running at 4 s with the topic `t`. `replicas` has the replicas of each partition."""
 
     def __init__(

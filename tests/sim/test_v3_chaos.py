@@ -15,7 +15,7 @@ from experiments.engines.port import Loss
 from protocol.ids import STORE
 from protocol.v3.store.settings import StoreSettings
 from tests.sim.seed_helpers import seeds
-from tests.sim.store_cluster_helpers import StoreBench
+from tests.sim.v3_cluster_helpers import V3Bench
 
 BROKERS = (0, 1, 2, 3)
 NODES = (*BROKERS, STORE)
@@ -23,7 +23,7 @@ FAULTS = ("crash", "crash", "pause", "cut", "expire", "produce", "reassign", "he
 HEALED_MS = 150_000
 
 
-def inject(bench: StoreBench, kind: str, node: int, rng: Random) -> None:
+def inject(bench: V3Bench, kind: str, node: int, rng: Random) -> None:
     """One fault, the end of one, or a request."""
     cluster = bench.cluster
     runs, is_paused = node in cluster.nodes, cluster.is_paused(node)
@@ -45,10 +45,10 @@ def inject(bench: StoreBench, kind: str, node: int, rng: Random) -> None:
         bench.administer(reassign("t", rng.randrange(2), tuple(rng.sample(BROKERS, 3))))
 
 
-def disturbed(seed: int, role: str, *, elide_idle: bool = True) -> StoreBench:
+def disturbed(seed: int, role: str, *, elide_idle: bool = True) -> V3Bench:
     """A minute of faults, and the time that healing takes."""
     rng = Random(seed)
-    bench = StoreBench(
+    bench = V3Bench(
         brokers=4,
         replicas=((0, 1, 2), (1, 2, 3)),
         seed=seed,

@@ -14,18 +14,18 @@ from protocol.ids import STORE
 from protocol.messages.base import Message
 from protocol.messages.commands import ShutdownCommand
 from protocol.messages.v3 import LeaderAndIsrRequest
-from tests.sim.store_cluster_helpers import KEEP, StoreBench
+from tests.sim.v3_cluster_helpers import KEEP, V3Bench
 
 EXPIRED_MS = 9_000
 """A session of a crashed broker has expired, and its partitions have failed over."""
 
 
-def followers_of(bench: StoreBench) -> list[int]:
+def followers_of(bench: V3Bench) -> list[int]:
     return [broker for broker in range(3) if broker != bench.state.leader]
 
 
 def test_what_is_produced_with_any_acks_is_replicated_and_read() -> None:
-    bench = StoreBench()
+    bench = V3Bench()
     written = [bench.produce(acks) for acks in (-1, 1, -1)]
     bench.run_for(1_000)
     assert all(bench.acked(number) for number in written)
@@ -35,7 +35,7 @@ def test_what_is_produced_with_any_acks_is_replicated_and_read() -> None:
 
 @pytest.mark.covers("A10")
 def test_a_replica_has_log_high_watermark_and_role_and_the_leader_the_stored_state() -> None:
-    bench = StoreBench()
+    bench = V3Bench()
     bench.produce()
     bench.run_for(1_000)
     leader = bench.state.leader
@@ -52,7 +52,7 @@ def test_a_replica_has_log_high_watermark_and_role_and_the_leader_the_stored_sta
 
 @pytest.mark.covers("A1", "A11", "A17", "A24")
 def test_one_broker_is_the_controller_and_its_first_command_to_each_broker_is_init() -> None:
-    bench = StoreBench()
+    bench = V3Bench()
     elected = bench.seen("controller_elected")
     assert [node for _, node, _ in elected] == [bench.controller]
     first: dict[int, CommandCarriedOut] = {}
@@ -65,7 +65,7 @@ def test_one_broker_is_the_controller_and_its_first_command_to_each_broker_is_in
 
 @pytest.mark.covers("M42", "N1")
 def test_followers_truncate_nothing_while_their_leader_stays() -> None:
-    bench = StoreBench()
+    bench = V3Bench()
     written = [bench.produce() for _ in range(3)]
     bench.run_for(2_000)
     assert all(bench.holds(broker, command) for broker in range(3) for command in written)
@@ -74,10 +74,10 @@ def test_followers_truncate_nothing_while_their_leader_stays() -> None:
 
 @pytest.mark.covers("A13", "A16", "A27", "A36")
 def test_a_crashed_leader_is_replaced_and_comes_back_as_a_follower() -> None:
-    bench = StoreBench()
+    bench = V3Bench()
     leader = next(broker for broker in range(3) if broker != bench.controller)
     if bench.state.leader != leader:
-        bench = StoreBench(replicas=((leader, *(b for b in range(3) if b != leader)),))
+        bench = V3Bench(replicas=((leader, *(b for b in range(3) if b != leader)),))
     before = bench.produce()
     bench.run_for(1_000)
     epoch = bench.state.leader_epoch
@@ -101,7 +101,7 @@ def test_a_crashed_leader_is_replaced_and_comes_back_as_a_follower() -> None:
 
 @pytest.mark.covers("A32", "A33", "A35", "M33")
 def test_a_crashed_controller_is_replaced_by_another_broker_with_a_larger_epoch() -> None:
-    bench = StoreBench()
+    bench = V3Bench()
     former = bench.controller
     written = bench.produce()
     bench.run_for(1_000)
@@ -126,7 +126,7 @@ def test_a_crashed_controller_is_replaced_by_another_broker_with_a_larger_epoch(
 
 @pytest.mark.covers("A46", "A47", "A48", "B2")
 def test_a_silent_follower_leaves_the_isr_by_a_write_of_the_leader_and_joins_again() -> None:
-    bench = StoreBench(config={"replica.lag.time.max.ms": 5_000})
+    bench = V3Bench(config={"replica.lag.time.max.ms": 5_000})
     bench.produce()
     bench.run_for(1_000)
     leader, version = bench.state.leader, bench.state.partition_epoch
@@ -153,7 +153,7 @@ def test_a_silent_follower_leaves_the_isr_by_a_write_of_the_leader_and_joins_aga
 @pytest.mark.covers("K12", "B22", "H12")
 @pytest.mark.parametrize("role", ["leader", "controller"])
 def test_the_isr_is_written_by_whom_the_config_says(role: str) -> None:
-    bench = StoreBench(config={"replica.lag.time.max.ms": 5_000, "inter.broker.protocol.isr.updates": role})
+    bench = V3Bench(config={"replica.lag.time.max.ms": 5_000, "inter.broker.protocol.isr.updates": role})
     leader = bench.state.leader
     silent = next(broker for broker in followers_of(bench) if broker != bench.controller)
     assert leader != bench.controller
@@ -177,7 +177,7 @@ def test_the_isr_is_written_by_whom_the_config_says(role: str) -> None:
 @pytest.mark.covers("B5")
 def test_commands_of_the_only_writer_are_never_older_than_the_store() -> None:
     """While the ISR shrinks and grows, each LeaderAndIsr has the state that the store has when it is sent."""
-    bench = StoreBench(config={"replica.lag.time.max.ms": 5_000, "inter.broker.protocol.isr.updates": "controller"})
+    bench = V3Bench(config={"replica.lag.time.max.ms": 5_000, "inter.broker.protocol.isr.updates": "controller"})
     sent: list[tuple[int, tuple[int, ...]]] = []
     published: list[tuple[int, tuple[int, ...]]] = []
 
@@ -200,7 +200,7 @@ def test_commands_of_the_only_writer_are_never_older_than_the_store() -> None:
 
 @pytest.mark.covers("A52", "M39")
 def test_a_live_leader_whose_session_expires_loses_its_role_and_registers_again() -> None:
-    bench = StoreBench()
+    bench = V3Bench()
     leader = bench.state.leader
     first = bench.produce()
     bench.run_for(1_000)
@@ -220,7 +220,7 @@ def test_a_live_leader_whose_session_expires_loses_its_role_and_registers_again(
 
 @pytest.mark.covers("M34", "A35")
 def test_a_controller_whose_session_expires_is_deposed() -> None:
-    bench = StoreBench()
+    bench = V3Bench()
     former = bench.controller
     bench.engine.expire_sessions(former)
     bench.run_for(5_000)
@@ -235,7 +235,7 @@ def test_a_controller_whose_session_expires_is_deposed() -> None:
 
 @pytest.mark.covers("A2", "M39")
 def test_an_outage_of_the_store_stops_elections_and_not_the_data() -> None:
-    bench = StoreBench()
+    bench = V3Bench()
     bench.cluster.crash(STORE, Loss("unflushed"))
     bench.run_for(60_000)
     written = bench.produce()
@@ -253,7 +253,7 @@ def test_an_outage_of_the_store_stops_elections_and_not_the_data() -> None:
 @pytest.mark.covers("N1", "A27")
 def test_a_follower_truncates_to_its_own_high_watermark() -> None:
     """The leader has records that no follower has; it comes back as a follower."""
-    bench = StoreBench(config={"replica.lag.time.max.ms": 60_000})
+    bench = V3Bench(config={"replica.lag.time.max.ms": 60_000})
     bench.produce()
     bench.run_for(1_000)
     leader = bench.state.leader
@@ -277,7 +277,7 @@ def test_a_follower_truncates_to_its_own_high_watermark() -> None:
 
 @pytest.mark.covers("A37", "A39", "A40", "A41")
 def test_a_reassignment_moves_a_partition_and_its_leader() -> None:
-    bench = StoreBench(brokers=4)
+    bench = V3Bench(brokers=4)
     written = bench.produce()
     bench.run_for(1_000)
     answered = bench.administer(reassign("t", 0, (3, 1)))
@@ -295,7 +295,7 @@ def test_a_reassignment_moves_a_partition_and_its_leader() -> None:
 
 @pytest.mark.covers("B3")
 def test_a_controlled_shutdown_moves_the_leadership_before_the_broker_stops() -> None:
-    bench = StoreBench()
+    bench = V3Bench()
     leader = bench.state.leader
     bench.produce()
     bench.run_for(1_000)
@@ -310,7 +310,7 @@ def test_a_controlled_shutdown_moves_the_leadership_before_the_broker_stops() ->
 @pytest.mark.parametrize("options", [{"elide_idle": False}, {"paranoid": True}])
 def test_elided_timers_and_the_codec_change_nothing(options: dict[str, bool]) -> None:
     def run(**given: bool) -> str:
-        bench = StoreBench(seed=3, **given)
+        bench = V3Bench(seed=3, **given)
         bench.produce()
         bench.run_for(30_000)
         bench.cluster.crash(bench.state.leader, KEEP)

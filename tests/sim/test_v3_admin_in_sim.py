@@ -19,12 +19,12 @@ from protocol.config import ClusterConfig, Generation
 from protocol.errors import ErrorCode
 from protocol.ids import TopicPartition
 from protocol.messages.partitions import ElectionType
-from tests.sim.store_cluster_helpers import KEEP, StoreBench
+from tests.sim.v3_cluster_helpers import KEEP, V3Bench
 
 
 @pytest.mark.covers("A18", "A20", "A28")
 def test_a_deleted_topic_leaves_no_replica_and_can_be_created_again() -> None:
-    bench = StoreBench()
+    bench = V3Bench()
     old = bench.produce()
     bench.run_for(1_000)
     deleted = bench.administer(delete_topic("t"))
@@ -44,7 +44,7 @@ def test_a_deleted_topic_leaves_no_replica_and_can_be_created_again() -> None:
 @pytest.mark.parametrize("removes_topic", [True, False])
 def test_a_replica_of_a_former_target_of_a_reassignment_is_stopped_with_its_partition(removes_topic: bool) -> None:
     """Brokers 2 and 3 cannot fetch, so that neither move completes; the second takes the place of the first."""
-    bench = StoreBench(brokers=4, replicas=((0, 1), (0, 1)))
+    bench = V3Bench(brokers=4, replicas=((0, 1), (0, 1)))
     for target in (2, 3):
         bench.cut(0, target)
         bench.administer(reassign("t", 1, (0, target)))
@@ -57,7 +57,7 @@ def test_a_replica_of_a_former_target_of_a_reassignment_is_stopped_with_its_part
 
 @pytest.mark.covers("A24", "A34", "A36", "M36")
 def test_a_broker_that_was_down_deletes_the_logs_of_a_deleted_topic() -> None:
-    bench = StoreBench()
+    bench = V3Bench()
     down = next(broker for broker in range(3) if broker != bench.controller)
     bench.produce()
     bench.run_for(1_000)
@@ -73,7 +73,7 @@ def test_a_broker_that_was_down_deletes_the_logs_of_a_deleted_topic() -> None:
 
 @pytest.mark.covers("A9", "A21")
 def test_partitions_are_added_and_removed_through_their_admin_paths() -> None:
-    bench = StoreBench()
+    bench = V3Bench()
     bench.administer(add_partitions("t", 1, ((1, 2), (2, 0))))
     bench.run_for(3_000)
     assert [bench.state_of(index).leader for index in range(3)] == [0, 1, 2]
@@ -107,7 +107,7 @@ def test_partitions_are_added_and_removed_through_their_admin_paths() -> None:
     ids=str,
 )
 def test_what_cannot_be_done_is_answered_with_its_error(request_: object, error: ErrorCode) -> None:
-    bench = StoreBench()
+    bench = V3Bench()
     answered = bench.administer(request_)  # type: ignore[arg-type]
     bench.run_for(2_000)
     assert bench.error(answered) is error
@@ -115,7 +115,7 @@ def test_what_cannot_be_done_is_answered_with_its_error(request_: object, error:
 
 @pytest.mark.covers("A14", "C3", "C7", "N12")
 def test_an_unclean_election_is_marked_and_its_leader_clears_the_mark() -> None:
-    bench = StoreBench(replicas=((0, 1),))
+    bench = V3Bench(replicas=((0, 1),))
     bench.cluster.crash(1, KEEP)
     bench.run_for(9_000)
     assert bench.state.isr == (0,)
@@ -133,7 +133,7 @@ def test_an_unclean_election_is_marked_and_its_leader_clears_the_mark() -> None:
 @pytest.mark.covers("K13", "N4")
 def test_a_cluster_in_which_some_leaders_write_and_some_ask_the_controller() -> None:
     """A rolling restart brings the config that lets the controller write; followers leave and join in between."""
-    bench = StoreBench(replicas=((0, 1, 2), (1, 2, 0), (2, 0, 1)), config={"replica.lag.time.max.ms": 4_000}, topic={})
+    bench = V3Bench(replicas=((0, 1, 2), (1, 2, 0), (2, 0, 1)), config={"replica.lag.time.max.ms": 4_000}, topic={})
     values = {"replica.lag.time.max.ms": 4_000, "inter.broker.protocol.isr.updates": "controller"}
     for restarted in range(3):
         bench.cluster.crash(restarted, KEEP)

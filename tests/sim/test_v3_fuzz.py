@@ -10,7 +10,7 @@ import pytest
 from experiments.check.engine import CheckedEngine
 from experiments.engines.admin_requests import create_topic, elect_leader
 from experiments.engines.port import ClusterSpec, Loss
-from experiments.hunt.fuzz import coverage, coverage_store
+from experiments.hunt.fuzz import coverage, coverage_v3
 from experiments.hunt.fuzz.run import run_plan
 from experiments.hunt.fuzz.swarm import draw
 from protocol.config import ISR_UPDATES, ClusterConfig, Generation
@@ -25,7 +25,7 @@ from protocol.messages.store import SetData, StoreWrite
 from protocol.v3.broker.node import V3BrokerNode
 from protocol.v3.store.node import StoreNode
 from protocol.v3.store.records import LeaderAndIsr
-from tests.sim.store_cluster_helpers import KEEP, StoreBench
+from tests.sim.v3_cluster_helpers import KEEP, V3Bench
 
 pytestmark = pytest.mark.slow
 
@@ -56,7 +56,7 @@ def test_plans_have_a_store_no_controllers_and_either_writer_of_isrs() -> None:
 @pytest.mark.covers("A46")
 def test_a_leader_uses_an_isr_whose_write_was_answered_after_the_proposal_was_repeated() -> None:
     """The store is away while a follower leaves: the leader repeats its proposal, and the first one is written."""
-    bench = StoreBench(config={"replica.lag.time.max.ms": 1_000, "request.timeout.ms": 1_000})
+    bench = V3Bench(config={"replica.lag.time.max.ms": 1_000, "request.timeout.ms": 1_000})
     silent = next(broker for broker in range(3) if broker not in (bench.state.leader, bench.controller))
     bench.run_for(1_000)
     bench.cluster.crash(STORE, Loss("none"))
@@ -226,10 +226,10 @@ def test_a_leader_of_a_removed_partition_is_not_compared_with_one_that_was_added
 @pytest.mark.covers("K12", "K13", "B2")
 def test_a_bump_changes_who_writes_the_isrs_of_a_broker_from_its_next_start_on() -> None:
     """The controller accepts ISRs that leaders write and those that they ask for, while the cluster is mixed."""
-    controller = StoreBench().controller
+    controller = V3Bench().controller
     bumped, follower = (broker for broker in range(3) if broker != controller)
     replicas = ((bumped, controller, follower), (controller, bumped, follower))
-    bench = StoreBench(replicas=replicas, config={"replica.lag.time.max.ms": 2_000})
+    bench = V3Bench(replicas=replicas, config={"replica.lag.time.max.ms": 2_000})
     assert bench.controller == controller
     asked: set[NodeId] = set()
     written: set[NodeId] = set()
@@ -257,7 +257,7 @@ def test_a_bump_changes_who_writes_the_isrs_of_a_broker_from_its_next_start_on()
     assert (asked, written) == ({bumped}, {controller})
 
 
-def leave_and_join(bench: StoreBench, follower: int) -> None:
+def leave_and_join(bench: V3Bench, follower: int) -> None:
     """The follower leaves both ISRs and joins them again."""
     for up in (False, True):
         for leader in range(3):
@@ -291,6 +291,6 @@ def test_a_few_seeds_reach_the_decisions_faults_and_conflicts_of_v3() -> None:
     document = coverage.document(counts)
     reached = document["reached"]
     assert isinstance(reached, dict)
-    assert set(coverage_store.KNOWN) <= set(reached)
+    assert set(coverage_v3.KNOWN) <= set(reached)
     assert set(reached).isdisjoint({"election"}), "groups of the other generations are not there"
     assert reached["plans"] == {"v3": FEW_SEEDS}

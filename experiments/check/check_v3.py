@@ -2,7 +2,7 @@
 tolerance.
 
 All changes of the store are events of one node, so their order is known on both engines. They are replayed through the
-rules of the simulator (`store_suite.py`), on a cluster that never runs: the rules about the state of a process find
+rules of the simulator (`v3_suite.py`), on a cluster that never runs: the rules about the state of a process find
 none there and report nothing. Elections of controllers follow when all changes are known, because events of different
 nodes may have been received in any order.
 
