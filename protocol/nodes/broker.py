@@ -1,8 +1,8 @@
 """The broker node: connects the parts of a broker (`protocol/broker`) to the contract's three entry points.
 
 Two tables do the connecting: the class of a message gives its handler, `(now_ms, sender, message)`, and the kind of a
-timer, which is its name up to the first slash, gives `(now_ms, rest of the name)`. After each input the node sends what
-its parts have queued: fetch responses, fetch requests, and ISR proposals.
+timer, which is its name up to the first slash, gives `(now_ms, rest of the name)`. The part of the replicas in both is
+that of all brokers (`base_broker.py`).
 
 The node is an observer of the metadata log (`protocol.quorum`): it keeps the log on its disk and follows it
 (`broker_metadata.py`). All handlers are methods of its parts, none of which knows the node: a node that its host drops
@@ -33,10 +33,7 @@ from protocol.messages.admin import AdminRequest
 from protocol.messages.base import Message
 from protocol.messages.commands import ShutdownCommand
 from protocol.messages.control import AlterPartitionResponse, BrokerHeartbeatResponse, BrokerRegistrationResponse
-from protocol.messages.data import (
-    FetchRenewal,
-    FetchRequest,
-)
+from protocol.messages.data import FetchRenewal, FetchRequest
 from protocol.messages.quorum import FetchSnapshotResponse, QuorumFetchResponse
 from protocol.messages.recovery import GetReplicaLogInfoRequest
 from protocol.metadata.authorizer import may_act_for_cluster
@@ -79,8 +76,7 @@ class BrokerNode(BaseBroker):
     - `config`, `storage`: the cluster's config, and the disk that outlives the process.
     - `rng`: generates incarnation ids, and the jitter of the quorum's retries.
     - `rack`: the rack that it registers, if any.
-    - `data_loss_hook`: the routine after an unclean election (KIP-704).
-    - `checksum`: computes the CRC-32C by which batches of clients are checked; None skips the check.
+    - `data_loss_hook`, `checksum`: as in `BaseBroker`.
     - `cluster_id`: the id that its quorum messages carry.
     """
 
@@ -104,13 +100,7 @@ class BrokerNode(BaseBroker):
         self._lifecycle = BrokerLifecycleManager(context, self._flusher, rng, rack)
         self._snapshots = SnapshotGenerator(self.replica, config)
         self._metadata = BrokerMetadata(
-            context,
-            self.replica,
-            self._snapshots,
-            self._lifecycle,
-            self._isr,
-            self._fetcher,
-            self._replica_manager,
+            context, self.replica, self._snapshots, self._lifecycle, self._isr, self._fetcher, self._replica_manager
         )
         self._handlers = self._message_table()
         self._timers = self._timer_table()
@@ -185,10 +175,6 @@ class BrokerNode(BaseBroker):
             return self._finish(now_ms)
         except StorageError as failure:
             return self._halt(failure)
-
-    def _finish(self, now_ms: TimeMs) -> list[Effect]:
-        self._send_queued(now_ms)
-        return self._out.drain()
 
     def _halt(self, failure: StorageError) -> list[Effect]:
         """The disk has failed: stops the broker."""

@@ -24,11 +24,7 @@ STACKS: dict[str, tuple[frozenset[str], ...]] = {
         frozenset({"nodes"}),
         frozenset({"v3"}),
     ),
-    "protocol.v3": (
-        frozenset({"store"}),
-        frozenset({"controller"}),
-        frozenset({"broker"}),
-    ),
+    "protocol.v3": (frozenset({"store"}), frozenset({"controller"}), frozenset({"broker"})),
     "experiments": (
         frozenset({"support"}),
         frozenset({"engines"}),

@@ -36,11 +36,7 @@ from protocol.messages.admin import AdminRequest
 from protocol.messages.base import Message
 from protocol.messages.commands import ShutdownCommand
 from protocol.messages.control import AlterPartitionRequest, AlterPartitionResponse
-from protocol.messages.data import (
-    FetchRenewal,
-    FetchRequest,
-    FetchResponse,
-)
+from protocol.messages.data import FetchRenewal, FetchRequest, FetchResponse
 from protocol.messages.store import StoreMessage
 from protocol.messages.v3 import (
     ControlledShutdownRequest,
@@ -233,11 +229,10 @@ class V3BrokerNode(BaseBroker):
             self._controller.fire_session(now_ms, name)
 
     def _fire_runner(self, now_ms: TimeMs, name: str) -> None:
-        runner, _, timer = name.partition("/")
-        if runner == TERM:
-            self._controller.fire_runner(now_ms, timer)
-        else:
-            self._runners[runner].fired(now_ms, timer)
+        name, _, timer = name.partition("/")
+        runner = self._all_runners().get(name)
+        if runner is not None:
+            runner.fired(now_ms, timer)
 
     def _finish(self, now_ms: TimeMs) -> list[Effect]:
         """Sends what the parts have queued during one input, and handles what the broker has sent to itself."""

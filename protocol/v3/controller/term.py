@@ -21,7 +21,6 @@ from protocol.events.store import ControllerDeposed, ControllerElected, StoreAle
 from protocol.ids import BrokerId, NodeId, TimeMs, TopicPartition
 from protocol.messages.base import Message
 from protocol.messages.control import AlterPartitionRequest, AlterPartitionResponse
-from protocol.messages.store import WatchKind
 from protocol.messages.v3 import (
     CommandResponse,
     ControlledShutdownRequest,
@@ -45,19 +44,6 @@ from protocol.v3.store.settings import StoreSettings
 
 COMMAND_TIMER = "commands"
 TERM = "controller"
-
-
-class _Bystander:
-    """The owner of a session that only carries requests of the controller."""
-
-    def session_opened(self, now_ms: TimeMs) -> None:
-        """Nothing: requests that wait are sent by the session."""
-
-    def session_expired(self, now_ms: TimeMs) -> None:
-        """Nothing: the runner repeats the requests."""
-
-    def watch_fired(self, now_ms: TimeMs, kind: WatchKind, path: str) -> None:
-        """Nothing: this session has no watches."""
 
 
 @dataclass(slots=True, eq=False)
@@ -118,7 +104,7 @@ class ControllerTerms:
         runner.submit(now_ms, Event.FAILOVER)
 
     def _open_session(self, now_ms: TimeMs) -> StoreSession:
-        session = StoreSession(self._settings.session_timeout_ms, _Bystander(), self._out, self._rng)
+        session = StoreSession(self._settings.session_timeout_ms, None, self._out, self._rng)
         session.start(now_ms)
         return session
 
@@ -160,11 +146,6 @@ class ControllerTerms:
             return
         if event is not None:
             self.term.runner.submit(now_ms, event, is_urgent=event in URGENT)
-
-    def fire_runner(self, now_ms: TimeMs, name: str) -> None:
-        """A timer of the term's procedures is due."""
-        if self.term is not None:
-            self.term.runner.fired(now_ms, name)
 
     def settle(self, now_ms: TimeMs) -> None:
         """After an input: drops the commands to brokers that are gone, and sets the timer of the others."""

@@ -99,9 +99,11 @@ class _Pending:
 
 
 class StoreSession:
-    """One session of a node with the store, for which the node wants `timeout_ms`. `rng` makes connections unique."""
+    """One session of a node with the store, for which the node wants `timeout_ms`. Without an `owner` it only carries
+    requests. `rng` makes connections unique.
+    """
 
-    def __init__(self, timeout_ms: int, owner: SessionOwner, out: Outbox, rng: Random) -> None:
+    def __init__(self, timeout_ms: int, owner: SessionOwner | None, out: Outbox, rng: Random) -> None:
         self.session_id = NO_SESSION
         """The session, NO_SESSION before the first one is open and after one has expired."""
         self.is_connected = False
@@ -207,7 +209,7 @@ class StoreSession:
             self._submit(_Pending(self._watches(), None))
         for pending in waiting:
             self._submit(pending)
-        if is_new:
+        if is_new and self._owner is not None:
             self._owner.session_opened(now_ms)
 
     def _lose_connection(self, now_ms: TimeMs) -> None:
@@ -232,7 +234,8 @@ class StoreSession:
         for pending in expired:
             if pending.handler is not None:
                 pending.handler(now_ms, _EXPIRED)
-        self._owner.session_expired(now_ms)
+        if self._owner is not None:
+            self._owner.session_expired(now_ms)
 
     # -- timers --------------------------------------------------------------------------------------------------------
 
@@ -276,7 +279,8 @@ class StoreSession:
         self._number = message.number
         if isinstance(message, WatchEvent):
             self._forget_watch(message.kind, message.path)
-            self._owner.watch_fired(now_ms, message.kind, message.path)
+            if self._owner is not None:
+                self._owner.watch_fired(now_ms, message.kind, message.path)
             return
         self._zxid = max(self._zxid, message.zxid)
         pending = self._in_flight.popleft()
