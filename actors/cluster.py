@@ -48,7 +48,7 @@ from protocol.ids import (
 from protocol.messages.base import Message
 from protocol.messages.codec import encode
 from protocol.quorum.voters import VoterSet
-from protocol.zookeeper.settings import StoreSettings
+from protocol.v3.store.settings import StoreSettings
 
 CPU_SHARE = 0.001
 """CPUs that a node's bundle reserves: enough to be placed, too few to keep other work from running."""

@@ -68,8 +68,8 @@ from protocol.messages.commands import AdminOutcome, ProduceCommand, ProduceOutc
 from protocol.messages.data import EARLIEST
 from protocol.messages.partitions import ElectionType
 from protocol.metadata.partition import PartitionState
+from protocol.nodes.base_broker import BaseBroker
 from protocol.nodes.broker import BrokerNode
-from protocol.nodes.store_broker import StoreBrokerNode
 
 CREATE_AT_MS = 1_000
 CREATE_AGAIN_MS = 100
@@ -82,7 +82,7 @@ ANSWER_MARGIN_MS = 2_000
 """How much longer than `delivery.timeout.ms` a command may be open: batches linger, and reads wait."""
 SERVED_WITHIN_MS = 5_000
 STORE_SERVED_WITHIN_MS = 40_000
-"""In `v3`, whose controller repeats a command without a response after 30 s (`protocol/zookeeper/commands.py`)."""
+"""In `v3`, whose controller repeats a command without a response after 30 s (`protocol/v3/controller/commands.py`)."""
 SERVED_LOOK_MS = 50
 FINAL_TOPIC = "after-all-faults"
 ENCODED_ONE_IN = 10
@@ -325,7 +325,7 @@ class _PlanRun:
         in service while its next incarnation registers.
         """
         node = self._cluster.nodes.get(broker)
-        return isinstance(node, BrokerNode | StoreBrokerNode) and node.state is LifecycleState.RUNNING
+        return isinstance(node, BaseBroker) and node.state is LifecycleState.RUNNING
 
     def _lags(self, broker: BrokerId) -> bool:
         """Whether the broker has not applied all committed metadata, such as access that has been granted again."""
