@@ -438,11 +438,10 @@ class _PlanRun:
         """Whether the finding is a violation in this run."""
         if isinstance(finding, Unanswered) or (isinstance(finding, ReplicasDiffer) and self._replicas_must_agree):
             return True
-        if isinstance(finding, DuplicatedRecord | ReorderedRecords) and not self._clients.is_idempotent(
-            finding.record.send
-        ):
-            return False
-        if isinstance(finding, FailedRecordStored) and self._plan.duplicates_sends:
+        if isinstance(finding, DuplicatedRecord | ReorderedRecords):
+            if not self._clients.is_idempotent(finding.record.send):
+                return False
+        elif isinstance(finding, FailedRecordStored) and self._plan.duplicates_sends:
             return False
         return self.engine.suite.truth.of(finding.partition).tolerant
 
@@ -454,7 +453,7 @@ class _PlanRun:
             self._ask(step)
 
     def _ask(self, step: Step) -> None:
-        """Lets time pass until the outcome is as it must be. Questions and writes, for metadata may lag, are repeated."""
+        """Waits until the outcome is as it must be; repeats questions and writes meanwhile, as metadata may lag."""
         request, wrong_with = step
         is_repeated = isinstance(request, ProduceCommand) or request.READ_ONLY
         deadline_ms = self._cluster.now_ms + SERVED_WITHIN_MS
