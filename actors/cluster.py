@@ -41,7 +41,7 @@ from protocol.ids import NO_EPOCH, NodeId, TopicPartition, is_broker, is_control
 from protocol.messages.base import Message
 from protocol.messages.codec import encode
 from protocol.quorum.voters import VoterSet
-from protocol.zookeeper.settings import StoreSettings
+from protocol.v3.store.settings import StoreSettings
 
 CPU_SHARE = 0.001
 """CPUs that a node's bundle reserves: enough to be placed, too few to keep other work from running."""

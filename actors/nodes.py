@@ -67,18 +67,19 @@ from protocol.messages.codec import decode, encode
 from protocol.messages.metadata_batch import pack_records
 from protocol.metadata.image import BrokerRegistration
 from protocol.metadata.partition import PartitionState
+from protocol.nodes.base_broker import BaseBroker
 from protocol.nodes.broker import BrokerNode
 from protocol.nodes.client import ClientNode
 from protocol.nodes.controller import ControllerNode
 from protocol.nodes.quorum_view import QuorumView
 from protocol.nodes.recovery_manager import RecoveryManagerNode
 from protocol.nodes.replica_view import ReplicaView, replica_view
-from protocol.nodes.store import StoreNode
-from protocol.nodes.store_broker import StoreBrokerNode
-from protocol.nodes.store_view import StoreView, store_view, tree_nodes
 from protocol.quorum.format import format_voters
 from protocol.quorum.voters import ReplicaKey, VoterSet
-from protocol.zookeeper.settings import StoreSettings
+from protocol.v3.broker.node import V3BrokerNode
+from protocol.v3.store.node import StoreNode
+from protocol.v3.store.settings import StoreSettings
+from protocol.v3.store.view import StoreView, store_view, tree_nodes
 
 Result = TypeVar("Result")
 DELIVERY_WAIT_S = 1.0
@@ -162,7 +163,7 @@ def build_node(setup: NodeSetup, storage: DiskStorage, rack: str | None, now_ms:
     if is_broker(setup.node):
         hook = hook_named(str(setup.config.values[UNCLEAN_LEADER_HOOK]), resolve_name)
         if setup.store is not None:
-            return StoreBrokerNode(setup.node, setup.config, setup.store, storage, rng, hook, crc32c)
+            return V3BrokerNode(setup.node, setup.config, setup.store, storage, rng, hook, crc32c)
         return BrokerNode(setup.node, setup.controllers, setup.config, storage, rng, rack, hook, crc32c, setup.run)
     if is_store(setup.node) and setup.store is not None:
         return StoreNode(setup.store, storage, rng, setup.run)
@@ -177,7 +178,7 @@ def snapshot_of(node: Node) -> NodeSnapshot:
     """The snapshot of a node; call between two of its inputs."""
     if isinstance(node, StoreNode):
         return NodeSnapshot({}, {}, {}, {}, store=store_view(tree_nodes(node.state.tree)))
-    if isinstance(node, BrokerNode | StoreBrokerNode):
+    if isinstance(node, BaseBroker):
         replicas = {replica.name: replica_view(replica) for replica in node.context.replicas.values()}
         return NodeSnapshot(replicas, {}, {}, {})
     if isinstance(node, ControllerNode):
@@ -206,7 +207,7 @@ class NodeReadings:
 
     def of_partitions(self) -> Iterator[Sample]:
         node = self._node
-        if isinstance(node, BrokerNode | StoreBrokerNode):
+        if isinstance(node, BaseBroker):
             for replica in list(node.context.replicas.values()):
                 log, leads = replica.log, replica.leadership is not None
                 yield lag_sample(replica.name, log.end_offset - log.high_watermark if leads else 0)
@@ -307,7 +308,7 @@ class NodeShell:
     @ray.method(concurrency_group="ctl")
     async def flush(self) -> None:
         """Flushes all logs of a broker; does nothing on other nodes."""
-        if isinstance(self._node, BrokerNode | StoreBrokerNode):
+        if isinstance(self._node, BaseBroker):
             await self._call(self._node.flush_all)
 
     @ray.method(concurrency_group="ctl")
@@ -382,7 +383,7 @@ class NodeShell:
         return await self._call(lambda: self._read_log(partition))
 
     def _read_log(self, partition: TopicPartition) -> list[bytes]:
-        if not isinstance(self._node, BrokerNode | StoreBrokerNode):
+        if not isinstance(self._node, BaseBroker):
             return []
         replica = self._node.context.replica_named(*partition)
         return [] if replica is None else [encode(batch) for batch in replica.log.storage.read(0, sys.maxsize)]

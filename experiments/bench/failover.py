@@ -27,7 +27,7 @@ from protocol.ids import BrokerId, TimeMs
 from protocol.messages.commands import AdminCommand, AdminOutcome
 from protocol.messages.load import ProbeCommand, ProbeOutcome
 from protocol.messages.partitions import ElectionType, ElectLeadersRequest
-from protocol.zookeeper.settings import StoreSettings
+from protocol.v3.store.settings import StoreSettings
 
 if TYPE_CHECKING:
     from experiments.bench.ray_cluster import BenchCluster

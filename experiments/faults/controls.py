@@ -96,6 +96,10 @@ class Controls:
         asked = request.model_copy(update={"principal": OPERATOR})
         return self.submit(AdminCommand(command_id=0, request=asked))
 
+    def ask(self, request: AdminRequest | Command) -> int:
+        """Submits a request of administration, or a command of another kind, and returns its number."""
+        return self.submit(request) if isinstance(request, Command) else self.administer(request)
+
     def submit(self, command: Command) -> int:
         """Submits a command under a number of its own, which it returns."""
         number = self._next_id()

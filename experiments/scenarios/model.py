@@ -30,7 +30,7 @@ from experiments.support.fields import (
 from experiments.support.kafka_rules import KAFKA_RULES
 from protocol.config import ClusterConfig, Generation
 from protocol.ids import FIRST_CONTROLLER, RECOVERY_MANAGER, STORE
-from protocol.zookeeper.settings import (
+from protocol.v3.store.settings import (
     MAX_LATENCY_MS,
     MAX_MULTI,
     MAX_SESSION_TIMEOUT_MS,
@@ -76,7 +76,7 @@ KafkaRuleName = Annotated[str, one_of(KAFKA_RULES)]
 InvariantName = Annotated[str, one_of(sorted(kind.__name__ for kind in INVARIANTS))]
 
 
-class StoreModel(StrictModel):
+class V3Model(StrictModel):
     """The store of a cluster of generation v3."""
 
     write_latency: DurationMs = Field(default=4, le=MAX_LATENCY_MS, description="how long a transaction takes")
@@ -111,7 +111,7 @@ class ClusterModel(StrictModel):
     )
     generation: GenerationName = Field(default="kip-966", description=f"protocol generation: {', '.join(GENERATIONS)}")
     config: ClusterConfigs = Field(default_factory=dict, description="cluster-wide configs, by Kafka's names")
-    store: StoreModel | None = Field(default=None, description="with generation v3: the settings of the store")
+    store: V3Model | None = Field(default=None, description="with generation v3: the settings of the store")
     kafka_rules: list[KafkaRuleName] = Field(
         default_factory=list,
         description=f"rules of Kafka's code in the place of isray's, on sim only: {', '.join(KAFKA_RULES)}",

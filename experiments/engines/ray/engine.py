@@ -64,7 +64,7 @@ from protocol.messages.records import MetadataRecord
 from protocol.messages.store import ExpireSessions
 from protocol.nodes.quorum_view import QuorumView
 from protocol.nodes.replica_view import ReplicaView
-from protocol.nodes.store_view import StoreView
+from protocol.v3.store.view import StoreView
 
 POLL_MS = 20
 IDLE_POLL_MS = 200

@@ -17,9 +17,9 @@ from protocol.contract import Send
 from protocol.errors import CorruptLogError, ForeignDirectoryError, StorageError
 from protocol.ids import CLUSTER_ID, STORE, STORE_LOG
 from protocol.messages.store import Create, OpenSession, SetData, StoreWrite
-from protocol.nodes.store import StoreNode
-from protocol.zookeeper.settings import StoreSettings
-from protocol.zookeeper.transaction_log import SNAPSHOT_FILE
+from protocol.v3.store.node import StoreNode
+from protocol.v3.store.settings import StoreSettings
+from protocol.v3.store.transaction_log import SNAPSHOT_FILE
 from tests.unit.actors.disk_helpers import flipped, segment_file
 
 OWNER = Owner(CLUSTER_ID, STORE)
