@@ -307,7 +307,7 @@ class NodeShell:
 
     @ray.method(concurrency_group="node")
     async def serve_next(self, setup: NodeSetup) -> None:
-        """Takes the node of this setup, of the next cluster, in the place of the one that has retired, and starts it."""
+        """Starts the node of this setup, of the next cluster, in the place of the one that has retired."""
         self._host_node(setup)
         self._begin()
 

@@ -44,7 +44,7 @@ def _shorter(step: Step) -> Step:
 
 
 def check_on_ray_as_on_sim(path: Path, recording: Path, pool: ProcessPool) -> None:
-    """Runs the scenario on a cluster of its own, on the Ray that this process is connected to, in processes of `pool`."""
+    """Runs the scenario on a cluster of its own, in processes of `pool`."""
     scenario = with_short_times(load_scenario(path))
     engine = RayEngine(spec_of(scenario, 0), pool=pool)
     try:

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import yaml
 
+from actors.cluster import ProcessPool
 from experiments.engines.ray.engine import RayEngine
 from experiments.scenarios.loader import scenario_from
 from experiments.scenarios.runner import Runner
-from actors.cluster import ProcessPool
 from tests.ray.scenario_helpers import check_on_ray_as_on_sim, with_short_times
 from tests.sim.loss_scenario_helpers import DISK_GONE, DISK_GONE_WORDS, SMALLER_SET, TRUNCATED, downgraded
 from tests.sim.scenario_helpers import spec_of
