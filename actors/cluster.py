@@ -341,13 +341,8 @@ class ActorCluster:
         if known:
             ray.wait(known, num_returns=len(known), timeout=wait_s)
         reports = [(node, report) for node, member in running.items() for report in self._collect(node, member)]
-        self._meter.update(
-            {
-                n: m.active_epoch if m.actor else None
-                for n, m in self._members.items()
-                if m.actor or m.incarnation > self._former.get(n, 0)
-            }
-        )
+        started = {n: m for n, m in self._members.items() if m.incarnation > self._former.get(n, 0)}
+        self._meter.update({node: member.active_epoch if member.actor else None for node, member in started.items()})
         return reports
 
     def _collect(self, node: NodeId, member: _Member) -> list[PollReport]:
