@@ -233,6 +233,11 @@ class RayMeter:
         self._repeated: Iterator[Sample] = iter(())
         self._repeat_at_ms = 0
         self._is_scheduled = False
+        self._has_stopped = False
+
+    def stop(self) -> None:
+        """Exports nothing from now on."""
+        self._has_stopped = True
 
     def record_sent(self, message: Message) -> None:
         self._add(Sample(MESSAGES_SENT, 1, (("type", type(message).__name__),)))
@@ -258,6 +263,8 @@ class RayMeter:
         self._clock.call_at(self._repeat_at_ms, self._repeat)
 
     def _repeat(self) -> None:
+        if self._has_stopped:
+            return
         self._changes.repeat()
         self._repeated = self._readings.of_partitions()
         self._schedule_repeat()
@@ -274,6 +281,8 @@ class RayMeter:
         self._samples[series] = before + sample.value
 
     def _export(self) -> None:
+        if self._has_stopped:
+            return
         self._is_scheduled = False
         for name, value in self._changes.take().items():
             self._of_controller[name].set(value)

@@ -19,10 +19,10 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from pkgutil import resolve_name
 from random import Random
@@ -99,7 +99,8 @@ class NodeSetup:
     start (`storage.apply_loss`). `cut_to` and `cut_from` are the peers whose links are cut at the start. `rack` None
     means the label of the Ray node. `voters` are the first voters of the quorum with the directory ids of their disks.
     `store` are the settings of the cluster's store, if it has one. `predecessor` is the last known process of the node,
-    which is killed if it still runs on the same machine.
+    which is killed if it still runs on the same machine. `former` are the last incarnations of an earlier cluster with
+    the same processes, whose frames are dropped.
     """
 
     node: NodeId
@@ -118,6 +119,7 @@ class NodeSetup:
     voters: tuple[tuple[NodeId, str], ...] = ()
     store: StoreSettings | None = None
     predecessor: ProcessId | None = None
+    former: Mapping[NodeId, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +171,7 @@ def build_node(setup: NodeSetup, storage: DiskStorage, rack: str | None, now_ms:
         return StoreNode(setup.store, storage, rng, setup.run)
     voters = VoterSet.of(ReplicaKey(*voter) for voter in setup.voters)
     key = voters.key_of(setup.node)
-    if setup.incarnation == 1 and key is not None:
+    if setup.incarnation == setup.former.get(setup.node, 0) + 1 and key is not None:
         format_voters(storage, setup.run, key, voters, now_ms)
     return ControllerNode(setup.node, setup.controllers, setup.config, storage, rng, setup.run)
 
@@ -222,6 +224,14 @@ class NodeShell:
 
     def __init__(self, setup: NodeSetup) -> None:
         gc.set_threshold(*GC_THRESHOLDS)
+        self._name = node_name(setup.node)
+        self._loop: Future[asyncio.AbstractEventLoop] = Future()
+        self._serves = asyncio.Event()
+        """Set unless the node has retired."""
+        self._host_node(setup)
+
+    def _host_node(self, setup: NodeSetup) -> None:
+        """Builds the node of this setup on its disk, with a host and a transport of its own."""
         if setup.predecessor is not None:
             with suppress(ProcessLookupError):
                 signal_process(setup.predecessor, signal.SIGKILL)
@@ -229,22 +239,22 @@ class NodeShell:
         apply_loss(setup.directory, setup.loss_kind, setup.loss_count, owner, LOCK_WAIT_S)
         labels = cast("dict[str, str]", ray.get_runtime_context().get_node_labels())
         rack = setup.rack if setup.rack is not None else labels.get(RACK_LABEL)
-        self._name = node_name(setup.node)
         self._files = LimitedFiles()
         interval_bytes = setup.config.int_value(INDEX_INTERVAL_BYTES)
         self._storage = DiskStorage(setup.directory, owner, interval_bytes, self._files, LOCK_WAIT_S)
         self._reported_drops = 0
         self._clock = clock = LoopClock()
         self._node = build_node(setup, self._storage, rack, clock.now_ms())
-        self._loop: Future[asyncio.AbstractEventLoop] = Future()
         self._transport = Transport(
             setup.incarnation, RayPeers(setup.run, setup.node), lambda error: self._host.fail(repr(error))
         )
         self._transport.cut(setup.cut_to, setup.cut_from)
-        meter = RayMeter(setup.run, self._name, clock, NodeReadings(self._node))
+        self._transport.ignore_incarnations(setup.former)
+        self._meter = RayMeter(setup.run, self._name, clock, NodeReadings(self._node))
         self._admin_relay = AdminRelay(self._transport)
-        self._host = NodeHost(self._node, clock, self._admin_relay, meter)
+        self._host = NodeHost(self._node, clock, self._admin_relay, self._meter)
         self._transport.serve(self._host)
+        self._serves.set()
 
     def __repr__(self) -> str:
         return self._name
@@ -259,19 +269,48 @@ class NodeShell:
     @ray.method(concurrency_group="node")
     async def deliver(self, sender: NodeId, *pieces: bytes) -> bytes:
         """Handles a frame of the data channel; then returns a frame for the sender or `NOTHING`."""
-        self._begin()
-        return await self._transport.receive(sender, b"".join(pieces), False)
+        return await self._receive(sender, pieces, False)
 
     @ray.method(concurrency_group="node")
     async def deliver_control(self, sender: NodeId, *pieces: bytes) -> bytes:
         """Handles a frame of the control channel; then returns a frame for the sender or `NOTHING`."""
+        return await self._receive(sender, pieces, True)
+
+    async def _receive(self, sender: NodeId, pieces: Sequence[bytes], control: bool) -> bytes:
+        """Receives a frame. Those that come after the node has retired are for the next one."""
+        await self._serves.wait()
         self._begin()
-        return await self._transport.receive(sender, b"".join(pieces), True)
+        return await self._transport.receive(sender, b"".join(pieces), control)
 
     def _begin(self) -> None:
         if not self._loop.done():
             self._loop.set_result(asyncio.get_running_loop())
             self._host.start()
+
+    # -- from one cluster to the next ----------------------------------------------------------------------------------
+
+    @ray.method(concurrency_group="ctl")
+    async def retire(self) -> None:
+        """Ends the node as a crash does, once its last frames have been taken, and closes its disk. The process waits
+        for `serve_next`.
+        """
+
+        async def act() -> None:
+            self._host.halt()
+            self._meter.stop()
+            await self._transport.await_delivery(DELIVERY_WAIT_S)
+            self._transport.close()
+            self._storage.close()
+            self._serves.clear()
+            self._loop = Future()
+
+        await self._on_loop(act())
+
+    @ray.method(concurrency_group="node")
+    async def serve_next(self, setup: NodeSetup) -> None:
+        """Starts the node of this setup, of the next cluster, in the place of the one that has retired."""
+        self._host_node(setup)
+        self._begin()
 
     # -- commands of the experiment ------------------------------------------------------------------------------------
 
