@@ -316,8 +316,8 @@ def test_bootstrap_servers_default_to_all_controllers() -> None:
 
 @pytest.mark.parametrize("name", sorted(CONFIGS))
 def test_every_config_is_documented(name: str) -> None:
-    unit, source, description = CONFIGS[name].documentation
-    assert source
-    assert description.endswith(".")
-    assert unit == "ms" or not name.endswith(".ms")
-    assert unit == "bytes" or not name.endswith(".bytes")
+    definition = CONFIGS[name]
+    assert definition.source
+    assert definition.text.endswith(".")
+    assert definition.unit == "ms" or not name.endswith(".ms")
+    assert definition.unit == "bytes" or not name.endswith(".bytes")
