@@ -16,13 +16,14 @@ feature `unclean.recovery.enabled` decides which of them is in force, and changi
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cache, lru_cache, partial
 from typing import TypeVar
 
 from protocol.errors import ProtocolInvariantError, did_you_mean
+from protocol.kafka_rules import KAFKA_RULES, NO_RULES
 from protocol.values import direct
 
 ConfigValue = int | bool | str
@@ -458,17 +459,28 @@ _FEATURES = {generation: features_at(levels) for generation, levels in _LEVELS.i
 
 @dataclass(frozen=True, slots=True)
 class ClusterConfig:
-    """The static configuration of a cluster's nodes: its initial generation, and a typed value for every config."""
+    """The static configuration of a cluster's nodes: its initial generation, a typed value for every config, and the
+    names of the rules of Kafka's that it follows in the place of isray's (`protocol/kafka_rules.py`).
+    """
 
     generation: Generation = Generation.KIP_966
     values: Mapping[str, ConfigValue] = field(default_factory=lambda: {d.name: d.default for d in CONFIGS.values()})
+    kafka_rules: frozenset[str] = NO_RULES
 
     @classmethod
-    def of(cls, generation: Generation, overrides: Mapping[str, object] | None = None) -> ClusterConfig:
-        """The defaults with `overrides`. Raises ConfigError for unknown configs, values that are not allowed, and
-        static voters together with bootstrap servers. Without controllers that assign producer ids, producers are not
-        idempotent by default.
+    def of(
+        cls,
+        generation: Generation,
+        overrides: Mapping[str, object] | None = None,
+        kafka_rules: Iterable[str] = NO_RULES,
+    ) -> ClusterConfig:
+        """The defaults with `overrides` and `kafka_rules`. Raises ConfigError for unknown configs and rules, values
+        that are not allowed, and static voters together with bootstrap servers. Without controllers that assign
+        producer ids, producers are not idempotent by default.
         """
+        rules = frozenset(kafka_rules)
+        if not rules <= KAFKA_RULES.keys():
+            raise ConfigError("kafka_rules", sorted(rules), f"any of {', '.join(KAFKA_RULES)}")
         values = cls(generation).values
         if generation.features.metadata_in_store:
             values = {**values, ENABLE_IDEMPOTENCE: False}
@@ -479,7 +491,7 @@ class ClusterConfig:
                 CONTROLLER_QUORUM_VOTERS, found, f"none where {CONTROLLER_QUORUM_BOOTSTRAP_SERVERS} is set"
             )
         strategy = str(values[UNCLEAN_RECOVERY_STRATEGY])
-        return cls(generation, {**values, **with_implied_strategy(parsed, generation.features, strategy)})
+        return cls(generation, {**values, **with_implied_strategy(parsed, generation.features, strategy)}, rules)
 
     def int_value(self, name: str) -> int:
         """The value of an integer config, in the unit of its name."""

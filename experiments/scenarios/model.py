@@ -27,9 +27,9 @@ from experiments.support.fields import (
     TopicConfig,
     TopicName,
 )
-from experiments.support.kafka_rules import KAFKA_RULES
 from protocol.config import ClusterConfig, Generation
 from protocol.ids import FIRST_CONTROLLER, RECOVERY_MANAGER, STORE
+from protocol.kafka_rules import KAFKA_RULES
 from protocol.zookeeper.settings import (
     MAX_LATENCY_MS,
     MAX_MULTI,
@@ -142,7 +142,7 @@ class ClusterModel(StrictModel):
 
     def spec(self, seed: int = 0) -> ClusterSpec:
         """The cluster as engines take it."""
-        config = ClusterConfig.of(Generation(self.generation), self.config)
+        config = ClusterConfig.of(Generation(self.generation), self.config, self.kafka_rules)
         voters = None if self.voters is None else tuple(self.voters)
         store = self.store.settings() if self.store is not None else None
         return ClusterSpec(self.brokers, self.controllers, config, seed, voters, store)

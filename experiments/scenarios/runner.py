@@ -43,7 +43,6 @@ from experiments.scenarios.model import (
     WaitStep,
 )
 from experiments.story.render import Heading
-from experiments.support.kafka_rules import kafka_rules
 from protocol.errors import ErrorCode
 from protocol.ids import RECOVERY_MANAGER, STORE, TopicPartition, is_broker, is_client, is_controller
 from protocol.messages.admin import AdminRequest
@@ -114,10 +113,6 @@ class Runner:
 
     def run(self) -> ScenarioResult:
         """Starts the cluster, creates the topics and runs the steps; the engine stays up."""
-        with kafka_rules(self.scenario.cluster.kafka_rules):
-            return self._run()
-
-    def _run(self) -> ScenarioResult:
         steps: list[StepResult] = []
         try:
             self._set_up()

@@ -139,11 +139,13 @@ def run_plan(
             writer.close()
 
 
-def explore_plan(plan: Plan, title: str, facts: Sequence[tuple[str, str]] = ()) -> tuple[PlanResult, Run]:
-    """Runs a plan as `run_plan` does, and returns the run to explore besides, under this title. `facts` are added to
-    what the page says about the run.
+def explore_plan(
+    plan: Plan, title: str, facts: Sequence[tuple[str, str]] = (), kafka_rules: Sequence[str] = ()
+) -> tuple[PlanResult, Run]:
+    """Runs a plan as `run_plan` does, with these of Kafka's rules, and returns the run to explore besides, under this
+    title. `facts` are added to what the page says about the run.
     """
-    run = _PlanRun(plan)
+    run = _PlanRun(plan, rules=kafka_rules)
     recorder = SimRecorder(run.engine.cluster, run.controls.headings, run.violations)
     with rare_collections():
         result = run.run()
@@ -161,10 +163,10 @@ def simulate_plan(plan: Plan, *, invariants: bool) -> tuple[int, str]:
 
 
 class _PlanRun:
-    def __init__(self, plan: Plan, elide_idle: bool = True, paranoid: bool = False) -> None:
+    def __init__(self, plan: Plan, elide_idle: bool = True, paranoid: bool = False, rules: Sequence[str] = ()) -> None:
         self._plan = plan
         model = NetworkModel(jitter_ms=plan.jitter_ms)
-        self.engine = CheckedEngine(plan.spec(), model, elide_idle=elide_idle, paranoid=paranoid)
+        self.engine = CheckedEngine(plan.spec(rules), model, elide_idle=elide_idle, paranoid=paranoid)
         self._cluster = self.engine.cluster
         self._coverage = Coverage()
         self._cluster.trace_observers.append(self._coverage.observe)

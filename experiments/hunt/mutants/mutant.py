@@ -1,7 +1,7 @@
 """A mutant: one guard of the protocol, and the code that replaces it while the guard is switched off.
 
 The protocol knows nothing of mutants. A guard is a function, method or property with a name; while `switched_off` lasts
-it is replaced (`experiments/support/patches.py`). Only the commands that hunt for defects enter that block; production
+it is replaced (`patches.py`). Only the commands that hunt for defects enter that block; production
 code has no switch.
 
 A mutant's focus says which runs are to reveal it. Mutants of brokers and controllers run in plans of the fuzz
@@ -20,8 +20,8 @@ from experiments.hunt.fuzz.bias import NO_BIAS, Bias
 from experiments.hunt.fuzz.plan import Plan
 from experiments.hunt.fuzz.run import run_plan
 from experiments.hunt.fuzz.swarm import draw
+from experiments.hunt.mutants.patches import Patch, replaced
 from experiments.hunt.quorum import chaos
-from experiments.support.patches import Patch, replaced
 
 
 class Focus(Protocol):
