@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from experiments.check.losses import ALL, Acks
 from experiments.support.fields import Index, StrictModel
-from protocol.controller.metrics import CLUSTER_METRICS, PARTITION_METRICS
+from protocol.metrics import CLUSTER_METRICS, PARTITION_METRICS
 
 METRIC_NAMES = (*CLUSTER_METRICS, *PARTITION_METRICS)
 

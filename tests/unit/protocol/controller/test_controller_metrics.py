@@ -9,9 +9,10 @@ import pytest
 from experiments.engines.admin_requests import alter_config, create_topic, elect_leader, reassign, update_feature
 from experiments.engines.sim.disk import formatted_disk
 from experiments.support.metadata_fetch import metadata_fetch
+from protocol import metrics
 from protocol.config import ClusterConfig, Generation
 from protocol.contract import Effect, Send
-from protocol.controller import metrics
+from protocol.controller.metrics import ControllerMetrics
 from protocol.controller.recovery_requests import RECOVERY_TIMER
 from protocol.errors import ErrorCode
 from protocol.events.base import Trace
@@ -321,7 +322,7 @@ def test_a_restarted_controller_has_its_gauges_and_counts_from_0() -> None:
 
 @pytest.mark.covers("I5")
 def test_a_controller_that_becomes_active_again_counts_from_0() -> None:
-    found = metrics.ControllerMetrics(ControllerBench(*registrations()).state, lambda: (1, 0, 0, 0))
+    found = ControllerMetrics(ControllerBench(*registrations()).state, lambda: (1, 0, 0, 0))
     found.recovered(2)
     found.altered(3)
     counted = (metrics.UNCLEAN_RECOVERY_FINISHED, f"{metrics.ALTER_PARTITION_BATCH}_sum")
