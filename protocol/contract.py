@@ -40,6 +40,12 @@ Host and nodes keep these rules, on both engines:
    What Kafka leaves to the page cache stays unflushed until the flush policy runs.
 5. Time never decreases within an incarnation. A new incarnation knows nothing but its storage.
 
+State
+-----
+What a node does next depends on its attributes and those of its parts. The ones that make no difference but to the time
+at which a timer fires, or that follow from others, a class names in `NOT_STATE`; an exhaustive search takes nodes that
+differ in nothing else as equal (`experiments/hunt/explore`).
+
 Idle timers
 -----------
 A cluster without traffic must cost nothing in simulation. A node therefore marks timers that a host may leave unfired

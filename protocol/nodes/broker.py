@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from random import Random
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from protocol.broker.context import BrokerContext
 from protocol.broker.delayed_produce import PRODUCE_TIMER
@@ -97,6 +97,9 @@ class BrokerNode:
     - `checksum`: computes the CRC-32C by which batches of clients are checked; None skips the check.
     - `cluster_id`: the id that its quorum messages carry.
     """
+
+    # Tables of the parts' methods, parts that only refer to others, and the metadata log, which the image shows.
+    NOT_STATE: ClassVar[frozenset[str]] = frozenset({"_handlers", "_timers", "_metadata", "_services", "replica"})
 
     def __init__(
         self,

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
-from typing import Any
+from typing import Any, ClassVar
 
 from protocol.broker.context import BrokerContext
 from protocol.broker.delayed_produce import PRODUCE_TIMER
@@ -96,6 +96,9 @@ _FROM_BROKERS = frozenset(
 
 class StoreBrokerNode:
     """One broker of a cluster with a store; the arguments are those of `BrokerNode`, and the store's settings."""
+
+    # Tables of the parts' methods, and parts that only refer to others.
+    NOT_STATE: ClassVar[frozenset[str]] = frozenset({"_handlers", "_timers", "_services"})
 
     def __init__(
         self,
