@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
-from functools import partial
 from random import Random
-from types import BuiltinFunctionType, FunctionType, GeneratorType, MethodType
+from types import BuiltinFunctionType, GeneratorType, MethodType
 from typing import Any
 
+from experiments.hunt.explore.calls import CALLS, held_by
 from protocol.config import ClusterConfig, Features
 from protocol.controller.metrics import ControllerMetrics
 from protocol.messages.base import Message
@@ -89,7 +89,7 @@ class Keys:
             return _name
         if issubclass(kind, Random):
             return _random_state
-        return self._walk_call if kind in _CALLS else self._object_walker(kind)
+        return self._walk_call if kind in CALLS else self._object_walker(kind)
 
     def _walk_items(self, things: Iterable[object], seen: dict[int, int]) -> object:
         walk = self._walk
@@ -105,24 +105,12 @@ class Keys:
 
     def _walk_call(self, thing: object, seen: dict[int, int]) -> object:
         """A function with what it has been given, or a procedure that has begun."""
-        if isinstance(thing, partial):
-            return ("partial", *[self._walk(part, seen) for part in (thing.func, thing.args, thing.keywords)])
-        if isinstance(thing, FunctionType):
-            return (thing.__qualname__, *[self._walk(cell.cell_contents, seen) for cell in thing.__closure__ or ()])
         if isinstance(thing, GeneratorType):
-            return self._walk_procedure(thing, seen)
-        return type(thing).__name__
-
-    def _walk_procedure(self, procedure: GeneratorType[object, object, object], seen: dict[int, int]) -> object:
-        """Where a procedure has stopped, its variables, and the procedure that it waits for."""
-        place, frame = seen.get(id(procedure)), procedure.gi_frame
-        if place is not None:
-            return ("@", place)
-        seen[id(procedure)] = len(seen)
-        if frame is None:
-            return (procedure.__qualname__, "ended")
-        variables = [(name, self._walk(value, seen)) for name, value in frame.f_locals.items()]
-        return (procedure.__qualname__, frame.f_lasti, tuple(variables), self._walk(procedure.gi_yieldfrom, seen))
+            place = seen.get(id(thing))
+            if place is not None:
+                return ("@", place)
+            seen[id(thing)] = len(seen)
+        return self._walk_items(held_by(thing), seen)
 
     def _object_walker(self, kind: type) -> Callable[[Any, dict[int, int]], object]:
         """Walks the attributes of objects of that type: its slots, or what is in the objects' dicts."""
@@ -164,8 +152,6 @@ def _random_state(rng: Random, seen: dict[int, int]) -> object:
     return rng.getstate()
 
 
-_CALLS = frozenset({partial, FunctionType, GeneratorType, zip, enumerate})
-"""Functions, and what goes on with them. How far a loop over `zip` or `enumerate` is, its variables show."""
 ATOMS = frozenset({int, str, bytes, bool, float, type(None)})
 VALUE_TYPES = frozenset({PartitionState, BrokerRegistration, Features})
 """Immutable types of which equal objects are the same."""
