@@ -31,26 +31,13 @@ from typing import Protocol
 from ray.util.metrics import Counter, Gauge
 
 from actors.clock import Clock
+from protocol import metrics
 from protocol.events.base import Trace
 from protocol.events.broker import BecameFollower, BecameLeader, HighWatermarkAdvanced, RecordsAppended
 from protocol.events.controller import AlertRaised, PartitionChanged
 from protocol.ids import NO_EPOCH, NO_LEADER, Epoch, NodeId, TopicPartition, is_controller, node_name
 from protocol.messages.base import Message
 from protocol.messages.data import ProduceRequest
-from protocol.metrics import (
-    ACTIVE_CONTROLLER,
-    CLUSTER_HELP,
-    ELECTABLE_LEADERS_COUNT,
-    ELECTIONS,
-    ELR_SIZE,
-    HIGH_WATERMARK_LAG,
-    ISR_SIZE,
-    MESSAGES_SENT,
-    NODE_METRICS,
-    NODE_RUNNING,
-    POLLED_METRICS,
-    PRODUCE_REQUESTS,
-)
 
 _LOG = logging.getLogger(__name__)
 
@@ -131,7 +118,7 @@ class PartitionSamples:
         partition, tags, epoch = trace.partition, _tags(trace.partition), trace.leader_epoch
         known = self._leader_epochs.get(partition, -1 if trace.partition_epoch == 0 else epoch)
         if epoch > known and trace.leader != NO_LEADER:
-            yield Sample(ELECTIONS, 1, tags)
+            yield Sample(metrics.ELECTIONS, 1, tags)
         self._leader_epochs[partition] = epoch
         yield from partition_samples(partition, len(trace.isr), len(trace.elr))
 
@@ -139,14 +126,14 @@ class PartitionSamples:
 def partition_samples(partition: TopicPartition, isr: int, elr: int) -> Iterator[Sample]:
     """The gauges of a partition in the controller's metadata, with `isr` members of the ISR and `elr` of the ELR."""
     tags = _tags(partition)
-    yield Sample(ISR_SIZE, isr, tags)
-    yield Sample(ELR_SIZE, elr, tags)
-    yield Sample(ELECTABLE_LEADERS_COUNT, isr + elr, tags)
+    yield Sample(metrics.ISR_SIZE, isr, tags)
+    yield Sample(metrics.ELR_SIZE, elr, tags)
+    yield Sample(metrics.ELECTABLE_LEADERS_COUNT, isr + elr, tags)
 
 
 def lag_sample(partition: TopicPartition, records: int) -> Sample:
     """The gauge of a broker's replica with this many uncommitted records."""
-    return Sample(HIGH_WATERMARK_LAG, records, _tags(partition))
+    return Sample(metrics.HIGH_WATERMARK_LAG, records, _tags(partition))
 
 
 def _tags(partition: TopicPartition) -> Tags:
@@ -182,13 +169,13 @@ class RayMeter:
         self._readings = readings
         self._changes = Changes(readings.of_controller)
         self._of_controller = {
-            name: Gauge(name.replace(".", "_"), CLUSTER_HELP[name], tuple(default))
-            for name in (CLUSTER_HELP if readings.is_controller else ())
+            name: Gauge(name.replace(".", "_"), metrics.CLUSTER_HELP[name], tuple(default))
+            for name in (metrics.CLUSTER_HELP if readings.is_controller else ())
         }
         self._partitions = PartitionSamples()
         self._counters: dict[str, Counter] = {}
         self._gauges: dict[str, Gauge] = {}
-        for name, declared in NODE_METRICS.items():
+        for name, declared in metrics.NODE_METRICS.items():
             if declared.kind == "counter":
                 self._counters[name] = Counter(name, declared.help, (*default, *declared.labels))
             else:
@@ -202,11 +189,11 @@ class RayMeter:
         self._is_scheduled = False
 
     def record_sent(self, message: Message) -> None:
-        self._add(Sample(MESSAGES_SENT, 1, (("type", type(message).__name__),)))
+        self._add(Sample(metrics.MESSAGES_SENT, 1, (("type", type(message).__name__),)))
 
     def record_received(self, message: Message) -> None:
         if isinstance(message, ProduceRequest):
-            self._add(Sample(PRODUCE_REQUESTS, 1, (("acks", str(message.acks)),)))
+            self._add(Sample(metrics.PRODUCE_REQUESTS, 1, (("acks", str(message.acks)),)))
 
     def record_trace(self, trace: Trace) -> None:
         if isinstance(trace, AlertRaised):
@@ -271,7 +258,7 @@ class ClusterMeter:
     def __init__(self, cluster: str, now_s: Callable[[], float] = time.monotonic) -> None:
         self._cluster = cluster
         self._now_s = now_s
-        self._gauges = {name: Gauge(name, it.help, ("cluster", "node")) for name, it in POLLED_METRICS.items()}
+        self._gauges = {name: Gauge(name, it.help, ("cluster", "node")) for name, it in metrics.POLLED_METRICS.items()}
         self._last: dict[tuple[str, NodeId], int] = {}
         self._repeat_at_s = 0.0
 
@@ -281,9 +268,9 @@ class ClusterMeter:
         not, None if it has ended. One of an older epoch has been replaced, though it may not know it.
         """
         newest = max((epoch for epoch in nodes.values() if epoch is not None), default=NO_EPOCH)
-        values = {(NODE_RUNNING, node): int(epoch is not None) for node, epoch in nodes.items()}
+        values = {(metrics.NODE_RUNNING, node): int(epoch is not None) for node, epoch in nodes.items()}
         values |= {
-            (ACTIVE_CONTROLLER, node): int(epoch == newest != NO_EPOCH)
+            (metrics.ACTIVE_CONTROLLER, node): int(epoch == newest != NO_EPOCH)
             for node, epoch in nodes.items()
             if is_controller(node)
         }

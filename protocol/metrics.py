@@ -10,22 +10,20 @@ from __future__ import annotations
 from functools import partial
 from typing import Literal, NamedTuple
 
-Kind = Literal["gauge", "counter", "summary"]
-
 
 class Metric(NamedTuple):
     """The declaration of one metric.
 
-    `unit` is that of its values, `source` items of docs/requirements.md (empty: none), `text` what the values are in a
-    few words, `detail` what else a reader of them needs. There is a series for each combination of values of `labels`,
+    `unit` is that of its values, `text` what they are in a few words, `source` items of docs/requirements.md (empty:
+    none), `detail` what else a reader of them needs. There is a series for each combination of values of `labels`,
     beside the labels that all series of a node have.
     """
 
+    kind: Literal["gauge", "counter", "summary"]
     name: str
-    kind: Kind
     unit: str
-    source: str
     text: str
+    source: str = ""
     detail: str = ""
     labels: tuple[str, ...] = ()
 
@@ -34,34 +32,28 @@ class Metric(NamedTuple):
         """Unit and meaning, the help text of a series."""
         return f"{self.unit}: {self.text}"
 
+    def declare(self, among: dict[str, Metric]) -> str:
+        """Adds the metric to those and returns its name."""
+        among[self.name] = self
+        return self.name
+
 
 CONTROLLER_METRICS: dict[str, Metric] = {}
-"""Those of a controller, by name."""
 NODE_METRICS: dict[str, Metric] = {}
-"""Those that a node exports on ray, by name, besides what its controller measures."""
 POLLED_METRICS: dict[str, Metric] = {}
-"""Those that the process which polls the nodes exports, by name."""
-PER_PARTITION = ("topic", "partition")
 
 
-def _declare(
-    among: dict[str, Metric],
-    kind: Kind,
-    name: str,
-    unit: str,
-    source: str,
-    text: str,
-    detail: str = "",
-    labels: tuple[str, ...] = (),
+def _controller(
+    kind: Literal["gauge", "counter", "summary"], name: str, unit: str, text: str, source: str = "", detail: str = ""
 ) -> str:
-    """Adds a metric to `among` and returns its name."""
-    among[name] = Metric(name, kind, unit, source, text, detail, labels)
-    return name
+    return Metric(kind, f"kafka.controller.{name}", unit, text, source, detail).declare(CONTROLLER_METRICS)
 
 
-_gauge = partial(_declare, CONTROLLER_METRICS, "gauge")
-_counter = partial(_declare, CONTROLLER_METRICS, "counter")
-_summary = partial(_declare, CONTROLLER_METRICS, "summary")
+_gauge = partial(_controller, "gauge")
+_counter = partial(_controller, "counter")
+_summary = partial(_controller, "summary")
+_PER_PARTITION = ("topic", "partition")
+_of_partition = partial(Metric, "gauge", labels=_PER_PARTITION)
 
 _RECOVERY = (
     "0 where recovery is off: those generations elect by the rules of `partition_election.py`. Where it is on, a "
@@ -78,6 +70,7 @@ _NEEDS_USER = (
     "broker. `decide` gives the answer, so it follows the rules in force."
 )
 _VOTERS = "By the newest set of voters, whether it is committed or not (`protocol/quorum/describe.py`)."
+_OBSERVERS = "Brokers, and controllers without a vote, as long as their last fetch is at most five minutes ago."
 _FAILOVER = (
     "A failover is the fencing of a broker that led partitions. It ends when every active broker has sent a fetch or a "
     "heartbeat with an offset behind the last record of the failover. One during which no broker is active has no "
@@ -89,79 +82,50 @@ _REASSIGNMENT = (
     "from that moment."
 )
 
-UNDER_MIN_ISR = _gauge(
-    "kafka.controller.global_under_min_isr_partition_count", "partitions", "I2", "ISR below effective min ISR"
-)
-OFFLINE = _gauge("kafka.controller.offline_partitions_count", "partitions", "I8", "without a leader")
-UNCLEAN_RECOVERY = _gauge(
-    "kafka.controller.unclean_recovery_partitions_count", "partitions", "I3", "under unclean recovery", _RECOVERY
-)
+UNDER_MIN_ISR = _gauge("global_under_min_isr_partition_count", "partitions", "ISR below effective min ISR", "I2")
+OFFLINE = _gauge("offline_partitions_count", "partitions", "without a leader", "I8")
+UNCLEAN_RECOVERY = _gauge("unclean_recovery_partitions_count", "partitions", "under unclean recovery", "I3", _RECOVERY)
 MANUAL_ELECTION_REQUIRED = _gauge(
-    "kafka.controller.manual_leader_election_required_partition_count",
-    "partitions",
-    "I4",
-    "wait for a user",
-    _NEEDS_USER,
+    "manual_leader_election_required_partition_count", "partitions", "wait for a user", "I4", _NEEDS_USER
 )
-REASSIGNING = _gauge(
-    "kafka.controller.reassigning_partitions_count", "partitions", "", "with a reassignment in progress"
-)
+REASSIGNING = _gauge("reassigning_partitions_count", "partitions", "with a reassignment in progress")
 UNCLEAN_RECOVERY_FINISHED = _counter(
-    "kafka.controller.unclean_recovery_finished_count", "recoveries", "I5", "unclean recoveries done", _RECOVERY
+    "unclean_recovery_finished_count", "recoveries", "unclean recoveries done", "I5", _RECOVERY
 )
-UNCLEAN_ELECTIONS = _counter(
-    "kafka.controller.unclean_leader_elections_count", "elections", "I8", "acknowledged records may be lost"
-)
-VOTERS = _gauge("kafka.controller.raft.number_of_voters", "controllers", "I9", "voters of the quorum", _VOTERS)
-OBSERVERS = _gauge(
-    "kafka.controller.raft.number_of_observers",
-    "replicas",
-    "I9",
-    "fetch the metadata log without a vote",
-    "Brokers, and controllers without a vote, as long as their last fetch is at most five minutes ago.",
-)
+UNCLEAN_ELECTIONS = _counter("unclean_leader_elections_count", "elections", "acknowledged records may be lost", "I8")
+VOTERS = _gauge("raft.number_of_voters", "controllers", "voters of the quorum", "I9", _VOTERS)
+OBSERVERS = _gauge("raft.number_of_observers", "replicas", "fetch the metadata log without a vote", "I9", _OBSERVERS)
 UNCOMMITTED_VOTER_CHANGE = _gauge(
-    "kafka.controller.raft.uncommitted_voter_change", "changes", "I9", "of the quorum, not yet committed", _VOTERS
+    "raft.uncommitted_voter_change", "changes", "of the quorum, not yet committed", "I9", _VOTERS
 )
 IGNORED_STATIC_VOTERS = _gauge(
-    "kafka.controller.raft.ignored_static_voters", "controllers", "I9", "configured, overridden by the log", _VOTERS
+    "raft.ignored_static_voters", "controllers", "configured, overridden by the log", "I9", _VOTERS
 )
 FAILOVER_LATENCY = _summary(
-    "kafka.controller.failover_latency_ms", "ms", "I10", "until all active brokers have applied a fencing", _FAILOVER
+    "failover_latency_ms", "ms", "until all active brokers have applied a fencing", "I10", _FAILOVER
 )
-FAILOVER_RECORDS = _summary(
-    "kafka.controller.failover_records", "records", "I10", "metadata records written by a failover"
-)
-ALTER_PARTITION_BATCH = _summary(
-    "kafka.controller.alter_partition_batch_size", "partitions", "I10", "proposed in one AlterPartition"
-)
-SHUTDOWN_TIME = _summary(
-    "kafka.controller.controlled_shutdown_time_ms", "ms", "I10", "from a broker's request until it may shut down"
-)
+FAILOVER_RECORDS = _summary("failover_records", "records", "metadata records written by a failover", "I10")
+ALTER_PARTITION_BATCH = _summary("alter_partition_batch_size", "partitions", "proposed in one AlterPartition", "I10")
+SHUTDOWN_TIME = _summary("controlled_shutdown_time_ms", "ms", "from a broker's request until it may shut down", "I10")
 REASSIGNMENT_DELAY = _summary(
-    "kafka.controller.reassignment_completion_delay_ms", "ms", "I10", "from start to completion", _REASSIGNMENT
+    "reassignment_completion_delay_ms", "ms", "from start to completion", "I10", _REASSIGNMENT
 )
-ELECTABLE_LEADERS = _gauge(
-    "kafka.controller.electable_leaders_count", "brokers", "I1", "ISR and ELR together", labels=PER_PARTITION
-)
-
-RAFT_METRICS = (VOTERS, OBSERVERS, UNCOMMITTED_VOTER_CHANGE, IGNORED_STATIC_VOTERS)
-SUMMARIES = tuple(metric.name for metric in CONTROLLER_METRICS.values() if metric.kind == "summary")
-PARTITION_METRICS = tuple(metric.name for metric in CONTROLLER_METRICS.values() if metric.labels)
-"""What is measured of each partition."""
 _PARTS = {"_count": "number of values in ", "_sum": "sum in ", "_last": "last value in ", "_max": "greatest value in "}
 CLUSTER_HELP = {
     f"{metric.name}{part}": f"{words}{metric.help}"
     for metric in CONTROLLER_METRICS.values()
-    if not metric.labels
     for part, words in (_PARTS if metric.kind == "summary" else {"": ""}).items()
 }
 """The help text of each metric that a controller has once; a summary is four of them."""
 CLUSTER_METRICS = tuple(CLUSTER_HELP)
+RAFT_METRICS = (VOTERS, OBSERVERS, UNCOMMITTED_VOTER_CHANGE, IGNORED_STATIC_VOTERS)
+SUMMARIES = tuple(metric.name for metric in CONTROLLER_METRICS.values() if metric.kind == "summary")
+ELECTABLE_LEADERS = _of_partition(
+    "kafka.controller.electable_leaders_count", "brokers", "ISR and ELR together", "I1"
+).declare(CONTROLLER_METRICS)
+PARTITION_METRICS = (ELECTABLE_LEADERS,)
+"""What a controller measures of each partition."""
 
-_of_node = partial(_declare, NODE_METRICS)
-_of_partition = partial(_declare, NODE_METRICS, "gauge", unit="brokers", source="", labels=PER_PARTITION)
-_polled = partial(_declare, POLLED_METRICS, "gauge")
 _POLLED = (
     "The sum over a cluster is right while its nodes die and fail over. Ray serves the other gauges of a process that "
     "was killed for up to 20 s more, with their last values. Sums of them leave out such a node, and the controllers "
@@ -171,42 +135,40 @@ _POLLED = (
     "ray_kafka_controller_active_controller_count)`."
 )
 
-MESSAGES_SENT = _of_node(
-    "counter", "isray_messages_sent", "messages", "", "those that the node sent, by type", labels=("type",)
-)
-PRODUCE_REQUESTS = _of_node(
-    "counter",
-    "isray_produce_requests",
-    "requests",
-    "",
-    "produce requests that a broker took, by acks",
-    "Acks are 0, 1 or -1 (all).",
-    labels=("acks",),
-)
-ELECTIONS = _of_node(
+MESSAGES_SENT = Metric(
+    "counter", "isray_messages_sent", "messages", "those that the node sent, by type", labels=("type",)
+).declare(NODE_METRICS)
+PRODUCE_REQUESTS = Metric(
+    "counter", "isray_produce_requests", "requests", "produce requests that a broker took, by acks", labels=("acks",)
+).declare(NODE_METRICS)
+ELECTIONS = Metric(
     "counter",
     "isray_elections",
     "elections",
-    "",
     "leaders that the controller elected, the first one included",
-    "A restarted controller does not know the earlier leader epochs and counts from a partition's second change on.",
-    PER_PARTITION,
+    detail="A restarted controller knows no earlier epochs, and counts from a partition's second change on.",
+    labels=_PER_PARTITION,
+).declare(NODE_METRICS)
+ISR_SIZE = _of_partition("isray_isr_size", "brokers", "those in the ISR, by the controller's record").declare(
+    NODE_METRICS
 )
-ISR_SIZE = _of_partition("isray_isr_size", text="those in the ISR, by the controller's record")
-ELR_SIZE = _of_partition("isray_elr_size", text="eligible leader replicas, by the controller's record")
+ELR_SIZE = _of_partition("isray_elr_size", "brokers", "eligible leader replicas, by the controller's record").declare(
+    NODE_METRICS
+)
 HIGH_WATERMARK_LAG = _of_partition(
-    "isray_high_watermark_lag", unit="records", text="uncommitted ones at the leader; 0 on a follower"
-)
+    "isray_high_watermark_lag", "records", "uncommitted ones at the leader; 0 on a follower"
+).declare(NODE_METRICS)
 ELECTABLE_LEADERS_COUNT = _of_partition(
-    ELECTABLE_LEADERS.replace(".", "_"), text="those in ISR or ELR, by the controller's record"
-)
-NODE_RUNNING = _polled(
-    "isray_node_running", "nodes", "", "1 while the node's process runs, 0 once it has ended", _POLLED
-)
-ACTIVE_CONTROLLER = _polled(
+    ELECTABLE_LEADERS.replace(".", "_"), "brokers", "those in ISR or ELR, by the controller's record"
+).declare(NODE_METRICS)
+NODE_RUNNING = Metric(
+    "gauge", "isray_node_running", "nodes", "1 while the node's process runs, 0 once it has ended", "", _POLLED
+).declare(POLLED_METRICS)
+ACTIVE_CONTROLLER = Metric(
+    "gauge",
     "kafka_controller_active_controller_count",
     "controllers",
-    "",
     "1 on the active controller, 0 elsewhere",
+    "",
     _POLLED,
-)
+).declare(POLLED_METRICS)
