@@ -42,9 +42,9 @@ Host and nodes keep these rules, on both engines:
 
 State
 -----
-What a node does next depends on its attributes and those of its parts. The ones that make no difference but to the time
-at which a timer fires, or that follow from others, a class names in `NOT_STATE`; an exhaustive search takes nodes that
-differ in nothing else as equal (`experiments/hunt/explore`).
+What a node does next depends on its attributes and those of its parts. A class names in `NOT_STATE` those that only
+say when a timer is due or whether it is set, and those that follow from others, such as tables of the parts' methods.
+An exhaustive search takes nodes that differ in nothing else as equal (`experiments/hunt/explore`).
 
 Idle timers
 -----------

@@ -67,7 +67,7 @@ class Fetcher:
     (which a host may elide).
     """
 
-    NOT_STATE: ClassVar[frozenset[str]] = frozenset({"_timed", "_unsettled"})  # which timers are set
+    NOT_STATE: ClassVar[frozenset[str]] = frozenset({"_timed", "_unsettled"})
 
     def __init__(self, context: BrokerContext, flusher: Flusher) -> None:
         self._context = context

@@ -41,7 +41,6 @@ _OFFSETS = TypeAdapter(dict[str, Annotated[int, Field(ge=0, strict=True)]])
 class Flusher:
     """Flush policy, retention and high watermark checkpoint of one broker."""
 
-    # Which timers are set.
     NOT_STATE: ClassVar[frozenset[str]] = frozenset({"_flush_due", "_checkpoint_due", "_retention_timer_is_set"})
 
     def __init__(self, context: BrokerContext) -> None:

@@ -32,7 +32,6 @@ class FollowerProgress:
     answered; `fetcher` is the follower's fetcher that sent it.
     """
 
-    # Times, and what helps to reckon them.
     NOT_STATE: ClassVar[frozenset[str]] = frozenset({"last_caught_up_ms", "last_fetch_ms", "leader_end_at_last_fetch"})
 
     end_offset: Offset = NO_OFFSET

@@ -97,7 +97,6 @@ _FROM_BROKERS = frozenset(
 class StoreBrokerNode:
     """One broker of a cluster with a store; the arguments are those of `BrokerNode`, and the store's settings."""
 
-    # Tables of the parts' methods, and parts that only refer to others.
     NOT_STATE: ClassVar[frozenset[str]] = frozenset({"_handlers", "_timers", "_services"})
 
     def __init__(
