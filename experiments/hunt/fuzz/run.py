@@ -142,9 +142,7 @@ def run_plan(
 def explore_plan(
     plan: Plan, title: str, facts: Sequence[tuple[str, str]] = (), kafka_rules: Sequence[str] = ()
 ) -> tuple[PlanResult, Run]:
-    """Runs a plan as `run_plan` does, with these of Kafka's rules, and returns the run to explore besides, under this
-    title. `facts` are added to what the page says about the run.
-    """
+    """Runs a plan as `run_plan` does, with these of Kafka's rules; also returns the run, for a page with `facts`."""
     run = _PlanRun(plan, rules=kafka_rules)
     recorder = SimRecorder(run.engine.cluster, run.controls.headings, run.violations)
     with rare_collections():
@@ -230,7 +228,8 @@ class _PlanRun:
     def _phases(self) -> None:
         self._begin()
         self._pass_until(self._plan.end_ms)
-        self._add_heading("all faults have ended, all operations have begun")
+        over = Heading("all faults have ended, all operations have begun", len(self._cluster.traces))
+        self.controls.headings.append(over)
         self._converge()
         self._serve()
         self._judge()
@@ -351,9 +350,8 @@ class _PlanRun:
     # -- phase 3 -------------------------------------------------------------------------------------------------------
 
     def _serve(self) -> None:
-        """Now that the cluster has converged, it serves commands of all kinds, each within a bound: a write to
-        each partition, a read of what was written, administration. Then each partition is read from its start, which
-        takes as long as there are batches.
+        """The cluster, which has converged, serves commands of all kinds, each within a bound: a write to each
+        partition, a read of what was written, administration. Then each partition is read from its start, in any time.
         """
         number, now_ms = max((operation.id for operation in self._plan.operations), default=0), self._cluster.now_ms
         sends = [
@@ -431,18 +429,14 @@ class _PlanRun:
         state = view.partitions[partition]
         return final_partition(self.engine, partition, state.leader, state.isr, ranges_of)
 
-    @property
-    def _replicas_must_agree(self) -> bool:
-        """Beyond tolerance the replicas of `v3` may hold different records at equal offsets (M42)."""
-        return not self.engine.spec.has_store_metadata
-
     def _is_violation(self, finding: Finding) -> bool:
-        """Whether the finding is a violation in this run."""
-        if isinstance(finding, Unanswered) or (isinstance(finding, ReplicasDiffer) and self._replicas_must_agree):
+        """Whether the finding is a violation in this run. Beyond tolerance the replicas of `v3` may differ (M42)."""
+        if isinstance(finding, Unanswered):
             return True
-        if isinstance(finding, DuplicatedRecord | ReorderedRecords) and not self._clients.is_idempotent(
-            finding.record.send
-        ):
+        if isinstance(finding, ReplicasDiffer) and not self.engine.spec.has_store_metadata:
+            return True
+        is_idempotent = self._clients.is_idempotent
+        if isinstance(finding, DuplicatedRecord | ReorderedRecords) and not is_idempotent(finding.record.send):
             return False
         if isinstance(finding, FailedRecordStored) and self._plan.duplicates_sends:
             return False
@@ -478,9 +472,6 @@ class _PlanRun:
                 number = submit()
 
     # -- the story -----------------------------------------------------------------------------------------------------
-
-    def _add_heading(self, text: str) -> None:
-        self.controls.headings.append(Heading(text, len(self._cluster.traces)))
 
     def _story(self, violation: PlanViolation) -> tuple[str, ...]:
         found = Heading(f"violated: {violation.invariant}: {violation.detail}", len(self._cluster.traces))
