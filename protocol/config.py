@@ -469,10 +469,7 @@ class ClusterConfig:
 
     @classmethod
     def of(
-        cls,
-        generation: Generation,
-        overrides: Mapping[str, object] | None = None,
-        kafka_rules: Iterable[str] = NO_RULES,
+        cls, generation: Generation, overrides: Mapping[str, object] | None = None, kafka_rules: Iterable[str] = ()
     ) -> ClusterConfig:
         """The defaults with `overrides` and `kafka_rules`. Raises ConfigError for unknown configs and rules, values
         that are not allowed, and static voters together with bootstrap servers. Without controllers that assign

@@ -7,16 +7,10 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from experiments.check.losses import ALL, Acks
-from experiments.support.fields import Index, StrictModel
+from experiments.support.fields import Index, StrictModel, one_of
 from protocol.metrics import CLUSTER_METRICS, PARTITION_METRICS
 
 METRIC_NAMES = (*CLUSTER_METRICS, *PARTITION_METRICS)
-
-
-def _metric_name(value: object) -> object:
-    if value not in METRIC_NAMES:
-        raise ValueError(f"allowed: one of {', '.join(METRIC_NAMES)}")
-    return value
 
 
 def _lost_acks(value: object) -> object:
@@ -25,7 +19,7 @@ def _lost_acks(value: object) -> object:
     return str(value)
 
 
-Metrics = Annotated[dict[Annotated[str, BeforeValidator(_metric_name)], int], Field(min_length=1)]
+Metrics = Annotated[dict[Annotated[str, one_of(METRIC_NAMES)], int], Field(min_length=1)]
 LostAcks = Annotated[Acks, BeforeValidator(_lost_acks)]
 BESIDE = ("voters", "controller_broker", "controller_epoch", "metrics")
 """Expectations about the cluster, which go with any subject or alone."""

@@ -26,6 +26,7 @@ from experiments.support.fields import (
     StrictModel,
     TopicConfig,
     TopicName,
+    one_of,
 )
 from protocol.config import ClusterConfig, Generation
 from protocol.ids import FIRST_CONTROLLER, RECOVERY_MANAGER, STORE
@@ -72,22 +73,6 @@ ExpectedError = Annotated[
 ]
 
 
-def _kafka_rule(value: object) -> object:
-    if value not in KAFKA_RULES:
-        raise ValueError(f"allowed: one of {', '.join(KAFKA_RULES)}")
-    return value
-
-
-KafkaRuleName = Annotated[str, BeforeValidator(_kafka_rule)]
-
-
-def _invariant_name(value: object) -> object:
-    names = sorted(kind.__name__ for kind in INVARIANTS)
-    if value not in names:
-        raise ValueError(f"allowed: one of {', '.join(names)}")
-    return value
-
-
 class StoreModel(StrictModel):
     """The store of a cluster of generation v3."""
 
@@ -124,7 +109,7 @@ class ClusterModel(StrictModel):
     generation: GenerationName = Field(default="kip-966", description=f"protocol generation: {', '.join(GENERATIONS)}")
     config: ClusterConfigs = Field(default_factory=dict, description="cluster-wide configs, by Kafka's names")
     store: StoreModel | None = Field(default=None, description="with generation v3: the settings of the store")
-    kafka_rules: list[KafkaRuleName] = Field(
+    kafka_rules: list[Annotated[str, one_of(KAFKA_RULES)]] = Field(
         default_factory=list,
         description=f"rules of Kafka's code in the place of isray's, on sim only: {', '.join(KAFKA_RULES)}",
     )
@@ -395,7 +380,7 @@ class ScenarioFile(StrictModel):
     cluster: ClusterModel
     topics: list[TopicModel] = Field(default_factory=list)
     steps: list[dict[str, object]] = Field(min_length=1)
-    violates: list[Annotated[str, BeforeValidator(_invariant_name)]] = Field(default_factory=list)
+    violates: list[Annotated[str, one_of(sorted(kind.__name__ for kind in INVARIANTS))]] = Field(default_factory=list)
 
 
 class Scenario(StrictModel):

@@ -34,13 +34,10 @@ def _row(definition: ConfigDef) -> tuple[str, ...]:
     kind = definition.type_name.lower()
     default = "(empty)" if definition.default == "" else code(_number(config_text(definition.default)))
     allowed = _range(definition) or definition.allowed.replace(" | ", ", ").lstrip(", ")
-    generations = ", ".join(generation.value for generation in definition.generations)
-    if definition.generations == tuple(Generation):
-        generations = "all"
-    return (
-        *(code(definition.name), kind, definition.unit, default, allowed, change, generations),
-        *(definition.source, definition.text),
-    )
+    names = ", ".join(generation.value for generation in definition.generations)
+    generations = "all" if definition.generations == tuple(Generation) else names
+    described = (generations, definition.source, definition.text)
+    return code(definition.name), kind, definition.unit, default, allowed, change, *described
 
 
 def _range(definition: ConfigDef) -> str:
