@@ -33,6 +33,8 @@ must be in sync, and all replicas of the final assignment where fewer are added 
 on); and as many of the final assignment as its min ISR, at least two if it has two. Kafka's newer rule alone would
 complete with too few members for min ISR, so that writes are refused, or with a single copy.
 
+Rules of Kafka's code that a request names (`protocol/kafka_rules.py`) decide in the place of the ones here.
+
 The caller decides which brokers may lead. A broker that it removes from the ISR because the broker failed, shut down or
 returned from an unclean shutdown must not be acceptable in the same request: the decision does not know the reason.
 """

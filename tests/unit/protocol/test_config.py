@@ -25,6 +25,7 @@ from protocol.config import (
     record_version,
 )
 from protocol.errors import ProtocolInvariantError
+from protocol.kafka_rules import KAFKA_RULES
 from protocol.quorum.context import QuorumConfig
 
 TOPIC_SCOPED = {name for name, definition in CONFIGS.items() if definition.topic_scoped}
@@ -212,6 +213,12 @@ def test_values_round_trip_as_text(data: st.DataObject) -> None:
     else:
         value = data.draw(st.text(max_size=9))
     assert definition.parse(config_text(value)) == value
+
+
+def test_rules_of_kafka_are_named_as_they_are_declared() -> None:
+    assert ClusterConfig.of(Generation.KIP_966_ELR, kafka_rules=KAFKA_RULES).kafka_rules == KAFKA_RULES.keys()
+    with pytest.raises(ConfigError, match="kafka_rules: found \\['none'\\]; allowed: any of returning-replica-"):
+        ClusterConfig.of(Generation.KIP_966_ELR, kafka_rules=["none"])
 
 
 def test_configs_read_at_start_are_read_only() -> None:
