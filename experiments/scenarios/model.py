@@ -1,4 +1,4 @@
-"""Scenario files as typed values (the project's interfaces, section 1).
+"""Scenario files as typed values (docs/scenarios.md).
 
 A step is a mapping with exactly one key, the step's kind; `STEPS` maps each kind to the model of its fields and to its
 meaning, from which docs/reference/scenario-steps.md is generated. Everything is checked before a cluster is built:
@@ -31,7 +31,7 @@ from experiments.support.fields import (
 from protocol.config import ClusterConfig, Generation
 from protocol.ids import FIRST_CONTROLLER, RECOVERY_MANAGER, STORE
 from protocol.kafka_rules import KAFKA_RULES
-from protocol.zookeeper.settings import (
+from protocol.v3.store.settings import (
     MAX_LATENCY_MS,
     MAX_MULTI,
     MAX_SESSION_TIMEOUT_MS,
@@ -73,7 +73,11 @@ ExpectedError = Annotated[
 ]
 
 
-class StoreModel(StrictModel):
+KafkaRuleName = Annotated[str, one_of(KAFKA_RULES)]
+InvariantName = Annotated[str, one_of(sorted(kind.__name__ for kind in INVARIANTS))]
+
+
+class V3Model(StrictModel):
     """The store of a cluster of generation v3."""
 
     write_latency: DurationMs = Field(default=4, le=MAX_LATENCY_MS, description="how long a transaction takes")
@@ -108,8 +112,8 @@ class ClusterModel(StrictModel):
     )
     generation: GenerationName = Field(default="kip-966", description=f"protocol generation: {', '.join(GENERATIONS)}")
     config: ClusterConfigs = Field(default_factory=dict, description="cluster-wide configs, by Kafka's names")
-    store: StoreModel | None = Field(default=None, description="with generation v3: the settings of the store")
-    kafka_rules: list[Annotated[str, one_of(KAFKA_RULES)]] = Field(
+    store: V3Model | None = Field(default=None, description="with generation v3: the settings of the store")
+    kafka_rules: list[KafkaRuleName] = Field(
         default_factory=list,
         description=f"rules of Kafka's code in the place of isray's, on sim only: {', '.join(KAFKA_RULES)}",
     )
@@ -380,7 +384,7 @@ class ScenarioFile(StrictModel):
     cluster: ClusterModel
     topics: list[TopicModel] = Field(default_factory=list)
     steps: list[dict[str, object]] = Field(min_length=1)
-    violates: list[Annotated[str, one_of(sorted(kind.__name__ for kind in INVARIANTS))]] = Field(default_factory=list)
+    violates: list[InvariantName] = Field(default_factory=list)
 
 
 class Scenario(StrictModel):

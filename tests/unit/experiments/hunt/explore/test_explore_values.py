@@ -68,7 +68,7 @@ def test_what_the_classes_of_the_protocol_leave_out_exists() -> None:
     declaring = [kind for kind in kinds if "NOT_STATE" in vars(kind)]
     assert declaring
     for kind in declaring:
-        source = getsource(kind)
+        source = "".join(map(getsource, kind.__mro__[:-1]))
         assert all(re.search(rf"self\.{name}\b|^    {name}:", source, re.MULTILINE) for name in not_state(kind)), kind
 
 
