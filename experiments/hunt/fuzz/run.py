@@ -139,11 +139,11 @@ def run_plan(
             writer.close()
 
 
-def explore_plan(plan: Plan, title: str, facts: Sequence[tuple[str, str]] = ()) -> tuple[PlanResult, Run]:
-    """Runs a plan as `run_plan` does, and returns the run to explore besides, under this title. `facts` are added to
-    what the page says about the run.
-    """
-    run = _PlanRun(plan)
+def explore_plan(
+    plan: Plan, title: str, facts: Sequence[tuple[str, str]] = (), kafka_rules: Sequence[str] = ()
+) -> tuple[PlanResult, Run]:
+    """Runs a plan as `run_plan` does, with these of Kafka's rules; also returns the run, for a page with `facts`."""
+    run = _PlanRun(plan, rules=kafka_rules)
     recorder = SimRecorder(run.engine.cluster, run.controls.headings, run.violations)
     with rare_collections():
         result = run.run()
@@ -161,10 +161,10 @@ def simulate_plan(plan: Plan, *, invariants: bool) -> tuple[int, str]:
 
 
 class _PlanRun:
-    def __init__(self, plan: Plan, elide_idle: bool = True, paranoid: bool = False) -> None:
+    def __init__(self, plan: Plan, elide_idle: bool = True, paranoid: bool = False, rules: Sequence[str] = ()) -> None:
         self._plan = plan
         model = NetworkModel(jitter_ms=plan.jitter_ms)
-        self.engine = CheckedEngine(plan.spec(), model, elide_idle=elide_idle, paranoid=paranoid)
+        self.engine = CheckedEngine(plan.spec(rules), model, elide_idle=elide_idle, paranoid=paranoid)
         self._cluster = self.engine.cluster
         self._coverage = Coverage()
         self._cluster.trace_observers.append(self._coverage.observe)
@@ -228,7 +228,8 @@ class _PlanRun:
     def _phases(self) -> None:
         self._begin()
         self._pass_until(self._plan.end_ms)
-        self._add_heading("all faults have ended, all operations have begun")
+        over = Heading("all faults have ended, all operations have begun", len(self._cluster.traces))
+        self.controls.headings.append(over)
         self._converge()
         self._serve()
         self._judge()
@@ -349,9 +350,8 @@ class _PlanRun:
     # -- phase 3 -------------------------------------------------------------------------------------------------------
 
     def _serve(self) -> None:
-        """Now that the cluster has converged, it serves commands of all kinds, each within a bound: a write to
-        each partition, a read of what was written, administration. Then each partition is read from its start, which
-        takes as long as there are batches.
+        """The cluster, which has converged, serves commands of all kinds, each within a bound: a write to each
+        partition, a read of what was written, administration. Then each partition is read from its start, in any time.
         """
         number, now_ms = max((operation.id for operation in self._plan.operations), default=0), self._cluster.now_ms
         sends = [
@@ -429,14 +429,11 @@ class _PlanRun:
         state = view.partitions[partition]
         return final_partition(self.engine, partition, state.leader, state.isr, ranges_of)
 
-    @property
-    def _replicas_must_agree(self) -> bool:
-        """Beyond tolerance the replicas of `v3` may hold different records at equal offsets (M42)."""
-        return not self.engine.spec.has_store_metadata
-
     def _is_violation(self, finding: Finding) -> bool:
-        """Whether the finding is a violation in this run."""
-        if isinstance(finding, Unanswered) or (isinstance(finding, ReplicasDiffer) and self._replicas_must_agree):
+        """Whether the finding is a violation in this run. Beyond tolerance the replicas of `v3` may differ (M42)."""
+        if isinstance(finding, Unanswered):
+            return True
+        if isinstance(finding, ReplicasDiffer) and not self.engine.spec.has_store_metadata:
             return True
         if isinstance(finding, DuplicatedRecord | ReorderedRecords):
             if not self._clients.is_idempotent(finding.record.send):
@@ -470,9 +467,6 @@ class _PlanRun:
                 number = self.controls.ask(request)
 
     # -- the story -----------------------------------------------------------------------------------------------------
-
-    def _add_heading(self, text: str) -> None:
-        self.controls.headings.append(Heading(text, len(self._cluster.traces)))
 
     def _story(self, violation: PlanViolation) -> tuple[str, ...]:
         found = Heading(f"violated: {violation.invariant}: {violation.detail}", len(self._cluster.traces))
