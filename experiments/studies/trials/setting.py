@@ -24,7 +24,7 @@ from protocol.errors import ErrorCode
 from protocol.ids import NodeId, TopicPartition
 from protocol.messages.admin import AdminRequest
 from protocol.messages.commands import ProduceCommand
-from protocol.zookeeper.settings import MAX_SESSION_TIMEOUT_MS, MIN_SESSION_TIMEOUT_MS, StoreSettings
+from protocol.v3.store.settings import MAX_SESSION_TIMEOUT_MS, MIN_SESSION_TIMEOUT_MS, StoreSettings
 
 ACKS = {"0": 0, "1": 1, "all": -1}
 """The producer's `acks` as the protocol writes them."""
