@@ -10,6 +10,8 @@ sources often use to the interpreter, where each costs more than the code around
 - a constant of a module, or a name imported from a module that is not compiled (a message, a function of the standard
   library), which is looked up by name in a dict each time: becomes a `Final` of the module that uses it;
 - a member of an enumeration, looked up in two dicts: becomes a `Final` too;
+- a call of `unchecked` of a message, which gathers its arguments in the interpreter: becomes an object and the dict of
+  its fields;
 - `!r` in an f-string, which calls the general formatting: becomes a call of `repr`;
 - a union of types in `isinstance`, created anew each time: becomes a tuple;
 - a class from which sources that are not compiled derive others: it is declared to allow that;
@@ -69,6 +71,7 @@ def rewrite(source: str, compiled: Collection[str], enums: Collection[str]) -> s
     _write_decorators(tree)
     _allow_subclasses(tree)
     _write_inits(tree)
+    _write_messages(tree)
     _use_machine_code(tree)
     _make_constants_final(tree)
     foreign = _foreign_names(tree, compiled)
@@ -176,6 +179,56 @@ def _factory(value: ast.expr | None) -> str:
         return ""
     text = ast.unparse(next(option.value for option in value.keywords if option.arg == "default_factory"))
     return _FACTORIES.get(text, f"({text})()")
+
+
+# -- messages ----------------------------------------------------------------------------------------------------------
+
+
+_MESSAGE_OF = """
+_new: Final[Any] = object.__new__
+_put: Final[Any] = object.__setattr__
+def _message_of(kind: Any, values: Any) -> Any:
+    message = _new(kind)
+    _put(message, "__dict__", values)
+    return message
+"""
+
+
+def _write_messages(tree: ast.Module) -> None:
+    writer = _Messages(_imports(tree))
+    writer.visit(tree)
+    if writer.written:
+        defaults = [f"{alias}: Final[Any] = {text}" for alias, text in writer.defaults.items()]
+        _import(tree, "from typing import Any, Final", _MESSAGE_OF, *defaults)
+
+
+@dataclass(slots=True)
+class _Messages(ast.NodeTransformer):
+    """Replaces calls of `unchecked`. The arguments are evaluated in the order in which they are written."""
+
+    imported: dict[str, str]
+    written: bool = False
+    defaults: dict[str, str] = field(default_factory=dict)
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        self.generic_visit(node)
+        called = node.func
+        if not (
+            isinstance(called, ast.Attribute) and called.attr == "unchecked" and isinstance(called.value, ast.Name)
+        ):
+            return node
+        kind, values = called.value.id, {word.arg: word.value for word in node.keywords}
+        fields = dataclass_fields(getattr(import_module(self.imported[kind]), kind))
+        if unknown := values.keys() - {each.name for each in fields}:
+            raise TypeError(f"{kind} does not have the fields {sorted(map(str, unknown))}")
+        for each in fields:
+            if each.name not in values:
+                alias = f"_default_{kind}_{each.name}"
+                self.defaults[alias] = f"{kind}.__dataclass_fields__[{each.name!r}].default"
+                values[each.name] = ast.Name(alias, ast.Load())
+        self.written = True
+        found = ast.Dict([ast.Constant(name) for name in values], list(values.values()))
+        return ast.Call(ast.Name("_message_of", ast.Load()), [called.value, found], [])
 
 
 # -- machine integers --------------------------------------------------------------------------------------------------

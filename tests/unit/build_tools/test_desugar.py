@@ -10,6 +10,8 @@ import pytest
 from build_tools.desugar import rewrite
 from experiments.engines.sim import network
 from protocol.ids import TopicPartition
+from protocol.messages.codec import decode, encode
+from protocol.messages.data import ProduceResponse
 
 pytestmark = pytest.mark.unit
 
@@ -127,6 +129,24 @@ def is_word_or_number(thing: object) -> bool:
 """)
     assert "isinstance(thing, (int, str, float))" in text
     assert [names["is_word_or_number"](thing) for thing in (1, "x", 1.5, b"")] == [True, True, True, False]
+
+
+def test_an_unchecked_message_is_written_with_all_its_fields() -> None:
+    text, names = run("""
+from protocol.messages.data import ProduceResponse
+def answer(number: int) -> ProduceResponse:
+    return ProduceResponse.unchecked(base_offset=7, correlation_id=number)
+""")
+    assert "unchecked(" not in text
+    made, checked = names["answer"](3), ProduceResponse(correlation_id=3, base_offset=7)
+    assert made == checked
+    assert repr(made) == repr(checked)
+    assert decode(encode(made)) == checked
+    with pytest.raises(TypeError, match="unknown"):
+        run("""
+from protocol.messages.data import ProduceResponse
+made = ProduceResponse.unchecked(correlation_id=3, unknown=1)
+""")
 
 
 def test_the_mixing_function_with_machine_integers_has_the_same_values() -> None:
