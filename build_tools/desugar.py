@@ -204,7 +204,7 @@ def _write_messages(tree: ast.Module) -> None:
 
 @dataclass(slots=True)
 class _Messages(ast.NodeTransformer):
-    """Replaces calls of `unchecked`. The arguments are evaluated in the order in which they are written."""
+    """Replaces calls of `unchecked` that name all arguments. They are evaluated in the order of the source."""
 
     imported: dict[str, str]
     written: bool = False
@@ -212,15 +212,13 @@ class _Messages(ast.NodeTransformer):
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         self.generic_visit(node)
-        called = node.func
-        if not (
-            isinstance(called, ast.Attribute) and called.attr == "unchecked" and isinstance(called.value, ast.Name)
-        ):
+        called, values = node.func, {word.arg: word.value for word in node.keywords}
+        if not isinstance(called, ast.Attribute) or called.attr != "unchecked" or None in values:
             return node
-        kind, values = called.value.id, {word.arg: word.value for word in node.keywords}
+        kind = ast.unparse(called.value)
         fields = dataclass_fields(getattr(import_module(self.imported[kind]), kind))
         if unknown := values.keys() - {each.name for each in fields}:
-            raise TypeError(f"{kind} does not have the fields {sorted(map(str, unknown))}")
+            raise TypeError(f"{kind} does not have the fields {unknown}")
         for each in fields:
             if each.name not in values:
                 alias = f"_default_{kind}_{each.name}"

@@ -192,7 +192,7 @@ class CliBench(Commands):
     def produce(self, records: int = 1, acks: int = -1, topic: str = "t") -> str:
         """The error name of a batch to the topic's partition 0."""
         batch = {"topic": topic, "partition": 0, "acks": acks, "record_count": records, "payload": b"x"}
-        return self.port.produce(ProduceCommand.model_validate({"command_id": 0, **batch})).error.name
+        return self.port.produce(ProduceCommand(command_id=0, **batch)).error.name
 
 
 MakeBench = Callable[..., CliBench]
