@@ -23,7 +23,7 @@ from functools import cache, lru_cache, partial
 from typing import TypeVar
 
 from protocol.errors import ProtocolInvariantError, did_you_mean
-from protocol.kafka_rules import KAFKA_RULES, NO_RULES
+from protocol.kafka_rules import KAFKA_RULES
 from protocol.values import direct
 
 ConfigValue = int | bool | str
@@ -465,7 +465,7 @@ class ClusterConfig:
 
     generation: Generation = Generation.KIP_966
     values: Mapping[str, ConfigValue] = field(default_factory=lambda: {d.name: d.default for d in CONFIGS.values()})
-    kafka_rules: frozenset[str] = NO_RULES
+    kafka_rules: frozenset[str] = frozenset()
 
     @classmethod
     def of(

@@ -25,8 +25,6 @@ class KafkaRule(NamedTuple):
 
 KAFKA_RULES: dict[str, KafkaRule] = {}
 """Every rule by name."""
-NO_RULES: frozenset[str] = frozenset()
-"""The rules of a cluster that follows isray's own everywhere."""
 
 
 def _declare(name: str, kafka: str, source: str) -> str:

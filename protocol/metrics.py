@@ -134,6 +134,7 @@ _POLLED = (
     "`sum by (cluster) (ray_kafka_controller_offline_partitions_count * on (cluster, node) group_left "
     "ray_kafka_controller_active_controller_count)`."
 )
+_polled = partial(Metric, "gauge", detail=_POLLED)
 
 MESSAGES_SENT = Metric(
     "counter", "isray_messages_sent", "messages", "those that the node sent, by type", labels=("type",)
@@ -161,14 +162,9 @@ HIGH_WATERMARK_LAG = _of_partition(
 ELECTABLE_LEADERS_COUNT = _of_partition(
     ELECTABLE_LEADERS.replace(".", "_"), "brokers", "those in ISR or ELR, by the controller's record"
 ).declare(NODE_METRICS)
-NODE_RUNNING = Metric(
-    "gauge", "isray_node_running", "nodes", "1 while the node's process runs, 0 once it has ended", "", _POLLED
-).declare(POLLED_METRICS)
-ACTIVE_CONTROLLER = Metric(
-    "gauge",
-    "kafka_controller_active_controller_count",
-    "controllers",
-    "1 on the active controller, 0 elsewhere",
-    "",
-    _POLLED,
+NODE_RUNNING = _polled("isray_node_running", "nodes", "1 while the node's process runs, 0 once it has ended").declare(
+    POLLED_METRICS
+)
+ACTIVE_CONTROLLER = _polled(
+    "kafka_controller_active_controller_count", "controllers", "1 on the active controller, 0 elsewhere"
 ).declare(POLLED_METRICS)

@@ -119,11 +119,8 @@ def _run_variant(scenario: Scenario, seed: int, variant: Variant) -> Run:
     from experiments.scenarios.explored import run_variant, with_cluster
     from experiments.scenarios.runner import Runner
 
-    scenario = with_cluster(
-        scenario,
-        generation=variant.generation or scenario.cluster.generation,
-        kafka_rules=[*scenario.cluster.kafka_rules, *variant.kafka_rules],
-    )
+    generation, rules = variant.generation or scenario.cluster.generation, scenario.cluster.kafka_rules
+    scenario = with_cluster(scenario, generation=generation, kafka_rules=[*rules, *variant.kafka_rules])
     with mutated(variant.mutant):
         runner = Runner(scenario, CheckedEngine(scenario.cluster.spec(seed)), keeps_going=True)
         return run_variant(runner, f"{scenario.name}, {variant.name}")

@@ -45,7 +45,6 @@ from experiments.support.errors import InputError
 from experiments.support.fields import StrictModel
 from experiments.support.yaml_input import refused_by
 from protocol.controller.partition_change import ChangeRequest, Election, decide
-from protocol.kafka_rules import NO_RULES
 from protocol.messages.records import PartitionChangeRecord
 from protocol.metadata.partition import LeaderRecoveryState, PartitionState, replay_change
 
@@ -141,14 +140,14 @@ def replay_file(path: Path) -> FileResult:
 
 
 def _row_differences(
-    row: PartitionChangeRow | ControllerTraceRow, kafka_rules: frozenset[str] = NO_RULES
+    row: PartitionChangeRow | ControllerTraceRow, kafka_rules: frozenset[str] = frozenset()
 ) -> tuple[Difference, ...]:
     if isinstance(row, ControllerTraceRow):
         return conformance_traces.differences(row, kafka_rules)
     return differences(row, kafka_rules)
 
 
-def differences(row: PartitionChangeRow, kafka_rules: frozenset[str] = NO_RULES) -> tuple[Difference, ...]:
+def differences(row: PartitionChangeRow, kafka_rules: frozenset[str] = frozenset()) -> tuple[Difference, ...]:
     """The fields of record, state after and error in which the core's answer, under these of Kafka's rules, differs
     from the recorded one.
     """

@@ -37,7 +37,6 @@ from protocol.contract import Send
 from protocol.controller.heartbeats import BrokerControlState
 from protocol.errors import ErrorCode
 from protocol.ids import FIRST_CLIENT, FIRST_CONTROLLER, NO_EPOCH, Epoch
-from protocol.kafka_rules import NO_RULES
 from protocol.messages.admin import AdminRequest, AdminResponse
 from protocol.messages.base import Message
 from protocol.messages.control import (
@@ -134,7 +133,7 @@ class ControllerTraceRow(StrictModel):
     steps: Annotated[tuple[Step, ...], Field(min_length=1)]
 
 
-def differences(row: ControllerTraceRow, kafka_rules: frozenset[str] = NO_RULES) -> tuple[Difference, ...]:
+def differences(row: ControllerTraceRow, kafka_rules: frozenset[str] = frozenset()) -> tuple[Difference, ...]:
     """The differences of the first step whose answer, under these of Kafka's rules, differs from the recorded one;
     empty if all agree.
     """

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from protocol import metrics
 from protocol.config import MIN_INSYNC_REPLICAS, UNCLEAN_LEADER_ELECTION_ENABLE, UNCLEAN_RECOVERY_STRATEGY
 from protocol.controller.context import ControllerState
 from protocol.controller.recovery_decisions import RecoveryNeed, recovery_need
@@ -22,23 +23,6 @@ from protocol.ids import NO_LEADER, BrokerId, Offset, TimeMs, TopicIdPartition
 from protocol.messages.records import ConfigRecord, MetadataRecord
 from protocol.metadata.image import MetadataDelta
 from protocol.metadata.partition import LeaderRecoveryState, PartitionState
-from protocol.metrics import (
-    ALTER_PARTITION_BATCH,
-    ELECTABLE_LEADERS,
-    FAILOVER_LATENCY,
-    FAILOVER_RECORDS,
-    MANUAL_ELECTION_REQUIRED,
-    OFFLINE,
-    RAFT_METRICS,
-    REASSIGNING,
-    REASSIGNMENT_DELAY,
-    SHUTDOWN_TIME,
-    SUMMARIES,
-    UNCLEAN_ELECTIONS,
-    UNCLEAN_RECOVERY,
-    UNCLEAN_RECOVERY_FINISHED,
-    UNDER_MIN_ISR,
-)
 
 _GAUGE_CONFIGS = (MIN_INSYNC_REPLICAS, UNCLEAN_LEADER_ELECTION_ENABLE, UNCLEAN_RECOVERY_STRATEGY)
 """The configs that decide which gauges count a partition."""
@@ -77,7 +61,7 @@ class _Failover(NamedTuple):
 
 def partition_metrics(state: PartitionState) -> dict[str, int]:
     """The metrics of one partition, by name."""
-    return {ELECTABLE_LEADERS: len(state.isr) + len(state.elr)}
+    return {metrics.ELECTABLE_LEADERS: len(state.isr) + len(state.elr)}
 
 
 def is_unclean_election(before: PartitionState, after: PartitionState) -> bool:
@@ -169,14 +153,14 @@ class ControllerMetrics:
         self._failovers: deque[_Failover] = deque()
         self._unclean_elections = 0
         self._recoveries_finished = 0
-        self._summaries = {name: Summary() for name in SUMMARIES}
+        self._summaries = {name: Summary() for name in metrics.SUMMARIES}
         self._alerts: list[Alert] = []
 
     def begin(self, now_ms: TimeMs) -> None:
         """Resets counters and summaries, when the controller has replayed the log and becomes active."""
         self.now_ms = now_ms
         self._unclean_elections = self._recoveries_finished = 0
-        self._summaries = {name: Summary() for name in SUMMARIES}
+        self._summaries = {name: Summary() for name in metrics.SUMMARIES}
         self._reassigning = dict.fromkeys(self._reassigning, now_ms)
         self._alerts.clear()
 
@@ -184,14 +168,14 @@ class ControllerMetrics:
         """All metrics except those of single partitions, by name."""
         running = set(self._recoveries.running) if self._recoveries is not None else set()
         values = {
-            UNDER_MIN_ISR: len(self._gauges.under_min_isr),
-            OFFLINE: len(self._gauges.offline),
-            UNCLEAN_RECOVERY: len(self._gauges.under_recovery | running),
-            MANUAL_ELECTION_REQUIRED: len(self._gauges.manual - running),
-            REASSIGNING: len(self._reassigning),
-            UNCLEAN_RECOVERY_FINISHED: self._recoveries_finished,
-            UNCLEAN_ELECTIONS: self._unclean_elections,
-            **dict(zip(RAFT_METRICS, self._quorum(), strict=True)),
+            metrics.UNDER_MIN_ISR: len(self._gauges.under_min_isr),
+            metrics.OFFLINE: len(self._gauges.offline),
+            metrics.UNCLEAN_RECOVERY: len(self._gauges.under_recovery | running),
+            metrics.MANUAL_ELECTION_REQUIRED: len(self._gauges.manual - running),
+            metrics.REASSIGNING: len(self._reassigning),
+            metrics.UNCLEAN_RECOVERY_FINISHED: self._recoveries_finished,
+            metrics.UNCLEAN_ELECTIONS: self._unclean_elections,
+            **dict(zip(metrics.RAFT_METRICS, self._quorum(), strict=True)),
         }
         for name, summary in self._summaries.items():
             values[f"{name}_count"] = summary.count
@@ -203,11 +187,11 @@ class ControllerMetrics:
     def counted(self) -> dict[str, Collection[TopicIdPartition]]:
         """The partitions that the gauges count by their states, without recoveries that a user requested."""
         return {
-            UNDER_MIN_ISR: self._gauges.under_min_isr,
-            OFFLINE: self._gauges.offline,
-            UNCLEAN_RECOVERY: self._gauges.under_recovery,
-            MANUAL_ELECTION_REQUIRED: self._gauges.manual,
-            REASSIGNING: self._reassigning.keys(),
+            metrics.UNDER_MIN_ISR: self._gauges.under_min_isr,
+            metrics.OFFLINE: self._gauges.offline,
+            metrics.UNCLEAN_RECOVERY: self._gauges.under_recovery,
+            metrics.MANUAL_ELECTION_REQUIRED: self._gauges.manual,
+            metrics.REASSIGNING: self._reassigning.keys(),
         }
 
     # -- records -------------------------------------------------------------------------------------------------------
@@ -257,18 +241,18 @@ class ControllerMetrics:
             self._reassigning[key] = self.now_ms
         elif was == wanted == ((), ()):
             if after.replicas != before.replicas:
-                self._summaries[REASSIGNMENT_DELAY].observe(0)
+                self._summaries[metrics.REASSIGNMENT_DELAY].observe(0)
         elif was != wanted:
             began_ms = self._reassigning.pop(key)
             adding, removing = was
             if set(adding) <= set(after.replicas) and not set(removing) & set(after.replicas):
-                self._summaries[REASSIGNMENT_DELAY].observe(self.now_ms - began_ms)
+                self._summaries[metrics.REASSIGNMENT_DELAY].observe(self.now_ms - began_ms)
 
     # -- events that no record shows -----------------------------------------------------------------------------------
 
     def failed_over(self, record_count: int) -> None:
         """Observes a failover: `record_count` records fence a broker and move its leaderships."""
-        self._summaries[FAILOVER_RECORDS].observe(record_count)
+        self._summaries[metrics.FAILOVER_RECORDS].observe(record_count)
         self._failovers.append(_Failover(self.now_ms, self._state.image.next_offset))
 
     def settle(self, applied: Mapping[BrokerId, Offset]) -> None:
@@ -282,7 +266,7 @@ class ControllerMetrics:
             return
         known = min(offsets)
         while self._failovers and self._failovers[0].end_offset <= known:
-            self._summaries[FAILOVER_LATENCY].observe(self.now_ms - self._failovers.popleft().began_ms)
+            self._summaries[metrics.FAILOVER_LATENCY].observe(self.now_ms - self._failovers.popleft().began_ms)
 
     def shutdown_began(self, broker: BrokerId) -> None:
         """Observes that the broker's controlled shutdown begins now."""
@@ -290,7 +274,7 @@ class ControllerMetrics:
 
     def shutdown_ended(self, broker: BrokerId) -> None:
         """Observes that the broker may shut down now; a shutdown without a beginning took 0 ms."""
-        self._summaries[SHUTDOWN_TIME].observe(self.now_ms - self._shutdowns.pop(broker, self.now_ms))
+        self._summaries[metrics.SHUTDOWN_TIME].observe(self.now_ms - self._shutdowns.pop(broker, self.now_ms))
 
     def recovered(self, partition_count: int) -> None:
         """Observes that recoveries have elected leaders for `partition_count` partitions."""
@@ -298,4 +282,4 @@ class ControllerMetrics:
 
     def altered(self, partition_count: int) -> None:
         """Observes an AlterPartition request with proposals for `partition_count` partitions."""
-        self._summaries[ALTER_PARTITION_BATCH].observe(partition_count)
+        self._summaries[metrics.ALTER_PARTITION_BATCH].observe(partition_count)

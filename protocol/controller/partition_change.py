@@ -48,7 +48,6 @@ from protocol.controller.partition_election import Candidates, Elected, Election
 from protocol.ids import NO_LEADER, BrokerId
 from protocol.kafka_rules import (
     DEAD_LAST_KNOWN_LEADER_ELECTED,
-    NO_RULES,
     REMOVED_REPLICA_BLOCKS_LAST_KNOWN_LEADER,
     UNASSIGNED_LAST_KNOWN_LEADER_ELECTED,
 )
@@ -90,7 +89,7 @@ class ChangeRequest:
     target_removing: Brokers | None = None
     target_leader_recovery_state: int | None = None
     unclean_shutdown_replicas: Brokers | None = None
-    kafka_rules: frozenset[str] = NO_RULES
+    kafka_rules: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         if self.track_last_known_leader and (self.use_last_known_leader or not self.elr_enabled):

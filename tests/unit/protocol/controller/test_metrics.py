@@ -298,7 +298,7 @@ def test_an_unclean_election_ends_the_wait_for_a_user() -> None:
 
 @pytest.mark.covers("I5")
 def test_a_controller_that_becomes_active_again_counts_from_0() -> None:
-    found = metrics.ControllerMetrics(ControllerBench(*registrations()).state, lambda: (1, 0, 0, 0))
+    found = ControllerMetrics(ControllerBench(*registrations()).state, lambda: (1, 0, 0, 0))
     found.recovered(2)
     found.altered(3)
     counted = (metrics.UNCLEAN_RECOVERY_FINISHED, f"{metrics.ALTER_PARTITION_BATCH}_sum")
