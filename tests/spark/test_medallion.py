@@ -32,11 +32,13 @@ from experiments.studies.sweeps.batches import batch_name
 from experiments.studies.sweeps.output import read_record
 from experiments.studies.sweeps.storage import Folder
 from experiments.studies.sweeps.sweep import complete_batches
+from experiments.studies.trace.kinds import TrialResult
 from experiments.studies.trace.metrics import FRACTIONS, METRICS, RATES
-from experiments.studies.trace.schema import YEAR_MS, TraceRow, TrialResult
+from experiments.studies.trace.schema import YEAR_MS, TraceRow
 from experiments.studies.trials.batch import Batch
 from tests.spark.gold_helpers import CLOSE, assert_gold_equals_that_of_duckdb
 from tests.spark.trial_helpers import claimed, fake_trial, fill
+from tests.trace_rows import typed
 
 GUIDE = Path(__file__).parents[2] / "docs" / "how-to" / "analyse-traces-of-your-own.md"
 BATCH_TRIALS = 3
@@ -268,7 +270,8 @@ def test_losses_are_compared_by_joins(
 def miscounted(parameters: CellParameters, seed: int) -> TrialResult:
     """A trial that counts a loss which its records do not show."""
     result = fake_trial(parameters, seed)
-    rows = [result.rows[0], acked(1, 0), *result.rows[1:-1], TraceRow(parameters.duration_ms, "loss", 0, 1, value=9)]
+    added = typed([acked(1, 0), TraceRow(parameters.duration_ms, "loss", 0, 1, value=9)])
+    rows = [result.rows[0], added[0], *result.rows[1:-1], added[1]]
     return TrialResult([*rows, result.rows[-1]], result.trace_hash, len(rows) + 1)
 
 

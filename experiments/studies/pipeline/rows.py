@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from experiments.studies.sweeps.batches import file_names
 from experiments.studies.sweeps.storage import Store
+from experiments.studies.trace.kinds import Observation
 from experiments.studies.trials.batch import Batch
 
 Values = NDArray[Any]
@@ -71,9 +72,13 @@ class Rows:
         codes = found.indices.to_numpy()
         return Texts(codes if self._chosen is None else codes[self._chosen], found.dictionary.to_pylist())
 
-    def of(self, *kinds: str) -> Rows:
+    def of_kinds(self, *kinds: type[Observation]) -> Rows:
         """The rows of these kinds."""
-        return self.where(self.have("kind", *kinds))
+        return self.where(self.are(*kinds))
+
+    def are(self, *kinds: type[Observation]) -> Values:
+        """Whether each row is of one of these kinds."""
+        return self.have_text("kind", *(kind.KIND for kind in kinds))
 
     def where(self, mask: Values) -> Rows:
         """The rows for which `mask` is true."""
@@ -87,7 +92,7 @@ class Rows:
         order = np.argsort(key, kind="stable")
         return Rows(self._read, order if self._chosen is None else self._chosen[order])
 
-    def have(self, name: str, *texts: str) -> Values:
+    def have_text(self, name: str, *texts: str) -> Values:
         """Whether each row has one of these texts in the column."""
         column = self.texts(name)
         wanted: Values = np.isin(np.array(column.distinct, object), texts)
@@ -121,11 +126,11 @@ class Trace:
     trials: pa.Table
     _derived: dict[Callable[[Trace], Any], Any] = field(default_factory=dict, repr=False)
 
-    def once(self, of: Callable[[Trace], T]) -> T:
+    def derived(self, derive: Callable[[Trace], T]) -> T:
         """What a function makes of this trace; computed when it is first asked for, as several tables need it."""
-        if of not in self._derived:
-            self._derived[of] = of(self)
-        found: T = self._derived[of]
+        if derive not in self._derived:
+            self._derived[derive] = derive(self)
+        found: T = self._derived[derive]
         return found
 
     @cached_property
