@@ -20,7 +20,7 @@ from typing import TypeVar
 import numpy as np
 import pyarrow as pa
 
-from experiments.studies.pipeline.rows import Rows, Trace, Values
+from experiments.studies.pipeline.rows import Trace, TraceRows, Values
 from experiments.studies.pipeline.schemas import SILVER, Nullable, table
 from experiments.studies.pipeline.silver import Intervals, find_intervals, spans
 from experiments.studies.trace.kinds import HwRegression, Recovery, Start, UncleanRecovery
@@ -133,12 +133,12 @@ def recoveries(trace: Trace) -> pa.Table:
     return table(SILVER["recoveries"], trace.cell, begun, **columns)
 
 
-def _keys(rows: Rows) -> list[tuple[int, int, int, int]]:
+def _keys(rows: TraceRows) -> list[tuple[int, int, int, int]]:
     """Trial, partition, time and node of each row."""
     return list(zip(*(rows[name].tolist() for name in ("trial", "partition", "time_ms", "node")), strict=True))
 
 
-def _answers(decided: Rows) -> dict[tuple[int, int, int], list[tuple[int, str]]]:
+def _answers(decided: TraceRows) -> dict[tuple[int, int, int], list[tuple[int, str]]]:
     """When recoveries were decided, with the answers, by trial, partition and leader."""
     found: dict[tuple[int, int, int], list[tuple[int, str]]] = {}
     details = decided.texts("detail").at(np.arange(len(decided))).to_pylist()
@@ -172,7 +172,7 @@ def catch_ups(trace: Trace) -> pa.Table:
     return table(SILVER["catch_ups"], trace.cell, columns)
 
 
-def _last_starts(starts: Rows, trial: Values, broker: Values, at_ms: Values) -> tuple[Values, Values]:
+def _last_starts(starts: TraceRows, trial: Values, broker: Values, at_ms: Values) -> tuple[Values, Values]:
     """For each broker of a trial at a time, when it was last started by then, and whether it was."""
     trials = np.concatenate([starts["trial"], trial])
     brokers = np.concatenate([starts["node"], broker])

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from experiments.studies.pipeline.cuts import first_at_or_below
-from experiments.studies.pipeline.rows import Rows, Trace, Values
+from experiments.studies.pipeline.rows import Trace, TraceRows, Values
 from experiments.studies.pipeline.schemas import SILVER, Nullable, table
 from experiments.studies.trace.kinds import ACKED, FOLLOWED, Acks1Loss, Checkpoint, Elected, Loss, Produced
 
@@ -42,13 +42,13 @@ def records(trace: Trace) -> pa.Table:
     return table(SILVER["records"], trace.cell, produced, **columns)
 
 
-def _followed(trace: Trace) -> Rows:
+def _followed(trace: Trace) -> TraceRows:
     """The rows that follow records, by partition and in their order."""
     rows = trace.rows.of_kinds(*FOLLOWED)
     return rows.sorted(trace.groups(rows["trial"], rows["partition"]))
 
 
-def _fates(trace: Trace, followed: Rows) -> tuple[Rows, Values]:
+def _fates(trace: Trace, followed: TraceRows) -> tuple[TraceRows, Values]:
     """The records, and for each the position among the rows `followed` of the election that lost it, or -1."""
     found = _find_cuts(trace, followed)
     produced = followed.are(Produced)
@@ -72,7 +72,7 @@ class _Cuts(NamedTuple):
     since: Values
 
 
-def _find_cuts(trace: Trace, followed: Rows) -> _Cuts:
+def _find_cuts(trace: Trace, followed: TraceRows) -> _Cuts:
     group, position = trace.groups(followed["trial"], followed["partition"]), np.arange(len(followed))
     acked = followed.are(Produced) & followed.have_text("detail", ACKED)
     new = np.diff(group, prepend=-1) != 0

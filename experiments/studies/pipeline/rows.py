@@ -15,14 +15,13 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
 
 from experiments.studies.sweeps.batches import file_names
 from experiments.studies.sweeps.storage import Store
 from experiments.studies.trace.kinds import Observation
+from experiments.studies.trace.schema import Values as Values
 from experiments.studies.trials.batch import Batch
 
-Values = NDArray[Any]
 T = TypeVar("T")
 TEXTS = ("kind", "detail", "isr", "elr")
 
@@ -38,7 +37,7 @@ class Texts(NamedTuple):
         return pa.array(self.distinct, pa.string()).take(pa.array(self.codes[rows], mask=missing))
 
 
-class Rows:
+class TraceRows:
     """Rows of a trace: all rows of a batch, or the `chosen` ones."""
 
     def __init__(self, read: Callable[[str], pa.Array], chosen: Values | None = None) -> None:
@@ -46,12 +45,12 @@ class Rows:
         self._columns: dict[str, Values] = {}
 
     @classmethod
-    def of_table(cls, table: pa.Table) -> Rows:
+    def of_table(cls, table: pa.Table) -> TraceRows:
         """All rows of a table."""
         return cls(_remembered(table.column))
 
     @classmethod
-    def of_file(cls, content: bytes) -> Rows:
+    def of_file(cls, content: bytes) -> TraceRows:
         """All rows of a Parquet file."""
         file = pq.ParquetFile(pa.BufferReader(content), read_dictionary=TEXTS)
         return cls(_remembered(lambda name: file.read([name]).column(0)))
@@ -72,7 +71,7 @@ class Rows:
         codes = found.indices.to_numpy()
         return Texts(codes if self._chosen is None else codes[self._chosen], found.dictionary.to_pylist())
 
-    def of_kinds(self, *kinds: type[Observation]) -> Rows:
+    def of_kinds(self, *kinds: type[Observation]) -> TraceRows:
         """The rows of these kinds."""
         return self.where(self.are(*kinds))
 
@@ -80,17 +79,17 @@ class Rows:
         """Whether each row is of one of these kinds."""
         return self.have_text("kind", *(kind.KIND for kind in kinds))
 
-    def where(self, mask: Values) -> Rows:
+    def where(self, mask: Values) -> TraceRows:
         """The rows for which `mask` is true."""
         found = np.flatnonzero(mask)
-        return Rows(self._read, found if self._chosen is None else self._chosen[found])
+        return TraceRows(self._read, found if self._chosen is None else self._chosen[found])
 
-    def sorted(self, key: Values) -> Rows:
+    def sorted(self, key: Values) -> TraceRows:
         """The rows in the order of `key`; equal ones stay in their order."""
         if (np.diff(key) >= 0).all():
             return self
         order = np.argsort(key, kind="stable")
-        return Rows(self._read, order if self._chosen is None else self._chosen[order])
+        return TraceRows(self._read, order if self._chosen is None else self._chosen[order])
 
     def have_text(self, name: str, *texts: str) -> Values:
         """Whether each row has one of these texts in the column."""
@@ -122,7 +121,7 @@ class Trace:
     cell: str
     partitions: int
     acks_all: bool
-    rows: Rows
+    rows: TraceRows
     trials: pa.Table
     _derived: dict[Callable[[Trace], Any], Any] = field(default_factory=dict, repr=False)
 
@@ -157,4 +156,4 @@ def read_batch(store: Store, batch: Batch, partitions: int, acks_all: bool) -> T
             raise FileNotFoundError(store.place(name))
         contents.append(content)
     trials = pq.read_table(pa.BufferReader(contents[1]))
-    return Trace(batch.cell, partitions, acks_all, Rows.of_file(contents[0]), trials)
+    return Trace(batch.cell, partitions, acks_all, TraceRows.of_file(contents[0]), trials)

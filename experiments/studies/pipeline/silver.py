@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from experiments.studies.pipeline.rows import Rows, Texts, Trace, Values
+from experiments.studies.pipeline.rows import Texts, Trace, TraceRows, Values
 from experiments.studies.pipeline.schemas import SILVER, Nullable, table
 from experiments.studies.trace.kinds import MEASURED, End, Loss, State
 from experiments.studies.trace.metrics import FRACTIONS
@@ -89,7 +89,7 @@ def find_intervals(trace: Trace) -> Intervals:
     return Intervals(columns, begins, failed, isr, elr, episodes)
 
 
-def _by_partition(trace: Trace, rows: Rows, ends: Values) -> tuple[Values, Values]:
+def _by_partition(trace: Trace, rows: TraceRows, ends: Values) -> tuple[Values, Values]:
     """The rows of each partition one after the other: their positions, the `end` rows for each partition again, and
     their partitions."""
     taken = np.repeat(np.arange(len(rows)), np.where(ends, trace.partitions, 1))

@@ -20,10 +20,12 @@ these declarations: those that workers write and those of files, of whatever pro
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import Annotated, ClassVar, Final, NamedTuple, get_type_hints
+from collections.abc import Callable
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Annotated, ClassVar, Final, NamedTuple, TypeVar, dataclass_transform, get_type_hints
 
-from experiments.studies.trace.schema import TraceRow
+from experiments.studies.trace.schema import NONE, TraceRow
 
 
 class In(NamedTuple):
@@ -40,16 +42,32 @@ Detail = Annotated[str, In("detail")]
 LostRecords = Annotated[int, In("value", 1, "a loss of no records")]
 
 
-@dataclass(frozen=True, slots=True)
+Kind = TypeVar("Kind")
+
+
+@dataclass_transform(frozen_default=True)
+def kind_of_row(kind: type[Kind]) -> type[Kind]:
+    """A dataclass to whose fields no code may assign, which type checkers enforce. A dataclass that is frozen at run
+    time takes three times as long to construct, and a trial constructs one per row.
+    """
+    return dataclass(slots=True)(kind)
+
+
 class Observation:
     """Base of the kinds."""
 
+    __slots__ = ()
     KIND: ClassVar[str]
     BEGINS_PARTITION: ClassVar[bool] = False
     ENDS_TRIAL: ClassVar[bool] = False
+    BLANK_INT: ClassVar[int] = 0
+    BLANK_BOOL: ClassVar[bool] = False
+    BLANK_STR: ClassVar[str] = ""
+    NO_ID: ClassVar[int] = NONE
+    """What a column has that a kind does not use."""
 
 
-@dataclass(frozen=True, slots=True)
+@kind_of_row
 class State(Observation):
     """The state of a partition from now on. `leader`: -1 = offline; `leader_serves`: False = a leader is recorded but
     does not answer; `isr_size`: 0 without a leader; `min_isr`: the effective one; `epoch`: the leader epoch; `isr`,
@@ -75,7 +93,7 @@ class State(Observation):
     expired: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@kind_of_row
 class Loss(Observation):
     """The log of the new `leader` lacks so many `records` that were acknowledged with acks=all."""
 
@@ -85,7 +103,7 @@ class Loss(Observation):
     records: LostRecords
 
 
-@dataclass(frozen=True, slots=True)
+@kind_of_row
 class Acks1Loss(Observation):
     """The log of the new `leader` lacks so many `records` that were acknowledged with acks=1."""
 
@@ -95,7 +113,7 @@ class Acks1Loss(Observation):
     records: LostRecords
 
 
-@dataclass(frozen=True, slots=True)
+@kind_of_row
 class AcknowledgedLoss(Observation):
     """Acknowledged records are lost, whatever acks is. `records`: how many; 0 for an election that loses what the
     followers had not fetched (acks=1).
@@ -107,7 +125,7 @@ class AcknowledgedLoss(Observation):
     records: Value = 0
 
 
-@dataclass(frozen=True, slots=True)
+@kind_of_row
 class UncleanRecovery(Observation):
     """A `leader` is elected that may lack acknowledged records."""
 
@@ -116,7 +134,7 @@ class UncleanRecovery(Observation):
     leader: OfNode
 
 
-@dataclass(frozen=True, slots=True)
+@kind_of_row
 class Recovery(Observation):
     """An unclean recovery was decided, `leader` elected. `answers`: which replicas answered what, and why it was
     elected.
@@ -128,7 +146,7 @@ class Recovery(Observation):
     answers: Detail
 
 
-@dataclass(frozen=True, slots=True)
+@kind_of_row
 class HwRegression(Observation):
     """The high watermark that consumers see has decreased, at this `leader`."""
 
@@ -137,7 +155,7 @@ class HwRegression(Observation):
     leader: OfNode
 
 
-@dataclass(frozen=True, slots=True)
+@kind_of_row
 class Crash(Observation):
     """The process of a broker ends. `failure`: `clean`, `unclean`, `lossy` or `disk`."""
 
@@ -146,7 +164,7 @@ class Crash(Observation):
     failure: Detail
 
 
-@dataclass(frozen=True, slots=True)
+@kind_of_row
 class Start(Observation):
     """A broker is started."""
 
@@ -154,7 +172,7 @@ class Start(Observation):
     broker: OfNode
 
 
-@dataclass(frozen=True, slots=True)
+@kind_of_row
 class End(Observation):
     """The trial ends."""
 
@@ -162,7 +180,7 @@ class End(Observation):
     ENDS_TRIAL = True
 
 
-@dataclass(frozen=True, slots=True)
+@kind_of_row
 class Produced(Observation):
     """A write has ended. `outcome`: `acked`, `unknown` (its leader has gone) or the error; `took_ms`: since it was
     sent; `offset`: that of the record, -1 if unknown.
@@ -175,7 +193,7 @@ class Produced(Observation):
     offset: int = -1
 
 
-@dataclass(frozen=True, slots=True)
+@kind_of_row
 class Elected(Observation):
     """The replica `leader` has become leader with the log end offset `log_end`; from the offset `missing_from` on its
     log does not have the records of the leader before it. `epoch`: the leader epoch.
@@ -189,7 +207,7 @@ class Elected(Observation):
     missing_from: Annotated[int, In("offset")]
 
 
-@dataclass(frozen=True, slots=True)
+@kind_of_row
 class Checkpoint(Observation):
     """Of the records acknowledged so far only the last one, at `offset`, is followed on."""
 
@@ -198,7 +216,7 @@ class Checkpoint(Observation):
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
+@kind_of_row
 class Read(Observation):
     """With `outcome` `fetched` the consumer has read `records` records from `offset` on from `leader`, the last one of
     leader epoch `epoch`. With `diverged` (KIP-320) or `out_of_range` that leader's log lacks the last `records` records
@@ -214,7 +232,7 @@ class Read(Observation):
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
+@kind_of_row
 class Failover(Observation):
     """Real ms from the crash of the leader `crashed` to the first acknowledgement of a write that was sent after it."""
 
@@ -224,7 +242,7 @@ class Failover(Observation):
     took_ms: Value
 
 
-@dataclass(frozen=True, slots=True)
+@kind_of_row
 class Acknowledged(Observation):
     """Real ms from the sending of a write to its acknowledgement."""
 
@@ -233,7 +251,7 @@ class Acknowledged(Observation):
     took_ms: Value
 
 
-@dataclass(frozen=True, slots=True)
+@kind_of_row
 class Restarted(Observation):
     """Real ms from the start of a broker's process until the controller has unfenced it."""
 
@@ -242,7 +260,7 @@ class Restarted(Observation):
     took_ms: Value
 
 
-@dataclass(frozen=True, slots=True)
+@kind_of_row
 class Throughput(Observation):
     """Acknowledged records per second, in real time."""
 
@@ -262,21 +280,31 @@ OUT_OF_RANGE: Final = "out_of_range"
 
 
 class Layout(NamedTuple):
-    """How a kind stands in a file: the column of each field, and its place in a row; `blank`: a row without them."""
+    """How a kind stands in a file: the column of each field, and getters of the columns before and after the weight."""
 
     columns: dict[str, In]
-    places: tuple[tuple[int, str], ...]
-    blank: TraceRow
+    first: Callable[[Observation], tuple[object, ...]]
+    last: Callable[[Observation], tuple[object, ...]]
+
+
+_LOG_WEIGHT: Final = TraceRow._fields.index("log_weight")
 
 
 def _layout(kind: type[Observation]) -> Layout:
     hints = get_type_hints(kind, include_extras=True)
     columns: dict[str, In] = {}
-    for name in [each.name for each in fields(kind)]:
+    for name in [name for name in hints if name.islower()]:
         declared = getattr(hints[name], "__metadata__", ())
         columns[name] = next((item for item in declared if isinstance(item, In)), In(name))
-    places = tuple((TraceRow._fields.index(each.column), name) for name, each in columns.items())
-    return Layout(columns, places, TraceRow(0, kind.KIND))
+    filled = {each.column: name for name, each in columns.items()} | {"time_ms": "KIND", "kind": "KIND"}
+    names = [filled.get(column) or _blank(column) for column in TraceRow._fields]
+    return Layout(columns, attrgetter(*names[1:_LOG_WEIGHT]), attrgetter(*names[_LOG_WEIGHT + 1 :]))
+
+
+def _blank(column: str) -> str:
+    """The attribute of every kind that has the value of a column without a field."""
+    value = TraceRow._field_defaults[column]
+    return "NO_ID" if value == NONE else f"BLANK_{type(value).__name__.upper()}"
 
 
 KINDS: Final[dict[str, type[Observation]]] = {
@@ -289,7 +317,6 @@ KINDS: Final[dict[str, type[Observation]]] = {
 """The kinds by their names in files."""
 LAYOUTS: Final = {kind: _layout(kind) for kind in KINDS.values()}
 """How each kind stands in a file."""
-_LOG_WEIGHT: Final = TraceRow._fields.index("log_weight")
 
 
 class Stamped(NamedTuple):
@@ -311,11 +338,7 @@ class Stamped(NamedTuple):
     def row(self) -> TraceRow:
         """The row of a file."""
         layout = LAYOUTS[type(self.what)]
-        values: list[object] = list(layout.blank)
-        values[0], values[_LOG_WEIGHT] = self.time_ms, self.log_weight
-        for place, name in layout.places:
-            values[place] = getattr(self.what, name)
-        return TraceRow._make(values)
+        return TraceRow._make((self.time_ms, *layout.first(self.what), self.log_weight, *layout.last(self.what)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,20 +8,18 @@ silence.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from experiments.studies.trace.kinds import KINDS, LAYOUTS, Observation
-from experiments.studies.trace.schema import NONE
+from experiments.studies.trace.schema import NONE, Values
 
 _LIMITS = sorted({each for layout in LAYOUTS.values() for each in layout.columns.values() if each.least is not None})
 COLUMNS = ("trial", "seq", "time_ms", "kind", "partition", *dict.fromkeys(limit.column for limit in _LIMITS))
 """The columns that the rules are about."""
-
-Values = NDArray[Any]
 
 
 class Broken(NamedTuple):

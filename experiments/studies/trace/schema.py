@@ -5,15 +5,18 @@ What the columns mean in a row of each kind is declared in `kinds.py`.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import pyarrow as pa
+from numpy.typing import NDArray
 
 VERSION: Final = 3
 """Of the trace's columns and rules."""
 VERSION_KEY: Final = "isray.trace.version"
 """Key of the version in the metadata of a file's schema."""
 YEAR_MS: Final = 365 * 86_400_000
+Values: TypeAlias = NDArray[Any]
+"""A column of a trace, or what is computed of some."""
 NONE: Final = -1
 """No partition, no node, no leader."""
 

@@ -23,7 +23,7 @@ from experiments.studies.design.study import StudyPlan
 from experiments.studies.pipeline import manifest
 from experiments.studies.pipeline.checks import disagreements
 from experiments.studies.pipeline.java import java_home
-from experiments.studies.pipeline.medallion import LossesDisagree, Work, analyse
+from experiments.studies.pipeline.spark import LossesDisagree, Work, analyse
 from experiments.studies.pipeline.readme import readme
 from experiments.studies.pipeline.schemas import GOLD, SILVER, ddl, digests
 from experiments.studies.pipeline.session import spark_path, spark_session
@@ -192,7 +192,7 @@ def split_by_trials(out: Path, trials: int) -> int:
     """Makes silver what analyses after each of so many trials of a growing study would have left; their number."""
     (whole,) = manifest.read_manifest(Folder(out)).runs.values()
     runs = {
-        first // trials: manifest.Run(tuple(batch for batch in whole.batches if batch.first == first), 1_000)
+        first // trials: manifest.AnalysisRun(tuple(batch for batch in whole.batches if batch.first == first), 1_000)
         for first in sorted({batch.first for batch in whole.batches})
     }
     for table in (path for path in (out / "silver").iterdir() if path.is_dir()):
