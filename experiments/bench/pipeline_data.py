@@ -3,7 +3,7 @@
 Each trial is a sequence of failure cycles, a crash, a stall, an election, the failover that clients see, the restart,
 the return to the ISR and to the preferred leader, at random times; in one cycle of `LOSS_EVERY` the new leader lacks
 the last record. The rows keep
-the rules of a trace (`experiments/studies/trace/schema.py`); they are drawn as arrays, a batch at a time.
+the rules of a trace (`experiments/studies/trace/kinds.py`); they are drawn as arrays, a batch at a time.
 """
 
 from __future__ import annotations

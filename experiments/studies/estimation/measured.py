@@ -1,6 +1,6 @@
 """What clients and operators would have measured, as numbers of `gold/cells.json`: quantiles over all trials of a cell.
 
-The values are those of the trace's measured rows (`trace/schema.py`), unweighted and in real time. A quantile is null
+The values are those of the trace's measured rows (`trace/kinds.py`), unweighted and in real time. A quantile is null
 where nothing was measured: the simulator has no throughput, acknowledgement or restart times, since it charges no time
 for work.
 """

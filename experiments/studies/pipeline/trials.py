@@ -1,7 +1,7 @@
 """Silver: what each trial measured, one row per trial. A pure function from :class:`Trace` to a table.
 
 Everything is weighted: an event with the likelihood ratio of its row, time with that of the row that ends its interval
-(`trace/schema.py`). Rows of one trial with equal weights are a *part* of the trial, and are added up first, as whole
+(`trace/kinds.py`). Rows of one trial with equal weights are a *part* of the trial, and are added up first, as whole
 numbers (milliseconds, events, records). Then the parts, of which plain sampling has one, are gone through in ascending
 order of their weights. So a trial has the same values, to the last bit, whatever batch it is in.
 """
