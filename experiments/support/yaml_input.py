@@ -9,7 +9,7 @@ import re
 import sys
 from collections.abc import Hashable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import TypeVar, get_args
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -37,7 +37,7 @@ _KINDS = {
 class _UniqueKeyLoader(yaml.SafeLoader):
     """Refuses a duplicate key, of which YAML would take the last value."""
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, object]:
         keys = [key.value for key, _ in node.value]
         for key in keys:
             if keys.count(key) > 1:
@@ -176,7 +176,7 @@ def found_by(details: ErrorDetails, fields: Sequence[str] = (), as_json: bool = 
     return shown(details["input"], as_json) + hint
 
 
-def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+def _models_in(annotation: object) -> Iterator[type[BaseModel]]:
     """The models that a type is made of: itself, the members of a union, the elements of a list."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation

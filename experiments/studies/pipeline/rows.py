@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar, cast
 
 import numpy as np
 import pyarrow as pa
@@ -123,14 +123,13 @@ class Trace:
     acks_all: bool
     rows: TraceRows
     trials: pa.Table
-    _derived: dict[Callable[[Trace], Any], Any] = field(default_factory=dict, repr=False)
+    _derived: dict[Callable[[Trace], object], object] = field(default_factory=dict, repr=False)
 
     def derived(self, derive: Callable[[Trace], T]) -> T:
         """What a function makes of this trace; computed when it is first asked for, as several tables need it."""
         if derive not in self._derived:
             self._derived[derive] = derive(self)
-        found: T = self._derived[derive]
-        return found
+        return cast("T", self._derived[derive])
 
     @cached_property
     def first(self) -> int:

@@ -11,7 +11,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from jinja2 import Environment
 from markupsafe import Markup, escape
@@ -208,7 +207,7 @@ def _measured(
     return {"measured": rows, "measured_keys": {key for _, found in rows for key in found}}
 
 
-def _charts(study: StudyPlan, found: Sequence[Group]) -> dict[str, object]:
+def _charts(study: StudyPlan, found: Sequence[Group]) -> dict[str, Chart | list[Chart] | None]:
     """The charts of the page, by the name of their place."""
     objective = verdict.metric_of(study)
     compared = [
@@ -233,7 +232,7 @@ def _charts(study: StudyPlan, found: Sequence[Group]) -> dict[str, object]:
     }
 
 
-def _plots(drawn: Mapping[str, Any]) -> list[Chart]:
+def _plots(drawn: Mapping[str, Chart | list[Chart] | None]) -> list[Chart]:
     """All charts in one list."""
     return [
         plot for place in drawn.values() for plot in (place if isinstance(place, list) else [place]) if plot is not None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from pydantic import Field, ModelWrapValidatorHandler, SkipValidation, ValidationError, model_validator
 
@@ -45,7 +44,7 @@ class Study(StudyFile):
 
     @model_validator(mode="wrap")
     @classmethod
-    def _check(cls, fields: Any, handler: ModelWrapValidatorHandler[Study]) -> Study:
+    def _check(cls, fields: object, handler: ModelWrapValidatorHandler[Study]) -> Study:
         try:
             study = handler(plain(fields))
         except ValidationError as error:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Literal
 
 import altair as alt
 
@@ -127,7 +127,7 @@ def _decades(value: float, reference: float) -> float:
     return math.log10(value / reference)
 
 
-def _tile_axis(name: str, orient: Any) -> alt.Axis:
+def _tile_axis(name: str, orient: Literal["bottom", "left"]) -> alt.Axis:
     title = name.replace("_", " ")
     return alt.Axis(title=title, orient=orient, labelAngle=0, domain=False, ticks=False, labelLimit=150, grid=False)
 
