@@ -100,7 +100,7 @@ def test_gold_equals_that_of_pandas(drawn: Path) -> None:
     found = pd.read_parquet(drawn / "gold" / "cells").set_index(["metric", "cell"])["value"]
     for metric in METRICS:
         if metric.name in RATES:
-            counted = trace[trace["kind"] == metric.trace_kind]
+            counted = trace[trace["kind"] == metric.counts.KIND]
             weight = counted["value"] if metric.sums_values else counted["value"].clip(1, 1)
             values = weight.groupby(counted["cell"]).sum()
         else:
