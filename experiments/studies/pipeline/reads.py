@@ -11,8 +11,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from experiments.studies.pipeline.cuts import first_at_or_below
-from experiments.studies.pipeline.rows import Trace, Values
+from experiments.studies.pipeline.rows import Trace, Values, first_at_or_below
 from experiments.studies.pipeline.schemas import READS, Nullable, table
 from experiments.studies.trace.kinds import FETCHED, Elected, Read
 

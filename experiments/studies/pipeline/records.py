@@ -17,8 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from experiments.studies.pipeline.cuts import first_at_or_below
-from experiments.studies.pipeline.rows import Trace, TraceRows, Values
+from experiments.studies.pipeline.rows import Trace, TraceRows, Values, first_at_or_below
 from experiments.studies.pipeline.schemas import SILVER, Nullable, table
 from experiments.studies.trace.kinds import ACKED, FOLLOWED, Acks1Loss, Checkpoint, Elected, Loss, Produced
 

@@ -156,3 +156,18 @@ def read_batch(store: Store, batch: Batch, partitions: int, acks_all: bool) -> T
         contents.append(content)
     trials = pq.read_table(pa.BufferReader(contents[1]))
     return Trace(batch.cell, partitions, acks_all, TraceRows.of_file(contents[0]), trials)
+
+
+def first_at_or_below(offsets: Values, begin: Values, end: Values, limits: Values) -> Values:
+    """For each limit, the first position from `begin` up to, not including, `end` at which the offset is at or below
+    it; -1 without one. Each round tests the next position of all that are left."""
+    found = np.full(len(limits), -1)
+    left = np.flatnonzero(begin < end)
+    position = begin[left]
+    while len(left):
+        hit = offsets[position] <= limits[left]
+        found[left[hit]] = position[hit]
+        position = position + 1
+        open_ = ~hit & (position < end[left])
+        left, position = left[open_], position[open_]
+    return found
