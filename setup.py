@@ -21,6 +21,7 @@ HERE = Path(__file__).parent
 COMPILED = (
     "protocol/ids.py",
     "protocol/config.py",
+    "protocol/kafka_rules.py",
     "protocol/contract.py",
     "protocol/events/*.py",
     "protocol/messages/trusted.py",
@@ -33,6 +34,10 @@ COMPILED = (
     "protocol/client/*.py",
     "protocol/nodes/*.py",
     "protocol/quorum/*.py",
+    "protocol/v3/broker/*.py",
+    "protocol/v3/controller/outlet.py",
+    "protocol/v3/controller/term.py",
+    "protocol/v3/store/node.py",
     "experiments/engines/sim/clocks.py",
     "experiments/engines/sim/cluster.py",
     "experiments/engines/sim/disk.py",

@@ -21,7 +21,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
@@ -29,26 +29,20 @@ import ray
 
 from actors.failures import ACTOR_GONE, creation_failure, is_creation_failure
 from actors.machines import UnreachableError, is_alive, machines, own_node, pin, remove_remotely, send_signal
+from actors.members import Member, take_snapshots
 from actors.metrics import ClusterMeter
 from actors.nodes import NodeSetup, NodeSnapshot, PollReport, actor_class
-from actors.outbox import Outbox, deliver_method
-from actors.peers import Handle
+from actors.outbox import Outbox
+from actors.peers import Handle, deliver_method
 from actors.placement import Placement
 from actors.processes import ProcessId
 from actors.storage import DISK_LOSSES, DiskLossKind
 from protocol.config import ClusterConfig
-from protocol.ids import (
-    NO_EPOCH,
-    NodeId,
-    TopicPartition,
-    is_broker,
-    is_controller,
-    node_name,
-)
+from protocol.ids import NO_EPOCH, NodeId, TopicPartition, is_broker, is_controller, node_name
 from protocol.messages.base import Message
 from protocol.messages.codec import encode
 from protocol.quorum.voters import VoterSet
-from protocol.zookeeper.settings import StoreSettings
+from protocol.v3.store.settings import StoreSettings
 
 CPU_SHARE = 0.001
 """CPUs that a node's bundle reserves: enough to be placed, too few to keep other work from running."""
@@ -84,39 +78,14 @@ class NodeFailedError(RuntimeError):
         self.node = node
 
 
-@dataclass(slots=True)
-class _Member:
-    """One node. `actor` is its present actor, None while it does not run, `incarnation` counts its starts.
-
-    `process` is the process of the present incarnation, or of the last one that is known, with the call `asked` for it
-    under way. `poll` and `snapshot` are calls under way; `answered`: the present incarnation has answered a poll;
-    `version` is that of its last snapshot (-1: none), `active_epoch` that of an active controller. `loss_kind` and
-    `loss_count` are applied to the disk before the next start; `disk` counts the disks before; `outboxes` are those of
-    the data and the control channel.
-    """
-
-    actor: Handle = None
-    incarnation: int = 0
-    process: ProcessId | None = None
-    asked: ray.ObjectRef[ProcessId] | None = None
-    poll: ray.ObjectRef[PollReport] | None = None
-    answered: bool = False
-    snapshot: ray.ObjectRef[tuple[int, NodeSnapshot | None]] | None = None
-    version: int = -1
-    active_epoch: int = NO_EPOCH
-    loss_kind: DiskLossKind = "none"
-    loss_count: int = 0
-    disk: int = 0
-    outboxes: tuple[Outbox, Outbox] = field(default_factory=lambda: (Outbox(), Outbox()))
-
-
 class ActorCluster:
     """The node actors of one run; none runs until `start`.
 
     `nodes` are all node ids. `racks` overrides the rack of brokers (default: the label of their Ray node). `homes`
     names the Ray node (by its id) of nodes whose place `Placement` does not choose. `voters` are the first voters of
     the quorum; their disks are formatted at their first start. `store` are the settings of the store. `folder` holds
-    the directories of the run's nodes; it has the same path on every machine. PlacementError as for `Placement`.
+    the directories of the run's nodes; it has the same path on every machine. `former`: a retired cluster, whose
+    processes and names this one takes over. PlacementError as for `Placement`.
     """
 
     def __init__(
@@ -128,18 +97,23 @@ class ActorCluster:
         homes: Mapping[NodeId, str] | None = None,
         voters: VoterSet | None = None,
         store: StoreSettings | None = None,
+        former: ActorCluster | None = None,
     ) -> None:
-        self.run = f"isray-{uuid.uuid4().hex[:12]}"
+        self.run: str = f"isray-{uuid.uuid4().hex[:12]}" if former is None else former.run
         self._nodes = tuple(nodes)
         self._config = config
         self._seed = seed
         self._racks = dict(racks or {})
         self._voters = () if voters is None else tuple((key.id, key.uuid) for key in voters.keys)
         self._store = store
-        self.folder = Path(tempfile.gettempdir()) / self.run
+        self._number: int = 0 if former is None else former._number + 1
+        self.folder = Path(tempfile.gettempdir()) / f"{self.run}{f'.{self._number}' if self._number else ''}"
         self._cut: set[tuple[NodeId, NodeId]] = set()
         self._meter = ClusterMeter(self.run)
-        self._members = {node: _Member() for node in self._nodes}
+        self._former = {} if former is None else former.incarnations()
+        self._retired: dict[NodeId, Handle] = {} if former is None else former._retired
+        """The actors of an earlier cluster, each of which waits to serve as the first incarnation of its node."""
+        self._members = {node: Member(incarnation=self._former.get(node, 0)) for node in self._nodes}
         self._placement = Placement(self._nodes, machines(), self._racks, homes)
 
     def directory(self, node: NodeId) -> Path:
@@ -159,21 +133,28 @@ class ActorCluster:
         home = self._placement.home(node, machines())
         member.incarnation += 1
         setup = self._setup(node, member)
-        options = {
-            "name": node_name(node),
-            "namespace": self.run,
-            "num_cpus": CPU_SHARE,
-            "scheduling_strategy": pin(home),
-        }
-        member.actor = _create_when_name_is_free(lambda: actor_class(node).options(**options).remote(setup))
-        member.actor.begin.remote()
+        member.actor = self._retired.pop(node, None)
+        if member.actor is None:
+            member.actor = self._create(setup, home)
+            member.actor.begin.remote()
+        else:
+            member.actor.serve_next.remote(setup)
         member.asked = member.actor.process.remote()
         member.poll, member.answered, member.active_epoch = None, False, NO_EPOCH
         member.snapshot, member.version = None, -1
         member.outboxes = (Outbox(), Outbox())
         member.loss_kind, member.loss_count = "none", 0
 
-    def _setup(self, node: NodeId, member: _Member) -> NodeSetup:
+    def _create(self, setup: NodeSetup, home: str) -> Handle:
+        options = {
+            "name": node_name(setup.node),
+            "namespace": self.run,
+            "num_cpus": CPU_SHARE,
+            "scheduling_strategy": pin(home),
+        }
+        return _create_when_name_is_free(lambda: actor_class(setup.node).options(**options).remote(setup))
+
+    def _setup(self, node: NodeId, member: Member) -> NodeSetup:
         cut_to, cut_from = self._cut_peers(node)
         return NodeSetup(
             node=node,
@@ -192,6 +173,7 @@ class ActorCluster:
             voters=self._voters,
             store=self._store,
             predecessor=member.process,
+            former=self._former,
         )
 
     def crash(self, node: NodeId, kind: DiskLossKind, count: int) -> list[PollReport]:
@@ -251,7 +233,7 @@ class ActorCluster:
         return member.process
 
     def lose_at_start(self, node: NodeId, kind: DiskLossKind, count: int) -> None:
-        """Applies a loss to the disk of a node that does not run when it starts, beside what it has lost already."""
+        """Applies a further loss to the disk of a node that does not run, when it starts."""
         member = self._members[node]
         if member.actor is not None:
             raise RuntimeError(f"{node_name(node)} runs")
@@ -301,7 +283,7 @@ class ActorCluster:
         """The running nodes, in the order of the constructor's `nodes`."""
         return [node for node in self._nodes if self._members[node].actor is not None]
 
-    def _running(self, node: NodeId) -> _Member:
+    def _running(self, node: NodeId) -> Member:
         member = self._members[node]
         if member.actor is None:
             raise NodeNotRunningError(f"{node_name(node)} does not run")
@@ -326,10 +308,11 @@ class ActorCluster:
         if known:
             ray.wait(known, num_returns=len(known), timeout=wait_s)
         reports = [(node, report) for node, member in running.items() for report in self._collect(node, member)]
-        self._meter.update({n: m.active_epoch if m.actor else None for n, m in self._members.items() if m.incarnation})
+        started = {n: m for n, m in self._members.items() if m.incarnation > self._former.get(n, 0)}
+        self._meter.update({node: member.active_epoch if member.actor else None for node, member in started.items()})
         return reports
 
-    def _collect(self, node: NodeId, member: _Member) -> list[PollReport]:
+    def _collect(self, node: NodeId, member: Member) -> list[PollReport]:
         """The answer to a member's poll as a list, empty where it has not arrived."""
         poll = member.poll
         if poll is None or not ray.wait([poll], timeout=0)[0]:
@@ -357,14 +340,14 @@ class ActorCluster:
         the one that is requested now.
         """
         running = {node: self._members[node] for node in self.running() if self._members[node].answered}
-        late = _take_snapshots(running)
+        late = take_snapshots(running)
         for member in running.values():
             if member.snapshot is None:
                 member.snapshot = member.actor.snapshot.remote(member.version)
         calls = [member.snapshot for member in running.values()]
         if calls:
             ray.wait(calls, num_returns=len(calls), timeout=wait_s)
-        return late + _take_snapshots(running)
+        return late + take_snapshots(running)
 
     def pids(self) -> dict[NodeId, int]:
         """The process id of every node that runs, each on its machine; GetTimeoutError where one does not answer."""
@@ -419,18 +402,41 @@ class ActorCluster:
 
     # -- removal -------------------------------------------------------------------------------------------------------
 
+    def incarnations(self) -> dict[NodeId, int]:
+        """The last incarnation of every node of this cluster and of those whose processes it took over."""
+        return self._former | {node: member.incarnation for node, member in self._members.items()}
+
+    def retire(self) -> None:
+        """As `close`, but the processes wait for another cluster on this Ray, which takes them over (`former`); those
+        that do not answer end.
+        """
+        calls = {self._members[node].actor.retire.remote(): node for node in self.running()}
+        done, _ = ray.wait(list(calls), num_returns=len(calls), timeout=COMMAND_TIMEOUT_S) if calls else ([], [])
+        for call in done:
+            with suppress(*ACTOR_GONE):
+                ray.get(call)
+                self._retired[calls[call]] = self._members[calls[call]].actor
+                self._members[calls[call]].actor = None
+        self._end_running()
+        self._remove_folder()
+
     def close(self) -> None:
         """Ends all actors and removes all directories. Where Ray has been shut down already, the actors are gone, and
         only the local directories are removed.
         """
         if ray.is_initialized():
-            nodes = self.running()
-            for node in nodes:
-                self.remove_actor(node)
-            for node in nodes:
-                self._await_gone(node)
+            while self._retired:
+                ray.kill(self._retired.popitem()[1])
+            self._end_running()
             remove_remotely(self.folder, COMMAND_TIMEOUT_S)
         self._remove_folder()
+
+    def _end_running(self) -> None:
+        nodes = self.running()
+        for node in nodes:
+            self.remove_actor(node)
+        for node in nodes:
+            self._await_gone(node)
 
     def abandon(self) -> None:
         """As `close`, where Ray's control store is gone: the nodes end themselves, as far as they can be reached, and
@@ -455,24 +461,6 @@ class ActorCluster:
             except ValueError:
                 return
             time.sleep(_RETRY_S)
-
-
-def _take_snapshots(members: Mapping[NodeId, _Member]) -> list[tuple[NodeId, NodeSnapshot]]:
-    """The snapshots that have arrived and changed."""
-    return [(node, found) for node, member in members.items() if (found := _take_snapshot(member)) is not None]
-
-
-def _take_snapshot(member: _Member) -> NodeSnapshot | None:
-    """The answer to the member's snapshot call, None where it has not arrived or nothing has changed."""
-    call = member.snapshot
-    if call is None or not ray.wait([call], timeout=0)[0]:
-        return None
-    member.snapshot = None
-    try:
-        member.version, snapshot = ray.get(call)
-    except ACTOR_GONE:
-        return None  # the next poll reports the failure
-    return snapshot
 
 
 def _create_when_name_is_free(create: Callable[[], Handle]) -> Handle:

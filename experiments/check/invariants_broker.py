@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import ClassVar
 
 from experiments.check.invariants_base import Invariant
 from experiments.check.truth import GroundTruth, PartitionView
@@ -33,6 +34,7 @@ class ValidReplicaState(Invariant):
     of epochs that it knows to have begun.
     """
 
+    NOT_STATE: ClassVar[frozenset[str]] = frozenset({"_before"})  # in a search the state before the step shows them
     AFTER_CONTROLLERS = False
 
     def __init__(self, truth: GroundTruth) -> None:

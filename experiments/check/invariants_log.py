@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
+from typing import ClassVar
 
 from experiments.check.invariants_base import Invariant
 from experiments.check.truth import GroundTruth, PartitionTruth, PartitionView
@@ -82,6 +83,7 @@ class _PrefixCheck(Invariant):
     incarnation.
     """
 
+    NOT_STATE: ClassVar[frozenset[str]] = frozenset({"_checked"})  # what may be checked again
     AFTER_CONTROLLERS = False
 
     def __init__(self, truth: GroundTruth) -> None:

@@ -8,16 +8,16 @@ from pydantic import Field, model_validator
 
 from experiments.check.losses import Acks
 from experiments.support.fields import TEXT, Index, StrictModel, one_of
-from protocol.controller.metrics import CLUSTER_METRICS, PARTITION_METRICS
+from protocol.metrics import CLUSTER_METRICS, PARTITION_METRICS
 
 METRIC_NAMES = (*CLUSTER_METRICS, *PARTITION_METRICS)
 
 
 Metrics = Annotated[dict[Annotated[str, one_of(METRIC_NAMES)], int], Field(min_length=1)]
 LostAcks = Annotated[Acks, one_of(get_args(Acks), form="1 or all"), TEXT]
-BESIDE = ("voters", "controller_broker", "controller_epoch", "metrics")
+CLUSTER_WIDE = ("voters", "controller_broker", "controller_epoch", "metrics")
 """Expectations about the cluster, which go with any subject or alone."""
-_NOT_OF_A_TOPIC = {"topic", "partition", "broker", "controller", "state", "role", *BESIDE}
+_NOT_OF_A_TOPIC = {"topic", "partition", "broker", "controller", "state", "role", *CLUSTER_WIDE}
 
 
 class Expectation(StrictModel):
@@ -76,10 +76,10 @@ class Expectation(StrictModel):
     @model_validator(mode="after")
     def _one_subject(self) -> Expectation:
         subjects = [name for name in ("topic", "broker", "controller") if getattr(self, name) is not None]
-        named = self.model_fields_set - {"topic", "partition", "broker", "controller", "within", *BESIDE}
-        beside = any(getattr(self, name) not in (None, {}) for name in BESIDE)
-        if len(subjects) > 1 or (not subjects and (named or not beside)):
-            alone = ", ".join(BESIDE)
+        named = self.model_fields_set - {"topic", "partition", "broker", "controller", "within", *CLUSTER_WIDE}
+        is_cluster_wide = any(getattr(self, name) not in (None, {}) for name in CLUSTER_WIDE)
+        if len(subjects) > 1 or (not subjects and (named or not is_cluster_wide)):
+            alone = ", ".join(CLUSTER_WIDE)
             raise ValueError(f"allowed: exactly one of topic, broker, controller; {alone} with it or alone")
         for metric in self.metrics or ():
             if metric in PARTITION_METRICS and self.topic is None:
@@ -89,7 +89,7 @@ class Expectation(StrictModel):
         fitting = {"broker": {"state"}, "controller": {"role"}}.get(
             subjects[0], set(Expectation.model_fields) - _NOT_OF_A_TOPIC
         )
-        if named - fitting or not (named or beside):
+        if named - fitting or not (named or is_cluster_wide):
             allowed = ", ".join(sorted(fitting))
-            raise ValueError(f"allowed: with {subjects[0]} one or more of {allowed}; {', '.join(BESIDE)}")
+            raise ValueError(f"allowed: with {subjects[0]} one or more of {allowed}; {', '.join(CLUSTER_WIDE)}")
         return self

@@ -24,11 +24,7 @@ from experiments.scenarios.model import (
 from experiments.support.errors import InputError, shown
 from experiments.support.fields import StrictModel
 from experiments.support.yaml_input import flow_yaml, read_yaml_mapping, validated
-from protocol.config import (
-    CONTROLLER_QUORUM_BOOTSTRAP_SERVERS,
-    CONTROLLER_QUORUM_VOTERS,
-    node_ids,
-)
+from protocol.config import CONTROLLER_QUORUM_BOOTSTRAP_SERVERS, CONTROLLER_QUORUM_VOTERS, node_ids
 from protocol.errors import did_you_mean
 from protocol.ids import FIRST_CONTROLLER, NO_LEADER
 

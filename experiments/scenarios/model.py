@@ -1,4 +1,4 @@
-"""Scenario files as typed values (the project's interfaces, section 1).
+"""Scenario files as typed values (docs/scenarios.md).
 
 A step is a mapping with exactly one key, the step's kind; `STEPS` maps each kind to the model of its fields and to its
 meaning, from which docs/reference/scenario-steps.md is generated. Everything is checked before a cluster is built:
@@ -29,10 +29,10 @@ from experiments.support.fields import (
     is_whole,
     one_of,
 )
-from experiments.support.kafka_rules import KAFKA_RULES
 from protocol.config import ClusterConfig, Generation
 from protocol.ids import FIRST_CONTROLLER, RECOVERY_MANAGER, STORE
-from protocol.zookeeper.settings import (
+from protocol.kafka_rules import KAFKA_RULES
+from protocol.v3.store.settings import (
     MAX_LATENCY_MS,
     MAX_MULTI,
     MAX_SESSION_TIMEOUT_MS,
@@ -67,7 +67,7 @@ KafkaRuleName = Annotated[str, one_of(KAFKA_RULES)]
 InvariantName = Annotated[str, one_of(sorted(kind.__name__ for kind in INVARIANTS))]
 
 
-class StoreModel(StrictModel):
+class V3Model(StrictModel):
     """The store of a cluster of generation v3."""
 
     write_latency: DurationMs = Field(default=4, le=MAX_LATENCY_MS, description="how long a transaction takes")
@@ -102,7 +102,7 @@ class ClusterModel(StrictModel):
     )
     generation: GenerationName = Field(default="kip-966", description=f"protocol generation: {', '.join(GENERATIONS)}")
     config: ClusterConfigs = Field(default_factory=dict, description="cluster-wide configs, by Kafka's names")
-    store: StoreModel | None = Field(default=None, description="with generation v3: the settings of the store")
+    store: V3Model | None = Field(default=None, description="with generation v3: the settings of the store")
     kafka_rules: list[KafkaRuleName] = Field(
         default_factory=list,
         description=f"rules of Kafka's code in the place of isray's, on sim only: {', '.join(KAFKA_RULES)}",
@@ -121,7 +121,7 @@ class ClusterModel(StrictModel):
 
     def spec(self, seed: int = 0) -> ClusterSpec:
         """The cluster as engines take it."""
-        config = ClusterConfig.of(Generation(self.generation), self.config)
+        config = ClusterConfig.of(Generation(self.generation), self.config, self.kafka_rules)
         voters = None if self.voters is None else tuple(self.voters)
         store = self.store.settings() if self.store is not None else None
         return ClusterSpec(self.brokers, self.controllers, config, seed, voters, store)

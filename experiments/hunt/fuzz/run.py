@@ -68,8 +68,8 @@ from protocol.messages.commands import AdminOutcome, ProduceCommand, ProduceOutc
 from protocol.messages.data import EARLIEST
 from protocol.messages.partitions import ElectionType
 from protocol.metadata.partition import PartitionState
+from protocol.nodes.base_broker import BaseBroker
 from protocol.nodes.broker import BrokerNode
-from protocol.nodes.store_broker import StoreBrokerNode
 
 CREATE_AT_MS = 1_000
 CREATE_AGAIN_MS = 100
@@ -82,7 +82,7 @@ ANSWER_MARGIN_MS = 2_000
 """How much longer than `delivery.timeout.ms` a command may be open: batches linger, and reads wait."""
 SERVED_WITHIN_MS = 5_000
 STORE_SERVED_WITHIN_MS = 40_000
-"""In `v3`, whose controller repeats a command without a response after 30 s (`protocol/zookeeper/commands.py`)."""
+"""In `v3`, whose controller repeats a command without a response after 30 s (`protocol/v3/controller/commands.py`)."""
 SERVED_LOOK_MS = 50
 FINAL_TOPIC = "after-all-faults"
 ENCODED_ONE_IN = 10
@@ -139,11 +139,11 @@ def run_plan(
             writer.close()
 
 
-def explore_plan(plan: Plan, title: str, facts: Sequence[tuple[str, str]] = ()) -> tuple[PlanResult, Run]:
-    """Runs a plan as `run_plan` does, and returns the run to explore besides, under this title. `facts` are added to
-    what the page says about the run.
-    """
-    run = _PlanRun(plan)
+def explore_plan(
+    plan: Plan, title: str, facts: Sequence[tuple[str, str]] = (), kafka_rules: Sequence[str] = ()
+) -> tuple[PlanResult, Run]:
+    """Runs a plan as `run_plan` does, with these of Kafka's rules; also returns the run, for a page with `facts`."""
+    run = _PlanRun(plan, rules=kafka_rules)
     recorder = SimRecorder(run.engine.cluster, run.controls.headings, run.violations)
     with rare_collections():
         result = run.run()
@@ -161,10 +161,10 @@ def simulate_plan(plan: Plan, *, invariants: bool) -> tuple[int, str]:
 
 
 class _PlanRun:
-    def __init__(self, plan: Plan, elide_idle: bool = True, paranoid: bool = False) -> None:
+    def __init__(self, plan: Plan, elide_idle: bool = True, paranoid: bool = False, rules: Sequence[str] = ()) -> None:
         self._plan = plan
         model = NetworkModel(jitter_ms=plan.jitter_ms)
-        self.engine = CheckedEngine(plan.spec(), model, elide_idle=elide_idle, paranoid=paranoid)
+        self.engine = CheckedEngine(plan.spec(rules), model, elide_idle=elide_idle, paranoid=paranoid)
         self._cluster = self.engine.cluster
         self._coverage = Coverage()
         self._cluster.trace_observers.append(self._coverage.observe)
@@ -228,7 +228,8 @@ class _PlanRun:
     def _phases(self) -> None:
         self._begin()
         self._pass_until(self._plan.end_ms)
-        self._add_heading("all faults have ended, all operations have begun")
+        over = Heading("all faults have ended, all operations have begun", len(self._cluster.traces))
+        self.controls.headings.append(over)
         self._converge()
         self._serve()
         self._judge()
@@ -325,7 +326,7 @@ class _PlanRun:
         in service while its next incarnation registers.
         """
         node = self._cluster.nodes.get(broker)
-        return isinstance(node, BrokerNode | StoreBrokerNode) and node.state is LifecycleState.RUNNING
+        return isinstance(node, BaseBroker) and node.state is LifecycleState.RUNNING
 
     def _lags(self, broker: BrokerId) -> bool:
         """Whether the broker has not applied all committed metadata, such as access that has been granted again."""
@@ -349,9 +350,8 @@ class _PlanRun:
     # -- phase 3 -------------------------------------------------------------------------------------------------------
 
     def _serve(self) -> None:
-        """Now that the cluster has converged, it serves commands of all kinds, each within a bound: a write to
-        each partition, a read of what was written, administration. Then each partition is read from its start, which
-        takes as long as there are batches.
+        """The cluster, which has converged, serves commands of all kinds, each within a bound: a write to each
+        partition, a read of what was written, administration. Then each partition is read from its start, in any time.
         """
         number, now_ms = max((operation.id for operation in self._plan.operations), default=0), self._cluster.now_ms
         sends = [
@@ -429,20 +429,16 @@ class _PlanRun:
         state = view.partitions[partition]
         return final_partition(self.engine, partition, state.leader, state.isr, ranges_of)
 
-    @property
-    def _replicas_must_agree(self) -> bool:
-        """Beyond tolerance the replicas of `v3` may hold different records at equal offsets (M42)."""
-        return not self.engine.spec.has_store_metadata
-
     def _is_violation(self, finding: Finding) -> bool:
-        """Whether the finding is a violation in this run."""
-        if isinstance(finding, Unanswered) or (isinstance(finding, ReplicasDiffer) and self._replicas_must_agree):
+        """Whether the finding is a violation in this run. Beyond tolerance the replicas of `v3` may differ (M42)."""
+        if isinstance(finding, Unanswered):
             return True
-        if isinstance(finding, DuplicatedRecord | ReorderedRecords) and not self._clients.is_idempotent(
-            finding.record.send
-        ):
-            return False
-        if isinstance(finding, FailedRecordStored) and self._plan.duplicates_sends:
+        if isinstance(finding, ReplicasDiffer) and not self.engine.spec.has_store_metadata:
+            return True
+        if isinstance(finding, DuplicatedRecord | ReorderedRecords):
+            if not self._clients.is_idempotent(finding.record.send):
+                return False
+        elif isinstance(finding, FailedRecordStored) and self._plan.duplicates_sends:
             return False
         return self.engine.suite.truth.of(finding.partition).tolerant
 
@@ -454,16 +450,11 @@ class _PlanRun:
             self._ask(step)
 
     def _ask(self, step: Step) -> None:
-        """Submits, and lets time pass until the outcome is as it must be. A question and a write, which may be judged
-        by metadata that lags, are repeated meanwhile.
-        """
+        """Waits until the outcome is as it must be; repeats questions and writes meanwhile, as metadata may lag."""
         request, wrong_with = step
-        if isinstance(request, ProduceCommand):
-            submit, is_repeated = partial(self.controls.submit, request), True
-        else:
-            submit, is_repeated = partial(self.controls.administer, request), request.READ_ONLY
+        is_repeated = isinstance(request, ProduceCommand) or request.READ_ONLY
         deadline_ms = self._cluster.now_ms + SERVED_WITHIN_MS
-        number = submit()
+        number = self.controls.ask(request)
         while True:
             self._pass_until(min(self._cluster.now_ms + SERVED_LOOK_MS, deadline_ms))
             outcome = self.engine.outcome(number)
@@ -473,12 +464,9 @@ class _PlanRun:
             if self._cluster.now_ms >= deadline_ms or (outcome is not None and not is_repeated):
                 raise _Violated(ANSWERS, f"{type(request).__name__}: {wrong}")
             if outcome is not None:
-                number = submit()
+                number = self.controls.ask(request)
 
     # -- the story -----------------------------------------------------------------------------------------------------
-
-    def _add_heading(self, text: str) -> None:
-        self.controls.headings.append(Heading(text, len(self._cluster.traces)))
 
     def _story(self, violation: PlanViolation) -> tuple[str, ...]:
         found = Heading(f"violated: {violation.invariant}: {violation.detail}", len(self._cluster.traces))
