@@ -77,7 +77,7 @@ class WrittenModel(StrictModel):
     @classmethod
     def allowed_in(cls, key: str) -> str:
         schema = cls.model_json_schema()["properties"].get(key)
-        return "" if schema is None else allowed_values(schema, cls.notations()[key])
+        return ", ".join(cls.key_names()) if schema is None else allowed_values(schema, cls.notations()[key])
 
     @classmethod
     def notations(cls) -> dict[str, Notation]:
