@@ -3,17 +3,15 @@
 Each trial is a sequence of failure cycles, a crash, a stall, an election, the failover that clients see, the restart,
 the return to the ISR and to the preferred leader, at random times; in one cycle of `LOSS_EVERY` the new leader lacks
 the last record. The rows keep
-the rules of a trace (`experiments/studies/trace/schema.py`); they are drawn as arrays, a batch at a time.
+the rules of a trace (`experiments/studies/trace/kinds.py`); they are drawn as arrays, a batch at a time.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from experiments.studies.design.loader import study_from
 from experiments.studies.sweeps.batches import commit
@@ -21,14 +19,13 @@ from experiments.studies.sweeps.identity import cell_digests
 from experiments.studies.sweeps.output import claim
 from experiments.studies.sweeps.storage import Folder
 from experiments.studies.trace.metrics import METRICS
-from experiments.studies.trace.schema import TRACE_SCHEMA, YEAR_MS
+from experiments.studies.trace.schema import TRACE_SCHEMA, YEAR_MS, Values
 from experiments.studies.trials.batch import TRIALS_SCHEMA, Batch, trial_seed
 
 CELLS = 4
 CYCLES = 24
 """Failures of a leader per trial of a year."""
 LOSS_EVERY = 16
-Array: TypeAlias = NDArray[Any]
 _CYCLE: tuple[tuple[str, int, int, bool, str, str], ...] = (
     ("crash", 0, -1, False, "", ""),
     ("state", 0, 0, False, "0,1,2", ""),
@@ -80,11 +77,11 @@ def _trace(batch: Batch, seed: int, min_isr: int, loss: str) -> pa.Table:
     drawn = random.integers(0, LOSS_EVERY, (count, CYCLES)) == 0
     drawn[:, 0] = False  # nothing was acknowledged before
 
-    def rows(begin: object, column: int, end: object, kind: str) -> Array:
+    def rows(begin: object, column: int, end: object, kind: str) -> Values:
         one = np.concatenate([[begin], np.tile(np.array([row[column] for row in _CYCLE], kind), CYCLES), [end]])
         return np.tile(one.astype(kind), count)
 
-    def by_cycle(values: Array) -> Array:
+    def by_cycle(values: Values) -> Values:
         """A value per cycle as a value per row."""
         wide = np.repeat(values, per_cycle, axis=1)
         return np.pad(wide, ((0, 0), (1, 1))).ravel()
@@ -129,7 +126,7 @@ def _trace(batch: Batch, seed: int, min_isr: int, loss: str) -> pa.Table:
     return pa.table([columns[name] for name in TRACE_SCHEMA.names], schema=TRACE_SCHEMA)
 
 
-def _epochs(count: int) -> Array:
+def _epochs(count: int) -> Values:
     """The leader epochs of the rows: a crash begins two, the handover a third."""
     within = np.array([0, 0, 1, 2, 2, 2, 2, 2, 2, 2, 2, 2, 3, 3])
     cycles = (np.arange(CYCLES)[:, None] * 3 + within).ravel()

@@ -140,8 +140,8 @@ def _values() -> str:
         for metric in FRACTIONS.values()
     )
     counts = ", ".join(
-        f"sum(case when kind = '{metric.trace_kind}' then exp(log_weight) * {'value' if metric.sums_values else 1} "
-        f"else 0 end) as {metric.name}, count(*) filter (kind = '{metric.trace_kind}') as {metric.name}_events"
+        f"sum(case when kind = '{metric.counts.KIND}' then exp(log_weight) * {'value' if metric.sums_values else 1} "
+        f"else 0 end) as {metric.name}, count(*) filter (kind = '{metric.counts.KIND}') as {metric.name}_events"
         for metric in RATES.values()
     )
     rates = ", ".join(f"coalesce({name}, 0) as {name}, coalesce({name}_events, 0) as {name}_events" for name in RATES)

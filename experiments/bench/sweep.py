@@ -32,7 +32,7 @@ from experiments.studies.sweeps.output import StudyRecord, claim
 from experiments.studies.sweeps.schedule import Cost, task_s
 from experiments.studies.sweeps.storage import Folder
 from experiments.studies.sweeps.sweep import job_of, needed_batches, run_batches
-from experiments.studies.trace.schema import TraceRow, TrialResult
+from experiments.studies.trace.kinds import End, Stamped, State, TrialResult
 from experiments.studies.trials.batch import Trial
 
 WAIT_S = 0.05
@@ -68,8 +68,8 @@ class SweepFigures:
 
 def nothing(parameters: CellParameters, seed: int) -> TrialResult:
     """A trial that does nothing."""
-    state = TraceRow(0, "state", 0, leader=0, leader_serves=True, isr_size=3, min_isr=2)
-    rows = [state, TraceRow(parameters.duration_ms, "end")]
+    state = State(0, leader=0, leader_serves=True, isr_size=3, elr_size=0, min_isr=2)
+    rows = [Stamped(0, state), Stamped(parameters.duration_ms, End())]
     return TrialResult(rows, str(seed), len(rows))
 
 

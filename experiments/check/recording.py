@@ -29,14 +29,15 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import Field
 
 from experiments.check.history import FinalPartition, Operation, RecordRange
 from experiments.check.history_file import HistoryReader, HistoryWriter
 from experiments.engines.port import ClusterSpec, Engine, TraceEvent
 from experiments.support.build import is_compiled
 from experiments.support.errors import InputError
-from experiments.support.yaml_input import refused_by
+from experiments.support.fields import AsTuple, StrictModel
+from experiments.support.yaml_input import validated
 from protocol.config import ClusterConfig, ConfigError, Generation
 from protocol.events.decode import EventError, decode
 from protocol.events.registry import detail_of
@@ -49,21 +50,13 @@ ALLOWED = "a complete recording, as the run wrote it"
 _CHUNK = 1 << 20
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-
-def _to_tuple(value: object) -> object:
-    return tuple(value) if isinstance(value, list) else value
-
-
-class _Final(_Model):
+class _Final(StrictModel):
     """Final logs of one partition; `replicas` are the brokers that have a file."""
 
     topic: str
     partition: Annotated[int, Field(ge=0)]
     leader: int
-    replicas: Annotated[tuple[int, ...], BeforeValidator(_to_tuple)]
+    replicas: Annotated[tuple[int, ...], AsTuple]
     start: Annotated[int, Field(ge=0)] = 0
     settled: int | None = None
 
@@ -72,7 +65,7 @@ class _Final(_Model):
         return TopicPartition(self.topic, self.partition)
 
 
-class Manifest(_Model):
+class Manifest(StrictModel):
     """The content of `recording.json`. `config` are the static configs of the nodes. `nothing_may_be_lost`: the faults
     of the run can cause no loss, so that every loss is a violation, beyond tolerance too.
     """
@@ -87,7 +80,7 @@ class Manifest(_Model):
     controllers: Annotated[int, Field(ge=1)]
     config: dict[str, str | int | float | bool]
     nothing_may_be_lost: bool = False
-    finals: Annotated[tuple[_Final, ...], BeforeValidator(_to_tuple)]
+    finals: Annotated[tuple[_Final, ...], AsTuple]
     digests: dict[str, str]
 
     def spec(self) -> ClusterSpec:
@@ -299,11 +292,10 @@ def _manifest(folder: Path) -> Manifest:
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(str(path), "", getattr(error, "strerror", None) or "no text", ALLOWED) from error
     try:
-        found = Manifest.model_validate(json.loads(text))
-    except ValidationError as error:
-        raise refused_by(error, Manifest, str(path), as_json=True) from error
+        raw = json.loads(text)
     except ValueError as error:
         raise InputError(str(path), "", "no JSON", ALLOWED) from error
+    found = validated(Manifest, raw, str(path), as_json=True)
     listed = {_log_file(final, broker) for final in found.finals for broker in final.replicas}
     missing = sorted({TRACE, METADATA, HISTORY, *listed} ^ set(found.digests))
     if missing:

@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from experiments.support.errors import InputError, MissingInput
-from experiments.support.yaml_input import first_error, refused_by
+from experiments.support.yaml_input import validated_json
 from protocol.config import INT_MAX, LOG_GENERATIONS, Generation
 from protocol.errors import StorageError
 from protocol.ids import is_uuid
@@ -38,15 +38,15 @@ def read_text(path: Path) -> str:
 
 def read_json(path: Path, shape: type[Shape], example: str) -> Shape:
     """The content of a JSON file; `example` is a file of that shape."""
+    text = read_text(path)
     try:
-        return shape.model_validate_json(read_text(path))
-    except ValidationError as error:
-        refused = refused_by(error, shape, str(path), as_json=True)
-        if first_error(error)["type"] == "missing":
-            raise MissingInput(str(path), example, refused.field) from error
-        if not refused.field:
-            raise InputError(str(path), "", refused.found, example) from error
-        raise refused from error
+        return validated_json(shape, text, str(path))
+    except InputError as error:
+        if error.found == "nothing":
+            raise MissingInput(str(path), example, error.field) from error
+        if not error.field:
+            raise InputError(str(path), "", error.found, example) from error
+        raise
 
 
 def read_properties(path: Path) -> dict[str, str]:

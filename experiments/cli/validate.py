@@ -18,7 +18,7 @@ from experiments.support.progress import progress
 
 if TYPE_CHECKING:
     from experiments.studies.theory.coverage import Coverage
-    from experiments.studies.theory.validation import Comparison
+    from experiments.studies.theory.validation import CellComparison
 
 
 def validate_study(
@@ -93,14 +93,14 @@ def _print_coverage(found: Sequence[Coverage]) -> None:
     wide_console().print(table)
 
 
-def _doubt(item: Comparison) -> None:
+def _doubt(item: CellComparison) -> None:
     from experiments.studies.report.words import cell_name
 
     what = f"{cell_name(item.cell)}, {item.metric}: z = {item.z:+.2f} in {item.trials} trials"
     typer.echo(f"isray: {what}; the cell is repeated with {2 * item.trials} others", err=True)
 
 
-def _print(found: Sequence[Comparison]) -> None:
+def _print(found: Sequence[CellComparison]) -> None:
     from experiments.studies.report.words import cell_name
 
     table = Table("cell", "metric", title="Simulation and Markov model", caption="rates per partition-year")

@@ -26,7 +26,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from experiments.conformance import traces as conformance_traces
 from experiments.conformance.departures import Departure, explanation
@@ -43,7 +43,7 @@ from experiments.conformance.shapes import (
 from experiments.conformance.traces import ControllerTraceRow
 from experiments.support.errors import InputError
 from experiments.support.fields import StrictModel
-from experiments.support.yaml_input import refused_by
+from experiments.support.yaml_input import validated_json
 from protocol.controller.partition_change import ChangeRequest, Election, decide
 from protocol.messages.records import PartitionChangeRecord
 from protocol.metadata.partition import LeaderRecoveryState, PartitionState, replay_change
@@ -179,13 +179,13 @@ def _lines(path: Path) -> list[bytes]:
 
 def _parse(path: Path, number: int, line: bytes) -> PartitionChangeRow | ControllerTraceRow:
     """A row of either kind; any other row is validated as a partition change."""
-    model = ControllerTraceRow if _STEPS.search(line) else PartitionChangeRow
     try:
-        return model.model_validate_json(line)
-    except ValidationError as error:
-        refused = refused_by(error, model, str(path), as_json=True)
-    field = f"row {number}: {refused.field}" if refused.field else f"row {number}"
-    raise InputError(str(path), field, refused.found, refused.allowed)
+        if _STEPS.search(line):
+            return validated_json(ControllerTraceRow, line, str(path))
+        return validated_json(PartitionChangeRow, line, str(path))
+    except InputError as error:
+        field = f"row {number}: {error.field}" if error.field else f"row {number}"
+        raise InputError(str(path), field, error.found, error.allowed) from error
 
 
 def _state(shape: PartitionShape) -> PartitionState:

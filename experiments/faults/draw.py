@@ -8,19 +8,12 @@ from __future__ import annotations
 from random import Random
 from typing import Annotated
 
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
 from experiments.faults.kinds import FAULT_KINDS
-from experiments.faults.schema import AsTuple, Fault, Milliseconds
+from experiments.faults.schema import Fault
 from experiments.faults.targets import Targets
-from experiments.support.fields import Index, StrictModel
-
-
-def _check_kinds(weights: dict[str, int]) -> dict[str, int]:
-    for kind in weights:
-        if kind not in FAULT_KINDS:
-            raise ValueError(f"allowed: one of {', '.join(FAULT_KINDS)}")
-    return weights
+from experiments.support.fields import AsTuple, Index, Milliseconds, StrictModel, one_of
 
 
 class Rates(StrictModel):
@@ -30,7 +23,7 @@ class Rates(StrictModel):
 
     mean_between_ms: Milliseconds
     durations_ms: Annotated[tuple[Milliseconds, ...], AsTuple, Field(min_length=1)]
-    weights: Annotated[dict[str, Index], AfterValidator(_check_kinds)] = Field(min_length=1)
+    weights: dict[Annotated[str, one_of(FAULT_KINDS)], Index] = Field(min_length=1)
 
 
 def timeline(rates: Rates, targets: Targets, rng: Random, begin_ms: int, end_ms: int) -> tuple[Fault, ...]:

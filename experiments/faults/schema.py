@@ -14,24 +14,14 @@ from abc import ABC, abstractmethod
 from random import Random
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from experiments.faults.cluster_operator import Desired
 from experiments.faults.controls import Controls
 from experiments.faults.targets import Targets
-from experiments.support.fields import Index, StrictModel
+from experiments.support.fields import Index, Milliseconds, StrictModel
 from protocol.ids import NodeId, TopicPartition
 
-
-def _as_tuple(value: object) -> object:
-    """A list, as YAML files have it, is accepted where a tuple is declared."""
-    return tuple(value) if isinstance(value, list) else value
-
-
-AsTuple = BeforeValidator(_as_tuple)
-Nodes = Annotated[tuple[Index, ...], AsTuple, Field(min_length=1)]
-PerMille = Annotated[int, Field(ge=1, le=1_000)]
-Milliseconds = Annotated[int, Field(ge=1)]
 RequiredNodes = Literal["controllers", "stores"] | None
 
 

@@ -10,18 +10,20 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from experiments.reference.markdown import code, default, table
+from experiments.support.fields import DURATION, notation_of
 
 _NAMES: dict[object, str] = {int: "whole number", str: "text", bool: "true or false", float: "number"}
 _DURATION = "duration (`250ms`, `5s`, `1h`)"
 
 
-def field_table(model: type[BaseModel], left_out: Collection[str] = (), durations: Collection[str] = ()) -> str:
-    """The fields of a model except `left_out`; files write `durations` as durations, the model holds them in ms."""
+def field_table(model: type[BaseModel], left_out: Collection[str] = ()) -> str:
+    """The fields of a model except `left_out`."""
     rows = []
     for name, field in model.model_fields.items():
         if name not in left_out:
-            kind = _DURATION if name in durations else type_words(field.annotation)
-            value = _default(field, is_duration=name in durations)
+            is_duration = notation_of(field.metadata) is DURATION
+            kind = _DURATION if is_duration else type_words(field.annotation)
+            value = _default(field, is_duration)
             rows.append((code(field.alias or name), kind, value, field.description or ""))
     return table(("field", "type", "default", "meaning"), rows)
 
@@ -48,5 +50,5 @@ def _default(field: FieldInfo, is_duration: bool) -> str:
         return "required"
     value = field.get_default(call_default_factory=True, validated_data={})
     if is_duration and value is not None:
-        value = f"{value // 1_000}s" if value % 1_000 == 0 else f"{value}ms"
+        value = DURATION.write(value)
     return default(value)

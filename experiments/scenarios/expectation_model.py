@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
-from experiments.check.losses import ALL, Acks
-from experiments.support.fields import Index, StrictModel, one_of
+from experiments.check.losses import Acks
+from experiments.support.fields import TEXT, Index, StrictModel, one_of
 from protocol.metrics import CLUSTER_METRICS, PARTITION_METRICS
 
 METRIC_NAMES = (*CLUSTER_METRICS, *PARTITION_METRICS)
 
 
-def _lost_acks(value: object) -> object:
-    if value not in (1, "1", ALL) or isinstance(value, bool):
-        raise ValueError("allowed: 1 or all")
-    return str(value)
-
-
 Metrics = Annotated[dict[Annotated[str, one_of(METRIC_NAMES)], int], Field(min_length=1)]
-LostAcks = Annotated[Acks, BeforeValidator(_lost_acks)]
+LostAcks = Annotated[Acks, one_of(get_args(Acks), form="1 or all"), TEXT]
 CLUSTER_WIDE = ("voters", "controller_broker", "controller_epoch", "metrics")
 """Expectations about the cluster, which go with any subject or alone."""
 _NOT_OF_A_TOPIC = {"topic", "partition", "broker", "controller", "state", "role", *CLUSTER_WIDE}

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TypeVar
-
-from pydantic import BaseModel, ValidationError
 
 from experiments.faults.kinds import FAULT_KINDS
 from experiments.faults.schema import Fault
@@ -26,12 +23,11 @@ from experiments.scenarios.model import (
 )
 from experiments.support.errors import InputError, shown
 from experiments.support.fields import StrictModel
-from experiments.support.yaml_input import first_error, flow_yaml, read_yaml_mapping, refused_by
-from protocol.config import CONTROLLER_QUORUM_BOOTSTRAP_SERVERS, CONTROLLER_QUORUM_VOTERS, ConfigError, node_ids
+from experiments.support.yaml_input import flow_yaml, read_yaml_mapping, validated
+from protocol.config import CONTROLLER_QUORUM_BOOTSTRAP_SERVERS, CONTROLLER_QUORUM_VOTERS, node_ids
 from protocol.errors import did_you_mean
 from protocol.ids import FIRST_CONTROLLER, NO_LEADER
 
-M = TypeVar("M", bound=BaseModel)
 _FAULT_TIMES = ("at_ms", "duration_ms")
 
 
@@ -42,7 +38,7 @@ def load_scenario(path: Path) -> Scenario:
 
 def scenario_from(raw: dict[str, object], source: str) -> Scenario:
     """The scenario described by a mapping; `source` names it in errors."""
-    file = _validate(ScenarioFile, raw, source, "")
+    file = validated(ScenarioFile, raw, source)
     steps = [_step(item, source, f"steps[{index}]") for index, item in enumerate(file.steps)]
     written = {name: getattr(file, name) for name in ScenarioFile.model_fields if name != "steps"}
     scenario = Scenario(**written, steps=steps)
@@ -50,20 +46,6 @@ def scenario_from(raw: dict[str, object], source: str) -> Scenario:
     if scenario.violates and not scenario.cluster.kafka_rules:
         raise InputError(source, "violates", scenario.violates, "nothing, without cluster.kafka_rules")
     return scenario
-
-
-def _validate(model: type[M], raw: object, source: str, place: str) -> M:
-    try:
-        return model.model_validate(raw)
-    except ValidationError as error:
-        refused = refused_by(error, model, source, place)
-        field = refused.field.removesuffix(".duration_ms")
-        cause = (first_error(error).get("ctx") or {}).get("error")
-        if isinstance(cause, ConfigError) and cause.name == "config":
-            raise InputError(source, field, f"{shown(cause.found)}{cause.hint}", f"one of {cause.allowed}") from error
-        if isinstance(cause, ConfigError):
-            raise InputError(source, f"{field}.{cause.name}", shown(cause.found), cause.allowed) from error
-        raise InputError(source, field, refused.found, refused.allowed) from error
 
 
 def _step(raw: dict[str, object], source: str, place: str) -> Step:
@@ -79,10 +61,11 @@ def _step(raw: dict[str, object], source: str, place: str) -> Step:
     if issubclass(model, LinkStep) and not (isinstance(fields, dict) and {*fields} <= {"between", "from", "to"}):
         raise InputError(source, place, shown(fields), model.SHAPE)
     if kind == "wait":
-        fields = {"duration_ms": fields}
+        fields = {"wait": fields}
+        place = place.removesuffix(".wait")
     if kind == "fault":
         fields = _fault_fields(fields, source, place)
-    return Step(kind=kind, fields=_validate(model, fields, source, place), text=text)
+    return Step(kind=kind, fields=validated(model, fields, source, place), text=text)
 
 
 def _fault_fields(raw: object, source: str, place: str) -> object:
@@ -101,7 +84,7 @@ def _fault_fields(raw: object, source: str, place: str) -> object:
             raise InputError(source, f"{place}.{name}", found, f"one of {', '.join(dict.fromkeys(names))}")
     own = {name: value for name, value in raw.items() if name != "duration"}
     given = {name: raw[name] for name in ("kind", "duration") if name in raw}
-    return given | {"fault": _validate(model, own | dict.fromkeys(_FAULT_TIMES, 1), source, place)}
+    return given | {"fault": validated(model, own | dict.fromkeys(_FAULT_TIMES, 1), source, place)}
 
 
 def _check_references(scenario: Scenario, source: str) -> None:

@@ -7,9 +7,9 @@ names, types, ranges, and that the brokers, controllers, topics and partitions t
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal, NamedTuple
+from typing import Annotated, ClassVar, Literal, NamedTuple, get_args
 
-from pydantic import BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from experiments.check.invariants import INVARIANTS
 from experiments.engines.port import ClusterSpec
@@ -26,6 +26,7 @@ from experiments.support.fields import (
     StrictModel,
     TopicConfig,
     TopicName,
+    is_whole,
     one_of,
 )
 from protocol.config import ClusterConfig, Generation
@@ -41,31 +42,20 @@ from protocol.v3.store.settings import (
     StoreSettings,
 )
 
-
-def _acks(value: object) -> object:
-    if isinstance(value, bool):
-        raise ValueError("allowed: 0, 1 or all")
-    return value
-
-
-def _lose(value: object) -> object:
-    if value in ("none", "unflushed", "all") or (isinstance(value, int) and value is not True and value >= 0):
-        return value
-    raise ValueError("allowed: none, unflushed, all, or a number of records")
-
-
 SIDES = "a node id, controllers, urm, store or rest"
-
-
-def _side(value: object) -> object:
-    if value in ("controllers", "urm", "store", "rest") or (isinstance(value, int) and not isinstance(value, bool)):
-        return value
-    raise ValueError(f"allowed: {SIDES}")
-
-
 DynamicConfigs = TopicConfig
 """Configs that can be changed while the cluster runs; without a topic, the cluster-wide default."""
-Side = Annotated[int | Literal["controllers", "urm", "store", "rest"], BeforeValidator(_side)]
+_SideName = Literal["controllers", "urm", "store", "rest"]
+Side = Annotated[int | _SideName, one_of(get_args(_SideName), is_whole, SIDES)]
+_LossName = Literal["none", "unflushed", "all"]
+_Loss = Annotated[
+    _LossName | Index,
+    one_of(
+        get_args(_LossName),
+        lambda value: is_whole(value) and value >= 0,
+        "none, unflushed, all, or a number of records",
+    ),
+]
 TopicField = Annotated[str, Field(description="name of an existing topic")]
 PartitionField = Annotated[Index, Field(description="index of a partition of the topic")]
 ExpectedError = Annotated[
@@ -179,14 +169,14 @@ class _PartitionStep(StrictModel):
 
 class ProduceStep(_PartitionStep):
     records: int = Field(ge=1, description="how many records, each in a batch of its own")
-    acks: Annotated[Literal[0, 1, "all"], BeforeValidator(_acks)] = Field(
+    acks: Annotated[Literal[0, 1, "all"], one_of(["all"], is_whole, "0, 1 or all")] = Field(
         default="all", description="acknowledgements that the producer asks for"
     )
     expect_error: ExpectedError = None
 
 
 class CrashStep(NodeStep):
-    lose: Annotated[Literal["none", "unflushed", "all"] | Index, BeforeValidator(_lose)] = Field(
+    lose: _Loss = Field(
         default="none",
         description="what the disk loses: `none` (the page cache survives), `unflushed` (each log's unflushed suffix), "
         "`all` (the disk is replaced by an empty one), or a number of records at the end of each log, as far as they "
@@ -311,7 +301,9 @@ class AwaitStep(Expectation):
 class WaitStep(StrictModel):
     """`wait: 5s`."""
 
-    duration_ms: DurationMs = Field(description="how long; written `wait: 5s`")
+    model_config = ConfigDict(validate_by_name=True)
+
+    duration_ms: DurationMs = Field(alias="wait", description="how long; written `wait: 5s`")
 
 
 class StepKind(NamedTuple):

@@ -2,7 +2,7 @@
 
 From a study file to a number in the report, in this order:
 
-- `trace/`: the schema of a trial's trace, and the metrics, each declared once.
+- `trace/`: the kinds of rows of a trial's trace, and the metrics, each declared once.
 - `design/`: what is asked: parameters, each declared once; the study file, checked, becomes a `StudyPlan`.
 - `failures/`: when which broker fails, and for how long: a timeline that no protocol setting changes.
 - `trials/`: one trial, which runs a cluster, simulated or of processes, through a timeline; batches of trials.

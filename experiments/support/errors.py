@@ -33,6 +33,16 @@ class InputError(Exception):
         return " ".join(f"{where}: found {self.found}; allowed: {self.allowed}".split())
 
 
+class WrongField(ValueError):
+    """A validator's finding about a field of its model: `field` (empty: the model itself), `found` as a line shows it,
+    `allowed`. `yaml_input.refused_by` makes an InputError of it.
+    """
+
+    def __init__(self, field: str, found: object, allowed: str) -> None:
+        super().__init__(f"{field} {found}: allowed is {allowed}")
+        self.field, self.found, self.allowed = field, found, allowed
+
+
 class MissingInput(InputError):
     """A required option, argument or field is not given: `source`, `field` (may be empty), `allowed`."""
 

@@ -1,4 +1,7 @@
-"""Reads users' YAML files strictly, and turns what is wrong into an `InputError` of one line."""
+"""Reads users' YAML and JSON files strictly, and turns what is wrong into an `InputError` of one line.
+
+:func:`validated` is the one way from the raw values of a file to a model (`fields.py`).
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,18 @@ import re
 import sys
 from collections.abc import Hashable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import TypeVar, get_args
 
 import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from experiments.support.errors import InputError, shown
+from experiments.support.errors import InputError, WrongField, shown
+from experiments.support.fields import IN_FILE, StrictModel
+from protocol.config import ConfigError
 from protocol.errors import did_you_mean
+
+Model = TypeVar("Model", bound=BaseModel)
 
 _KINDS = {
     type(None): "nothing",
@@ -30,7 +37,7 @@ _KINDS = {
 class _UniqueKeyLoader(yaml.SafeLoader):
     """Refuses a duplicate key, of which YAML would take the last value."""
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, object]:
         keys = [key.value for key, _ in node.value]
         for key in keys:
             if keys.count(key) > 1:
@@ -138,6 +145,7 @@ _SHAPES = {
     "json_invalid": "JSON",
 }
 """The allowed values by the kind of error, with what pydantic gives for it in braces."""
+_ALLOWED = "allowed: "
 _OWN_WORDS = ("value_error", "assertion_error")
 """The kinds of errors whose text is the program's, not pydantic's."""
 
@@ -150,7 +158,7 @@ def allowed_by(details: ErrorDetails, fields: Sequence[str] = ()) -> str:
     if kind in ("model_type", "dataclass_type"):
         return f"a mapping of fields: {', '.join(fields)}" if fields else "a mapping"
     if kind in _OWN_WORDS:
-        return str((details.get("ctx") or {})["error"]).rpartition("allowed: ")[2]
+        return str((details.get("ctx") or {})["error"]).rpartition(_ALLOWED)[2]
     return _SHAPES.get(kind, "a value that the field takes").format(**(details.get("ctx") or {}))
 
 
@@ -168,15 +176,7 @@ def found_by(details: ErrorDetails, fields: Sequence[str] = (), as_json: bool = 
     return shown(details["input"], as_json) + hint
 
 
-def fields_at(model: type[BaseModel], location: Sequence[int | str]) -> list[str]:
-    """The names of the fields beside the one that the last part of a location names."""
-    for part in location[:-1]:
-        field = model.model_fields.get(str(part))
-        model = next(_models_in(field.annotation), model) if field is not None else model
-    return [info.alias or name for name, info in model.model_fields.items()]
-
-
-def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+def _models_in(annotation: object) -> Iterator[type[BaseModel]]:
     """The models that a type is made of: itself, the members of a union, the elements of a list."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
@@ -184,13 +184,81 @@ def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
         yield from _models_in(part)
 
 
+def _model_at(model: type[BaseModel], location: Sequence[int | str]) -> type[BaseModel]:
+    """The model that has the field which the last part of a location names."""
+    for part in location[:-1]:
+        fields = (info for name, info in model.model_fields.items() if part in (info.alias, name))
+        field = next(fields, None)
+        model = next(_models_in(field.annotation), model) if field is not None else model
+    return model
+
+
+def _keys(model: type[BaseModel]) -> list[str]:
+    if issubclass(model, StrictModel):
+        return model.key_names()
+    return [info.alias or name for name, info in model.model_fields.items()]
+
+
+def cause_of(details: ErrorDetails) -> object:
+    """The exception that a validator of this project raised; None for an error of pydantic."""
+    return (details.get("ctx") or {}).get("error")
+
+
+def _as_written(raw: object, details: ErrorDetails) -> ErrorDetails:
+    """The error with the value that the file has, which a notation may have turned into another one."""
+    for part in details["loc"]:
+        is_part = isinstance(raw, dict) and part in raw
+        if not is_part and not (isinstance(raw, list) and isinstance(part, int) and part < len(raw)):
+            return details
+        raw = raw[part]  # type: ignore[index]
+    details["input"] = raw
+    return details
+
+
 def refused_by(
-    error: ValidationError, model: type[BaseModel], source: str, place: str = "", as_json: bool = False
+    error: ValidationError,
+    model: type[BaseModel],
+    source: str,
+    place: str = "",
+    as_json: bool = False,
+    raw: object = None,
 ) -> InputError:
     """The first error in a value that is no `model`, as one line; `place` is where in `source` the value is. `as_json`:
-    values are shown as a JSON file writes them.
+    values are shown as a JSON file writes them. `raw`: the value, if errors show what it has.
     """
-    details = first_error(error)
-    names = fields_at(model, details["loc"])
+    details = _as_written(raw, first_error(error))
+    owner, cause = _model_at(model, details["loc"]), cause_of(details)
     field = ".".join(part for part in (place, dotted_path(details["loc"])) if part).replace(".[", "[")
-    return InputError(source, field, found_by(details, names, as_json), allowed_by(details, names))
+    if isinstance(cause, WrongField):
+        return InputError(source, ".".join(filter(None, (field, cause.field))), cause.found, cause.allowed)
+    if isinstance(cause, ConfigError) and cause.name == "config":
+        return InputError(source, field, f"{shown(cause.found)}{cause.hint}", f"one of {cause.allowed}")
+    if isinstance(cause, ConfigError):
+        return InputError(source, f"{field}.{cause.name}", shown(cause.found), cause.allowed)
+    key, is_unknown = str((details["loc"] or ("",))[-1]), details["type"] == "extra_forbidden"
+    names = _keys(owner if is_unknown else _model_at(model, (*details["loc"], "")))
+    found, allowed = found_by(details, names, as_json), allowed_by(details, names)
+    if issubclass(owner, StrictModel):
+        if is_unknown and owner.UNKNOWN:
+            found = f"{owner.UNKNOWN}{did_you_mean(key, names)}"
+        if not str(cause).startswith(_ALLOWED):
+            allowed = owner.allowed_in(key) or allowed
+    return InputError(source, field, found, allowed)
+
+
+def validated(model: type[Model], raw: object, source: str, place: str = "", as_json: bool = False) -> Model:
+    """The value `raw` of a file as a `model`. `place` is where in `source` the value is; `as_json`: errors show values
+    as JSON does. InputError, one line, for a value that is no such model.
+    """
+    try:
+        return model.model_validate(raw, context=IN_FILE, by_alias=True, by_name=False)
+    except ValidationError as error:
+        raise refused_by(error, model, source, place, as_json, raw) from error
+
+
+def validated_json(model: type[Model], text: str | bytes, source: str, place: str = "") -> Model:
+    """The JSON text of a file as a `model`. InputError, as :func:`validated`."""
+    try:
+        return model.model_validate_json(text, context=IN_FILE, by_alias=True, by_name=False)
+    except ValidationError as error:
+        raise refused_by(error, model, source, place, as_json=True) from error

@@ -14,19 +14,10 @@ from experiments.studies.sweeps.batches import read_trials
 from experiments.studies.sweeps.output import read_record
 from experiments.studies.sweeps.storage import store_at
 from experiments.studies.sweeps.sweep import needed_batches, sweep
-from experiments.studies.trace.schema import (
-    ACKNOWLEDGED,
-    CRASH,
-    FAILOVER,
-    LOSS,
-    RESTARTED,
-    START,
-    STATE,
-    THROUGHPUT,
-    check_trace,
-)
+from experiments.studies.trace.kinds import Acknowledged, Crash, Failover, Loss, Restarted, Start, State, Throughput
 from experiments.studies.trials.estimators import run_cell_trial
 from experiments.studies.trials.trial import run_trial
+from tests.trace_rows import as_rows, check_trace
 
 SEED = 8340
 """Broker 0 fails and loses what it had not flushed; it starts again; then broker 2 fails. On any machine there is time
@@ -47,12 +38,13 @@ PARAMETERS = CellParameters(
 
 @pytest.mark.slow
 def test_crashes_and_starts_are_those_of_the_timeline_and_a_lossy_crash_is_counted_once(private_ray: None) -> None:
-    rows = run_trial(PARAMETERS, SEED).rows
+    rows = as_rows(run_trial(PARAMETERS, SEED).rows)
     check_trace(rows, PARAMETERS.partitions, PARAMETERS.duration_ms)
 
     events = list(events_until(DrawnTimeline(PARAMETERS, SEED), PARAMETERS.duration_ms))
-    happened = [row for row in rows if row.kind in (CRASH, START)]
-    assert [(row.node, row.detail or START) for row in happened] == [(event.broker, event.kind) for event in events]
+    happened = [row for row in rows if row.kind in (Crash.KIND, Start.KIND)]
+    expected = [(event.broker, event.kind) for event in events]
+    assert [(row.node, row.detail or Start.KIND) for row in happened] == expected
     assert all(row.time_ms >= event.time_ms for row, event in zip(happened, events, strict=True))
     crash, start, _ = happened
     assert (crash.node, crash.detail, start.node) == (0, "lossy", 0)
@@ -60,18 +52,18 @@ def test_crashes_and_starts_are_those_of_the_timeline_and_a_lossy_crash_is_count
     def of(kind: str) -> list[tuple[int, int]]:
         return [(row.node, row.value) for row in rows if row.kind == kind]
 
-    acknowledged = [row for row in rows if row.kind == ACKNOWLEDGED]
+    acknowledged = [row for row in rows if row.kind == Acknowledged.KIND]
     before = sum(row.time_ms <= start.time_ms for row in acknowledged)
-    [(leader, lost)] = of(LOSS)
+    [(leader, lost)] = of(Loss.KIND)
     assert leader == 0
     assert 1 <= lost <= before
     assert any(row.time_ms > start.time_ms for row in acknowledged)
-    [(failed, failover_ms)] = of(FAILOVER)
+    [(failed, failover_ms)] = of(Failover.KIND)
     down_ms = (start.time_ms - crash.time_ms) / PARAMETERS.time_compression
     assert (failed, failover_ms > down_ms) == (0, True)
-    assert [node for node, _ in of(RESTARTED)] == [0]
-    assert [value > 0 for _, value in of(THROUGHPUT)] == [True]
-    leaders = [(row.leader, row.leader_serves) for row in rows if row.kind == STATE]
+    assert [node for node, _ in of(Restarted.KIND)] == [0]
+    assert [value > 0 for _, value in of(Throughput.KIND)] == [True]
+    leaders = [(row.leader, row.leader_serves) for row in rows if row.kind == State.KIND]
     assert leaders[0] == leaders[-1] == (0, True)
     assert (-1, False) in leaders
 

@@ -24,7 +24,7 @@ from experiments.studies.sweeps.batches import read_trials
 from experiments.studies.sweeps.output import read_record
 from experiments.studies.sweeps.storage import Location, store_at
 from experiments.studies.sweeps.sweep import complete_batches, needed_batches, sweep
-from experiments.studies.trace.schema import TrialResult
+from experiments.studies.trace.kinds import TrialResult
 from experiments.studies.trials.batch import FunctionFailed, TrialFailed
 from experiments.support.errors import InputError
 from tests.spark.trial_helpers import fake_trial

@@ -33,7 +33,7 @@ from experiments.studies.sweeps.batches import read_trials
 from experiments.studies.sweeps.output import read_record
 from experiments.studies.sweeps.storage import Location, StorageFailed, store_at
 from experiments.studies.sweeps.sweep import complete_batches, needed_batches, sweep
-from experiments.studies.trace.schema import TrialResult
+from experiments.studies.trace.kinds import TrialResult
 from experiments.support.errors import InputError
 from experiments.support.progress import Progress
 from tests.ray.test_sweep import INTERRUPTED, RAW, ROOT

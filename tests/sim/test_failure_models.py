@@ -16,9 +16,11 @@ from experiments.studies.design.mappings import CatchUp, RollingRestart, SlowEpi
 from experiments.studies.design.model import DAY_MS, MINUTE_MS, CellParameters
 from experiments.studies.failures.sources import Outage
 from experiments.studies.failures.timeline import DrawnTimeline
-from experiments.studies.trace.schema import CRASH, LOSS, STATE, TraceRow
+from experiments.studies.trace.kinds import Crash, Loss, State
+from experiments.studies.trace.schema import TraceRow
 from experiments.studies.trials import trial
 from experiments.studies.trials.trial import Trial, run_trial
+from tests.trace_rows import as_rows
 
 HOUR_MS = 60 * MINUTE_MS
 BASE = CellParameters(broker_mttf=None, duration_ms=4 * DAY_MS, start="fresh", detection_ms=None)
@@ -32,7 +34,7 @@ def _cell(**changes: object) -> CellParameters:
 
 def _rows(cell: CellParameters, *outages: Outage) -> list[TraceRow]:
     """The trace of a trial with these failures and those of the cell's sources of slowness."""
-    return Trial(cell, 1, DrawnTimeline(cell, 1, outages=outages, own_failures=False)).run().rows
+    return as_rows(Trial(cell, 1, DrawnTimeline(cell, 1, outages=outages, own_failures=False)).run().rows)
 
 
 def _down(broker: int, hour: float, hours: float, kind: str = "unclean") -> Outage:
@@ -41,13 +43,13 @@ def _down(broker: int, hour: float, hours: float, kind: str = "unclean") -> Outa
 
 
 def _minutes_under_min_isr(rows: list[TraceRow]) -> float:
-    states = [row for row in rows if row.kind == STATE or row is rows[-1]]
+    states = [row for row in rows if row.kind == State.KIND or row is rows[-1]]
     times = (after.time_ms - row.time_ms for row, after in pairwise(states) if row.isr_size < row.min_isr)
     return sum(times) / MINUTE_MS
 
 
 def _losses(rows: list[TraceRow]) -> int:
-    return sum(row.kind == LOSS for row in rows)
+    return sum(row.kind == Loss.KIND for row in rows)
 
 
 @pytest.mark.parametrize(
@@ -125,8 +127,8 @@ def test_power_loss_of_a_rack_hits_min_isr_only_where_replicas_are_together() ->
 def test_rack_power_events_end_the_brokers_of_one_rack_at_a_time() -> None:
     cell = _cell(brokers=6, racks=3, rack_power_events_per_year=30.0, duration_ms=30 * DAY_MS)
     crashes: dict[int, set[int]] = {}
-    for row in run_trial(cell, 2).rows:
-        if row.kind == CRASH:
+    for row in as_rows(run_trial(cell, 2).rows):
+        if row.kind == Crash.KIND:
             crashes.setdefault(row.time_ms, set()).add(row.node % 3)
     assert len(crashes) >= 3
     assert all(len(racks) == 1 for racks in crashes.values())
@@ -160,12 +162,12 @@ def test_a_lost_disk_is_refilled_from_the_others_and_loses_nothing_alone() -> No
 def test_rolling_restarts_neither_lose_records_nor_stop_writes() -> None:
     rolling = RollingRestart(every_ms=DAY_MS, down_ms=2 * MINUTE_MS)
     cell = _cell(rolling_restart=rolling, detection_ms=9_000, duration_ms=4 * DAY_MS - HOUR_MS)
-    rows = run_trial(cell, 1).rows
-    restarts = [row.node for row in rows if row.kind == CRASH and row.detail == "clean"]
+    rows = as_rows(run_trial(cell, 1).rows)
+    restarts = [row.node for row in rows if row.kind == Crash.KIND and row.detail == "clean"]
     assert restarts == [0, 1, 2] * 3
     assert _losses(rows) == 0
     assert _minutes_under_min_isr(rows) == 0.0
-    assert all(row.leader != -1 for row in rows if row.kind == STATE)
+    assert all(row.leader != -1 for row in rows if row.kind == State.KIND)
 
 
 def test_the_failure_model_of_the_guide_runs() -> None:
@@ -175,8 +177,8 @@ def test_the_failure_model_of_the_guide_runs() -> None:
     exec(code, names)
     study = names["study"]
     crashes: dict[int, set[int]] = {}
-    for row in study.trial()(study.plan().cells[0].parameters, 1).rows:
-        if row.kind == CRASH:
+    for row in as_rows(study.trial()(study.plan().cells[0].parameters, 1).rows):
+        if row.kind == Crash.KIND:
             crashes.setdefault(row.time_ms, set()).add(row.node)
     assert len(crashes) >= 4
     assert all(brokers == {0, 1} for brokers in crashes.values())

@@ -12,12 +12,13 @@ from experiments.studies.design.distribution import Distribution
 from experiments.studies.design.mappings import Burst
 from experiments.studies.design.model import DAY_MS, YEAR_MS, CellParameters
 from experiments.studies.theory.answers import answer
+from experiments.studies.trace.kinds import Crash, Loss, State, TrialResult
 from experiments.studies.trace.measures import Measures, measure
-from experiments.studies.trace.schema import CRASH, LOSS, STATE, TrialResult, check_trace
 from experiments.studies.trials import importance, splitting
 from experiments.studies.trials.importance import NoRegenerationError, RegenerativeTrial, run_importance_trial
 from experiments.studies.trials.splitting import levels_of, losing_path, run_splitting_trial
 from experiments.studies.trials.trial import run_trial
+from tests.trace_rows import as_rows, check_trace
 
 REALISTIC = CellParameters(generation="kip-966", detection_ms=None, duration_ms=3 * YEAR_MS)
 HARSH = CellParameters(
@@ -110,10 +111,10 @@ def test_without_bias_all_weights_are_one() -> None:
 
 def test_a_biased_trial_keeps_the_rules_and_ends_between_cycles() -> None:
     result = run_importance_trial(REALISTIC, 1)
-    check_trace(result.rows, REALISTIC.partitions, REALISTIC.duration_ms)
+    check_trace(as_rows(result.rows), REALISTIC.partitions, REALISTIC.duration_ms)
     assert result.rows[-1].time_ms >= REALISTIC.duration_ms
     assert result.rows[-1].log_weight == 0.0
-    states = [row for row in result.rows if row.kind == STATE]
+    states = [row for row in result.rows if row.kind == State.KIND]
     long = [after for row, after in pairwise(states) if after.time_ms - row.time_ms > 5 * DAY_MS]
     assert len(long) > 10
     assert {row.log_weight for row in long} == {0.0}, "intervals between cycles have weight 1"
@@ -124,8 +125,8 @@ def test_a_biased_trial_keeps_the_rules_and_ends_between_cycles() -> None:
 
 def test_cycles_end_also_after_bursts_and_failures_of_brokers_without_replicas() -> None:
     cell = _cell(REALISTIC, brokers=5, burst=Burst(per_year=8.0, fraction=0.2), duration_ms=YEAR_MS)
-    rows = run_importance_trial(cell, 4).rows
-    crashes = [row for row in rows if row.kind == CRASH]
+    rows = as_rows(run_importance_trial(cell, 4).rows)
+    crashes = [row for row in rows if row.kind == Crash.KIND]
     assert any(row.node > 2 for row in crashes)
     between = [after.time_ms - row.time_ms for row, after in pairwise(rows) if after.log_weight == 0.0]
     assert sum(between) > 0.99 * YEAR_MS, "the cluster is in the regeneration state most of the time"
@@ -134,8 +135,9 @@ def test_cycles_end_also_after_bursts_and_failures_of_brokers_without_replicas()
 @pytest.mark.parametrize("seed", [1, 2])
 def test_a_write_follows_the_change_that_makes_the_isr_large_enough(seed: int) -> None:
     """Min ISR is RF, so that a write that comes before its leader has learned of the last change is refused."""
-    rows = run_importance_trial(_cell(REALISTIC, min_insync_replicas=3, duration_ms=30 * DAY_MS), seed).rows
-    assert any(row.isr_size < 3 for row in rows if row.kind == STATE)
+    cell = _cell(REALISTIC, min_insync_replicas=3, duration_ms=30 * DAY_MS)
+    rows = as_rows(run_importance_trial(cell, seed).rows)
+    assert any(row.isr_size < 3 for row in rows if row.kind == State.KIND)
     assert rows[-1].log_weight == 0.0
 
 
@@ -160,14 +162,14 @@ def test_splitting_weights_losses_with_the_shares_of_paths_that_came_close(monke
     levels = levels_of(AGEING)
     assert list(levels) == sorted(set(levels))
     results = [run_splitting_trial(AGEING, seed) for seed in range(3)]
-    losses = [row for result in results for row in result.rows if row.kind == LOSS]
+    losses = [row for result in results for row in result.rows if row.kind == Loss.KIND]
     assert losses
     assert all(row.log_weight < math.log(0.5 / 25) for row in losses)
-    with_loss = next(seed for seed, found in enumerate(results) if any(row.kind == LOSS for row in found.rows))
+    with_loss = next(seed for seed, found in enumerate(results) if any(row.kind == Loss.KIND for row in found.rows))
     path = losing_path(AGEING, with_loss)
     assert path is not None
-    assert any(row.kind == LOSS for row in path.run().rows)
+    assert any(row.kind == Loss.KIND for row in path.run().rows)
     for result in results:
-        check_trace(result.rows, AGEING.partitions, AGEING.duration_ms)
-        assert all(row.log_weight == 0.0 for row in result.rows if row.kind == STATE)
+        check_trace(as_rows(result.rows), AGEING.partitions, AGEING.duration_ms)
+        assert all(row.log_weight == 0.0 for row in result.rows if row.kind == State.KIND)
         assert measure(result.rows).exposure == pytest.approx(AGEING.duration_ms / YEAR_MS)

@@ -10,9 +10,10 @@ from experiments.studies.design.loader import study_from
 from experiments.studies.design.model import DAY_MS, CellParameters
 from experiments.studies.failures.sources import Outage
 from experiments.studies.failures.timeline import DrawnTimeline
-from experiments.studies.trace.schema import LOSS, STATE
+from experiments.studies.trace.kinds import Loss, State
 from experiments.studies.trials.trial import Trial
 from experiments.support.errors import InputError
+from tests.trace_rows import as_rows
 
 HOUR_MS = 3_600_000
 OUTAGES = (
@@ -51,11 +52,11 @@ def test_strategy_decides_who_leads_after_the_last_replica(
             "detection_ms": None,
         }
     )
-    rows = Trial(cell, 1, DrawnTimeline(cell, 1, outages=OUTAGES, own_failures=False)).run().rows
-    states = [row for row in rows if row.kind == STATE or row is rows[-1]]
+    rows = as_rows(Trial(cell, 1, DrawnTimeline(cell, 1, outages=OUTAGES, own_failures=False)).run().rows)
+    states = [row for row in rows if row.kind == State.KIND or row is rows[-1]]
     offline_ms = sum(after.time_ms - row.time_ms for row, after in pairwise(states) if row.leader == -1)
     assert offline_ms / HOUR_MS == pytest.approx(hours, abs=0.01)
-    assert sum(row.kind == LOSS for row in rows) == losses
+    assert sum(row.kind == Loss.KIND for row in rows) == losses
 
 
 @pytest.mark.parametrize("generation", ["v3", "kip-497", "kip-966-elr"])

@@ -10,12 +10,13 @@ from experiments.studies.design.distribution import Distribution
 from experiments.studies.design.model import DAY_MS, CellParameters
 from experiments.studies.failures.timeline import DrawnTimeline
 from experiments.studies.theory.validation import ValidationCell, compare
-from experiments.studies.trace.schema import CRASH, LOSS, START, STATE
+from experiments.studies.trace.kinds import Crash, Loss, Start, State
 from experiments.studies.trials.states import TOPIC
 from experiments.studies.trials.trial import Trial, run_trial
 from protocol.ids import TopicPartition
 from protocol.messages.batch import RecordBatch
 from protocol.nodes.broker import BrokerNode
+from tests.trace_rows import as_rows
 
 MTTF_DAYS, MTTR_DAYS, TAIL_LOSS = 12.0, 3.0, 0.6
 TRIALS = 16
@@ -66,20 +67,20 @@ def test_flushed_records_are_not_lost() -> None:
     """A tail that has reached the disk cannot be lost: the same faults, without and with a flush interval."""
     unflushed = _parameters(brokers=1, replication_factor=1, min_insync_replicas=1, tail_loss_probability=1.0)
     flushed = unflushed.model_copy(update={"flush_interval_ms": 1})
-    assert any(row.kind == LOSS for row in run_trial(unflushed, 1).rows)
-    rows = run_trial(flushed, 1).rows
-    assert any(row.kind == CRASH and row.detail == "lossy" for row in rows)
-    assert not any(row.kind == LOSS for row in rows)
+    assert any(row.kind == Loss.KIND for row in run_trial(unflushed, 1).rows)
+    rows = as_rows(run_trial(flushed, 1).rows)
+    assert any(row.kind == Crash.KIND and row.detail == "lossy" for row in rows)
+    assert not any(row.kind == Loss.KIND for row in rows)
 
 
 def test_power_event_crashes_all_brokers_at_once() -> None:
-    rows = run_trial(_parameters(power_events_per_year=20.0, tail_loss_probability=0.0), 3).rows
+    rows = as_rows(run_trial(_parameters(power_events_per_year=20.0, tail_loss_probability=0.0), 3).rows)
     crashes: dict[int, set[int]] = {}
     for row in rows:
-        if row.kind == CRASH:
+        if row.kind == Crash.KIND:
             crashes.setdefault(row.time_ms, set()).add(row.node)
     assert max(len(nodes) for nodes in crashes.values()) >= 2
-    assert not any(row.kind == LOSS for row in rows), "the last known leader kept its page cache, and is elected"
+    assert not any(row.kind == Loss.KIND for row in rows), "the last known leader kept its page cache, and is elected"
 
 
 def test_network_latency_delays_failover() -> None:
@@ -87,7 +88,7 @@ def test_network_latency_delays_failover() -> None:
 
     def mean_outage_ms(latency_ms: int) -> float:
         parameters = _parameters(detection_ms=1_000, network_latency_ms=latency_ms, duration_ms=90 * DAY_MS)
-        states = [row for row in run_trial(parameters, 1).rows if row.kind == STATE]
+        states = [row for row in as_rows(run_trial(parameters, 1).rows) if row.kind == State.KIND]
         stalled = [(row, after) for row, after in pairwise(states) if row.leader != -1 and not row.leader_serves]
         outages = [after.time_ms - row.time_ms for row, after in stalled]
         return sum(outages) / len(outages)
@@ -107,9 +108,11 @@ def test_restart_time_keeps_a_started_broker_out_of_the_isr() -> None:
             restart_time_ms=restart_time_ms,
             duration_ms=90 * DAY_MS,
         )
-        rows = run_trial(parameters, 1).rows
-        started = [row.time_ms for row in rows if row.kind == START]
-        served = [row.time_ms for row in rows if row.kind == STATE and row.leader_serves and row.time_ms > started[0]]
+        rows = as_rows(run_trial(parameters, 1).rows)
+        started = [row.time_ms for row in rows if row.kind == Start.KIND]
+        served = [
+            row.time_ms for row in rows if row.kind == State.KIND and row.leader_serves and row.time_ms > started[0]
+        ]
         return served[0] - started[0]
 
     assert 0 <= offline_ms(0) < 30_000 <= offline_ms(30_000) < 60_000
@@ -123,7 +126,7 @@ def test_eligible_leader_replicas_lose_less_where_some_shut_down_cleanly() -> No
         parameters = _parameters(
             generation=generation, min_insync_replicas=2, unclean_probability=0.5, writeback_ms=None
         )
-        return sum(row.kind == LOSS for seed in range(8) for row in run_trial(parameters, seed).rows)
+        return sum(row.kind == Loss.KIND for seed in range(8) for row in run_trial(parameters, seed).rows)
 
     before, after = losses("kip-497"), losses("kip-966")
     assert after < before

@@ -14,8 +14,9 @@ from experiments.studies.design.model import CellParameters
 from experiments.studies.design.recorded import OutageKind
 from experiments.studies.failures.sources import Outage
 from experiments.studies.failures.timeline import DrawnTimeline
+from experiments.studies.trace.kinds import Loss, Stamped
 from experiments.studies.trace.measures import measure
-from experiments.studies.trace.schema import LOSS, YEAR_MS, TraceRow
+from experiments.studies.trace.schema import YEAR_MS
 from experiments.studies.trials.trial import Trial
 
 HOUR_MS = 3_600_000
@@ -34,12 +35,12 @@ def _down(broker: int, at_s: float, for_s: float, kind: OutageKind = "unclean") 
     return Outage(begins_ms, begins_ms + round(for_s * 1_000), broker, kind, "test")
 
 
-def _rows(cell: CellParameters, *outages: Outage) -> list[TraceRow]:
+def _rows(cell: CellParameters, *outages: Outage) -> list[Stamped]:
     return Trial(cell, 1, DrawnTimeline(cell, 1, outages=sorted(outages), own_failures=False)).run().rows
 
 
 def _losses(cell: CellParameters, *outages: Outage) -> int:
-    return sum(row.kind == LOSS for row in _rows(cell, *outages))
+    return sum(row.kind == Loss.KIND for row in _rows(cell, *outages))
 
 
 def _seconds(cell: CellParameters, *outages: Outage) -> dict[str, float]:
@@ -83,7 +84,7 @@ def test_a_flush_ends_the_exposure_within_its_interval() -> None:
         ).run()
         for seed in range(40)
     ]
-    lost = sum(row.kind == LOSS for result in found for row in result.rows)
+    lost = sum(row.kind == Loss.KIND for result in found for row in result.rows)
     assert 8 <= lost <= 32, "half of the flushes come within 5 s; 99.99 % of 40 draws lie in this range"
 
 

@@ -10,12 +10,13 @@ from experiments.studies.design.estimator import choose
 from experiments.studies.design.model import DAY_MS, CellParameters
 from experiments.studies.report.kafka import commands, configs, release
 from experiments.studies.theory.answers import model_of
-from experiments.studies.trace.schema import CRASH, ELECTED, HW_REGRESSION, LOSS, START, STATE, TrialResult
+from experiments.studies.trace.kinds import Crash, Elected, HwRegression, Loss, Start, State, TrialResult
 from experiments.studies.trials.batch import trial_seed
 from experiments.studies.trials.published import partition_changed
 from experiments.studies.trials.trial import run_trial
 from protocol.events.store import StoreChanged
 from protocol.ids import TopicPartition
+from tests.trace_rows import as_rows
 
 pytestmark = pytest.mark.slow
 
@@ -46,27 +47,30 @@ def count(found: list[TrialResult], kind: str) -> int:
 
 def test_all_generations_meet_the_same_failures(results: Results) -> None:
     failures = {
-        name: [[(r.time_ms, r.kind, r.node) for r in one.rows if r.kind in (CRASH, START)] for one in found]
+        name: [
+            [(r.time_ms, r.kind, r.node) for r in as_rows(one.rows) if r.kind in (Crash.KIND, Start.KIND)]
+            for one in found
+        ]
         for name, found in results.items()
     }
     assert all(found == failures["kip-966"] for found in failures.values())
-    assert count(results["v3"], CRASH) > 50
+    assert count(results["v3"], Crash.KIND) > 50
 
 
 @pytest.mark.covers("N1", "N5", "N6", "M26")
 def test_v3_loses_more_and_takes_back_what_consumers_saw(results: Results) -> None:
-    losses = {name: count(found, LOSS) for name, found in results.items()}
+    losses = {name: count(found, Loss.KIND) for name, found in results.items()}
     assert losses["v3"] > losses["kip-497"] >= losses["kip-966"]
-    regressions = {name: count(found, HW_REGRESSION) for name, found in results.items()}
+    regressions = {name: count(found, HwRegression.KIND) for name, found in results.items()}
     assert regressions["v3"] > 5 * regressions["kip-497"]
 
 
 def test_the_trace_has_the_states_that_the_store_published(results: Results) -> None:
-    rows = [row for result in results["v3"] for row in result.rows]
-    states = [row for row in rows if row.kind == STATE]
+    rows = [row for result in results["v3"] for row in as_rows(result.rows)]
+    states = [row for row in rows if row.kind == State.KIND]
     assert {row.isr_size for row in states} >= {1, 2, 3}
     assert {row.min_isr for row in states} == {2}
-    assert any(row.kind == ELECTED for row in rows)
+    assert any(row.kind == Elected.KIND for row in rows)
 
 
 def test_the_same_seed_gives_the_same_trial(results: Results) -> None:
@@ -85,8 +89,8 @@ def test_a_quiet_month_costs_no_events_and_a_failure_a_few_hundred(results: Resu
 
 def test_an_oracle_ends_the_session_of_a_crashed_broker() -> None:
     result = run_trial(BASE.model_copy(update={"detection_ms": None}), trial_seed(1, 0))
-    crashed = [row.time_ms for row in result.rows if row.kind == CRASH]
-    states = [row.time_ms for row in result.rows if row.kind == STATE]
+    crashed = [row.time_ms for row in result.rows if row.kind == Crash.KIND]
+    states = [row.time_ms for row in result.rows if row.kind == State.KIND]
     assert any(0 < state - crash < 1_000 for crash in crashed for state in states)
 
 

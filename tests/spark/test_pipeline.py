@@ -30,11 +30,13 @@ from experiments.studies.pipeline.failures import PipelineFailed
 from experiments.studies.report.render import write_report
 from experiments.studies.sweeps.batches import batch_name
 from experiments.studies.sweeps.output import read_record
+from experiments.studies.trace.kinds import TrialResult
 from experiments.studies.trace.metrics import METRICS
-from experiments.studies.trace.schema import TraceRow, TrialResult
+from experiments.studies.trace.schema import TraceRow
 from experiments.studies.trials.batch import Batch, Trial
 from experiments.support.errors import InputError
 from tests.spark.trial_helpers import claimed, fake_trial, fill
+from tests.trace_rows import typed
 
 TRIALS = 12
 ROOT = Path(__file__).parent.parent.parent
@@ -100,7 +102,7 @@ def by_hand(parameters: CellParameters, seed: int) -> TrialResult:
     ]
     if parameters.generation == "kip-497":
         rows = [row._replace(log_weight=math.log(2.0) if row.time_ms >= 6_000 else 0.0) for row in rows]
-    return TrialResult(rows, "hash", len(rows))
+    return TrialResult(typed(rows), "hash", len(rows))
 
 
 @pytest.fixture(scope="module")

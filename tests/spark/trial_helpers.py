@@ -17,8 +17,10 @@ from experiments.studies.sweeps.batches import commit
 from experiments.studies.sweeps.identity import cell_digests, trial_code_digest
 from experiments.studies.sweeps.output import claim, current_versions, record_versions
 from experiments.studies.sweeps.storage import Folder
-from experiments.studies.trace.schema import TraceRow, TrialResult
+from experiments.studies.trace.kinds import TrialResult
+from experiments.studies.trace.schema import TraceRow
 from experiments.studies.trials.batch import Batch, Trial, run_batch
+from tests.trace_rows import typed
 
 
 def fake_trial(parameters: CellParameters, seed: int) -> TrialResult:
@@ -43,7 +45,7 @@ def fake_trial(parameters: CellParameters, seed: int) -> TrialResult:
         rows.append(TraceRow(back_ms, "loss", 0, 1, value=random.randrange(1, 5)))
     rows.append(state(back_ms + 30_000, 0, 1, True, full))
     rows.append(TraceRow(parameters.duration_ms, "end"))
-    return TrialResult(rows, hashlib.sha256(repr(rows).encode()).hexdigest(), len(rows))
+    return TrialResult(typed(rows), hashlib.sha256(repr(rows).encode()).hexdigest(), len(rows))
 
 
 def claimed(out: Path, study: StudyPlan, trial: Trial = fake_trial) -> tuple[str, ...]:

@@ -10,9 +10,9 @@ from pydantic import Field
 from experiments.engines.admin_requests import reassign
 from experiments.faults.cluster_operator import Configured
 from experiments.faults.controls import Controls
-from experiments.faults.schema import DesiredStateFault, Fault, NodeFault, Nodes
+from experiments.faults.schema import DesiredStateFault, Fault, NodeFault
 from experiments.faults.targets import Targets
-from experiments.support.fields import Index, TopicConfig
+from experiments.support.fields import Index, Nodes, TopicConfig
 from protocol.config import MIN_INSYNC_REPLICAS
 from protocol.ids import NodeId, TopicPartition, node_name
 

@@ -13,9 +13,9 @@ from pydantic import Field
 
 from experiments.engines.sim.network import Disturbance
 from experiments.faults.controls import Controls, SharedState
-from experiments.faults.schema import BrokerFault, Fault, Milliseconds, Nodes, PerMille
+from experiments.faults.schema import BrokerFault, Fault
 from experiments.faults.targets import Targets
-from experiments.support.fields import Index
+from experiments.support.fields import Index, Milliseconds, Nodes, PerMille
 from protocol.ids import FIRST_CLIENT, NodeId, node_name
 from protocol.messages.base import Message
 from protocol.messages.control import (

@@ -10,8 +10,9 @@ from pydantic import Field
 
 from experiments.faults.controls import Controls, Holds, SharedState
 from experiments.faults.kinds.processes import loss_of
-from experiments.faults.schema import BrokerFault, Fault, Milliseconds, NodeFault
+from experiments.faults.schema import BrokerFault, Fault, NodeFault
 from experiments.faults.targets import Targets
+from experiments.support.fields import Milliseconds
 from protocol.events.base import Trace
 from protocol.events.broker import RecordsAppended, RecordsFetched
 from protocol.ids import NodeId, TimeMs, node_name

@@ -15,9 +15,9 @@ from experiments.engines.admin_requests import reassign, unregister_broker
 from experiments.faults.cluster_operator import Configured, Deleted, Denied, Grown, Levels
 from experiments.faults.controls import Controls
 from experiments.faults.kinds.processes import loss_of
-from experiments.faults.schema import AsTuple, BrokerFault, DesiredStateFault, Fault, Milliseconds
+from experiments.faults.schema import BrokerFault, DesiredStateFault, Fault
 from experiments.faults.targets import Targets
-from experiments.support.fields import ClusterConfigs, Index
+from experiments.support.fields import AsTuple, ClusterConfigs, Index, Milliseconds
 from protocol.config import (
     FLUSH_MESSAGES,
     METADATA_VERSION,

@@ -11,9 +11,9 @@ from pydantic import Field, model_validator
 
 from experiments.engines.port import Loss
 from experiments.faults.controls import Controls
-from experiments.faults.schema import BrokerFault, Fault, NodeFault, Nodes
+from experiments.faults.schema import BrokerFault, Fault, NodeFault
 from experiments.faults.targets import Targets
-from experiments.support.fields import Index
+from experiments.support.fields import Index, Nodes
 from protocol.config import ISR_UPDATES
 from protocol.ids import FIRST_CLIENT, STORE, NodeId, node_name
 

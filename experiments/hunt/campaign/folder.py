@@ -21,19 +21,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from hashlib import blake2b
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
-from experiments.faults.schema import AsTuple
 from experiments.hunt.campaign.findings import Finding
 from experiments.hunt.fuzz.plan import Plan, TimelineFile
 from experiments.hunt.seeds import SeedResult
 from experiments.support.atomic import TEMPORARY, write_text
 from experiments.support.build import PACKAGES_FOLDER
 from experiments.support.errors import InputError, shown
-from experiments.support.fields import StrictModel
-from experiments.support.yaml_input import read_text, refused_by
+from experiments.support.fields import AsTuple, StrictModel
+from experiments.support.yaml_input import read_text, validated
 
 ROUND = 200
 """Seeds of a round, unless a campaign says otherwise: a minute of one core, so that workers wait little at its end."""
@@ -247,10 +246,7 @@ def _read(path: Path, kind: type[_Model], what: str) -> _Model:
 
 def _parsed(text: str, source: str, kind: type[_Model]) -> _Model:
     try:
-        raw: Any = json.loads(text)
+        raw = json.loads(text)
     except ValueError as error:
         raise InputError(source, "", "text that is not JSON", "what isray fuzz has written") from error
-    try:
-        return kind.model_validate(raw)
-    except ValidationError as error:
-        raise refused_by(error, kind, source, as_json=True) from error
+    return validated(kind, raw, source, as_json=True)

@@ -12,15 +12,14 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import yaml
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from experiments.engines.port import ClusterSpec
 from experiments.faults.kinds import AnyFault
-from experiments.faults.schema import AsTuple
 from experiments.scenarios.model import TopicModel
 from experiments.support.errors import InputError
-from experiments.support.fields import ClusterConfigs, GenerationName, Index, StrictModel
-from experiments.support.yaml_input import read_yaml_mapping, refused_by
+from experiments.support.fields import AsTuple, ClusterConfigs, GenerationName, Index, StrictModel
+from experiments.support.yaml_input import read_yaml_mapping, validated
 from protocol.config import ClusterConfig, Generation
 from protocol.ids import TopicPartition
 from protocol.v3.store.settings import StoreSettings
@@ -158,11 +157,7 @@ def save(file: TimelineFile, path: Path) -> None:
 
 def load(path: Path) -> TimelineFile:
     """Reads a file; InputError for one that is no timeline, or whose parts do not fit together."""
-    raw = read_yaml_mapping(path, WHAT)
-    try:
-        file = TimelineFile.model_validate(raw)
-    except ValidationError as error:
-        raise refused_by(error, TimelineFile, str(path)) from error
+    file = validated(TimelineFile, read_yaml_mapping(path, WHAT), str(path))
     for field, found, allowed in dangling_references(file.plan):
         raise InputError(str(path), field, found, allowed)
     return file

@@ -32,9 +32,9 @@ def _section(kind: str, step: StepKind) -> str:
         return sections(*parts, block("- wait: 5s", "yaml"))
     if kind == "await":
         parts.append("It takes the fields of `expect`, and:")
-        return sections(*parts, field_table(step.fields, Expectation.model_fields, durations={"within"}))
+        return sections(*parts, field_table(step.fields, Expectation.model_fields))
     if kind == "expect":
         parts.append(first_paragraph(Expectation.__doc__))
     if kind == "fault":
-        return sections(*parts, field_table(step.fields, {"fault"}, durations={"duration"}))
+        return sections(*parts, field_table(step.fields, {"fault"}))
     return sections(*parts, field_table(step.fields))

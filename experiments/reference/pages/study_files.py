@@ -8,13 +8,14 @@ from typing import Any
 from experiments.reference.markdown import code, default, sections, table
 from experiments.studies.design.loader import SWEEPABLE, StudyFile
 from experiments.studies.design.model import PARAMETERS
-from experiments.studies.design.parameter import Parameter, allowed_values
+from experiments.studies.design.parameter import Parameter
 from experiments.studies.design.study import Precision
 from experiments.studies.estimation.measured import KEYS
 from experiments.studies.sweeps.output import LAYOUT
 from experiments.studies.trace.metrics import METRICS
 from experiments.studies.trace.schema import TRACE_SCHEMA
 from experiments.studies.trials.batch import TRIALS_SCHEMA
+from experiments.support.fields import allowed_values
 
 TITLE = "Study files"
 SUMMARY = "every field and parameter of a study, its output directory and `gold/cells.json`"

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from random import Random
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-from experiments.studies.design.parameter import DURATION, Notation
 from experiments.support.durations import parse_duration_ms
+from experiments.support.fields import DURATION, DurationMs, Notation, WrittenModel
 
 
-class Distribution(BaseModel):
+class Distribution(WrittenModel):
     """A positive random time with the given mean.
 
     `shape`: Weibull's k (below 1: the hazard falls with age), or the log-normal's sigma; the others have none.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    UNKNOWN = "an unknown field"
 
     dist: Literal["exponential", "weibull", "lognormal", "constant"] = "exponential"
-    mean_ms: int = Field(gt=0)
+    mean_ms: DurationMs = Field(gt=0)
     shape: float | None = Field(default=None, gt=0.0)
 
     @model_validator(mode="after")
@@ -29,6 +30,10 @@ class Distribution(BaseModel):
         if (self.shape is not None) != (self.dist in ("weibull", "lognormal")):
             raise ValueError("allowed: shape with weibull and lognormal, and only there")
         return self
+
+    @classmethod
+    def allowed_in(cls, key: str) -> str:
+        return ""
 
     def sample_ms(self, random: Random) -> int:
         """A draw in whole milliseconds, at least 1."""
@@ -42,12 +47,11 @@ class Distribution(BaseModel):
         return max(1, round(random.lognormvariate(math.log(self.mean_ms) - shape * shape / 2.0, shape)))
 
 
-def _read(value: object) -> Distribution:
-    if not isinstance(value, dict):
-        return Distribution(mean_ms=parse_duration_ms(value))
-    fields = dict(value)
-    fields["mean_ms"] = parse_duration_ms(fields.pop("mean", None))
-    return Distribution.model_validate(fields, strict=True)
+def _read(value: object) -> object:
+    if isinstance(value, Mapping):
+        return value
+    parse_duration_ms(value)
+    return {"mean": value}
 
 
 def _write(value: object) -> str:
@@ -63,12 +67,4 @@ DISTRIBUTION = Notation(
     "or {dist: exponential | weibull | lognormal | constant, mean: DURATION, shape: NUMBER}",
 )
 """A bare duration is the mean of an exponential distribution; a mapping gives `dist`, `mean` and `shape`."""
-
-
-def distribution_or(word: str) -> Notation:
-    """A distribution, or `word`, which the field holds as None."""
-    return Notation(
-        read=lambda value: None if value == word else _read(value),
-        write=lambda value: word if value is None else _write(value),
-        form=f"{DISTRIBUTION.form}; or {word}",
-    )
+RandomTime = Annotated[Distribution, DISTRIBUTION]

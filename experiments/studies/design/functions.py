@@ -3,31 +3,28 @@ record of the study, the pipeline and the report need."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from experiments.studies.trace.metrics import FRACTION, METRICS, RATE, Metric
+from experiments.support.fields import AsTuple, StrictModel
 
 METRIC_NAME = "[a-z][a-z0-9_]*"
 
 
-class MetricDeclaration(BaseModel):
+class MetricDeclaration(StrictModel):
     """A custom metric: `unit` says whether its value per trial is a count or a share of the trial."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str = Field(pattern=f"^{METRIC_NAME}$", description="Its key in `gold/cells.json`.")
     unit: Literal["rate", "fraction"] = Field(description="A count per partition-year, or a share of time.")
     meaning: str = Field(description="Its words in the report.")
 
 
-class CustomFunctions(BaseModel):
+class CustomFunctions(StrictModel):
     """The custom metrics in the order of their values in `trials/`, and the name of the failure model."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    metrics: tuple[MetricDeclaration, ...] = Field((), description="Custom metrics.")
+    metrics: Annotated[tuple[MetricDeclaration, ...], AsTuple] = Field((), description="Custom metrics.")
     failure_model: str | None = Field(None, description="The function that replaces the failures of the parameters.")
 
 

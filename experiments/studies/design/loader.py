@@ -10,21 +10,21 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from pydantic_core import ErrorDetails
+from pydantic import Field, ValidationError
 
 from experiments.studies.design.document import study_text, text_of, with_fields
-from experiments.studies.design.mappings import WrongKey
-from experiments.studies.design.model import CONFLICT, PARAMETERS, CellParameters
+from experiments.studies.design.model import PARAMETERS, CellParameters
 from experiments.studies.design.parameter import Parameter
 from experiments.studies.design.ranges import FORM as RANGE_FORM
 from experiments.studies.design.ranges import is_range, protect, restore, values_of
-from experiments.studies.design.recorded import Contents, FailureFile, record
-from experiments.studies.design.study import Cell, Precision, StudyHeader, StudyPlan
+from experiments.studies.design.recorded import RECORDED, Contents, FailureFile, record
+from experiments.studies.design.study import Cell, StudyHeader, StudyPlan
 from experiments.studies.trace.metrics import ACKNOWLEDGED_LOSS_RATE, METRICS
 from experiments.support.errors import InputError, shown
-from experiments.support.yaml_input import allowed_by, found_by, parse_yaml_mapping, read_text
+from experiments.support.fields import WrittenModel
+from experiments.support.yaml_input import first_error, parse_yaml_mapping, read_text, validated
 from protocol.errors import did_you_mean
 
 Combination = dict[str, object]
@@ -32,8 +32,6 @@ Combination = dict[str, object]
 
 class StudyFile(StudyHeader):
     """The fields of a study file; combinations and parameters are checked one by one afterwards."""
-
-    model_config = ConfigDict(strict=True)
 
     duration: object = Field(PARAMETERS["duration"].default, description=PARAMETERS["duration"].description)
     base: dict[str, object] = Field(
@@ -66,7 +64,6 @@ SWEEPABLE = {name: parameter for name, parameter in PARAMETERS.items() if name !
 ENGINES = ("sim", "ray")
 TAKEN = frozenset({*(metric.name for metric in METRICS), *PARAMETERS, "trials", "partition_years", "failover_ms"})
 """Keys of `gold/cells.json` that no custom metric may have."""
-_BY_FIELD = {parameter.field: parameter for parameter in PARAMETERS.values()}
 _SWEEPABLE_NAMES = ", ".join(SWEEPABLE)
 
 
@@ -116,10 +113,7 @@ def study_from(raw: dict[str, object], source: str, text: str | None = None, fol
 
     Raises InputError.
     """
-    try:
-        file = StudyFile.model_validate(_gathered(raw, source))
-    except ValidationError as error:
-        raise field_error(source, error) from error
+    file = validated(StudyFile, _gathered(raw, source), source)
     if (file.trials is None) == (file.precision is None):
         found = "neither" if file.trials is None else "both"
         raise InputError(source, "trials", found, "either trials or precision")
@@ -236,6 +230,16 @@ def _cell(index: int, base: Combination, combination: Combination, axis: str, so
     return Cell(index=index, swept=combination, parameters=parameters)
 
 
+class _Failures(WrittenModel):
+    """The file of recorded failures that a study names; `CellParameters` has its content."""
+
+    failures: Annotated[FailureFile | None, RECORDED] = None
+
+    @classmethod
+    def allowed_in(cls, key: str) -> str:
+        return PARAMETERS[key].allowed
+
+
 def _resolve(
     values: Combination, source: str, places: Mapping[str, str], contents: Contents | None = None
 ) -> CellParameters | None:
@@ -245,50 +249,24 @@ def _resolve(
     Raises InputError for a wrong value and for values that exclude each other. Without `contents` an axis may still
     replace a value: files are not read, values that exclude each other are accepted, and the answer may be None.
     """
-
-    def place(name: str) -> str:
-        return name if name in TOP_LEVEL else places.get(name, f"base.{name}")
-
-    fields = {
-        PARAMETERS[name].field: _read_value(PARAMETERS[name], value, place(name), source)
-        for name, value in values.items()
-    }
-    recorded = fields.pop("failures", None)
+    others = {name: value for name, value in values.items() if name != "failures"}
     try:
-        parameters = CellParameters.model_validate(fields, strict=True)
-    except ValidationError as error:
-        detail = error.errors()[0]
-        if detail["loc"]:
-            parameter = _BY_FIELD[str(detail["loc"][0])]
-            found = shown(values[parameter.name])
-            raise InputError(source, place(parameter.name), found, parameter.allowed) from error
-        assert detail["type"] == CONFLICT
-        name, allowed = detail["ctx"]["parameter"], detail["ctx"]["allowed"]
-        if contents is not None:
-            found = shown(values[name]) if name in values else detail["ctx"]["found"]
-            raise InputError(source, place(name), found, allowed) from error
-        return None
-    if contents is None or not isinstance(recorded, FailureFile):
+        recorded = validated(_Failures, {name: values[name] for name in values if name == "failures"}, source).failures
+        parameters = validated(CellParameters, others, source)
+    except InputError as error:
+        name, *within = error.field.split(".", 1)
+        cause = error.__cause__
+        excluded = isinstance(cause, ValidationError) and not first_error(cause)["loc"]
+        if excluded and contents is None:
+            return None
+        found = shown(values[name]) if excluded and name in values else error.found
+        place = name if name in TOP_LEVEL else places.get(name, f"base.{name}")
+        raise InputError(source, ".".join((place, *within)), found, error.allowed) from error
+    if contents is None or recorded is None:
         return parameters
     text, path = contents.text(recorded.file), contents.path_of(recorded.file)
     failures = record(recorded, text, path, parameters.brokers, parameters.duration_ms)
     return CellParameters.model_validate(dict(parameters) | {"failures": failures})
-
-
-def _read_value(parameter: Parameter, value: object, place: str, source: str) -> object:
-    """The value of a parameter's field. Raises InputError for one that is not written as its notation says."""
-    try:
-        return parameter.notation.read(value)
-    except ValidationError as error:
-        detail = error.errors()[0]
-        if not detail["loc"]:
-            detail["input"] = value
-        raise _input_error(source, detail, (place,)) from error
-    except WrongKey as error:
-        key = f"{place}.{error.key}" if error.key else place
-        raise InputError(source, key, error.found, error.allowed) from error
-    except ValueError as error:
-        raise InputError(source, place, shown(value), parameter.allowed) from error
 
 
 def _refuse_duplicates(cells: tuple[Cell, ...], axis: str, source: str) -> None:
@@ -297,22 +275,3 @@ def _refuse_duplicates(cells: tuple[Cell, ...], axis: str, source: str) -> None:
         if cell.parameters in seen:
             raise InputError(source, axis, f"{cell.swept} twice", "combinations that differ")
         seen.add(cell.parameters)
-
-
-def field_error(source: str, error: ValidationError, model: type[BaseModel] = StudyFile) -> InputError:
-    """The error that pydantic reports first, as one line; `model` has the fields of the study."""
-    return _input_error(source, error.errors()[0], (), model)
-
-
-def _input_error(
-    source: str, detail: ErrorDetails, prefix: tuple[str, ...], study: type[BaseModel] = StudyFile
-) -> InputError:
-    """The error that pydantic reports first, as one line: where, what was found, what is allowed."""
-    field = ".".join([*prefix, *(str(part).removesuffix("_ms") for part in detail["loc"])])
-    model: type[BaseModel] = Precision if detail["loc"][:1] == ("precision",) else study
-    fields = [name for name in model.model_fields if name != "functions"]
-    names = ["dist", "mean", "shape"] if prefix else fields
-    found = found_by(detail, names)
-    if detail["type"] == "extra_forbidden":
-        found = f"an unknown field{did_you_mean(str(detail['loc'][-1]), names)}"
-    return InputError(source, field, found, allowed_by(detail, names))

@@ -23,10 +23,9 @@ from __future__ import annotations
 import math
 from typing import Annotated, Literal
 
-from pydantic import AllowInfNan, BaseModel, ConfigDict, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import Field, model_validator
 
-from experiments.studies.design.distribution import DISTRIBUTION, Distribution, distribution_or
+from experiments.studies.design.distribution import DISTRIBUTION, Distribution, RandomTime
 from experiments.studies.design.mappings import (
     MOST_PER_YEAR,
     Burst,
@@ -34,36 +33,22 @@ from experiments.studies.design.mappings import (
     RollingRestart,
     SlowEpisodes,
     mapping_or,
-    write_mapping,
 )
-from experiments.studies.design.parameter import DURATION, TEXT, duration_or, number_or, parameter, parameters
+from experiments.studies.design.parameter import parameter, parameters
 from experiments.studies.design.presets import PRESETS, PresetName
 from experiments.studies.design.recorded import RECORDED, RecordedFailures
 from experiments.studies.trace.schema import YEAR_MS as YEAR_MS
 from experiments.support.durations import format_duration
+from experiments.support.errors import WrongField
+from experiments.support.fields import DURATION, PLAIN, TEXT, DurationMs, Finite, PositiveMs, WrittenModel, word_or
 
 DAY_MS = 86_400_000
 MINUTE_MS = 60_000
 LONGEST_PROCESS_TRIAL_MS = 3_600_000
 """The longest real time of a trial on processes, without its warm-up."""
-CONFLICT = "conflict"
-"""The type of the error for parameters that exclude each other; its context names the `parameter` and what is
-`allowed` for it."""
 
 
-class Frozen(BaseModel):
-    """Base of all study types: immutable, hashable where its fields are, no unknown fields."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-DurationMs = Annotated[int, DURATION]
-RandomTime = Annotated[Distribution, DISTRIBUTION]
-Probability = Annotated[float, AllowInfNan(False)]
-Rate = Annotated[float, AllowInfNan(False)]
-
-
-class CellParameters(Frozen):
+class CellParameters(WrittenModel):
     """Everything that a trial depends on, except its seed. Each field declares one parameter of study files."""
 
     preset: PresetName = parameter(
@@ -98,7 +83,7 @@ class CellParameters(Frozen):
         "`polling`: a consumer of each partition reads every record as soon as it can; `silver/reads` has its reads. "
         "It changes no estimate.",
     )
-    broker_mttf: Annotated[Distribution | None, distribution_or("never")] = parameter(
+    broker_mttf: Annotated[Distribution | None, word_or("never", DISTRIBUTION)] = parameter(
         Distribution(mean_ms=130 * DAY_MS),
         "MTTF {}",
         "Time from a broker's start to its next failure of its own; `never`: only shared causes end brokers.",
@@ -117,7 +102,7 @@ class CellParameters(Frozen):
         ge=0.0,
         le=1.0,
     )
-    disk_loss_probability: Probability = parameter(
+    disk_loss_probability: Finite = parameter(
         0.0,
         "disk loss {}",
         "That an unclean failure of a broker loses its disk: it restarts with an empty one.",
@@ -125,23 +110,21 @@ class CellParameters(Frozen):
         ge=0.0,
         le=1.0,
     )
-    detection_ms: Annotated[int | None, duration_or("instant")] = parameter(
+    detection_ms: Annotated[PositiveMs | None, word_or("instant", DURATION)] = parameter(
         9_000,
         "detection {}",
         "Broker session timeout, after which the controller fences a silent broker; `instant`: the simulator reports a "
         "crash to the controller at once.",
-        gt=0,
     )
-    flush_interval_ms: Annotated[int | None, duration_or("never")] = parameter(
-        None, "flush {}", "`flush.ms` of the brokers: how long a record may stay unflushed.", gt=0
+    flush_interval_ms: Annotated[PositiveMs | None, word_or("never", DURATION)] = parameter(
+        None, "flush {}", "`flush.ms` of the brokers: how long a record may stay unflushed."
     )
-    writeback_ms: Annotated[int | None, duration_or("never")] = parameter(
+    writeback_ms: Annotated[PositiveMs | None, word_or("never", DURATION)] = parameter(
         30_000,
         "writeback {}",
         "Age at which the kernel has written a record from the page cache to the disk (Linux: "
         "`vm.dirty_expire_centisecs`), so that a crash of the machine does not lose it; `never`: only flushes and "
         "clean shutdowns do.",
-        gt=0,
     )
     delivery_timeout_ms: DurationMs = parameter(
         120_000,
@@ -158,7 +141,7 @@ class CellParameters(Frozen):
         "replicas {}",
         "`spread`: a partition's replicas are in as many racks as possible; `together`: in as few as possible.",
     )
-    power_events_per_year: Rate = parameter(
+    power_events_per_year: Finite = parameter(
         0.0,
         "{} power events/y",
         "Rate of the Poisson process of events that crash all brokers of the cluster unclean at once.",
@@ -166,7 +149,7 @@ class CellParameters(Frozen):
         ge=0.0,
         le=MOST_PER_YEAR,
     )
-    rack_power_events_per_year: Rate = parameter(
+    rack_power_events_per_year: Finite = parameter(
         0.0,
         "{} rack power events/y",
         "Rate, per rack, of the Poisson process of events that crash all brokers of a rack unclean at once.",
@@ -174,27 +157,26 @@ class CellParameters(Frozen):
         ge=0.0,
         le=MOST_PER_YEAR,
     )
-    power_loss_probability: Annotated[Probability | None, number_or("tail_loss_probability")] = parameter(
+    power_loss_probability: Annotated[
+        Annotated[Finite, Field(ge=0.0, le=1.0)] | None, word_or("tail_loss_probability", PLAIN, "a number")
+    ] = parameter(
         None,
         "power loss {}",
         "That a power event, of the cluster or a rack, loses the unflushed tail of a broker's logs.",
         "probability",
-        ge=0.0,
-        le=1.0,
     )
-    power_mttr: Annotated[Distribution | None, distribution_or("broker_mttr")] = parameter(
+    power_mttr: Annotated[Distribution | None, word_or("broker_mttr", DISTRIBUTION)] = parameter(
         None,
         "power MTTR {}",
         "Time for which a power event of the cluster keeps all brokers down; `broker_mttr`: each has its own.",
     )
-    rack_power_mttr: Annotated[Distribution | None, distribution_or("broker_mttr")] = parameter(
+    rack_power_mttr: Annotated[Distribution | None, word_or("broker_mttr", DISTRIBUTION)] = parameter(
         None, "rack power MTTR {}", "The same for a power event of a rack."
     )
     burst: Annotated[
         Burst | None,
         mapping_or(
             "none",
-            Burst,
             "{per_year: NUMBER (or per_broker_year), size: N (or fraction), window: DURATION, same_rack: PROBABILITY, "
             "down: DURATION or distribution}",
         ),
@@ -208,7 +190,7 @@ class CellParameters(Frozen):
     )
     rolling_restart: Annotated[
         RollingRestart | None,
-        mapping_or("none", RollingRestart, "{every: DURATION, down: DURATION, pause: DURATION}"),
+        mapping_or("none", "{every: DURATION, down: DURATION, pause: DURATION}"),
     ] = parameter(
         None,
         "rolling restarts: {}",
@@ -218,7 +200,7 @@ class CellParameters(Frozen):
     )
     catch_up: Annotated[
         CatchUp | None,
-        mapping_or("immediate", CatchUp, "{rate: BYTES/s, backlog: BYTES, write_rate: BYTES/s}"),
+        mapping_or("immediate", "{rate: BYTES/s, backlog: BYTES, write_rate: BYTES/s}"),
     ] = parameter(
         None,
         "catch-up: {}",
@@ -228,7 +210,7 @@ class CellParameters(Frozen):
     )
     slow: Annotated[
         SlowEpisodes | None,
-        mapping_or("none", SlowEpisodes, "{per_year: NUMBER, duration: DURATION or distribution, delay: DURATION}"),
+        mapping_or("none", "{per_year: NUMBER, duration: DURATION or distribution, delay: DURATION}"),
     ] = parameter(
         None,
         "slow: {}",
@@ -269,7 +251,7 @@ class CellParameters(Frozen):
         "What runs the trials: `sim`, the simulator, in virtual time; `ray`, clusters of processes with real disks, in "
         "real time.",
     )
-    time_compression: Annotated[float, AllowInfNan(False)] = parameter(
+    time_compression: Finite = parameter(
         1.0,
         "time x{}",
         "By how much the failures and `duration` are faster in a trial than given here, on either engine. Timeouts of "
@@ -289,35 +271,36 @@ class CellParameters(Frozen):
     @classmethod
     def _apply_preset(cls, given: object) -> object:
         """Adds the values of the preset for the parameters that are not given."""
-        if not isinstance(given, dict) or given.get("preset") not in PRESETS:
+        if not isinstance(given, dict):
             return given
-        return dict(PRESETS[given["preset"]].parameters) | given
+        name = given.get("preset")
+        return dict(PRESETS[name].parameters) | given if isinstance(name, str) and name in PRESETS else given
 
     @model_validator(mode="after")
     def _check_conflicts(self) -> CellParameters:
         if self.replication_factor > self.brokers:
             allowed = f"at most the number of brokers ({self.brokers})"
-            raise _conflict("replication_factor", self.replication_factor, allowed)
+            raise WrongField("replication_factor", self.replication_factor, allowed)
         if self.generation == "v3" and self.engine == "ray":
-            raise _conflict("generation", self.generation, "kip-497, kip-966-elr or kip-966 on engine ray")
+            raise WrongField("generation", self.generation, "kip-497, kip-966-elr or kip-966 on engine ray")
         if self.unclean_recovery_strategy == "manual" and self.generation != "kip-966":
             allowed = f"proactive or balanced in {self.generation}: only kip-966 has manual recovery"
-            raise _conflict("unclean_recovery_strategy", "manual", allowed)
+            raise WrongField("unclean_recovery_strategy", "manual", allowed)
         if self.racks > self.brokers:
-            raise _conflict("racks", self.racks, f"at most the number of brokers ({self.brokers})")
+            raise WrongField("racks", self.racks, f"at most the number of brokers ({self.brokers})")
         if self.burst is not None and (self.burst.size or 0) > self.brokers:
             allowed = f"size of at most the number of brokers ({self.brokers})"
-            raise _conflict("burst", write_mapping(self.burst), allowed)
+            raise WrongField("burst", self.burst.words(), allowed)
         rolling = self.rolling_restart
         if rolling is not None and self.brokers * (rolling.down_ms + rolling.pause_ms) > rolling.every_ms:
             allowed = f"every of at least brokers x (down + pause), for {self.brokers} brokers"
-            raise _conflict("rolling_restart", write_mapping(rolling), allowed)
+            raise WrongField("rolling_restart", rolling.words(), allowed)
         if self.failures is not None and any(outage.node >= self.brokers for outage in self.failures.outages):
-            raise _conflict("failures", self.failures.file, f"nodes from 0 to {self.brokers - 1}, the brokers")
+            raise WrongField("failures", self.failures.file, f"nodes from 0 to {self.brokers - 1}, the brokers")
         heartbeat_ms = self.heartbeat_interval_ms
         if heartbeat_ms is not None and self.network_latency_ms > heartbeat_ms:
             allowed = f"at most a quarter of detection ({self.detection_ms} ms)"
-            raise _conflict("network_latency", self.network_latency_ms, allowed)
+            raise WrongField("network_latency", self.network_latency_ms, allowed)
         if self.time_compression != 1.0:
             self._refuse_mappings("no time_compression: the times of this parameter are not compressed")
         if self.engine == "ray":
@@ -328,22 +311,22 @@ class CellParameters(Frozen):
         for name in ("catch_up", "slow"):
             found = getattr(self, name)
             if found is not None:
-                raise _conflict(name, write_mapping(found), allowed)
+                raise WrongField(name, found.words(), allowed)
 
     def _check_processes(self) -> None:
         """A trial on processes runs in real time, and has no parts that only the simulator has."""
         if self.detection_ms is None:
-            raise _conflict("detection", "instant", "a duration with engine ray: processes detect crashes by timeouts")
+            raise WrongField("detection", "instant", "a duration with engine ray: processes detect crashes by timeouts")
         self._refuse_mappings("the engine sim: only the simulator delays messages")
         if self.consumer != "none":
-            raise _conflict("consumer", self.consumer, "none with engine ray: only the simulator records reads")
+            raise WrongField("consumer", self.consumer, "none with engine ray: only the simulator records reads")
         real_ms = self.duration_ms / self.time_compression
         if real_ms > LONGEST_PROCESS_TRIAL_MS:
             allowed = (
                 f"at most {format_duration(LONGEST_PROCESS_TRIAL_MS)} of real time with engine ray, after division by "
                 f"time_compression ({self.time_compression:g}); a trial would take {format_duration(round(real_ms))}"
             )
-            raise _conflict("duration", format_duration(self.duration_ms), allowed)
+            raise WrongField("duration", format_duration(self.duration_ms), allowed)
 
     @property
     def heartbeat_interval_ms(self) -> int | None:
@@ -384,11 +367,6 @@ class CellParameters(Frozen):
     def partition_years(self) -> float:
         """What one trial observes, in partition-years."""
         return self.partitions * self.duration_ms / YEAR_MS
-
-
-def _conflict(parameter: str, found: object, allowed: str) -> PydanticCustomError:
-    context = {"parameter": parameter, "found": found, "allowed": allowed}
-    return PydanticCustomError(CONFLICT, "{parameter} {found}: allowed is {allowed}", context)
 
 
 PARAMETERS = parameters(CellParameters)

@@ -15,10 +15,10 @@ from typing import Annotated, Literal, NamedTuple, get_args
 
 from pydantic import Field
 
-from experiments.studies.design.mappings import ParameterMapping, mapping_or
-from experiments.studies.design.parameter import DURATION
+from experiments.studies.design.mappings import mapping_or
 from experiments.support.durations import format_duration
 from experiments.support.errors import InputError
+from experiments.support.fields import DURATION, DurationMs, PositiveMs, WrittenModel
 from experiments.support.yaml_input import read_text
 
 OutageKind = Literal["clean", "unclean", "lossy", "disk"]
@@ -42,22 +42,22 @@ class RecordedOutage(NamedTuple):
     kind: OutageKind
 
 
-class FailureFile(ParameterMapping):
+class FailureFile(WrittenModel):
     """A file of recorded failures: `replay` takes them as they are, `blocks` draws blocks of that length from them.
     `begins`: the time of the file, in its milliseconds, at which the record begins. `length`: how long the record is
     from then on, by default until its last outage ends."""
 
     file: str = Field(min_length=1)
     mode: Literal["replay", "blocks"] = "replay"
-    block_ms: Annotated[int, DURATION] = Field(30 * _DAY_MS, gt=0)
+    block_ms: DurationMs = Field(30 * _DAY_MS, gt=0)
     begins_ms: int = Field(0, ge=0)
-    length_ms: Annotated[int | None, DURATION] = Field(None, gt=0)
+    length_ms: Annotated[PositiveMs | None, DURATION] = None
 
 
 class RecordedFailures(FailureFile):
     """A file of recorded failures with its content: the outages by time, which counts from the record's beginning."""
 
-    length_ms: Annotated[int, DURATION] = Field(gt=0)
+    length_ms: DurationMs = Field(gt=0)
     outages: tuple[RecordedOutage, ...]
 
     @property
@@ -73,7 +73,6 @@ def _write(value: object) -> str:
 
 _MAPPING = mapping_or(
     "none",
-    FailureFile,
     "FILE.csv, or {file: FILE.csv, mode: replay | blocks, block: DURATION, begins: MILLISECONDS, length: DURATION}",
     short=(str, "file"),
 )

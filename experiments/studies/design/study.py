@@ -9,35 +9,37 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import ConfigDict, Field
 
 from experiments.studies.design.functions import CustomFunctions
-from experiments.studies.design.model import CellParameters, Frozen
+from experiments.studies.design.model import CellParameters
 from experiments.studies.trace.metrics import METRICS
+from experiments.support.fields import StrictModel, Switch, one_of
 
 METRIC_NAMES = [metric.name for metric in METRICS]
 
 
-def _check_metric(name: str) -> str:
-    if name not in METRIC_NAMES:
-        raise ValueError(f"allowed: one of {', '.join(METRIC_NAMES)}")
-    return name
+_MetricName = Annotated[str, one_of(METRIC_NAMES), Field(json_schema_extra={"enum": METRIC_NAMES})]
 
 
-class Precision(Frozen):
+class StudyModel(StrictModel):
+    """Base of what a study is made of."""
+
+    UNKNOWN = "an unknown field"
+
+
+class Precision(StudyModel):
     """Sequential stopping: trials are added until the half-width of the 95 % interval of `metric` is at most
     `relative_error` times its estimate, or `max_trials` is reached."""
 
-    metric: Annotated[
-        str,
-        AfterValidator(_check_metric),
-        Field(description="The rate or share of time that decides.", json_schema_extra={"enum": METRIC_NAMES}),
-    ] = "loss_rate"
+    model_config = ConfigDict(strict=False)
+
+    metric: _MetricName = Field("loss_rate", description="The rate or share of time that decides.")
     relative_error: float = Field(gt=0.0, lt=1.0, description="Half-width divided by estimate.")
     max_trials: int = Field(ge=1, le=10_000_000, description="Trials per cell at most.")
 
 
-class Cell(Frozen):
+class Cell(StudyModel):
     """One combination: `swept` holds the swept parameters as the file gives them, `parameters` all of them resolved."""
 
     index: int = Field(ge=0)
@@ -45,15 +47,7 @@ class Cell(Frozen):
     parameters: CellParameters
 
 
-def _read_switch(value: object) -> object:
-    """`on` and `off` as text; YAML reads the bare words as booleans. Raises ValueError for anything else."""
-    switch = {"on": True, "off": False}.get(value, value) if isinstance(value, str) else value
-    if not isinstance(switch, bool):
-        raise ValueError("allowed: on or off")
-    return switch
-
-
-class StudyHeader(Frozen):
+class StudyHeader(StudyModel):
     """The fields that a study has as its file gives them. Exactly one of `trials` and `precision` is set."""
 
     name: str = Field(min_length=1, description="Name of the study, in tables and in the report.")
@@ -67,30 +61,29 @@ class StudyHeader(Frozen):
         None,
         description="Adds trials to a cell until the interval of a rate is narrow enough; either this or `trials`.",
     )
-    pairing: Annotated[bool, BeforeValidator(_read_switch)] = Field(
+    pairing: Switch = Field(
         True,
         description="Whether trial k of all cells sees the same failures (common random numbers), so that cells are "
         "compared by pairs of trials: `on` or `off`.",
-        json_schema_extra={"enum": ["on", "off"]},
     )
     functions: CustomFunctions | None = Field(
         None, description="The functions of a script, by name (docs/studies.md); a file cannot give them."
     )
-    objective: Annotated[
-        str,
-        AfterValidator(_check_metric),
-        Field(
-            description="The metric that the question is about: the setting with the lowest value is the best. If a "
-            "cell has acks=1 or 0, by default `acknowledged_loss_rate`.",
-            json_schema_extra={"enum": METRIC_NAMES},
-        ),
-    ] = "loss_rate"
+    objective: _MetricName = Field(
+        "loss_rate",
+        description="The metric that the question is about: the setting with the lowest value is the best. If a cell "
+        "has acks=1 or 0, by default `acknowledged_loss_rate`.",
+    )
     equivalence_margin: float | None = Field(
         None,
         gt=0.0,
         description="Relative difference of the objective up to which two cells count as equal; without it the "
         "report calls no cells equivalent.",
     )
+
+    @classmethod
+    def key_names(cls) -> list[str]:
+        return [name for name in super().key_names() if name != "functions"]
 
 
 class StudyPlan(StudyHeader):

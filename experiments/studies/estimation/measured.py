@@ -1,6 +1,6 @@
 """What clients and operators would have measured, as numbers of `gold/cells.json`: quantiles over all trials of a cell.
 
-The values are those of the trace's measured rows (`trace/schema.py`), unweighted and in real time. A quantile is null
+The values are those of the trace's measured rows (`trace/kinds.py`), unweighted and in real time. A quantile is null
 where nothing was measured: the simulator has no throughput, acknowledgement or restart times, since it charges no time
 for work.
 """
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
-from experiments.studies.trace.schema import ACKNOWLEDGED, FAILOVER, RESTARTED, THROUGHPUT
+from experiments.studies.trace.kinds import Acknowledged, Failover, Restarted, Throughput
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,22 +27,22 @@ class Quantiles:
 
 KEYS: Mapping[str, tuple[str, str, str]] = {
     "throughput": (
-        THROUGHPUT,
+        Throughput.KIND,
         "records/s",
         "acknowledged records per second of a producer that sends without pause, before the failures begin; median",
     ),
     "acked_latency_ms": (
-        ACKNOWLEDGED,
+        Acknowledged.KIND,
         "ms",
         "`{p50, p99, max}` of the time from sending a write to its acknowledgement, failovers included",
     ),
     "client_failover_ms": (
-        FAILOVER,
+        Failover.KIND,
         "ms",
         "`{p50, p99, max}` of the time from the crash of a leader to the first acknowledgement of a later write",
     ),
     "restart_ms": (
-        RESTARTED,
+        Restarted.KIND,
         "ms",
         "`{p50, p99, max}` of the time from the start of a broker's process until the controller has unfenced it",
     ),
@@ -74,7 +74,7 @@ def measured_document(found: Mapping[str, Quantiles]) -> dict[str, object]:
     document: dict[str, object] = {}
     for key, (kind, _, _) in KEYS.items():
         values = found.get(kind)
-        if kind == THROUGHPUT:
+        if kind == Throughput.KIND:
             document[key] = None if values is None else values.p50
         else:
             document[key] = {"p50": None, "p99": None, "max": None} if values is None else asdict(values)

@@ -6,11 +6,12 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from experiments.studies.design.distribution import Distribution
 from experiments.studies.design.estimator import sentence as estimator_sentence
-from experiments.studies.design.mappings import BYTES, BYTES_PER_SECOND, Burst, CatchUp
+from experiments.studies.design.mappings import Burst, CatchUp
 from experiments.studies.design.model import YEAR_MS, CellParameters
 from experiments.studies.design.placement import racks_of
 from experiments.studies.design.presets import PRESETS
 from experiments.studies.design.recorded import RecordedFailures
+from experiments.support.fields import BYTES, BYTES_PER_SECOND
 from protocol.config import Generation
 
 _UNITS = (

@@ -20,10 +20,10 @@ from typing import TypeVar
 import numpy as np
 import pyarrow as pa
 
-from experiments.studies.pipeline.rows import Rows, Trace, Values
+from experiments.studies.pipeline.rows import Trace, TraceRows, Values
 from experiments.studies.pipeline.schemas import SILVER, Nullable, table
 from experiments.studies.pipeline.silver import Intervals, find_intervals, spans
-from experiments.studies.trace.schema import HW_REGRESSION, RECOVERY, START, UNCLEAN_RECOVERY
+from experiments.studies.trace.kinds import HwRegression, Recovery, Start, UncleanRecovery
 
 T = TypeVar("T")
 
@@ -46,7 +46,7 @@ def _of_pairs(first: Values, second: Values, of: Callable[[int, int], T]) -> tup
 
 def elections(trace: Trace) -> pa.Table:
     """One row per election, with the columns of `schemas.SILVER["elections"]`."""
-    found = trace.once(find_intervals)
+    found = trace.derived(find_intervals)
     rows = np.flatnonzero((found["leader"] >= 0) & ~found.begins & (np.diff(found["epoch"], prepend=0) > 0))
     leader, leader_before = found["leader"][rows], found["leader"][rows - 1]
 
@@ -77,7 +77,7 @@ def _at(found: Intervals, rows: Values) -> dict[str, Values | pa.Array | Nullabl
 
 def isr_changes(trace: Trace) -> pa.Table:
     """One row per change of ISR or ELR."""
-    found = trace.once(find_intervals)
+    found = trace.derived(find_intervals)
     rows = _changed(found)
     (joined, left), which = _exchanged(found, rows)
     columns = _at(found, rows) | {
@@ -112,11 +112,11 @@ def _exchanged(found: Intervals, rows: Values) -> tuple[tuple[list[list[str]], l
 
 def recoveries(trace: Trace) -> pa.Table:
     """One row per unclean recovery."""
-    found, begun = trace.once(find_intervals), trace.rows.of(UNCLEAN_RECOVERY)
+    found, begun = trace.derived(find_intervals), trace.rows.of_kinds(UncleanRecovery)
     starts, lasts = spans(found, "recovering")
     started = zip(*(found[name][starts].tolist() for name in ("trial", "partition", "start_ms")), strict=True)
     ends = dict(zip(started, found["end_ms"][lasts].tolist(), strict=True))
-    answers = _answers(trace.rows.of(RECOVERY))
+    answers = _answers(trace.rows.of_kinds(Recovery))
     recovered: list[int | None] = []
     given: list[str | None] = []
     for trial, partition, time_ms, leader in _keys(begun):
@@ -133,12 +133,12 @@ def recoveries(trace: Trace) -> pa.Table:
     return table(SILVER["recoveries"], trace.cell, begun, **columns)
 
 
-def _keys(rows: Rows) -> list[tuple[int, int, int, int]]:
+def _keys(rows: TraceRows) -> list[tuple[int, int, int, int]]:
     """Trial, partition, time and node of each row."""
     return list(zip(*(rows[name].tolist() for name in ("trial", "partition", "time_ms", "node")), strict=True))
 
 
-def _answers(decided: Rows) -> dict[tuple[int, int, int], list[tuple[int, str]]]:
+def _answers(decided: TraceRows) -> dict[tuple[int, int, int], list[tuple[int, str]]]:
     """When recoveries were decided, with the answers, by trial, partition and leader."""
     found: dict[tuple[int, int, int], list[tuple[int, str]]] = {}
     details = decided.texts("detail").at(np.arange(len(decided))).to_pylist()
@@ -149,7 +149,7 @@ def _answers(decided: Rows) -> dict[tuple[int, int, int], list[tuple[int, str]]]
 
 def catch_ups(trace: Trace) -> pa.Table:
     """One row per start of a broker and partition whose ISR it joined afterwards."""
-    found, starts = trace.once(find_intervals), trace.rows.of(START)
+    found, starts = trace.derived(find_intervals), trace.rows.of_kinds(Start)
     changed = _changed(found)
     (joined, _), which = _exchanged(found, changed)
     counts = np.array([len(members) for members in joined], int)[which]
@@ -172,7 +172,7 @@ def catch_ups(trace: Trace) -> pa.Table:
     return table(SILVER["catch_ups"], trace.cell, columns)
 
 
-def _last_starts(starts: Rows, trial: Values, broker: Values, at_ms: Values) -> tuple[Values, Values]:
+def _last_starts(starts: TraceRows, trial: Values, broker: Values, at_ms: Values) -> tuple[Values, Values]:
     """For each broker of a trial at a time, when it was last started by then, and whether it was."""
     trials = np.concatenate([starts["trial"], trial])
     brokers = np.concatenate([starts["node"], broker])
@@ -188,5 +188,5 @@ def _last_starts(starts: Rows, trial: Values, broker: Values, at_ms: Values) -> 
 
 def regressions(trace: Trace) -> pa.Table:
     """One row per regression of the high watermark."""
-    rows = trace.rows.of(HW_REGRESSION)
+    rows = trace.rows.of_kinds(HwRegression)
     return table(SILVER["regressions"], trace.cell, rows, leader=rows["node"], weight=np.exp(rows["log_weight"]))

@@ -1,4 +1,5 @@
-"""Gold: sums per cell and metric, and products of paired trials. Pure functions from DataFrame to DataFrame.
+"""Gold: sums per cell and metric, products of paired trials, and quantiles of what was measured. Pure functions from
+DataFrame to DataFrame.
 
 The estimates need sums only (`estimation/moments.py`): Spark's part ends with them. They are added up in a fixed order,
 that of the trials' numbers, in blocks of `BLOCK` trials and then over the blocks, so that the same trials give the same
@@ -137,3 +138,16 @@ def _differs(metric: str) -> Term:
     """1 for a pair of trials whose values differ by more than rounding, else 0."""
     mine, its = _column(metric), f"row.its.{_quoted(metric)}"
     return f"if(abs({mine} - {its}) > {ROUNDING}D * greatest(abs({mine}), abs({its})), 1, 0)"
+
+
+def measured_quantiles(measured: DataFrame) -> DataFrame:
+    """One row per cell and kind of row of `silver/measured`: p50, p99 and max of its values."""
+    return (
+        measured.groupBy("cell", "kind")
+        .agg(
+            F.percentile("value", 0.5).alias("p50"),
+            F.percentile("value", 0.99).alias("p99"),
+            F.max("value").cast("double").alias("max"),
+        )
+        .orderBy("cell", "kind")
+    )

@@ -11,21 +11,20 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from experiments.studies.pipeline.cuts import first_at_or_below
-from experiments.studies.pipeline.rows import Trace, Values
+from experiments.studies.pipeline.rows import Trace, Values, first_at_or_below
 from experiments.studies.pipeline.schemas import READS, Nullable, table
-from experiments.studies.trace.schema import ELECTED, FETCHED, READ
+from experiments.studies.trace.kinds import FETCHED, Elected, Read
 
 
 def reads(trace: Trace) -> pa.Table:
     """One row per read that returned records or made the consumer go back, with the columns of `schemas.READS`."""
-    rows = trace.rows.of(READ, ELECTED)
+    rows = trace.rows.of_kinds(Read, Elected)
     rows = rows.sorted(trace.groups(rows["trial"], rows["partition"]))
-    group, read = trace.groups(rows["trial"], rows["partition"]), rows.have("kind", READ)
+    group, read = trace.groups(rows["trial"], rows["partition"]), rows.are(Read)
     elections, at = np.flatnonzero(~read), np.flatnonzero(read)
     offsets = rows["offset"][elections]
     found = rows.where(read)
-    fetched, stop = found.have("detail", FETCHED), found["offset"] + found["value"]
+    fetched, stop = found.have_text("detail", FETCHED), found["offset"] + found["value"]
     begin = np.searchsorted(elections, at)
     lowest = _lowest_from(offsets, group[elections], begin, group[at])
     undone = fetched & (lowest < stop)

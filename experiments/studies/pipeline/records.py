@@ -17,17 +17,16 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from experiments.studies.pipeline.cuts import first_at_or_below
-from experiments.studies.pipeline.rows import Rows, Trace, Values
+from experiments.studies.pipeline.rows import Trace, TraceRows, Values, first_at_or_below
 from experiments.studies.pipeline.schemas import SILVER, Nullable, table
-from experiments.studies.trace.schema import ACKED, ACKS_1_LOSS, CHECKPOINT, ELECTED, FOLLOWED, LOSS, PRODUCED
+from experiments.studies.trace.kinds import ACKED, FOLLOWED, Acks1Loss, Checkpoint, Elected, Loss, Produced
 
 
 def records(trace: Trace) -> pa.Table:
     """One row per produced record, with the columns of `schemas.SILVER["records"]`."""
     followed = _followed(trace)
     produced, cut = _fates(trace, followed)
-    acked = produced.have("detail", ACKED)
+    acked = produced.have_text("detail", ACKED)
     lost = cut >= 0
     columns = {
         "sent_ms": produced["time_ms"] - produced["value"],
@@ -42,16 +41,16 @@ def records(trace: Trace) -> pa.Table:
     return table(SILVER["records"], trace.cell, produced, **columns)
 
 
-def _followed(trace: Trace) -> Rows:
+def _followed(trace: Trace) -> TraceRows:
     """The rows that follow records, by partition and in their order."""
-    rows = trace.rows.of(*sorted(FOLLOWED))
+    rows = trace.rows.of_kinds(*FOLLOWED)
     return rows.sorted(trace.groups(rows["trial"], rows["partition"]))
 
 
-def _fates(trace: Trace, followed: Rows) -> tuple[Rows, Values]:
+def _fates(trace: Trace, followed: TraceRows) -> tuple[TraceRows, Values]:
     """The records, and for each the position among the rows `followed` of the election that lost it, or -1."""
     found = _find_cuts(trace, followed)
-    produced = followed.have("kind", PRODUCED)
+    produced = followed.are(Produced)
     at = np.flatnonzero(produced)
     begin = np.searchsorted(found.at, at)
     later = np.searchsorted(found.group[found.at], found.group[at], side="right")
@@ -72,15 +71,15 @@ class _Cuts(NamedTuple):
     since: Values
 
 
-def _find_cuts(trace: Trace, followed: Rows) -> _Cuts:
+def _find_cuts(trace: Trace, followed: TraceRows) -> _Cuts:
     group, position = trace.groups(followed["trial"], followed["partition"]), np.arange(len(followed))
-    acked = followed.have("kind", PRODUCED) & followed.have("detail", ACKED)
+    acked = followed.are(Produced) & followed.have_text("detail", ACKED)
     new = np.diff(group, prepend=-1) != 0
     first = np.maximum.accumulate(np.where(new, position, 0))
     last_acked = _running(acked, first)
-    checkpoint = _running(followed.have("kind", CHECKPOINT), first)
+    checkpoint = _running(followed.are(Checkpoint), first)
     highest = _highest(np.where(acked, followed["offset"], -1), group)
-    at = np.flatnonzero(followed.have("kind", ELECTED) & (followed["offset"] <= highest) & (highest >= 0))
+    at = np.flatnonzero(followed.are(Elected) & (followed["offset"] <= highest) & (highest >= 0))
     since = np.where(checkpoint >= 0, last_acked[checkpoint], -1)[at]
     return _Cuts(group, acked, at, since)
 
@@ -127,7 +126,7 @@ def cuts(trace: Trace) -> pa.Table:
 def counts(trace: Trace) -> pa.Table:
     """One row per partition of a trial whose records were followed: how many were produced, and how many acknowledged
     ones the simulator counted as lost; the columns of `schemas.SILVER["counts"]`."""
-    produced, counted = trace.rows.of(PRODUCED), trace.rows.of(LOSS, ACKS_1_LOSS)
+    produced, counted = trace.rows.of_kinds(Produced), trace.rows.of_kinds(Loss, Acks1Loss)
     most = len(trace.trials) * trace.partitions
     records = np.bincount(trace.groups(produced["trial"], produced["partition"]), minlength=most)
     lost = np.zeros(most, np.int64)

@@ -10,18 +10,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar, cast
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
 
 from experiments.studies.sweeps.batches import file_names
 from experiments.studies.sweeps.storage import Store
+from experiments.studies.trace.kinds import Observation
+from experiments.studies.trace.schema import Values as Values
 from experiments.studies.trials.batch import Batch
 
-Values = NDArray[Any]
 T = TypeVar("T")
 TEXTS = ("kind", "detail", "isr", "elr")
 
@@ -37,7 +37,7 @@ class Texts(NamedTuple):
         return pa.array(self.distinct, pa.string()).take(pa.array(self.codes[rows], mask=missing))
 
 
-class Rows:
+class TraceRows:
     """Rows of a trace: all rows of a batch, or the `chosen` ones."""
 
     def __init__(self, read: Callable[[str], pa.Array], chosen: Values | None = None) -> None:
@@ -45,12 +45,12 @@ class Rows:
         self._columns: dict[str, Values] = {}
 
     @classmethod
-    def of_table(cls, table: pa.Table) -> Rows:
+    def of_table(cls, table: pa.Table) -> TraceRows:
         """All rows of a table."""
         return cls(_remembered(table.column))
 
     @classmethod
-    def of_file(cls, content: bytes) -> Rows:
+    def of_file(cls, content: bytes) -> TraceRows:
         """All rows of a Parquet file."""
         file = pq.ParquetFile(pa.BufferReader(content), read_dictionary=TEXTS)
         return cls(_remembered(lambda name: file.read([name]).column(0)))
@@ -71,23 +71,27 @@ class Rows:
         codes = found.indices.to_numpy()
         return Texts(codes if self._chosen is None else codes[self._chosen], found.dictionary.to_pylist())
 
-    def of(self, *kinds: str) -> Rows:
+    def of_kinds(self, *kinds: type[Observation]) -> TraceRows:
         """The rows of these kinds."""
-        return self.where(self.have("kind", *kinds))
+        return self.where(self.are(*kinds))
 
-    def where(self, mask: Values) -> Rows:
+    def are(self, *kinds: type[Observation]) -> Values:
+        """Whether each row is of one of these kinds."""
+        return self.have_text("kind", *(kind.KIND for kind in kinds))
+
+    def where(self, mask: Values) -> TraceRows:
         """The rows for which `mask` is true."""
         found = np.flatnonzero(mask)
-        return Rows(self._read, found if self._chosen is None else self._chosen[found])
+        return TraceRows(self._read, found if self._chosen is None else self._chosen[found])
 
-    def sorted(self, key: Values) -> Rows:
+    def sorted(self, key: Values) -> TraceRows:
         """The rows in the order of `key`; equal ones stay in their order."""
         if (np.diff(key) >= 0).all():
             return self
         order = np.argsort(key, kind="stable")
-        return Rows(self._read, order if self._chosen is None else self._chosen[order])
+        return TraceRows(self._read, order if self._chosen is None else self._chosen[order])
 
-    def have(self, name: str, *texts: str) -> Values:
+    def have_text(self, name: str, *texts: str) -> Values:
         """Whether each row has one of these texts in the column."""
         column = self.texts(name)
         wanted: Values = np.isin(np.array(column.distinct, object), texts)
@@ -117,16 +121,15 @@ class Trace:
     cell: str
     partitions: int
     acks_all: bool
-    rows: Rows
+    rows: TraceRows
     trials: pa.Table
-    _derived: dict[Callable[[Trace], Any], Any] = field(default_factory=dict, repr=False)
+    _derived: dict[Callable[[Trace], object], object] = field(default_factory=dict, repr=False)
 
-    def once(self, of: Callable[[Trace], T]) -> T:
+    def derived(self, derive: Callable[[Trace], T]) -> T:
         """What a function makes of this trace; computed when it is first asked for, as several tables need it."""
-        if of not in self._derived:
-            self._derived[of] = of(self)
-        found: T = self._derived[of]
-        return found
+        if derive not in self._derived:
+            self._derived[derive] = derive(self)
+        return cast("T", self._derived[derive])
 
     @cached_property
     def first(self) -> int:
@@ -152,4 +155,19 @@ def read_batch(store: Store, batch: Batch, partitions: int, acks_all: bool) -> T
             raise FileNotFoundError(store.place(name))
         contents.append(content)
     trials = pq.read_table(pa.BufferReader(contents[1]))
-    return Trace(batch.cell, partitions, acks_all, Rows.of_file(contents[0]), trials)
+    return Trace(batch.cell, partitions, acks_all, TraceRows.of_file(contents[0]), trials)
+
+
+def first_at_or_below(offsets: Values, begin: Values, end: Values, limits: Values) -> Values:
+    """For each limit, the first position from `begin` up to, not including, `end` at which the offset is at or below
+    it; -1 without one. Each round tests the next position of all that are left."""
+    found = np.full(len(limits), -1)
+    left = np.flatnonzero(begin < end)
+    position = begin[left]
+    while len(left):
+        hit = offsets[position] <= limits[left]
+        found[left[hit]] = position[hit]
+        position = position + 1
+        open_ = ~hit & (position < end[left])
+        left, position = left[open_], position[open_]
+    return found

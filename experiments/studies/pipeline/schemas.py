@@ -8,7 +8,7 @@ Within the pipeline and in `gold/` a cell is the index of the cell in the study.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from experiments.studies.trace.metrics import FRACTIONS
+from experiments.studies.trace.schema import Values
 
 _PARTITION: Final = {"cell": "int", "trial": "int", "partition": "int"}
 _METRIC: Final = (
@@ -117,14 +118,14 @@ _METRIC_TYPE: Final = pa.struct([(name, _TYPES[kind]) for name, kind in _fields(
 class Nullable(NamedTuple):
     """Values of a column, null where `missing`."""
 
-    values: NDArray[Any]
+    values: Values
     missing: NDArray[np.bool_]
 
 
 class Named(Protocol):
     """Columns by their names."""
 
-    def __getitem__(self, name: str, /) -> NDArray[Any] | pa.Array | Nullable: ...
+    def __getitem__(self, name: str, /) -> Values | pa.Array | Nullable: ...
 
 
 def digests(columns: Columns) -> Columns:
@@ -137,7 +138,7 @@ def ddl(columns: Columns) -> str:
     return ", ".join(f"{name} {kind}" for name, kind in columns.items())
 
 
-def table(columns: Columns, cell: str, values: Named, **others: NDArray[Any] | pa.Array | Nullable) -> pa.Table:
+def table(columns: Columns, cell: str, values: Named, **others: Values | pa.Array | Nullable) -> pa.Table:
     """The table with these columns, those in `others` or else `values`, of the cell with this digest."""
     arrays: dict[str, pa.Array] = {}
     for name, kind in columns.items():

@@ -24,10 +24,10 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from experiments.studies.pipeline.rows import Rows, Texts, Trace, Values
+from experiments.studies.pipeline.rows import Texts, Trace, TraceRows, Values
 from experiments.studies.pipeline.schemas import SILVER, Nullable, table
+from experiments.studies.trace.kinds import MEASURED, End, Loss, State
 from experiments.studies.trace.metrics import FRACTIONS
-from experiments.studies.trace.schema import END, LOSS, MEASURED, STATE
 
 SHARES = tuple(metric.column for metric in FRACTIONS.values())
 
@@ -67,8 +67,8 @@ class Intervals:
 def find_intervals(trace: Trace) -> Intervals:
     """The intervals of constant state. `weight`: the likelihood ratio at the end of the interval. The `end` row of a
     trial ends all of its partitions."""
-    rows = trace.rows.of(STATE, END)
-    ends = rows.have("kind", END)
+    rows = trace.rows.of_kinds(State, End)
+    ends = rows.are(End)
     order, partition = _by_partition(trace, rows, ends)
     trial, time_ms, leader, serves = (rows[name][order] for name in ("trial", "time_ms", "leader", "leader_serves"))
     group = trace.groups(trial, partition)
@@ -89,7 +89,7 @@ def find_intervals(trace: Trace) -> Intervals:
     return Intervals(columns, begins, failed, isr, elr, episodes)
 
 
-def _by_partition(trace: Trace, rows: Rows, ends: Values) -> tuple[Values, Values]:
+def _by_partition(trace: Trace, rows: TraceRows, ends: Values) -> tuple[Values, Values]:
     """The rows of each partition one after the other: their positions, the `end` rows for each partition again, and
     their partitions."""
     taken = np.repeat(np.arange(len(rows)), np.where(ends, trace.partitions, 1))
@@ -124,7 +124,7 @@ def _begins(holds: Values, first: Values) -> Values:
 
 def intervals(trace: Trace) -> pa.Table:
     """One row per partition and interval of constant state, with the columns of `schemas.SILVER["intervals"]`."""
-    found = trace.once(find_intervals)
+    found = trace.derived(find_intervals)
     every = np.arange(len(found.begins))
     texts = {
         "isr": found.isr.at(every),
@@ -145,7 +145,7 @@ def intervals(trace: Trace) -> pa.Table:
 def outages(trace: Trace) -> pa.Table:
     """One row per outage: start_ms, end_ms, failover_ms, whether it ended within the trial, whether it was a handover,
     and its last weight."""
-    found = trace.once(find_intervals)
+    found = trace.derived(find_intervals)
     starts, lasts = spans(found, "out")
     failed = np.cumsum(found.leader_failed)
     handover = failed[lasts] == failed[starts] - found.leader_failed[starts]
@@ -173,12 +173,12 @@ def spans(found: Intervals, episode: str) -> tuple[Values, Values]:
 
 def losses(trace: Trace) -> pa.Table:
     """One row per loss event: time_ms, the number of acknowledged records lost, and the weight of the event."""
-    rows = trace.rows.of(LOSS)
+    rows = trace.rows.of_kinds(Loss)
     return table(SILVER["losses"], trace.cell, rows, records=rows["value"], weight=np.exp(rows["log_weight"]))
 
 
 def measured(trace: Trace) -> pa.Table:
     """One row per time or rate that clients and operators would have measured; `kind` as in the trace."""
-    rows = trace.rows.of(*sorted(MEASURED))
+    rows = trace.rows.of_kinds(*MEASURED)
     kind = rows.texts("kind").at(np.arange(len(rows)))
     return table(SILVER["measured"], trace.cell, rows, kind=kind)

@@ -1,7 +1,7 @@
 """Silver: what each trial measured, one row per trial. A pure function from :class:`Trace` to a table.
 
 Everything is weighted: an event with the likelihood ratio of its row, time with that of the row that ends its interval
-(`trace/schema.py`). Rows of one trial with equal weights are a *part* of the trial, and are added up first, as whole
+(`trace/kinds.py`). Rows of one trial with equal weights are a *part* of the trial, and are added up first, as whole
 numbers (milliseconds, events, records). Then the parts, of which plain sampling has one, are gone through in ascending
 order of their weights. So a trial has the same values, to the last bit, whatever batch it is in.
 """
@@ -17,8 +17,9 @@ import pyarrow as pa
 from experiments.studies.pipeline.rows import Trace, Values
 from experiments.studies.pipeline.schemas import METRIC_FIELDS, table, trial_columns
 from experiments.studies.pipeline.silver import find_intervals
+from experiments.studies.trace.kinds import State
 from experiments.studies.trace.metrics import FRACTIONS, METRICS, RATES
-from experiments.studies.trace.schema import STATE, YEAR_MS
+from experiments.studies.trace.schema import YEAR_MS
 
 Custom = tuple[str, Literal["rate", "fraction"]]
 """The name of a script's metric, and whether its value is a count or a share."""
@@ -74,7 +75,7 @@ def per_trial(trace: Trace, custom: Sequence[Custom] = ()) -> pa.Table:
     exposure, shares = _shares(trace)
     metrics = shares | _rates(trace) | _custom(trace, custom, exposure)
     count = len(trace.trials)
-    states = np.bincount(trace.rows.of(STATE)["trial"] - trace.first, minlength=count)
+    states = np.bincount(trace.rows.of_kinds(State)["trial"] - trace.first, minlength=count)
     columns = {
         "trial": np.arange(trace.first, trace.first + count),
         "partitions": np.full(count, trace.partitions),
@@ -92,7 +93,7 @@ def per_trial(trace: Trace, custom: Sequence[Custom] = ()) -> pa.Table:
 
 def _shares(trace: Trace) -> tuple[Values, dict[str, Measures]]:
     """The exposure of each trial, and the shares of time."""
-    found = trace.once(find_intervals)
+    found = trace.derived(find_intervals)
     parts = _Parts(found["trial"] - trace.first, found["weight"], len(trace.trials))
     metrics = {}
     for metric in FRACTIONS.values():
@@ -118,7 +119,7 @@ def _rates(trace: Trace) -> dict[str, Measures]:
     """The rates: an event's size is 1, or the row's value where the rate adds up values."""
     metrics = {}
     for metric in RATES.values():
-        rows = trace.rows.of(metric.trace_kind)
+        rows = trace.rows.of_kinds(metric.counts)
         parts = _Parts(rows["trial"] - trace.first, np.exp(rows["log_weight"]), len(trace.trials))
         size = rows["value"] if metric.sums_values else np.ones(len(rows), np.int64)
         weight = parts.weight

@@ -24,7 +24,7 @@ from experiments.studies.design.study import StudyPlan
 from experiments.studies.sweeps.batches import committed, disjoint, read_trials
 from experiments.studies.sweeps.output import StudyRecord
 from experiments.studies.sweeps.storage import Location, store_at
-from experiments.studies.trace.schema import ACKS_1_LOSS, LOSS
+from experiments.studies.trace.kinds import Acks1Loss, Loss
 from experiments.studies.trials.batch import trial_seed
 from experiments.studies.trials.estimators import trial_to_replay
 from experiments.studies.trials.states import TOPIC
@@ -70,10 +70,12 @@ class _Losses(Sequence[Violation]):
     def __len__(self) -> int:
         rows = self._trial.rows
         for row in rows[self._seen :] if len(rows) > self._seen else ():
-            if row.kind in (LOSS, ACKS_1_LOSS):
-                place = TopicPartition(TOPIC, row.partition)
-                records = "record is" if row.value == 1 else "records are"
-                text = f"{place}: {row.value} acknowledged {records} missing from the log of {node_name(row.node)}"
+            loss = row.what
+            if isinstance(loss, Loss | Acks1Loss):
+                place = TopicPartition(TOPIC, loss.partition)
+                records = "record is" if loss.records == 1 else "records are"
+                lost = f"{loss.records} acknowledged {records}"
+                text = f"{place}: {lost} missing from the log of {node_name(loss.leader)}"
                 self._found.append(Violation(INVARIANT, self._trial.cluster.now_ms, text))
         self._seen = len(rows)
         return len(self._found)

@@ -11,7 +11,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from jinja2 import Environment
 from markupsafe import Markup, escape
@@ -112,7 +111,7 @@ def render(record: StudyRecord, cells: Sequence[CellEstimates], beside: Beside =
     )  # fmt: skip
 
 
-def _answers(study: StudyPlan, found: Sequence[Group]) -> dict[str, Any]:
+def _answers(study: StudyPlan, found: Sequence[Group]) -> dict[str, object]:
     """The verdict, what to type for it, and the answers by assumption."""
     best: dict[str, list[Group]] = {}
     for group in found:
@@ -137,7 +136,7 @@ def _to_type(name: str, among: Sequence[Group], found: Sequence[Group]) -> tuple
     return name, where, kafka.commands(recommended.parameters)
 
 
-def _assumptions(study: StudyPlan, found: Sequence[Group]) -> dict[str, Any]:
+def _assumptions(study: StudyPlan, found: Sequence[Group]) -> dict[str, object]:
     """What is assumed about failures, and how harsh that is."""
     function = None if study.functions is None else study.functions.failure_model
     common, of_some = _assumed(found, function)
@@ -164,7 +163,7 @@ def _assumed(found: Sequence[Group], function: str | None) -> tuple[list[str], l
     return common, [(name, sentences) for name, sentences in own if sentences] + of_settings
 
 
-def _tables(study: StudyPlan, found: Sequence[Group]) -> dict[str, Any]:
+def _tables(study: StudyPlan, found: Sequence[Group]) -> dict[str, object]:
     settings = sorted((setting for group in found for setting in group.settings), key=lambda setting: setting.index)
     metrics = [each for each in metrics_of(study.functions) if each.name not in _repeated(study) and each not in CAUSES]
     rows = [row for group in found for row in tradeoffs.trade_offs(study, group)]
@@ -197,7 +196,7 @@ def _repeated(study: StudyPlan) -> frozenset[str]:
 
 def _measured(
     study: StudyPlan, cells: Sequence[CellEstimates], measured: Sequence[Mapping[str, Quantiles | float]]
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """What clients and operators measured in the settings that have plain trials, whose times all count alike, and the
     keys that any of them has."""
     rows = [
@@ -208,7 +207,7 @@ def _measured(
     return {"measured": rows, "measured_keys": {key for _, found in rows for key in found}}
 
 
-def _charts(study: StudyPlan, found: Sequence[Group]) -> dict[str, Any]:
+def _charts(study: StudyPlan, found: Sequence[Group]) -> dict[str, Chart | list[Chart] | None]:
     """The charts of the page, by the name of their place."""
     objective = verdict.metric_of(study)
     compared = [
@@ -233,7 +232,7 @@ def _charts(study: StudyPlan, found: Sequence[Group]) -> dict[str, Any]:
     }
 
 
-def _plots(drawn: Mapping[str, Any]) -> list[Chart]:
+def _plots(drawn: Mapping[str, Chart | list[Chart] | None]) -> list[Chart]:
     """All charts in one list."""
     return [
         plot for place in drawn.values() for plot in (place if isinstance(place, list) else [place]) if plot is not None

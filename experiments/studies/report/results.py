@@ -28,7 +28,7 @@ NEXT: dict[Stage, str | None] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Results:
+class StudyOnDisk:
     """One study on disk. `trials`: those on disk of its present cells; `wanted`: the most that its file asks for."""
 
     place: str
@@ -47,7 +47,7 @@ class Results:
         return command and command.format(place=self.place)
 
 
-def results_of(out: Location) -> Results:
+def results_of(out: Location) -> StudyOnDisk:
     """The study in `out`, a folder or URL. Raises InputError if there is none, StorageFailed."""
     store, record = store_at(out), read_record(out)
     study, counts = record.study, dict.fromkeys(record.cells, 0)
@@ -60,10 +60,10 @@ def results_of(out: Location) -> Results:
     wanted = study.max_trials * len(study.cells)
     trials = sum(counts.values())
     report = store.place(REPORT)
-    return Results(store.place(), study.name, study.question, len(study.cells), trials, wanted, stage, report)
+    return StudyOnDisk(store.place(), study.name, study.question, len(study.cells), trials, wanted, stage, report)
 
 
-def studies_in(folder: Path) -> tuple[list[Results], list[InputError]]:
+def studies_in(folder: Path) -> tuple[list[StudyOnDisk], list[InputError]]:
     """The studies in a folder: itself, or those in the folders right below it, by name; and what is wrong with those
     that cannot be read. Raises InputError if it is no folder."""
     if not folder.is_dir():

@@ -35,7 +35,8 @@ from experiments.studies.design.model import CellParameters
 from experiments.studies.design.recorded import OutageKind
 from experiments.studies.failures.sources import Outage
 from experiments.studies.failures.timeline import DrawnTimeline, warm_up_ms
-from experiments.studies.trace.schema import TraceRow, TrialResult
+from experiments.studies.trace.kinds import TrialResult
+from experiments.studies.trace.schema import TraceRow
 from experiments.studies.trials.trial import run_through, run_trial
 from experiments.support.errors import InputError
 
@@ -92,7 +93,8 @@ class ScriptedTrial:
             if model is None
             else run_through(parameters, seed, lambda: _timeline(model, parameters, seed))
         )
-        return replace(result, custom=tuple(metric.value(result.rows) for metric in self.metrics))
+        rows = [row.row() for row in result.rows]
+        return replace(result, custom=tuple(metric.value(rows) for metric in self.metrics))
 
 
 def _timeline(model: FailureModel, parameters: CellParameters, seed: int) -> DrawnTimeline:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from pydantic import Field, ModelWrapValidatorHandler, SkipValidation, ValidationError, model_validator
 
 from experiments.studies.design.functions import METRIC_NAME, CustomFunctions, MetricDeclaration
-from experiments.studies.design.loader import StudyFile, field_error, study_from
+from experiments.studies.design.loader import StudyFile, study_from
 from experiments.studies.design.study import StudyPlan
 from experiments.studies.scripting.content import content_digest
 from experiments.studies.scripting.functions import (
@@ -23,6 +22,7 @@ from experiments.studies.scripting.functions import (
 from experiments.studies.trials.batch import Trial
 from experiments.studies.trials.estimators import run_cell_trial
 from experiments.support.errors import InputError
+from experiments.support.yaml_input import refused_by
 
 
 class Study(StudyFile):
@@ -44,11 +44,11 @@ class Study(StudyFile):
 
     @model_validator(mode="wrap")
     @classmethod
-    def _check(cls, fields: Any, handler: ModelWrapValidatorHandler[Study]) -> Study:
+    def _check(cls, fields: object, handler: ModelWrapValidatorHandler[Study]) -> Study:
         try:
             study = handler(plain(fields))
         except ValidationError as error:
-            raise field_error(SOURCE, error, Study) from error
+            raise refused_by(error, Study, SOURCE, raw=fields) from error
         study.plan()
         return study
 
@@ -61,7 +61,9 @@ class Study(StudyFile):
         if model is not None and not callable(model):
             raise InputError(SOURCE, "failure_model", repr(model), "a function of parameters and a random source")
         if metrics or model is not None:
-            declared = [MetricDeclaration(name=item.name, unit=item.unit, meaning=item.meaning) for item in metrics]
+            declared = tuple(
+                MetricDeclaration(name=item.name, unit=item.unit, meaning=item.meaning) for item in metrics
+            )
             name = None if model is None else getattr(model, "__name__", type(model).__name__)
             functions = CustomFunctions(metrics=declared, failure_model=name)
             fields["functions"] = functions.model_dump()

@@ -21,7 +21,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, TypeAlias
 
 from experiments.engines.ray.session import ray_session
 from experiments.studies.design.estimator import choose, fallbacks
@@ -39,6 +39,12 @@ from experiments.studies.trace.metrics import METRICS
 from experiments.studies.trials.batch import Batch, FunctionFailed, Trial, TrialFailed
 from experiments.support.errors import InputError
 from experiments.support.progress import SILENT, Progress
+
+if TYPE_CHECKING:
+    import ray
+
+Reference: TypeAlias = "ray.ObjectRef[Summary | FunctionFailed]"
+"""The task of a batch."""
 
 MAX_RETRIES = 8
 """How often a batch is run again because its worker or its node died."""
@@ -178,7 +184,7 @@ def _run_cells(
     study: StudyPlan,
     cells: Sequence[str],
     schedule: Schedule,
-    job: Any,
+    job: ray.ObjectRef[Job],
     among: Collection[int],
     tasks: Tasks,
     nodes: Nodes,
@@ -186,8 +192,8 @@ def _run_cells(
     """Runs what is scheduled of the cells `among`, a bounded number of tasks at a time."""
     import ray
 
-    remote: Any = ray.remote(num_cpus=tasks.cpus, max_retries=MAX_RETRIES)(run_and_commit)
-    in_flight: dict[ray.ObjectRef[Summary | FunctionFailed], tuple[int, Batch]] = {}
+    remote = ray.remote(num_cpus=tasks.cpus, max_retries=MAX_RETRIES)(run_and_commit)
+    in_flight: dict[Reference, tuple[int, Batch]] = {}
     while True:
         limit = max(1.0, nodes.cpus() * tasks.in_flight_per_cpu)
         while len(in_flight) < limit and (part := schedule.take(nodes.cpus(), among)):
@@ -204,7 +210,7 @@ def _run_cells(
             yield index, batch, summary
 
 
-def _ended(references: list[Any], nodes: Nodes) -> list[Any]:
+def _ended(references: list[Reference], nodes: Nodes) -> list[Reference]:
     """The tasks that have ended, at least one. Raises WorkersLost."""
     import ray
 
@@ -214,7 +220,7 @@ def _ended(references: list[Any], nodes: Nodes) -> list[Any]:
     return list(ready)
 
 
-def _summary(reference: Any, batch: Batch) -> Summary:
+def _summary(reference: Reference, batch: Batch) -> Summary:
     import ray
 
     try:

@@ -23,7 +23,7 @@ from functools import lru_cache
 from experiments.studies.design.model import YEAR_MS, CellParameters
 from experiments.studies.theory.model import Model
 from experiments.studies.theory.partition import LOSS, UNCLEAN_RECOVERY
-from experiments.studies.theory.state import ISR, RUNNING, Rules, State
+from experiments.studies.theory.state import ISR, RUNNING, ChainState, Rules
 
 PHASES = 2
 DETECTED_AFTER = 7 / 8
@@ -117,7 +117,7 @@ def solved(model: Model) -> Mapping[str, Answer]:
     """The metrics by name, in the model's unit of time."""
     chain = model.chain()
     probabilities = chain.stationary()
-    conditions: dict[str, Callable[[State], bool]] = {
+    conditions: dict[str, Callable[[ChainState], bool]] = {
         "offline_fraction": lambda state: state.leader is None,
         "reject_fraction": lambda state: state.in_sync < model.rules.min_isr,
     }
@@ -130,6 +130,6 @@ def solved(model: Model) -> Mapping[str, Answer]:
     return answers
 
 
-def _is_stalled(state: State) -> bool:
+def _is_stalled(state: ChainState) -> bool:
     silent = any(replica.member == ISR and replica.process != RUNNING for replica in state.replicas)
     return state.leader is not None and (silent or state.leader.process != RUNNING)

@@ -23,15 +23,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.sparse import coo_array, diags_array
 from scipy.sparse.csgraph import connected_components
 from scipy.sparse.linalg import splu
 
 State = TypeVar("State", bound=Hashable)
-Array = np.ndarray[Any, Any]
+Array = NDArray[np.float64]
 DENSE = 300
 """Up to this number of states, GTH costs less than about 50 ms."""
 

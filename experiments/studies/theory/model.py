@@ -27,7 +27,17 @@ from dataclasses import dataclass
 
 from experiments.studies.theory.chain import Chain, Flow, explore
 from experiments.studies.theory.partition import Partition
-from experiments.studies.theory.state import DOWN, ISR, RESTARTED, RUNNING, UNNOTICED, Replica, Rules, State, canonical
+from experiments.studies.theory.state import (
+    DOWN,
+    ISR,
+    RESTARTED,
+    RUNNING,
+    UNNOTICED,
+    ChainState,
+    Replica,
+    Rules,
+    canonical,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +53,13 @@ class Model:
     notice: float = 0.0
     write_back: float = 0.0
 
-    def chain(self) -> Chain[State]:
+    def chain(self) -> Chain[ChainState]:
         """All states that are reached from a cluster in which every broker runs and something was acknowledged."""
         replica = Replica(RUNNING, 0, ISR, False, 1, 0, False, False)
         replicas = (replica._replace(leads=True), *(replica,) * (self.replicas - 1))
         return explore(canonical(self.rules, 1, replicas), self.flows)
 
-    def flows(self, state: State) -> Iterator[Flow[State]]:
+    def flows(self, state: ChainState) -> Iterator[Flow[ChainState]]:
         """All transitions out of `state`. Flows to one target are not added up."""
         for index, replica in enumerate(state.replicas):
             if replica in state.replicas[:index]:

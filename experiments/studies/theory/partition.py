@@ -30,16 +30,16 @@ from experiments.studies.theory.state import (
     RESTARTED,
     RUNNING,
     UNNOTICED,
+    ChainState,
     Replica,
     Rules,
-    State,
     canonical,
 )
 
 LOSS = "loss"
 UNCLEAN_RECOVERY = "unclean recovery"
 
-Outcome = tuple[float, State, tuple[str, ...]]
+Outcome = tuple[float, ChainState, tuple[str, ...]]
 """A probability, a state, and the events on the way to it."""
 
 
@@ -68,7 +68,7 @@ class Partition:
     whose broker it concerns; then :meth:`settle` gives the states that follow.
     """
 
-    def __init__(self, rules: Rules, state: State) -> None:
+    def __init__(self, rules: Rules, state: ChainState) -> None:
         self._rules = rules
         self._acked = state.acked
         self._places = [_Place(replica) for replica in state.replicas]
@@ -203,7 +203,7 @@ class Partition:
             for place in self._places:
                 place.log, place.flushed = min(place.log, self._acked), min(place.flushed, self._acked)
 
-    def _serve(self) -> State:
+    def _serve(self) -> ChainState:
         """Replicas that run join the ISR; what the ISR acknowledges then, it alone holds."""
         leader = next((place for place in self._places if place.leads), None)
         if leader is not None and leader.process == RUNNING:

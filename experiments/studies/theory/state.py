@@ -40,7 +40,7 @@ class Replica(NamedTuple):
     leads: bool
 
 
-class State(NamedTuple):
+class ChainState(NamedTuple):
     """`acked` is the level of everything that was acknowledged and is not lost."""
 
     acked: int
@@ -78,7 +78,7 @@ class Rules:
         return self.generation == "kip-966" and self.strategy != "manual"
 
 
-def canonical(rules: Rules, acked: int, replicas: Iterable[Replica]) -> State:
+def canonical(rules: Rules, acked: int, replicas: Iterable[Replica]) -> ChainState:
     """The state without what cannot influence the future, levels renumbered, replicas sorted."""
     kept = [_relevant(rules, acked, replica) for replica in replicas]
     levels = sorted({0, acked, *(replica.log for replica in kept), *(replica.flushed for replica in kept)})
@@ -86,7 +86,7 @@ def canonical(rules: Rules, acked: int, replicas: Iterable[Replica]) -> State:
     kept = sorted(replica._replace(log=number[replica.log], flushed=number[replica.flushed]) for replica in kept)
     if not rules.phases and any(replica.leads for replica in kept):
         kept = _lead_by_first(kept)
-    return State(number[acked], tuple(kept))
+    return ChainState(number[acked], tuple(kept))
 
 
 def _relevant(rules: Rules, acked: int, replica: Replica) -> Replica:

@@ -88,7 +88,7 @@ class ValidationCell:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class CellComparison:
     """A metric of a cell: what the simulation gives with its 95 % interval, what the chain gives, and the z-score."""
 
     cell: Mapping[str, object]
@@ -174,8 +174,8 @@ def validate(
     cells: Sequence[ValidationCell],
     jobs: int,
     report: Report = lambda done, total: None,
-    doubt: Callable[[Comparison], None] = lambda first: None,
-) -> list[Comparison]:
+    doubt: Callable[[CellComparison], None] = lambda first: None,
+) -> list[CellComparison]:
     """Compares all cells, and those of which a result does not agree again; `doubt` is called with such results.
 
     ValueError for a cell that no chain covers.
@@ -195,7 +195,7 @@ def validate(
 
 def compare(
     cells: Sequence[ValidationCell], jobs: int, report: Report = lambda done, total: None
-) -> list[list[Comparison]]:
+) -> list[list[CellComparison]]:
     """The comparisons of each cell, after its trials have run in `jobs` processes, on which the result does not depend.
 
     ValueError for a cell that no chain covers.
@@ -234,7 +234,9 @@ def _results(tasks: Sequence[_Task], jobs: int) -> Iterator[tuple[int, list[Meas
 # -- comparison --------------------------------------------------------------------------------------------------------
 
 
-def compared(cell: ValidationCell, answers: Mapping[str, Answer], trials: Sequence[Measures]) -> Iterator[Comparison]:
+def compared(
+    cell: ValidationCell, answers: Mapping[str, Answer], trials: Sequence[Measures]
+) -> Iterator[CellComparison]:
     """The metrics of a cell of which enough events are expected, or seen."""
     exposures = [trial.exposure for trial in trials]
     for metric, answer in answers.items():
@@ -249,7 +251,7 @@ def compared(cell: ValidationCell, answers: Mapping[str, Answer], trials: Sequen
         sums = sums.with_mean_weight(size) if cell.is_weighted else sums
         limits = (rate_limits if metric in RATES else fraction_limits)(sums, size)
         z = z_score(sums, answer.value, is_count=metric in RATES, is_weighted=cell.is_weighted)
-        yield Comparison(cell.given, metric, sums.ratio, *limits, answer.value, z, len(trials), sums.events)
+        yield CellComparison(cell.given, metric, sums.ratio, *limits, answer.value, z, len(trials), sums.events)
 
 
 def _says_enough(sums: Sums, answer: Answer, weighted: bool) -> bool:

@@ -11,10 +11,11 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
+from experiments.studies.trace.kinds import End, Stamped, State
 from experiments.studies.trace.metrics import METRICS, RATES
-from experiments.studies.trace.schema import END, STATE, YEAR_MS, TraceRow
+from experiments.studies.trace.schema import YEAR_MS
 
-HOLDS: Final[dict[str, Callable[[TraceRow], bool]]] = {
+HOLDS: Final[dict[str, Callable[[State], bool]]] = {
     "offline": lambda state: state.leader < 0,
     "refuses": lambda state: state.isr_size < state.min_isr,
     "stalled": lambda state: state.leader >= 0 and (state.stalls or not state.leader_serves),
@@ -38,15 +39,16 @@ class Measures(NamedTuple):
     events: dict[str, int]
 
 
-def measure(rows: Iterable[TraceRow]) -> Measures:
-    """What a trial measured, by the rows of its trace, which keep the rules of `schema.py`."""
+def measure(rows: Iterable[Stamped]) -> Measures:
+    """What a trial measured, by the rows of its trace, which keep the rules of `kinds.py`."""
     trial = _Trial()
     for row in rows:
+        what = row.what
         trial.count(row)
-        if row.kind == STATE:
-            trial.end_interval(row.partition, row)
-            trial.states[row.partition] = row
-        elif row.kind == END:
+        if isinstance(what, State):
+            trial.end_interval(what.partition, row)
+            trial.states[what.partition] = row.time_ms, what
+        elif isinstance(what, End):
             for partition in trial.states:
                 trial.end_interval(partition, row)
     return Measures(trial.exposure, trial.values, trial.events)
@@ -59,21 +61,21 @@ class _Trial:
         self.exposure = 0.0
         self.values = dict.fromkeys((metric.column for metric in METRICS), 0.0)
         self.events = dict.fromkeys(self.values, 0)
-        self.states: dict[int, TraceRow] = {}
+        self.states: dict[int, tuple[int, State]] = {}
         self.held: dict[int, frozenset[str]] = {}
 
-    def count(self, row: TraceRow) -> None:
+    def count(self, row: Stamped) -> None:
         """Counts the row for the rates of its kind."""
-        for metric in _COUNTED.get(row.kind, ()):
-            self.values[metric.column] += math.exp(row.log_weight) * (row.value if metric.sums_values else 1)
+        for metric in _COUNTED.get(type(row.what), ()):
+            self.values[metric.column] += math.exp(row.log_weight) * (row.row().value if metric.sums_values else 1)
             self.events[metric.column] += 1
 
-    def end_interval(self, partition: int, row: TraceRow) -> None:
+    def end_interval(self, partition: int, row: Stamped) -> None:
         """Adds the interval of the partition's state, which `row` ends; one of length 0 is none."""
-        state = self.states.get(partition, row)
-        if row.time_ms == state.time_ms:
+        if partition not in self.states or row.time_ms == self.states[partition][0]:
             return
-        length = math.exp(row.log_weight) * (row.time_ms - state.time_ms) / YEAR_MS
+        since_ms, state = self.states[partition]
+        length = math.exp(row.log_weight) * (row.time_ms - since_ms) / YEAR_MS
         self.exposure += length
         before = self.held.get(partition, frozenset())
         self.held[partition] = frozenset(column for column, holds in HOLDS.items() if holds(state))
@@ -83,6 +85,6 @@ class _Trial:
 
 
 _COUNTED = {
-    kind: [metric for metric in RATES.values() if metric.trace_kind == kind]
-    for kind in {metric.trace_kind for metric in RATES.values()}
+    kind: [metric for metric in RATES.values() if metric.counts is kind]
+    for kind in {metric.counts for metric in RATES.values()}
 }

@@ -9,7 +9,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from experiments.studies.trace.schema import ACKNOWLEDGED_LOSS, ACKS_1_LOSS, HW_REGRESSION, LOSS, UNCLEAN_RECOVERY
+from experiments.studies.trace.kinds import (
+    AcknowledgedLoss,
+    Acks1Loss,
+    HwRegression,
+    Loss,
+    Observation,
+    UncleanRecovery,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +42,7 @@ class Metric:
     """A published number.
 
     `name`: its key in `gold/cells.json`. `column`: where `trials/` holds its value. `title`
-    and `meaning`: its words in tables and in the report. A rate counts the rows of the kind `trace_kind` in a trial's
+    and `meaning`: its words in tables and in the report. A rate counts the rows of the kind `counts` in a trial's
     trace, or adds up their `value` if `sums_values`; a fraction is the share of partition-time in which the boolean
     `column` of `silver/intervals` is true. Rows and times count with their weights.
     """
@@ -45,7 +52,7 @@ class Metric:
     estimator: Estimator
     title: str
     meaning: str
-    trace_kind: str = ""
+    counts: type[Observation] = Observation
     sums_values: bool = False
 
 
@@ -55,7 +62,7 @@ WRITABLE = "writable_fraction"
 ACKNOWLEDGED_LOSS_RATE = "acknowledged_loss_rate"
 """The rate of losses that compares cells of different acks."""
 METRICS = (
-    Metric("loss_rate", "losses", RATE, "loss events", "times that acknowledged acks=all records were lost", LOSS),
+    Metric("loss_rate", "losses", RATE, "loss events", "times that acknowledged acks=all records were lost", Loss),
     Metric(
         "lost_records_per_year",
         "lost_records",
@@ -63,7 +70,7 @@ METRICS = (
         "lost records",
         "acknowledged acks=all records lost, of the few that are written around failures (in the simulator one, with a "
         "finite `flush_interval` two): cells of different flush policies cannot be compared by it",
-        LOSS,
+        Loss,
         True,
     ),
     Metric("offline_fraction", "offline", FRACTION, "offline", "time without a leader"),
@@ -124,7 +131,7 @@ METRICS = (
         RATE,
         "unclean recoveries",
         "elections of a leader that may lack acknowledged records",
-        UNCLEAN_RECOVERY,
+        UncleanRecovery,
     ),
     Metric(
         "high_watermark_regressions_per_year",
@@ -132,7 +139,7 @@ METRICS = (
         RATE,
         "high watermark regressions",
         "times that the high watermark that consumers see decreased",
-        HW_REGRESSION,
+        HwRegression,
     ),
     Metric(
         "acks_1_loss_rate",
@@ -141,7 +148,7 @@ METRICS = (
         "acks=1 loss events",
         "times that records acknowledged with acks=1 were lost (0 with acks=all); records in flight to the followers "
         "when their leader crashes are not counted",
-        ACKS_1_LOSS,
+        Acks1Loss,
     ),
     Metric(
         ACKNOWLEDGED_LOSS_RATE,
@@ -151,7 +158,7 @@ METRICS = (
         "times that acknowledged records were lost, whatever acks is: `loss_rate` with acks=all; with acks=1 "
         "`acks_1_loss_rate` and each election of another leader after a crash of the leader, which under load loses "
         "the records that no follower has fetched yet",
-        ACKNOWLEDGED_LOSS,
+        AcknowledgedLoss,
     ),
 )
 

@@ -1,23 +1,25 @@
 """The rules of a trace, for the rows of many trials at once, as arrays: what a file from disk has to keep.
 
-They are those of `check_trace` (`schema.py`), which a worker enforces row by row before it writes. A file may come from
-another program, and a trace that breaks a rule would give wrong numbers in silence.
+They are declared by the kinds (`kinds.py`). A worker holds its trials to them before it writes, and the analysis every
+file that it reads: a file may come from another program, and a trace that breaks a rule would give wrong numbers in
+silence.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from experiments.studies.trace.schema import ACKS_1_LOSS, END, KINDS, LOSS, NONE, STATE
+from experiments.studies.trace.kinds import KINDS, LAYOUTS, Observation
+from experiments.studies.trace.schema import NONE, Values
 
-COLUMNS = ("trial", "seq", "time_ms", "kind", "partition", "value")
+_LIMITS = sorted({each for layout in LAYOUTS.values() for each in layout.columns.values() if each.least is not None})
+COLUMNS = ("trial", "seq", "time_ms", "kind", "partition", *dict.fromkeys(limit.column for limit in _LIMITS))
 """The columns that the rules are about."""
-
-Values = NDArray[Any]
 
 
 class Broken(NamedTuple):
@@ -44,15 +46,16 @@ def broken_rule(rows: pa.Table, trials: pa.Table) -> Broken | None:
         allowed = "the rows of each trial once, numbered from 0"
         return Broken("trial, seq", "rows of a trial twice or out of order", allowed)
     kinds = rows["kind"].combine_chunks().dictionary_encode()
-    unknown = sorted(set(kinds.dictionary.to_pylist()) - KINDS)
+    unknown = sorted(set(kinds.dictionary.to_pylist()) - KINDS.keys())
     if unknown:
         return Broken("kind", unknown[0], f"one of {', '.join(sorted(KINDS))}")
     return _broken_in_time(rows, trials, index, ends) or _broken_by_kind(rows, trials, index, kinds)
 
 
-def _of_kind(kinds: pa.DictionaryArray, *names: str) -> Values:
-    wanted = np.isin(np.array(kinds.dictionary.to_pylist(), object), names)
-    found: Values = wanted[kinds.indices.to_numpy()]
+def _are(kinds: pa.DictionaryArray, holds: Callable[[type[Observation]], bool]) -> NDArray[np.bool_]:
+    """Whether something holds for the kind of each row."""
+    wanted = np.array([holds(KINDS[name]) for name in kinds.dictionary.to_pylist()], bool)
+    found: NDArray[np.bool_] = wanted[kinds.indices.to_numpy()]
     return found
 
 
@@ -72,21 +75,24 @@ def _broken_in_time(rows: pa.Table, trials: pa.Table, index: Values, ends: Value
 
 def _broken_by_kind(rows: pa.Table, trials: pa.Table, index: Values, kinds: pa.DictionaryArray) -> Broken | None:
     numbers, partitions = trials["trial"].to_numpy(), trials["partitions"].to_numpy()
-    is_end = _of_kind(kinds, END)
+    is_end = _are(kinds, lambda kind: kind.ENDS_TRIAL)
     last = np.append(index[1:] != index[:-1], True)
     if (is_end != last).any():
         found = f"another row than the last one, or none, in trial {numbers[index[(is_end != last).argmax()]]}"
         return Broken("kind", found, "`end` in the last row of each trial only")
-    lost = _of_kind(kinds, LOSS, ACKS_1_LOSS) & (rows["value"].to_numpy() < 1)
-    if lost.any():
-        return Broken("value", f"a loss of no records in trial {numbers[index[lost.argmax()]]}", "at least 1")
+    for limit in _LIMITS:
+        limited = [kind for kind, layout in LAYOUTS.items() if limit in layout.columns.values()]
+        low = _are(kinds, limited.__contains__) & (rows[limit.column].to_numpy() < limit.least)
+        if low.any():
+            found = f"{limit.below} in trial {numbers[index[low.argmax()]]}"
+            return Broken(limit.column, found, f"at least {limit.least}")
     partition = rows["partition"].to_numpy()
     outside = (partition < NONE) | (partition >= partitions[index])
     if outside.any():
         at = outside.argmax()
         found = f"{partition[at]} in trial {numbers[index[at]]}"
         return Broken("partition", found, f"{NONE} to {partitions[index[at]] - 1}")
-    return _broken_begin(rows, numbers, partitions, index, _of_kind(kinds, STATE))
+    return _broken_begin(rows, numbers, partitions, index, _are(kinds, lambda kind: kind.BEGINS_PARTITION))
 
 
 def _broken_begin(rows: pa.Table, numbers: Values, partitions: Values, index: Values, states: Values) -> Broken | None:

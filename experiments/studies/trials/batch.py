@@ -15,9 +15,11 @@ import pyarrow as pa
 
 from experiments.engines.sim.memory import rare_collections
 from experiments.studies.design.model import CellParameters
+from experiments.studies.trace.kinds import TraceError, TrialResult
 from experiments.studies.trace.measures import measure
 from experiments.studies.trace.metrics import METRICS
-from experiments.studies.trace.schema import TRACE_SCHEMA, TrialResult, check_trace, columns
+from experiments.studies.trace.rules import broken_rule
+from experiments.studies.trace.schema import TRACE_SCHEMA, columns
 from experiments.support.errors import InputError
 
 Trial = Callable[[CellParameters, int], TrialResult]
@@ -81,16 +83,27 @@ def run_batch(
             seed = trial_seed(study_seed, number, None if pairing else parameters)
             try:
                 result = trial(parameters, seed)
-                check_trace(result.rows, parameters.partitions, parameters.duration_ms)
+                require_whole(result, parameters)
             except InputError as error:
                 where = f"trial {number} of cell {batch.cell}, seed {seed}"
                 raise FunctionFailed(f"{error} ({where})") from error
             except Exception as error:
                 found = f"trial {number} of cell {batch.cell}, seed {seed}, {parameters!r}: {error}"
                 raise TrialFailed(found) from error
-            trace.extend((batch.cell, number, seq, *row) for seq, row in enumerate(result.rows))
+            trace.extend((batch.cell, number, seq, *row.row()) for seq, row in enumerate(result.rows))
             trials.append((batch.cell, number, seed, *_measures(parameters, result), list(result.custom)))
-    return _table(trace, TRACE_SCHEMA), _table(trials, TRIALS_SCHEMA)
+    tables = _table(trace, TRACE_SCHEMA), _table(trials, TRIALS_SCHEMA)
+    broken = broken_rule(*tables)
+    if broken is not None:
+        raise TrialFailed(f"trials of cell {batch.cell}, {parameters!r}: {InputError('trace', *broken)}")
+    return tables
+
+
+def require_whole(result: TrialResult, parameters: CellParameters) -> None:
+    """Raises TraceError for a trace that ends before its trial; `broken_rule` finds what else is wrong with one."""
+    end_ms = result.rows[-1].time_ms if result.rows else -1
+    if end_ms < parameters.duration_ms:
+        raise TraceError(f"the last row must be at {parameters.duration_ms} ms or later; found {end_ms} ms")
 
 
 def _measures(parameters: CellParameters, result: TrialResult) -> Iterator[object]:

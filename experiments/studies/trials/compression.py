@@ -2,7 +2,7 @@
 
 The times of the timeline and the length of the trial are divided by F; timeouts of the protocol and the network are
 not. The trace's times are multiplied by F afterwards, so that rates and fractions refer to the study's time. So a trial
-with F is one without compression in which the timeouts last F times as long. Measured values (`value` of a row) are in
+with F is one without compression in which the timeouts last F times as long. Measured values are in
 real time.
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 from experiments.studies.design.distribution import Distribution
 from experiments.studies.design.model import CellParameters
 from experiments.studies.failures.timeline import Event, Timeline
-from experiments.studies.trace.schema import END, TraceRow
+from experiments.studies.trace.kinds import End, Stamped
 
 
 def compressed(params: CellParameters) -> CellParameters:
@@ -51,12 +51,12 @@ class CompressedTimeline:
         return self._timeline.regenerate(round(at_ms * self._factor))
 
 
-def stretched(rows: list[TraceRow], params: CellParameters) -> list[TraceRow]:
+def stretched(rows: list[Stamped], params: CellParameters) -> list[Stamped]:
     """The rows of a trial of `compressed(params)` in the study's time."""
 
-    def time_ms(row: TraceRow) -> int:
+    def time_ms(row: Stamped) -> int:
         return min(params.duration_ms, round(row.time_ms * params.time_compression))
 
     *before, last = rows
-    assert last.kind == END
+    assert isinstance(last.what, End)
     return [*(row._replace(time_ms=time_ms(row)) for row in before), last._replace(time_ms=params.duration_ms)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from experiments.engines.sim.memory import rare_collections
 from experiments.studies.design.estimator import choose
 from experiments.studies.design.model import CellParameters
-from experiments.studies.trace.schema import TrialResult
+from experiments.studies.trace.kinds import TrialResult
 from experiments.studies.trials.importance import RegenerativeTrial, run_importance_trial
 from experiments.studies.trials.splitting import Path, losing_path, run_splitting_trial
 from experiments.studies.trials.trial import Trial, plain_timeline, run_trial, simulated

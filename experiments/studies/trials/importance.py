@@ -41,7 +41,7 @@ from experiments.studies.design.model import CellParameters
 from experiments.studies.design.placement import assignments
 from experiments.studies.failures.biased import BiasedTimeline
 from experiments.studies.failures.timeline import Event
-from experiments.studies.trace.schema import END, LOSS, TraceRow, TrialResult
+from experiments.studies.trace.kinds import End, Loss, Observation, TrialResult
 from experiments.studies.trials.trial import SET_UP_MS, Trial
 from protocol.contract import LogStorage
 from protocol.ids import NO_LEADER, NodeId, TopicPartition
@@ -80,7 +80,7 @@ class RegenerativeTrial(Trial):
         self._finish_cycle()
         while self._completed < LEAST_CYCLES and self._begin_cycle():
             self._finish_cycle()
-        self._add(TraceRow(0, END))
+        self._add(End())
         return TrialResult(self.rows, cluster.trace_hash(), cluster.event_count)
 
     def _begin_cycle(self) -> bool:
@@ -166,9 +166,9 @@ class RegenerativeTrial(Trial):
         """0 in the regeneration state: nothing is biased before the failure that ends it."""
         return super()._log_weight() if self._in_cycle else 0.0
 
-    def _add(self, row: TraceRow) -> None:
-        super()._add(row)
-        if row.kind == LOSS:
+    def _add(self, what: Observation) -> None:
+        super()._add(what)
+        if isinstance(what, Loss):
             self._cycles.end_bias()
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from experiments.engines.sim.cluster import SimCluster
 from experiments.studies.design.model import CellParameters
-from experiments.studies.trace.schema import ACKED, CHECKPOINT, ELECTED, PRODUCED, RECOVERY, TraceRow
+from experiments.studies.trace.kinds import ACKED, Checkpoint, Elected, Observation, Produced, Recovery
 from experiments.studies.trials.published import partition_changed
 from experiments.studies.trials.reader import Reader
 from experiments.studies.trials.setting import replicas_of
@@ -42,7 +42,7 @@ class Observer:
         self,
         params: CellParameters,
         cluster: SimCluster,
-        add: Callable[[TraceRow], None],
+        add: Callable[[Observation], None],
         settled: Callable[[], None],
     ) -> None:
         self.states = PartitionStates(params.partitions, params.acks, params.delivery_timeout_ms, add, cluster.call_at)
@@ -87,14 +87,14 @@ class Observer:
         self.states.add_all()
         for name, writes in self.writer.writes.items():
             for offset, _ in writes.acked:
-                self._add(TraceRow(0, PRODUCED, name.partition, detail=ACKED, offset=offset))
+                self._add(Produced(name.partition, ACKED, offset=offset))
 
     def forget_records(self) -> None:
         """All replicas have all records: those before the last one are not followed any more."""
         for name, writes in self.writer.writes.items():
             del writes.acked[:-1]
             for offset, _ in writes.acked:
-                self._add(TraceRow(0, CHECKPOINT, name.partition, offset=offset))
+                self._add(Checkpoint(name.partition, offset))
 
     # -- observation ---------------------------------------------------------------------------------------------------
 
@@ -114,7 +114,7 @@ class Observer:
             if self.reader is not None:
                 self.reader.request(trace.partition)
         elif isinstance(trace, RecoveryDecided):
-            self._add(TraceRow(0, RECOVERY, trace.partition.partition, trace.leader, detail=trace.outcome()))
+            self._add(Recovery(trace.partition.partition, trace.leader, trace.outcome()))
 
     def _handle_change(self, now_ms: TimeMs, trace: PartitionChanged) -> None:
         self.states.handle_change(now_ms, trace)
@@ -183,8 +183,7 @@ class Observer:
         log = self._log(trace.partition, node)
         missing_from = self._missing_from(trace.partition, log, trace.log_end)
         self._lineages[trace.partition] = [*log.epochs.entries(), (trace.leader_epoch, trace.log_end)]
-        row = TraceRow(0, ELECTED, trace.partition.partition, node, value=trace.log_end)
-        self._add(row._replace(epoch=trace.leader_epoch, offset=missing_from))
+        self._add(Elected(trace.partition.partition, node, trace.log_end, trace.leader_epoch, missing_from))
 
     def _log(self, name: TopicPartition, broker: NodeId) -> ReplicaLog:
         node = self._cluster.nodes[broker]

@@ -4,7 +4,7 @@ It stands for a consumer that polls all the time, whose fetch waits at the leade
 watermark advances, and from each new leader. It sends the leader epoch of the last record that it has read (KIP-320).
 A leader whose log differs from what was read makes it go back, and so does one whose log ends before its position; as
 with `auto.offset.reset=latest` it then goes on at the high watermark. Each read that returned records, and each step
-back, is a row of the trace (`trace/schema.py`).
+back, is a row of the trace (`trace/kinds.py`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from experiments.engines.sim.cluster import SimCluster
-from experiments.studies.trace.schema import DIVERGED, FETCHED, OUT_OF_RANGE, READ, TraceRow
+from experiments.studies.trace.kinds import DIVERGED, FETCHED, OUT_OF_RANGE, Observation, Read
 from experiments.studies.trials.states import PartitionStates
 from protocol.errors import ErrorCode
 from protocol.ids import FIRST_CLIENT, NO_LEADER, NodeId, TopicPartition
@@ -37,7 +37,7 @@ class _Position:
 class Reader:
     """The consumer of all partitions in `states`; `add` takes the rows of the trace."""
 
-    def __init__(self, cluster: SimCluster, states: PartitionStates, add: Callable[[TraceRow], None]) -> None:
+    def __init__(self, cluster: SimCluster, states: PartitionStates, add: Callable[[Observation], None]) -> None:
         self._cluster = cluster
         self._states = states
         self._add = add
@@ -86,14 +86,14 @@ class Reader:
             return False
         last = response.batches[-1]
         end = last.base_offset + last.record_count
-        row = TraceRow(0, READ, name.partition, position.leader, value=end - position.offset, detail=FETCHED)
-        self._add(row._replace(epoch=last.leader_epoch, offset=position.offset))
+        read = end - position.offset
+        self._add(Read(name.partition, position.leader, read, FETCHED, last.leader_epoch, position.offset))
         position.offset, position.epoch = end, last.leader_epoch
         return end < response.high_watermark
 
     def _go_back(self, name: TopicPartition, position: _Position, detail: str, offset: int, epoch: int) -> None:
-        row = TraceRow(0, READ, name.partition, position.leader, value=max(0, position.offset - offset), detail=detail)
-        self._add(row._replace(epoch=epoch, offset=offset))
+        missing = max(0, position.offset - offset)
+        self._add(Read(name.partition, position.leader, missing, detail, epoch, offset))
         position.offset, position.epoch = offset, epoch
 
     def _send(self, name: TopicPartition, position: _Position) -> None:

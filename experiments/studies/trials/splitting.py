@@ -42,14 +42,14 @@ from experiments.studies.design.model import CellParameters
 from experiments.studies.design.placement import assignments
 from experiments.studies.failures.branching import Branch, BranchingTimeline
 from experiments.studies.failures.timeline import DrawnTimeline, Event, events_until, warm_up_ms
-from experiments.studies.trace.schema import (
-    ACKNOWLEDGED_LOSS,
+from experiments.studies.trace.kinds import (
     FOLLOWED,
-    HW_REGRESSION,
-    LOSS,
-    UNCLEAN_RECOVERY,
-    TraceRow,
+    AcknowledgedLoss,
+    HwRegression,
+    Loss,
+    Stamped,
     TrialResult,
+    UncleanRecovery,
 )
 from experiments.studies.trials.states import TOPIC
 from experiments.studies.trials.trial import Trial
@@ -60,8 +60,8 @@ from protocol.ids import NodeId, TimeMs
 EFFORT = 40
 PILOT = 400
 LOSING = ("lossy", "disk")
-COUNTED = (LOSS, ACKNOWLEDGED_LOSS, UNCLEAN_RECOVERY, HW_REGRESSION)
-LEFT_OUT = FOLLOWED.union(COUNTED)
+COUNTED = (Loss, AcknowledgedLoss, UncleanRecovery, HwRegression)
+LEFT_OUT = (*FOLLOWED, *COUNTED)
 """Of the plain trial: its losses do not count, so its records are not followed."""
 
 
@@ -129,7 +129,7 @@ def run_splitting_trial(params: CellParameters, seed: int) -> TrialResult:
         plain = Path(params, seed, (), None)
         found = plain.run()
         counted, events = _split(params, seed)
-    rows = [row for row in found.rows[:-1] if row.kind not in LEFT_OUT] + counted
+    rows = [row for row in found.rows[:-1] if not isinstance(row.what, LEFT_OUT)] + counted
     rows.sort(key=lambda row: row.time_ms)
     return TrialResult([*rows, found.rows[-1]], found.trace_hash, found.events + events)
 
@@ -137,7 +137,7 @@ def run_splitting_trial(params: CellParameters, seed: int) -> TrialResult:
 def losing_path(params: CellParameters, seed: int) -> Path | None:
     """The first path of the trial that counts a loss, to be run again; None if there is none."""
     for step in _paths(params, seed):
-        if any(row.kind == LOSS for row in step.rows):
+        if any(isinstance(row.what, Loss) for row in step.rows):
             return Path(params, step.entrance.seed, step.entrance.branches, step.level)
     return None
 
@@ -147,14 +147,14 @@ class _Step(NamedTuple):
 
     entrance: Entrance
     level: int | None
-    rows: list[TraceRow]
+    rows: list[Stamped]
     weight: float
     events: int
 
 
-def _split(params: CellParameters, seed: int) -> tuple[list[TraceRow], int]:
+def _split(params: CellParameters, seed: int) -> tuple[list[Stamped], int]:
     """The weighted rows of all stages, and the number of simulated events."""
-    counted: list[TraceRow] = []
+    counted: list[Stamped] = []
     events = 0
     for step in _paths(params, seed):
         counted += [row._replace(log_weight=step.weight) for row in step.rows]
@@ -173,7 +173,7 @@ def _paths(params: CellParameters, seed: int) -> Iterator[_Step]:
             path = Path(params, entrance.seed, entrance.branches, level)
             result = path.run()
             rows = result.rows[entrance.rows : None if path.reached_ms is None else path.reached_rows]
-            counted = [row for row in rows if row.kind in COUNTED]
+            counted = [row for row in rows if isinstance(row.what, COUNTED)]
             yield _Step(entrance, level, counted, math.log(share / EFFORT), result.events)
             if path.reached_ms is not None:
                 branch = Branch(path.reached_ms, 0)

@@ -25,16 +25,16 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from experiments.check.regressions import RegressionCounter
-from experiments.studies.trace.schema import (
-    ACKNOWLEDGED_LOSS,
-    ACKS_1_LOSS,
-    FAILOVER,
-    HW_REGRESSION,
-    LOSS,
-    PRODUCED,
-    STATE,
-    UNCLEAN_RECOVERY,
-    TraceRow,
+from experiments.studies.trace.kinds import (
+    AcknowledgedLoss,
+    Acks1Loss,
+    Failover,
+    HwRegression,
+    Loss,
+    Observation,
+    Produced,
+    State,
+    UncleanRecovery,
 )
 from protocol.events.broker import BecameLeader, HighWatermarkAdvanced
 from protocol.events.controller import PartitionChanged
@@ -83,7 +83,7 @@ class PartitionStates:
         partitions: int,
         acks: str,
         delivery_timeout_ms: int,
-        add: Callable[[TraceRow], None],
+        add: Callable[[Observation], None],
         call_at: Callable[[TimeMs, Callable[[], None]], None],
     ) -> None:
         self.partitions = {TopicPartition(TOPIC, index): PartitionState() for index in range(partitions)}
@@ -153,21 +153,21 @@ class PartitionStates:
         partition.last_known_elr_size = len(trace.last_known_elr)
         partition.serves = partition.serves and same_epoch
         if trace.recovering and not partition.recovering:
-            self._add(TraceRow(0, UNCLEAN_RECOVERY, name.partition, partition.leader))
+            self._add(UncleanRecovery(name.partition, partition.leader))
         partition.recovering = trace.recovering
         if partition.in_flight and not same_epoch and partition.leader != NO_LEADER:
             partition.in_flight = False
             if partition.leader != partition.crashed:
                 partition.lost_epoch = partition.leader_epoch
-                self._add(TraceRow(0, ACKNOWLEDGED_LOSS, name.partition, partition.leader))
+                self._add(AcknowledgedLoss(name.partition, partition.leader))
         self._add_state(name)
 
     def handle_loss(self, node: NodeId, name: TopicPartition, records: int) -> None:
         """The log of the broker `node`, which now leads, lacks so many acknowledged records."""
-        self._add(TraceRow(0, LOSS if self._acks == "all" else ACKS_1_LOSS, name.partition, node, value=records))
+        self._add((Loss if self._acks == "all" else Acks1Loss)(name.partition, node, records))
         partition = self.partitions[name]
         if partition.lost_epoch != partition.leader_epoch:
-            self._add(TraceRow(0, ACKNOWLEDGED_LOSS, name.partition, node, value=records))
+            self._add(AcknowledgedLoss(name.partition, node, records))
         partition.in_flight = False
 
     def is_outdated(self, trace: BecameLeader) -> bool:
@@ -177,7 +177,7 @@ class PartitionStates:
     def handle_regression(self, node: NodeId, trace: BecameLeader) -> None:
         """Adds a row if the new leader's log ends below what consumers could read."""
         if self._regressions.observe_leader(trace.partition, trace.leader_epoch, trace.log_end):
-            self._add(TraceRow(0, HW_REGRESSION, trace.partition.partition, node))
+            self._add(HwRegression(trace.partition.partition, node))
 
     def handle_leader(self, node: NodeId, trace: BecameLeader) -> None:
         """A replica has become leader; it answers if it is the one that the controller has elected last."""
@@ -189,7 +189,7 @@ class PartitionStates:
         """Consumers can read up to another offset: a higher one, in generation `v3` also a lower one (N6)."""
         name = trace.partition
         if self._regressions.observe_high_watermark(name, trace.leader_epoch, trace.high_watermark):
-            self._add(TraceRow(0, HW_REGRESSION, name.partition, self.partitions[name].leader))
+            self._add(HwRegression(name.partition, self.partitions[name].leader))
 
     def handle_acknowledgement(self, now_ms: TimeMs, name: TopicPartition, sent_ms: TimeMs) -> None:
         """A write that was sent at `sent_ms` is acknowledged: adds the failover that it ends, if any."""
@@ -198,8 +198,7 @@ class PartitionStates:
         if since_ms is not None and sent_ms >= since_ms and now_ms - sent_ms < self._delivery_timeout_ms:
             self._end_wait(name)
         if partition.crashed is not None and sent_ms >= partition.crashed_ms:
-            value = now_ms - partition.crashed_ms
-            self._add(TraceRow(0, FAILOVER, name.partition, partition.crashed, value=value))
+            self._add(Failover(name.partition, partition.crashed, now_ms - partition.crashed_ms))
             partition.crashed = None
 
     def _end_wait(self, name: TopicPartition) -> None:
@@ -221,9 +220,7 @@ class PartitionStates:
     def _add_state(self, name: TopicPartition) -> None:
         partition = self.partitions[name]
         self._add(
-            TraceRow(
-                0,
-                STATE,
+            State(
                 name.partition,
                 leader=partition.leader,
                 leader_serves=partition.serves,
@@ -239,9 +236,9 @@ class PartitionStates:
             )
         )
 
-    def handle_write(self, name: TopicPartition, detail: str, took_ms: int, offset: int) -> None:
+    def handle_write(self, name: TopicPartition, outcome: str, took_ms: int, offset: int) -> None:
         """A write has ended."""
-        self._add(TraceRow(0, PRODUCED, name.partition, value=took_ms, detail=detail, offset=offset))
+        self._add(Produced(name.partition, outcome, took_ms, offset))
 
 
 def members(brokers: Iterable[NodeId]) -> str:

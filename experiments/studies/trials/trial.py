@@ -1,7 +1,7 @@
 """One trial of a study: a simulated cluster that goes through a timeline of failures for a period of virtual time.
 
 `design/model.py` describes the model, `failures/timeline.py` the failures, `observer.py` the workload and the
-observations. The result is a trace (`trace/schema.py`).
+observations. The result is a trace (`trace/kinds.py`).
 
 Writes are continuous in the model: an acknowledged record is always on its way to the disk. A trial needs the last one
 before each failure only, so it writes just before. Under continuous writes a flush comes every `flush_interval`, and a
@@ -24,7 +24,7 @@ from experiments.engines.sim.network import NetworkModel
 from experiments.studies.design.model import CellParameters
 from experiments.studies.failures.slow import episodes
 from experiments.studies.failures.timeline import DrawnTimeline, Event, Timeline, warm_up_ms
-from experiments.studies.trace.schema import CRASH, END, START, TraceRow, TrialResult
+from experiments.studies.trace.kinds import Crash, End, Observation, Stamped, Start, TrialResult
 from experiments.studies.trials.catch_up import CatchUps
 from experiments.studies.trials.compression import CompressedTimeline, compressed, stretched
 from experiments.studies.trials.observer import Observer
@@ -38,7 +38,6 @@ SET_UP_MS = 60_000
 RETRY_START_MS = 1_000
 JITTER_MS = 2
 """Of the network, on top of its latency."""
-_LOG_WEIGHT = TraceRow._fields.index("log_weight")
 
 
 class TrialSetUpError(Exception):
@@ -57,7 +56,7 @@ class Trial:
             instant_detection=params.detection_ms is None,
             build_client=lambda _: self.observer.writer,
         )
-        self.rows: list[TraceRow] = []
+        self.rows: list[Stamped] = []
         self.observer = Observer(params, self.cluster, self._add, self._handle_settled)
         self._timeline = timeline
         self._zero_ms: TimeMs = 0
@@ -82,7 +81,7 @@ class Trial:
         self._measuring = True
         self.observer.begin_measuring()
         self._run_until(self._zero_ms + duration_ms)
-        self._add(TraceRow(0, END))
+        self._add(End())
         return TrialResult(self.rows, cluster.trace_hash(), cluster.event_count)
 
     def _run_until(self, at_ms: TimeMs) -> None:
@@ -148,7 +147,7 @@ class Trial:
             if event.kind != "clean":
                 self.cluster.disks[broker].apply_loss(loss_of(event.kind, self.params.writeback_ms))
             return
-        self._add(TraceRow(0, CRASH, node=broker, detail=event.kind))
+        self._add(Crash(broker, event.kind))
         if event.kind == "clean":
             self.cluster.command(broker, ShutdownCommand())
         else:
@@ -163,7 +162,7 @@ class Trial:
         if broker in self.cluster.nodes:
             self.cluster.call_at(self.cluster.now_ms + RETRY_START_MS, lambda: self._start(event))
             return
-        self._add(TraceRow(0, START, node=broker))
+        self._add(Start(broker))
         if self.params.restart_time_ms:
             self.cluster.call_at(self.cluster.now_ms + self.params.restart_time_ms, lambda: self._boot(event))
         else:
@@ -188,11 +187,9 @@ class Trial:
         """Virtual time since the measurement began; negative in the warm-up."""
         return self.cluster.now_ms - self._zero_ms
 
-    def _add(self, row: TraceRow) -> None:
+    def _add(self, what: Observation) -> None:
         if self._measuring:
-            kind_to_detail, epoch_to_offset = row[1:_LOG_WEIGHT], row[_LOG_WEIGHT + 1 :]
-            values = (self.time_ms, *kind_to_detail, self._log_weight(), *epoch_to_offset)
-            self.rows.append(TraceRow._make(values))
+            self.rows.append(Stamped(self.time_ms, what, self._log_weight()))
 
     def _log_weight(self) -> float:
         return self._timeline.log_weight(self.time_ms)

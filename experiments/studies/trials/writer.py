@@ -17,7 +17,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from experiments.engines.sim.cluster import SimCluster
-from experiments.studies.trace.schema import ACKED, NONE, UNKNOWN
+from experiments.studies.trace.kinds import ACKED, UNKNOWN
+from experiments.studies.trace.schema import NONE
 from experiments.studies.trials.reader import Reader
 from experiments.studies.trials.setting import ACKS
 from experiments.studies.trials.states import PartitionStates

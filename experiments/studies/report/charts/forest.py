@@ -7,7 +7,6 @@ no point, and the interval begins at the edge of the log axis, with an arrow.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import altair as alt
 
@@ -16,6 +15,7 @@ from experiments.studies.report.charts.theme import (
     ROW,
     SERIES,
     Chart,
+    ChartRow,
     finished,
     fitting,
     floor_of,
@@ -79,7 +79,7 @@ def estimates_chart(metric: Metric, groups: Sequence[Group]) -> Chart:
     )
 
 
-def _points(rows: Sequence[dict[str, Any]], base: alt.Chart, y: alt.Y, colour: alt.Color) -> list[alt.Chart]:
+def _points(rows: Sequence[ChartRow], base: alt.Chart, y: alt.Y, colour: alt.Color) -> list[alt.Chart]:
     """The estimates; where nothing was seen an arrow to the left."""
     marks = {
         True: base.mark_point(filled=True, size=90, opacity=1, yOffset=MARK_DY).encode(x=alt.X("estimate:Q")),
@@ -99,7 +99,7 @@ def _x(logs: bool, unit: str) -> alt.X:
     return alt.X("low:Q", scale=alt.Scale(zero=True), axis=alt.Axis(title=unit, tickCount=5))
 
 
-def _row(metric: Metric, group: Group, position: int, factor: float) -> dict[str, Any]:
+def _row(metric: Metric, group: Group, position: int, factor: float) -> ChartRow:
     setting = group.settings[position]
     value = setting.estimates.estimates[metric.name]
     text = minutes if metric.estimator is FRACTION else number
@@ -190,7 +190,7 @@ def differences_chart(metric: Metric, group: Group, number_of_group: int) -> Cha
     )
 
 
-def _difference_row(name: str, found: Difference, factor: float, *, is_time: bool, is_known: bool) -> dict[str, Any]:
+def _difference_row(name: str, found: Difference, factor: float, *, is_time: bool, is_known: bool) -> ChartRow:
     value, limits = signed_number(found.estimate), f"{signed_number(found.ci_low)} to {signed_number(found.ci_high)}"
     if is_time:
         value, limits = times(found.estimate, found.ci_low, found.ci_high, signed=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Literal
 
 import altair as alt
 
@@ -21,6 +21,7 @@ from experiments.studies.report.charts.theme import (
     SERIES,
     SHAPES,
     Chart,
+    ChartRow,
     finished,
     floor_of,
     log_axis,
@@ -75,7 +76,7 @@ def _heat_map(metric: Metric, settings: Sequence[Setting], names: tuple[str, str
     across, down = names
     factor, unit, scaled = scaling_of(metric, [setting.estimates.value(metric.name) for setting in settings])
     text = minutes if metric.estimator is FRACTION else number
-    rows: list[dict[str, Any]] = []
+    rows: list[ChartRow] = []
     for setting in settings:
         value = setting.estimates.estimates[metric.name]
         rows.append({
@@ -126,7 +127,7 @@ def _decades(value: float, reference: float) -> float:
     return math.log10(value / reference)
 
 
-def _tile_axis(name: str, orient: Any) -> alt.Axis:
+def _tile_axis(name: str, orient: Literal["bottom", "left"]) -> alt.Axis:
     title = name.replace("_", " ")
     return alt.Axis(title=title, orient=orient, labelAngle=0, domain=False, ticks=False, labelLimit=150, grid=False)
 
@@ -161,7 +162,7 @@ def _axis_title(name: str) -> str:
 
 def _curve(metric: Metric, name: str, points: Sequence[tuple[float, Setting]]) -> Chart:
     factor, unit, scaled = scaling_of(metric, [setting.estimates.value(metric.name) for _, setting in points])
-    rows: list[dict[str, Any]] = []
+    rows: list[ChartRow] = []
     for x_value, setting in points:
         value = setting.estimates.estimates[metric.name]
         rest = {key: part for key, part in _swept(setting).items() if key != name}

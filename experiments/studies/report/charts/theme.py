@@ -13,6 +13,9 @@ import vl_convert
 
 from experiments.studies.report.words import TIMES_TEN
 
+ChartRow = dict[str, Any]
+"""A row of a chart's data, or an object of its specification: names and values of JSON."""
+
 PARTITIONS = "partitions"
 STATIC_WIDTH = 760
 SERIES = tuple(f"var(--series-{index})" for index in range(1, 7))
@@ -31,7 +34,7 @@ class Chart:
     title: str
     note: str
     label: str
-    spec: dict[str, Any]
+    spec: ChartRow
     svg: str
     scaled: bool
 
@@ -68,7 +71,7 @@ def _size(svg: str, which: str) -> str:
     return svg.split(f'{which}="', 1)[1].split('"', 1)[0]
 
 
-def scalable(rows: Sequence[dict[str, Any]], names: Sequence[str], *, scaled: bool) -> alt.Chart:
+def scalable(rows: Sequence[ChartRow], names: Sequence[str], *, scaled: bool) -> alt.Chart:
     """The rows as data, in which the fields of these names are multiplied by the number of partitions if they are
     `scaled`. The values for one partition keep fields of their own: Vega evaluates the product whenever the number
     changes."""
@@ -127,7 +130,7 @@ def floor_of(estimates: Sequence[float], limits: Sequence[float]) -> float:
     return 10.0 ** math.floor(math.log10(min(found))) if found else 1e-3
 
 
-_CONFIG: dict[str, Any] = {
+_CONFIG: ChartRow = {
     "background": "transparent",
     "font": "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif",
     "padding": 4,

@@ -12,13 +12,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import altair as alt
 
 from experiments.studies.estimation.estimates import FailoverTimes
 from experiments.studies.estimation.times import CATCH_UP, FAILOVER, HANDOVER, KINDS, RECOVERED, Times
-from experiments.studies.report.charts.theme import SERIES, Chart, finished, fitting
+from experiments.studies.report.charts.theme import SERIES, Chart, ChartRow, finished, fitting
 from experiments.studies.report.settings import Group
 from experiments.studies.report.words import milliseconds
 
@@ -129,7 +128,7 @@ def _domain(found: Sequence[tuple[str, Times]]) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def _bars(position: int, times: Times, domain: tuple[float, float]) -> Iterator[dict[str, Any]]:
+def _bars(position: int, times: Times, domain: tuple[float, float]) -> Iterator[ChartRow]:
     """The bars of a row, from left to right, without empty ones."""
     low, high = domain
     ratio = max(FINEST, (high / low) ** (1.0 / BINS))
@@ -152,7 +151,7 @@ def _bars(position: int, times: Times, domain: tuple[float, float]) -> Iterator[
         }
 
 
-def _row(position: int, name: str, times: FailoverTimes, noun: str) -> dict[str, Any]:
+def _row(position: int, name: str, times: FailoverTimes, noun: str) -> ChartRow:
     p50, p99, longest = (max(1.0, float(value or 0.0)) for value in (times.p50, times.p99, times.max))
     limits = {
         "p50_low": times.p50_ci_low,
@@ -174,7 +173,7 @@ def _row(position: int, name: str, times: FailoverTimes, noun: str) -> dict[str,
     }
 
 
-def _marks(rows: Sequence[dict[str, Any]]) -> list[alt.Chart]:
+def _marks(rows: Sequence[ChartRow]) -> list[alt.Chart]:
     """The quantiles of each row with their intervals, and the longest time."""
     base = alt.Chart(alt.InlineData(rows))
     y = alt.Y("marks_y:Q", axis=None)
@@ -193,7 +192,7 @@ def _marks(rows: Sequence[dict[str, Any]]) -> list[alt.Chart]:
     ]
 
 
-def _limits(rows: Sequence[dict[str, Any]], name: str, colour: str) -> alt.Chart:
+def _limits(rows: Sequence[ChartRow], name: str, colour: str) -> alt.Chart:
     """The intervals of one quantile, for the rows that have them."""
     limited = [row for row in rows if row[f"{name}_low"] is not None]
     mark = alt.Chart(alt.InlineData(limited)).mark_rule(strokeWidth=7, opacity=0.35, strokeCap="round", color=colour)
@@ -201,7 +200,7 @@ def _limits(rows: Sequence[dict[str, Any]], name: str, colour: str) -> alt.Chart
     return found
 
 
-def _names(rows: Sequence[dict[str, Any]]) -> list[alt.Chart]:
+def _names(rows: Sequence[ChartRow]) -> list[alt.Chart]:
     """The name of each row at the left, its median and 99 % quantile at the right where there is room."""
     base, y = alt.Chart(alt.InlineData(rows)), alt.Y("name_y:Q", axis=None)
     name = base.mark_text(align="left", baseline="middle", fontWeight=600, limit=alt.expr("width"))

@@ -8,7 +8,6 @@ estimate of its losses, and is drawn at its upper limit.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import altair as alt
 
@@ -19,6 +18,7 @@ from experiments.studies.report.charts.theme import (
     SERIES,
     SHAPES,
     Chart,
+    ChartRow,
     finished,
     floor_of,
     log_axis,
@@ -109,7 +109,7 @@ def tradeoff_chart(group: Group, number_of_group: int) -> Chart | None:
     )
 
 
-def _row(setting: Setting, on_frontier: bool, unit: float) -> dict[str, Any]:
+def _row(setting: Setting, on_frontier: bool, unit: float) -> ChartRow:
     losses, unwritable = (setting.estimates.estimates[metric] for metric in (LOSSES, UNWRITABLE))
     return {
         "name": setting.name,

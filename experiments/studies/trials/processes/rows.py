@@ -15,15 +15,7 @@ from typing import NamedTuple
 
 from experiments.engines.port import TraceEvent
 from experiments.studies.design.model import CellParameters
-from experiments.studies.trace.schema import (
-    ACKNOWLEDGED,
-    CRASH,
-    END,
-    RESTARTED,
-    START,
-    THROUGHPUT,
-    TraceRow,
-)
+from experiments.studies.trace.kinds import Acknowledged, Crash, End, Observation, Restarted, Stamped, Start, Throughput
 from experiments.studies.trials.processes.recording import Failed, Lost, Recording, Started
 from experiments.studies.trials.states import PartitionStates
 from protocol.events.broker import BecameLeader, HighWatermarkAdvanced
@@ -40,7 +32,7 @@ class _Item(NamedTuple):
     content: TraceEvent | Failed | Started | Lost
 
 
-def trace_rows(recording: Recording, params: CellParameters) -> list[TraceRow]:
+def trace_rows(recording: Recording, params: CellParameters) -> list[Stamped]:
     """The rows of the trial, in real ms since the measurement began."""
     return _Replay(recording, params).run()
 
@@ -53,13 +45,13 @@ class _Replay:
         )
         self._due: list[tuple[TimeMs, int, Callable[[], None]]] = []
         self._numbers = count()
-        self._rows: list[TraceRow] = []
+        self._rows: list[Stamped] = []
         self._now_ms = recording.begins_ms
         self._gone_ms = recording.begins_ms
         self._measuring = False
         self._starting: dict[NodeId, TimeMs] = {}
 
-    def run(self) -> list[TraceRow]:
+    def run(self) -> list[Stamped]:
         recording = self._recording
         for item in _in_order(recording):
             if item.at_ms >= recording.ends_ms:
@@ -71,7 +63,7 @@ class _Replay:
         self._run_due(recording.ends_ms)
         self._begin(recording.ends_ms)
         self._now_ms = recording.ends_ms
-        self._add(TraceRow(0, END))
+        self._add(End())
         return self._rows
 
     def _call_at(self, at_ms: TimeMs, action: Callable[[], None]) -> None:
@@ -90,21 +82,21 @@ class _Replay:
         if not self._measuring and at_ms >= self._recording.begins_ms:
             self._measuring = True
             self._states.add_all()
-            self._add(TraceRow(0, THROUGHPUT, value=self._recording.throughput))
+            self._add(Throughput(self._recording.throughput))
 
-    def _add(self, row: TraceRow) -> None:
+    def _add(self, what: Observation) -> None:
         if self._measuring:
-            self._rows.append(row._replace(time_ms=self._now_ms - self._recording.begins_ms))
+            self._rows.append(Stamped(self._now_ms - self._recording.begins_ms, what))
 
     def _handle(self, at_ms: TimeMs, content: TraceEvent | Failed | Started | Lost) -> None:
         if isinstance(content, Failed):
-            self._add(TraceRow(0, CRASH, node=content.broker, detail=content.kind))
+            self._add(Crash(content.broker, content.kind))
             if content.kind != "clean":
                 self._gone_ms = max(self._gone_ms, content.gone_ms)
                 self._states.handle_crash(at_ms, content.broker)
         elif isinstance(content, Started):
             self._starting[content.broker] = at_ms
-            self._add(TraceRow(0, START, node=content.broker))
+            self._add(Start(content.broker))
         elif isinstance(content, Lost):
             self._states.handle_loss(content.leader, content.partition, content.records)
         else:
@@ -128,14 +120,14 @@ class _Replay:
     def _handle_registration(self, at_ms: TimeMs, trace: BrokerRegistered) -> None:
         if not trace.fenced and trace.broker in self._starting:
             took_ms = at_ms - self._starting.pop(trace.broker)
-            self._add(TraceRow(0, RESTARTED, node=trace.broker, value=took_ms))
+            self._add(Restarted(trace.broker, took_ms))
 
     def _handle_acknowledgement(self, at_ms: TimeMs, trace: ProduceCompleted) -> None:
         """An acknowledgement that arrives while a broker is being killed may be the last of that broker."""
         sent_ms = self._recording.sent_ms.get(trace.command_id)
         if sent_ms is None:
             return
-        self._add(TraceRow(0, ACKNOWLEDGED, trace.partition.partition, value=max(0, at_ms - sent_ms)))
+        self._add(Acknowledged(trace.partition.partition, max(0, at_ms - sent_ms)))
         if at_ms > self._gone_ms:
             self._states.handle_acknowledgement(at_ms, trace.partition, sent_ms=at_ms)
 

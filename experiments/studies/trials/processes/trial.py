@@ -21,7 +21,7 @@ from collections.abc import Callable
 from experiments.engines.ray.engine import NODE_FAILURES
 from experiments.studies.design.model import CellParameters
 from experiments.studies.failures.timeline import Event, Timeline, warm_up_ms
-from experiments.studies.trace.schema import TrialResult
+from experiments.studies.trace.kinds import TrialResult
 from experiments.studies.trials.compression import CompressedTimeline, compressed, stretched
 from experiments.studies.trials.processes.cluster import ProcessCluster, SetUpError
 from experiments.studies.trials.processes.recording import Failed, Recording, Started

@@ -80,8 +80,8 @@ RUN_ELSEWHERE = {
     "study run experiments/studies/simulation-against-processes.yaml --engine ray --trials 2 --out out/processes": (
         "tests/ray/test_process_trial.py"
     ),
-    "study analyze own": "tests/spark/test_medallion.py",
-    "study report own": "tests/spark/test_medallion.py",
+    "study analyze own": "tests/spark/test_spark_tables.py",
+    "study report own": "tests/spark/test_spark_tables.py",
     "study numbers": "tests/unit/experiments/cli/test_cli_numbers.py",
     "study validate --cells cells.yaml": "tests/unit/experiments/studies/theory/test_theory_validation.py",
     "fuzz --seeds 1..200 --jobs 2": "tests/sim/test_fuzz.py",

@@ -8,6 +8,7 @@ import pytest
 from pydantic import BaseModel, Field
 
 from experiments.reference.model_fields import field_table, type_words
+from experiments.support.fields import DurationMs
 
 
 @pytest.mark.parametrize(
@@ -30,13 +31,13 @@ def test_types_have_words(annotation: object, words: str) -> None:
 
 class Example(BaseModel):
     source: int = Field(alias="from", description="where from")
-    within: int = Field(default=1_500, description="how long")
+    within: DurationMs = Field(default=1_500, description="how long")
     cancel: bool = False
     hidden: int = 0
 
 
 def test_a_field_has_its_name_in_files_its_type_default_and_meaning() -> None:
-    assert field_table(Example, {"hidden"}, {"within"}).splitlines()[2:] == [
+    assert field_table(Example, {"hidden"}).splitlines()[2:] == [
         "| `from` | whole number | required | where from |",
         "| `within` | duration (`250ms`, `5s`, `1h`) | `1500ms` | how long |",
         "| `cancel` | true or false | `false` |  |",

@@ -10,8 +10,8 @@ from experiments.studies.pipeline.manifest import (
     FILE_BYTES,
     MOST_SMALL_RUNS,
     NAME,
+    AnalysisRun,
     Manifest,
-    Run,
     compacted,
     read_manifest,
     usable,
@@ -23,7 +23,7 @@ from experiments.studies.trials.batch import Batch
 
 def manifest_of(*sizes: int) -> Manifest:
     """Runs of these sizes, each of one batch."""
-    return Manifest({at: Run((Batch("c", at, at + 1),), size) for at, size in enumerate(sizes)})
+    return Manifest({at: AnalysisRun((Batch("c", at, at + 1),), size) for at, size in enumerate(sizes)})
 
 
 @pytest.mark.parametrize("large", [0, 7])

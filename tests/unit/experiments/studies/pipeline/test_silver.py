@@ -16,7 +16,7 @@ from experiments.bench.pipeline_duckdb import analyse as analyse_in_duckdb
 from experiments.studies.pipeline.changes import catch_ups, elections, isr_changes, recoveries, regressions
 from experiments.studies.pipeline.reads import reads
 from experiments.studies.pipeline.records import counts, cuts, records
-from experiments.studies.pipeline.rows import Rows, Trace, read_batch
+from experiments.studies.pipeline.rows import Trace, TraceRows, read_batch
 from experiments.studies.pipeline.schemas import READS, SILVER, Columns, trial_columns
 from experiments.studies.pipeline.silver import intervals, losses, measured, outages
 from experiments.studies.pipeline.trials import per_trial
@@ -38,7 +38,7 @@ def trace_of(*trials: Sequence[TraceRow], partitions: int = 1, first: int = 0) -
     lengths = [trial[-1].time_ms for trial in trials]
     custom = [[0.25, 2.0]] * len(trials)
     known = pa.table({"trial": range(first, first + len(trials)), "duration_ms": lengths, "custom": custom})
-    return Trace(CELL, partitions, True, Rows.of_table(table), known)
+    return Trace(CELL, partitions, True, TraceRows.of_table(table), known)
 
 
 def state(time_ms: int, leader: int, epoch: int, isr: str, elr: str = "", serves: bool = True) -> TraceRow:

@@ -22,7 +22,7 @@ from experiments.studies.report.harshness import beside_published, harshness, ha
 from experiments.studies.report.left_out import LeftOut, read_left_out
 from experiments.studies.report.render import Beside, render
 from experiments.studies.report.settings import groups
-from experiments.studies.trace.schema import RESTARTED, THROUGHPUT
+from experiments.studies.trace.kinds import Restarted, Throughput
 from experiments.support.errors import InputError
 from tests.synthetic_studies import cells_of, record_of, study_of, times_of
 
@@ -164,10 +164,10 @@ def test_page_has_what_clients_and_operators_measured_where_anything_was(page: s
 
 def test_measured_numbers_are_read_from_the_cells(tmp_path: Path) -> None:
     (tmp_path / "gold").mkdir()
-    found = {RESTARTED: Quantiles(1.5, 2.5, 3.5), THROUGHPUT: Quantiles(7.0, 8.0, 9.0)}
+    found = {Restarted.KIND: Quantiles(1.5, 2.5, 3.5), Throughput.KIND: Quantiles(7.0, 8.0, 9.0)}
     documents = [measured_document(found), measured_document({})]
     (tmp_path / "gold" / "cells.json").write_text(json.dumps(documents), encoding="utf-8")
-    assert read_measured(tmp_path) == [{"throughput": 7.0, "restart_ms": found[RESTARTED]}, {}]
+    assert read_measured(tmp_path) == [{"throughput": 7.0, "restart_ms": found[Restarted.KIND]}, {}]
 
 
 def test_page_shows_warnings() -> None:

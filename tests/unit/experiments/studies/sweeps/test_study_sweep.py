@@ -11,9 +11,11 @@ from experiments.studies.design.model import CellParameters
 from experiments.studies.design.study import StudyPlan
 from experiments.studies.sweeps.sweep import trials_needed
 from experiments.studies.sweeps.worker import values_of
-from experiments.studies.trace.schema import TraceError, TraceRow, TrialResult, check_trace
+from experiments.studies.trace.kinds import TraceError, TrialResult
+from experiments.studies.trace.schema import TraceRow
 from experiments.studies.trials.batch import Batch, TrialFailed, run_batch, trial_seed
 from tests.spark.trial_helpers import fake_trial
+from tests.trace_rows import check_trace
 
 PARAMETERS = CellParameters(duration_ms=3_600_000)
 CELL = "0123456789abcdef"

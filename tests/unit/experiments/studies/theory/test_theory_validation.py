@@ -24,7 +24,7 @@ from experiments.studies.theory.validation import (
     WEIGHTED_TRIALS,
     Z_LIMIT,
     Z_MAX,
-    Comparison,
+    CellComparison,
     ValidationCell,
     compared,
     parts,
@@ -262,7 +262,7 @@ def test_a_chance_result_does_not_repeat_itself(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(
         validation._Task, "run", lambda task: [wrong if k < 6 else right for k in range(task.first, task.stop)]
     )
-    doubts: list[Comparison] = []
+    doubts: list[CellComparison] = []
     (found,) = validate([cell], jobs=1, doubt=doubts.append)
     assert [(item.simulated, item.agrees) for item in doubts] == [(500.0, False)]
     assert (found.simulated, found.trials, found.agrees) == (50.0, 12, True)

@@ -1,4 +1,4 @@
-"""The rules of a trace, checked on arrays: the same as those that a worker enforces row by row."""
+"""The rules of a trace, which the kinds declare, held against whole and broken traces."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ import pyarrow as pa
 import pytest
 
 from experiments.studies.design.loader import study_from
+from experiments.studies.trace.kinds import TraceError
 from experiments.studies.trace.rules import broken_rule
-from experiments.studies.trace.schema import TraceError, TraceRow, check_trace
+from experiments.studies.trace.schema import TraceRow
 from experiments.studies.trials.batch import Batch, run_batch
 from tests.spark.trial_helpers import fake_trial
+from tests.trace_rows import check_trace
 
 PARTITIONS, TRIALS = 2, 3
 STUDY = study_from(

@@ -8,7 +8,7 @@ import pytest
 
 from experiments.engines.sim.memory import YOUNG_OBJECTS
 from experiments.studies.design.model import CellParameters
-from experiments.studies.trace.schema import TrialResult
+from experiments.studies.trace.kinds import TrialResult
 from experiments.studies.trials.batch import Batch, run_batch
 from experiments.studies.trials.trial import run_trial
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from experiments.studies.design.loader import study_from
-from experiments.studies.trace.schema import ACKED, CHECKPOINT, ELECTED, LOSS, PRODUCED, TraceRow
+from experiments.studies.trace.kinds import ACKED, Checkpoint, Elected, Loss, Produced
+from experiments.studies.trace.schema import TraceRow
 from experiments.studies.trials.estimators import run_cell_trial
 from experiments.studies.trials.observer import Lineage, shared_end
+from tests.trace_rows import as_rows
 
 pytestmark = pytest.mark.slow
 
@@ -24,11 +26,11 @@ def lost_records(rows: list[TraceRow]) -> int:
     lost = 0
     for row in rows:
         offsets = followed.setdefault(row.partition, [])
-        if row.kind == PRODUCED and row.detail == ACKED:
+        if row.kind == Produced.KIND and row.detail == ACKED:
             offsets.append(row.offset)
-        elif row.kind == CHECKPOINT:
+        elif row.kind == Checkpoint.KIND:
             del offsets[:-1]
-        elif row.kind == ELECTED:
+        elif row.kind == Elected.KIND:
             kept = [offset for offset in offsets if offset < row.offset]
             lost += len(offsets) - len(kept)
             followed[row.partition] = kept
@@ -41,8 +43,8 @@ def test_rows_of_records_and_elections_show_the_counted_losses(cell: str) -> Non
     parameters = study_from(raw, "s.yaml").cells[0].parameters
     counted = 0
     for seed in range(8):
-        rows = run_cell_trial(parameters, seed).rows
-        in_trial = sum(row.value for row in rows if row.kind == LOSS)
+        rows = as_rows(run_cell_trial(parameters, seed).rows)
+        in_trial = sum(row.value for row in rows if row.kind == Loss.KIND)
         assert lost_records(rows) == in_trial
         counted += in_trial
     assert counted > 0

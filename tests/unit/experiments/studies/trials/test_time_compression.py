@@ -5,9 +5,11 @@ from __future__ import annotations
 from experiments.studies.design.distribution import Distribution
 from experiments.studies.design.model import CellParameters
 from experiments.studies.failures.timeline import DrawnTimeline
-from experiments.studies.trace.schema import CRASH, END, FAILOVER, START, TraceRow, check_trace
+from experiments.studies.trace.kinds import Crash, End, Failover, Start
+from experiments.studies.trace.schema import TraceRow
 from experiments.studies.trials.compression import CompressedTimeline, compressed, stretched
 from experiments.studies.trials.trial import run_trial
+from tests.trace_rows import as_rows, check_trace, typed
 
 PARAMETERS = CellParameters(
     start="fresh",
@@ -29,16 +31,16 @@ def test_a_compressed_timeline_has_the_same_failures_earlier() -> None:
 
 def test_rows_are_stretched_and_measured_values_are_not() -> None:
     assert compressed(PARAMETERS).duration_ms == 100_000
-    rows = [TraceRow(10, FAILOVER, 0, 1, value=7), TraceRow(100_000, CRASH), TraceRow(100_000, END)]
-    found = stretched(rows, PARAMETERS)
+    rows = [TraceRow(10, Failover.KIND, 0, 1, value=7), TraceRow(100_000, Crash.KIND), TraceRow(100_000, End.KIND)]
+    found = as_rows(stretched(typed(rows), PARAMETERS))
     assert [(row.time_ms, row.value) for row in found] == [(30, 7), (300_000, 0), (300_000, 0)]
 
 
 def test_a_simulated_trial_with_compression_has_the_failures_of_its_timeline() -> None:
     def happened(parameters: CellParameters) -> list[TraceRow]:
-        rows = run_trial(parameters, 1).rows
+        rows = as_rows(run_trial(parameters, 1).rows)
         check_trace(rows, 1, parameters.duration_ms)
-        return [row for row in rows if row.kind in (CRASH, START)]
+        return [row for row in rows if row.kind in (Crash.KIND, Start.KIND)]
 
     fast, plain = happened(PARAMETERS), happened(PARAMETERS.model_copy(update={"time_compression": 1.0}))
     assert [(row.kind, row.node) for row in fast] == [(row.kind, row.node) for row in plain]

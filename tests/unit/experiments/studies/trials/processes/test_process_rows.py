@@ -6,21 +6,20 @@ import pytest
 
 from experiments.engines.port import TraceEvent
 from experiments.studies.design.model import CellParameters
-from experiments.studies.trace.schema import (
-    ACKNOWLEDGED,
-    ACKNOWLEDGED_LOSS,
-    ACKS_1_LOSS,
-    CRASH,
-    END,
-    FAILOVER,
-    LOSS,
-    RESTARTED,
-    START,
-    STATE,
-    THROUGHPUT,
-    TraceRow,
-    check_trace,
+from experiments.studies.trace.kinds import (
+    Acknowledged,
+    AcknowledgedLoss,
+    Acks1Loss,
+    Crash,
+    End,
+    Failover,
+    Loss,
+    Restarted,
+    Start,
+    State,
+    Throughput,
 )
+from experiments.studies.trace.schema import TraceRow
 from experiments.studies.trials.processes.recording import Failed, Lost, Recording, Started
 from experiments.studies.trials.processes.rows import trace_rows
 from experiments.studies.trials.states import TOPIC
@@ -29,9 +28,15 @@ from protocol.events.broker import BecameLeader
 from protocol.events.client import ProduceCompleted
 from protocol.events.controller import BrokerRegistered, PartitionChanged
 from protocol.ids import FIRST_CLIENT, FIRST_CONTROLLER, NodeId, TimeMs, TopicPartition
+from tests.trace_rows import as_rows, check_trace
 
 T0 = TopicPartition(TOPIC, 0)
 BEGINS_MS, ENDS_MS = 1_000, 9_000
+
+
+def rows_of(found: Recording, cell: CellParameters) -> list[TraceRow]:
+    """The rows of the trace, as files have them."""
+    return as_rows(trace_rows(found, cell))
 
 
 def changed(at_ms: TimeMs, leader: NodeId, epoch: int, isr: tuple[NodeId, ...]) -> TraceEvent:
@@ -79,9 +84,9 @@ def without(rows: list[TraceRow], *kinds: str) -> list[tuple[int, str, int, int]
 
 
 def test_what_came_before_the_measurement_is_the_first_state_and_what_comes_after_it_is_left_out() -> None:
-    rows = trace_rows(recording(events=[changed(ENDS_MS, 1, 1, (1,))]), CellParameters())
+    rows = rows_of(recording(events=[changed(ENDS_MS, 1, 1, (1,))]), CellParameters())
     check_trace(rows, 1, ENDS_MS - BEGINS_MS)
-    assert [row.kind for row in rows] == [STATE, THROUGHPUT, END]
+    assert [row.kind for row in rows] == [State.KIND, Throughput.KIND, End.KIND]
     assert (rows[0].leader, rows[0].leader_serves, rows[0].isr_size) == (0, True, 2)
     assert rows[1].value == 1_234
 
@@ -99,16 +104,16 @@ def test_failover_lasts_from_the_crash_to_the_first_acknowledgement_that_the_dea
         sent_ms={1: 1_990, 2: 2_100, 3: 2_950, 4: 4_140},
         injected=[Failed(2_000, 2_030, 0, "unclean")],
     )
-    rows = trace_rows(found, CellParameters())
+    rows = rows_of(found, CellParameters())
     check_trace(rows, 1, ENDS_MS - BEGINS_MS)
-    assert without(rows, STATE, THROUGHPUT, END) == [
-        (1_000, CRASH, 0, 0),
-        (1_010, ACKNOWLEDGED, -1, 20),
-        (3_050, ACKNOWLEDGED, -1, 1_100),
-        (3_050, FAILOVER, 0, 2_050),
-        (3_150, ACKNOWLEDGED, -1, 10),
+    assert without(rows, State.KIND, Throughput.KIND, End.KIND) == [
+        (1_000, Crash.KIND, 0, 0),
+        (1_010, Acknowledged.KIND, -1, 20),
+        (3_050, Acknowledged.KIND, -1, 1_100),
+        (3_050, Failover.KIND, 0, 2_050),
+        (3_150, Acknowledged.KIND, -1, 10),
     ]
-    states = [(row.time_ms, row.leader, row.leader_serves) for row in rows if row.kind == STATE]
+    states = [(row.time_ms, row.leader, row.leader_serves) for row in rows if row.kind == State.KIND]
     assert states == [(0, 0, True), (1_000, 0, False), (3_000, 1, False), (3_003, 1, True)]
 
 
@@ -117,13 +122,13 @@ def test_a_restart_lasts_until_the_broker_is_unfenced() -> None:
         events=[registered(6_000, 0, True), registered(6_500, 0, False), registered(7_000, 0, False)],
         injected=[Failed(2_000, 2_030, 0, "clean"), Started(5_000, 0)],
     )
-    rows = trace_rows(found, CellParameters())
-    assert without(rows, STATE, THROUGHPUT, END) == [
-        (1_000, CRASH, 0, 0),
-        (4_000, START, 0, 0),
-        (5_500, RESTARTED, 0, 1_500),
+    rows = rows_of(found, CellParameters())
+    assert without(rows, State.KIND, Throughput.KIND, End.KIND) == [
+        (1_000, Crash.KIND, 0, 0),
+        (4_000, Start.KIND, 0, 0),
+        (5_500, Restarted.KIND, 0, 1_500),
     ]
-    assert all(row.leader_serves for row in rows if row.kind == STATE), "a controlled shutdown hands over first"
+    assert all(row.leader_serves for row in rows if row.kind == State.KIND), "a controlled shutdown hands over first"
 
 
 def test_events_of_nodes_that_report_late_or_whose_clocks_differ_are_put_in_the_order_of_causes() -> None:
@@ -132,18 +137,18 @@ def test_events_of_nodes_that_report_late_or_whose_clocks_differ_are_put_in_the_
         injected=[Failed(2_000, 2_030, 0, "lossy")],
         losses=[Lost(3_998, T0, 1, 7)],
     )
-    rows = trace_rows(late, CellParameters())
+    rows = rows_of(late, CellParameters())
     check_trace(rows, 1, ENDS_MS - BEGINS_MS)
-    assert [(row.leader, row.leader_serves) for row in rows if row.kind == STATE][-1] == (1, True)
-    assert without(rows, STATE, THROUGHPUT, END) == [
-        (1_000, CRASH, 0, 0),
-        (2_998, LOSS, 1, 7),
-        (2_998, ACKNOWLEDGED_LOSS, 1, 7),
+    assert [(row.leader, row.leader_serves) for row in rows if row.kind == State.KIND][-1] == (1, True)
+    assert without(rows, State.KIND, Throughput.KIND, End.KIND) == [
+        (1_000, Crash.KIND, 0, 0),
+        (2_998, Loss.KIND, 1, 7),
+        (2_998, AcknowledgedLoss.KIND, 1, 7),
     ]
-    with_acks_1 = trace_rows(late, CellParameters(acks="1"))
-    assert without(with_acks_1, STATE, THROUGHPUT, END, CRASH) == [
-        (2_998, ACKS_1_LOSS, 1, 7),
-        (2_998, ACKNOWLEDGED_LOSS, 1, 7),
+    with_acks_1 = rows_of(late, CellParameters(acks="1"))
+    assert without(with_acks_1, State.KIND, Throughput.KIND, End.KIND, Crash.KIND) == [
+        (2_998, Acks1Loss.KIND, 1, 7),
+        (2_998, AcknowledgedLoss.KIND, 1, 7),
     ]
 
 
@@ -151,7 +156,7 @@ def test_events_of_nodes_that_report_late_or_whose_clocks_differ_are_put_in_the_
     ("acks", "leader", "kind", "expected"),
     [
         ("all", 1, "unclean", []),
-        ("1", 1, "unclean", [(3_000, ACKNOWLEDGED_LOSS, 1, 0)]),
+        ("1", 1, "unclean", [(3_000, AcknowledgedLoss.KIND, 1, 0)]),
         ("1", 0, "unclean", []),
         ("1", 1, "clean", []),
     ],
@@ -164,7 +169,7 @@ def test_with_acks_1_another_leader_after_a_crash_lacks_what_no_follower_had_fet
         injected=[Failed(2_000, 2_030, 0, kind)],
     )
     cell = CellParameters.model_validate({"acks": acks})
-    assert without(trace_rows(found, cell), STATE, THROUGHPUT, END, CRASH) == expected
+    assert without(rows_of(found, cell), State.KIND, Throughput.KIND, End.KIND, Crash.KIND) == expected
 
 
 def test_an_election_that_lost_records_in_flight_and_others_counts_once() -> None:
@@ -173,6 +178,6 @@ def test_an_election_that_lost_records_in_flight_and_others_counts_once() -> Non
         injected=[Failed(2_000, 2_030, 0, "lossy")],
         losses=[Lost(4_003, T0, 1, 7)],
     )
-    rows = trace_rows(found, CellParameters(acks="1"))
-    assert [row.value for row in rows if row.kind == ACKNOWLEDGED_LOSS] == [0]
-    assert [row.value for row in rows if row.kind == ACKS_1_LOSS] == [7]
+    rows = rows_of(found, CellParameters(acks="1"))
+    assert [row.value for row in rows if row.kind == AcknowledgedLoss.KIND] == [0]
+    assert [row.value for row in rows if row.kind == Acks1Loss.KIND] == [7]

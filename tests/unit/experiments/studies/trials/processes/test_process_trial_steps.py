@@ -10,7 +10,7 @@ import pytest
 from experiments.engines.port import ClusterSpec, Loss
 from experiments.studies.design.model import CellParameters
 from experiments.studies.failures.timeline import Event
-from experiments.studies.trace.schema import TraceRow, TrialResult
+from experiments.studies.trace.kinds import End, Stamped, TrialResult
 from experiments.studies.trials.processes import trial as module
 from experiments.studies.trials.processes.cluster import ProcessCluster, SetUpError
 from experiments.studies.trials.processes.recording import Recording
@@ -116,7 +116,7 @@ def test_a_node_that_ends_by_itself_ends_the_trial() -> None:
 
 
 def test_a_trial_whose_cluster_fails_is_run_again_and_then_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    result, failures = TrialResult([TraceRow(0, "end")], "", 0), ["no room", "no room", "a disk is full"]
+    result, failures = TrialResult([Stamped(0, End())], "", 0), ["no room", "no room", "a disk is full"]
 
     def attempt(*arguments: Any) -> TrialResult:
         if failures:

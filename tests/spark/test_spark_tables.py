@@ -23,20 +23,22 @@ from experiments.studies.design.study import StudyPlan
 from experiments.studies.pipeline import manifest
 from experiments.studies.pipeline.checks import disagreements
 from experiments.studies.pipeline.java import java_home
-from experiments.studies.pipeline.medallion import LossesDisagree, Work, analyse
 from experiments.studies.pipeline.readme import readme
 from experiments.studies.pipeline.schemas import GOLD, SILVER, ddl, digests
 from experiments.studies.pipeline.session import spark_path, spark_session
+from experiments.studies.pipeline.spark import LossesDisagree, Work, analyse
 from experiments.studies.report.render import write_report
 from experiments.studies.sweeps.batches import batch_name
 from experiments.studies.sweeps.output import read_record
 from experiments.studies.sweeps.storage import Folder
 from experiments.studies.sweeps.sweep import complete_batches
+from experiments.studies.trace.kinds import TrialResult
 from experiments.studies.trace.metrics import FRACTIONS, METRICS, RATES
-from experiments.studies.trace.schema import YEAR_MS, TraceRow, TrialResult
+from experiments.studies.trace.schema import YEAR_MS, TraceRow
 from experiments.studies.trials.batch import Batch
 from tests.spark.gold_helpers import CLOSE, assert_gold_equals_that_of_duckdb
 from tests.spark.trial_helpers import claimed, fake_trial, fill
+from tests.trace_rows import typed
 
 GUIDE = Path(__file__).parents[2] / "docs" / "how-to" / "analyse-traces-of-your-own.md"
 BATCH_TRIALS = 3
@@ -98,7 +100,7 @@ def test_gold_equals_that_of_pandas(drawn: Path) -> None:
     found = pd.read_parquet(drawn / "gold" / "cells").set_index(["metric", "cell"])["value"]
     for metric in METRICS:
         if metric.name in RATES:
-            counted = trace[trace["kind"] == metric.trace_kind]
+            counted = trace[trace["kind"] == metric.counts.KIND]
             weight = counted["value"] if metric.sums_values else counted["value"].clip(1, 1)
             values = weight.groupby(counted["cell"]).sum()
         else:
@@ -190,7 +192,7 @@ def split_by_trials(out: Path, trials: int) -> int:
     """Makes silver what analyses after each of so many trials of a growing study would have left; their number."""
     (whole,) = manifest.read_manifest(Folder(out)).runs.values()
     runs = {
-        first // trials: manifest.Run(tuple(batch for batch in whole.batches if batch.first == first), 1_000)
+        first // trials: manifest.AnalysisRun(tuple(batch for batch in whole.batches if batch.first == first), 1_000)
         for first in sorted({batch.first for batch in whole.batches})
     }
     for table in (path for path in (out / "silver").iterdir() if path.is_dir()):
@@ -268,7 +270,8 @@ def test_losses_are_compared_by_joins(
 def miscounted(parameters: CellParameters, seed: int) -> TrialResult:
     """A trial that counts a loss which its records do not show."""
     result = fake_trial(parameters, seed)
-    rows = [result.rows[0], acked(1, 0), *result.rows[1:-1], TraceRow(parameters.duration_ms, "loss", 0, 1, value=9)]
+    added = typed([acked(1, 0), TraceRow(parameters.duration_ms, "loss", 0, 1, value=9)])
+    rows = [result.rows[0], added[0], *result.rows[1:-1], added[1]]
     return TrialResult([*rows, result.rows[-1]], result.trace_hash, len(rows) + 1)
 
 

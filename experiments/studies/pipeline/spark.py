@@ -23,7 +23,7 @@ from experiments.studies.estimation.measured import Quantiles, measured_document
 from experiments.studies.estimation.moments import Sums
 from experiments.studies.estimation.pairs import Products
 from experiments.studies.estimation.times import CATCH_UP, FAILOVER, KINDS, RECOVERED
-from experiments.studies.pipeline import gold, manifest, measured
+from experiments.studies.pipeline import gold, manifest
 from experiments.studies.pipeline.bronze import Checked, check_batches, listed
 from experiments.studies.pipeline.checks import disagreements
 from experiments.studies.pipeline.distributions import (
@@ -85,7 +85,7 @@ def analyse(spark: SparkSession, work: Work) -> None:
     report_stage(SILVER_STAGE)
     if good:
         _add_run(spark, work, found.next_run, good)
-        run = manifest.Run(tuple(each.batch for each in good), sum(each.size for each in good))
+        run = manifest.AnalysisRun(tuple(each.batch for each in good), sum(each.size for each in good))
         found = _listed(work, manifest.Manifest({**found.runs, found.next_run: run}))
     small, one = manifest.compacted(found)
     if small:
@@ -197,7 +197,7 @@ def _write_gold(spark: SparkSession, work: Work, runs: Sequence[int], bad: Seque
 
         estimates = estimate_cells(work.record.study, cells, products_with)
         observed = _quantiles(
-            stored(measured.per_cell(_silver(spark, work, "measured", SILVER["measured"], runs)), "measured")
+            stored(gold.measured_quantiles(_silver(spark, work, "measured", SILVER["measured"], runs)), "measured")
         )
         documents = [
             values.document(cell.swept)

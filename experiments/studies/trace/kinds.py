@@ -1,0 +1,358 @@
+"""What a trial observes, each kind as a type: its fields with their units, the columns that it fills, and its rules.
+
+A trace lists, in time order, what a study measures. A :class:`State` follows every change of the state of a partition,
+so that quantities over time (offline, rejecting, stalled) are sums of intervals between states. Each counted event
+(loss, unclean recovery, regression of the high watermark) is a row of its own, and so is each measured time: the
+failover that clients saw, and on real processes (engine `ray`) also acknowledgements, restarts and the throughput.
+
+A simulated trial also lists what its losses can be computed from again: each write with its offset
+(:class:`Produced`), each leader with the offset from which on its log lacks what the leader before it had
+(:class:`Elected`), and when all replicas have all records, so that only the last one is followed on
+(:class:`Checkpoint`). The simulator finds losses by comparing the records' payloads; the pipeline finds them by joining
+these rows, and compares (`pipeline/checks.py`).
+
+A class is the declaration of its kind. `KIND` is its name in files. A field fills the column of its name, or the one
+that its :class:`In` names, which may also say the least value. `BEGINS_PARTITION`: the first row of each partition is
+of this kind, at time 0. `ENDS_TRIAL`: the last row of a trial, and only it, is of this kind, at the trial's duration
+(in importance sampling after it, where a cycle is completed). Times of rows do not decrease. `rules.py` holds rows to
+these declarations: those that workers write and those of files, of whatever program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Annotated, ClassVar, Final, NamedTuple, TypeVar, dataclass_transform, get_type_hints
+
+from experiments.studies.trace.schema import NONE, TraceRow
+
+
+class In(NamedTuple):
+    """The column that a field fills. `least`: the least value allowed; `below`: what a smaller one is called."""
+
+    column: str
+    least: int | None = None
+    below: str = ""
+
+
+OfNode = Annotated[int, In("node")]
+Value = Annotated[int, In("value")]
+Detail = Annotated[str, In("detail")]
+LostRecords = Annotated[int, In("value", 1, "a loss of no records")]
+
+
+Kind = TypeVar("Kind")
+
+
+@dataclass_transform(frozen_default=True)
+def kind_of_row(kind: type[Kind]) -> type[Kind]:
+    """A dataclass to whose fields no code may assign, which type checkers enforce. A dataclass that is frozen at run
+    time takes three times as long to construct, and a trial constructs one per row.
+    """
+    return dataclass(slots=True)(kind)
+
+
+class Observation:
+    """Base of the kinds."""
+
+    __slots__ = ()
+    KIND: ClassVar[str]
+    BEGINS_PARTITION: ClassVar[bool] = False
+    ENDS_TRIAL: ClassVar[bool] = False
+    BLANK_INT: ClassVar[int] = 0
+    BLANK_BOOL: ClassVar[bool] = False
+    BLANK_STR: ClassVar[str] = ""
+    NO_ID: ClassVar[int] = NONE
+    """What a column has that a kind does not use."""
+
+
+@kind_of_row
+class State(Observation):
+    """The state of a partition from now on. `leader`: -1 = offline; `leader_serves`: False = a leader is recorded but
+    does not answer; `isr_size`: 0 without a leader; `min_isr`: the effective one; `epoch`: the leader epoch; `isr`,
+    `elr`: the members as the controller has them, broker ids joined by commas; `recovering`: whether the leader has yet
+    to report that it recovered from an unclean election; `stalls`: writes wait for a replica that has crashed or is
+    slow: a member of the ISR, with acks=all, or the leader; `expired`: writes have waited for longer than the delivery
+    timeout, and none has been acknowledged since.
+    """
+
+    KIND = "state"
+    BEGINS_PARTITION = True
+    partition: int
+    leader: int
+    leader_serves: bool
+    isr_size: int
+    elr_size: int
+    min_isr: int
+    epoch: int = -1
+    isr: str = ""
+    elr: str = ""
+    recovering: bool = False
+    stalls: bool = False
+    expired: bool = False
+
+
+@kind_of_row
+class Loss(Observation):
+    """The log of the new `leader` lacks so many `records` that were acknowledged with acks=all."""
+
+    KIND = "loss"
+    partition: int
+    leader: OfNode
+    records: LostRecords
+
+
+@kind_of_row
+class Acks1Loss(Observation):
+    """The log of the new `leader` lacks so many `records` that were acknowledged with acks=1."""
+
+    KIND = "acks_1_loss"
+    partition: int
+    leader: OfNode
+    records: LostRecords
+
+
+@kind_of_row
+class AcknowledgedLoss(Observation):
+    """Acknowledged records are lost, whatever acks is. `records`: how many; 0 for an election that loses what the
+    followers had not fetched (acks=1).
+    """
+
+    KIND = "acknowledged_loss"
+    partition: int
+    leader: OfNode
+    records: Value = 0
+
+
+@kind_of_row
+class UncleanRecovery(Observation):
+    """A `leader` is elected that may lack acknowledged records."""
+
+    KIND = "unclean_recovery"
+    partition: int
+    leader: OfNode
+
+
+@kind_of_row
+class Recovery(Observation):
+    """An unclean recovery was decided, `leader` elected. `answers`: which replicas answered what, and why it was
+    elected.
+    """
+
+    KIND = "recovery"
+    partition: int
+    leader: OfNode
+    answers: Detail
+
+
+@kind_of_row
+class HwRegression(Observation):
+    """The high watermark that consumers see has decreased, at this `leader`."""
+
+    KIND = "hw_regression"
+    partition: int
+    leader: OfNode
+
+
+@kind_of_row
+class Crash(Observation):
+    """The process of a broker ends. `failure`: `clean`, `unclean`, `lossy` or `disk`."""
+
+    KIND = "crash"
+    broker: OfNode
+    failure: Detail
+
+
+@kind_of_row
+class Start(Observation):
+    """A broker is started."""
+
+    KIND = "start"
+    broker: OfNode
+
+
+@kind_of_row
+class End(Observation):
+    """The trial ends."""
+
+    KIND = "end"
+    ENDS_TRIAL = True
+
+
+@kind_of_row
+class Produced(Observation):
+    """A write has ended. `outcome`: `acked`, `unknown` (its leader has gone) or the error; `took_ms`: since it was
+    sent; `offset`: that of the record, -1 if unknown.
+    """
+
+    KIND = "produced"
+    partition: int
+    outcome: Detail
+    took_ms: Value = 0
+    offset: int = -1
+
+
+@kind_of_row
+class Elected(Observation):
+    """The replica `leader` has become leader with the log end offset `log_end`; from the offset `missing_from` on its
+    log does not have the records of the leader before it. `epoch`: the leader epoch.
+    """
+
+    KIND = "elected"
+    partition: int
+    leader: OfNode
+    log_end: Value
+    epoch: int
+    missing_from: Annotated[int, In("offset")]
+
+
+@kind_of_row
+class Checkpoint(Observation):
+    """Of the records acknowledged so far only the last one, at `offset`, is followed on."""
+
+    KIND = "checkpoint"
+    partition: int
+    offset: int
+
+
+@kind_of_row
+class Read(Observation):
+    """With `outcome` `fetched` the consumer has read `records` records from `offset` on from `leader`, the last one of
+    leader epoch `epoch`. With `diverged` (KIP-320) or `out_of_range` that leader's log lacks the last `records` records
+    that the consumer has read, which goes on at `offset`.
+    """
+
+    KIND = "read"
+    partition: int
+    leader: OfNode
+    records: Value
+    outcome: Detail
+    epoch: int
+    offset: int
+
+
+@kind_of_row
+class Failover(Observation):
+    """Real ms from the crash of the leader `crashed` to the first acknowledgement of a write that was sent after it."""
+
+    KIND = "failover"
+    partition: int
+    crashed: OfNode
+    took_ms: Value
+
+
+@kind_of_row
+class Acknowledged(Observation):
+    """Real ms from the sending of a write to its acknowledgement."""
+
+    KIND = "acknowledged"
+    partition: int
+    took_ms: Value
+
+
+@kind_of_row
+class Restarted(Observation):
+    """Real ms from the start of a broker's process until the controller has unfenced it."""
+
+    KIND = "restarted"
+    broker: OfNode
+    took_ms: Value
+
+
+@kind_of_row
+class Throughput(Observation):
+    """Acknowledged records per second, in real time."""
+
+    KIND = "throughput"
+    records_per_s: Value
+
+
+MEASURED: Final = (Failover, Acknowledged, Restarted, Throughput)
+"""Kinds whose rows carry a measurement."""
+FOLLOWED: Final = (Produced, Elected, Checkpoint)
+"""Kinds whose rows follow the single records."""
+ACKED: Final = "acked"
+UNKNOWN: Final = "unknown"
+FETCHED: Final = "fetched"
+DIVERGED: Final = "diverged"
+OUT_OF_RANGE: Final = "out_of_range"
+
+
+class Layout(NamedTuple):
+    """How a kind stands in a file: the column of each field, and getters of the columns before and after the weight."""
+
+    columns: dict[str, In]
+    first: Callable[[Observation], tuple[object, ...]]
+    last: Callable[[Observation], tuple[object, ...]]
+
+
+_LOG_WEIGHT: Final = TraceRow._fields.index("log_weight")
+
+
+def _layout(kind: type[Observation]) -> Layout:
+    hints = get_type_hints(kind, include_extras=True)
+    columns: dict[str, In] = {}
+    for name in [name for name in hints if name.islower()]:
+        declared = getattr(hints[name], "__metadata__", ())
+        columns[name] = next((item for item in declared if isinstance(item, In)), In(name))
+    filled = {each.column: name for name, each in columns.items()} | {"time_ms": "KIND", "kind": "KIND"}
+    names = [filled.get(column) or _blank(column) for column in TraceRow._fields]
+    return Layout(columns, attrgetter(*names[1:_LOG_WEIGHT]), attrgetter(*names[_LOG_WEIGHT + 1 :]))
+
+
+def _blank(column: str) -> str:
+    """The attribute of every kind that has the value of a column without a field."""
+    value = TraceRow._field_defaults[column]
+    return "NO_ID" if value == NONE else f"BLANK_{type(value).__name__.upper()}"
+
+
+KINDS: Final[dict[str, type[Observation]]] = {
+    kind.KIND: kind
+    for kind in (
+        *(State, End, Loss, Acks1Loss, AcknowledgedLoss, UncleanRecovery, Recovery, HwRegression, Crash, Start),
+        *(Read, *FOLLOWED, *MEASURED),
+    )
+}
+"""The kinds by their names in files."""
+LAYOUTS: Final = {kind: _layout(kind) for kind in KINDS.values()}
+"""How each kind stands in a file."""
+
+
+class Stamped(NamedTuple):
+    """An observation of a trial.
+
+    `time_ms`: virtual time since the trial began. `log_weight`: the natural logarithm of the likelihood ratio of the
+    failures so far, 0 in plain sampling. It weights an event, and the interval that a `State` or `End` ends.
+    """
+
+    time_ms: int
+    what: Observation
+    log_weight: float = 0.0
+
+    @property
+    def kind(self) -> str:
+        """The name of the kind."""
+        return self.what.KIND
+
+    def row(self) -> TraceRow:
+        """The row of a file."""
+        layout = LAYOUTS[type(self.what)]
+        return TraceRow._make((self.time_ms, *layout.first(self.what), self.log_weight, *layout.last(self.what)))
+
+
+@dataclass(frozen=True, slots=True)
+class TrialResult:
+    """What a trial returns: its trace in time order, and hash and number of events of the engine's full event trace.
+
+    `custom`: the values of a script's metrics, in their order (`scripting/functions.py`).
+    """
+
+    rows: list[Stamped]
+    trace_hash: str
+    events: int
+    custom: tuple[float, ...] = ()
+
+
+class TraceError(AssertionError):
+    """A trial produced a trace that breaks the rules of this module: a defect of the trial, not of the user's input."""
