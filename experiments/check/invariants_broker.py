@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from experiments.check import rules
 from experiments.check.invariants_base import Invariant
 from experiments.check.truth import GroundTruth, PartitionView
 from protocol.broker.lifecycle import LifecycleState
@@ -48,15 +49,15 @@ class ValidReplicaState(Invariant):
             return ""
         log = replica.log
         start, mark, end = log.start_offset, log.high_watermark, log.end_offset
-        if not start <= mark <= end:
-            return f"broker {node}: high watermark {mark} of a log {start}..{end}"
+        if wrong := rules.mark_is_in_log(mark, end, start):
+            return f"broker {node} {wrong}"
         if log.latest_epoch > replica.leader_epoch:
             return f"broker {node} has records of epoch {log.latest_epoch} in leader epoch {replica.leader_epoch}"
         incarnation = self.truth.cluster.incarnation_of(node)
         known, before = self._before.get((node, partition), (incarnation, 0))
         self._before[node, partition] = (incarnation, mark)
-        if known == incarnation and mark < before <= end:
-            return f"broker {node} moved its high watermark back from {before} to {mark}"
+        if known == incarnation and before <= end and (wrong := rules.mark_stays(before, mark)):
+            return f"broker {node} {wrong}"
         leadership = replica.leadership
         if leadership is not None and leadership.leader_epoch != replica.leader_epoch:
             return f"broker {node} leads epoch {leadership.leader_epoch} in leader epoch {replica.leader_epoch}"

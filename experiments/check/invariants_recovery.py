@@ -11,6 +11,7 @@ from abc import abstractmethod
 from collections.abc import Callable
 from typing import NamedTuple
 
+from experiments.check import rules
 from experiments.check.invariants_base import Invariant
 from experiments.check.truth import GroundTruth, PartitionView
 from experiments.engines.sim.cluster import SimCluster
@@ -191,8 +192,7 @@ class RecoveryOnlyWithoutCleanCandidate(_OutcomeCheck):
         if (state.leader, state.leader_epoch) != (NO_LEADER, outcome.leader_epoch):
             asked = outcome.leader_epoch
             return f"broker {state.leader} leads in epoch {state.leader_epoch}; the recovery is of epoch {asked}"
-        complete = state.isr or state.elr
-        candidates = [broker for broker in complete if broker in state.replicas and image.is_active(broker)]
+        candidates = rules.clean_candidates(state.isr or state.elr, state.replicas, image.is_active)
         return f"{candidates} hold everything that was committed, and can lead" if candidates else ""
 
 
