@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from experiments.check.client_history import ranges_of, result_of
 from experiments.check.engine import CheckedEngine
 from experiments.check.final_logs import final_partition
 from experiments.check.history import (
@@ -56,7 +57,6 @@ from experiments.hunt.fuzz.coverage import MET, PLANS, Coverage, pair_name
 from experiments.hunt.fuzz.final_administration import FinalAdministration, Step
 from experiments.hunt.fuzz.plan import Plan, PlanViolation, Send
 from experiments.hunt.fuzz.topic_incarnations import TopicIncarnations
-from experiments.hunt.workload import ranges_of, result_of
 from experiments.scenarios.model import TopicModel
 from experiments.story.render import Heading, render
 from protocol.broker.lifecycle import LifecycleState
