@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from experiments.check import rules
 from experiments.check.invariants_base import Invariant
 from experiments.check.truth import GroundTruth, PartitionView
@@ -34,14 +32,12 @@ class ValidReplicaState(Invariant):
     of epochs that it knows to have begun.
     """
 
+    KEPT = ("_before",)
     AFTER_CONTROLLERS = False
 
     def __init__(self, truth: GroundTruth) -> None:
         super().__init__(truth)
         self._before: dict[tuple[NodeId, TopicPartition], tuple[int, Offset]] = {}
-
-    def forget(self, is_gone: Callable[[TopicPartition], bool]) -> None:
-        self._before = {key: before for key, before in self._before.items() if not is_gone(key[1])}
 
     def check(self, view: PartitionView) -> str:
         node, partition, replica = view.node, view.partition, view.replica

@@ -6,7 +6,6 @@ Some check a state, others the step from one committed state to the next (`_Step
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
 
 from experiments.check import rules
 from experiments.check.invariants_base import Invariant
@@ -30,6 +29,8 @@ from protocol.nodes.controller import ControllerNode
 class OneLeaderPerEpoch(Invariant):
     """At most one broker ever leads a partition in a leader epoch."""
 
+    KEPT = ("_leaders",)
+
     def __init__(self, truth: GroundTruth) -> None:
         super().__init__(truth)
         self._leaders: dict[tuple[TopicPartition, int], NodeId] = {}
@@ -38,9 +39,6 @@ class OneLeaderPerEpoch(Invariant):
         if not isinstance(trace, BecameLeader):
             return ""
         return rules.one_leader(self._leaders, trace.partition, trace.leader_epoch, node)
-
-    def forget(self, is_gone: Callable[[TopicPartition], bool]) -> None:
-        self._leaders = {key: node for key, node in self._leaders.items() if not is_gone(key[0])}
 
 
 class ReplicationQuorumSuperset(Invariant):

@@ -7,7 +7,6 @@ lost; but no log may begin after the end of what any leader has shown.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
 
 from experiments.check import rules
 from experiments.check.invariants_base import Invariant
@@ -83,6 +82,7 @@ class _PrefixCheck(Invariant):
     incarnation.
     """
 
+    KEPT = ("_checked",)
     AFTER_CONTROLLERS = False
 
     def __init__(self, truth: GroundTruth) -> None:
@@ -112,9 +112,6 @@ class _PrefixCheck(Invariant):
             offset = batch.next_offset
         self._checked[key] = offset
         return ""
-
-    def forget(self, is_gone: Callable[[TopicPartition], bool]) -> None:
-        self._checked = {key: offset for key, offset in self._checked.items() if not is_gone(key[1])}
 
     def _compare(self, view: PartitionView, batch: RecordBatch) -> str:
         shown, node = view.truth.shown.get(batch.base_offset), view.node
@@ -152,6 +149,7 @@ class ConsistentRead(_PrefixCheck):
 class HighWatermarkMonotone(Invariant):
     """From KIP-966 on no leader takes back what consumers could read; before it only acks=all records are promised."""
 
+    KEPT = ("_shown", "_led")
     NEEDS_TOLERANCE = True
 
     def __init__(self, truth: GroundTruth) -> None:
@@ -182,7 +180,3 @@ class HighWatermarkMonotone(Invariant):
         goes_on = before is not None and before[:2] == (node, epoch)
         wrong = rules.mark_stays(before[2], offset) if before is not None and goes_on else ""
         return f"leader {node} {wrong}" if wrong else ""
-
-    def forget(self, is_gone: Callable[[TopicPartition], bool]) -> None:
-        self._shown = {partition: shown for partition, shown in self._shown.items() if not is_gone(partition)}
-        self._led = {partition: led for partition, led in self._led.items() if not is_gone(partition)}

@@ -5,7 +5,6 @@ write, fetch sessions. They hold with any fault.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
 
 from experiments.check.invariants_base import Invariant
 from experiments.check.truth import GroundTruth, PartitionView
@@ -35,6 +34,7 @@ _Key = tuple[int, ...]
 class _ProducerCheck(Invariant):
     """Reads the batches of idempotent producers in each log, each batch once per incarnation, in the log's order."""
 
+    KEPT = ("_found",)
     AFTER_CONTROLLERS = False
 
     def __init__(self, truth: GroundTruth) -> None:
@@ -58,9 +58,6 @@ class _ProducerCheck(Invariant):
                     wrong = self._wrong_with(batch, found, log.start_offset) or wrong
         self._found[key] = (incarnation, checked, found)
         return f"broker {view.node} holds {wrong}" if wrong else ""
-
-    def forget(self, is_gone: Callable[[TopicPartition], bool]) -> None:
-        self._found = {key: found for key, found in self._found.items() if not is_gone(key[1])}
 
     @abstractmethod
     def _wrong_with(self, batch: RecordBatch, found: dict[_Key, int], start_offset: Offset) -> str:

@@ -25,13 +25,10 @@ from experiments.check.client_history import ranges_of, result_of
 from experiments.check.engine import CheckedEngine
 from experiments.check.final_logs import final_partition
 from experiments.check.history import (
-    DuplicatedRecord,
     FailedRecordStored,
     FinalPartition,
     Finding,
-    ReorderedRecords,
-    ReplicasDiffer,
-    Unanswered,
+    breaks_promise,
     judge,
 )
 from experiments.check.recording import RecordingWriter
@@ -429,22 +426,13 @@ class _PlanRun:
         state = view.partitions[partition]
         return final_partition(self.engine, partition, state.leader, state.isr, ranges_of)
 
-    @property
-    def _replicas_must_agree(self) -> bool:
-        """Beyond tolerance the replicas of `v3` may hold different records at equal offsets (M42)."""
-        return not self.engine.spec.has_store_metadata
-
     def _is_violation(self, finding: Finding) -> bool:
         """Whether the finding is a violation in this run."""
-        if isinstance(finding, Unanswered) or (isinstance(finding, ReplicasDiffer) and self._replicas_must_agree):
-            return True
-        if isinstance(finding, DuplicatedRecord | ReorderedRecords) and not self._clients.is_idempotent(
-            finding.record.send
-        ):
-            return False
         if isinstance(finding, FailedRecordStored) and self._plan.duplicates_sends:
             return False
-        return self.engine.suite.truth.of(finding.partition).tolerant
+        engine = self.engine
+        tolerant = engine.suite.truth.of(finding.partition).tolerant
+        return breaks_promise(finding, tolerant, has_store_metadata=engine.spec.has_store_metadata)
 
     # -- phase 4 -------------------------------------------------------------------------------------------------------
 
