@@ -21,7 +21,7 @@ from experiments.engines.port import ClusterSpec, Loss
 from experiments.engines.sim.cluster import SimCluster
 from experiments.engines.sim.disk import SimStorage
 from experiments.engines.sim.network import Disturbance, NetworkModel
-from experiments.engines.sim.recorder import Change
+from experiments.engines.sim.recorder import Change, Recorder
 from experiments.hunt.quorum.global_view import GlobalView, ReplicaStep
 from experiments.hunt.quorum.liveness import all_converge, newest_leader
 from experiments.hunt.quorum.safety import SAFETY_INVARIANTS, SafetyInvariant
@@ -82,7 +82,7 @@ class ReplicaNode:
         return self.out.drain()
 
 
-class QuorumHarness:
+class QuorumHarness(Recorder):
     """A simulated quorum of `size` controllers and some brokers (`observers`, which never vote). With `static` all
     controllers are voters by configuration; else the first is formatted as the only voter, and the others are observers
     until they are added. `last_request_id` is the operator's last correlation id, `responses` are those it received.
