@@ -190,7 +190,7 @@ def split_by_trials(out: Path, trials: int) -> int:
     """Makes silver what analyses after each of so many trials of a growing study would have left; their number."""
     (whole,) = manifest.read_manifest(Folder(out)).runs.values()
     runs = {
-        first // trials: manifest.Run(tuple(batch for batch in whole.batches if batch.first == first), 1_000)
+        first // trials: manifest.RunBatches(tuple(batch for batch in whole.batches if batch.first == first), 1_000)
         for first in sorted({batch.first for batch in whole.batches})
     }
     for table in (path for path in (out / "silver").iterdir() if path.is_dir()):

@@ -14,7 +14,7 @@ from experiments.engines.admin_requests import create_topic
 from experiments.engines.port import ClusterSpec, Loss, TraceEvent
 from experiments.engines.sim.engine import SimEngine
 from experiments.engines.sim.network import NetworkModel
-from experiments.engines.sim.recorder import Change
+from experiments.engines.sim.recorder import Recorder
 from experiments.studies.numbers.conditions import Conditions
 from protocol.config import ClusterConfig, Generation
 from protocol.errors import ErrorCode
@@ -64,8 +64,8 @@ class Sent:
     message: Message
 
 
-class Journal:
-    """All messages of a cluster, as a recorder of the simulator."""
+class MessageLog(Recorder):
+    """All messages of a cluster, and nothing else of what a recorder is called with."""
 
     def __init__(self) -> None:
         self.messages: list[Sent] = []
@@ -78,17 +78,8 @@ class Journal:
         self.counts[type(message)] += 1
         self.messages.append(Sent(time_ms, min(arrivals, default=None), source, target, message))
 
-    def delivered(self, time_ms: TimeMs, source: NodeId, target: NodeId, message: Message) -> None:
-        """Nothing: the arrival is known when a message is sent."""
 
-    def fired(self, time_ms: TimeMs, node: NodeId, timer: str) -> None:
-        """Nothing: no number is about timers."""
-
-    def changed(self, time_ms: TimeMs, change: Change, node: NodeId, peer: NodeId | None, detail: str) -> None:
-        """Nothing: the experiment knows what it does."""
-
-
-class Laboratory:
+class MeasuredCluster:
     """A cluster of a generation with all its nodes started and, once `create` has been called, the topic `t`."""
 
     def __init__(
@@ -108,7 +99,7 @@ class Laboratory:
         spec = ClusterSpec(brokers, controllers, ClusterConfig.of(generation, config), conditions.seed, store=store)
         self.engine = SimEngine(spec, NetworkModel(conditions.network_ms, 0))
         self.cluster = self.engine.cluster
-        self.journal = Journal()
+        self.journal = MessageLog()
         self.cluster.recorder = self.journal
         self._counts: Counter[type[Trace]] = Counter()
         self.cluster.trace_observers.append(lambda now_ms, node, trace: self._counts.update((type(trace),)))

@@ -32,7 +32,7 @@ MOST_SMALL_RUNS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class RunBatches:
     """The batches of a run, and the size of their traces in bytes."""
 
     batches: tuple[Batch, ...]
@@ -43,7 +43,7 @@ class Run:
 class Manifest:
     """The runs by their numbers."""
 
-    runs: dict[int, Run]
+    runs: dict[int, RunBatches]
 
     @property
     def batches(self) -> set[Batch]:
@@ -66,7 +66,8 @@ def read_manifest(store: Store) -> Manifest:
         if found["version"] != VERSION:
             return Manifest({})
         runs = {
-            each["run"]: Run(tuple(Batch(*batch) for batch in each["batches"]), each["bytes"]) for each in found["runs"]
+            each["run"]: RunBatches(tuple(Batch(*batch) for batch in each["batches"]), each["bytes"])
+            for each in found["runs"]
         }
         return Manifest(runs)
     except (ValueError, KeyError, TypeError):
@@ -92,7 +93,7 @@ def compacted(manifest: Manifest) -> tuple[tuple[int, ...], Manifest]:
     if len(small) <= MOST_SMALL_RUNS:
         return (), manifest
     batches = tuple(sorted(batch for run in small.values() for batch in run.batches))
-    whole = Run(batches, sum(run.size for run in small.values()))
+    whole = RunBatches(batches, sum(run.size for run in small.values()))
     kept = {number: run for number, run in manifest.runs.items() if number not in small}
     return tuple(small), Manifest({**kept, manifest.next_run: whole})
 

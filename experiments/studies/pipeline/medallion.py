@@ -85,7 +85,7 @@ def analyse(spark: SparkSession, work: Work) -> None:
     report_stage(SILVER_STAGE)
     if good:
         _add_run(spark, work, found.next_run, good)
-        run = manifest.Run(tuple(each.batch for each in good), sum(each.size for each in good))
+        run = manifest.RunBatches(tuple(each.batch for each in good), sum(each.size for each in good))
         found = _listed(work, manifest.Manifest({**found.runs, found.next_run: run}))
     small, one = manifest.compacted(found)
     if small:

@@ -11,7 +11,7 @@ from experiments.studies.pipeline.manifest import (
     MOST_SMALL_RUNS,
     NAME,
     Manifest,
-    Run,
+    RunBatches,
     compacted,
     read_manifest,
     usable,
@@ -23,7 +23,7 @@ from experiments.studies.trials.batch import Batch
 
 def manifest_of(*sizes: int) -> Manifest:
     """Runs of these sizes, each of one batch."""
-    return Manifest({at: Run((Batch("c", at, at + 1),), size) for at, size in enumerate(sizes)})
+    return Manifest({at: RunBatches((Batch("c", at, at + 1),), size) for at, size in enumerate(sizes)})
 
 
 @pytest.mark.parametrize("large", [0, 7])
