@@ -118,7 +118,7 @@ def leader_is_in_isr(state: LedState) -> str:
     """An ISR has no member twice, and the leader is one of them (A13, A14)."""
     if len(set(state.isr)) != len(state.isr):
         return f"ISR {state.isr} has a member twice"
-    is_in = state.leader in (NO_LEADER, *state.isr)
+    is_in = state.leader == NO_LEADER or state.leader in state.isr
     return "" if is_in else f"leader {state.leader} is not in the ISR {state.isr}"
 
 
