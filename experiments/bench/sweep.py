@@ -46,7 +46,7 @@ PREDICTED = ((100, 16), (1_000, 16))
 
 
 @dataclass(frozen=True, slots=True)
-class SweepTiming:
+class Run:
     """One sweep: its size, its wall time, the driver's processor time, and the means over its batches."""
 
     nodes: int
@@ -86,7 +86,7 @@ def run(nodes: Sequence[int] = (1, 2, 4), seconds: int = 20) -> BenchReport:
     from experiments.hunt.soak.ray_nodes import ray_nodes
     from experiments.studies.trials.trial import run_trial
 
-    kinds: dict[str, list[SweepTiming]] = {"waiting": [], "computing": [], "single": []}
+    kinds: dict[str, list[Run]] = {"waiting": [], "computing": [], "single": []}
     for count in nodes:
         with ray_nodes(count - 1, cpus=1):
             _measure(run_trial, count, count)  # workers start, modules are imported
@@ -120,7 +120,7 @@ def run(nodes: Sequence[int] = (1, 2, 4), seconds: int = 20) -> BenchReport:
     )
 
 
-def _measure(trial: Trial, nodes: int, trials: int, one_per_batch: bool = False) -> SweepTiming:
+def _measure(trial: Trial, nodes: int, trials: int, one_per_batch: bool = False) -> Run:
     """Sweeps a study of one cell on the Ray that this process is connected to."""
     study = study_from({"name": "bench", "trials": trials, "duration": "1y"}, "bench")
     with tempfile.TemporaryDirectory(prefix="isray-") as folder:
@@ -136,8 +136,8 @@ def _measure(trial: Trial, nodes: int, trials: int, one_per_batch: bool = False)
     return _run_of(study, nodes, summaries, elapsed_s, used_s)
 
 
-def _run_of(study: StudyPlan, nodes: int, summaries: Sequence[Summary], elapsed_s: float, used_s: float) -> SweepTiming:
-    return SweepTiming(
+def _run_of(study: StudyPlan, nodes: int, summaries: Sequence[Summary], elapsed_s: float, used_s: float) -> Run:
+    return Run(
         nodes=nodes,
         trials=study.max_trials,
         batches=len(summaries),
@@ -148,12 +148,12 @@ def _run_of(study: StudyPlan, nodes: int, summaries: Sequence[Summary], elapsed_
     )
 
 
-def efficiency(measured: SweepTiming, base: SweepTiming) -> float:
+def efficiency(measured: Run, base: Run) -> float:
     """Trials per second and node, against those of the run `base`."""
     return round(measured.rate / measured.nodes / (base.rate / base.nodes), 3)
 
 
-def predicted(nodes: int, cpus: int, single: SweepTiming) -> dict[str, float]:
+def predicted(nodes: int, cpus: int, single: Run) -> dict[str, float]:
     """The efficiency of a sweep on that many nodes, from the costs of single-trial batches."""
     batch_s = task_s(nodes * cpus)
     lost_s = (single.write_ms + max(0.0, single.round_trip_ms)) / 1_000
@@ -168,7 +168,7 @@ def predicted(nodes: int, cpus: int, single: SweepTiming) -> dict[str, float]:
     }
 
 
-def _row(kind: str, measured: SweepTiming, base: SweepTiming) -> tuple[str, ...]:
+def _row(kind: str, measured: Run, base: Run) -> tuple[str, ...]:
     return (
         kind,
         str(measured.nodes),

@@ -44,7 +44,7 @@ def study_numbers(
     """Measure what the sources claim in numbers (requirements L1 to L21), in virtual time: claimed, measured, ratio."""
     from experiments.studies.numbers.claims import claims_of
     from experiments.studies.numbers.conditions import Conditions
-    from experiments.studies.numbers.measured_cluster import MeasurementError
+    from experiments.studies.numbers.laboratory import MeasurementError
     from experiments.studies.numbers.page import document, lines, page, write_page
 
     conditions = Conditions(
