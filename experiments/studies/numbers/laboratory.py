@@ -64,7 +64,7 @@ class Sent:
     message: Message
 
 
-class MessageLog(Recorder):
+class Journal(Recorder):
     """All messages of a cluster, and nothing else of what a recorder is called with."""
 
     def __init__(self) -> None:
@@ -79,7 +79,7 @@ class MessageLog(Recorder):
         self.messages.append(Sent(time_ms, min(arrivals, default=None), source, target, message))
 
 
-class MeasuredCluster:
+class Laboratory:
     """A cluster of a generation with all its nodes started and, once `create` has been called, the topic `t`."""
 
     def __init__(
@@ -99,7 +99,7 @@ class MeasuredCluster:
         spec = ClusterSpec(brokers, controllers, ClusterConfig.of(generation, config), conditions.seed, store=store)
         self.engine = SimEngine(spec, NetworkModel(conditions.network_ms, 0))
         self.cluster = self.engine.cluster
-        self.journal = MessageLog()
+        self.journal = Journal()
         self.cluster.recorder = self.journal
         self._counts: Counter[type[Trace]] = Counter()
         self.cluster.trace_observers.append(lambda now_ms, node, trace: self._counts.update((type(trace),)))
