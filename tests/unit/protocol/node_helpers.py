@@ -7,17 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from random import Random
-from typing import Self
+from typing import TypeVar
 
 from experiments.engines.sim.disk import SimStorage
 from protocol.broker.context import Replica
 from protocol.broker.lifecycle import LifecycleState
 from protocol.broker.recovery import DataLossHook, no_routine
 from protocol.config import ClusterConfig, Generation
-from protocol.contract import Effect
+from protocol.contract import CancelTimer, Effect, Send, SetTimer
 from protocol.controller.context import ControllerState
 from protocol.errors import ErrorCode
+from protocol.events.base import Trace
 from protocol.ids import NodeId, TopicIdPartition
+from protocol.messages.base import Message
 from protocol.messages.batch import RecordBatch
 from protocol.messages.control import (
     BrokerHeartbeatResponse,
@@ -40,13 +42,12 @@ from protocol.metadata.partition import PartitionState
 from protocol.nodes.broker import BrokerNode
 from protocol.quorum.log import Snapshot
 from protocol.quorum.voters import ReplicaKey, VoterSet
-from tests.unit.protocol.bench_helpers import CLIENT as CLIENT
-from tests.unit.protocol.bench_helpers import CONTROLLER as CONTROLLER
-from tests.unit.protocol.bench_helpers import NodeBench
 
+CONTROLLER, CLIENT = 1000, 3000
 EPOCH = 1
 """Of the metadata log."""
 T0 = TopicIdPartition("T", 0)
+M = TypeVar("M", bound=Message)
 
 
 def config_of(generation: Generation = Generation.KIP_966, **values: object) -> ClusterConfig:
@@ -99,8 +100,8 @@ class ControllerBench:
         return state
 
 
-class BrokerBench(NodeBench[BrokerNode]):
-    """A broker node and the metadata log that it fetches."""
+class BrokerBench:
+    """A broker node and the metadata log that it fetches; `effects` are those of the last input."""
 
     def __init__(
         self,
@@ -111,26 +112,37 @@ class BrokerBench(NodeBench[BrokerNode]):
     ) -> None:
         self.me = me
         self.storage = storage or SimStorage()
-        node = BrokerNode(me, [CONTROLLER], config or config_of(), self.storage, Random(1), data_loss_hook=hook)
-        super().__init__(node)
+        self.node = BrokerNode(me, [CONTROLLER], config or config_of(), self.storage, Random(1), data_loss_hook=hook)
+        self.now_ms = 0
         self.records: list[MetadataRecord] = []
+        self.effects: list[Effect] = []
         self.incarnation_id = ""
         self._sessions: dict[tuple[NodeId, int], tuple[int, int]] = {}
 
-    def _did(self, effects: list[Effect]) -> Self:
-        super()._did(effects)
+    def _did(self, effects: list[Effect]) -> BrokerBench:
+        self.effects = effects
         for _, request in self.sends(BrokerRegistrationRequest):
             self.incarnation_id = request.incarnation_id
         return self
 
-    def publish(self, *records: MetadataRecord) -> Self:
+    def start(self) -> BrokerBench:
+        return self._did(self.node.start(self.now_ms))
+
+    def receive(self, sender: NodeId, message: Message) -> BrokerBench:
+        return self._did(self.node.receive(self.now_ms, sender, message))
+
+    def fire(self, name: str, at_ms: int | None = None) -> BrokerBench:
+        self.now_ms = self.now_ms if at_ms is None else at_ms
+        return self._did(self.node.fire(self.now_ms, name))
+
+    def publish(self, *records: MetadataRecord) -> BrokerBench:
         """The broker receives more of the metadata log."""
         if self.node.replica.leader != CONTROLLER:
             self.fetched_metadata()
         self.records += records
         return self.fetched_metadata(*records)
 
-    def fetched_metadata(self, *records: MetadataRecord, high_watermark: int | None = None) -> Self:
+    def fetched_metadata(self, *records: MetadataRecord, high_watermark: int | None = None) -> BrokerBench:
         """The leader of the metadata log answers the broker's fetch with these records; all of them are committed, or
         what is below the high watermark.
         """
@@ -149,7 +161,7 @@ class BrokerBench(NodeBench[BrokerNode]):
             ),
         )
 
-    def fetched_snapshot(self, image: MetadataImage, end_offset: int) -> Self:
+    def fetched_snapshot(self, image: MetadataImage, end_offset: int) -> BrokerBench:
         """The leader of the metadata log has deleted what the broker fetches, and sends this image as a snapshot."""
         voters = VoterSet.of([ReplicaKey(CONTROLLER, "u")])
         data = Snapshot(EPOCH, end_offset, voters, pack_records(image.to_records())).encode()
@@ -162,22 +174,41 @@ class BrokerBench(NodeBench[BrokerNode]):
         part = {"correlation_id": wanted.correlation_id, "size": len(data), "position": 0, "data": data}
         return self.receive(CONTROLLER, FetchSnapshotResponse.model_validate(fields | part))
 
-    def registered(self, **fields: object) -> Self:
+    def registered(self, **fields: object) -> BrokerBench:
         """The controller answers the broker's last registration."""
         answer = {"correlation_id": 1, "broker_epoch": self.me, "incarnation_id": self.incarnation_id} | fields
         return self.receive(CONTROLLER, BrokerRegistrationResponse.model_validate(answer))
 
-    def heartbeat_answered(self, **fields: object) -> Self:
+    def heartbeat_answered(self, **fields: object) -> BrokerBench:
         answer = BrokerHeartbeatResponse.model_validate({"correlation_id": 1, "is_fenced": False} | fields)
         return self.receive(CONTROLLER, answer)
 
-    def run(self, *records: MetadataRecord) -> Self:
+    def run(self, *records: MetadataRecord) -> BrokerBench:
         """Starts the broker, registers it and its peers, shows it the metadata with `records`, and unfences it."""
         self.start().registered().publish(*registrations(), *records).heartbeat_answered()
         assert self.node.state is LifecycleState.RUNNING
         return self
 
     # -- what it did ---------------------------------------------------------------------------------------------------
+
+    def sends(self, kind: type[M]) -> list[tuple[NodeId, M]]:
+        return [(e.to, e.message) for e in self.effects if isinstance(e, Send) and isinstance(e.message, kind)]
+
+    def sent(self, kind: type[M]) -> M:
+        """The one message of that type among the last effects."""
+        [(_, message)] = self.sends(kind)
+        return message
+
+    def timer(self, name: str) -> SetTimer | None:
+        """How the last input left the timer, None if it did not set it."""
+        setting = None
+        for effect in self.effects:
+            if isinstance(effect, SetTimer | CancelTimer) and effect.name == name:
+                setting = effect if isinstance(effect, SetTimer) else None
+        return setting
+
+    def traces(self, kind: str) -> list[Trace]:
+        return [effect for effect in self.effects if isinstance(effect, Trace) and effect.kind == kind]
 
     @property
     def replica(self) -> Replica:
@@ -189,11 +220,11 @@ class BrokerBench(NodeBench[BrokerNode]):
 
     # -- the data path -------------------------------------------------------------------------------------------------
 
-    def produce(self, acks: int = -1, count: int = 1, correlation_id: int = 7, **fields: object) -> Self:
+    def produce(self, acks: int = -1, count: int = 1, correlation_id: int = 7, **fields: object) -> BrokerBench:
         wanted = {"correlation_id": correlation_id, "topic": "t", "partition": 0, "acks": acks, "batch": batch(count)}
         return self.receive(CLIENT, ProduceRequest.model_validate(wanted | fields))
 
-    def fetch(self, follower: int, offset: int, epoch: int | None = None, **fields_of_fetch: object) -> Self:
+    def fetch(self, follower: int, offset: int, epoch: int | None = None, **fields_of_fetch: object) -> BrokerBench:
         """A follower's fetch under its known broker epoch, or `replica_epoch`; it knows high watermark 0. It goes on in
         the follower's session, or begins one where the leader knows of none.
         """

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 
 from experiments.engines.admin_requests import alter_config, create_topic, elect_leader, reassign, update_feature
+from experiments.engines.sim.disk import formatted_disk
 from experiments.support.metadata_fetch import metadata_fetch
 from protocol.config import ClusterConfig, Generation
 from protocol.contract import Effect, Send
@@ -14,10 +17,16 @@ from protocol.errors import ErrorCode
 from protocol.events.base import Trace
 from protocol.events.controller import AlertRaised
 from protocol.ids import RECOVERY_MANAGER
-from protocol.messages.admin import AdminRequest
+from protocol.messages.admin import AdminRequest, AdminResponse
+from protocol.messages.base import Message
 from protocol.messages.cluster import UpgradeType
 from protocol.messages.control import (
     AlterPartitionRequest,
+    BrokerHeartbeatRequest,
+    BrokerHeartbeatResponse,
+    BrokerRegistrationRequest,
+    BrokerState,
+    PartitionIsrProposal,
 )
 from protocol.messages.partitions import ElectionType
 from protocol.messages.recovery import (
@@ -27,30 +36,61 @@ from protocol.messages.recovery import (
     RecoveryResults,
     ReplicaAnswer,
 )
+from protocol.metadata.partition import PartitionState
 from protocol.nodes.broker_sessions import SESSION_PREFIX
-from tests.unit.protocol.bench_helpers import ControllerNodeBench
-from tests.unit.protocol.node_helpers import CLIENT, ControllerBench, config_of, registrations
+from protocol.nodes.controller import ControllerNode
+from tests.unit.protocol.node_helpers import CLIENT, CONTROLLER, ControllerBench, config_of, registrations
 
 
-class Bench(ControllerNodeBench):
-    """A controller with brokers 0 to 3, and topic `t` on the first three of them; `seen` are its trace events."""
+class Bench:
+    """A controller with brokers 0 to 3, and topic `t` on the first three of them."""
 
     def __init__(self, config: ClusterConfig | None = None, min_isr: int = 2, serve: bool = True) -> None:
-        self.seen: list[Trace] = []
-        super().__init__(config or config_of())
+        self.storage = formatted_disk()
+        self.config = config or config_of()
+        self.now_ms = 0
+        self.effects: list[Effect] = []
+        self.traces: list[Trace] = []
+        self.number = 0
+        self.start()
         if serve:
             for broker in range(4):
                 self.come(broker)
             self.administer(create_topic("t", ((0, 1, 2),), {"min.insync.replicas": min_isr}))
             self.fetch(0, 1, 2, 3)
 
-    def _did(self, effects: list[Effect]) -> Bench:
-        self.seen += [effect for effect in effects if isinstance(effect, Trace)]
-        return super()._did(effects)
+    def start(self) -> None:
+        """The next incarnation of the controller, on the same log."""
+        self.node = ControllerNode(CONTROLLER, [CONTROLLER], self.config, self.storage, Random(1))
+        self.took(self.node.start(self.now_ms))
+
+    def took(self, effects: list[Effect]) -> None:
+        self.effects = effects
+        self.traces += [effect for effect in effects if isinstance(effect, Trace)]
+
+    def receive(self, sender: int, message: Message) -> None:
+        self.took(self.node.receive(self.now_ms, sender, message))
 
     def come(self, broker: int, incarnation: str = "one", previous: int = -1) -> None:
         """Registers and is unfenced."""
-        self.register(broker, incarnation, previous).beat(broker).beat(broker)
+        self.receive(
+            broker,
+            BrokerRegistrationRequest(
+                correlation_id=1, broker_id=broker, incarnation_id=incarnation, previous_broker_epoch=previous
+            ),
+        )
+        self.beat(broker)
+        self.beat(broker)
+
+    def beat(self, broker: int, **fields: object) -> BrokerHeartbeatResponse:
+        image = self.node.state.image
+        self.number += 1
+        defaults = {"correlation_id": self.number, "broker_id": broker, "broker_epoch": image.broker_epoch(broker)}
+        defaults["current_metadata_offset"] = image.next_offset
+        self.receive(broker, BrokerHeartbeatRequest.model_validate(defaults | fields))
+        [answer] = [e.message for e in self.effects if isinstance(e, Send) and e.to == broker][:1]
+        assert isinstance(answer, BrokerHeartbeatResponse)
+        return answer
 
     def fetch(self, *fetching: int) -> None:
         """Brokers ask for metadata from the end of the log on."""
@@ -59,14 +99,34 @@ class Bench(ControllerNodeBench):
 
     def lose(self, broker: int) -> None:
         """The broker's session ends."""
-        self.fire(f"{SESSION_PREFIX}{broker}")
+        self.took(self.node.fire(self.now_ms, f"{SESSION_PREFIX}{broker}"))
 
     def administer(self, request: AdminRequest) -> None:
-        assert self.ask(request).error is ErrorCode.NONE
+        self.receive(CLIENT, request)
+        [answer] = [e.message for e in self.effects if isinstance(e, Send) and isinstance(e.message, AdminResponse)]
+        assert answer.error is ErrorCode.NONE
+
+    @property
+    def partition(self) -> PartitionState:
+        topic = self.node.state.image.topic_named("t")
+        assert topic is not None
+        return topic.partitions[0]
 
     def propose(self, *isr: int) -> None:
-        leader = self.partition.leader
-        self.receive(leader, self.proposal(leader, *isr))
+        image, state = self.node.state.image, self.partition
+        proposal = PartitionIsrProposal(
+            topic_id=image.topic_ids["t"],
+            partition_id=0,
+            leader_epoch=state.leader_epoch,
+            partition_epoch=state.partition_epoch,
+            new_isr=tuple(BrokerState(broker_id=b, broker_epoch=image.broker_epoch(b) or 0) for b in isr),
+        )
+        epoch = image.broker_epoch(state.leader) or 0
+        self.number += 1
+        request = AlterPartitionRequest(
+            correlation_id=self.number, broker_id=state.leader, broker_epoch=epoch, partitions=(proposal,)
+        )
+        self.receive(state.leader, request)
 
     def __getitem__(self, name: str) -> int:
         return self.node.metrics()[name]
@@ -78,8 +138,8 @@ class Bench(ControllerNodeBench):
 
     def alerts(self) -> list[str]:
         """What was alerted to since this was last asked."""
-        alerts = [trace.text() for trace in self.seen if isinstance(trace, AlertRaised)]
-        self.seen.clear()
+        alerts = [trace.text() for trace in self.traces if isinstance(trace, AlertRaised)]
+        self.traces.clear()
         return alerts
 
 
@@ -135,12 +195,12 @@ def test_a_fencing_without_leaderships_or_active_brokers_has_no_latency() -> Non
 def test_a_controlled_shutdown_is_measured_from_the_request_to_the_permission() -> None:
     bench = Bench()
     bench.now_ms = 10
-    assert not bench.heard(0, want_shut_down=True).should_shut_down
+    assert not bench.beat(0, want_shut_down=True).should_shut_down
     bench.now_ms = 45
     bench.fetch(1, 2, 3)
-    assert bench.heard(0, want_shut_down=True).should_shut_down
+    assert bench.beat(0, want_shut_down=True).should_shut_down
     assert bench.summary(metrics.SHUTDOWN_TIME) == (1, 35, 35, 35)
-    assert bench.heard(3, want_shut_down=True).should_shut_down, "it leads nothing"
+    assert bench.beat(3, want_shut_down=True).should_shut_down, "it leads nothing"
     assert bench.summary(metrics.SHUTDOWN_TIME) == (2, 35, 0, 35)
     bench.beat(1, want_shut_down=True)
     bench.lose(1)
@@ -148,7 +208,7 @@ def test_a_controlled_shutdown_is_measured_from_the_request_to_the_permission() 
     assert bench.summary(metrics.FAILOVER_RECORDS)[0] == 0, "a broker that has left leads nothing"
     bench.now_ms = 9_000
     bench.come(1, incarnation="two")
-    assert bench.heard(1, want_shut_down=True).should_shut_down
+    assert bench.beat(1, want_shut_down=True).should_shut_down
     assert bench.summary(metrics.SHUTDOWN_TIME) == (3, 35, 0, 35)
 
 
@@ -283,7 +343,7 @@ def lossy(strategy: str) -> Bench:
 
 def requested(bench: Bench) -> PartitionRecovery:
     """The recovery that the controller requested."""
-    bench.fire(RECOVERY_TIMER)
+    bench.took(bench.node.fire(bench.now_ms, RECOVERY_TIMER))
     [recovery] = [
         recovery
         for effect in bench.effects

@@ -439,10 +439,10 @@ def test_a_log_from_before_the_upgrade_is_replayed_to_the_same_image() -> None:
     node = Bench(config=config_of(OLD)).serve()
     node.propose(0, 0, 1)
     old_end = len(node.node.records)
-    node.ask(update((MV, 2), (RECOVERY, 1)))
+    node.administer(update((MV, 2), (RECOVERY, 1)))
     node.propose(0, 0)
     assert node.partition.elr == (1,)
-    node.ask(admin_requests.alter_config("t", {"min.insync.replicas": 1}))
+    node.administer(admin_requests.alter_config("t", {"min.insync.replicas": 1}))
     log = node.storage.open_log(METADATA_LOG)
     old = [batch for batch in log.read(0, 2**30) if batch.base_offset < old_end]
     assert [batch.payload for batch in old] == [pack_records(unpack_records(batch.payload), 0) for batch in old]
@@ -451,7 +451,7 @@ def test_a_log_from_before_the_upgrade_is_replayed_to_the_same_image() -> None:
     again = Bench(node.storage, config=config_of(OLD))
     assert again.node.state.image.feature_levels == {MV: 2, RECOVERY: 1}
     assert again.node.state.image.to_records() == node.node.state.image.to_records()
-    again.ask(update((RECOVERY, 0, SAFE), (MV, 1, UNSAFE)))
+    again.administer(update((RECOVERY, 0, SAFE), (MV, 1, UNSAFE)))
     again.propose(0, 0, 1)
     last = Bench(again.storage, config=config_of(OLD))
     assert last.node.state.image.features == OLD.features

@@ -100,7 +100,7 @@ def test_unregistering_a_broker_ends_its_session_and_is_traced() -> None:
     end = node.node.state.image.next_offset
     epoch = node.node.state.image.broker_epoch(1)
     node.receive(1, metadata_fetch(node.node, 1))
-    assert node.ask(admin_requests.unregister_broker(1)).failure()[0] is ErrorCode.NONE
+    assert node.administer(admin_requests.unregister_broker(1)).failure()[0] is ErrorCode.NONE
     assert CancelTimer(f"{SESSION_PREFIX}1") in node.effects
     [batch] = node.sent(QuorumFetchResponse).batches
     assert [type(record) for record in unpack_records(batch.payload)] == [PartitionChangeRecord, UnregisterBrokerRecord]
@@ -108,15 +108,15 @@ def test_unregistering_a_broker_ends_its_session_and_is_traced() -> None:
     assert node.fire(f"{SESSION_PREFIX}1", SESSION_MS).effects == []
     beat = BrokerHeartbeatRequest(correlation_id=1, broker_id=1, broker_epoch=epoch or 0, current_metadata_offset=end)
     assert node.receive(1, beat).sent(BrokerHeartbeatResponse).error is ErrorCode.BROKER_ID_NOT_REGISTERED
-    assert node.registered(1, incarnation="two").broker_epoch > (epoch or 0)
-    assert not node.heard(1).is_fenced
+    assert node.register(1, incarnation="two").broker_epoch > (epoch or 0)
+    assert not node.beat(1).is_fenced
     again = Bench(node.storage)
     assert again.node.state.image.to_records() == node.node.state.image.to_records()
 
 
 def test_a_controller_that_restarts_gives_unregistered_brokers_no_session() -> None:
     node = Bench().serve()
-    node.ask(admin_requests.unregister_broker(1))
+    node.administer(admin_requests.unregister_broker(1))
     again = Bench(node.storage)
     assert [again.session(broker) for broker in (0, 1, 2)] == [SESSION_MS, None, SESSION_MS]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any, TypeVar
 
 import pytest
 from hypothesis import example, given, settings
@@ -33,39 +33,45 @@ from protocol.messages.producers import InitProducerIdRequest, InitProducerIdRes
 from protocol.messages.quorum import AddVoterRequest, RemoveVoterRequest
 from protocol.messages.topics import DeletableTopicResult, DeleteTopicsRequest, DeleteTopicsResponse
 from protocol.nodes.client import ClientNode
-from tests.unit.protocol.bench_helpers import NodeBench
 from tests.unit.protocol.node_helpers import CLIENT, CONTROLLER, batch, config_of
 
 BROKERS = (0, 1, 2)
 NODES = (*BROKERS, CONTROLLER)
 DELIVERY_MS, BACKOFF_MS = 30_000, 100
 DEADLINE, GATHER, WATCH = DEADLINE_PREFIX, GATHER_PREFIX, WATCH_PREFIX
+M = TypeVar("M", bound=Message)
 
 
-class Bench(NodeBench[ClientNode]):
+class Bench:
     """A client with command 1 in progress and its timers; the controller gives it producer id 5 when it asks."""
 
     def __init__(self, command: Message) -> None:
         config = config_of(delivery_timeout_ms=DELIVERY_MS, retry_backoff_ms=BACKOFF_MS)
-        super().__init__(ClientNode(CLIENT, BROKERS, [CONTROLLER], config))
+        self.node = ClientNode(CLIENT, BROKERS, [CONTROLLER], config)
+        self.now_ms = 0
         self.timers: dict[str, int] = {}
         self.outcomes: list[Message] = []
+        self.effects: list[Effect] = []
         self.asked = -1
         assert self.node.start(0) == []
         self.receive(DRIVER, command)
 
-    def fire(self, name: str, at_ms: int | None = None) -> Self:
+    def receive(self, sender: int, message: Message) -> Bench:
+        return self._done(self.node.receive(self.now_ms, sender, message))
+
+    def fire(self, name: str) -> Bench:
         """Advances the time to the timer and fires it; a prefix of its name is enough."""
         [name] = [timer for timer in self.timers if timer.startswith(name)]
-        return super().fire(name, self.timers.pop(name))
+        self.now_ms = self.timers.pop(name)
+        return self._done(self.node.fire(self.now_ms, name))
 
     def due_ms(self, name: str) -> int:
         """The time of the timer with this prefix."""
         [due_ms] = [due_ms for timer, due_ms in self.timers.items() if timer.startswith(name)]
         return due_ms
 
-    def _did(self, effects: list[Effect]) -> Self:
-        super()._did(effects)
+    def _done(self, effects: list[Effect]) -> Bench:
+        self.effects = effects
         for effect in effects:
             if isinstance(effect, SetTimer):
                 self.timers[effect.name] = effect.at_ms
@@ -79,6 +85,9 @@ class Bench(NodeBench[ClientNode]):
             answer = InitProducerIdResponse(correlation_id=request.correlation_id, producer_id=5, producer_epoch=0)
             self.effects = [*effects, *self.receive(CONTROLLER, answer).effects]
         return self
+
+    def sends(self, kind: type[M]) -> list[tuple[int, M]]:
+        return [(e.to, e.message) for e in self.effects if isinstance(e, Send) and isinstance(e.message, kind)]
 
     def metadata(self, leader: int, epoch: int, nodes: tuple[int, ...] = NODES) -> Bench:
         """These nodes give the same response to the last metadata request."""

@@ -3,41 +3,68 @@
 from __future__ import annotations
 
 import sys
+from random import Random
+from typing import TypeVar
 
 import pytest
 
 from experiments.engines.admin_requests import alter_config, create_topic
 from experiments.engines.port import Loss
-from experiments.engines.sim.disk import SimStorage
+from experiments.engines.sim.disk import SimStorage, formatted_disk
 from experiments.support.metadata_fetch import metadata_fetch
 from protocol.config import ClusterConfig
-from protocol.contract import Exit, Send, SetTimer
+from protocol.contract import Effect, Exit, Send, SetTimer
 from protocol.errors import CodecError, ErrorCode, ProtocolInvariantError
 from protocol.ids import METADATA_LOG, TimeMs
-from protocol.messages.admin import MetadataRequest, MetadataResponse
+from protocol.messages.admin import AdminRequest, AdminResponse, MetadataRequest, MetadataResponse
+from protocol.messages.base import Message
 from protocol.messages.commands import ShutdownCommand
 from protocol.messages.control import (
+    AlterPartitionRequest,
     AlterPartitionResponse,
     BrokerHeartbeatRequest,
     BrokerHeartbeatResponse,
+    BrokerRegistrationRequest,
+    BrokerRegistrationResponse,
+    BrokerState,
+    PartitionIsrProposal,
 )
 from protocol.messages.metadata_batch import pack_records, unpack_records
 from protocol.messages.quorum import LeaderChangeRecord, QuorumFetchResponse
 from protocol.messages.records import ConfigRecord, PartitionChangeRecord
+from protocol.metadata.partition import PartitionState
 from protocol.nodes.broker_sessions import SESSION_PREFIX
-from tests.unit.protocol.bench_helpers import ControllerNodeBench
-from tests.unit.protocol.node_helpers import CLIENT, config_of, topic_records
+from protocol.nodes.controller import ControllerNode
+from tests.unit.protocol.node_helpers import CLIENT, CONTROLLER, config_of, topic_records
 
 SESSION_MS = 9_000
+M = TypeVar("M", bound=Message)
 
 
-class Bench(ControllerNodeBench):
+class Bench:
     """A controller with brokers 0, 1, 2 that beat by hand, and topic `t` on all three with min ISR 2."""
 
     def __init__(
         self, storage: SimStorage | None = None, config: ClusterConfig | None = None, start_ms: TimeMs = 0
     ) -> None:
-        super().__init__(config or config_of(), storage, start_ms)
+        self.storage = storage or formatted_disk()
+        self.node = ControllerNode(CONTROLLER, [CONTROLLER], config or config_of(), self.storage, Random(1))
+        self.now_ms = start_ms
+        self.number = 0
+        self.effects: list[Effect] = self.node.start(start_ms)
+
+    def receive(self, sender: int, message: Message) -> Bench:
+        self.effects = self.node.receive(self.now_ms, sender, message)
+        return self
+
+    def fire(self, name: str, at_ms: int) -> Bench:
+        self.now_ms = at_ms
+        self.effects = self.node.fire(at_ms, name)
+        return self
+
+    def sent(self, kind: type[M]) -> M:
+        [message] = [e.message for e in self.effects if isinstance(e, Send) and isinstance(e.message, kind)]
+        return message
 
     def session(self, broker: int) -> int | None:
         """When the broker's session ends, as the last input set it."""
@@ -45,13 +72,30 @@ class Bench(ControllerNodeBench):
         ends = [effect.at_ms for effect in self.effects if isinstance(effect, SetTimer) and effect.name == name]
         return ends[-1] if ends else None
 
+    def register(self, broker: int, incarnation: str = "one", previous: int = -1) -> BrokerRegistrationResponse:
+        request = BrokerRegistrationRequest(
+            correlation_id=4, broker_id=broker, incarnation_id=incarnation, previous_broker_epoch=previous
+        )
+        return self.receive(broker, request).sent(BrokerRegistrationResponse)
+
+    def beat(self, broker: int, offset: int | None = None, **fields: object) -> BrokerHeartbeatResponse:
+        image = self.node.state.image
+        self.number += 1
+        defaults = {"correlation_id": self.number, "broker_id": broker, "broker_epoch": image.broker_epoch(broker)}
+        defaults["current_metadata_offset"] = image.next_offset if offset is None else offset
+        request = BrokerHeartbeatRequest.model_validate(defaults | fields)
+        return self.receive(broker, request).sent(BrokerHeartbeatResponse)
+
+    def administer(self, request: AdminRequest) -> AdminResponse:
+        return self.receive(CLIENT, request).sent(AdminResponse)
+
     def serve(self) -> Bench:
         """Everyone registers and is unfenced; the topic is created."""
         for broker in (0, 1, 2):
-            self.registered(broker)
-            assert not self.heard(broker).is_fenced
+            self.register(broker)
+            assert not self.beat(broker).is_fenced
         create = create_topic("t", ((0, 1, 2),), {"min.insync.replicas": 2})
-        assert self.ask(create).failure()[0] is ErrorCode.NONE
+        assert self.administer(create).failure()[0] is ErrorCode.NONE
         return self
 
     def change_until_snapshot(self) -> None:
@@ -59,8 +103,30 @@ class Bench(ControllerNodeBench):
         for number in range(40):
             if self.node.replica.snapshot is not None:
                 return
-            self.ask(alter_config("t", {"min.insync.replicas": 1 + number % 2}))
+            self.administer(alter_config("t", {"min.insync.replicas": 1 + number % 2}))
         raise AssertionError("no snapshot after 40 changes")
+
+    @property
+    def partition(self) -> PartitionState:
+        topic = self.node.state.image.topic_named("t")
+        assert topic is not None
+        return topic.partitions[0]
+
+    def proposal(self, leader: int, *isr: int, broker_epoch: int | None = None) -> AlterPartitionRequest:
+        image, state = self.node.state.image, self.partition
+        members = tuple(BrokerState(broker_id=b, broker_epoch=image.broker_epoch(b) or 0) for b in isr)
+        proposal = PartitionIsrProposal(
+            topic_id=image.topic_ids["t"],
+            partition_id=0,
+            leader_epoch=state.leader_epoch,
+            partition_epoch=state.partition_epoch,
+            new_isr=members,
+        )
+        epoch = image.broker_epoch(leader) if broker_epoch is None else broker_epoch
+        self.number += 1
+        return AlterPartitionRequest(
+            correlation_id=self.number, broker_id=leader, broker_epoch=epoch or 0, partitions=(proposal,)
+        )
 
     def propose(self, leader: int, *isr: int, broker_epoch: int | None = None) -> AlterPartitionResponse:
         request = self.proposal(leader, *isr, broker_epoch=broker_epoch)
@@ -70,13 +136,13 @@ class Bench(ControllerNodeBench):
 @pytest.mark.covers("E21", "E31")
 def test_a_broker_registers_is_fenced_and_is_unfenced_by_its_heartbeat() -> None:
     bench = Bench()
-    assert (bench.registered(0).broker_epoch, bench.registered(1).broker_epoch) == (4, 5), (
+    assert (bench.register(0).broker_epoch, bench.register(1).broker_epoch) == (4, 5), (
         "behind the voter, the leader and the feature levels"
     )
     assert bench.session(0) is None
-    assert bench.heard(0, offset=4).is_fenced, "it has not applied its registration"
-    assert bench.heard(0, want_fence=True).is_fenced
-    answer = bench.heard(0)
+    assert bench.beat(0, offset=4).is_fenced, "it has not applied its registration"
+    assert bench.beat(0, want_fence=True).is_fenced
+    answer = bench.beat(0)
     assert (answer.is_fenced, answer.is_caught_up, answer.error) == (False, True, ErrorCode.NONE)
     assert bench.session(0) == SESSION_MS
 
@@ -85,14 +151,14 @@ def test_an_overtaken_heartbeat_does_not_unfence_a_broker_that_was_shut_down() -
     bench = Bench().serve()
     epoch, end = bench.node.state.image.broker_epoch(2), bench.node.state.image.next_offset
     for broker in (0, 1):
-        bench.heard(broker)
-    gone = bench.heard(2, correlation_id=9, want_shut_down=True)
+        bench.beat(broker)
+    gone = bench.beat(2, correlation_id=9, want_shut_down=True)
     assert (gone.should_shut_down, gone.is_fenced) == (True, True)
     late = BrokerHeartbeatRequest(correlation_id=8, broker_id=2, broker_epoch=epoch or 0, current_metadata_offset=end)
     assert bench.receive(2, late).sent(BrokerHeartbeatResponse).is_fenced
     assert bench.node.state.image.brokers[2].fenced
-    bench.registered(2, incarnation="two")
-    assert not bench.heard(2, correlation_id=1).is_fenced, "the next incarnation counts from the beginning"
+    bench.register(2, incarnation="two")
+    assert not bench.beat(2, correlation_id=1).is_fenced, "the next incarnation counts from the beginning"
 
 
 def test_a_duplicated_heartbeat_does_not_unfence_a_broker_whose_session_expired() -> None:
@@ -103,7 +169,7 @@ def test_a_duplicated_heartbeat_does_not_unfence_a_broker_whose_session_expired(
     assert not bench.receive(2, beat).sent(BrokerHeartbeatResponse).is_fenced
     bench.fire(f"{SESSION_PREFIX}2", SESSION_MS)
     assert bench.receive(2, beat).sent(BrokerHeartbeatResponse).is_fenced
-    assert not bench.heard(2, correlation_id=100).is_fenced, "a new one does"
+    assert not bench.beat(2, correlation_id=100).is_fenced, "a new one does"
 
 
 @pytest.mark.covers("B19", "B22", "M53")
@@ -115,7 +181,7 @@ def test_a_refused_proposal_is_not_accepted_when_it_is_duplicated() -> None:
     late, refused = bench.proposal(0, 0, 1, 2), bench.proposal(0, 0, 1, 2)
     [result] = bench.receive(0, refused).sent(AlterPartitionResponse).partitions
     assert result.error is ErrorCode.INELIGIBLE_REPLICA
-    assert not bench.heard(2).is_fenced
+    assert not bench.beat(2).is_fenced
     before = len(bench.node.records)
     for again in (late, refused):
         answer = bench.receive(0, again).sent(AlterPartitionResponse)
@@ -130,8 +196,8 @@ def test_proposals_of_the_next_incarnation_are_numbered_from_the_beginning() -> 
     bench = Bench().serve()
     bench.propose(0, 0, 1)
     bench.fire(f"{SESSION_PREFIX}0", SESSION_MS)
-    bench.registered(0, incarnation="two")
-    assert not bench.heard(0).is_fenced
+    bench.register(0, incarnation="two")
+    assert not bench.beat(0).is_fenced
     [first] = (
         bench.receive(0, bench.proposal(0, 0).model_copy(update={"correlation_id": 1}))
         .sent(AlterPartitionResponse)
@@ -143,11 +209,11 @@ def test_proposals_of_the_next_incarnation_are_numbered_from_the_beginning() -> 
 def test_the_same_incarnation_gets_the_same_epoch_and_another_has_to_wait_for_the_session() -> None:
     bench = Bench().serve()
     before = len(bench.node.records)
-    assert bench.registered(0).broker_epoch == bench.node.state.image.broker_epoch(0)
-    assert bench.registered(0, incarnation="two").error is ErrorCode.DUPLICATE_BROKER_REGISTRATION
+    assert bench.register(0).broker_epoch == bench.node.state.image.broker_epoch(0)
+    assert bench.register(0, incarnation="two").error is ErrorCode.DUPLICATE_BROKER_REGISTRATION
     assert len(bench.node.records) == before
     bench.fire(f"{SESSION_PREFIX}0", SESSION_MS)
-    accepted = bench.registered(0, incarnation="two")
+    accepted = bench.register(0, incarnation="two")
     assert (accepted.error, accepted.broker_epoch) == (ErrorCode.NONE, len(bench.node.records) - 1)
 
 
@@ -156,11 +222,11 @@ def test_requests_of_an_earlier_incarnation_are_refused() -> None:
     bench = Bench().serve()
     epoch = bench.node.state.image.broker_epoch(0)
     bench.fire(f"{SESSION_PREFIX}0", SESSION_MS)
-    bench.registered(0, incarnation="two")
+    bench.register(0, incarnation="two")
     before = len(bench.node.records)
-    assert bench.heard(0, broker_epoch=epoch).error is ErrorCode.STALE_BROKER_EPOCH
+    assert bench.beat(0, broker_epoch=epoch).error is ErrorCode.STALE_BROKER_EPOCH
     assert bench.propose(0, 0, broker_epoch=epoch).error is ErrorCode.STALE_BROKER_EPOCH
-    assert bench.heard(7, broker_epoch=1).error is ErrorCode.BROKER_ID_NOT_REGISTERED
+    assert bench.beat(7, broker_epoch=1).error is ErrorCode.BROKER_ID_NOT_REGISTERED
     assert len(bench.node.records) == before
 
 
@@ -168,12 +234,12 @@ def test_requests_of_an_earlier_incarnation_are_refused() -> None:
 def test_a_session_that_ends_fences_the_broker_and_moves_its_leaderships() -> None:
     bench = Bench().serve()
     bench.now_ms = 5_000
-    bench.heard(0)
+    bench.beat(0)
     assert bench.session(0) == 5_000 + SESSION_MS
     bench.fire(f"{SESSION_PREFIX}0", 5_000 + SESSION_MS)
     assert bench.node.state.image.brokers[0].fenced
     assert (bench.partition.leader, bench.partition.isr) == (1, (1, 2))
-    assert not bench.heard(0).is_fenced, "the next heartbeat brings it back"
+    assert not bench.beat(0).is_fenced, "the next heartbeat brings it back"
 
 
 @pytest.mark.covers("N3")
@@ -200,7 +266,7 @@ def test_elr_clearing_and_config_are_one_durable_batch() -> None:
     bench.propose(0, 0, 1)
     bench.propose(0, 0)
     assert bench.partition.elr == (1,)
-    bench.ask(alter_config("t", {"min.insync.replicas": 1}))
+    bench.administer(alter_config("t", {"min.insync.replicas": 1}))
     log = bench.storage.open_log(METADATA_LOG)
     last = log.read(log.end_offset - 1, 1)[-1]
     assert [type(record) for record in unpack_records(last.payload)] == [PartitionChangeRecord, ConfigRecord]
@@ -211,7 +277,7 @@ def test_elr_clearing_and_config_are_one_durable_batch() -> None:
 def test_a_refused_request_has_a_message_and_writes_nothing() -> None:
     bench = Bench().serve()
     before = len(bench.node.records)
-    answer = bench.ask(create_topic("t", ((0,),)))
+    answer = bench.administer(create_topic("t", ((0,),)))
     error, message = answer.failure()
     assert (answer.correlation_id, error) == (0, ErrorCode.TOPIC_ALREADY_EXISTS)
     assert "'t'" in message
@@ -224,21 +290,21 @@ def test_a_refused_request_has_a_message_and_writes_nothing() -> None:
 def test_a_leader_may_shut_down_when_the_others_have_applied_its_successor() -> None:
     bench = Bench().serve()
     for broker in (1, 2):
-        bench.heard(broker)
-    assert not bench.heard(0, want_shut_down=True).should_shut_down
+        bench.beat(broker)
+    assert not bench.beat(0, want_shut_down=True).should_shut_down
     assert bench.node.state.image.brokers[0].in_controlled_shutdown
     assert (bench.partition.leader, bench.partition.isr) == (1, (1, 2))
-    assert not bench.heard(0, want_shut_down=True).should_shut_down, "1 and 2 have not heard"
+    assert not bench.beat(0, want_shut_down=True).should_shut_down, "1 and 2 have not heard"
     bench.receive(1, metadata_fetch(bench.node, 1))
-    assert not bench.heard(0, want_shut_down=True).should_shut_down, "2 has not heard"
-    bench.heard(2)
-    assert bench.heard(0, want_shut_down=True).should_shut_down
+    assert not bench.beat(0, want_shut_down=True).should_shut_down, "2 has not heard"
+    bench.beat(2)
+    assert bench.beat(0, want_shut_down=True).should_shut_down
     assert bench.node.state.image.brokers[0].fenced
 
 
 def test_a_broker_without_leaderships_may_shut_down_at_once() -> None:
     bench = Bench().serve()
-    assert bench.heard(2, want_shut_down=True).should_shut_down
+    assert bench.beat(2, want_shut_down=True).should_shut_down
     assert (bench.node.state.image.brokers[2].fenced, bench.partition.isr) == (True, (0, 1))
 
 
@@ -249,11 +315,11 @@ def test_an_elr_member_that_restarts_with_its_epoch_stays_in_the_elr(
 ) -> None:
     bench = Bench().serve()
     for broker in (2, 1):
-        assert bench.heard(broker, want_shut_down=True).should_shut_down
+        assert bench.beat(broker, want_shut_down=True).should_shut_down
     assert (bench.partition.isr, bench.partition.elr) == ((0,), (1,))
     leader_epoch, epoch = bench.partition.leader_epoch, bench.node.state.image.broker_epoch(1)
     assert epoch is not None
-    bench.registered(1, incarnation="two", previous=epoch if clean else -1)
+    bench.register(1, incarnation="two", previous=epoch if clean else -1)
     assert (bench.partition.elr, bench.partition.last_known_elr) == (elr, last_known_elr)
     assert bench.partition.leader_epoch == leader_epoch
 
@@ -309,7 +375,7 @@ def test_a_controller_that_has_taken_snapshots_restarts_from_the_last_one() -> N
     config = config_of(metadata_log_max_record_bytes_between_snapshots=1_500, metadata_max_retention_bytes=0)
     bench = Bench(config=config).serve()
     for number in range(20):
-        bench.ask(alter_config("t", {"min.insync.replicas": 1 + number % 2}))
+        bench.administer(alter_config("t", {"min.insync.replicas": 1 + number % 2}))
     snapshot, log = bench.node.replica.snapshot, bench.storage.open_log(METADATA_LOG)
     assert snapshot is not None
     assert 0 < log.start_offset <= snapshot.end_offset < log.end_offset

@@ -83,8 +83,8 @@ def test_controller_started_is_traced_when_its_first_records_are_committed() -> 
     """Brokers may replay what has been committed before it becomes active, so that is traced at once."""
     bench = Bench().elect().fetch()
     assert bench.image.feature_levels == Generation.KIP_966.feature_levels
-    assert [trace["end_offset"] for trace in bench.reported("committed")] == [FORMATTED, FORMATTED + 1]
-    assert bench.reported("controller_started") == []
+    assert [trace["end_offset"] for trace in bench.traces("committed")] == [FORMATTED, FORMATTED + 1]
+    assert bench.traces("controller_started") == []
     assert list(bench.node.records)[FORMATTED + 1 :] == [], "what is not committed is none of a checker's business"
     bench.fetch()
     assert [effect.kind for effect in bench.external_effects if isinstance(effect, Trace)].count(
@@ -114,8 +114,8 @@ def test_nothing_is_emitted_before_a_majority_has_the_records() -> None:
     assert [batch.next_offset for batch in bench.sent(QuorumFetchResponse).batches] == [end], "that is how it gets it"
     bench.fetch(THIRD, end)
     assert bench.sent(BrokerRegistrationResponse).broker_epoch == end - 1
-    assert bench.reported("committed") == [{"base_offset": end - 1, "end_offset": end}]
-    assert [trace["broker"] for trace in bench.reported("broker_registration")] == [0]
+    assert bench.traces("committed") == [{"base_offset": end - 1, "end_offset": end}]
+    assert [trace["broker"] for trace in bench.traces("broker_registration")] == [0]
     assert bench.fetch(NEXT, end).external_effects == [], "it is emitted once"
 
 
@@ -160,8 +160,8 @@ def test_an_expired_session_is_traced_when_the_fencing_is_committed() -> None:
     bench.fire(f"{SESSION_PREFIX}0")
     assert (bench.image.brokers[0].fenced, bench.external_effects) == (True, [])
     bench.fetch()
-    assert [trace["leader"] for trace in bench.reported("partition")] == [1]
-    assert bench.reported("session_expired") == [{"broker": 0}]
+    assert [trace["leader"] for trace in bench.traces("partition")] == [1]
+    assert bench.traces("session_expired") == [{"broker": 0}]
 
 
 @pytest.mark.covers("C9")
@@ -193,8 +193,8 @@ def test_a_controller_that_resigns_refuses_deferred_requests_and_discards_their_
     assert [(to, answer.correlation_id) for to, answer in refused] == [(3, asked[0]), (4, asked[1])]
     assert {answer.error for _, answer in refused} == {NOT_CONTROLLER}
     assert (bench.sent(MetadataResponse).correlation_id, bench.sent(MetadataResponse).error) == (77, NOT_CONTROLLER)
-    assert bench.reported("controller_resigned") == [{"next_offset": end}]
-    assert bench.reported("committed") == bench.reported("broker_registration") == []
+    assert bench.traces("controller_resigned") == [{"next_offset": end}]
+    assert bench.traces("committed") == bench.traces("broker_registration") == []
     assert (bench.node.is_active, bench.node.active_epoch, bench.node.quorum.role) == (False, -1, "follower")
     assert (bench.image.to_records(), bench.image.next_offset) == (before, end)
     assert len(bench.node.records) == end < bench.end
@@ -214,7 +214,7 @@ def test_a_controller_that_resigns_emits_what_its_last_input_has_committed() -> 
     assert answers == {3: (number, ErrorCode.NONE), 4: (late, NOT_CONTROLLER)}
     kinds = [effect.kind for effect in bench.effects if isinstance(effect, Trace)]
     assert kinds.index("broker_registration") < kinds.index("controller_resigned")
-    assert [trace["broker"] for trace in bench.reported("broker_registration")] == [3]
+    assert [trace["broker"] for trace in bench.traces("broker_registration")] == [3]
 
 
 def test_a_new_leader_that_commits_its_own_removal_traces_what_it_has_committed() -> None:
@@ -228,9 +228,9 @@ def test_a_new_leader_that_commits_its_own_removal_traces_what_it_has_committed(
             bench.receive(voter, VoteResponse(correlation_id=number, leader_epoch=epoch, vote_granted=True))
     bench.fetch(NEXT)
     bench.fetch(THIRD)
-    assert [trace["reason"] for trace in bench.reported("quorum_resigned")] == ["no voter any more"]
-    assert [(trace["broker"], trace["fenced"]) for trace in bench.reported("broker_registration")] == [(2, True)]
-    assert bench.reported("controller_started") == []
+    assert [trace["reason"] for trace in bench.traces("quorum_resigned")] == ["no voter any more"]
+    assert [(trace["broker"], trace["fenced"]) for trace in bench.traces("broker_registration")] == [(2, True)]
+    assert bench.traces("controller_started") == []
 
 
 def test_sessions_are_those_of_the_active_controller() -> None:
@@ -349,7 +349,7 @@ def test_only_the_active_controller_takes_results_of_recoveries() -> None:
     results = RecoveryResults(results=())
     bench.receive(RECOVERY_MANAGER, results)
     assert bench.sends(Message) == []
-    assert bench.reported("refused") == [
+    assert bench.traces("refused") == [
         {"message": "RecoveryResults", "sender": RECOVERY_MANAGER, "error": "NOT_CONTROLLER"}
     ]
 
@@ -386,14 +386,14 @@ def test_a_controller_that_takes_over_traces_records_that_its_predecessor_may_no
     assert (bench.external_effects, bench.image.next_offset) == ([], response), "none of it is known to be committed"
     end = bench.end
     bench.fetch(THIRD)
-    assert [(trace["base_offset"], trace["end_offset"]) for trace in bench.reported("committed")] == [
+    assert [(trace["base_offset"], trace["end_offset"]) for trace in bench.traces("committed")] == [
         (base, base + 2),
         (base + 2, base + 4),
         (base + 4, end),
     ]
-    assert {trace["broker"] for trace in bench.reported("broker_registration")} == {3}
+    assert {trace["broker"] for trace in bench.traces("broker_registration")} == {3}
     assert [effect.partition.topic for effect in bench.external_effects if isinstance(effect, PartitionTrace)] == ["u"]
-    assert bench.reported("controller_started") == [{"next_offset": end}]
+    assert bench.traces("controller_started") == [{"next_offset": end}]
     assert bench.node.is_active
 
 

@@ -79,8 +79,8 @@ def test_a_fetch_from_before_the_log_is_refused(offset: int) -> None:
 def test_a_refused_fetch_does_not_advance_the_applied_offset(fields: dict[str, object]) -> None:
     controller = Controller()
     for broker in (1, 2):
-        controller.heard(broker)
-    assert not controller.heard(0, want_shut_down=True).should_shut_down
+        controller.beat(broker)
+    assert not controller.beat(0, want_shut_down=True).should_shut_down
     for broker in (1, 2):
         controller.receive(broker, metadata_fetch(controller.node, broker).model_copy(update=fields))
-    assert not controller.heard(0, want_shut_down=True).should_shut_down
+    assert not controller.beat(0, want_shut_down=True).should_shut_down

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Self, TypeVar
+from collections.abc import Sequence
+from typing import TypeVar
 
 import pytest
 
@@ -29,7 +30,6 @@ from protocol.messages.recovery import (
 )
 from protocol.nodes.recovery_manager import LAPSES_AFTER, WAKE_TIMER, RecoveryManagerNode
 from protocol.recovery.sender import REQUEST_TIMEOUT_MS
-from tests.unit.protocol.bench_helpers import NodeBench
 from tests.unit.protocol.node_helpers import CLIENT, CONTROLLER, config_of
 
 BALANCED, PROACTIVE = RecoveryMode.BALANCED, RecoveryMode.PROACTIVE
@@ -54,30 +54,36 @@ def recovery(
     )
 
 
-class Bench(NodeBench[RecoveryManagerNode]):
+class Bench:
     """The node, and what its last input came to."""
 
     def __init__(self) -> None:
-        super().__init__(RecoveryManagerNode(config_of()))
+        self.node = RecoveryManagerNode(config_of())
+        self.now_ms = 0
+        self.effects: Sequence[Effect] = self.node.start(0)
         self.wakes_ms: int | None = None
         self.requests: dict[int, GetReplicaLogInfoRequest] = {}
-        self.start()
 
-    def _did(self, effects: list[Effect]) -> Self:
-        for effect in effects:
+    def receive(self, sender: int, message: Message) -> Bench:
+        self.effects = self.node.receive(self.now_ms, sender, message)
+        return self._note()
+
+    def _note(self) -> Bench:
+        for effect in self.effects:
             if isinstance(effect, SetTimer):
                 self.wakes_ms = effect.at_ms
             elif isinstance(effect, CancelTimer):
                 self.wakes_ms = None
             elif isinstance(effect, Send) and isinstance(effect.message, GetReplicaLogInfoRequest):
                 self.requests[effect.to] = effect.message
-        return super()._did(effects)
+        return self
 
-    def wake(self) -> Self:
+    def wake(self) -> Bench:
         """Time passes until the node's timer is due."""
         assert self.wakes_ms is not None
-        at_ms, self.wakes_ms = self.wakes_ms, None
-        return self.fire(WAKE_TIMER, at_ms)
+        self.now_ms, self.wakes_ms = self.wakes_ms, None
+        self.effects = self.node.fire(self.now_ms, WAKE_TIMER)
+        return self._note()
 
     def state(self, *recoveries: PartitionRecovery) -> Bench:
         return self.receive(CONTROLLER, RecoverPartitions(recoveries=recoveries))

@@ -219,7 +219,7 @@ def test_a_replica_behind_the_log_start_fetches_the_snapshot_in_parts(
     bench.change_until_snapshot()
     start = node.replica.log.start_offset
     assert 0 < start == node.state.image.next_offset
-    bench.ask(admin_requests.alter_config("t", {"min.insync.replicas": 3}))
+    bench.administer(admin_requests.alter_config("t", {"min.insync.replicas": 3}))
     fetch = metadata_fetch(node, 0, offset=0 if is_far_behind else start)
     answer = answer_of(node, fetch)
     assert isinstance(answer, QuorumFetchResponse)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from random import Random
+from typing import TypeVar
 
 from experiments.engines import admin_requests
 from experiments.engines.sim.disk import SimStorage, formatted_disk
@@ -14,8 +16,9 @@ from protocol.events.base import Trace
 from protocol.events.registry import detail_of
 from protocol.ids import CLUSTER_ID
 from protocol.messages.admin import AdminResponse
+from protocol.messages.base import Message
 from protocol.messages.batch import RecordBatch
-from protocol.messages.control import BrokerHeartbeatResponse
+from protocol.messages.control import BrokerHeartbeatRequest, BrokerHeartbeatResponse, BrokerRegistrationRequest
 from protocol.messages.metadata_batch import pack_records
 from protocol.messages.quorum import (
     BeginQuorumEpochRequest,
@@ -26,9 +29,10 @@ from protocol.messages.quorum import (
     VoteResponse,
 )
 from protocol.messages.records import FeatureLevelRecord, MetadataRecord
+from protocol.metadata.image import MetadataImage
+from protocol.nodes.controller import ControllerNode
 from protocol.quorum.context import ELECTION_TIMER
 from protocol.quorum.voters import ReplicaKey, VoterSet
-from tests.unit.protocol.bench_helpers import ControllerNodeBench
 from tests.unit.protocol.node_helpers import CLIENT, config_of, registrations, topic_records
 
 ME, NEXT, THIRD = 1000, 1001, 1002
@@ -39,15 +43,35 @@ LEVELS: list[MetadataRecord] = [
 ]
 FORMATTED = len(KEYS)
 """The log end offset of a formatted disk."""
+M = TypeVar("M", bound=Message)
 
 
-class Bench(ControllerNodeBench):
-    """Controller 1000 of three."""
+class Bench:
+    """Controller 1000; `effects` are those of the last input."""
 
     def __init__(self, storage: SimStorage | None = None, config: ClusterConfig | None = None) -> None:
-        super().__init__(config or config_of(), storage or formatted_disk(ME, VOTERS), ids=tuple(KEYS))
+        self.storage = storage or formatted_disk(ME, VOTERS)
+        self.node = ControllerNode(ME, tuple(KEYS), config or config_of(), self.storage, Random(1))
+        self.now_ms = 0
+        self.number = 0
+        self.effects: list[Effect] = self.node.start(0)
+
+    def receive(self, sender: int, message: Message) -> Bench:
+        self.effects = self.node.receive(self.now_ms, sender, message)
+        return self
+
+    def fire(self, name: str) -> Bench:
+        self.effects = self.node.fire(self.now_ms, name)
+        return self
 
     # -- what it did ---------------------------------------------------------------------------------------------------
+
+    def sends(self, kind: type[M]) -> list[tuple[int, M]]:
+        return [(e.to, e.message) for e in self.effects if isinstance(e, Send) and isinstance(e.message, kind)]
+
+    def sent(self, kind: type[M]) -> M:
+        [(_, message)] = self.sends(kind)
+        return message
 
     @property
     def external_effects(self) -> list[Effect]:
@@ -59,9 +83,12 @@ class Bench(ControllerNodeBench):
             or (isinstance(effect, Trace) and not effect.kind.startswith("quorum"))
         ]
 
-    def reported(self, kind: str) -> list[dict[str, object]]:
-        """The trace events of a kind, by their fields."""
-        return [detail_of(trace) for trace in self.traces(kind)]
+    def traces(self, kind: str) -> list[dict[str, object]]:
+        return [detail_of(e) for e in self.effects if isinstance(e, Trace) and e.kind == kind]
+
+    @property
+    def image(self) -> MetadataImage:
+        return self.node.state.image
 
     @property
     def end(self) -> int:
@@ -122,6 +149,17 @@ class Bench(ControllerNodeBench):
         return self.receive(self.node.replica.leader, answer)
 
     # -- its clients ---------------------------------------------------------------------------------------------------
+
+    def register(self, broker: int = 0, incarnation_id: str = "one") -> Bench:
+        self.number += 1
+        request = BrokerRegistrationRequest(correlation_id=self.number, broker_id=broker, incarnation_id=incarnation_id)
+        return self.receive(broker, request)
+
+    def beat(self, broker: int = 0, **fields: object) -> Bench:
+        self.number += 1
+        present = {"correlation_id": self.number, "broker_id": broker, "broker_epoch": self.image.broker_epoch(broker)}
+        present["current_metadata_offset"] = self.node.replica.high_watermark
+        return self.receive(broker, BrokerHeartbeatRequest.model_validate(present | fields))
 
     def serve(self) -> Bench:
         """The controller is active, brokers 0 to 2 are unfenced, topic `t` is on all of them, and everything is
