@@ -21,6 +21,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -31,24 +32,17 @@ from actors.failures import ACTOR_GONE, creation_failure, is_creation_failure
 from actors.machines import UnreachableError, is_alive, machines, own_node, pin, remove_remotely, send_signal
 from actors.metrics import ClusterMeter
 from actors.nodes import NodeSetup, NodeSnapshot, PollReport, actor_class
-from actors.outbox import Outbox, deliver_method
-from actors.peers import Handle
+from actors.outbox import Outbox
+from actors.peers import Handle, deliver_method
 from actors.placement import Placement
 from actors.processes import ProcessId
 from actors.storage import DISK_LOSSES, DiskLossKind
 from protocol.config import ClusterConfig
-from protocol.ids import (
-    NO_EPOCH,
-    NodeId,
-    TopicPartition,
-    is_broker,
-    is_controller,
-    node_name,
-)
+from protocol.ids import NO_EPOCH, NodeId, TopicPartition, is_broker, is_controller, node_name
 from protocol.messages.base import Message
 from protocol.messages.codec import encode
 from protocol.quorum.voters import VoterSet
-from protocol.zookeeper.settings import StoreSettings
+from protocol.v3.store.settings import StoreSettings
 
 CPU_SHARE = 0.001
 """CPUs that a node's bundle reserves: enough to be placed, too few to keep other work from running."""
@@ -116,7 +110,8 @@ class ActorCluster:
     `nodes` are all node ids. `racks` overrides the rack of brokers (default: the label of their Ray node). `homes`
     names the Ray node (by its id) of nodes whose place `Placement` does not choose. `voters` are the first voters of
     the quorum; their disks are formatted at their first start. `store` are the settings of the store. `folder` holds
-    the directories of the run's nodes; it has the same path on every machine. PlacementError as for `Placement`.
+    the directories of the run's nodes; it has the same path on every machine. `former`: a retired cluster, whose
+    processes and names this one takes over. PlacementError as for `Placement`.
     """
 
     def __init__(
@@ -128,18 +123,23 @@ class ActorCluster:
         homes: Mapping[NodeId, str] | None = None,
         voters: VoterSet | None = None,
         store: StoreSettings | None = None,
+        former: ActorCluster | None = None,
     ) -> None:
-        self.run = f"isray-{uuid.uuid4().hex[:12]}"
+        self.run: str = f"isray-{uuid.uuid4().hex[:12]}" if former is None else former.run
         self._nodes = tuple(nodes)
         self._config = config
         self._seed = seed
         self._racks = dict(racks or {})
         self._voters = () if voters is None else tuple((key.id, key.uuid) for key in voters.keys)
         self._store = store
-        self.folder = Path(tempfile.gettempdir()) / self.run
+        self._number: int = 0 if former is None else former._number + 1
+        self.folder = Path(tempfile.gettempdir()) / f"{self.run}{f'.{self._number}' if self._number else ''}"
         self._cut: set[tuple[NodeId, NodeId]] = set()
         self._meter = ClusterMeter(self.run)
-        self._members = {node: _Member() for node in self._nodes}
+        self._former = {} if former is None else former.incarnations()
+        self._retired: dict[NodeId, Handle] = {} if former is None else former._retired
+        """The actors of an earlier cluster, each of which waits to serve as the first incarnation of its node."""
+        self._members = {node: _Member(incarnation=self._former.get(node, 0)) for node in self._nodes}
         self._placement = Placement(self._nodes, machines(), self._racks, homes)
 
     def directory(self, node: NodeId) -> Path:
@@ -159,19 +159,26 @@ class ActorCluster:
         home = self._placement.home(node, machines())
         member.incarnation += 1
         setup = self._setup(node, member)
-        options = {
-            "name": node_name(node),
-            "namespace": self.run,
-            "num_cpus": CPU_SHARE,
-            "scheduling_strategy": pin(home),
-        }
-        member.actor = _create_when_name_is_free(lambda: actor_class(node).options(**options).remote(setup))
-        member.actor.begin.remote()
+        member.actor = self._retired.pop(node, None)
+        if member.actor is None:
+            member.actor = self._create(setup, home)
+            member.actor.begin.remote()
+        else:
+            member.actor.serve_next.remote(setup)
         member.asked = member.actor.process.remote()
         member.poll, member.answered, member.active_epoch = None, False, NO_EPOCH
         member.snapshot, member.version = None, -1
         member.outboxes = (Outbox(), Outbox())
         member.loss_kind, member.loss_count = "none", 0
+
+    def _create(self, setup: NodeSetup, home: str) -> Handle:
+        options = {
+            "name": node_name(setup.node),
+            "namespace": self.run,
+            "num_cpus": CPU_SHARE,
+            "scheduling_strategy": pin(home),
+        }
+        return _create_when_name_is_free(lambda: actor_class(setup.node).options(**options).remote(setup))
 
     def _setup(self, node: NodeId, member: _Member) -> NodeSetup:
         cut_to, cut_from = self._cut_peers(node)
@@ -192,6 +199,7 @@ class ActorCluster:
             voters=self._voters,
             store=self._store,
             predecessor=member.process,
+            former=self._former,
         )
 
     def crash(self, node: NodeId, kind: DiskLossKind, count: int) -> list[PollReport]:
@@ -251,7 +259,7 @@ class ActorCluster:
         return member.process
 
     def lose_at_start(self, node: NodeId, kind: DiskLossKind, count: int) -> None:
-        """Applies a loss to the disk of a node that does not run when it starts, beside what it has lost already."""
+        """Applies a further loss to the disk of a node that does not run, when it starts."""
         member = self._members[node]
         if member.actor is not None:
             raise RuntimeError(f"{node_name(node)} runs")
@@ -326,7 +334,8 @@ class ActorCluster:
         if known:
             ray.wait(known, num_returns=len(known), timeout=wait_s)
         reports = [(node, report) for node, member in running.items() for report in self._collect(node, member)]
-        self._meter.update({n: m.active_epoch if m.actor else None for n, m in self._members.items() if m.incarnation})
+        started = {n: m for n, m in self._members.items() if m.incarnation > self._former.get(n, 0)}
+        self._meter.update({node: member.active_epoch if member.actor else None for node, member in started.items()})
         return reports
 
     def _collect(self, node: NodeId, member: _Member) -> list[PollReport]:
@@ -419,18 +428,41 @@ class ActorCluster:
 
     # -- removal -------------------------------------------------------------------------------------------------------
 
+    def incarnations(self) -> dict[NodeId, int]:
+        """The last incarnation of every node of this cluster and of those whose processes it took over."""
+        return self._former | {node: member.incarnation for node, member in self._members.items()}
+
+    def retire(self) -> None:
+        """As `close`, but the processes wait for another cluster on this Ray, which takes them over (`former`); those
+        that do not answer end.
+        """
+        calls = {self._members[node].actor.retire.remote(): node for node in self.running()}
+        done, _ = ray.wait(list(calls), num_returns=len(calls), timeout=COMMAND_TIMEOUT_S) if calls else ([], [])
+        for call in done:
+            with suppress(*ACTOR_GONE):
+                ray.get(call)
+                self._retired[calls[call]] = self._members[calls[call]].actor
+                self._members[calls[call]].actor = None
+        self._end_running()
+        self._remove_folder()
+
     def close(self) -> None:
         """Ends all actors and removes all directories. Where Ray has been shut down already, the actors are gone, and
         only the local directories are removed.
         """
         if ray.is_initialized():
-            nodes = self.running()
-            for node in nodes:
-                self.remove_actor(node)
-            for node in nodes:
-                self._await_gone(node)
+            while self._retired:
+                ray.kill(self._retired.popitem()[1])
+            self._end_running()
             remove_remotely(self.folder, COMMAND_TIMEOUT_S)
         self._remove_folder()
+
+    def _end_running(self) -> None:
+        nodes = self.running()
+        for node in nodes:
+            self.remove_actor(node)
+        for node in nodes:
+            self._await_gone(node)
 
     def abandon(self) -> None:
         """As `close`, where Ray's control store is gone: the nodes end themselves, as far as they can be reached, and
@@ -455,6 +487,31 @@ class ActorCluster:
             except ValueError:
                 return
             time.sleep(_RETRY_S)
+
+
+class ProcessPool:
+    """Hands the processes of one cluster to the next one on the same Ray, where many small clusters follow one another:
+    to start a process costs more than most of what it does in a test.
+    """
+
+    def __init__(self) -> None:
+        self._retired: ActorCluster | None = None
+
+    def take(self) -> ActorCluster | None:
+        """The retired cluster, if there is one, for the next cluster to take over."""
+        retired, self._retired = self._retired, None
+        return retired
+
+    def keep(self, cluster: ActorCluster) -> None:
+        """Retires a cluster, and keeps its processes."""
+        cluster.retire()
+        self._retired = cluster
+
+    def close(self) -> None:
+        """Ends the processes."""
+        retired = self.take()
+        if retired is not None:
+            retired.close()
 
 
 def _take_snapshots(members: Mapping[NodeId, _Member]) -> list[tuple[NodeId, NodeSnapshot]]:

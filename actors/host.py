@@ -71,8 +71,8 @@ class _Input:
 class NodeHost:
     """Hosts `node` with a clock, a way out for its messages, and a meter.
 
-    `inputs_taken` counts handled inputs; `exited` is true once the node has shut down in good order; `failure` is the
-    traceback or the storage error that ended it, None while there is none.
+    `inputs_taken` counts handled inputs; `exited` is true once the node has completed a controlled shutdown; `failure`
+    is the traceback or the storage error that ended it, None while there is none.
     """
 
     def __init__(self, node: Node, clock: Clock, outbound: Outbound, meter: Meter) -> None:

@@ -1,7 +1,7 @@
 """The load generator: a node that produces at a given concurrency and measures latencies.
 
-It is an actor of its own beside the cluster's client, hosted in the same way (`contract.Node`), so its frames take the
-path of any client's frames. It runs one command at a time (`protocol.messages.load`):
+It is an actor of its own, hosted as the cluster's client is (`contract.Node`), so its frames take the path of any
+client's frames. It runs one command at a time (`protocol.messages.load`):
 
 - *load*: looks up the leaders once, then keeps a number of batches under way over all partitions in turn. Each response
   makes room for the next batch; after an error response (the broker does not lead, or lacks replicas) the generator

@@ -54,10 +54,10 @@ def send_signal(process: ProcessId, number: int, within_s: float) -> None:
 
     ProcessLookupError where the process has ended, UnreachableError where no task runs in time.
     """
-    beside = [machine.ray_node for machine in machines() if machine.host == process.host]
-    if not beside:
+    neighbours = [machine.ray_node for machine in machines() if machine.host == process.host]
+    if not neighbours:
         raise UnreachableError(f"its Ray node is lost, and no other one runs on {process.host}")
-    waiting = [_signal.options(scheduling_strategy=pin(home)).remote(process, number) for home in beside]
+    waiting = [_signal.options(scheduling_strategy=pin(home)).remote(process, number) for home in neighbours]
     deadline_s = time.monotonic() + within_s
     has_ended = False
     while waiting and (left_s := deadline_s - time.monotonic()) > 0:

@@ -93,10 +93,7 @@ COUNTERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
 GAUGES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     ISR_SIZE: ("brokers: those in the ISR, by the controller's record", ("topic", "partition")),
     ELR_SIZE: ("brokers: eligible leader replicas, by the controller's record", ("topic", "partition")),
-    HIGH_WATERMARK_LAG: (
-        "records: uncommitted ones at the leader; 0 on a follower",
-        ("topic", "partition"),
-    ),
+    HIGH_WATERMARK_LAG: ("records: uncommitted ones at the leader; 0 on a follower", ("topic", "partition")),
     ELECTABLE_LEADERS_COUNT: ("brokers: those in ISR or ELR, by the controller's record", ("topic", "partition")),
 }
 
@@ -147,7 +144,7 @@ class PartitionSamples:
         self._log_ends: dict[TopicPartition, int] = {}
         self._high_watermarks: dict[TopicPartition, int] = {}
 
-    def of(self, trace: Trace) -> Iterator[Sample]:
+    def samples_of(self, trace: Trace) -> Iterator[Sample]:
         """The samples of one trace event; most events have none."""
         match trace:
             case PartitionChanged():
@@ -233,9 +230,14 @@ class RayMeter:
             metric.set_default_tags(default)
         self._traces: deque[Trace] = deque()
         self._samples: dict[tuple[str, Tags], int] = {}
-        self._standing: Iterator[Sample] = iter(())
+        self._repeated: Iterator[Sample] = iter(())
         self._repeat_at_ms = 0
         self._is_scheduled = False
+        self._has_stopped = False
+
+    def stop(self) -> None:
+        """Exports nothing from now on."""
+        self._has_stopped = True
 
     def record_sent(self, message: Message) -> None:
         self._add(Sample(MESSAGES_SENT, 1, (("type", type(message).__name__),)))
@@ -261,8 +263,10 @@ class RayMeter:
         self._clock.call_at(self._repeat_at_ms, self._repeat)
 
     def _repeat(self) -> None:
+        if self._has_stopped:
+            return
         self._changes.repeat()
-        self._standing = self._readings.of_partitions()
+        self._repeated = self._readings.of_partitions()
         self._schedule_repeat()
         if not self._is_scheduled:
             self._schedule_export(0)
@@ -277,14 +281,16 @@ class RayMeter:
         self._samples[series] = before + sample.value
 
     def _export(self) -> None:
+        if self._has_stopped:
+            return
         self._is_scheduled = False
         for name, value in self._changes.take().items():
             self._of_controller[name].set(value)
-        repeated = list(islice(self._standing, EXPORT_AT_ONCE))
+        repeated = list(islice(self._repeated, EXPORT_AT_ONCE))
         for sample in repeated:
             self._gauges[sample.metric].set(sample.value, dict(sample.tags))
         for _ in range(min(len(self._traces), EXPORT_AT_ONCE)):
-            for sample in self._partitions.of(self._traces.popleft()):
+            for sample in self._partitions.samples_of(self._traces.popleft()):
                 self._add(sample)
         for metric, tags in list(islice(self._samples, EXPORT_AT_ONCE)):
             value = self._samples.pop((metric, tags))

@@ -19,10 +19,10 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from pkgutil import resolve_name
 from random import Random
@@ -67,18 +67,19 @@ from protocol.messages.codec import decode, encode
 from protocol.messages.metadata_batch import pack_records
 from protocol.metadata.image import BrokerRegistration
 from protocol.metadata.partition import PartitionState
+from protocol.nodes.base_broker import BaseBroker
 from protocol.nodes.broker import BrokerNode
 from protocol.nodes.client import ClientNode
 from protocol.nodes.controller import ControllerNode
 from protocol.nodes.quorum_view import QuorumView
 from protocol.nodes.recovery_manager import RecoveryManagerNode
 from protocol.nodes.replica_view import ReplicaView, replica_view
-from protocol.nodes.store import StoreNode
-from protocol.nodes.store_broker import StoreBrokerNode
-from protocol.nodes.store_view import StoreView, store_view, tree_nodes
 from protocol.quorum.format import format_voters
 from protocol.quorum.voters import ReplicaKey, VoterSet
-from protocol.zookeeper.settings import StoreSettings
+from protocol.v3.broker.node import V3BrokerNode
+from protocol.v3.store.node import StoreNode
+from protocol.v3.store.settings import StoreSettings
+from protocol.v3.store.view import StoreView, store_view, tree_nodes
 
 Result = TypeVar("Result")
 DELIVERY_WAIT_S = 1.0
@@ -98,7 +99,8 @@ class NodeSetup:
     start (`storage.apply_loss`). `cut_to` and `cut_from` are the peers whose links are cut at the start. `rack` None
     means the label of the Ray node. `voters` are the first voters of the quorum with the directory ids of their disks.
     `store` are the settings of the cluster's store, if it has one. `predecessor` is the last known process of the node,
-    which is killed if it still runs on the same machine.
+    which is killed if it still runs on the same machine. `former` are the last incarnations of an earlier cluster with
+    the same processes, whose frames are dropped.
     """
 
     node: NodeId
@@ -117,6 +119,7 @@ class NodeSetup:
     voters: tuple[tuple[NodeId, str], ...] = ()
     store: StoreSettings | None = None
     predecessor: ProcessId | None = None
+    former: Mapping[NodeId, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,9 +139,9 @@ class NodeSnapshot:
 @dataclass(frozen=True, slots=True)
 class PollReport:
     """The answer to `poll`: new trace events with their times, and new encoded messages to the experiment. `exited`:
-    the node has shut down in good order; `failure`: why it failed, None if it did not; `never_ran`: no process of this
-    incarnation has begun, since its Ray node is lost. `active_epoch`: the epoch of the metadata log in which the node
-    is the active controller, NO_EPOCH if it is not.
+    the node has completed a controlled shutdown; `failure`: why it failed, None if it did not; `never_ran`: no process
+    of this incarnation has begun, since its Ray node is lost. `active_epoch`: the epoch of the metadata log in which
+    the node is the active controller, NO_EPOCH if it is not.
     """
 
     traces: list[tuple[TimeMs, Trace]]
@@ -162,13 +165,13 @@ def build_node(setup: NodeSetup, storage: DiskStorage, rack: str | None, now_ms:
     if is_broker(setup.node):
         hook = hook_named(str(setup.config.values[UNCLEAN_LEADER_HOOK]), resolve_name)
         if setup.store is not None:
-            return StoreBrokerNode(setup.node, setup.config, setup.store, storage, rng, hook, crc32c)
+            return V3BrokerNode(setup.node, setup.config, setup.store, storage, rng, hook, crc32c)
         return BrokerNode(setup.node, setup.controllers, setup.config, storage, rng, rack, hook, crc32c, setup.run)
     if is_store(setup.node) and setup.store is not None:
         return StoreNode(setup.store, storage, rng, setup.run)
     voters = VoterSet.of(ReplicaKey(*voter) for voter in setup.voters)
     key = voters.key_of(setup.node)
-    if setup.incarnation == 1 and key is not None:
+    if setup.incarnation == setup.former.get(setup.node, 0) + 1 and key is not None:
         format_voters(storage, setup.run, key, voters, now_ms)
     return ControllerNode(setup.node, setup.controllers, setup.config, storage, rng, setup.run)
 
@@ -177,7 +180,7 @@ def snapshot_of(node: Node) -> NodeSnapshot:
     """The snapshot of a node; call between two of its inputs."""
     if isinstance(node, StoreNode):
         return NodeSnapshot({}, {}, {}, {}, store=store_view(tree_nodes(node.state.tree)))
-    if isinstance(node, BrokerNode | StoreBrokerNode):
+    if isinstance(node, BaseBroker):
         replicas = {replica.name: replica_view(replica) for replica in node.context.replicas.values()}
         return NodeSnapshot(replicas, {}, {}, {})
     if isinstance(node, ControllerNode):
@@ -206,7 +209,7 @@ class NodeReadings:
 
     def of_partitions(self) -> Iterator[Sample]:
         node = self._node
-        if isinstance(node, BrokerNode | StoreBrokerNode):
+        if isinstance(node, BaseBroker):
             for replica in list(node.context.replicas.values()):
                 log, leads = replica.log, replica.leadership is not None
                 yield lag_sample(replica.name, log.end_offset - log.high_watermark if leads else 0)
@@ -221,6 +224,14 @@ class NodeShell:
 
     def __init__(self, setup: NodeSetup) -> None:
         gc.set_threshold(*GC_THRESHOLDS)
+        self._name = node_name(setup.node)
+        self._loop: Future[asyncio.AbstractEventLoop] = Future()
+        self._serves = asyncio.Event()
+        """Set unless the node has retired."""
+        self._host_node(setup)
+
+    def _host_node(self, setup: NodeSetup) -> None:
+        """Builds the node of this setup on its disk, with a host and a transport of its own."""
         if setup.predecessor is not None:
             with suppress(ProcessLookupError):
                 signal_process(setup.predecessor, signal.SIGKILL)
@@ -228,22 +239,22 @@ class NodeShell:
         apply_loss(setup.directory, setup.loss_kind, setup.loss_count, owner, LOCK_WAIT_S)
         labels = cast("dict[str, str]", ray.get_runtime_context().get_node_labels())
         rack = setup.rack if setup.rack is not None else labels.get(RACK_LABEL)
-        self._name = node_name(setup.node)
         self._files = LimitedFiles()
         interval_bytes = setup.config.int_value(INDEX_INTERVAL_BYTES)
         self._storage = DiskStorage(setup.directory, owner, interval_bytes, self._files, LOCK_WAIT_S)
         self._reported_drops = 0
         self._clock = clock = LoopClock()
         self._node = build_node(setup, self._storage, rack, clock.now_ms())
-        self._loop: Future[asyncio.AbstractEventLoop] = Future()
         self._transport = Transport(
             setup.incarnation, RayPeers(setup.run, setup.node), lambda error: self._host.fail(repr(error))
         )
         self._transport.cut(setup.cut_to, setup.cut_from)
-        meter = RayMeter(setup.run, self._name, clock, NodeReadings(self._node))
+        self._transport.ignore_incarnations(setup.former)
+        self._meter = RayMeter(setup.run, self._name, clock, NodeReadings(self._node))
         self._admin_relay = AdminRelay(self._transport)
-        self._host = NodeHost(self._node, clock, self._admin_relay, meter)
+        self._host = NodeHost(self._node, clock, self._admin_relay, self._meter)
         self._transport.serve(self._host)
+        self._serves.set()
 
     def __repr__(self) -> str:
         return self._name
@@ -258,19 +269,48 @@ class NodeShell:
     @ray.method(concurrency_group="node")
     async def deliver(self, sender: NodeId, *pieces: bytes) -> bytes:
         """Handles a frame of the data channel; then returns a frame for the sender or `NOTHING`."""
-        self._begin()
-        return await self._transport.receive(sender, b"".join(pieces), False)
+        return await self._receive(sender, pieces, False)
 
     @ray.method(concurrency_group="node")
     async def deliver_control(self, sender: NodeId, *pieces: bytes) -> bytes:
         """Handles a frame of the control channel; then returns a frame for the sender or `NOTHING`."""
+        return await self._receive(sender, pieces, True)
+
+    async def _receive(self, sender: NodeId, pieces: Sequence[bytes], control: bool) -> bytes:
+        """Receives a frame. Those that come after the node has retired are for the next one."""
+        await self._serves.wait()
         self._begin()
-        return await self._transport.receive(sender, b"".join(pieces), True)
+        return await self._transport.receive(sender, b"".join(pieces), control)
 
     def _begin(self) -> None:
         if not self._loop.done():
             self._loop.set_result(asyncio.get_running_loop())
             self._host.start()
+
+    # -- from one cluster to the next ----------------------------------------------------------------------------------
+
+    @ray.method(concurrency_group="ctl")
+    async def retire(self) -> None:
+        """Ends the node as a crash does, once its last frames have been taken, and closes its disk. The process waits
+        for `serve_next`.
+        """
+
+        async def act() -> None:
+            self._host.halt()
+            self._meter.stop()
+            await self._transport.await_delivery(DELIVERY_WAIT_S)
+            self._transport.close()
+            self._storage.close()
+            self._serves.clear()
+            self._loop = Future()
+
+        await self._on_loop(act())
+
+    @ray.method(concurrency_group="node")
+    async def serve_next(self, setup: NodeSetup) -> None:
+        """Starts the node of this setup, of the next cluster, in the place of the one that has retired."""
+        self._host_node(setup)
+        self._begin()
 
     # -- commands of the experiment ------------------------------------------------------------------------------------
 
@@ -307,7 +347,7 @@ class NodeShell:
     @ray.method(concurrency_group="ctl")
     async def flush(self) -> None:
         """Flushes all logs of a broker; does nothing on other nodes."""
-        if isinstance(self._node, BrokerNode | StoreBrokerNode):
+        if isinstance(self._node, BaseBroker):
             await self._call(self._node.flush_all)
 
     @ray.method(concurrency_group="ctl")
@@ -382,7 +422,7 @@ class NodeShell:
         return await self._call(lambda: self._read_log(partition))
 
     def _read_log(self, partition: TopicPartition) -> list[bytes]:
-        if not isinstance(self._node, BrokerNode | StoreBrokerNode):
+        if not isinstance(self._node, BaseBroker):
             return []
         replica = self._node.context.replica_named(*partition)
         return [] if replica is None else [encode(batch) for batch in replica.log.storage.read(0, sys.maxsize)]
@@ -404,7 +444,7 @@ class NodeShell:
 
         return await self._on_loop(act())
 
-    async def _on_loop(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
+    async def _on_loop(self, coroutine: Coroutine[object, None, Result]) -> Result:
         loop = await asyncio.shield(asyncio.wrap_future(self._loop))
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, loop))
 

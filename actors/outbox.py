@@ -24,8 +24,3 @@ class Outbox:
         if self.queued and (self.under_way is None or ray.wait([self.under_way], timeout=0)[0]):
             self.under_way = deliver.remote(DRIVER, *pieces_of(pack_frame(self.queued)))
             self.queued = []
-
-
-def deliver_method(actor: Handle, control: bool) -> Handle:
-    """The actor's method that receives frames of a channel."""
-    return actor.deliver_control if control else actor.deliver

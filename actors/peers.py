@@ -26,6 +26,11 @@ def pieces_of(frame: bytes) -> list[bytes]:
     return [frame[at : at + PIECE_BYTES] for at in range(0, len(frame), PIECE_BYTES)]
 
 
+def deliver_method(actor: Handle, control: bool) -> Handle:
+    """The actor's method that receives frames of the control or the data channel."""
+    return actor.deliver_control if control else actor.deliver
+
+
 class RayPeers:
     """Delivers frames to the actors of the other nodes (`transport.Peers`). Looks up actors by name when needed, in a
     thread, since a look-up is a blocking call to Ray's control store."""
@@ -38,9 +43,8 @@ class RayPeers:
 
     async def __call__(self, peer: NodeId, frame: bytes, control: bool) -> bytes:
         handle = self._handles.get(peer) or await self._look_up(peer)
-        deliver = handle.deliver_control if control else handle.deliver
         try:
-            answer: bytes = await deliver.remote(self._own_id, *pieces_of(frame))
+            answer: bytes = await deliver_method(handle, control).remote(self._own_id, *pieces_of(frame))
         except RayActorError as error:
             if self._handles.get(peer) is handle:
                 del self._handles[peer]

@@ -123,10 +123,10 @@ class DiskStorage:
         path = self._log_path(name)
         with typed_errors(path):
             if path.exists():
-                doomed = path.with_name(path.name + _DELETED_SUFFIX)
-                path.rename(doomed)
+                renamed = path.with_name(path.name + _DELETED_SUFFIX)
+                path.rename(renamed)
                 sync_directory(path.parent)
-                _remove_log(doomed)
+                _remove_log(renamed)
         self._names.discard(name)
 
     def read_file(self, name: str) -> bytes | None:

@@ -30,7 +30,7 @@ settings.load_profile("whole")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--rewrite-traces", action="store_true", help="Write the transcripts in tests/traces anew.")
+    parser.addoption("--rewrite-traces", action="store_true", help="Write transcripts anew (tests/traces, testdata).")
     add_option(parser)
 
 
@@ -71,6 +71,12 @@ def pytest_collection_finish() -> None:
 def pytest_unconfigure() -> None:
     """Ends the freeze: a library whose objects stay until the end of the process reports them as leaks."""
     gc.unfreeze()
+
+
+@pytest.fixture(scope="session")
+def rewriting(request: pytest.FixtureRequest) -> bool:
+    """Whether transcripts that differ are written anew."""
+    return bool(request.config.getoption("--rewrite-traces"))
 
 
 @pytest.fixture(scope="module", autouse=True)

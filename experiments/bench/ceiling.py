@@ -22,7 +22,7 @@ _AS_ACTOR: Handle = ray.remote(num_cpus=0.001)
 
 
 @dataclass(frozen=True, slots=True)
-class Calls:
+class CallLatencies:
     """The measurements of a bare producer: the latencies of the calls that ended within `elapsed_s`, at least one."""
 
     elapsed_s: float
@@ -52,18 +52,18 @@ class BareProducer:
 
     async def replicate(
         self, leaders: Sequence[Handle], size: int, in_flight: int, warm_up_s: float, for_s: float
-    ) -> Calls:
-        """Calls `produce` of the leaders in turn, with `in_flight` calls of `size` bytes under way."""
+    ) -> CallLatencies:
+        """CallLatencies `produce` of the leaders in turn, with `in_flight` calls of `size` bytes under way."""
         return await _keep_calling([leader.produce.remote for leader in leaders], size, in_flight, warm_up_s, for_s)
 
-    async def round_trip(self, broker: Handle, size: int, warm_up_s: float, for_s: float) -> Calls:
-        """Calls `store` of one broker with `size` bytes, one call at a time."""
+    async def round_trip(self, broker: Handle, size: int, warm_up_s: float, for_s: float) -> CallLatencies:
+        """CallLatencies `store` of one broker with `size` bytes, one call at a time."""
         return await _keep_calling([broker.store.remote], size, 1, warm_up_s, for_s)
 
 
 async def _keep_calling(
     calls: Sequence[Callable[[bytes], Awaitable[None]]], size: int, in_flight: int, warm_up_s: float, for_s: float
-) -> Calls:
+) -> CallLatencies:
     """Measures for `for_s` after a warm-up, or until the first measured call has ended if that takes longer."""
     payload = b"\xa5" * size
     began_s = time.perf_counter() + warm_up_s
@@ -83,7 +83,7 @@ async def _keep_calling(
                 last_s = max(ends_s, back_s)
 
     await asyncio.gather(*(one_at_a_time() for _ in range(in_flight)))
-    return Calls(last_s - began_s, latencies_s)
+    return CallLatencies(last_s - began_s, latencies_s)
 
 
 class Ceiling:
@@ -95,14 +95,14 @@ class Ceiling:
         for broker in self._brokers:
             ray.get(broker.set_peers.remote([peer for peer in self._brokers if peer is not broker]))
 
-    def replicate(self, partitions: int, size: int, in_flight: int, warm_up_s: float, for_s: float) -> Calls:
+    def replicate(self, partitions: int, size: int, in_flight: int, warm_up_s: float, for_s: float) -> CallLatencies:
         """Measures replicated calls; partition `n` is led by broker `n` modulo the number of brokers."""
         leaders = [self._brokers[number % len(self._brokers)] for number in range(partitions)]
-        calls: Calls = ray.get(self._producer.replicate.remote(leaders, size, in_flight, warm_up_s, for_s))
+        calls: CallLatencies = ray.get(self._producer.replicate.remote(leaders, size, in_flight, warm_up_s, for_s))
         return calls
 
-    def round_trip(self, size: int, warm_up_s: float, for_s: float) -> Calls:
-        calls: Calls = ray.get(self._producer.round_trip.remote(self._brokers[0], size, warm_up_s, for_s))
+    def round_trip(self, size: int, warm_up_s: float, for_s: float) -> CallLatencies:
+        calls: CallLatencies = ray.get(self._producer.round_trip.remote(self._brokers[0], size, warm_up_s, for_s))
         return calls
 
     def close(self) -> None:

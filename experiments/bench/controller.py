@@ -49,7 +49,7 @@ _WARM_UP = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class FencingFigures:
     """The figures of one size; times are medians in milliseconds of wall time."""
 
     partitions: int
@@ -139,7 +139,7 @@ def state_of(records: Sequence[MetadataRecord]) -> ControllerState:
 
 
 def node_of(records: Sequence[MetadataRecord]) -> ControllerNode:
-    """A started controller with the records in its log, at which the two other brokers have a parked metadata fetch."""
+    """A started controller with the records in its log, at which fetches of the metadata by both other brokers wait."""
     storage = formatted_disk()
     _append(storage, records)
     node = ControllerNode(FIRST_CONTROLLER, [FIRST_CONTROLLER], config(), storage, Random(0))
@@ -210,21 +210,21 @@ def _peak_bytes(cluster: Sequence[MetadataRecord]) -> int:
         tracemalloc.stop()
 
 
-def _measure(partitions: int, repeats: int) -> Row:
+def _measure(partitions: int, repeats: int) -> FencingFigures:
     cluster = cluster_records(partitions)
     runs = [_times_once(cluster) for _ in range(repeats)]
     decide_ms, replay_ms, write_ms, node_ms, baseline_ms = medians_ms([times_ms for _, times_ms in runs])
     records, peak_bytes = runs[0][0], _peak_bytes(cluster)
-    return Row(partitions, records, decide_ms, replay_ms, write_ms, node_ms, baseline_ms, peak_bytes)
+    return FencingFigures(partitions, records, decide_ms, replay_ms, write_ms, node_ms, baseline_ms, peak_bytes)
 
 
-def _times_kafka(row: Row) -> tuple[float, float]:
+def _times_kafka(row: FencingFigures) -> tuple[float, float]:
     """How many times as long as Kafka's code it took to decide and replay, by Kafka's slowest and fastest figures."""
     fast, slow = (KAFKA_DECIDE_MS[end] + KAFKA_REPLAY_MS[end] for end in (0, 1))
     return round(row.total_ms / slow, 2), round(row.total_ms / fast, 2)
 
 
-def _texts(row: Row) -> list[str]:
+def _texts(row: FencingFigures) -> list[str]:
     times = [f"{time:,.1f} ms" for time in (row.decide_ms, row.replay_ms, row.write_ms, row.node_ms)]
     rate = row.records / row.total_ms * 1_000
     memory = f"{row.peak_bytes / 2**20:,.1f} MiB"

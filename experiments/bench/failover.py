@@ -27,7 +27,7 @@ from protocol.ids import BrokerId, TimeMs
 from protocol.messages.commands import AdminCommand, AdminOutcome
 from protocol.messages.load import ProbeCommand, ProbeOutcome
 from protocol.messages.partitions import ElectionType, ElectLeadersRequest
-from protocol.zookeeper.settings import StoreSettings
+from protocol.v3.store.settings import StoreSettings
 
 if TYPE_CHECKING:
     from experiments.bench.ray_cluster import BenchCluster
@@ -172,11 +172,7 @@ def _await_leaderships(cluster: BenchCluster, partitions: int, victim: BrokerId)
 
 
 def _probe(
-    cluster: BenchCluster,
-    partitions: Sequence[int],
-    brokers: Sequence[BrokerId],
-    retry_ms: int,
-    not_before_ms: int = 0,
+    cluster: BenchCluster, partitions: Sequence[int], brokers: Sequence[BrokerId], retry_ms: int, not_before_ms: int = 0
 ) -> tuple[TimeMs, ...]:
     """The time at which each of the partitions acknowledged a batch; no cluster state is read before `not_before_ms`
     have passed.

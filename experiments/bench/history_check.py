@@ -30,7 +30,7 @@ _PER_ROUND = 2 * SENDS_PER_ROUND + READERS * SENDS_PER_ROUND // 2
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class CheckFigures:
     """The figures of one size: seconds of processor time, and the growth of the process's peak memory in bytes."""
 
     operations: int
@@ -45,7 +45,7 @@ class Row:
 
 
 class SyntheticHistory:
-    """A correct history of about `operations` operations, generated anew by each iteration."""
+    """A correct history of about `operations` operations, generated again by each iteration."""
 
     def __init__(self, operations: int) -> None:
         self._rounds = max(1, operations // _PER_ROUND)
@@ -93,7 +93,7 @@ class SyntheticHistory:
 
 
 class _Log:
-    """The log of a partition, generated anew by each iteration."""
+    """The log of a partition, generated again by each iteration."""
 
     def __init__(self, history: SyntheticHistory, at: int) -> None:
         self._history, self._at = history, at
@@ -143,15 +143,15 @@ def run(sizes: Sequence[int] = SIZES) -> BenchReport:
     )
 
 
-def _measure_in_process(size: int) -> Row:
+def _measure_in_process(size: int) -> CheckFigures:
     """Measures one size in a process of its own."""
     code = f"from experiments.bench.history_check import print_measurement; print_measurement({size})"
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, stdout=subprocess.PIPE, cwd=PACKAGES_FOLDER, text=True, check=True)
-    return Row(**json.loads(done.stdout))
+    return CheckFigures(**json.loads(done.stdout))
 
 
-def measure(size: int) -> Row:
+def measure(size: int) -> CheckFigures:
     """Measures one size in this process."""
     history = SyntheticHistory(size)
     before = _peak_bytes()
@@ -162,7 +162,7 @@ def measure(size: int) -> Row:
         raise AssertionError(f"a violation in a correct history: {found[0].text}")
     memory = _peak_bytes() - before
     making_s = max(_making_s(history), 1e-6)
-    return Row(history.operations, history.records, max(judged - began - making_s, 1e-6), making_s, memory)
+    return CheckFigures(history.operations, history.records, max(judged - began - making_s, 1e-6), making_s, memory)
 
 
 def _making_s(history: SyntheticHistory) -> float:

@@ -30,7 +30,7 @@ from experiments.support.build import PACKAGES_FOLDER
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class ProcessFigures:
     """One process with its descendants: processor time, that of its start, elapsed time, and peak memory."""
 
     cpu_s: float
@@ -91,7 +91,7 @@ def _measure(events: int, memory: str) -> dict[str, float]:
         }
 
 
-def _run(*command: str) -> Run:
+def _run(*command: str) -> ProcessFigures:
     """Runs a module in a process of its own; its start ends with the first stage that it reports."""
     environment = os.environ | {"PYTHONPATH": str(PACKAGES_FOLDER)}
     began_s, start_s = time.perf_counter(), 0.0
@@ -104,7 +104,7 @@ def _run(*command: str) -> Run:
         process.wait()
     if process.returncode:
         raise RuntimeError(f"{' '.join(command)} ended with exit code {process.returncode}")
-    return Run(usage.cpu_s, start_s, time.perf_counter() - began_s, usage.peak_mb)
+    return ProcessFigures(usage.cpu_s, start_s, time.perf_counter() - began_s, usage.peak_mb)
 
 
 def _spilled(log: Path) -> int:

@@ -9,7 +9,7 @@ the rules of a trace (`experiments/studies/trace/schema.py`); they are drawn as 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -28,6 +28,7 @@ CELLS = 4
 CYCLES = 24
 """Failures of a leader per trial of a year."""
 LOSS_EVERY = 16
+Array: TypeAlias = NDArray[Any]
 _CYCLE: tuple[tuple[str, int, int, bool, str, str], ...] = (
     ("crash", 0, -1, False, "", ""),
     ("state", 0, 0, False, "0,1,2", ""),
@@ -79,11 +80,11 @@ def _trace(batch: Batch, seed: int, min_isr: int, loss: str) -> pa.Table:
     drawn = random.integers(0, LOSS_EVERY, (count, CYCLES)) == 0
     drawn[:, 0] = False  # nothing was acknowledged before
 
-    def rows(begin: object, column: int, end: object, kind: str) -> NDArray[Any]:
+    def rows(begin: object, column: int, end: object, kind: str) -> Array:
         one = np.concatenate([[begin], np.tile(np.array([row[column] for row in _CYCLE], kind), CYCLES), [end]])
         return np.tile(one.astype(kind), count)
 
-    def by_cycle(values: NDArray[Any]) -> NDArray[Any]:
+    def by_cycle(values: Array) -> Array:
         """A value per cycle as a value per row."""
         wide = np.repeat(values, per_cycle, axis=1)
         return np.pad(wide, ((0, 0), (1, 1))).ravel()
@@ -128,7 +129,7 @@ def _trace(batch: Batch, seed: int, min_isr: int, loss: str) -> pa.Table:
     return pa.table([columns[name] for name in TRACE_SCHEMA.names], schema=TRACE_SCHEMA)
 
 
-def _epochs(count: int) -> NDArray[Any]:
+def _epochs(count: int) -> Array:
     """The leader epochs of the rows: a crash begins two, the handover a third."""
     within = np.array([0, 0, 1, 2, 2, 2, 2, 2, 2, 2, 2, 2, 3, 3])
     cycles = (np.arange(CYCLES)[:, None] * 3 + within).ravel()

@@ -1,4 +1,4 @@
-"""The silver and gold of a study in DuckDB, on one machine: the yardstick of the pipeline's benchmark, and a second
+"""The silver and gold of a study in DuckDB, on one machine: the baseline of the pipeline's benchmark, and a second
 implementation that its numbers are compared with.
 
 The same tables from the same files, written as Parquet, in SQL that shares nothing with the pipeline but the rules in

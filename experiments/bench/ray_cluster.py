@@ -15,7 +15,7 @@ from protocol.errors import ErrorCode
 from protocol.ids import FIRST_LOAD
 from protocol.messages.base import Message
 from protocol.messages.commands import AdminCommand, AdminOutcome, Command
-from protocol.zookeeper.settings import StoreSettings
+from protocol.v3.store.settings import StoreSettings
 
 BROKERS = 3
 WITHIN_MS = 300_000

@@ -24,7 +24,7 @@ from protocol.config import MAX_MESSAGE_BYTES, MIN_INSYNC_REPLICAS
 from protocol.messages.load import LoadCommand, LoadOutcome
 
 if TYPE_CHECKING:
-    from experiments.bench.ceiling import Calls, Ceiling
+    from experiments.bench.ceiling import CallLatencies, Ceiling
     from experiments.bench.ray_cluster import BenchCluster
 
 RECORD_BYTES = 1_024
@@ -47,7 +47,7 @@ CONFIG: Mapping[str, object] = {MIN_INSYNC_REPLICAS: 2, MAX_MESSAGE_BYTES: 2 * m
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class LoadPoint:
     """The parameters of one measurement: batch size in bytes, partitions, batches under way."""
 
     batch_bytes: int
@@ -56,10 +56,10 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ReplicationFigures:
     """The figures of one run: rates in batches per second, times in milliseconds."""
 
-    point: Point
+    point: LoadPoint
     rate: float
     p50_ms: float
     p99_ms: float
@@ -149,16 +149,16 @@ def run(
     )
 
 
-def points_of(sizes: Sequence[int], partitions: Sequence[int]) -> Iterator[Point]:
+def points_of(sizes: Sequence[int], partitions: Sequence[int]) -> Iterator[LoadPoint]:
     """For each size: light load with one partition, then every number of partitions with `DEPTH` batches each."""
     for size in sorted(set(sizes)):
         if 1 in partitions:
-            yield Point(size, 1, 1)
+            yield LoadPoint(size, 1, 1)
         for count in sorted(set(partitions)):
-            yield Point(size, count, DEPTH * count)
+            yield LoadPoint(size, count, DEPTH * count)
 
 
-def _measure(cluster: BenchCluster, ceiling: Ceiling, point: Point, duration_ms: int) -> Row:
+def _measure(cluster: BenchCluster, ceiling: Ceiling, point: LoadPoint, duration_ms: int) -> ReplicationFigures:
     warm_up_s, for_s = WARM_UP_MS / 1_000, duration_ms / 1_000
     bare = ceiling.replicate(point.partitions, point.batch_bytes, point.in_flight, warm_up_s, for_s)
     call = ceiling.round_trip(point.batch_bytes, warm_up_s / 4, for_s / 4)
@@ -166,10 +166,10 @@ def _measure(cluster: BenchCluster, ceiling: Ceiling, point: Point, duration_ms:
         outcome = _load(cluster, point, factor * duration_ms)
         if outcome.acknowledged:
             break
-    return row_of(point, outcome, bare, call)
+    return figures_of(point, outcome, bare, call)
 
 
-def _load(cluster: BenchCluster, point: Point, duration_ms: int) -> LoadOutcome:
+def _load(cluster: BenchCluster, point: LoadPoint, duration_ms: int) -> LoadOutcome:
     """Has the load generator produce to the cluster, after a warm-up."""
     command = LoadCommand(
         command_id=cluster.command_id(),
@@ -185,13 +185,13 @@ def _load(cluster: BenchCluster, point: Point, duration_ms: int) -> LoadOutcome:
     return cluster.run_command(command, LoadOutcome, not_before_ms=WARM_UP_MS + duration_ms)
 
 
-def row_of(point: Point, outcome: LoadOutcome, bare: Calls, call: Calls) -> Row:
+def figures_of(point: LoadPoint, outcome: LoadOutcome, bare: CallLatencies, call: CallLatencies) -> ReplicationFigures:
     """The row of one run. BenchError where no batch was acknowledged."""
     from experiments.bench.ray_cluster import BenchError
 
     if not outcome.acknowledged:
         raise BenchError(f"nothing acknowledged at {point}: {outcome.last_error.name}")
-    return Row(
+    return ReplicationFigures(
         point=point,
         rate=outcome.acknowledged / outcome.elapsed_us * 1e6,
         p50_ms=outcome.p50_us / 1e3,

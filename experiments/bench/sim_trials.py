@@ -32,7 +32,7 @@ _NODES = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TrialFigures:
     """The figures of one cell or of all: `events` of `trials` trials in total; processor times in milliseconds."""
 
     name: str
@@ -78,12 +78,12 @@ def simulate(parameters: CellParameters, trials: int) -> int:
         return sum(run_trial(parameters, seed).events for seed in range(trials))
 
 
-def measure_cell(cell: CellParameters, trials: int, repeats: int) -> Row:
+def measure_cell(cell: CellParameters, trials: int, repeats: int) -> TrialFigures:
     """The medians of `repeats` runs of the cell's trials."""
     return _measure([(name_of(cell), cell, trials)], repeats)[0]
 
 
-def measure_lengths(repeats: int, lengths_ms: Sequence[int] = LENGTHS_MS) -> list[Row]:
+def measure_lengths(repeats: int, lengths_ms: Sequence[int] = LENGTHS_MS) -> list[TrialFigures]:
     """The shipped study's cell with its last generation and min ISR at each length; all lengths divide the last."""
     cell = load_study(STUDIES / f"{SHIPPED}.yaml").cells[-1].parameters
     runs = [
@@ -93,14 +93,14 @@ def measure_lengths(repeats: int, lengths_ms: Sequence[int] = LENGTHS_MS) -> lis
     return _measure(runs, repeats)
 
 
-def growth(rows: Sequence[Row]) -> float:
+def growth(rows: Sequence[TrialFigures]) -> float:
     """The time per event of the last row, divided by that of the first."""
     return rows[-1].us_per_event / rows[0].us_per_event
 
 
-def total(rows: Sequence[Row]) -> Row:
+def total(rows: Sequence[TrialFigures]) -> TrialFigures:
     """The sums of the rows."""
-    return Row(
+    return TrialFigures(
         name="all",
         trials=sum(row.trials for row in rows),
         cluster_years=round(sum(row.cluster_years for row in rows), 6),
@@ -139,7 +139,7 @@ def bare_events(count: int) -> TimeMs:
     return now_ms
 
 
-def _measure(runs: Sequence[tuple[str, CellParameters, int]], repeats: int) -> list[Row]:
+def _measure(runs: Sequence[tuple[str, CellParameters, int]], repeats: int) -> list[TrialFigures]:
     """One row per (name, cell, trials): medians of the repeats, in each of which all are measured in turn."""
     times_ms: list[list[float]] = [[] for _ in runs]
     baselines_ms: list[list[float]] = [[] for _ in runs]
@@ -150,7 +150,7 @@ def _measure(runs: Sequence[tuple[str, CellParameters, int]], repeats: int) -> l
             times_ms[place].append(elapsed_ms)
             baselines_ms[place].append(measure_ms(partial(bare_events, events[place]), process_time)[0])
     return [
-        Row(
+        TrialFigures(
             name=name,
             trials=trials,
             cluster_years=round(trials * cell.duration_ms / YEAR_MS, 6),

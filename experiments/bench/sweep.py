@@ -27,13 +27,11 @@ from statistics import mean
 from experiments.bench.report import BenchReport
 from experiments.studies.design.loader import study_from
 from experiments.studies.design.model import CellParameters
-from experiments.studies.design.study import StudyPlan
 from experiments.studies.sweeps.identity import cell_digests, trial_code_digest
 from experiments.studies.sweeps.output import StudyRecord, claim
 from experiments.studies.sweeps.schedule import Cost, task_s
 from experiments.studies.sweeps.storage import Folder
 from experiments.studies.sweeps.sweep import job_of, needed_batches, run_batches
-from experiments.studies.sweeps.worker import Summary
 from experiments.studies.trace.schema import TraceRow, TrialResult
 from experiments.studies.trials.batch import Trial
 
@@ -46,7 +44,7 @@ PREDICTED = ((100, 16), (1_000, 16))
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class SweepFigures:
     """One sweep: its size, its wall time, the driver's processor time, and the means over its batches."""
 
     nodes: int
@@ -86,7 +84,7 @@ def run(nodes: Sequence[int] = (1, 2, 4), seconds: int = 20) -> BenchReport:
     from experiments.hunt.soak.ray_nodes import ray_nodes
     from experiments.studies.trials.trial import run_trial
 
-    kinds: dict[str, list[Run]] = {"waiting": [], "computing": [], "single": []}
+    kinds: dict[str, list[SweepFigures]] = {"waiting": [], "computing": [], "single": []}
     for count in nodes:
         with ray_nodes(count - 1, cpus=1):
             _measure(run_trial, count, count)  # workers start, modules are imported
@@ -120,7 +118,7 @@ def run(nodes: Sequence[int] = (1, 2, 4), seconds: int = 20) -> BenchReport:
     )
 
 
-def _measure(trial: Trial, nodes: int, trials: int, one_per_batch: bool = False) -> Run:
+def _measure(trial: Trial, nodes: int, trials: int, one_per_batch: bool = False) -> SweepFigures:
     """Sweeps a study of one cell on the Ray that this process is connected to."""
     study = study_from({"name": "bench", "trials": trials, "duration": "1y"}, "bench")
     with tempfile.TemporaryDirectory(prefix="isray-") as folder:
@@ -133,11 +131,7 @@ def _measure(trial: Trial, nodes: int, trials: int, one_per_batch: bool = False)
         began_s, used_s = time.perf_counter(), time.process_time()
         summaries = [summary for _, _, summary in run_batches(study, cells, schedule, job)]
         elapsed_s, used_s = time.perf_counter() - began_s, time.process_time() - used_s
-    return _run_of(study, nodes, summaries, elapsed_s, used_s)
-
-
-def _run_of(study: StudyPlan, nodes: int, summaries: Sequence[Summary], elapsed_s: float, used_s: float) -> Run:
-    return Run(
+    return SweepFigures(
         nodes=nodes,
         trials=study.max_trials,
         batches=len(summaries),
@@ -148,12 +142,12 @@ def _run_of(study: StudyPlan, nodes: int, summaries: Sequence[Summary], elapsed_
     )
 
 
-def efficiency(measured: Run, base: Run) -> float:
+def efficiency(measured: SweepFigures, base: SweepFigures) -> float:
     """Trials per second and node, against those of the run `base`."""
     return round(measured.rate / measured.nodes / (base.rate / base.nodes), 3)
 
 
-def predicted(nodes: int, cpus: int, single: Run) -> dict[str, float]:
+def predicted(nodes: int, cpus: int, single: SweepFigures) -> dict[str, float]:
     """The efficiency of a sweep on that many nodes, from the costs of single-trial batches."""
     batch_s = task_s(nodes * cpus)
     lost_s = (single.write_ms + max(0.0, single.round_trip_ms)) / 1_000
@@ -168,7 +162,7 @@ def predicted(nodes: int, cpus: int, single: Run) -> dict[str, float]:
     }
 
 
-def _row(kind: str, measured: Run, base: Run) -> tuple[str, ...]:
+def _row(kind: str, measured: SweepFigures, base: SweepFigures) -> tuple[str, ...]:
     return (
         kind,
         str(measured.nodes),

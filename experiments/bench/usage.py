@@ -1,8 +1,8 @@
 """Processor time and memory of a process and all its descendants, sampled while they run. Linux only (`/proc`).
 
 The kernel adds the time of a process to its parent only if the parent waits for it, and a JVM does not wait for Spark's
-Python workers. So each process is looked at every `PERIOD_S`, and its last figures count; what a process does after the
-last look is missing.
+Python workers. So each process is sampled every `PERIOD_S`, and its last sample counts; what a process does after
+its last sample is missing.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Checks a whole recording: the controller's states, the events of the nodes, the history of the clients.
 
-`check_metadata.py` (in `v3`: `check_store.py`), `check_events.py` and `history.py` check one of the three each; this
+`check_metadata.py` (in `v3`: `check_v3.py`), `check_events.py` and `history.py` check one of the three each; this
 module combines them. Loss and reads that disagree are violations only while their partition is within tolerance
-(`truth.py`, `store_suite.py`), unless the recording states that its run could lose no record.
+(`truth.py`, `v3_suite.py`), unless the recording states that its run could lose no record.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 
 from experiments.check.check_events import SHOWN_BY_EVENTS, EventChecker
 from experiments.check.check_metadata import UNCLEAN, LogMarks, MetadataReplay, ReplayedMetadata
-from experiments.check.check_store import SHOWN_BY_STORE, replay_store
+from experiments.check.check_v3 import SHOWN_BY_STORE, replay_store
 from experiments.check.history import (
     ACKS_OF,
     Ended,

@@ -6,7 +6,7 @@ each knows something else of it:
 
 - the nodes of a simulated cluster (`truth.PartitionView`): the committed state and the one before it, and every replica
   at this moment;
-- the store of `v3` (`store_suite.Published`): every published state by its version, and what the nodes do;
+- the store of `v3` (`v3_suite.Published`): every published state by its version, and what the nodes do;
 - a recording (`check_events.py`): every committed state, and of a replica what its broker has reported.
 
 The controllers' quorum has two: the controllers of a cluster (`quorum_rules.py`), and all disks of the quorum's own

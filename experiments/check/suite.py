@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from experiments.check.authorization import RULE, ChangesAreAuthorized
 from experiments.check.invariants import INVARIANTS, Invariant
 from experiments.check.quorum_rules import QuorumRules
-from experiments.check.store_suite import StoreInvariants
 from experiments.check.truth import GroundTruth
+from experiments.check.v3_suite import V3Invariants
 from experiments.engines.port import Loss, Violation
 from experiments.engines.sim.cluster import SimCluster, unobserved
 from protocol.broker.context import log_name
@@ -38,7 +38,7 @@ _EVERYWHERE = (MetadataPublished, ControllerStarted, BrokerRegistered)
 
 class InvariantSuite:
     """All invariants on one cluster. Each partition reports a given invariant once. Generations with a metadata log
-    have those of `INVARIANTS`, and `v3` has those of `StoreInvariants`. A replay of a recording (`is_replay`) has only
+    have those of `INVARIANTS`, and `v3` has those of `V3Invariants`. A replay of a recording (`is_replay`) has only
     the controller's image. Invariants `without` are left out.
     """
 
@@ -58,9 +58,9 @@ class InvariantSuite:
         self._after_others = [each for each in checking if each.AFTER_CONTROLLERS]
         self._touched: dict[TopicPartition, None] = {}
         self._reported: set[tuple[str, TopicPartition | None]] = set()
-        self._store: StoreInvariants | None = None
+        self._store: V3Invariants | None = None
         if features.metadata_in_store:
-            self._store = StoreInvariants(cluster, self.truth, self._report_rule)
+            self._store = V3Invariants(cluster, self.truth, self._report_rule)
         self._changes = ChangesAreAuthorized(cluster)
         self._quorum = QuorumRules(cluster)
         self._is_observing = True

@@ -1,7 +1,7 @@
 """The entry point of the `isray` command: an interrupt while its modules are imported ends it without a traceback.
 
-The imports take up to a second, during which nothing has begun that would need to end in good order; Python's own
-handler would raise KeyboardInterrupt in the middle of them. `main.run` handles the interrupts that come later.
+The imports take up to a second, during which nothing has begun that would need an orderly end; Python's own handler
+would raise KeyboardInterrupt in the middle of them. `main.run` handles the interrupts that come later.
 """
 
 from __future__ import annotations

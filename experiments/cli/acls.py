@@ -13,10 +13,12 @@ from typing import Annotated
 
 import typer
 
-from experiments.cli.output import document, flag, option, print_json, print_result
+from experiments.cli.administer import administering, exit_if_failed
+from experiments.cli.output import Json, flag, option, print_json, print_result
 from experiments.cli.parse import one_of, only_with
-from experiments.cli.target import Target, administering, exit_if_failed, with_target
+from experiments.cli.target import BootstrapServer, CommandConfig, OwnCluster, is_principal, target_of
 from experiments.engines.admin_client import AdminClient
+from experiments.explorer.values import message_fields
 from experiments.support.errors import InputError, MissingInput
 from protocol.errors import ErrorCode
 from protocol.messages.acls import (
@@ -42,9 +44,7 @@ Principals = Annotated[list[str] | None, option("User:NAME", "May be repeated; U
 Resource = tuple[AclResourceType, str]
 
 
-@with_target(principal=None)
 def acls(
-    target: Target,
     add: Annotated[bool, flag("--add", "Add entries.")] = False,
     remove: Annotated[bool, flag("--remove", "Remove entries.")] = False,
     list_: Annotated[bool, flag("--list", "List entries.")] = False,
@@ -60,8 +60,13 @@ def acls(
         list[str] | None, option("User:NAME", "With --list: only entries of these principals.")
     ] = None,
     force: Annotated[bool, flag("--force", "Remove without confirmation.")] = False,
+    bootstrap_server: BootstrapServer = None,
+    name: OwnCluster = None,
+    command_config: CommandConfig = None,
+    as_json: Json = False,
 ) -> None:
     """Add, remove and list access control entries."""
+    target = target_of(bootstrap_server, name, as_json, command_config)
     action = one_of({"--add": add, "--remove": remove, "--list": list_})
     pattern = resource_pattern_type.lower()
     if pattern not in PATTERNS or (add and pattern not in SPECIFIC):
@@ -117,7 +122,7 @@ def _entries(
     permissions = [(principal, AclPermissionType.ALLOW) for principal in allowed]
     permissions += [(principal, AclPermissionType.DENY) for principal in denied]
     for principal, _ in permissions:
-        if not principal.startswith("User:") or principal == "User:":
+        if not is_principal(principal):
             raise InputError("--allow-principal, --deny-principal", "", principal, "User:NAME, or User:* for all")
     pattern_type = PATTERNS[pattern] or PatternType.LITERAL
     return [
@@ -165,7 +170,7 @@ def _is_selected(entry: AclEntry, selected: Sequence[AclEntry]) -> bool:
 def _add(admin: AdminClient, entries: Sequence[AclEntry], as_json: bool) -> None:
     results = admin.create_acls(entries)
     added = [entry for entry, result in zip(entries, results, strict=True) if result.error is ErrorCode.NONE]
-    found = {"added": [document(entry) for entry in added], "results": [document(item) for item in results]}
+    found = {"added": [message_fields(entry) for entry in added], "results": [message_fields(item) for item in results]}
     print_result(as_json, found, _print, added, "Adding ACLs for resource")
     exit_if_failed((FAILING, result) for result in results)
 
@@ -177,7 +182,7 @@ def _remove(admin: AdminClient, entries: Sequence[AclEntry], force: bool, as_jso
         typer.confirm("Are you sure you want to remove these ACLs?", abort=True, err=True)
     results = admin.delete_acls([_exactly(entry) for entry in entries]) if entries else ()
     removed = [entry for result in results for entry in result.matching_acls]
-    found = {"removed": [document(entry) for entry in removed]}
+    found = {"removed": [message_fields(entry) for entry in removed]}
     print_result(as_json, found, _print, removed, "Removed ACLs for resource")
     exit_if_failed((FAILING, result) for result in results)
 
@@ -189,7 +194,7 @@ def _exactly(entry: AclEntry) -> AclFilter:
 def _print_list(entries: Sequence[AclEntry], principals: Sequence[str], as_json: bool) -> None:
     shown = [entry for entry in entries if not principals or entry.principal in principals]
     if as_json:
-        print_json([document(entry) for entry in shown])
+        print_json([message_fields(entry) for entry in shown])
         return
     if not principals:
         _print(shown, CURRENT)

@@ -23,9 +23,7 @@ from experiments.support.progress import progress
 if TYPE_CHECKING:
     from experiments.bench.report import BenchReport
 
-app = App(
-    "Benchmarks: how fast the parts are, as figures and as ratios.", "isray bench --json", invoke_without_command=True
-)
+app = App("Benchmarks: how fast the parts are, as figures and as ratios.", "isray bench --json")
 
 Sizes = Annotated[str, option("N,...", "Partitions of each run.", "--partitions")]
 Repeats = Annotated[int, option("N", "Runs per size or cell.", "--repeats", min=1)]

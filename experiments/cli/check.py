@@ -5,14 +5,14 @@ Exit code 0 without violations, 1 with violations (one line each), 2 if the fold
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
-from experiments.cli.output import Json, fail_if, print_result
+from experiments.cli.output import Json, fail_if, print_result, table_of
 from experiments.cli.run_pages import Exploration, Html, document_of, show
 from experiments.support.progress import progress
 
@@ -64,12 +64,12 @@ def _explored(recording: Recording, checked: CheckResult) -> Run:
 
 def _show(checked: CheckResult, shown: Exploration | None) -> None:
     console = Console(highlight=False, soft_wrap=True)
-    table = Table("invariant", "checks", "violated", box=None)
-    names = [violation.invariant.partition(".")[0] for violation in checked.violations]
-    for name, count in checked.looked_at.items():
-        wrong = names.count(name)
-        table.add_row(name, str(count), f"[red]{wrong}[/]" if wrong else "")
-    console.print(table)
+    violated = Counter(violation.invariant.partition(".")[0] for violation in checked.violations)
+    counts = (
+        (name, str(count), f"[red]{violated[name]}[/]" if name in violated else "")
+        for name, count in checked.looked_at.items()
+    )
+    console.print(table_of(("invariant", "checks", "violated"), counts))
     for violation in checked.violations[:SHOWN_VIOLATIONS]:
         console.print(f"[red]violated[/] {violation.invariant} at {violation.time_ms} ms: {violation.detail}")
     if len(checked.violations) > SHOWN_VIOLATIONS:

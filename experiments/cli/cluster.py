@@ -22,12 +22,11 @@ import typer
 from rich.console import Console
 from rich.table import Column, Table
 
-from experiments.cli import target as cluster_target
-from experiments.cli.exit_codes import ExitCode
+from experiments.cli import administer
 from experiments.cli.metadata_quorum import role_of
-from experiments.cli.output import Json, fail_if, flag, option, print_json, print_result
+from experiments.cli.output import ExitCode, Json, fail, fail_if, flag, option, print_result
 from experiments.cli.parse import name_values
-from experiments.cli.target import Target, with_target
+from experiments.cli.target import BootstrapServer, CommandConfig, OwnCluster, Principal, Target, target_of
 from experiments.engines.admin_client import AdminClient, AdminError
 from experiments.engines.ray.cluster_state import DEFAULT_NAME, ClusterOptions, ClusterState, read_state, states
 from experiments.engines.ray.connection import own_state
@@ -120,8 +119,7 @@ def up(
     try:
         state = launch(options)
     except LaunchFailed as error:
-        typer.echo(f"isray: {error}", err=True)
-        raise typer.Exit(ExitCode.WRONG_INPUT if error.is_input_wrong else ExitCode.FAILURE) from error
+        fail(f"isray: {error}", code=ExitCode.WRONG_INPUT if error.is_input_wrong else ExitCode.FAILURE)
     _print_ready(state, as_json)
 
 
@@ -140,8 +138,7 @@ def _run(options: ClusterOptions, as_json: bool) -> None:
     try:
         fail_if(not run_cluster(options, config_of(options), ready, report))
     except CLUSTER_FAILURES as error:
-        report(" ".join(str(error).split()))
-        raise typer.Exit(ExitCode.FAILURE) from error
+        fail(f"isray: {' '.join(str(error).split())}")
 
 
 def _racks(option: str | None, brokers: int) -> tuple[str, ...]:
@@ -183,19 +180,25 @@ def down(
     print_result(as_json, {"name": name, "pid": state.pid, "ended": how}, typer.echo, f"{name} {how}")
 
 
-@with_target()
-def status(target: Target) -> None:
+def status(
+    bootstrap_server: BootstrapServer = None,
+    name: OwnCluster = None,
+    command_config: CommandConfig = None,
+    principal: Principal = None,
+    as_json: Json = False,
+) -> None:
     """The nodes of a cluster: which run, which lead what, which vote, which are fenced; and the feature levels."""
+    target = target_of(bootstrap_server, name, as_json, command_config, principal)
     state = _own_state(target)
     if state is not None and not state.is_running:
         _report_stale(state, target.as_json)
     rows = _rows(state)
     try:
-        with cluster_target.open_nodes(target) as (admin, running):
+        with administer.open_admin(target, asks_nodes=True) as (admin, running):
             running = running if rows is None else {row.node for row in rows if row.pid is not None}
             found = cluster_document(admin, running, () if state is None else state.nodes)
     except AdminError as error:
-        cluster_target.exit_refused("isray", error, target.as_json)
+        administer.exit_refused("isray", error, target.as_json)
     known = {} if state is None else _known(state)
     print_result(target.as_json, known | {**found}, _print_status, found, state, rows or ())
     fail_if(not found["healthy"])
@@ -224,10 +227,7 @@ def _own_state(target: Target) -> ClusterState | None:
 
 def _report_stale(state: ClusterState, as_json: bool) -> None:
     text = f"{state.options.name} has ended: {state.end} (isray down removes what it left)"
-    typer.echo(f"isray: {text}", err=True)
-    if as_json:
-        print_json(_known(state) | {"healthy": False, "message": text})
-    raise typer.Exit(ExitCode.FAILURE)
+    fail(f"isray: {text}", _known(state) | {"healthy": False, "message": text} if as_json else None)
 
 
 def cluster_document(admin: AdminClient, running: set[str], started: Sequence[str] = ()) -> ClusterDocument:

@@ -21,9 +21,10 @@ from typing import Annotated
 
 import typer
 
-from experiments.cli.output import fail_if, option, print_result
+from experiments.cli.administer import administering, require
+from experiments.cli.output import Json, fail_if, option, print_result
 from experiments.cli.produce import Acks
-from experiments.cli.target import Target, administering, require, with_target
+from experiments.cli.target import BootstrapServer, OwnCluster, target_of
 from experiments.engines.admin_client import AdminClient, AdminError
 from experiments.support.errors import InputError
 from protocol.client.records import join
@@ -39,9 +40,7 @@ LINGER_MS = 100
 _IDLE_S = 1.0
 
 
-@with_target(principal=None, command_config=None)
 def console_producer(
-    target: Target,
     topic: Annotated[str, option("TOPIC", "The topic to write to.")],
     partition: Annotated[
         int | None, option("N", "The partition. Default: batches go round the partitions.", min=0, max=INT_MAX)
@@ -50,8 +49,12 @@ def console_producer(
     timeout: Annotated[
         int, option("MS", "How long a batch waits for more lines, unless it is full.", min=0, max=INT_MAX)
     ] = LINGER_MS,
+    bootstrap_server: BootstrapServer = None,
+    name: OwnCluster = None,
+    as_json: Json = False,
 ) -> None:
     """Write the lines of standard input to a topic of a running cluster."""
+    target = target_of(bootstrap_server, name, as_json)
     counts = Counter({"acknowledged": 0, "failed": 0, "unknown": 0})
     with administering(target, FAILING) as admin:
         partitions = cycle(partitions_of(admin, topic, partition))
@@ -71,12 +74,7 @@ def _write(
 ) -> None:
     """Writes lines as one batch and counts them by outcome, as `unknown` also where AdminError is raised."""
     command = ProduceCommand(
-        command_id=0,
-        topic=topic,
-        partition=partition,
-        acks=acks.wire,
-        record_count=len(lines),
-        payload=join(lines),
+        command_id=0, topic=topic, partition=partition, acks=acks.wire, record_count=len(lines), payload=join(lines)
     )
     counts["unknown"] += len(lines)
     outcome = admin.produce(command)

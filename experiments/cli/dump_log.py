@@ -133,7 +133,7 @@ class LogDocument(TypedDict):
 
 
 def _dump(logs: list[LogFiles], snapshots: list[Path], topics: dict[str, str], as_json: bool) -> bool:
-    """Prints everything; returns whether nothing of it is damaged."""
+    """Prints logs and snapshots; returns whether none of them is damaged."""
     from experiments.engines.ray import dump
 
     found_logs: list[LogDocument] = []

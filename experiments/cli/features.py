@@ -7,10 +7,19 @@ from typing import Annotated
 
 import typer
 
-from experiments.cli.exit_codes import ExitCode
+from experiments.cli.administer import administering
 from experiments.cli.help import App
-from experiments.cli.output import document, flag, option, print_json, print_result
-from experiments.cli.target import Target, administering, keep_options, with_target
+from experiments.cli.output import Json, fail, flag, option, print_json, print_result
+from experiments.cli.target import (
+    BootstrapServer,
+    CommandConfig,
+    OwnCluster,
+    Principal,
+    Target,
+    keep_options,
+    target_of,
+)
+from experiments.explorer.values import message_fields
 from experiments.support.errors import InputError, MissingInput
 from protocol.config import SHORT_MAX
 from protocol.errors import ErrorCode
@@ -23,13 +32,20 @@ Levels = Annotated[list[str] | None, option("NAME=LEVEL", "A feature and its lev
 DryRun = Annotated[bool, flag("--dry-run", "Print what would happen, and change nothing.")]
 Unsafe = Annotated[bool, flag("--unsafe", "Even if metadata is lost.")]
 
-app = App("Feature levels of a running cluster.", callback=keep_options, no_args_is_help=True)
+app = App("Feature levels of a running cluster.", callback=keep_options)
 
 
 @app.register("describe", "isray features describe")
-@with_target()
-def describe(target: Target) -> None:
+def describe(
+    context: typer.Context,
+    bootstrap_server: BootstrapServer = None,
+    name: OwnCluster = None,
+    command_config: CommandConfig = None,
+    principal: Principal = None,
+    as_json: Json = False,
+) -> None:
     """The finalized levels, and those that the cluster supports."""
+    target = target_of(bootstrap_server, name, as_json, command_config, principal, context)
     with administering(target, FAILING) as admin:
         found = sorted(admin.describe_features(), key=lambda feature: feature.name)
     lines = [
@@ -37,32 +53,56 @@ def describe(target: Target) -> None:
         f"SupportedMaxVersion: {feature.max_version_level}\tFinalizedVersionLevel: {feature.finalized_version_level}"
         for feature in found
     ]
-    print_result(target.as_json, [document(feature) for feature in found], typer.echo, "\n".join(lines))
+    print_result(target.as_json, [message_fields(feature) for feature in found], typer.echo, "\n".join(lines))
 
 
 @app.register("upgrade", "isray features upgrade --feature unclean.recovery.enabled=1")
-@with_target()
-def upgrade(target: Target, feature: Levels = None, dry_run: DryRun = False) -> None:
+def upgrade(
+    context: typer.Context,
+    feature: Levels = None,
+    dry_run: DryRun = False,
+    bootstrap_server: BootstrapServer = None,
+    name: OwnCluster = None,
+    command_config: CommandConfig = None,
+    principal: Principal = None,
+    as_json: Json = False,
+) -> None:
     """Raise feature levels."""
+    target = target_of(bootstrap_server, name, as_json, command_config, principal, context)
     _update("upgrade", target, _levels(feature), UpgradeType.UPGRADE, dry_run)
 
 
 @app.register("downgrade", "isray features downgrade --feature metadata.version=1 --dry-run")
-@with_target()
-def downgrade(target: Target, feature: Levels = None, unsafe: Unsafe = False, dry_run: DryRun = False) -> None:
+def downgrade(
+    context: typer.Context,
+    feature: Levels = None,
+    unsafe: Unsafe = False,
+    dry_run: DryRun = False,
+    bootstrap_server: BootstrapServer = None,
+    name: OwnCluster = None,
+    command_config: CommandConfig = None,
+    principal: Principal = None,
+    as_json: Json = False,
+) -> None:
     """Lower feature levels."""
+    target = target_of(bootstrap_server, name, as_json, command_config, principal, context)
     _update("downgrade", target, _levels(feature), _lowering(unsafe), dry_run)
 
 
 @app.register("disable", "isray features disable --feature unclean.recovery.enabled")
-@with_target()
 def disable(
-    target: Target,
+    context: typer.Context,
     feature: Annotated[list[str] | None, option("NAME", "A feature; may be repeated.")] = None,
     unsafe: Unsafe = False,
     dry_run: DryRun = False,
+    bootstrap_server: BootstrapServer = None,
+    name: OwnCluster = None,
+    command_config: CommandConfig = None,
+    principal: Principal = None,
+    as_json: Json = False,
 ) -> None:
     """Lower features to level 0."""
+    target = target_of(bootstrap_server, name, as_json, command_config, principal, context)
     _update("disable", target, [(item, 0) for item in feature or ()], _lowering(unsafe), dry_run)
 
 
@@ -96,10 +136,9 @@ def _update(verb: str, target: Target, levels: Sequence[tuple[str, int]], kind: 
         failed += result.error is not ErrorCode.NONE
         _report(verb, feature, level, result, dry_run, target.as_json)
     if target.as_json:
-        print_json({"dry_run": dry_run, "features": [document(result) for result in results.values()]})
+        print_json({"dry_run": dry_run, "features": [message_fields(result) for result in results.values()]})
     if failed:
-        typer.echo(f"{failed} out of {len(levels)} operation(s) failed.", err=True)
-        raise typer.Exit(ExitCode.FAILURE)
+        fail(f"{failed} out of {len(levels)} operation(s) failed.")
 
 
 def _report(verb: str, feature: str, level: int, result: Result, dry_run: bool, as_json: bool) -> None:

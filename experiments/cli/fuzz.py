@@ -15,18 +15,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
-from experiments.cli.exit_codes import ExitCode
-from experiments.cli.output import Json, option, print_result
+from experiments.cli.output import ExitCode, Json, fail, option, print_result, table_of
 from experiments.cli.parse import generation_named
 from experiments.support.errors import InputError
 from experiments.support.progress import progress
 from protocol.config import Generation
 
 if TYPE_CHECKING:
-    from experiments.hunt.campaign.run import CampaignResult
-    from experiments.hunt.seeds import HuntResult
+    from experiments.hunt.campaign.run import Campaign, CampaignResult
+    from experiments.hunt.seeds import Hunt, HuntResult
 
 _SEEDS = re.compile(r"([0-9]{1,18})(?:\.\.([0-9]{1,18}))?")
 _SEEDS_ALLOWED = "A..B with A <= B, both included, or one seed"
@@ -45,6 +43,7 @@ def fuzz(
     as_json: Json = False,
 ) -> None:
     """Search for defects in random runs, one per seed; each violation is shrunk and can be replayed."""
+    from experiments.hunt.seeds import Hunt
     from experiments.hunt.spread import ON_RAY, WorkerLost
 
     workers = _jobs(jobs)
@@ -61,71 +60,52 @@ def fuzz(
         raise InputError("--out", "", str(out), "no --out with --campaign, whose folder has the timeline files")
     try:
         if campaign is None:
-            _hunt(wanted, only, mutant, minutes, workers, out or Path("out/fuzz"), as_json)
+            _hunt(Hunt(wanted, only, mutant, minutes, workers), out or Path("out/fuzz"), as_json)
         else:
-            _campaign(wanted, only, mutant, minutes, workers, campaign, as_json)
+            from experiments.hunt.campaign.run import Campaign
+
+            _campaign(Campaign(wanted, only, mutant, minutes=minutes, jobs=workers), campaign, as_json)
     except WorkerLost as error:
-        typer.echo(f"{error}; the result of its seeds is not there", err=True)
-        raise typer.Exit(ExitCode.FAILURE) from error
+        fail(f"{error}; the result of its seeds is not there")
 
 
-def _hunt(
-    wanted: range,
-    only: Generation | None,
-    mutant: str | None,
-    minutes: float | None,
-    workers: int | str,
-    out: Path,
-    as_json: bool,
-) -> None:
-    from experiments.hunt.seeds import Hunt, hunt
+def _hunt(wanted: Hunt, out: Path, as_json: bool) -> None:
+    from experiments.hunt.seeds import hunt
+
+    seeds = wanted.seeds
+
+    def show(found: HuntResult) -> None:
+        shown.show("running", found.seeds, len(seeds), f"{len(found.violations)} violations")
 
     with progress("isray fuzz", "seeds") as shown:
-        result = hunt(
-            Hunt(wanted, only, mutant, minutes, workers),
-            out,
-            lambda found: shown.show("running", found.seeds, len(wanted), f"{len(found.violations)} violations"),
-        )
+        result = hunt(wanted, out, show)
     print_result(as_json, result.document(), _show, result)
-    _show_coverage(result.counts, Console(stderr=as_json, highlight=False))
-    if not as_json:
-        typer.echo(verdict(result))
-    if result.interrupted:
-        kept = f"{result.seeds} of {len(wanted)} seeds were run, and the files of their violations are in {out}"
-        typer.echo(f"interrupted: {kept}; go on with --seeds {result.next_seed}..{wanted[-1]}", err=True)
-    _leave(failed=bool(result.violations), interrupted=result.interrupted)
+    kept = f"{result.seeds} of {len(seeds)} seeds were run, and the files of their violations are in {out}"
+    rest = f"{kept}; go on with --seeds {result.next_seed}..{seeds[-1]}"
+    _finish(result, verdict(result), rest, bool(result.violations), as_json)
 
 
-def _campaign(
-    wanted: range,
-    only: Generation | None,
-    mutant: str | None,
-    minutes: float | None,
-    workers: int | str,
-    folder: Path,
-    as_json: bool,
-) -> None:
-    from experiments.hunt.campaign.run import Campaign, run_campaign
+def _campaign(wanted: Campaign, folder: Path, as_json: bool) -> None:
+    from experiments.hunt.campaign.run import run_campaign
+
+    def show(found: CampaignResult) -> None:
+        shown.show(f"round {found.rounds}", found.seeds, len(wanted.seeds), f"{len(found.findings)} findings")
 
     with progress("isray fuzz", "seeds") as shown:
-        result = run_campaign(
-            Campaign(wanted, only, mutant, minutes=minutes, jobs=workers),
-            folder,
-            lambda found: shown.show(
-                f"round {found.rounds}", found.seeds, len(wanted), f"{len(found.findings)} findings"
-            ),
-        )
+        result = run_campaign(wanted, folder, show)
     print_result(as_json, result.document(), _show_campaign, result)
+    rest = f"{result.seeds} seeds are finished; the same command goes on"
+    _finish(result, campaign_verdict(result), rest, bool(result.findings), as_json)
+
+
+def _finish(result: HuntResult | CampaignResult, conclusion: str, rest: str, failed: bool, as_json: bool) -> None:
+    """Prints the coverage, the conclusion, and after an interrupt how to run the rest; ends with the exit code."""
     _show_coverage(result.counts, Console(stderr=as_json, highlight=False))
     if not as_json:
-        typer.echo(campaign_verdict(result))
+        typer.echo(conclusion)
     if result.interrupted:
-        typer.echo(f"interrupted: {result.seeds} seeds are finished; the same command goes on", err=True)
-    _leave(failed=bool(result.findings), interrupted=result.interrupted)
-
-
-def _leave(*, failed: bool, interrupted: bool) -> None:
-    if failed or interrupted:
+        typer.echo(f"interrupted: {rest}", err=True)
+    if failed or result.interrupted:
         raise typer.Exit(ExitCode.FAILURE if failed else ExitCode.INTERRUPTED)
 
 
@@ -203,19 +183,17 @@ def _show_coverage(counts: Counter[tuple[str, str]], console: Console) -> None:
     """Prints how often each behaviour was reached, and which never was."""
     from experiments.hunt.fuzz.coverage import FROM_ELR, MET, known_groups, missed, missing_faults, rows
 
-    table = Table("", "reached", "times", box=None)
-    for group, name, count in rows(counts):
-        if count and group != MET:
-            table.add_row(group, name, f"{count:,}")
-    console.print(table)
+    reached = ((group, name, f"{count:,}") for group, name, count in rows(counts) if count and group != MET)
+    console.print(table_of(("", "reached", "times"), reached))
     for group, names in missed(counts).items():
         if group != MET:
             console.print(f"never reached, {group}: {', '.join(names)}", soft_wrap=True)
     groups = known_groups(counts)
     if MET in groups:
-        met = Table("operation", "kinds of faults met", "not met", box=None)
-        for operation, count, missing in missing_faults(counts):
-            met.add_row(operation, f"{count} of {count + len(missing)}", ", ".join(missing))
-        console.print(met)
+        met = (
+            (operation, f"{count} of {count + len(missing)}", ", ".join(missing))
+            for operation, count, missing in missing_faults(counts)
+        )
+        console.print(table_of(("operation", "kinds of faults met", "not met"), met))
     if "election" in groups and not counts["election", FROM_ELR]:
         console.print("[yellow]No leader was elected from the ELR in this run.[/]")

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+Parsed: TypeAlias = Any
+"""A command, context, parameter, formatter or error of the parser within typer, whose classes are private to it."""
 _EXAMPLE = "Example:"
 
 
@@ -32,11 +34,21 @@ Function = Callable[..., object]
 
 
 class App(typer.Typer):
-    """A typer application: a group of commands. `help` is one sentence; `examples` are those of the group itself."""
+    """A typer application: a group of commands. `help` is one sentence; a group with `examples` of its own does
+    something without a command, the others then print their help. `callback` takes options before the command.
+    """
 
-    def __init__(self, help: str, *examples: str, **settings: Any) -> None:
-        epilog = _epilog(*examples) if examples else None
-        super().__init__(help=help, epilog=epilog, cls=_Group, rich_markup_mode=None, add_completion=False, **settings)
+    def __init__(self, help: str, *examples: str, callback: Function | None = None) -> None:
+        super().__init__(
+            help=help,
+            epilog=_epilog(*examples) if examples else None,
+            cls=_Group,
+            callback=callback,
+            invoke_without_command=bool(examples),
+            no_args_is_help=not examples,
+            rich_markup_mode=None,
+            add_completion=False,
+        )
 
     def register(
         self, name: str, *examples: str, section: Section = Section.COMMANDS
@@ -67,7 +79,7 @@ def commands(app: typer.Typer) -> list[CommandHelp]:
     return list(_walk(typer.main.get_command(app), None, "isray"))
 
 
-def _walk(command: Any, parent: Any, name: str) -> Iterator[CommandHelp]:
+def _walk(command: Parsed, parent: Parsed, name: str) -> Iterator[CommandHelp]:
     context = command.make_context(name, [], parent, resilient_parsing=True)
     subcommands = getattr(command, "commands", {})
     if not subcommands or command.invoke_without_command:
@@ -79,7 +91,7 @@ def _walk(command: Any, parent: Any, name: str) -> Iterator[CommandHelp]:
         yield from _walk(subcommands[subcommand], context, subcommand)
 
 
-def _rows(command: Any, context: Any, kind: str) -> tuple[tuple[str, str], ...]:
+def _rows(command: Parsed, context: Parsed, kind: str) -> tuple[tuple[str, str], ...]:
     """What to type for each parameter of a kind (`argument` or `option`), and its meaning with default and range."""
     params = [param for param in command.get_params(context) if param.param_type_name == kind]
     records = [(param, param.get_help_record(context)) for param in params]
@@ -90,7 +102,7 @@ def _rows(command: Any, context: Any, kind: str) -> tuple[tuple[str, str], ...]:
     )
 
 
-def placeholder(param: Any) -> str:
+def placeholder(param: Parsed) -> str:
     """The word that stands for the value of a parameter."""
     return str(param.metavar or param.name.upper())
 
@@ -98,7 +110,7 @@ def placeholder(param: Any) -> str:
 class _Command(TyperCommand):
     """A command whose parameters are listed by `_rows`."""
 
-    def format_options(self, ctx: Any, formatter: Any) -> None:
+    def format_options(self, ctx: Parsed, formatter: Parsed) -> None:
         _write(formatter, "Arguments", _rows(self, ctx, "argument"))
         _write(formatter, "Options", (*_rows(self, ctx, "option"), ("--help", "Show this message and exit.")))
 
@@ -106,7 +118,7 @@ class _Command(TyperCommand):
 class _Group(TyperGroup):
     """A group whose commands are listed in sections, each with the whole first paragraph of its help."""
 
-    def format_commands(self, ctx: Any, formatter: Any) -> None:
+    def format_commands(self, ctx: Parsed, formatter: Parsed) -> None:
         for section in Section:
             commands = {name: item for name, item in self.commands.items() if _section(item) is section}
             ordered = sorted(commands.items(), key=lambda item: not isinstance(item[1], _Group))
@@ -114,11 +126,11 @@ class _Group(TyperGroup):
             _write(formatter, section, tuple(rows))
 
 
-def _section(command: Any) -> Section:
+def _section(command: Parsed) -> Section:
     return Section(command.rich_help_panel or Section.COMMANDS)
 
 
-def _write(formatter: Any, heading: str, rows: tuple[tuple[str, str], ...]) -> None:
+def _write(formatter: Parsed, heading: str, rows: tuple[tuple[str, str], ...]) -> None:
     if rows:
         with formatter.section(heading):
             formatter.write_dl(rows)

@@ -16,10 +16,10 @@ from typing import Annotated
 import typer
 from pydantic import Field
 
-from experiments.cli.exit_codes import ExitCode
-from experiments.cli.output import flag, option, print_json
+from experiments.cli.administer import administering
+from experiments.cli.output import Json, fail, flag, option, print_json
 from experiments.cli.parse import Int32, JsonShape, one_of, read_json
-from experiments.cli.target import Target, administering, with_target
+from experiments.cli.target import BootstrapServer, OwnCluster, Principal, target_of
 from experiments.support.errors import InputError
 from protocol.config import INT_MAX
 from protocol.errors import ErrorCode
@@ -46,9 +46,7 @@ class _Partitions(JsonShape):
     partitions: Annotated[list[_Partition], Field(min_length=1)]
 
 
-@with_target(command_config=AdminConfig)
 def leader_election(
-    target: Target,
     election_type: Annotated[str, option("TYPE", " | ".join(TYPES))],
     topic: Annotated[str | None, option("TOPIC", "A topic; with --partition.")] = None,
     partition: Annotated[int | None, option("N", "A partition of --topic.", min=0, max=INT_MAX)] = None,
@@ -56,8 +54,14 @@ def leader_election(
     all_topic_partitions: Annotated[
         bool, flag("--all-topic-partitions", "All partitions that the type applies to.")
     ] = False,
+    bootstrap_server: BootstrapServer = None,
+    name: OwnCluster = None,
+    principal: Principal = None,
+    as_json: Json = False,
+    command_config: AdminConfig = None,
 ) -> None:
     """Elect leaders for a partition, for those listed in a file, or for all."""
+    target = target_of(bootstrap_server, name, as_json, command_config, principal)
     kind = TYPES.get(election_type.lower())
     if kind is None:
         raise InputError("--election-type", "", election_type, " | ".join(TYPES))
@@ -129,5 +133,4 @@ def _report(kind: ElectionType, results: Results, as_json: bool) -> None:
         why = f"{result.error.name}: {result.message}"
         typer.echo(f"Error completing leader election ({kind.name}) for partition: {key}: {why}", err=True)
     if failed:
-        typer.echo(f"{len(failed)} replica(s) could not be elected", err=True)
-        raise typer.Exit(ExitCode.FAILURE)
+        fail(f"{len(failed)} replica(s) could not be elected")

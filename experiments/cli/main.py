@@ -42,9 +42,8 @@ from experiments.cli import (
     study,
     topics,
 )
-from experiments.cli.exit_codes import ExitCode
 from experiments.cli.help import App, Section
-from experiments.cli.output import Json, print_result
+from experiments.cli.output import ExitCode, Json, print_result
 from experiments.cli.usage import as_input_error
 from experiments.engines.ray.session import RayStartError
 from experiments.support.errors import InputError
@@ -93,7 +92,7 @@ COMMANDS = (
     (Section.TOOLS, version, "isray version --json"),
 )
 
-app = App("ISR on Ray: Kafka's replication protocol as a deterministic laboratory.", no_args_is_help=True)
+app = App("ISR on Ray: Kafka's replication protocol as a deterministic laboratory.")
 for _section, _name, _group in GROUPS:
     app.add_typer(_group, name=_name, rich_help_panel=_section)
 for _section, _function, _example in COMMANDS:

@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
 
-from experiments.cli.output import Json, fail_if, flag, option, wide_console
+from experiments.cli.output import Json, fail_if, flag, option, table_of, wide_console
 from experiments.support.errors import InputError
 
 if TYPE_CHECKING:
@@ -72,7 +71,7 @@ def mutants(
 
 
 def _document(found: list[Verdict], of_swarm: list[Verdict]) -> list[dict[str, object]]:
-    """The JSON document (the project's interfaces, section 4), with `swarm` if the option was given."""
+    """The JSON document, one object per mutant, with `swarm` if the option was given."""
     rows = [asdict(item) for item in found]
     for row, item in zip(rows, of_swarm, strict=False):
         row["swarm"] = {"killed": item.killed, "seeds": item.seeds, "invariant": item.invariant}
@@ -124,9 +123,7 @@ def _report_generated(verdicts: Iterable[GeneratedVerdict], save: Path | None, a
     if as_json:
         typer.echo(json.dumps([item.document() for item in found]))
     else:
-        table = Table("module", "mutants", *campaign.STAGES, "survived")
-        for row in campaign.table_per_module(found):
-            table.add_row(*row)
-        wide_console().print(table)
+        columns = ("module", "mutants", *campaign.STAGES, "survived")
+        wide_console().print(table_of(columns, campaign.table_per_module(found), lines=True))
         typer.echo(f"{sum(item.by is not None for item in found)} of {len(found)} caught")
     fail_if(not all(item.by is not None for item in found))

@@ -12,11 +12,9 @@ from collections.abc import Callable
 from typing import Annotated, NoReturn
 
 import typer
-from rich.table import Table
 
-from experiments.cli.exit_codes import ExitCode
 from experiments.cli.help import App
-from experiments.cli.output import Json, option, print_json, print_result, wide_console
+from experiments.cli.output import Json, fail, option, print_result, table_of, wide_console
 from experiments.engines.ray.cluster_state import ClusterState
 from experiments.engines.ray.connection import own_cluster
 from experiments.engines.ray.node_commands import (
@@ -38,7 +36,7 @@ LOSSES = "none, unflushed, all, or a number of records"
 NodeName = Annotated[str, typer.Argument(metavar="NODE", help="A name or id: broker-0 or 0, controller-1000 or 1000.")]
 ClusterName = Annotated[str | None, option("NAME", "Your cluster of this name on this machine.", "--name")]
 
-app = App("Nodes of a cluster of isray up: end, restart and pause them.", no_args_is_help=True)
+app = App("Nodes of a cluster of isray up: end, restart and pause them.")
 
 
 @app.register("list", "isray node list")
@@ -56,9 +54,7 @@ def kill(
     as_json: Json = False,
 ) -> None:
     """End a node with SIGKILL, as a crash."""
-    kind, count = _loss(lose)
-    command = NodeCommand(action=NodeAction.KILL, node=_named(node), loss_kind=kind, loss_count=count)
-    _print_change(_change(own_cluster(name), command, as_json), "killed", as_json)
+    _change(NodeAction.KILL, node, name, as_json, "killed", _loss(lose))
 
 
 @app.register("stop", "isray node stop broker-0")
@@ -67,7 +63,7 @@ def stop(node: NodeName, name: ClusterName = None, as_json: Json = False) -> Non
     if _named(node) in (node_name(RECOVERY_MANAGER), node_name(FIRST_CLIENT)):
         raise InputError("NODE", "", node, "a broker or a controller; clients and the recovery manager know only kill")
     state = own_cluster(name)
-    row = _change(state, NodeCommand(action=NodeAction.STOP, node=_named(node)), as_json)
+    [row] = _ask(state, NodeCommand(action=NodeAction.STOP, node=_named(node)), as_json).rows
     row = _await(state, row, lambda row: row.state is NodeState.ENDED, STOP_WITHIN_S, as_json)
     if row.state is not NodeState.ENDED:
         _fail(row.node, f"its shutdown is not done within {STOP_WITHIN_S:.0f} s; it goes on", as_json)
@@ -79,7 +75,7 @@ def start(node: NodeName, name: ClusterName = None, as_json: Json = False) -> No
     """Start a node that has ended, on what its disk holds. If its Ray node is lost, the start waits until another one
     is free; kill and stop withdraw it."""
     state = own_cluster(name)
-    row = _change(state, NodeCommand(action=NodeAction.START, node=_named(node)), as_json)
+    [row] = _ask(state, NodeCommand(action=NodeAction.START, node=_named(node)), as_json).rows
     row = _await(state, row, lambda row: row.state is not NodeState.STARTING, START_WITHIN_S, as_json)
     if row.state is NodeState.ENDED:
         _fail(row.node, row.reason, as_json)
@@ -90,22 +86,19 @@ def start(node: NodeName, name: ClusterName = None, as_json: Json = False) -> No
 @app.register("pause", "isray node pause broker-0")
 def pause(node: NodeName, name: ClusterName = None, as_json: Json = False) -> None:
     """Stop a node's process with SIGSTOP, as a long garbage collection."""
-    command = NodeCommand(action=NodeAction.PAUSE, node=_named(node))
-    _print_change(_change(own_cluster(name), command, as_json), "paused", as_json)
+    _change(NodeAction.PAUSE, node, name, as_json, "paused")
 
 
 @app.register("resume", "isray node resume broker-0")
 def resume(node: NodeName, name: ClusterName = None, as_json: Json = False) -> None:
     """Let a paused node go on."""
-    command = NodeCommand(action=NodeAction.RESUME, node=_named(node))
-    _print_change(_change(own_cluster(name), command, as_json), "resumed", as_json)
+    _change(NodeAction.RESUME, node, name, as_json, "resumed")
 
 
 @app.register("replace-disk", "isray node replace-disk broker-0")
 def replace_disk(node: NodeName, name: ClusterName = None, as_json: Json = False) -> None:
     """Have a node that has ended start with an empty disk."""
-    command = NodeCommand(action=NodeAction.REPLACE_DISK, node=_named(node))
-    _print_change(_change(own_cluster(name), command, as_json), "will start with an empty disk", as_json)
+    _change(NodeAction.REPLACE_DISK, node, name, as_json, "will start with an empty disk")
 
 
 def _named(node: str) -> str:
@@ -121,10 +114,13 @@ def _loss(text: str) -> tuple[str, int]:
     return text, 0
 
 
-def _change(state: ClusterState, command: NodeCommand, as_json: bool) -> NodeRow:
-    """Has the supervisor carry out an action on one node, and returns the node's row."""
-    [row] = _ask(state, command, as_json).rows
-    return row
+def _change(
+    action: NodeAction, node: str, name: str | None, as_json: bool, done: str, loss: tuple[str, int] = ("none", 0)
+) -> None:
+    """Has the supervisor of a cluster carry out an action on one node, and prints what was `done`."""
+    command = NodeCommand(action=action, node=_named(node), loss_kind=loss[0], loss_count=loss[1])
+    [row] = _ask(own_cluster(name), command, as_json).rows
+    _print_change(row, done, as_json)
 
 
 def _print_change(row: NodeRow, done: str, as_json: bool) -> None:
@@ -163,19 +159,18 @@ def _unanswered(state: ClusterState, error: OSError) -> str:
 
 
 def _fail(what: str, reason: str, as_json: bool) -> NoReturn:
-    typer.echo(f"isray: {what}: {reason}", err=True)
-    if as_json:
-        print_json({"error": reason})
-    raise typer.Exit(ExitCode.FAILURE)
+    fail(f"isray: {what}: {reason}", {"error": reason} if as_json else None)
 
 
 def _print_rows(rows: tuple[NodeRow, ...]) -> None:
-    table = Table("node", "state", "process", "host", "Ray node", "directory", box=None)
-    for row in rows:
-        process = ("", "", "") if row.pid is None else (str(row.pid), row.host, (row.ray_node or "")[:8])
-        table.add_row(row.node, row.state, *process, row.directory)
     console = wide_console()
-    console.print(table)
+    columns = ("node", "state", "process", "host", "Ray node", "directory")
+    console.print(table_of(columns, ((row.node, row.state, *_process(row), row.directory) for row in rows)))
     for row in rows:
         if row.reason:
             console.print(f"{row.node}: {row.reason}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _process(row: NodeRow) -> tuple[str, str, str]:
+    """The id of a node's process, its host and its Ray node; empty without a process."""
+    return ("", "", "") if row.pid is None else (str(row.pid), row.host or "", (row.ray_node or "")[:8])

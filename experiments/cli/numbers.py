@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from experiments.cli.exit_codes import ExitCode
-from experiments.cli.output import Json, option, print_result
+from experiments.cli.output import Json, fail, option, print_result
 from experiments.cli.parse import whole_numbers
 from experiments.support.durations import ALLOWED, format_duration, parse_duration_ms
 from experiments.support.errors import InputError
 from experiments.support.progress import progress
-from protocol.zookeeper.settings import (
+from protocol.v3.store.settings import (
     MAX_LATENCY_MS,
     MAX_MULTI,
     MAX_SESSION_TIMEOUT_MS,
@@ -25,7 +24,7 @@ MAX_NETWORK_MS = 20
 """Clients gather answers about leaders for 50 ms, so that both ways of a message have to take less."""
 
 if TYPE_CHECKING:
-    from experiments.studies.numbers.page import Measured
+    from experiments.numbers.page import Measured
 
 
 def study_numbers(
@@ -42,10 +41,10 @@ def study_numbers(
     as_json: Json = False,
 ) -> None:
     """Measure what the sources claim in numbers (requirements L1 to L21), in virtual time: claimed, measured, ratio."""
-    from experiments.studies.numbers.claims import claims_of
-    from experiments.studies.numbers.conditions import Conditions
-    from experiments.studies.numbers.laboratory import MeasurementError
-    from experiments.studies.numbers.page import document, lines, page, write_page
+    from experiments.numbers.claims import claims_of
+    from experiments.numbers.conditions import Conditions
+    from experiments.numbers.laboratory import MeasurementError
+    from experiments.numbers.page import document, lines, page, write_page
 
     conditions = Conditions(
         partitions=partitions,
@@ -69,8 +68,7 @@ def study_numbers(
             try:
                 found.append((claim, claim.measure(conditions)))
             except MeasurementError as error:
-                typer.echo(f"isray: {claim.item}: {error}", err=True)
-                raise typer.Exit(ExitCode.FAILURE) from error
+                fail(f"isray: {claim.item}: {error}")
     if write is not None:
         write_page(write, page(conditions, found))
     print_result(as_json, document(conditions, found), typer.echo, "\n".join(lines(found)))

@@ -1,28 +1,55 @@
-"""What commands print: the option --json, the JSON document, and tables that are not cut where output is piped."""
+"""What the commands share: the declaration of options, the exit codes, the JSON document of --json, and tables that are
+not cut where output is piped.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import IntEnum
+from typing import Annotated, NoReturn
 
 import typer
+from rich.box import HEAVY_HEAD
 from rich.console import Console
-
-from experiments.cli.exit_codes import ExitCode
-from protocol.messages.base import Message
+from rich.table import Column, Table
 
 PIPED_WIDTH = 130
 
 
-def flag(name: str, help: str) -> Any:
+class ExitCode(IntEnum):
+    """An exit code; `meaning` is its line in docs/reference/exit-codes.md."""
+
+    meaning: str
+
+    def __new__(cls, value: int, meaning: str) -> ExitCode:
+        member = int.__new__(cls, value)
+        member._value_ = value
+        member.meaning = meaning
+        return member
+
+    OK = 0, "The command did what it was asked to do, and found no failure."
+    FAILURE = (
+        1,
+        "The run found a failure: a violated invariant, an unmet expectation, a mismatch, a surviving mutant; a trial "
+        "or pipeline failed; a cluster is unhealthy or refused the request; or a question was answered with no.",
+    )
+    WRONG_INPUT = (
+        2,
+        "The input is wrong. One line on standard error gives the file or option, the field, what was found and what "
+        "is allowed.",
+    )
+    INTERRUPTED = 130, "An interrupt (Ctrl-C) ended the command before it was done."
+
+
+def flag(name: str, help: str) -> object:
     """An option without a value, for an `Annotated[bool, ...]`."""
     return typer.Option(name, help=help)
 
 
-def option(metavar: str | None, help: str, *names: str, **settings: Any) -> Any:
-    """An option with a value; without `names` it is named like its parameter. `settings` are those of typer."""
-    return typer.Option(*names, metavar=metavar, help=help, **settings)
+def option(metavar: str | None, help: str, *names: str, min: float | None = None, max: float | None = None) -> object:
+    """An option with a value from `min` to `max`; without `names` it is named like its parameter."""
+    return typer.Option(*names, metavar=metavar, help=help, min=min, max=max)
 
 
 Json = Annotated[bool, flag("--json", "Print one JSON document on standard output.")]
@@ -43,27 +70,31 @@ def print_result(
         show(*args)
 
 
+def fail(text: str, document: Mapping[str, object] | None = None, code: ExitCode = ExitCode.FAILURE) -> NoReturn:
+    """Ends the command with a line on standard error; `document` is its JSON document, None where none is printed."""
+    typer.echo(text, err=True)
+    if document is not None:
+        print_json(document)
+    raise typer.Exit(code)
+
+
 def fail_if(failed: object) -> None:
     """Ends the command with exit code 1 if `failed` is true or not empty."""
     if failed:
         raise typer.Exit(ExitCode.FAILURE)
 
 
+def table_of(
+    columns: Iterable[str | Column], rows: Iterable[Sequence[str]], *, title: str | None = None, lines: bool = False
+) -> Table:
+    """A table of texts; with `lines` it is drawn with a frame."""
+    table = Table(*columns, title=title, box=HEAVY_HEAD if lines else None)
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
 def wide_console() -> Console:
     """A console for tables: as wide as the terminal, or `PIPED_WIDTH` columns where output goes elsewhere."""
     console = Console()
     return console if console.is_terminal else Console(width=PIPED_WIDTH)
-
-
-def document(message: Message) -> dict[str, object]:
-    """A message as a JSON document; errors and other enumerations by name."""
-    return {name: _plain(getattr(message, name)) for name in type(message).model_fields}
-
-
-def _plain(value: object) -> object:
-    if isinstance(value, Message):
-        return document(value)
-    if isinstance(value, tuple):
-        return [_plain(item) for item in value]
-    name = getattr(value, "name", None)
-    return name if name is not None else value

@@ -15,7 +15,6 @@ from protocol.config import INT_MAX, LOG_GENERATIONS, Generation
 from protocol.errors import StorageError
 from protocol.ids import is_uuid
 
-WHOLE_NUMBER = f"a whole number from 0 to {INT_MAX}"
 DIRECTORY_ID = "a directory id of 22 letters, digits, '_' and '-', such as isray storage random-uuid prints"
 Int32 = Annotated[int, Field(ge=0, le=INT_MAX)]
 
@@ -133,5 +132,5 @@ def one_of(actions: Mapping[str, bool]) -> str:
 def only_with(owners: str, action: str, options: Mapping[str, object]) -> None:
     """InputError if one of the options is given and `action` is not among their `owners`, which `|` separates."""
     for name, value in options.items():
-        if value not in (None, False, [], ()) and action not in owners.split("|"):
+        if value not in (None, False, [], (), {}) and action not in owners.split("|"):
             raise InputError(name, "", f"{name} with {action}", f"{name} only with {owners.replace('|', ' or ')}")

@@ -12,8 +12,10 @@ from typing import Annotated
 
 import typer
 
-from experiments.cli.output import document, fail_if, option, print_result
-from experiments.cli.target import Target, administering, with_target
+from experiments.cli.administer import administering
+from experiments.cli.output import Json, fail_if, option, print_result
+from experiments.cli.target import BootstrapServer, OwnCluster, target_of
+from experiments.explorer.values import message_fields
 from protocol.client.records import MIN_RECORD_BYTES
 from protocol.config import INT_MAX
 from protocol.errors import ErrorCode
@@ -37,9 +39,7 @@ class Acks(StrEnum):
         return -1 if self is Acks.ALL else int(self.value)
 
 
-@with_target(principal=None, command_config=None)
 def produce(
-    target: Target,
     topic: Annotated[str, option("TOPIC", "The topic to write to.")],
     num_records: Annotated[int, option("N", "How many records.", min=1, max=MAX_RECORDS)] = 1,
     record_size: Annotated[
@@ -49,8 +49,12 @@ def produce(
         int | None, option("N", "The partition. Default: batches go round the partitions.", min=0, max=INT_MAX)
     ] = None,
     acks: Annotated[Acks, option(None, "The copies to wait for.")] = Acks.ALL,
+    bootstrap_server: BootstrapServer = None,
+    name: OwnCluster = None,
+    as_json: Json = False,
 ) -> None:
     """Write records to a topic of a running cluster, and wait until they are acknowledged."""
+    target = target_of(bootstrap_server, name, as_json)
     records = SendRecords(
         command_id=0,
         topic=topic,
@@ -61,7 +65,7 @@ def produce(
     )
     with administering(target, FAILING) as admin:
         outcome = admin.send_records(records)
-    print_result(target.as_json, document(outcome), typer.echo, summary(outcome))
+    print_result(target.as_json, message_fields(outcome), typer.echo, summary(outcome))
     fail_if(outcome.error is not ErrorCode.NONE)
 
 

@@ -8,8 +8,7 @@ with the racks of the brokers unless `--disable-rack-aware` is given.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from random import Random
 from typing import Annotated, Literal
@@ -17,10 +16,12 @@ from typing import Annotated, Literal
 import typer
 from pydantic import Field
 
-from experiments.cli.output import document, flag, option, print_json, print_result
+from experiments.cli.administer import administering, exit_if_failed, numbers
+from experiments.cli.output import Json, flag, option, print_json, print_result
 from experiments.cli.parse import Int32, JsonShape, one_of, only_with, read_json, whole_numbers
-from experiments.cli.target import Target, administering, exit_if_failed, numbers, with_target
+from experiments.cli.target import BootstrapServer, CommandConfig, OwnCluster, Principal, target_of
 from experiments.engines.admin_client import AdminClient, AdminError
+from experiments.explorer.values import message_fields
 from experiments.support.errors import InputError, MissingInput
 from protocol.controller.placement import UsableBroker, place
 from protocol.errors import ErrorCode, Refused
@@ -33,20 +34,6 @@ MOVES_EXAMPLE = '{"version": 1, "partitions": [{"topic": "t", "partition": 0, "r
 TOPICS_EXAMPLE = '{"version": 1, "topics": [{"topic": "t"}]}'
 Assignment = dict[TopicPartition, tuple[int, ...]]
 Name = Annotated[str, Field(min_length=1)]
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """The options of the command, files read: the assignment of a reassignment file, the topics and brokers of
-    `--generate`.
-    """
-
-    assignment: Assignment
-    topics: Sequence[str]
-    brokers: Sequence[int]
-    additional: bool
-    by_racks: bool
-    as_json: bool
 
 
 class _Move(JsonShape):
@@ -70,9 +57,7 @@ class _Topics(JsonShape):
     topics: Annotated[list[_Topic], Field(min_length=1)]
 
 
-@with_target()
 def reassign_partitions(
-    target: Target,
     execute: Annotated[bool, flag("--execute", "Start the reassignment of the file.")] = False,
     verify: Annotated[bool, flag("--verify", "Print how far the reassignment of the file is.")] = False,
     cancel: Annotated[bool, flag("--cancel", "Cancel the reassignments of the file.")] = False,
@@ -83,8 +68,14 @@ def reassign_partitions(
     broker_list: Annotated[str | None, option("0,1,2", "With --generate: the brokers to use.")] = None,
     additional: Annotated[bool, flag("--additional", "With --execute: although others are in progress.")] = False,
     disable_rack_aware: Annotated[bool, flag("--disable-rack-aware", "With --generate: ignore racks.")] = False,
+    bootstrap_server: BootstrapServer = None,
+    name: OwnCluster = None,
+    command_config: CommandConfig = None,
+    principal: Principal = None,
+    as_json: Json = False,
 ) -> None:
     """Move partitions to other brokers: start, verify, cancel, list; or propose where to."""
+    target = target_of(bootstrap_server, name, as_json, command_config, principal)
     action = one_of(
         {"--execute": execute, "--verify": verify, "--cancel": cancel, "--list": list_, "--generate": generate}
     )
@@ -97,16 +88,20 @@ def reassign_partitions(
     }
     only_with("--generate", action, generating)
     takes_file = action not in ("--list", "--generate")
-    options = Options(
-        assignment=read_assignment(_given("--reassignment-json-file", reassignment_json_file)) if takes_file else {},
-        topics=read_topics(_given("--topics-to-move-json-file", topics_to_move_json_file)) if generate else (),
-        brokers=_brokers(broker_list) if generate else (),
-        additional=additional,
-        by_racks=not disable_rack_aware,
-        as_json=target.as_json,
-    )
+    assignment = read_assignment(_given("--reassignment-json-file", reassignment_json_file)) if takes_file else {}
+    topics = read_topics(_given("--topics-to-move-json-file", topics_to_move_json_file)) if generate else []
+    brokers = _brokers(broker_list) if generate else []
     with administering(target, "Error") as admin:
-        _ACTIONS[action](admin, options)
+        if execute:
+            _execute(admin, assignment, additional, as_json)
+        elif verify:
+            _verify(admin, assignment, as_json)
+        elif cancel:
+            _cancel(admin, assignment, as_json)
+        elif list_:
+            _list(admin, as_json)
+        else:
+            _generate(admin, topics, brokers, not disable_rack_aware, as_json)
 
 
 def _given(option: str, path: Path | None) -> Path:
@@ -168,59 +163,59 @@ def _present(admin: AdminClient, topics: Sequence[str]) -> Assignment:
     return found
 
 
-def _execute(admin: AdminClient, options: Options) -> None:
-    if admin.list_reassignments() and not options.additional:
+def _execute(admin: AdminClient, assignment: Assignment, additional: bool, as_json: bool) -> None:
+    if admin.list_reassignments() and not additional:
         raise AdminError(ErrorCode.INVALID_REQUEST, EXISTING)
     known = {broker.broker_id for broker in admin.describe_cluster().brokers}
-    unknown = sorted({broker for replicas in options.assignment.values() for broker in replicas} - known)
+    unknown = sorted({broker for replicas in assignment.values() for broker in replicas} - known)
     if unknown:
         raise AdminError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"Unknown broker id {numbers(unknown)}")
-    present = _present(admin, _topics_of(options.assignment))
-    missing = [str(key) for key in sorted(options.assignment) if key not in present]
+    present = _present(admin, _topics_of(assignment))
+    missing = [str(key) for key in sorted(assignment) if key not in present]
     if missing:
         raise AdminError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find partition: {', '.join(missing)}")
-    before = reassignment_document({key: present[key] for key in options.assignment})
-    if not options.as_json:
+    before = reassignment_document({key: present[key] for key in assignment})
+    if not as_json:
         typer.echo(f"Current partition replica assignment\n\n{json.dumps(before, separators=(',', ':'))}\n")
         typer.echo("Save this to use as the --reassignment-json-file option during rollback")
-    results = admin.alter_reassignments(options.assignment)
-    done = _finish(results, "Error reassigning partition(s):", options, {"before": before})
-    if not options.as_json:
+    results = admin.alter_reassignments(assignment)
+    done = _finish(results, "Error reassigning partition(s):", {"before": before}, as_json)
+    if not as_json:
         plural = "" if len(done) == 1 else "s"
         typer.echo(f"Successfully started partition reassignment{plural} for {','.join(map(str, done))}")
 
 
-def _cancel(admin: AdminClient, options: Options) -> None:
-    ongoing = admin.list_reassignments(list(options.assignment))
+def _cancel(admin: AdminClient, assignment: Assignment, as_json: bool) -> None:
+    ongoing = admin.list_reassignments(list(assignment))
     results = admin.alter_reassignments(dict.fromkeys(sorted(ongoing))) if ongoing else {}
-    done = _finish(results, "Error cancelling partition reassignment(s):", options, {})
-    if done and not options.as_json:
+    done = _finish(results, "Error cancelling partition reassignment(s):", {}, as_json)
+    if done and not as_json:
         plural = "" if len(done) == 1 else "s"
         typer.echo(f"Successfully cancelled partition reassignment{plural} for: {','.join(map(str, done))}")
-    elif not options.as_json:
+    elif not as_json:
         typer.echo("None of the specified partition reassignments are active.")
 
 
 def _finish(
-    results: Mapping[TopicPartition, PartitionResult], failing: str, options: Options, more: Mapping[str, object]
+    results: Mapping[TopicPartition, PartitionResult], failing: str, more: Mapping[str, object], as_json: bool
 ) -> list[TopicPartition]:
     """The partitions, if all of them succeeded; otherwise reports those that failed, with exit code 1."""
     ordered = dict(sorted(results.items()))
-    if options.as_json:
-        print_json({**more, "partitions": [document(result) for result in ordered.values()]})
+    if as_json:
+        print_json({**more, "partitions": [message_fields(result) for result in ordered.values()]})
     if any(result.error is not ErrorCode.NONE for result in ordered.values()):
         typer.echo(failing, err=True)
     exit_if_failed((str(key), result) for key, result in ordered.items())
     return list(ordered)
 
 
-def _verify(admin: AdminClient, options: Options) -> None:
+def _verify(admin: AdminClient, assignment: Assignment, as_json: bool) -> None:
     ongoing = admin.list_reassignments()
-    present = _present(admin, _topics_of(options.assignment))
-    states = {key: _state(key, replicas, ongoing, present) for key, replicas in sorted(options.assignment.items())}
+    present = _present(admin, _topics_of(assignment))
+    states = {key: _state(key, replicas, ongoing, present) for key, replicas in sorted(assignment.items())}
     found = [key._asdict() | {"state": state} for key, (state, _) in states.items()]
     lines = ["Status of partition reassignment:", *(line for _, line in states.values())]
-    print_result(options.as_json, found, typer.echo, "\n".join(lines))
+    print_result(as_json, found, typer.echo, "\n".join(lines))
 
 
 def _state(
@@ -243,26 +238,26 @@ def _topics_of(assignment: Assignment) -> list[str]:
     return sorted({key.topic for key in assignment})
 
 
-def _list(admin: AdminClient, options: Options) -> None:
+def _list(admin: AdminClient, as_json: bool) -> None:
     ongoing = dict(sorted(admin.list_reassignments().items()))
     lines = ["Current partition reassignments:" if ongoing else "No partition reassignments found."]
     for key, move in ongoing.items():
         adding = f" adding: {numbers(move.adding_replicas)}." if move.adding_replicas else ""
         removing = f" removing: {numbers(move.removing_replicas)}." if move.removing_replicas else ""
         lines.append(f"{key}: replicas: {numbers(move.replicas)}.{adding}{removing}")
-    print_result(options.as_json, [document(move) for move in ongoing.values()], typer.echo, "\n".join(lines))
+    print_result(as_json, [message_fields(move) for move in ongoing.values()], typer.echo, "\n".join(lines))
 
 
-def _generate(admin: AdminClient, options: Options) -> None:
-    present = _present(admin, options.topics)
-    missing = [topic for topic in options.topics if topic not in _topics_of(present)]
+def _generate(admin: AdminClient, topics: Sequence[str], brokers: Sequence[int], by_racks: bool, as_json: bool) -> None:
+    present = _present(admin, topics)
+    missing = [topic for topic in topics if topic not in _topics_of(present)]
     if missing:
         raise AdminError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic {', '.join(missing)} not found.")
     registered = {broker.broker_id: broker for broker in admin.describe_cluster().brokers}
-    unknown = [broker for broker in options.brokers if broker not in registered]
+    unknown = [broker for broker in brokers if broker not in registered]
     if unknown:
         raise AdminError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"Unknown broker id {numbers(unknown)}")
-    racks = {broker: registered[broker].rack if options.by_racks else None for broker in options.brokers}
+    racks = {broker: registered[broker].rack if by_racks else None for broker in brokers}
     if None in racks.values() and set(racks.values()) != {None}:
         text = "Not all brokers have rack information. Add --disable-rack-aware to ignore racks."
         raise AdminError(ErrorCode.INVALID_REQUEST, text)
@@ -272,7 +267,7 @@ def _generate(admin: AdminClient, options: Options) -> None:
     text = (
         f"Current partition replica assignment\n{current}\n\nProposed partition reassignment configuration\n{proposal}"
     )
-    print_result(options.as_json, {"current": before, "proposed": after}, typer.echo, text)
+    print_result(as_json, {"current": before, "proposed": after}, typer.echo, text)
 
 
 def propose(present: Assignment, racks: Mapping[int, str | None], rng: Random) -> Assignment:
@@ -289,12 +284,3 @@ def propose(present: Assignment, racks: Mapping[int, str | None], rng: Random) -
             raise AdminError(refused.error, f"{topic}: {refused.message}") from refused
         proposed |= dict(zip(keys, placed, strict=True))
     return proposed
-
-
-_ACTIONS: Mapping[str, Callable[[AdminClient, Options], None]] = {
-    "--execute": _execute,
-    "--verify": _verify,
-    "--cancel": _cancel,
-    "--list": _list,
-    "--generate": _generate,
-}

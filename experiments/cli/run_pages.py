@@ -86,11 +86,11 @@ def document_of(shown: Exploration | None) -> dict[str, object]:
     """What `--html` and `--compare` add to the JSON document of a command."""
     if shown is None:
         return {}
-    found = [{"what": it.what, "events": [it.first, it.second], "text": it.text} for it in shown.differences]
     document: dict[str, object] = {} if shown.html is None else {"html": str(shown.html)}
-    return (
-        document if shown.compare is None else document | {"compared_with": shown.compare, "first_differences": found}
-    )
+    if shown.compare is not None:
+        found = [difference.document() for difference in shown.differences]
+        document |= {"compared_with": shown.compare, "first_differences": found}
+    return document
 
 
 def show(console: Console, shown: Exploration | None) -> None:

@@ -6,6 +6,7 @@ Exit code 1 when a step fails or an invariant is violated, 2 when the file is wr
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -17,7 +18,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from experiments.cli.help import App
-from experiments.cli.output import Json, fail_if, flag, option, print_result
+from experiments.cli.output import Json, fail_if, flag, option, print_result, table_of
 from experiments.cli.run_pages import Compare, Exploration, Html, Variant, document_of, show, variant_named
 from experiments.support.errors import InputError
 from experiments.support.shipped import SCENARIOS, file_or_shipped
@@ -28,7 +29,9 @@ if TYPE_CHECKING:
     from experiments.scenarios.model import Scenario
     from experiments.scenarios.runner import ScenarioResult
 
-app = App("Scenarios: scripted runs with expectations.", no_args_is_help=True)
+PARTITION_COLUMNS = ("partition", "leader", "epoch", "isr", "elr", "last known elr", "high watermark", "log ends")
+
+app = App("Scenarios: scripted runs with expectations.")
 
 
 class EngineName(StrEnum):
@@ -132,18 +135,7 @@ def _print(result: ScenarioResult, shown: Exploration | None) -> None:
     for violation in result.violations:
         where = f"{violation.invariant} at {violation.time_ms} ms"
         console.print(f"[red]violated[/] {where}: {escape(violation.detail)}")
-    partitions = Table(
-        "partition", "leader", "epoch", "isr", "elr", "last known elr", "high watermark", "log ends", box=None
-    )
-    for item in result.partitions:
-        ends = item["log_end_offsets"]
-        assert isinstance(ends, dict)
-        partitions.add_row(
-            f"{item['topic']}-{item['partition']}",
-            *(str(item[name]) for name in ("leader", "leader_epoch", "isr", "elr", "last_known_elr", "high_watermark")),
-            " ".join(f"{broker}:{end}" for broker, end in ends.items()),
-        )
-    console.print(partitions)
+    console.print(table_of(PARTITION_COLUMNS, map(_partition_row, result.partitions)))
     for recovery in result.recoveries:
         cost = "" if recovery.lost is None else f". Acknowledged records lost by it: {recovery.lost}"
         decided = recovery.decided
@@ -157,6 +149,14 @@ def _print(result: ScenarioResult, shown: Exploration | None) -> None:
     show(console, shown)
 
 
+def _partition_row(item: Mapping[str, object]) -> list[str]:
+    ends = item["log_end_offsets"]
+    assert isinstance(ends, dict)
+    states = ("leader", "leader_epoch", "isr", "elr", "last_known_elr", "high_watermark")
+    log_ends = " ".join(f"{broker}:{end}" for broker, end in ends.items())
+    return [f"{item['topic']}-{item['partition']}", *(str(item[name]) for name in states), log_ends]
+
+
 @app.register("list", "isray scenario list")
 def list_scenarios(as_json: Json = False) -> None:
     """The scenarios that come with isray."""
@@ -164,7 +164,6 @@ def list_scenarios(as_json: Json = False) -> None:
 
     scenarios = [(path, load_scenario(path)) for path in sorted(SCENARIOS.glob("*.yaml"))]
     rows = [{"file": str(path), "name": item.name, "description": item.description} for path, item in scenarios]
-    table = Table("file", "generation", "what it shows", box=None)
-    for path, scenario in scenarios:
-        table.add_row(path.name, scenario.cluster.generation, " ".join(scenario.description.split()))
+    texts = ((path.name, it.cluster.generation, " ".join(it.description.split())) for path, it in scenarios)
+    table = table_of(("file", "generation", "what it shows"), texts)
     print_result(as_json, rows, Console(highlight=False).print, table)

@@ -1,6 +1,6 @@
-"""`isray soak`: load and faults against a cluster on Ray for as long as one likes; nothing may be lost.
+"""`isray soak`: load and faults against a cluster on Ray for a given time; no acknowledged record may be lost.
 
-Leaves with 0 where the judge has found nothing, with 1 where it has (a line each), with 2 on wrong input.
+Exit code 0 if the check of the history has no finding, 1 if it has some (a line each), 2 on wrong input.
 """
 
 from __future__ import annotations
@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from rich.console import Console
-from rich.table import Table
 
-from experiments.cli.output import Json, fail_if, option, print_result
+from experiments.cli.output import Json, fail_if, option, print_result, table_of
 from experiments.engines.ray.session import expect_kills, stay_on_loopback
 from experiments.support.errors import InputError
 from experiments.support.progress import progress
@@ -71,10 +70,11 @@ def _folder(out: Path | None) -> Path:
 
 def _show(result: SoakResult) -> None:
     console = Console(highlight=False, soft_wrap=True)
-    table = Table("fault", "done", "whole again after, s", box=None)
-    for kind, times_ms in result.recovery_ms.items():
-        table.add_row(kind, str(len(times_ms)), " ".join(f"{time_ms / 1000:.1f}" for time_ms in times_ms))
-    console.print(table)
+    recoveries = (
+        (kind, str(len(times_ms)), " ".join(f"{time_ms / 1000:.1f}" for time_ms in times_ms))
+        for kind, times_ms in result.recovery_ms.items()
+    )
+    console.print(table_of(("fault", "done", "recovered after, s"), recoveries))
     counts = result.counts
     console.print(
         f"{result.seconds:.0f} s, seed {result.options.seed}: {counts.sent} records sent, {counts.acknowledged} "

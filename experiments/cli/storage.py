@@ -46,7 +46,7 @@ Controllers = Annotated[
     str | None, option("ID@UUID,...", "The first voters; this node is one of them.", "--initial-controllers")
 ]
 
-app = App("Directories of nodes.", no_args_is_help=True)
+app = App("Directories of nodes.")
 
 
 @app.register("random-uuid", "isray storage random-uuid")

@@ -18,10 +18,19 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from experiments.cli.exit_codes import ExitCode
 from experiments.cli.help import App
 from experiments.cli.numbers import study_numbers
-from experiments.cli.output import Json, fail_if, option, print_json, print_result, wide_console
+from experiments.cli.output import (
+    ExitCode,
+    Json,
+    fail,
+    fail_if,
+    option,
+    print_json,
+    print_result,
+    table_of,
+    wide_console,
+)
 from experiments.cli.study_replay import replay_trial
 from experiments.cli.validate import validate_study
 from experiments.studies.pipeline.options import LOCAL_MASTER, SparkOptions
@@ -33,7 +42,7 @@ if TYPE_CHECKING:
     from experiments.studies.design.study import StudyPlan
     from experiments.studies.estimation.estimates import CellEstimates
 
-app = App("Studies: sweep parameters, analyse the traces with Spark, write a report.", no_args_is_help=True)
+app = App("Studies: sweep parameters, analyse the traces with Spark, write a report.")
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help="The study file (YAML), or the name of a shipped one.")]
 Folder = Annotated[str, typer.Argument(metavar="DIR", help="The output directory of a study, or its URL.")]
@@ -151,9 +160,8 @@ def list_studies(
 
     studies = [(path, load_study(path)) for path in sorted(STUDIES.glob("*.yaml"))]
     rows = [{"file": str(path), "name": study.name, "question": study.question} for path, study in studies]
-    table = Table("name", "question", "cells", "trials per cell", title=str(STUDIES))
-    for _, study in studies:
-        table.add_row(study.name, study.question or "", str(len(study.cells)), str(study.max_trials))
+    texts = ((it.name, it.question or "", str(len(it.cells)), str(it.max_trials)) for _, it in studies)
+    table = table_of(("name", "question", "cells", "trials per cell"), texts, title=str(STUDIES), lines=True)
     print_result(as_json, rows, wide_console().print, table)
 
 
@@ -161,9 +169,8 @@ def _list_results(folder: Path, as_json: bool) -> None:
     from experiments.studies.report.results import studies_in
 
     found, refused = studies_in(folder)
-    table = Table("directory", "name", "question", "trials", "stage", title=str(folder))
-    for study in found:
-        table.add_row(study.place, study.name, study.question or "", f"{study.trials} of {study.wanted}", study.stage)
+    texts = ((it.place, it.name, it.question or "", f"{it.trials} of {it.wanted}", it.stage) for it in found)
+    table = table_of(("directory", "name", "question", "trials", "stage"), texts, title=str(folder), lines=True)
     print_result(as_json, [asdict(study) for study in found], wide_console().print, table)
     for error in refused:
         typer.echo(f"isray: {error}", err=True)
@@ -255,11 +262,9 @@ def _failures() -> Iterator[None]:
     try:
         yield
     except (TrialFailed, StorageFailed, WorkersLost, PipelineFailed) as error:
-        typer.echo(f"isray: {error}", err=True)
-        raise typer.Exit(ExitCode.FAILURE) from error
+        fail(f"isray: {error}")
     except KeyboardInterrupt:
-        typer.echo(f"isray: interrupted; {KEPT}", err=True)
-        raise typer.Exit(ExitCode.INTERRUPTED) from None
+        fail(f"isray: interrupted; {KEPT}", code=ExitCode.INTERRUPTED)
 
 
 def _documents(out: Path) -> object:

@@ -15,10 +15,12 @@ from typing import Annotated
 
 import typer
 
-from experiments.cli.output import document, flag, option, print_json, print_result
+from experiments.cli.administer import administering, exit_if_failed, numbers, require
+from experiments.cli.output import Json, flag, option, print_json, print_result
 from experiments.cli.parse import name_values, one_of, only_with
-from experiments.cli.target import Target, administering, exit_if_failed, numbers, require, with_target
+from experiments.cli.target import BootstrapServer, CommandConfig, OwnCluster, Principal, target_of
 from experiments.engines.admin_client import AdminClient, AdminError
+from experiments.explorer.values import message_fields
 from experiments.support.errors import InputError, MissingInput
 from protocol.config import INT_MAX, SHORT_MAX
 from protocol.errors import ErrorCode
@@ -57,9 +59,7 @@ class Options:
     as_json: bool
 
 
-@with_target()
 def topics(
-    target: Target,
     create: Annotated[bool, flag("--create", "Create a topic.")] = False,
     list_: Annotated[bool, flag("--list", "List the names of topics.")] = False,
     describe: Annotated[bool, flag("--describe", "Describe topics and their partitions.")] = False,
@@ -85,8 +85,14 @@ def topics(
     at_min_isr: Annotated[
         bool, flag("--at-min-isr-partitions", "Only those with exactly min.insync.replicas in sync.")
     ] = False,
+    bootstrap_server: BootstrapServer = None,
+    name: OwnCluster = None,
+    command_config: CommandConfig = None,
+    principal: Principal = None,
+    as_json: Json = False,
 ) -> None:
     """Create, list, describe, delete and alter topics."""
+    target = target_of(bootstrap_server, name, as_json, command_config, principal)
     reports = {
         "--under-replicated-partitions": under_replicated,
         "--unavailable-partitions": unavailable,
@@ -95,16 +101,16 @@ def topics(
     }
     action = one_of({"--create": create, "--list": list_, "--describe": describe, "--delete": delete, "--alter": alter})
     options = Options(
-        topic=topic,
-        partitions=partitions,
-        replication_factor=replication_factor,
-        replica_assignment=_assignment(replica_assignment),
-        config=name_values("--config", config or []),
-        if_exists=if_exists,
-        if_not_exists=if_not_exists,
-        remove_partitions=remove_partitions,
-        reports=frozenset(option for option, is_given in reports.items() if is_given),
-        as_json=target.as_json,
+        topic,
+        partitions,
+        replication_factor,
+        _assignment(replica_assignment),
+        name_values("--config", config or []),
+        if_exists,
+        if_not_exists,
+        remove_partitions,
+        frozenset(option for option, is_given in reports.items() if is_given),
+        as_json,
     )
     _check(action, options)
     with administering(target, FAILING) as admin:
@@ -113,12 +119,10 @@ def topics(
 
 def _check(action: str, options: Options) -> None:
     """InputError where an option does not go with the action, or one that it needs is missing."""
-    only_with("--create|--alter", action, {"--partitions": options.partitions})
-    only_with("--create|--alter", action, {"--replica-assignment": options.replica_assignment})
-    only_with(
-        "--create", action, {"--replication-factor": options.replication_factor, "--config": options.config or ()}
-    )
-    only_with("--create", action, {"--if-not-exists": options.if_not_exists})
+    placing = {"--partitions": options.partitions, "--replica-assignment": options.replica_assignment}
+    creating = {"--replication-factor": options.replication_factor, "--config": options.config}
+    only_with("--create|--alter", action, placing)
+    only_with("--create", action, creating | {"--if-not-exists": options.if_not_exists})
     only_with("--alter|--delete|--describe", action, {"--if-exists": options.if_exists})
     only_with("--alter", action, {"--remove-partitions": options.remove_partitions})
     only_with("--describe", action, dict.fromkeys(sorted(options.reports), True))
@@ -190,7 +194,7 @@ def _create(admin: AdminClient, options: Options) -> None:
     [result] = admin.create_topics(wanted)
     is_there = result.error is ErrorCode.TOPIC_ALREADY_EXISTS and options.if_not_exists
     if options.as_json and (is_there or result.error is ErrorCode.NONE):
-        print_json(document(result) | {"created": not is_there})
+        print_json(message_fields(result) | {"created": not is_there})
     elif not is_there:
         require(result)
         typer.echo(f"Created topic {options.topic}.")
@@ -229,7 +233,7 @@ def _alter(admin: AdminClient, options: Options) -> None:
 def _finish(options: Options, results: Mapping[str, Result]) -> None:
     """Reports the results of topics; exit code 1 if one failed."""
     if options.as_json:
-        print_json({"topics": [document(result) for result in results.values()]})
+        print_json({"topics": [message_fields(result) for result in results.values()]})
     exit_if_failed((f"{FAILING}: {name}", result) for name, result in results.items())
 
 
@@ -338,7 +342,7 @@ def _if_known(brokers: Sequence[int] | None) -> str:
 def _topic_document(
     topic: DescribedTopic, items: Sequence[DescribedPartition], configs: Mapping[str, str]
 ) -> dict[str, object]:
-    return document(topic) | {"configs": dict(configs), "partitions": [document(item) for item in items]}
+    return message_fields(topic) | {"configs": dict(configs), "partitions": [message_fields(item) for item in items]}
 
 
 _ACTIONS: Mapping[str, Callable[[AdminClient, Options], None]] = {

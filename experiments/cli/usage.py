@@ -6,12 +6,10 @@ whose source is the option, the argument or the command.
 
 from __future__ import annotations
 
-from typing import Any
-
 import typer
 from pydantic import ValidationError
 
-from experiments.cli.help import placeholder
+from experiments.cli.help import Parsed, placeholder
 from experiments.support.errors import InputError, MissingInput
 from experiments.support.yaml_input import allowed_by, first_error
 from protocol.errors import did_you_mean
@@ -21,7 +19,7 @@ _TOO_MANY = "Got unexpected extra argument"
 _HELP = "Usage: "
 
 
-def as_input_error(error: Any) -> InputError | None:
+def as_input_error(error: Parsed) -> InputError | None:
     """`error` (a `typer.TyperException`) as an InputError; None for a group without a subcommand, after its help."""
     if isinstance(error, typer.BadParameter):
         return _parameter_error(error)
@@ -47,7 +45,7 @@ def as_input_error(error: Any) -> InputError | None:
 
 def _parameter_error(error: typer.BadParameter) -> InputError:
     """A value of the wrong type or out of range, or a parameter that is missing."""
-    param: Any = error.param
+    param: Parsed = error.param
     usage = _usage(error.ctx)
     if param is None:
         hint = error.param_hint or "arguments"
@@ -62,7 +60,7 @@ def _parameter_error(error: typer.BadParameter) -> InputError:
     return InputError(name, "", repr(details["input"]), allowed)
 
 
-def _usage(context: Any) -> str:
+def _usage(context: Parsed) -> str:
     """The command with all its required parameters."""
     pieces = [context.command_path]
     for param in context.command.get_params(context):
@@ -72,7 +70,7 @@ def _usage(context: Any) -> str:
     return " ".join(pieces)
 
 
-def _options(context: Any) -> list[str]:
+def _options(context: Parsed) -> list[str]:
     return [name for param in context.command.get_params(context) for name in param.opts if name.startswith("--")]
 
 

@@ -136,7 +136,7 @@ class AdminChannel(Protocol):
         """Reads from a partition and returns the outcome, with or without records. AdminError where there was none."""
 
     def require_reachable(self) -> None:
-        """AdminError where what this channel depends on has ended. Call it now and then while there is nothing to send."""
+        """AdminError where what this channel depends on has ended. To be called now and then while nothing is sent."""
 
 
 class AdminClient:

@@ -51,10 +51,10 @@ from protocol.metadata.image import BrokerRegistration
 from protocol.metadata.partition import PartitionState
 from protocol.nodes.quorum_view import QuorumView
 from protocol.nodes.replica_view import ReplicaView
-from protocol.nodes.store_view import StoreView
 from protocol.quorum.format import disk_uuid
 from protocol.quorum.voters import ReplicaKey, VoterSet
-from protocol.zookeeper.settings import StoreSettings
+from protocol.v3.store.settings import StoreSettings
+from protocol.v3.store.view import StoreView
 
 LossKind = Literal["none", "unflushed", "records", "suffix", "torn", "corrupt", "all"]
 

@@ -1,8 +1,8 @@
 """Makes a `Run` of a journal: of a recorded simulation, or of trace events alone.
 
-Trace events alone have no messages. What they say about each other is causality all the same: a broker publishes
-metadata that a controller has committed, a follower fetches records that its leader has appended. These pairs take the
-place of sending and receipt (`_evidence`), so that a run on processes has arrows and a causal past, too.
+Trace events alone have no messages. They nevertheless show causality: a broker publishes metadata that a controller has
+committed, a follower fetches records that its leader has appended. These pairs take the place of sending and receipt
+(`_with_evidence`), so that a run on processes has arrows and a causal past, too.
 """
 
 from __future__ import annotations
@@ -35,11 +35,7 @@ CHANGES = {
     "restored": "has a sound link again to",
 }
 """What happens to a node, in words; a link's is followed by the other node."""
-LOSSES = {
-    "none": " and loses nothing",
-    "unflushed": " and loses its unflushed records",
-    "all": " and loses its disk",
-}
+LOSSES = {"none": " and loses nothing", "unflushed": " and loses its unflushed records", "all": " and loses its disk"}
 """What a crash did to the disk, by the kind of loss; others are shown as they are."""
 EVIDENCE_NOTE = (
     "Messages between processes are not recorded. Arrows connect events that depend on each other: a commit of "
@@ -53,7 +49,7 @@ def run_of_journal(
 ) -> Run:
     """The run that a journal holds; `records` is the metadata log from its start. `title` and `facts` as in `Run`."""
     has_headings = any(isinstance(entry.what, Heading) for entry in journal.entries)
-    building = _Building(records, tells_changes=not has_headings)
+    building = _Building(records, has_headings)
     for number, entry in enumerate(journal.entries, journal.first):
         building.add(number, entry)
     found = building.run(title, facts, spec)
@@ -64,18 +60,18 @@ def run_of_journal(
 
 @dataclass(slots=True)
 class _Building:
-    """A run under construction. `indices`: the event of each entry; `tells_changes`: the story has the changes of
-    nodes, for want of headings.
+    """A run under construction. `indices`: the event of each entry; without headings (`has_headings`) the story has the
+    changes of nodes in their place.
     """
 
     records: Sequence[MetadataRecord]
+    has_headings: bool
     events: list[RunEvent] = field(default_factory=list)
     headings: list[tuple[int, str]] = field(default_factory=list)
     story_events: list[tuple[int, TraceEvent]] = field(default_factory=list)
     story_headings: list[Heading] = field(default_factory=list)
     indices: dict[int, int] = field(default_factory=dict)
     topics: Mapping[str, str] = field(init=False)
-    tells_changes: bool = False
     asked: dict[tuple[NodeId, NodeId, int], tuple[str, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -147,7 +143,7 @@ class _Building:
             fields["peer"], text = changed.peer, f"{text} {node_name(changed.peer)}"
         if changed.detail:
             fields["detail"], text = changed.detail, text + LOSSES.get(changed.detail, f" ({changed.detail})")
-        if self.tells_changes and changed.peer is None:
+        if not self.has_headings and changed.peer is None:
             self.story_headings.append(Heading(f"{node_name(node)} {text}", len(self.story_events)))
         return RunEvent(time_ms, node, "change", changed.change, fields=fields, text=text)
 

@@ -9,7 +9,7 @@ violation is compared up to there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
@@ -17,6 +17,9 @@ from experiments.explorer.run import Run, RunEvent
 from protocol.events.client import ProduceCompleted
 from protocol.events.controller import PartitionChanged
 from protocol.ids import node_name
+
+Compared = Callable[[RunEvent], tuple[Hashable, Hashable] | None]
+"""The subject of an event and its value; None for events that are not compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +32,10 @@ class Difference:
     first: int
     second: int
     text: str
+
+    def document(self) -> dict[str, object]:
+        """The difference as JSON has it."""
+        return {"what": self.what, "events": [self.first, self.second], "text": self.text}
 
 
 def differences(first: Run, second: Run) -> list[Difference]:
@@ -66,12 +73,8 @@ def _outcome(event: RunEvent) -> tuple[Hashable, Hashable] | None:
     return event.partitions, (event.fields["error"], event.fields["unknown"])
 
 
-def _first_difference(
-    what: str, first: Run, second: Run, compared: Callable[[RunEvent], tuple[Hashable, Hashable] | None]
-) -> Difference | None:
-    """The earliest place at which the sequences of one subject (a partition, or the whole run) differ. `compared`
-    returns the subject of an event and its value, None for events that are not compared.
-    """
+def _first_difference(what: str, first: Run, second: Run, compared: Compared) -> Difference | None:
+    """The earliest place at which the sequences of one subject (a partition, or the whole run) differ."""
     sequences = [_by_subject(run.events, compared) for run in (first, second)]
     found = []
     for subject in dict.fromkeys([*sequences[0], *sequences[1]]):
@@ -92,25 +95,16 @@ def _ends_in_violation(run: Run) -> bool:
     return bool(run.events) and run.events[-1].role == "violation"
 
 
-def _by_subject(
-    events: Sequence[RunEvent], compared: Callable[[RunEvent], tuple[Hashable, Hashable] | None]
-) -> dict[Hashable, list[tuple[Hashable, int]]]:
+def _by_subject(events: Sequence[RunEvent], compared: Compared) -> dict[Hashable, list[tuple[Hashable, int]]]:
     """By subject: pairs of a value and its event, without repetitions of the value before, except of outcomes."""
     found: dict[Hashable, list[tuple[Hashable, int]]] = {}
-    for subject, value, index in _values(events, compared):
-        before = found.setdefault(subject, [])
-        if compared is not _state or not before or before[-1][0] != value:
-            before.append((value, index))
-    return found
-
-
-def _values(
-    events: Sequence[RunEvent], compared: Callable[[RunEvent], tuple[Hashable, Hashable] | None]
-) -> Iterator[tuple[Hashable, Hashable, int]]:
     for index, event in enumerate(events):
-        value = compared(event)
-        if value is not None:
-            yield *value, index
+        if (item := compared(event)) is not None:
+            subject, value = item
+            before = found.setdefault(subject, [])
+            if compared is not _state or not before or before[-1][0] != value:
+                before.append((value, index))
+    return found
 
 
 def _words(run: Run, index: int) -> str:

@@ -2,7 +2,7 @@
 
 A record that is acknowledged with acks=all is lost when a new leader's log ends at or before its offset: the leader
 gives the offset to another record. So the trace events of clients and leaders show the moment of a loss, on either
-engine. What a log holds before its end is not looked at: a record that was replaced there is not seen
+engine. What a log holds before its end is not compared: a record that was replaced there is not seen
 here; `lost_acked` of a scenario, which compares the records themselves, counts it.
 """
 

@@ -42,10 +42,7 @@ def render_page(run: Run, other: Run | None = None, found: Sequence[Difference] 
     environment = templates(FOLDER)
     environment.filters |= {"clock": _clock, "node_name": node_name}
     runs = [run] if other is None else [run, other]
-    document = {
-        "runs": [columns(each) for each in runs],
-        "differences": [{"what": each.what, "events": [each.first, each.second], "text": each.text} for each in found],
-    }
+    document = {"runs": [columns(each) for each in runs], "differences": [each.document() for each in found]}
     return environment.get_template("page.html.j2").render(
         runs=runs,
         stories=[_chunks(each.story) for each in runs],

@@ -1,7 +1,7 @@
 """Records a simulated run: every message with its fate, every trace event, every change of a node or link.
 
 `SimRecorder` collects references while the cluster runs, and `assemble.py` turns them into a `Run` afterwards, so that
-recording costs little and the cluster notices nothing of it. The order in which the cluster calls the recorder is an
+recording costs little and does not affect the cluster. The order in which the cluster calls the recorder is an
 order that respects causality.
 """
 
@@ -212,15 +212,9 @@ class SimRecorder(Recorder):
             self._append(self._cluster.now_ms, self._last_node, heading)
 
     def _append(self, time_ms: TimeMs, node: NodeId, what: What) -> int:
-        number = self.count
-        if not self._has_enough():
-            self._entries.append(Entry(time_ms, node, what))
-            self.count += 1
-        return number
-
-    def _has_enough(self) -> bool:
-        """Whether nothing more is to be recorded."""
-        return False
+        self._entries.append(Entry(time_ms, node, what))
+        self.count += 1
+        return self.count - 1
 
     def _sending(self, time_ms: TimeMs, source: NodeId, target: NodeId, message: Message) -> int:
         """The number of the entry of a message's sending, -1 if it was before the recording. The same object may be on

@@ -100,10 +100,7 @@ class ClusterOperator:
     """
 
     def __init__(
-        self,
-        engine: CheckedEngine,
-        submit: Callable[[AdminRequest], int],
-        topics: Mapping[str, CreatedTopic],
+        self, engine: CheckedEngine, submit: Callable[[AdminRequest], int], topics: Mapping[str, CreatedTopic]
     ) -> None:
         self._engine = engine
         self._submit = submit

@@ -1,8 +1,7 @@
 """What a fault can do to a simulated cluster.
 
 Faults overlap. Where several of them keep a node down or paused, the node starts or resumes when the last of them ends;
-`Holds` counts them. What faults of one kind share with each other, and no other kind needs, is a `Part`: a fault gets
-it with `Part.of`.
+`Holds` counts them. What faults of one kind share with each other, and no other kind needs, is a `SharedState`.
 """
 
 from __future__ import annotations
@@ -43,20 +42,20 @@ class Holds:
         return bool(self._holders.get(node))
 
 
-class Part:
-    """State that the faults of one kind share during a run; made when the first of them asks for it."""
+class SharedState:
+    """State that the faults of one kind share during a run; created when the first of them needs it."""
 
     def __init__(self, controls: Controls) -> None:
         self.controls = controls
 
     @classmethod
-    def of(cls, controls: Controls) -> Self:
-        """The part of this run."""
-        part = controls.parts.get(cls)
-        if part is None:
-            part = controls.parts[cls] = cls(controls)
-        assert isinstance(part, cls)
-        return part
+    def in_run(cls, controls: Controls) -> Self:
+        """The state of this class in the run of `controls`."""
+        if cls not in controls.shared:
+            controls.shared[cls] = cls(controls)
+        found = controls.shared[cls]
+        assert isinstance(found, cls)
+        return found
 
 
 class Controls:
@@ -83,7 +82,7 @@ class Controls:
         self.down, self.paused = Holds(), Holds()
         self.operator = QuorumOperator(engine, self.administer)
         self.cluster_operator = ClusterOperator(engine, self.administer, topics)
-        self.parts: dict[type[Part], Part] = {}
+        self.shared: dict[type[SharedState], SharedState] = {}
         self.on_client_death: Callable[[], None] = lambda: None
         self._next_id = next_id
         self._within_tolerance = within_tolerance
@@ -96,6 +95,10 @@ class Controls:
         """Submits an administration command and returns its number."""
         asked = request.model_copy(update={"principal": OPERATOR})
         return self.submit(AdminCommand(command_id=0, request=asked))
+
+    def ask(self, request: AdminRequest | Command) -> int:
+        """Submits a request of administration, or a command of another kind, and returns its number."""
+        return self.submit(request) if isinstance(request, Command) else self.administer(request)
 
     def submit(self, command: Command) -> int:
         """Submits a command under a number of its own, which it returns."""
@@ -125,7 +128,7 @@ class Controls:
         self.engine.crash(node, loss)
 
     def replace_client(self, client: NodeId) -> None:
-        """Kills the client's process and starts another one, which knows nothing of its commands."""
+        """Kills the client's process and starts another one, which does not have its commands."""
         self.kill(client, Loss())
         self.operator.forget_request()
         self.cluster_operator.forget_requests()

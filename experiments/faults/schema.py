@@ -1,8 +1,8 @@
 """What a fault is: something that goes wrong in a cluster at a time, and is healed after a duration.
 
 A fault begins at `at_ms` and is healed `duration_ms` later. Both halves belong to it, so a run in which all faults are
-over is a run in which the cluster is whole again. A *timeline* is a sequence of faults. It is written out (timeline
-files), drawn from rates (`draw.py`), or searched exhaustively within `Bounds` (`experiments/hunt/explore`).
+over is a run in which all nodes run and all links are up. A *timeline* is a sequence of faults. It is written out
+(timeline files), drawn from rates (`draw.py`), or searched exhaustively within `Bounds` (`experiments/hunt/explore`).
 
 Each kind of fault is one subclass of `Fault` in `kinds/`: its fields are its schema, and its methods carry it out, heal
 it, describe it and draw it. docs/contributing/a-fault.md shows how to add one.
@@ -12,10 +12,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from random import Random
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
+from experiments.faults.cluster_operator import Desired
 from experiments.faults.controls import Controls
 from experiments.faults.targets import Targets
 from experiments.support.fields import Index, StrictModel
@@ -31,16 +32,19 @@ AsTuple = BeforeValidator(_as_tuple)
 Nodes = Annotated[tuple[Index, ...], AsTuple, Field(min_length=1)]
 PerMille = Annotated[int, Field(ge=1, le=1_000)]
 Milliseconds = Annotated[int, Field(ge=1)]
+RequiredNodes = Literal["controllers", "stores"] | None
 
 
 class Fault(StrictModel, ABC):
     """One fault with its times. `in_swarm` says whether the plans of single faults that `isray fuzz` draws from a seed
     may contain the kind: one added later is left out, so that seeds keep their plans; operated plans may contain all
-    kinds. `is_operation`: it is what an operator does, and nothing fails.
+    kinds. `is_operation`: it is what an operator does, and nothing fails. `requires`: the nodes without which a cluster
+    cannot have the fault.
     """
 
     in_swarm: ClassVar[bool] = True
     is_operation: ClassVar[bool] = False
+    requires: ClassVar[RequiredNodes] = None
 
     at_ms: Index = Field(description="when the fault begins, in ms of virtual time")
     duration_ms: Milliseconds = Field(description="how long it lasts until it is healed, in ms")
@@ -80,9 +84,8 @@ class Fault(StrictModel, ABC):
     def begin(self, controls: Controls, number: int) -> None:
         """Makes the fault happen. `number` is the fault's place in its timeline and identifies it to what it holds."""
 
-    @abstractmethod
     def heal(self, controls: Controls, number: int) -> None:
-        """Ends the fault. Called exactly once, `duration_ms` after `begin`."""
+        """Ends the fault, where anything is left to be done. Called exactly once, `duration_ms` after `begin`."""
 
     @abstractmethod
     def words(self) -> str:
@@ -96,7 +99,7 @@ class Fault(StrictModel, ABC):
     @classmethod
     def is_possible(cls, targets: Targets) -> bool:
         """Whether a cluster with these targets can have a fault of this kind."""
-        return True
+        return cls.requires is None or bool(getattr(targets, cls.requires))
 
 
 class NodeFault(Fault):
@@ -107,6 +110,27 @@ class NodeFault(Fault):
     @property
     def nodes(self) -> tuple[NodeId, ...]:
         return (self.node,)
+
+    @classmethod
+    def draw(cls, targets: Targets, rng: Random) -> dict[str, object]:
+        return {"node": targets.draw_server(rng)}
+
+
+class DesiredStateFault(Fault):
+    """A change of the metadata that the operator of the run makes and keeps up until the end, and then takes back."""
+
+    is_operation: ClassVar[bool] = True
+    requires: ClassVar[RequiredNodes] = "controllers"
+
+    @abstractmethod
+    def desired(self) -> Desired:
+        """The part of the desired state."""
+
+    def begin(self, controls: Controls, number: int) -> None:
+        controls.cluster_operator.declare(number, self.desired())
+
+    def heal(self, controls: Controls, number: int) -> None:
+        controls.cluster_operator.release(number)
 
 
 class BrokerFault(NodeFault):
@@ -119,7 +143,7 @@ class BrokerFault(NodeFault):
 
 class Bounds(StrictModel):
     """What may happen in one run of an exhaustive search, each at any time and at most so often: records produced;
-    crashes that lose some or all of what is not flushed, crashes that lose nothing, restarts in good order; heartbeats
+    crashes that lose some or all of what is not flushed, crashes that lose nothing, controlled restarts; heartbeats
     lost until the session of a running broker expires (`fences`); followers that are found lagging or silent
     (`shrinks`); proposals that are repeated (`retries`); controllers that are replaced by another one (`failovers`);
     unclean recoveries whose time is over before all replicas have answered (`recoveries`; 0: no unclean recovery is

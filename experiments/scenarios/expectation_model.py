@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -13,10 +14,15 @@ from protocol.controller.metrics import CLUSTER_METRICS, PARTITION_METRICS
 METRIC_NAMES = (*CLUSTER_METRICS, *PARTITION_METRICS)
 
 
-def _metric_name(value: object) -> object:
-    if value not in METRIC_NAMES:
-        raise ValueError(f"allowed: one of {', '.join(METRIC_NAMES)}")
-    return value
+def one_of(names: Collection[str]) -> BeforeValidator:
+    """Requires one of these names in a file."""
+
+    def check(value: object) -> object:
+        if value not in names:
+            raise ValueError(f"allowed: one of {', '.join(names)}")
+        return value
+
+    return BeforeValidator(check)
 
 
 def _lost_acks(value: object) -> object:
@@ -25,11 +31,11 @@ def _lost_acks(value: object) -> object:
     return str(value)
 
 
-Metrics = Annotated[dict[Annotated[str, BeforeValidator(_metric_name)], int], Field(min_length=1)]
+Metrics = Annotated[dict[Annotated[str, one_of(METRIC_NAMES)], int], Field(min_length=1)]
 LostAcks = Annotated[Acks, BeforeValidator(_lost_acks)]
-BESIDE = ("voters", "controller_broker", "controller_epoch", "metrics")
+CLUSTER_WIDE = ("voters", "controller_broker", "controller_epoch", "metrics")
 """Expectations about the cluster, which go with any subject or alone."""
-_NOT_OF_A_TOPIC = {"topic", "partition", "broker", "controller", "state", "role", *BESIDE}
+_NOT_OF_A_TOPIC = {"topic", "partition", "broker", "controller", "state", "role", *CLUSTER_WIDE}
 
 
 class Expectation(StrictModel):
@@ -88,10 +94,10 @@ class Expectation(StrictModel):
     @model_validator(mode="after")
     def _one_subject(self) -> Expectation:
         subjects = [name for name in ("topic", "broker", "controller") if getattr(self, name) is not None]
-        named = self.model_fields_set - {"topic", "partition", "broker", "controller", "within", *BESIDE}
-        beside = any(getattr(self, name) not in (None, {}) for name in BESIDE)
-        if len(subjects) > 1 or (not subjects and (named or not beside)):
-            alone = ", ".join(BESIDE)
+        named = self.model_fields_set - {"topic", "partition", "broker", "controller", "within", *CLUSTER_WIDE}
+        is_cluster_wide = any(getattr(self, name) not in (None, {}) for name in CLUSTER_WIDE)
+        if len(subjects) > 1 or (not subjects and (named or not is_cluster_wide)):
+            alone = ", ".join(CLUSTER_WIDE)
             raise ValueError(f"allowed: exactly one of topic, broker, controller; {alone} with it or alone")
         for metric in self.metrics or ():
             if metric in PARTITION_METRICS and self.topic is None:
@@ -101,7 +107,7 @@ class Expectation(StrictModel):
         fitting = {"broker": {"state"}, "controller": {"role"}}.get(
             subjects[0], set(Expectation.model_fields) - _NOT_OF_A_TOPIC
         )
-        if named - fitting or not (named or beside):
+        if named - fitting or not (named or is_cluster_wide):
             allowed = ", ".join(sorted(fitting))
-            raise ValueError(f"allowed: with {subjects[0]} one or more of {allowed}; {', '.join(BESIDE)}")
+            raise ValueError(f"allowed: with {subjects[0]} one or more of {allowed}; {', '.join(CLUSTER_WIDE)}")
         return self

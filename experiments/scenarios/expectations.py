@@ -41,12 +41,12 @@ def mismatch(expected: Expectation, engine: Engine, clients: ScenarioClients) ->
         wrong = _partition_mismatch(expected, engine, clients)
     else:
         wrong = ""
-    beside = (
+    cluster_wide = (
         _voter_mismatch(expected, engine),
         *_controller_mismatches(expected, engine),
         *_metric_mismatches(expected, engine),
     )
-    return "; ".join(text for text in (wrong, *beside) if text)
+    return "; ".join(text for text in (wrong, *cluster_wide) if text)
 
 
 def _voter_mismatch(expected: Expectation, engine: Engine) -> str:

@@ -27,12 +27,7 @@ from experiments.scenarios.model import (
 from experiments.support.errors import InputError, shown
 from experiments.support.fields import StrictModel
 from experiments.support.yaml_input import first_error, flow_yaml, read_yaml_mapping, refused_by
-from protocol.config import (
-    CONTROLLER_QUORUM_BOOTSTRAP_SERVERS,
-    CONTROLLER_QUORUM_VOTERS,
-    ConfigError,
-    node_ids,
-)
+from protocol.config import CONTROLLER_QUORUM_BOOTSTRAP_SERVERS, CONTROLLER_QUORUM_VOTERS, ConfigError, node_ids
 from protocol.errors import did_you_mean
 from protocol.ids import FIRST_CONTROLLER, NO_LEADER
 

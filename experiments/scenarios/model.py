@@ -1,4 +1,4 @@
-"""Scenario files as typed values (the project's interfaces, section 1).
+"""Scenario files as typed values (docs/scenarios.md).
 
 A step is a mapping with exactly one key, the step's kind; `STEPS` maps each kind to the model of its fields and to its
 meaning, from which docs/reference/scenario-steps.md is generated. Everything is checked before a cluster is built:
@@ -14,7 +14,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 from experiments.check.invariants import INVARIANTS
 from experiments.engines.port import ClusterSpec
 from experiments.faults.kinds import AnyFault
-from experiments.scenarios.expectation_model import Expectation
+from experiments.scenarios.expectation_model import Expectation, one_of
 from experiments.support.fields import (
     GENERATIONS,
     Assignment,
@@ -30,7 +30,7 @@ from experiments.support.fields import (
 from experiments.support.kafka_rules import KAFKA_RULES
 from protocol.config import ClusterConfig, Generation
 from protocol.ids import FIRST_CONTROLLER, RECOVERY_MANAGER, STORE
-from protocol.zookeeper.settings import (
+from protocol.v3.store.settings import (
     MAX_LATENCY_MS,
     MAX_MULTI,
     MAX_SESSION_TIMEOUT_MS,
@@ -72,23 +72,11 @@ ExpectedError = Annotated[
 ]
 
 
-def _kafka_rule(value: object) -> object:
-    if value not in KAFKA_RULES:
-        raise ValueError(f"allowed: one of {', '.join(KAFKA_RULES)}")
-    return value
+KafkaRuleName = Annotated[str, one_of(KAFKA_RULES)]
+InvariantName = Annotated[str, one_of(sorted(kind.__name__ for kind in INVARIANTS))]
 
 
-KafkaRuleName = Annotated[str, BeforeValidator(_kafka_rule)]
-
-
-def _invariant_name(value: object) -> object:
-    names = sorted(kind.__name__ for kind in INVARIANTS)
-    if value not in names:
-        raise ValueError(f"allowed: one of {', '.join(names)}")
-    return value
-
-
-class StoreModel(StrictModel):
+class V3Model(StrictModel):
     """The store of a cluster of generation v3."""
 
     write_latency: DurationMs = Field(default=4, le=MAX_LATENCY_MS, description="how long a transaction takes")
@@ -123,7 +111,7 @@ class ClusterModel(StrictModel):
     )
     generation: GenerationName = Field(default="kip-966", description=f"protocol generation: {', '.join(GENERATIONS)}")
     config: ClusterConfigs = Field(default_factory=dict, description="cluster-wide configs, by Kafka's names")
-    store: StoreModel | None = Field(default=None, description="with generation v3: the settings of the store")
+    store: V3Model | None = Field(default=None, description="with generation v3: the settings of the store")
     kafka_rules: list[KafkaRuleName] = Field(
         default_factory=list,
         description=f"rules of Kafka's code in the place of isray's, on sim only: {', '.join(KAFKA_RULES)}",
@@ -395,7 +383,7 @@ class ScenarioFile(StrictModel):
     cluster: ClusterModel
     topics: list[TopicModel] = Field(default_factory=list)
     steps: list[dict[str, object]] = Field(min_length=1)
-    violates: list[Annotated[str, BeforeValidator(_invariant_name)]] = Field(default_factory=list)
+    violates: list[InvariantName] = Field(default_factory=list)
 
 
 class Scenario(StrictModel):

@@ -43,6 +43,7 @@ from experiments.scenarios.model import (
     WaitStep,
 )
 from experiments.story.render import Heading
+from experiments.support.fields import StrictModel
 from experiments.support.kafka_rules import kafka_rules
 from protocol.errors import ErrorCode
 from protocol.ids import RECOVERY_MANAGER, STORE, TopicPartition, is_broker, is_client, is_controller
@@ -156,37 +157,9 @@ class Runner:
             self._create_topic(topic)
 
     def _run_step(self, step: Step) -> str | None:
-        return self._handlers()[step.kind](step.fields)
-
-    def _handlers(self) -> dict[str, Callable[..., str | None]]:
-        """The method that runs each kind of step (`model.STEPS`), with the step's fields as its argument."""
-        return {
-            "produce": self._produce,
-            "crash": self._crash,
-            "shutdown": self._shutdown,
-            "start": self._start,
-            "pause": self._pause,
-            "resume": self._resume,
-            "expire": self._expire,
-            "cut": self._cut,
-            "heal": self._heal,
-            "fault": self._fault,
-            "flush": self._flush,
-            "elect": self._elect,
-            "reassign": self._reassign,
-            "configure": self._configure,
-            "update_feature": self._update_feature,
-            "unregister": self._unregister,
-            "create_topic": self._create_topic,
-            "delete_topic": self._delete_topic,
-            "add_partitions": self._add_partitions,
-            "remove_partitions": self._remove_partitions,
-            "add_voter": self._add_voter,
-            "remove_voter": self._remove_voter,
-            "wait": self._wait,
-            "await": self._await,
-            "expect": self._expect,
-        }
+        """Calls the method of the step's kind (`model.STEPS`), `_produce` for `produce`, with the step's fields."""
+        handle: Callable[[StrictModel | None], str | None] = getattr(self, f"_{step.kind}")
+        return handle(step.fields)
 
     # -- nodes ---------------------------------------------------------------------------------------------------------
 

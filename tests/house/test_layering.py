@@ -61,6 +61,8 @@ BAD = [
     ("protocol.broker.isr", "from ..controller import topics"),
     ("protocol.quorum", "from protocol.nodes import controller"),
     ("protocol.metadata", "import protocol.quorum.voters"),
+    ("protocol.nodes.broker", "from protocol.v3.store import tree"),
+    ("protocol.v3.store.tree", "from protocol.v3.controller import decisions"),
     ("protocol.other", "import protocol.ids"),
     ("actors.host", "from experiments.support.errors import InputError"),
     ("actors.host", "import pyspark"),

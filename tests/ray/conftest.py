@@ -3,7 +3,7 @@
 A Ray takes seconds to start, a cluster of actors on it half a second per node. So all tests of a process that need no
 more than one Ray node ask for `private_ray` and run their clusters on the same Ray, each in a namespace of its own. It
 ends after a test, of whatever kind the next one is, if that does not ask for it: a test that starts a Ray of its own
-finds the process connected to none.
+finds the process connected to none. Tests that ask for `pool` share the processes of their clusters as well.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from actors.cluster import ProcessPool
 from experiments.engines.ray.session import ray_session
 
 
@@ -23,6 +24,7 @@ class PrivateRay:
 
     def __init__(self) -> None:
         self._running: ExitStack | None = None
+        self.pool = ProcessPool()
 
     def start(self, lock: Path) -> None:
         """Starts it unless it runs. `lock`: a file that lets one process at a time start its Ray, as Ray itself gives
@@ -32,6 +34,7 @@ class PrivateRay:
             with lock.open("w") as file, ExitStack() as stack:
                 fcntl.flock(file, fcntl.LOCK_EX)
                 stack.enter_context(ray_session())
+                stack.callback(self.pool.close)
                 self._running = stack.pop_all()
 
     def stop(self) -> None:
@@ -47,6 +50,12 @@ _PRIVATE = PrivateRay()
 def private_ray(tmp_path_factory: pytest.TempPathFactory) -> None:
     """This process is connected to its private Ray."""
     _PRIVATE.start(tmp_path_factory.getbasetemp().parent / "ray-start.lock")
+
+
+@pytest.fixture
+def pool(private_ray: None) -> ProcessPool:
+    """Processes on the private Ray for the nodes of a test."""
+    return _PRIVATE.pool
 
 
 @pytest.hookimpl(wrapper=True)

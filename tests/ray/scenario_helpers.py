@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from actors.cluster import ProcessPool
 from experiments.check.check_recording import check
 from experiments.check.recording import Recording
 from experiments.engines.ray.engine import RayEngine
@@ -42,10 +43,10 @@ def _shorter(step: Step) -> Step:
     return step.model_copy(update={"fields": step.fields.model_copy(update={"duration_ms": LONGEST_WAIT_MS})})
 
 
-def check_on_ray_as_on_sim(path: Path, recording: Path) -> None:
-    """Runs the scenario on a cluster of its own, on the Ray that this process is connected to."""
+def check_on_ray_as_on_sim(path: Path, recording: Path, pool: ProcessPool) -> None:
+    """Runs the scenario on a cluster of its own, in processes of `pool`."""
     scenario = with_short_times(load_scenario(path))
-    engine = RayEngine(spec_of(scenario, 0))
+    engine = RayEngine(spec_of(scenario, 0), pool=pool)
     try:
         result = run_recorded(Runner(scenario, engine), recording)
     finally:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
+from actors.cluster import ProcessPool
 from experiments.engines.ray.engine import RayEngine
 from experiments.scenarios.loader import scenario_from
 from experiments.scenarios.runner import Runner
@@ -24,10 +25,10 @@ DECIDED: dict[str, dict[str, Any]] = {
 
 @pytest.mark.covers("E32", "K10")
 @pytest.mark.parametrize("raw", DECIDED.values(), ids=DECIDED)
-def test_losses_on_ray_are_those_on_sim(raw: dict[str, Any], private_ray: None, tmp_path: Path) -> None:
+def test_losses_on_ray_are_those_on_sim(raw: dict[str, Any], pool: ProcessPool, tmp_path: Path) -> None:
     file = tmp_path / "scenario.yaml"
     file.write_text(yaml.safe_dump(raw), encoding="utf-8")
-    check_on_ray_as_on_sim(file, tmp_path / "recording")
+    check_on_ray_as_on_sim(file, tmp_path / "recording", pool)
 
 
 def test_without_a_leader_losses_are_undecided(private_ray: None) -> None:

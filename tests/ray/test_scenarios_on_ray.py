@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from actors.cluster import ProcessPool
 from tests.ray.scenario_helpers import check_on_ray_as_on_sim
 from tests.sim.scenario_helpers import FOLDER, SCENARIOS
 
@@ -37,23 +38,23 @@ RECOVERIES = (
 
 @pytest.mark.covers("M1", "M2", "M3", "M14", "M15", "M25", "M40", "M41", "K17")
 @pytest.mark.parametrize("path", GENERAL, ids=lambda path: path.stem)
-def test_scenario_holds_on_ray_as_on_sim(path: Path, private_ray: None, tmp_path: Path) -> None:
-    check_on_ray_as_on_sim(path, tmp_path / "recording")
+def test_scenario_holds_on_ray_as_on_sim(path: Path, pool: ProcessPool, tmp_path: Path) -> None:
+    check_on_ray_as_on_sim(path, tmp_path / "recording", pool)
 
 
 @pytest.mark.covers("F22", "J4", "M17", "M59", "M62", "M63", "M65", "M68", "M70", "K17")
 @pytest.mark.parametrize("name", RECOVERIES)
-def test_recovery_holds_on_ray_as_on_sim(name: str, private_ray: None, tmp_path: Path) -> None:
-    check_on_ray_as_on_sim(FOLDER / f"recovery-{name}.yaml", tmp_path / "recording")
+def test_recovery_holds_on_ray_as_on_sim(name: str, pool: ProcessPool, tmp_path: Path) -> None:
+    check_on_ray_as_on_sim(FOLDER / f"recovery-{name}.yaml", tmp_path / "recording", pool)
 
 
 @pytest.mark.covers("M77", "M78", "D31", "D32", "K18")
 @pytest.mark.parametrize("name", ["bootstrap", "disk-replaced"])
-def test_quorum_scenario_holds_on_ray_as_on_sim(name: str, private_ray: None, tmp_path: Path) -> None:
-    check_on_ray_as_on_sim(FOLDER / f"quorum-{name}.yaml", tmp_path / "recording")
+def test_quorum_scenario_holds_on_ray_as_on_sim(name: str, pool: ProcessPool, tmp_path: Path) -> None:
+    check_on_ray_as_on_sim(FOLDER / f"quorum-{name}.yaml", tmp_path / "recording", pool)
 
 
 @pytest.mark.covers("A52", "M39")
 @pytest.mark.parametrize("name", ["leader-failover", "session-expiry"])
-def test_scenario_with_a_store_holds_on_ray_as_on_sim(name: str, private_ray: None, tmp_path: Path) -> None:
-    check_on_ray_as_on_sim(FOLDER / f"store-{name}.yaml", tmp_path / "recording")
+def test_scenario_with_a_store_holds_on_ray_as_on_sim(name: str, pool: ProcessPool, tmp_path: Path) -> None:
+    check_on_ray_as_on_sim(FOLDER / f"store-{name}.yaml", tmp_path / "recording", pool)

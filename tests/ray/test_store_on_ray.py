@@ -32,8 +32,8 @@ from protocol.messages.store import (
     WatchEvent,
     WatchKind,
 )
-from protocol.zookeeper.paths import CONTROLLER_EPOCH
-from protocol.zookeeper.settings import StoreSettings
+from protocol.v3.store.paths import CONTROLLER_EPOCH
+from protocol.v3.store.settings import StoreSettings
 
 pytestmark = pytest.mark.usefixtures("private_ray")
 M = TypeVar("M", bound=Message)

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from experiments.check.authorization import RULE
 from experiments.check.history import Finding
 from experiments.check.invariants import INVARIANTS
-from experiments.check.store_suite import STORE_RULES
+from experiments.check.v3_suite import STORE_RULES
 from experiments.cli.main import app
 from experiments.hunt.fuzz.bias import Bias
 from experiments.hunt.fuzz.plan import TimelineFile, load, save

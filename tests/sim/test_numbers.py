@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from experiments.studies.numbers import isr_changes, store_queue
-from experiments.studies.numbers.claims import CLAIMS, Claim, claims_of
-from experiments.studies.numbers.conditions import Conditions, Row
-from experiments.studies.numbers.control import change_controller
-from experiments.studies.numbers.failover import PUBLISH, durations_of, fail_over, fail_over_by_log
-from experiments.studies.numbers.laboratory import CONTROLLER, LEADER, Laboratory, MeasurementError
-from experiments.studies.numbers.page import introduction, section, summary
+from experiments.numbers import isr_changes, store_queue
+from experiments.numbers.claims import CLAIMS, Claim, claims_of
+from experiments.numbers.conditions import Conditions, Row
+from experiments.numbers.control import change_controller
+from experiments.numbers.failover import PUBLISH, durations_of, fail_over, fail_over_by_log
+from experiments.numbers.laboratory import CONTROLLER, LEADER, Laboratory, MeasurementError
+from experiments.numbers.page import introduction, section, summary
 from experiments.support.errors import InputError
 from protocol.config import LOG_GENERATIONS, Generation
 

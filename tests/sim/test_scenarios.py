@@ -9,7 +9,6 @@ import pytest
 from experiments.check.engine import CheckedEngine
 from experiments.engines.port import ClusterSpec
 from experiments.scenarios.loader import load_scenario, scenario_from
-from experiments.scenarios.model import STEPS
 from experiments.scenarios.runner import Runner, ScenarioResult
 from protocol.config import ClusterConfig, Generation
 from tests.sim.scenario_helpers import SCENARIOS, run_file, run_scenario, spec_of
@@ -286,8 +285,3 @@ def test_each_recovery_is_reported_with_the_records_it_lost() -> None:
     kept = run_file("recovery-power-loss").recoveries
     assert [(recovery.decided.leader, recovery.lost) for recovery in kept] == [(2, 0)]
     assert run_file("leader-failover").recoveries == []
-
-
-def test_every_kind_of_step_has_a_handler() -> None:
-    scenario = load_scenario(SCENARIOS[0])
-    assert set(Runner(scenario, CheckedEngine(spec_of(scenario, 0)))._handlers()) == set(STEPS)

@@ -8,27 +8,27 @@ from protocol.errors import ErrorCode
 from protocol.events.store import StoreAlert
 from protocol.ids import STORE, TopicPartition
 from protocol.messages.store import Create, Delete, SetData, WriteOperation
-from protocol.nodes.store import StoreNode
-from protocol.zookeeper import paths
-from tests.sim.store_cluster_helpers import KEEP, T0, StoreBench
+from protocol.v3.store import paths
+from protocol.v3.store.node import StoreNode
+from tests.sim.v3_cluster_helpers import KEEP, T0, V3Bench
 
 STATE = paths.leader_and_isr(T0)
 DAMAGE = b"?"
 
 
-def store(bench: StoreBench) -> StoreNode:
+def store(bench: V3Bench) -> StoreNode:
     node = bench.cluster.nodes[STORE]
     assert isinstance(node, StoreNode)
     return node
 
 
-def data(bench: StoreBench, path: str) -> bytes:
+def data(bench: V3Bench, path: str) -> bytes:
     node = store(bench).state.tree.find(path)
     assert node is not None
     return node.data
 
 
-def change(bench: StoreBench, operation: WriteOperation) -> None:
+def change(bench: V3Bench, operation: WriteOperation) -> None:
     """An operator's write, in the name of a session that is there."""
     node = store(bench)
     decided = node.state.decide(min(node.state.sessions), (operation,))
@@ -37,11 +37,11 @@ def change(bench: StoreBench, operation: WriteOperation) -> None:
     bench.cluster._carry_out(STORE, node._out.drain(), bench.cluster.now_ms)
 
 
-def alerts(bench: StoreBench) -> list[str]:
+def alerts(bench: V3Bench) -> list[str]:
     return [trace.reason for _, _, trace in bench.seen("store_alert") if isinstance(trace, StoreAlert)]
 
 
-def followers(bench: StoreBench) -> tuple[int, int]:
+def followers(bench: V3Bench) -> tuple[int, int]:
     """The leader of t-0, and a follower that is not the controller."""
     leader = bench.state.leader
     return leader, next(broker for broker in (0, 1, 2) if broker not in (leader, bench.controller))
@@ -49,7 +49,7 @@ def followers(bench: StoreBench) -> tuple[int, int]:
 
 def test_a_leader_goes_on_from_a_version_that_it_has_not_written() -> None:
     """Each of its writes finds another version for a while: each raises an alert, and the ISR shrinks afterwards."""
-    bench = StoreBench(seed=1)
+    bench = V3Bench(seed=1)
     leader, follower = followers(bench)
     bench.cut(leader, follower)
     for _ in range(450):
@@ -66,7 +66,7 @@ def test_a_leader_goes_on_from_a_version_that_it_has_not_written() -> None:
 
 
 def test_a_damaged_state_costs_its_own_partition_only() -> None:
-    bench = StoreBench(replicas=((0, 1, 2), (1, 2, 0)))
+    bench = V3Bench(replicas=((0, 1, 2), (1, 2, 0)))
     change(bench, SetData(path=STATE, data=DAMAGE))
     bench.cluster.crash(2, KEEP)
     bench.run_for(15_000)
@@ -81,7 +81,7 @@ def test_a_damaged_state_costs_its_own_partition_only() -> None:
 
 @pytest.mark.parametrize("path", [paths.CONTROLLER_EPOCH, paths.CONTROLLER])
 def test_an_election_waits_until_its_nodes_are_repaired(path: str) -> None:
-    bench = StoreBench()
+    bench = V3Bench()
     controller, before = bench.controller, data(bench, path)
     change(bench, SetData(path=path, data=DAMAGE))
     if path == paths.CONTROLLER_EPOCH:
@@ -102,7 +102,7 @@ def test_an_election_waits_until_its_nodes_are_repaired(path: str) -> None:
 @pytest.mark.parametrize("crashed", ["the controller", "another broker"])
 def test_a_state_that_is_gone_is_reported_and_no_replica_is_deleted(crashed: str, updates: str) -> None:
     """Neither does a controller take the partition for a new one, nor does an INIT leave it out."""
-    bench = StoreBench(config={"inter.broker.protocol.isr.updates": updates})
+    bench = V3Bench(config={"inter.broker.protocol.isr.updates": updates})
     produced = bench.produce()
     bench.run_for(1_000)
     assert bench.acked(produced)
@@ -129,7 +129,7 @@ def test_a_state_that_is_gone_is_reported_and_no_replica_is_deleted(crashed: str
     ],
 )
 def test_an_unknown_node_changes_nothing(path: str, alert: str | None) -> None:
-    bench = StoreBench()
+    bench = V3Bench()
     change(bench, Create(path=path))
     bench.cluster.crash(bench.controller, KEEP)
     bench.run_for(20_000)

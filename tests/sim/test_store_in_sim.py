@@ -15,9 +15,9 @@ from protocol.config import ClusterConfig
 from protocol.events.store import StoreSessionEnded
 from protocol.ids import FIRST_CLIENT, STORE, NodeId, is_client
 from protocol.messages.store import Create, Delete, ExpireSessions, GetChildren, GetData, SetData, StoreError
-from protocol.nodes.store import StoreNode
-from protocol.zookeeper.settings import StoreSettings
-from tests.unit.protocol.zookeeper.store_helpers import Client
+from protocol.v3.store.node import StoreNode
+from protocol.v3.store.settings import StoreSettings
+from tests.unit.protocol.v3.store.simulation import Client
 
 TIMEOUT_MS = 6_000
 CLIENTS = tuple(range(FIRST_CLIENT, FIRST_CLIENT + 3))

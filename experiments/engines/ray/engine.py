@@ -25,7 +25,7 @@ from pathlib import Path
 from random import Random
 
 from actors.clock import UnixTime
-from actors.cluster import ActorCluster, NodeFailedError, NodeNotRunningError, is_connected
+from actors.cluster import ActorCluster, NodeFailedError, NodeNotRunningError, ProcessPool, is_connected
 from actors.damage import DamageKind as DamageKind
 from actors.damage import damage_tails
 from actors.nodes import NodeSnapshot, PollReport
@@ -64,7 +64,7 @@ from protocol.messages.records import MetadataRecord
 from protocol.messages.store import ExpireSessions
 from protocol.nodes.quorum_view import QuorumView
 from protocol.nodes.replica_view import ReplicaView
-from protocol.nodes.store_view import StoreView
+from protocol.v3.store.view import StoreView
 
 POLL_MS = 20
 IDLE_POLL_MS = 200
@@ -82,7 +82,8 @@ class RayEngine(Engine):
     on a private Ray that ends with the engine (`ray_session`, which must be called from the main thread).
 
     `homes` places nodes on Ray nodes by id. `keeps` selects the trace events that `traces`
-    and `trace_hash` cover, for runs that are too long to keep all of them.
+    and `trace_hash` cover, for runs that are too long to keep all of them. The nodes run in processes of `pool`, and
+    leave them there, if there is one.
 
     InputError where the Ray at `address` cannot be reached, `actors.placement.PlacementError` where it has no room.
     """
@@ -96,6 +97,7 @@ class RayEngine(Engine):
         with_load: bool = False,
         homes: Mapping[NodeId, str] | None = None,
         keeps: Callable[[Trace], bool] = lambda trace: True,
+        pool: ProcessPool | None = None,
     ) -> None:
         self.spec = spec
         self._keeps = keeps
@@ -114,10 +116,11 @@ class RayEngine(Engine):
             if not is_connected():
                 stack.enter_context(ray_session(address))
             store = spec.store_settings if spec.store_ids else None
+            former = None if pool is None else pool.take()
             self._cluster = ActorCluster(
-                nodes, spec.config, spec.seed, homes=homes, voters=spec.first_voters, store=store
+                nodes, spec.config, spec.seed, homes=homes, voters=spec.first_voters, store=store, former=former
             )
-            stack.callback(self._cluster.close)
+            stack.callback(self._cluster.close if pool is None else partial(pool.keep, self._cluster))
             self._resources = stack.pop_all()
         self._clock = UnixTime()
         self._began_ms = self._clock.now_ms()

@@ -56,8 +56,8 @@ from protocol.nodes.broker_sessions import SESSION_PREFIX
 from protocol.nodes.client import ClientNode
 from protocol.nodes.controller import ControllerNode
 from protocol.nodes.recovery_manager import RecoveryManagerNode
-from protocol.nodes.store import StoreNode
-from protocol.nodes.store_broker import StoreBrokerNode
+from protocol.v3.broker.node import V3BrokerNode
+from protocol.v3.store.node import StoreNode
 
 _DELIVER: Final = 0
 _TIMER: Final = 1
@@ -391,7 +391,7 @@ class SimCluster:
         if is_broker(node):
             hook = self._hook()
             if spec.has_store_metadata:
-                return StoreBrokerNode(node, config, spec.store_settings, storage, rng, data_loss_hook=hook)
+                return V3BrokerNode(node, config, spec.store_settings, storage, rng, data_loss_hook=hook)
             rack = spec.rack_of(node)
             return BrokerNode(node, spec.controller_ids, config, storage, rng, rack=rack, data_loss_hook=hook)
         if is_recovery_manager(node):

@@ -24,13 +24,12 @@ from protocol.messages.batch import RecordBatch
 from protocol.messages.commands import Command, ShutdownCommand
 from protocol.messages.records import MetadataRecord
 from protocol.messages.store import ExpireSessions
-from protocol.nodes.broker import BrokerNode
+from protocol.nodes.base_broker import BaseBroker
 from protocol.nodes.controller import ControllerNode
 from protocol.nodes.quorum_view import QuorumView
 from protocol.nodes.replica_view import ReplicaView, replica_view
-from protocol.nodes.store import StoreNode
-from protocol.nodes.store_broker import StoreBrokerNode
-from protocol.nodes.store_view import StoreView, store_view, tree_nodes
+from protocol.v3.store.node import StoreNode
+from protocol.v3.store.view import StoreView, store_view, tree_nodes
 
 
 class SimEngine(Engine):
@@ -163,7 +162,7 @@ class SimEngine(Engine):
 
     def replica(self, broker: NodeId, partition: TopicPartition) -> ReplicaView | None:
         node = self.cluster.nodes.get(broker)
-        if not isinstance(node, BrokerNode | StoreBrokerNode):
+        if not isinstance(node, BaseBroker):
             return None
         replica = node.context.replica_named(*partition)
         return None if replica is None else replica_view(replica)
@@ -173,9 +172,9 @@ class SimEngine(Engine):
         key = TopicIdPartition(context.image.topic_ids[partition.topic], partition.partition)
         return context.replicas[key].log.storage.read(0, 2**62)
 
-    def _broker(self, broker: NodeId) -> BrokerNode | StoreBrokerNode:
+    def _broker(self, broker: NodeId) -> BaseBroker:
         node = self.cluster.nodes[broker]
-        assert isinstance(node, BrokerNode | StoreBrokerNode), f"node {broker} is no broker"
+        assert isinstance(node, BaseBroker), f"node {broker} is no broker"
         return node
 
     def metadata_log(self) -> Sequence[MetadataRecord]:

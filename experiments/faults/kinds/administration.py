@@ -10,7 +10,7 @@ from pydantic import Field
 from experiments.engines.admin_requests import reassign
 from experiments.faults.cluster_operator import Configured
 from experiments.faults.controls import Controls
-from experiments.faults.schema import Fault, NodeFault, Nodes
+from experiments.faults.schema import DesiredStateFault, Fault, NodeFault, Nodes
 from experiments.faults.targets import Targets
 from experiments.support.fields import Index, TopicConfig
 from protocol.config import MIN_INSYNC_REPLICAS
@@ -55,12 +55,10 @@ class Reassign(Fault):
         return {"topic": topic, "partition": partition, "replicas": replicas}
 
 
-class Configure(Fault):
+class Configure(DesiredStateFault):
     """Configs of a topic change; at the end they have the values again with which the topic was created. In `v3`
     configs do not change.
     """
-
-    is_operation: ClassVar[bool] = True
 
     kind: Literal["configure"] = "configure"
     topic: str = Field(description="the topic")
@@ -70,11 +68,8 @@ class Configure(Fault):
     def partition_named(self) -> TopicPartition:
         return TopicPartition(self.topic, 0)
 
-    def begin(self, controls: Controls, number: int) -> None:
-        controls.cluster_operator.declare(number, Configured(self.config, self.topic))
-
-    def heal(self, controls: Controls, number: int) -> None:
-        controls.cluster_operator.release(number)
+    def desired(self) -> Configured:
+        return Configured(self.config, self.topic)
 
     def words(self) -> str:
         settings = ", ".join(f"{name} = {value}" for name, value in self.config.items())
@@ -84,10 +79,6 @@ class Configure(Fault):
     def draw(cls, targets: Targets, rng: Random) -> dict[str, object]:
         topic, _ = targets.draw_partition(rng)
         return {"topic": topic, "config": {MIN_INSYNC_REPLICAS: rng.randint(1, targets.replication_factor)}}
-
-    @classmethod
-    def is_possible(cls, targets: Targets) -> bool:
-        return bool(targets.controllers)
 
 
 class VoterChange(NodeFault):

@@ -12,7 +12,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from experiments.engines.sim.network import Disturbance
-from experiments.faults.controls import Controls, Part
+from experiments.faults.controls import Controls, SharedState
 from experiments.faults.schema import BrokerFault, Fault, Milliseconds, Nodes, PerMille
 from experiments.faults.targets import Targets
 from experiments.support.fields import Index
@@ -106,7 +106,7 @@ class LinkFault(Fault):
         return f"from {source} to {target}" if one_way else f"between {source} and {target}"
 
 
-class _DownLinks(Part):
+class _DownLinks(SharedState):
     """How many faults keep each direction of a link down."""
 
     def __init__(self, controls: Controls) -> None:
@@ -118,7 +118,7 @@ class _DownLinks(Part):
             self._holders[link] += 1
             self.controls.engine.set_link(*link, False)
 
-    def mend(self, links: Iterable[tuple[NodeId, NodeId]]) -> None:
+    def restore(self, links: Iterable[tuple[NodeId, NodeId]]) -> None:
         for link in links:
             self._holders[link] -= 1
             if not self._holders[link]:
@@ -132,10 +132,10 @@ class Cut(LinkFault):
     one_way: bool = Field(default=False, description="whether the other direction stays up")
 
     def begin(self, controls: Controls, number: int) -> None:
-        _DownLinks.of(controls).cut(self.directions(self.one_way))
+        _DownLinks.in_run(controls).cut(self.directions(self.one_way))
 
     def heal(self, controls: Controls, number: int) -> None:
-        _DownLinks.of(controls).mend(self.directions(self.one_way))
+        _DownLinks.in_run(controls).restore(self.directions(self.one_way))
 
     def words(self) -> str:
         return f"nothing passes {self.between(self.one_way)}"
@@ -233,6 +233,8 @@ def _draw_ends(only: str | None, targets: Targets, rng: Random) -> tuple[tuple[N
 class HeartbeatLoss(_DisturbingFault, BrokerFault):
     """All heartbeats of a broker, and their responses, are lost; everything else passes."""
 
+    requires = "controllers"
+
     kind: Literal["heartbeat_loss"] = "heartbeat_loss"
 
     def disturbances(self, controls: Controls) -> Iterator[Disturbance]:
@@ -242,10 +244,6 @@ class HeartbeatLoss(_DisturbingFault, BrokerFault):
 
     def words(self) -> str:
         return f"the heartbeats of {node_name(self.node)} are lost"
-
-    @classmethod
-    def is_possible(cls, targets: Targets) -> bool:
-        return bool(targets.controllers)
 
 
 class FlappingLink(LinkFault):
@@ -263,16 +261,13 @@ class FlappingLink(LinkFault):
         self._go_down(controls, controls.cluster.now_ms + self.duration_ms)
 
     def _go_down(self, controls: Controls, end_ms: int) -> None:
-        """Cuts the links, and schedules that they are mended and cut again, as far as that is before the end."""
+        """Cuts the links, and schedules that they are restored, at the end at the latest, and cut again before it."""
         now_ms, links = controls.cluster.now_ms, self.directions(one_way=False)
-        _DownLinks.of(controls).cut(links)
+        _DownLinks.in_run(controls).cut(links)
         up_again_ms = min(now_ms + self.down_ms, end_ms)
-        controls.cluster.call_at(up_again_ms, partial(_DownLinks.of(controls).mend, links))
+        controls.cluster.call_at(up_again_ms, partial(_DownLinks.in_run(controls).restore, links))
         if up_again_ms + self.up_ms < end_ms:
             controls.cluster.call_at(up_again_ms + self.up_ms, partial(self._go_down, controls, end_ms))
-
-    def heal(self, controls: Controls, number: int) -> None:
-        """Nothing is left to do: the links were mended at the end at the latest."""
 
     def words(self) -> str:
         return f"the links {self.between(one_way=False)} are down for {self.down_ms} ms of {self.down_ms + self.up_ms}"

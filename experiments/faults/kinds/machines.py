@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from experiments.faults.controls import Controls, Holds, Part
+from experiments.faults.controls import Controls, Holds, SharedState
 from experiments.faults.kinds.processes import loss_of
 from experiments.faults.schema import BrokerFault, Fault, Milliseconds, NodeFault
 from experiments.faults.targets import Targets
@@ -24,7 +24,7 @@ _DRAWN_JUMPS_MS = (0, 0, 700, 3_000)
 _DRAWN_DRIFTS = (-300, -20, 20, 300)
 
 
-class _SlowDisks(Part):
+class _SlowDisks(SharedState):
     """The write times of slow disks, by node and fault."""
 
     def __init__(self, controls: Controls) -> None:
@@ -52,20 +52,20 @@ class SlowDisk(BrokerFault):
     write_ms: Milliseconds = Field(description="how long each write takes, in ms")
 
     def begin(self, controls: Controls, number: int) -> None:
-        _SlowDisks.of(controls).write_ms.setdefault(self.node, {})[number] = self.write_ms
+        _SlowDisks.in_run(controls).write_ms.setdefault(self.node, {})[number] = self.write_ms
 
     def heal(self, controls: Controls, number: int) -> None:
-        del _SlowDisks.of(controls).write_ms[self.node][number]
+        del _SlowDisks.in_run(controls).write_ms[self.node][number]
 
     def words(self) -> str:
         return f"each write to the disk of {node_name(self.node)} takes {self.write_ms} ms"
 
     @classmethod
     def draw(cls, targets: Targets, rng: Random) -> dict[str, object]:
-        return {"node": targets.draw_broker(rng), "write_ms": rng.choice(_DRAWN_WRITES_MS)}
+        return super().draw(targets, rng) | {"write_ms": rng.choice(_DRAWN_WRITES_MS)}
 
 
-class _FullDisks(Part):
+class _FullDisks(SharedState):
     """Which faults keep whose disk full."""
 
     def __init__(self, controls: Controls) -> None:
@@ -80,11 +80,11 @@ class FullDisk(BrokerFault):
 
     def begin(self, controls: Controls, number: int) -> None:
         controls.down.add(self.node, number)
-        _FullDisks.of(controls).holds.add(self.node, number)
+        _FullDisks.in_run(controls).holds.add(self.node, number)
         controls.cluster.disks[self.node].set_full(True)
 
     def heal(self, controls: Controls, number: int) -> None:
-        holds = _FullDisks.of(controls).holds
+        holds = _FullDisks.in_run(controls).holds
         holds.drop(self.node, number)
         if self.node not in holds:
             controls.cluster.disks[self.node].set_full(False)
@@ -124,7 +124,7 @@ class ClockSkew(NodeFault):
 
     @classmethod
     def draw(cls, targets: Targets, rng: Random) -> dict[str, object]:
-        return {"node": targets.draw_server(rng), "skew_ms": rng.choice(_DRAWN_SKEWS_MS)}
+        return super().draw(targets, rng) | {"skew_ms": rng.choice(_DRAWN_SKEWS_MS)}
 
 
 class ClockDrift(NodeFault):
@@ -153,8 +153,8 @@ class ClockDrift(NodeFault):
 
     @classmethod
     def draw(cls, targets: Targets, rng: Random) -> dict[str, object]:
-        node = targets.draw_server(rng)
-        return {"node": node, "jump_ms": rng.choice(_DRAWN_JUMPS_MS), "drift": rng.choice(_DRAWN_DRIFTS)}
+        node = super().draw(targets, rng)
+        return node | {"jump_ms": rng.choice(_DRAWN_JUMPS_MS), "drift": rng.choice(_DRAWN_DRIFTS)}
 
 
 class DiskError(BrokerFault):

@@ -15,7 +15,7 @@ from experiments.engines.admin_requests import reassign, unregister_broker
 from experiments.faults.cluster_operator import Configured, Deleted, Denied, Grown, Levels
 from experiments.faults.controls import Controls
 from experiments.faults.kinds.processes import loss_of
-from experiments.faults.schema import AsTuple, BrokerFault, Fault, Milliseconds
+from experiments.faults.schema import AsTuple, BrokerFault, DesiredStateFault, Fault, Milliseconds
 from experiments.faults.targets import Targets
 from experiments.support.fields import ClusterConfigs, Index
 from protocol.config import (
@@ -29,13 +29,7 @@ from protocol.config import (
     UNCLEAN_RECOVERY_STRATEGY,
 )
 from protocol.ids import FIRST_CLIENT, NodeId, TopicPartition, node_name
-from protocol.messages.acls import (
-    CLUSTER_NAME,
-    AclEntry,
-    AclOperation,
-    AclPermissionType,
-    AclResourceType,
-)
+from protocol.messages.acls import CLUSTER_NAME, AclEntry, AclOperation, AclPermissionType, AclResourceType
 from protocol.metadata.authorizer import node_principal
 
 _LEVELS: tuple[Mapping[str, int], ...] = (
@@ -54,32 +48,17 @@ _DENIED = ("write", "read", "describe", "cluster_action")
 _OTHER_PRINCIPAL = "User:other"
 
 
-class _Operation(Fault):
-    """A change by an operator, which is taken back at the end. The plans of `operated.py` draw it apart from faults."""
-
-    in_swarm: ClassVar[bool] = False
-    is_operation: ClassVar[bool] = True
-
-    @classmethod
-    def is_possible(cls, targets: Targets) -> bool:
-        return bool(targets.controllers)
-
-
-class _TopicOperation(_Operation):
+class _TopicOperation(DesiredStateFault):
     """A change of a topic, which a controller with the store makes as well."""
 
-    topic: str = Field(description="the topic")
+    in_swarm: ClassVar[bool] = False
+    requires = None
 
-    @classmethod
-    def is_possible(cls, targets: Targets) -> bool:
-        return True
+    topic: str = Field(description="the topic")
 
     @property
     def partition_named(self) -> TopicPartition:
         return TopicPartition(self.topic, 0)
-
-    def heal(self, controls: Controls, number: int) -> None:
-        controls.cluster_operator.release(number)
 
     @classmethod
     def draw(cls, targets: Targets, rng: Random) -> dict[str, object]:
@@ -91,8 +70,8 @@ class RecreateTopic(_TopicOperation):
 
     kind: Literal["recreate_topic"] = "recreate_topic"
 
-    def begin(self, controls: Controls, number: int) -> None:
-        controls.cluster_operator.declare(number, Deleted(self.topic))
+    def desired(self) -> Deleted:
+        return Deleted(self.topic)
 
     def words(self) -> str:
         return f"topic {self.topic} is deleted"
@@ -104,8 +83,8 @@ class AddPartitions(_TopicOperation):
     kind: Literal["add_partitions"] = "add_partitions"
     count: Annotated[int, Field(ge=1)] = Field(description="how many partitions")
 
-    def begin(self, controls: Controls, number: int) -> None:
-        controls.cluster_operator.declare(number, Grown(self.topic, self.count))
+    def desired(self) -> Grown:
+        return Grown(self.topic, self.count)
 
     def words(self) -> str:
         return f"topic {self.topic} gets {self.count} more partitions"
@@ -124,21 +103,20 @@ def _check_levels(levels: dict[str, int]) -> dict[str, int]:
     return levels
 
 
-class FeatureLevels(_Operation):
+class FeatureLevels(DesiredStateFault):
     """Features are raised or lowered to other levels, metadata lost or not; at the end they have the levels of the
     generation again.
     """
+
+    in_swarm: ClassVar[bool] = False
 
     kind: Literal["feature_levels"] = "feature_levels"
     levels: Annotated[dict[str, int], AfterValidator(_check_levels)] = Field(
         min_length=1, description="levels by the names of the features"
     )
 
-    def begin(self, controls: Controls, number: int) -> None:
-        controls.cluster_operator.declare(number, Levels(self.levels))
-
-    def heal(self, controls: Controls, number: int) -> None:
-        controls.cluster_operator.release(number)
+    def desired(self) -> Levels:
+        return Levels(self.levels)
 
     def words(self) -> str:
         return f"features change to {', '.join(f'{name} {level}' for name, level in self.levels.items())}"
@@ -148,17 +126,16 @@ class FeatureLevels(_Operation):
         return {"levels": dict(rng.choice(_LEVELS))}
 
 
-class ConfigureCluster(_Operation):
+class ConfigureCluster(DesiredStateFault):
     """Cluster-wide defaults of configs change; at the end they have their static values again."""
+
+    in_swarm: ClassVar[bool] = False
 
     kind: Literal["configure_cluster"] = "configure_cluster"
     config: ClusterConfigs = Field(description="values by config name")
 
-    def begin(self, controls: Controls, number: int) -> None:
-        controls.cluster_operator.declare(number, Configured(self.config))
-
-    def heal(self, controls: Controls, number: int) -> None:
-        controls.cluster_operator.release(number)
+    def desired(self) -> Configured:
+        return Configured(self.config)
 
     def words(self) -> str:
         settings = ", ".join(f"{name} = {value}" for name, value in self.config.items())
@@ -170,10 +147,13 @@ class ConfigureCluster(_Operation):
         return {"config": {name: rng.choice(_DRAWN_CONFIGS[name])}}
 
 
-class ReassignmentStorm(_Operation):
+class ReassignmentStorm(Fault):
     """A partition is reassigned to `targets` in turn, every `every_ms`, whatever has become of the reassignment before;
     an empty one cancels. At the end what is under way is cancelled.
     """
+
+    in_swarm: ClassVar[bool] = False
+    is_operation: ClassVar[bool] = True
 
     kind: Literal["reassignment_storm"] = "reassignment_storm"
     topic: str = Field(description="the topic")
@@ -182,10 +162,6 @@ class ReassignmentStorm(_Operation):
         min_length=1, description="lists of broker ids; an empty one cancels"
     )
     every_ms: Milliseconds = Field(description="time between two requests, in ms")
-
-    @classmethod
-    def is_possible(cls, targets: Targets) -> bool:
-        return True
 
     @property
     def nodes(self) -> tuple[NodeId, ...]:
@@ -229,12 +205,14 @@ class ReassignmentStorm(_Operation):
         }
 
 
-class Deny(_Operation):
+class Deny(DesiredStateFault):
     """The client of the cluster is denied an operation, where the cluster has an authorizer: `write`, `read` or
     `describe` on a topic, or `cluster_action`, which elections need. With `others` no entry denies it, but one allows
     another principal the operation, so that only this principal may do anything with the topic or the cluster. At the
     end the client is allowed again.
     """
+
+    in_swarm: ClassVar[bool] = False
 
     kind: Literal["deny"] = "deny"
     operation: Literal["write", "read", "describe", "cluster_action"] = Field(description="what is denied")
@@ -245,7 +223,7 @@ class Deny(_Operation):
     def partition_named(self) -> TopicPartition | None:
         return None if self.topic is None else TopicPartition(self.topic, 0)
 
-    def begin(self, controls: Controls, number: int) -> None:
+    def desired(self) -> Denied:
         entry = AclEntry(
             resource_type=AclResourceType.CLUSTER if self.topic is None else AclResourceType.TOPIC,
             resource_name=self.topic or CLUSTER_NAME,
@@ -253,10 +231,7 @@ class Deny(_Operation):
             operation=AclOperation[self.operation.upper()],
             permission_type=AclPermissionType.ALLOW if self.others else AclPermissionType.DENY,
         )
-        controls.cluster_operator.declare(number, Denied(entry))
-
-    def heal(self, controls: Controls, number: int) -> None:
-        controls.cluster_operator.release(number)
+        return Denied(entry)
 
     def words(self) -> str:
         place = self.topic or "the cluster"
@@ -273,10 +248,14 @@ class Deny(_Operation):
         return {"operation": operation, "topic": topic, "others": rng.random() < 0.3}
 
 
-class ReplaceBroker(_Operation, BrokerFault):
+class ReplaceBroker(BrokerFault):
     """A broker's process is killed, if it runs, and the broker unregistered. At the end it is started again, as a new
     broker under the same id if its disk was replaced.
     """
+
+    in_swarm: ClassVar[bool] = False
+    is_operation: ClassVar[bool] = True
+    requires = "controllers"
 
     kind: Literal["replace_broker"] = "replace_broker"
     new_disk: bool = Field(default=False, description="whether its disk is replaced by an empty one")
@@ -294,7 +273,7 @@ class ReplaceBroker(_Operation, BrokerFault):
 
     @classmethod
     def draw(cls, targets: Targets, rng: Random) -> dict[str, object]:
-        return {"node": targets.draw_broker(rng), "new_disk": rng.random() < 0.5}
+        return super().draw(targets, rng) | {"new_disk": rng.random() < 0.5}
 
 
 KINDS: tuple[type[Fault], ...] = (

@@ -126,10 +126,6 @@ class Pause(NodeFault):
     def words(self) -> str:
         return f"{node_name(self.node)} is paused"
 
-    @classmethod
-    def draw(cls, targets: Targets, rng: Random) -> dict[str, object]:
-        return {"node": targets.draw_server(rng)}
-
 
 class _ControlledRestart(BrokerFault):
     """The command for a controlled shutdown, and the start at the end."""
@@ -159,6 +155,7 @@ class Bump(_ControlledRestart):
     """
 
     in_swarm: ClassVar[bool] = False
+    requires = "stores"
 
     kind: Literal["bump"] = "bump"
     isr_updates: Literal["leader", "controller"] = Field(
@@ -181,13 +178,11 @@ class Bump(_ControlledRestart):
     def draw(cls, targets: Targets, rng: Random) -> dict[str, object]:
         return super().draw(targets, rng) | {"isr_updates": rng.choice(("leader", "controller"))}
 
-    @classmethod
-    def is_possible(cls, targets: Targets) -> bool:
-        return bool(targets.stores)
-
 
 class Expire(BrokerFault):
     """The store ends the sessions of a broker, which may be alive (M39); the broker opens new ones by itself."""
+
+    requires = "stores"
 
     kind: Literal["expire"] = "expire"
     owning_only: bool = Field(
@@ -201,16 +196,9 @@ class Expire(BrokerFault):
         if engine.is_running(STORE) and not engine.is_paused(STORE):
             engine.expire_sessions(self.node, owning_only=self.owning_only)
 
-    def heal(self, controls: Controls, number: int) -> None:
-        """Nothing is to be done."""
-
     def words(self) -> str:
         ended = "session that owns the registration" if self.owning_only else "sessions"
         return f"the store ends the {ended} of {node_name(self.node)}"
-
-    @classmethod
-    def is_possible(cls, targets: Targets) -> bool:
-        return bool(targets.stores)
 
 
 class ClientCrash(Fault):
@@ -224,9 +212,6 @@ class ClientCrash(Fault):
 
     def begin(self, controls: Controls, number: int) -> None:
         controls.replace_client(FIRST_CLIENT)
-
-    def heal(self, controls: Controls, number: int) -> None:
-        """Nothing is to be done."""
 
     def words(self) -> str:
         return "the client crashes and is started again"

@@ -42,10 +42,11 @@ from experiments.check.invariants_replicas import (
 from experiments.check.suite import InvariantSuite
 from experiments.engines.port import ClusterSpec, Loss
 from experiments.hunt.explore import views
-from experiments.hunt.explore.machines import Broker, Exhibit, Local, Machines, Outcome
+from experiments.hunt.explore.machines import Exhibit, Local, Machines, Outcome
 from experiments.hunt.explore.suite_states import Stage, SuiteState, SuiteStates, Truth
 from experiments.hunt.explore.views import Views
 from protocol.ids import FIRST_CONTROLLER, NO_OFFSET, NodeId, TimeMs, is_broker
+from protocol.nodes.base_broker import BaseBroker
 
 _Kinds = frozenset[type[Invariant]]
 _Nodes = tuple[Local, ...]
@@ -297,7 +298,7 @@ def _acknowledged_too_early(outcomes: Sequence[tuple[NodeId, Outcome]], machines
         if outcome.acknowledged == NO_OFFSET:
             continue
         exhibit = machines.exhibits[outcome.local]
-        if isinstance(exhibit, Broker):
+        if isinstance(exhibit, BaseBroker):
             [replica] = exhibit.context.replicas.values()
             if outcome.acknowledged >= replica.log.high_watermark:
                 return (

@@ -16,12 +16,13 @@ from functools import cache
 from itertools import chain, combinations
 
 from experiments.faults.schema import Bounds
-from experiments.hunt.explore.machines import Broker, Exhibit, Local, Outcome, message_of
+from experiments.hunt.explore.machines import Exhibit, Local, Outcome, message_of
 from experiments.hunt.explore.model import CONTROLLER, Model
 from experiments.hunt.explore.states import FAILOVERS, RECOVERIES, RETRIES, Action, State, Step, Successor
 from protocol.config import UNCLEAN_RECOVERY_STRATEGY, UNCLEAN_RECOVERY_TIMEOUT_MS, Generation
 from protocol.ids import RECOVERY_MANAGER, NodeId, TimeMs, is_broker
 from protocol.messages.recovery import RecoveryResults
+from protocol.nodes.base_broker import BaseBroker
 from protocol.nodes.recovery_manager import RecoveryManagerNode
 from protocol.recovery.sender import REQUEST_TIMEOUT_MS
 
@@ -138,7 +139,7 @@ class ControlledModel(Model):
 
     def _answer_counts(self, manager: Local, local: Local, broker: NodeId) -> bool:
         """Whether the broker's answer to a query of the manager counts."""
-        if not isinstance(self.machines.exhibits[local], Broker):
+        if not isinstance(self.machines.exhibits[local], BaseBroker):
             return False
         woken = self.machines.wake(manager, REQUEST_TIMEOUT_MS)
         for receiver, query in woken.sends:

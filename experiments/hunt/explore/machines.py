@@ -31,12 +31,13 @@ from protocol.events.controller import RecoveryDecided
 from protocol.ids import FIRST_CONTROLLER, METADATA_LOG, NO_OFFSET, NodeId, Offset, TimeMs, is_client
 from protocol.messages.base import Message
 from protocol.messages.data import ProduceResponse
+from protocol.nodes.base_broker import BaseBroker
 from protocol.nodes.broker import BrokerNode
 from protocol.nodes.controller import ControllerNode
 from protocol.nodes.recovery_manager import WAKE_TIMER, RecoveryManagerNode
-from protocol.nodes.store import StoreNode
-from protocol.nodes.store_broker import StoreBrokerNode
 from protocol.quorum import state_file
+from protocol.v3.broker.node import V3BrokerNode
+from protocol.v3.store.node import StoreNode
 
 Local = int
 """The number of a node's state."""
@@ -70,8 +71,7 @@ class DeadBroker:
     disk: SimStorage
 
 
-Broker = BrokerNode | StoreBrokerNode
-Exhibit = Broker | DeadBroker | ControllerNode | StoreNode | RecoveryManagerNode
+Exhibit = BaseBroker | DeadBroker | ControllerNode | StoreNode | RecoveryManagerNode
 _Key = tuple[Local, *tuple[object, ...]]
 _Hashable = TypeVar("_Hashable", bound=Hashable)
 
@@ -154,9 +154,9 @@ class Machines:
         spec = self._spec
         assert isinstance(dead, DeadBroker)
         rng = ConstantRandom(incarnation)
-        node: Broker
+        node: BaseBroker
         if spec.has_store_metadata:
-            node = StoreBrokerNode(dead.broker, spec.config, spec.store_settings, dead.disk, rng)
+            node = V3BrokerNode(dead.broker, spec.config, spec.store_settings, dead.disk, rng)
         else:
             node = BrokerNode(dead.broker, spec.controller_ids, spec.config, dead.disk, rng)
         return self._remember(key, node, node.start(0))
@@ -183,7 +183,7 @@ class Machines:
         outcome = self._outcomes.get(key)
         if outcome is None:
             node = self.exhibits[local]
-            assert isinstance(node, Broker)
+            assert isinstance(node, BaseBroker)
             disk: SimStorage = copy_of(_disk(node))
             disk.apply_loss(loss)
             outcome = self._remember(key, _dead(node, disk), [])
@@ -207,7 +207,7 @@ class Machines:
             node = self._copy(key[0])
             effects = self._act(node, key)
             if any(isinstance(effect, Exit) for effect in effects):
-                assert isinstance(node, Broker)
+                assert isinstance(node, BaseBroker)
                 node = _dead(node, _disk(node))
             outcome = self._remember(key, node, effects)
         return outcome
@@ -238,10 +238,10 @@ def _acknowledged(sends: Sequence[tuple[NodeId, int]]) -> Offset:
 
 
 def _is_suspended(node: Exhibit) -> bool:
-    return isinstance(node, StoreBrokerNode) and node.is_suspended
+    return isinstance(node, V3BrokerNode) and node.is_suspended
 
 
-def _dead(node: Broker, disk: SimStorage) -> DeadBroker:
+def _dead(node: BaseBroker, disk: SimStorage) -> DeadBroker:
     """What remains of a broker with that disk, without its copy of the metadata log: the next incarnation fetches the
     log from its start, and how much of it was there makes no difference.
     """
@@ -251,7 +251,7 @@ def _dead(node: Broker, disk: SimStorage) -> DeadBroker:
     return DeadBroker(node.node_id, disk)
 
 
-def _disk(broker: Broker) -> SimStorage:
+def _disk(broker: BaseBroker) -> SimStorage:
     assert isinstance(broker.storage, SimStorage)
     return broker.storage
 

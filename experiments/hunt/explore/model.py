@@ -27,7 +27,7 @@ from experiments.faults.schema import Bounds
 from experiments.hunt.explore.channels import Channels
 from experiments.hunt.explore.checker import StepChecker
 from experiments.hunt.explore.controller_facts import ControllerFacts
-from experiments.hunt.explore.machines import Broker, DeadBroker, Exhibit, Local, Machines, Outcome, message_of
+from experiments.hunt.explore.machines import DeadBroker, Exhibit, Local, Machines, Outcome, message_of
 from experiments.hunt.explore.states import (
     BOUND_NAMES,
     CRASHES,
@@ -72,6 +72,7 @@ from protocol.messages.control import (
 )
 from protocol.messages.data import FetchResponse, ProduceRequest
 from protocol.messages.records import MetadataRecord
+from protocol.nodes.base_broker import BaseBroker
 from protocol.nodes.broker import BrokerNode
 from protocol.nodes.broker_sessions import SESSION_PREFIX
 from protocol.nodes.controller import ControllerNode
@@ -135,10 +136,10 @@ class Model:
             suite_state, wrong = self.checker.check(suite_state, old, new, step.outcomes, step.crash, step.now_ms)
         return Successor(action, (*parts, suite_state), wrong, tuple(step.outcomes))
 
-    def broker(self, step: Step, broker: NodeId) -> Broker | None:
+    def broker(self, step: Step, broker: NodeId) -> BaseBroker | None:
         """The broker's exhibit, None while it is dead."""
         exhibit = self.machines.exhibits[step.parts[1 + broker]]
-        return exhibit if isinstance(exhibit, Broker) else None
+        return exhibit if isinstance(exhibit, BaseBroker) else None
 
     def controller(self, step: Step) -> ControllerNode:
         exhibit = self.machines.exhibits[step.parts[0]]
@@ -241,10 +242,10 @@ class Model:
             return
         place, broker = divmod(queue - len(self.links), len(self._brokers))
         node = self.machines.exhibits[state[1 + broker]]
-        if isinstance(node, Broker):
+        if isinstance(node, BaseBroker):
             yield from self._some(state, self._from_own_queue(state, place, broker, node))
 
-    def _from_own_queue(self, state: State, place: int, broker: NodeId, node: Broker) -> tuple[Step, Action] | None:
+    def _from_own_queue(self, state: State, place: int, broker: NodeId, node: BaseBroker) -> tuple[Step, Action] | None:
         assert isinstance(node, BrokerNode)
         step = (self._metadata, self._heartbeat, self._repetition)[place]
         return step(state, broker, node)
@@ -265,9 +266,9 @@ class Model:
                     yield from self._leader_timers(state, step, broker, node)
             yield from self._some(state, self._session_expires(state, broker, is_dead=node is None))
 
-    def _running(self, state: State) -> list[tuple[NodeId, Broker]]:
+    def _running(self, state: State) -> list[tuple[NodeId, BaseBroker]]:
         exhibits = [(broker, self.machines.exhibits[state[1 + broker]]) for broker in self._brokers]
-        return [(broker, node) for broker, node in exhibits if isinstance(node, Broker)]
+        return [(broker, node) for broker, node in exhibits if isinstance(node, BaseBroker)]
 
     def _some(self, state: State, done: tuple[Step, Action] | None) -> Iterator[Successor]:
         successor = None if done is None else self._close(state, *done)
@@ -282,7 +283,7 @@ class Model:
             self._receive(step, link[1], link[0], message)
             yield from self._some(state, (step, ("deliver", *link, message)))
 
-    def _repetition(self, state: State, broker: NodeId, node: Broker) -> tuple[Step, Action] | None:
+    def _repetition(self, state: State, broker: NodeId, node: BaseBroker) -> tuple[Step, Action] | None:
         """The fetch timer of a follower."""
         replica = next(iter(node.context.replicas.values()), None)
         if replica is None or replica.leadership is not None or not self._repeats(state, broker, replica.leader_id):
@@ -345,7 +346,7 @@ class Model:
         node = self.broker(step, broker)
         return None if node is None or node.context.broker_epoch < 0 else (step, ("start", broker))
 
-    def _crashes(self, state: State, step: Step, broker: NodeId, node: Broker) -> Iterator[Successor]:
+    def _crashes(self, state: State, step: Step, broker: NodeId, node: BaseBroker) -> Iterator[Successor]:
         if step.parts[self._first_bound + CRASHES]:
             yield from self._some(state, self._crash(state, broker, Loss("none"), CRASHES))
         if step.parts[self._first_bound + LOSSY]:
@@ -393,7 +394,7 @@ class Model:
         step.parts[self._first_bound + RECORDS] -= 1
         return None if step.parts[1 + broker] == before else (step, ("produce", broker, record))
 
-    def _leader_timers(self, state: State, step: Step, broker: NodeId, node: Broker) -> Iterator[Successor]:
+    def _leader_timers(self, state: State, step: Step, broker: NodeId, node: BaseBroker) -> Iterator[Successor]:
         [replica] = node.context.replicas.values()
         leadership = replica.leadership
         assert leadership is not None
@@ -425,7 +426,7 @@ class Model:
 
     def _repetition_may_help(self, follower: Local, leader: Local) -> bool:
         mine, theirs = self.machines.exhibits[follower], self.machines.exhibits[leader]
-        if not isinstance(mine, Broker) or not isinstance(theirs, Broker):
+        if not isinstance(mine, BaseBroker) or not isinstance(theirs, BaseBroker):
             return False
         [replica] = mine.context.replicas.values()
         led = theirs.context.replicas.get(replica.key)

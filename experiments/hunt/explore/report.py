@@ -10,8 +10,8 @@ from experiments.faults.schema import Bounds
 from experiments.hunt.explore.controlled_model import STRATEGIES, ControlledModel
 from experiments.hunt.explore.model import Model
 from experiments.hunt.explore.search import Search
-from experiments.hunt.explore.store_model import StoreModel
 from experiments.hunt.explore.story import story_of
+from experiments.hunt.explore.v3_model import V3Model
 from experiments.hunt.mutants.registry import mutated
 from experiments.support.build import is_compiled
 from experiments.support.errors import InputError
@@ -120,7 +120,7 @@ def run(spec: SearchSpec, progress: Callable[[Search], None] | None = None) -> R
 
 def _model(spec: SearchSpec, bounds: Bounds) -> Model:
     if spec.generation.features.metadata_in_store:
-        return StoreModel(spec.generation, spec.brokers, spec.min_isr, bounds)
+        return V3Model(spec.generation, spec.brokers, spec.min_isr, bounds)
     return ControlledModel(spec.generation, spec.brokers, spec.min_isr, bounds, spec.strategy)
 
 

@@ -23,8 +23,8 @@ from protocol.messages.recovery import GetReplicaLogInfoResponse, RecoverPartiti
 from protocol.messages.store import SetWatches, StoreRead, StoreResponse, StoreWrite, WatchEvent
 from protocol.messages.v3 import LeaderAndIsrRequest
 from protocol.nodes.broker_sessions import SESSION_PREFIX
-from protocol.nodes.store_calls import RUNNER_PREFIX
-from protocol.nodes.store_isr import NOTIFY_TIMER
+from protocol.v3.broker.isr_writer import NOTIFY_TIMER
+from protocol.v3.controller.outlet import RUNNER_PREFIX
 
 MS_PER_STEP = 1_000
 

@@ -24,11 +24,12 @@ from experiments.check.truth import GroundTruth
 from experiments.engines.port import ClusterSpec, Loss
 from experiments.engines.sim.cluster import SimCluster
 from experiments.hunt.explore.copies import copy_of
-from experiments.hunt.explore.machines import Broker, DeadBroker, Local, Machines
+from experiments.hunt.explore.machines import DeadBroker, Local, Machines
 from experiments.hunt.explore.values import Keys
 from protocol.ids import NodeId
+from protocol.nodes.base_broker import BaseBroker
 from protocol.nodes.recovery_manager import RecoveryManagerNode
-from protocol.nodes.store import StoreNode
+from protocol.v3.store.node import StoreNode
 
 SuiteState = int
 """The number of a state of the suite."""
@@ -84,7 +85,7 @@ class Stage(SimCluster):
     def incarnation_of(self, node: NodeId) -> int:
         """A broker's epoch identifies its incarnation."""
         exhibit = self.nodes.get(node)
-        return exhibit.context.broker_epoch if isinstance(exhibit, Broker) else -1
+        return exhibit.context.broker_epoch if isinstance(exhibit, BaseBroker) else -1
 
     def crash(self, node: NodeId, loss: Loss) -> int:
         """Shows the state after the crash; the suite itself compares the disks before and after."""

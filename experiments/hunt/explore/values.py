@@ -27,22 +27,23 @@ from protocol.controller.metrics import ControllerMetrics
 from protocol.messages.base import Message
 from protocol.metadata.image import BrokerRegistration
 from protocol.metadata.partition import PartitionState
+from protocol.nodes.base_broker import BaseBroker
 from protocol.nodes.broker import BrokerNode
 from protocol.nodes.controller import ControllerNode
 from protocol.nodes.controller_log import ControllerLog
 from protocol.nodes.controller_quorum import ControllerQuorum
 from protocol.nodes.recovery_manager import RecoveryManagerNode
-from protocol.nodes.store import StoreNode
-from protocol.nodes.store_broker import StoreBrokerNode
-from protocol.nodes.store_calls import Moment, SessionOutlet
-from protocol.nodes.store_controller import Term
-from protocol.zookeeper.commands import _Channel
-from protocol.zookeeper.transaction_log import TransactionLog
+from protocol.v3.controller.commands import _Channel
+from protocol.v3.controller.outlet import SessionOutlet
+from protocol.v3.controller.term import Term
+from protocol.v3.store.node import StoreNode
+from protocol.v3.store.transaction_log import TransactionLog
 
 LEFT_OUT: Mapping[type, frozenset[str]] = {
-    # Tables of the parts' methods, parts that only refer to other parts, and the replica of the metadata log, which the
-    # image shows as far as it counts.
-    BrokerNode: frozenset({"_handlers", "_timers", "_metadata", "_services", "replica"}),
+    # Tables of the parts' methods, and parts that only refer to others.
+    BaseBroker: frozenset({"_handlers", "_timers", "_services"}),
+    # A part that only refers to others, and the replica of the metadata log, which the image shows as far as it counts.
+    BrokerNode: frozenset({"_metadata", "replica"}),
     # Tables of handlers, and the replica of the metadata log, whose records the image shows.
     ControllerNode: frozenset({"storage", "replica", "_quorum_out", "_handlers", "_active_handlers"}),
     ControllerQuorum: frozenset({"_replica"}),
@@ -54,15 +55,12 @@ LEFT_OUT: Mapping[type, frozenset[str]] = {
     DelayedProduces: frozenset({"_timer_is_set"}),
     IsrShrink: frozenset({"_lag_timers"}),
     RecoveryManagerNode: frozenset({"_wake_ms"}),
-    # Tables of the parts' methods, and parts that only refer to others.
-    StoreBrokerNode: frozenset({"_handlers", "_timers", "_services"}),
     # The transactions that have led to the tree; the store does not crash in a search.
     StoreNode: frozenset({"_storage"}),
     TransactionLog: frozenset({"_storage", "_log"}),
     # Names of timers, to be cancelled with the procedures.
     SessionOutlet: frozenset({"_timers"}),
     # Times, and what only helps to reckon them.
-    Moment: frozenset({"now_ms"}),
     Term: frozenset({"due_ms"}),
     _Channel: frozenset({"due_ms"}),
     BrokerLifecycleManager: frozenset({"_next_heartbeat_ms"}),

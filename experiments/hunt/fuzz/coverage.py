@@ -1,5 +1,5 @@
 """Which behaviour of the protocol the runs have reached: elections by their reason, transitions, error codes. What is
-reached in `v3` only is in `coverage_store.py`.
+reached in `v3` only is in `coverage_v3.py`.
 
 Clean runs are evidence only for behaviour that they have reached. Everything here is counted from trace events
 and messages; what is never reached is listed too. Error codes are counted in answers and in all their parts; those
@@ -32,8 +32,8 @@ from pydantic import BaseModel
 
 from experiments.faults.kinds import FAULT_KINDS
 from experiments.faults.targets import Targets
-from experiments.hunt.fuzz import coverage_store
-from experiments.hunt.fuzz.coverage_store import StoreCoverage
+from experiments.hunt.fuzz import coverage_v3
+from experiments.hunt.fuzz.coverage_v3 import V3Coverage
 from protocol.broker.lifecycle import LifecycleState
 from protocol.config import Generation
 from protocol.errors import ErrorCode
@@ -93,9 +93,9 @@ _PAST = 3
 
 _ANSWERING = ("broker", "controller", "log", "metadata", "nodes", "recovery")
 """Units of the protocol whose errors travel in answers; those of clients are outcomes."""
-_ANSWERING_IN_V3 = ("broker", "log", "nodes", "zookeeper")
+_ANSWERING_IN_V3 = ("broker", "log", "v3/broker", "v3/controller", "v3/store")
 _SHARED_NODES = ("broker_services.py", "refusals.py")
-"""Modules of `protocol/nodes` that brokers of all generations use; those of `v3` alone have names with `store`."""
+"""Modules of `protocol/nodes` that brokers of all generations use."""
 PLANS = "plans"
 """The group that counts plans by generation."""
 
@@ -108,7 +108,7 @@ def known(*, with_store: bool = False) -> Mapping[str, tuple[str, ...]]:
         traced = [_TRACED[kind] for kind in (LogTruncated, LogReset, SegmentsDeleted, StorageFailed)]
         routine = _TRACED[DataLossRoutineBegan]
         groups = {"transition": (*traced, routine), "broker": broker, "error": answerable(with_store=True)}
-        return {**coverage_store.KNOWN, **groups, MET: _pair_names(with_store=True)}
+        return {**coverage_v3.KNOWN, **groups, MET: _pair_names(with_store=True)}
     return {
         "election": (FROM_ISR, FROM_ELR, LAST_KNOWN, UNCLEAN, LEADERLESS),
         "transition": (*_TRANSITIONS, *_TRACED.values()),
@@ -163,20 +163,13 @@ def known_groups(counts: Counter[tuple[str, str]]) -> dict[str, tuple[str, ...]]
 @cache
 def answerable(*, with_store: bool = False) -> tuple[str, ...]:
     """The names of the error codes that the protocol's source can answer, by number."""
+    protocol = files("protocol")
     units = _ANSWERING_IN_V3 if with_store else _ANSWERING
-    named = {
-        name
-        for unit in units
-        for module in _modules(files("protocol") / unit)
-        if unit != "nodes" or _has_module(module.name, with_store=with_store)
-        for name in codes_in(module.read_text(encoding="utf-8"))
-    }
+    modules = [module for unit in units for module in _modules(protocol / unit)]
+    if with_store:
+        modules += [protocol / "nodes" / name for name in _SHARED_NODES]
+    named = {name for module in modules for name in codes_in(module.read_text(encoding="utf-8"))}
     return tuple(code.name for code in ErrorCode if code.name in named and code is not ErrorCode.NONE)
-
-
-def _has_module(name: str, *, with_store: bool) -> bool:
-    """Whether nodes of these generations use that module of `protocol/nodes`."""
-    return name in _SHARED_NODES or name.startswith("store") is with_store
 
 
 def _modules(folder: Traversable) -> Iterator[Traversable]:
@@ -208,7 +201,7 @@ class Coverage:
         self._states: dict[TopicPartition, PartitionChanged] = {}
         self._shapes: dict[TopicPartition, tuple[str, ...]] = {}
         self._paths: set[tuple[str, ...]] = set()
-        self._store = StoreCoverage(self.counts)
+        self._store = V3Coverage(self.counts)
 
     def observe(self, now_ms: TimeMs, node: NodeId, trace: Trace) -> None:
         """A trace event."""

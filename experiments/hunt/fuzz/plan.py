@@ -23,7 +23,7 @@ from experiments.support.fields import ClusterConfigs, GenerationName, Index, St
 from experiments.support.yaml_input import read_yaml_mapping, refused_by
 from protocol.config import ClusterConfig, Generation
 from protocol.ids import TopicPartition
-from protocol.zookeeper.settings import StoreSettings
+from protocol.v3.store.settings import StoreSettings
 
 WHAT = "a timeline file of isray fuzz"
 

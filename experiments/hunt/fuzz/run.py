@@ -65,8 +65,8 @@ from protocol.messages.commands import AdminOutcome, ProduceCommand, ProduceOutc
 from protocol.messages.data import EARLIEST
 from protocol.messages.partitions import ElectionType
 from protocol.metadata.partition import PartitionState
+from protocol.nodes.base_broker import BaseBroker
 from protocol.nodes.broker import BrokerNode
-from protocol.nodes.store_broker import StoreBrokerNode
 
 CREATE_AT_MS = 1_000
 CREATE_AGAIN_MS = 100
@@ -79,7 +79,7 @@ ANSWER_MARGIN_MS = 2_000
 """How much longer than `delivery.timeout.ms` a command may be open: batches linger, and reads wait."""
 SERVED_WITHIN_MS = 5_000
 STORE_SERVED_WITHIN_MS = 40_000
-"""In `v3`, whose controller repeats a command without a response after 30 s (`protocol/zookeeper/commands.py`)."""
+"""In `v3`, whose controller repeats a command without a response after 30 s (`protocol/v3/controller/commands.py`)."""
 SERVED_LOOK_MS = 50
 FINAL_TOPIC = "after-all-faults"
 ENCODED_ONE_IN = 10
@@ -322,7 +322,7 @@ class _PlanRun:
         in service while its next incarnation registers.
         """
         node = self._cluster.nodes.get(broker)
-        return isinstance(node, BrokerNode | StoreBrokerNode) and node.state is LifecycleState.RUNNING
+        return isinstance(node, BaseBroker) and node.state is LifecycleState.RUNNING
 
     def _lags(self, broker: BrokerId) -> bool:
         """Whether the broker has not applied all committed metadata, such as access that has been granted again."""
@@ -442,16 +442,11 @@ class _PlanRun:
             self._ask(step)
 
     def _ask(self, step: Step) -> None:
-        """Submits, and lets time pass until the outcome is as it must be. A question and a write, which may be judged
-        by metadata that lags, are repeated meanwhile.
-        """
+        """Waits until the outcome is as it must be; repeats questions and writes meanwhile, as metadata may lag."""
         request, wrong_with = step
-        if isinstance(request, ProduceCommand):
-            submit, is_repeated = partial(self.controls.submit, request), True
-        else:
-            submit, is_repeated = partial(self.controls.administer, request), request.READ_ONLY
+        is_repeated = isinstance(request, ProduceCommand) or request.READ_ONLY
         deadline_ms = self._cluster.now_ms + SERVED_WITHIN_MS
-        number = submit()
+        number = self.controls.ask(request)
         while True:
             self._pass_until(min(self._cluster.now_ms + SERVED_LOOK_MS, deadline_ms))
             outcome = self.engine.outcome(number)
@@ -461,7 +456,7 @@ class _PlanRun:
             if self._cluster.now_ms >= deadline_ms or (outcome is not None and not is_repeated):
                 raise _Violated(ANSWERS, f"{type(request).__name__}: {wrong}")
             if outcome is not None:
-                number = submit()
+                number = self.controls.ask(request)
 
     # -- the story -----------------------------------------------------------------------------------------------------
 

@@ -38,8 +38,8 @@ from experiments.hunt.fuzz.scene import (
     Scene,
     UncleanElection,
 )
-from experiments.hunt.fuzz.store_themes import STORE_THEMES
 from experiments.hunt.fuzz.themes import THEMES
+from experiments.hunt.fuzz.v3_themes import STORE_THEMES
 from experiments.scenarios.model import TopicModel
 from experiments.support.fields import ConfigSetting
 from protocol.config import (
@@ -72,7 +72,7 @@ from protocol.config import (
     Generation,
 )
 from protocol.ids import FIRST_CLIENT, FIRST_CONTROLLER, RECOVERY_MANAGER, STORE
-from protocol.zookeeper.settings import Latency, StoreSettings
+from protocol.v3.store.settings import Latency, StoreSettings
 
 TOPIC = "t"
 READERS = 2

@@ -17,9 +17,8 @@ from protocol.events.base import Trace
 from protocol.events.controller import TopicDeleted
 from protocol.events.store import StoreChanged
 from protocol.ids import NodeId, TimeMs
-from protocol.nodes.broker import BrokerNode
-from protocol.nodes.store_broker import StoreBrokerNode
-from protocol.zookeeper import paths
+from protocol.nodes.base_broker import BaseBroker
+from protocol.v3.store import paths
 
 LOOK_EVERY_MS = 100
 
@@ -68,14 +67,10 @@ class TopicIncarnations:
         the topics that it has replicas of, whether no broker knows another one.
         """
         engine, nodes = self._engine, self._engine.cluster.nodes
-        brokers = [nodes.get(broker) for broker in engine.spec.broker_ids]
-        if not all(isinstance(broker, BrokerNode | StoreBrokerNode) for broker in brokers):
+        brokers = [node for broker in engine.spec.broker_ids if isinstance(node := nodes.get(broker), BaseBroker)]
+        if len(brokers) < len(engine.spec.broker_ids):
             return False
-        known = {
-            broker.context.image.topic_ids.get(topic)
-            for broker in brokers
-            if isinstance(broker, BrokerNode | StoreBrokerNode)
-        }
+        known = {broker.context.image.topic_ids.get(topic) for broker in brokers}
         if engine.spec.has_store_metadata:
             topic_id = engine.store_view().topic_ids.get(topic)
             return topic_id is not None and topic_id in known <= {topic_id, None}

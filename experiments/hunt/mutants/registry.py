@@ -11,7 +11,7 @@ from experiments.hunt.mutants import (
     guards_metadata,
     guards_quorum,
     guards_recovery,
-    guards_store,
+    guards_v3,
 )
 from experiments.hunt.mutants.mutant import Mutant, by_name, switched_off
 from experiments.support.errors import InputError
@@ -24,7 +24,7 @@ MUTANTS: dict[str, Mutant] = by_name(
         *guards_metadata.GUARDS,
         *guards_recovery.GUARDS,
         *guards_log.GUARDS,
-        *guards_store.GUARDS,
+        *guards_v3.GUARDS,
         *guards_quorum.GUARDS,
     )
 )

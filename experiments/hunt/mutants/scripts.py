@@ -15,7 +15,7 @@ from experiments.hunt.mutants.mutant import PlanFocus
 from experiments.scenarios.model import TopicModel
 from experiments.support.fields import ConfigSetting
 from protocol.config import MIN_INSYNC_REPLICAS, Generation
-from protocol.zookeeper.settings import StoreSettings
+from protocol.v3.store.settings import StoreSettings
 
 TOPIC = "t"
 BROKERS = range(3)

@@ -1,8 +1,8 @@
-"""The exit codes, from `experiments.cli.exit_codes`."""
+"""The exit codes, from `experiments.cli.output`."""
 
 from __future__ import annotations
 
-from experiments.cli.exit_codes import ExitCode
+from experiments.cli.output import ExitCode
 from experiments.reference.markdown import code, sections, table
 
 TITLE = "Exit codes"

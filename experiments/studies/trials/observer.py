@@ -24,8 +24,7 @@ from protocol.events.controller import PartitionChanged, RecoveryDecided
 from protocol.events.store import StoreChanged
 from protocol.ids import NodeId, TimeMs, TopicPartition
 from protocol.log.replica_log import ReplicaLog
-from protocol.nodes.broker import BrokerNode
-from protocol.nodes.store_broker import StoreBrokerNode
+from protocol.nodes.base_broker import BaseBroker
 
 _OBSERVED = frozenset((PartitionChanged, StoreChanged, BecameLeader, HighWatermarkAdvanced, RecoveryDecided))
 Lineage = list[tuple[int, int]]
@@ -189,7 +188,7 @@ class Observer:
 
     def _log(self, name: TopicPartition, broker: NodeId) -> ReplicaLog:
         node = self._cluster.nodes[broker]
-        assert isinstance(node, BrokerNode | StoreBrokerNode)
+        assert isinstance(node, BaseBroker)
         replica = node.context.replica_named(name.topic, name.partition)
         assert replica is not None
         return replica.log

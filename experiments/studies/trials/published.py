@@ -9,8 +9,8 @@ from __future__ import annotations
 from protocol.events.controller import PartitionChanged
 from protocol.events.store import StoreChanged
 from protocol.ids import NO_LEADER, TopicPartition
-from protocol.zookeeper import paths
-from protocol.zookeeper.records import stored_state
+from protocol.v3.store import paths
+from protocol.v3.store.records import stored_state
 
 _DELETED = -1
 

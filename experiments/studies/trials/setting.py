@@ -25,7 +25,7 @@ from protocol.ids import NodeId, TopicPartition
 from protocol.messages.admin import AdminRequest
 from protocol.messages.commands import ProduceCommand
 from protocol.messages.trusted import trusted
-from protocol.zookeeper.settings import MAX_SESSION_TIMEOUT_MS, MIN_SESSION_TIMEOUT_MS, StoreSettings
+from protocol.v3.store.settings import MAX_SESSION_TIMEOUT_MS, MIN_SESSION_TIMEOUT_MS, StoreSettings
 
 _PRODUCE = trusted(ProduceCommand)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,17 @@ def opened(directory: Path, **options: Any) -> tuple[DiskStorage, DiskLog]:
 def content(directory: Path) -> dict[str, bytes]:
     """The content of all files below a directory by relative path."""
     return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
+def flipped(place: int) -> Callable[[bytes], bytes]:
+    """Flips one bit of the byte at a position, which counts from the end where it is negative."""
+
+    def change(data: bytes) -> bytes:
+        damaged = bytearray(data)
+        damaged[place] ^= 1
+        return bytes(damaged)
+
+    return change
 
 
 def log_directory(directory: Path, name: str = "t/0") -> Path:

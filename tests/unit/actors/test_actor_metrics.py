@@ -71,7 +71,7 @@ class FakeReadings:
 
 
 def values(samples: PartitionSamples, trace: Trace) -> dict[str, int]:
-    found = list(samples.of(trace))
+    found = list(samples.samples_of(trace))
     assert all(sample.tags == (("topic", "t"), ("partition", "0")) for sample in found)
     return {sample.metric.removeprefix("isray_"): sample.value for sample in found}
 
@@ -226,9 +226,7 @@ def test_nodes_other_than_controllers_have_no_controller_metrics(monkeypatch: py
     assert set(FakeGauge.values) == set(metrics.GAUGES)
 
 
-def test_counters_add_up_gauges_keep_the_last_value_and_both_are_exported_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_counters_add_up_gauges_keep_the_last_value_and_both_are_exported_once(monkeypatch: pytest.MonkeyPatch) -> None:
     for kind in ("Gauge", "Counter"):
         monkeypatch.setattr(metrics, kind, FakeGauge)
     FakeGauge.tagged.clear()

@@ -250,9 +250,7 @@ def test_malformed_bytes_are_logged_and_traced_and_not_handled(caplog: pytest.Lo
     assert bench.host.failure is None
 
 
-def test_of_undrained_traces_the_newest_are_kept_and_the_others_counted(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_of_undrained_traces_the_newest_are_kept_and_the_others_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "MAX_TRACES", 3)
     bench = Bench({number: [SessionExpired(number)] for number in range(5)})
     for number in range(5):

@@ -235,9 +235,7 @@ def test_late_responses_of_an_ended_load_do_not_count_for_the_next(bench: LoadBe
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.sampled_from(["acknowledge", "refuse", "look"]))))
-def test_the_number_of_batches_under_way_is_never_exceeded_and_all_are_counted(
-    answers: list[tuple[int, str]],
-) -> None:
+def test_the_number_of_batches_under_way_is_never_exceeded_and_all_are_counted(answers: list[tuple[int, str]]) -> None:
     bench = LoadBench()
     under_way = bench.loaded()
     bench.fire(BEGIN_TIMER)

@@ -20,6 +20,7 @@ from protocol.quorum.format import format_voters
 from protocol.quorum.log import SNAPSHOT_FILE
 from protocol.quorum.state_file import FILE as STATE_FILE
 from protocol.quorum.voters import ReplicaKey, VoterSet
+from tests.unit.actors.disk_helpers import flipped
 
 ME = ReplicaKey(1000, "disk-of-1000")
 OWNER = Owner(CLUSTER_ID, ME.id)
@@ -50,17 +51,6 @@ def content(directory: Path) -> dict[str, bytes]:
 
 def state_with(**fields: object) -> Callable[[bytes], bytes]:
     return lambda data: json.dumps(json.loads(data) | fields).encode()
-
-
-def flipped(place: int) -> Callable[[bytes], bytes]:
-    """Flips one bit of the byte at a position, which counts from the end where it is negative."""
-
-    def change(data: bytes) -> bytes:
-        damaged = bytearray(data)
-        damaged[place] ^= 1
-        return bytes(damaged)
-
-    return change
 
 
 DAMAGES: dict[str, tuple[str, Callable[[bytes], bytes], type[StorageError], str]] = {

@@ -17,10 +17,10 @@ from protocol.contract import Send
 from protocol.errors import CorruptLogError, ForeignDirectoryError, StorageError
 from protocol.ids import CLUSTER_ID, STORE, STORE_LOG
 from protocol.messages.store import Create, OpenSession, SetData, StoreWrite
-from protocol.nodes.store import StoreNode
-from protocol.zookeeper.settings import StoreSettings
-from protocol.zookeeper.transaction_log import SNAPSHOT_FILE
-from tests.unit.actors.disk_helpers import segment_file
+from protocol.v3.store.node import StoreNode
+from protocol.v3.store.settings import StoreSettings
+from protocol.v3.store.transaction_log import SNAPSHOT_FILE
+from tests.unit.actors.disk_helpers import flipped, segment_file
 
 OWNER = Owner(CLUSTER_ID, STORE)
 WRITES = 5
@@ -64,17 +64,6 @@ def test_a_store_comes_back_as_it_was(tmp_path: Path, snapshot_every: int) -> No
     assert after.state.tree.items() == before.state.tree.items()
     assert (after.state.sessions, after.state.zxid) == (before.state.sessions, WRITES + 1)
     assert after.state.tree.ephemerals(1) == ("/a",)
-
-
-def flipped(place: int) -> Callable[[bytes], bytes]:
-    """Flips one bit of the byte at a position, which counts from the end where it is negative."""
-
-    def change(data: bytes) -> bytes:
-        damaged = bytearray(data)
-        damaged[place] ^= 1
-        return bytes(damaged)
-
-    return change
 
 
 LOG = f"logs/{STORE_LOG}/{0:020d}.log"

@@ -36,11 +36,8 @@ def one_call_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
 @on_loop
 async def test_messages_wait_while_a_call_is_in_flight_and_leave_together_in_order() -> None:
     peers = FakePeers()
-    peers.transport.send(1, data(0))
-    await settled()
-    for number in range(1, 5):
-        peers.transport.send(1, data(number))
-    await settled()
+    await peers.send(0)
+    await peers.send(*range(1, 5))
     assert peers.calls == [(1, DATA, [0])]
     await peers.answer()
     assert peers.calls == [(1, DATA, [0]), (1, DATA, [1, 2, 3, 4])]
@@ -49,17 +46,14 @@ async def test_messages_wait_while_a_call_is_in_flight_and_leave_together_in_ord
 @on_loop
 async def test_the_messages_of_one_input_to_a_peer_are_one_frame() -> None:
     peers = FakePeers()
-    for number in range(3):
-        peers.transport.send(1, data(number))
-    await settled()
+    await peers.send(*range(3))
     assert peers.calls == [(1, DATA, [0, 1, 2])]
 
 
 @on_loop
 async def test_a_blocked_data_channel_blocks_neither_control_nor_other_peers() -> None:
     peers = FakePeers()
-    peers.transport.send(1, data(0))
-    await settled()
+    await peers.send(0)
     peers.transport.send(1, data(1))
     peers.transport.send(1, control(2))
     peers.transport.send(2, data(3))
@@ -70,8 +64,7 @@ async def test_a_blocked_data_channel_blocks_neither_control_nor_other_peers() -
 @on_loop
 async def test_a_frame_to_a_dead_peer_is_dropped_and_not_repeated() -> None:
     peers = FakePeers()
-    peers.transport.send(1, data(0))
-    await settled()
+    await peers.send(0)
     peers.transport.send(1, data(1))
     await peers.answer(PeerGoneError("dead"))
     assert peers.calls == [(1, DATA, [0]), (1, DATA, [1])]
@@ -81,8 +74,7 @@ async def test_a_frame_to_a_dead_peer_is_dropped_and_not_repeated() -> None:
 @on_loop
 async def test_any_other_error_is_reported() -> None:
     peers = FakePeers()
-    peers.transport.send(1, data(0))
-    await settled()
+    await peers.send(0)
     await peers.answer(CodecError("bad"))
     assert [str(failure) for failure in peers.failures] == ["bad"]
 
@@ -90,8 +82,7 @@ async def test_any_other_error_is_reported() -> None:
 @on_loop
 async def test_a_cut_is_one_way_drops_queued_messages_and_heals() -> None:
     peers = FakePeers()
-    peers.transport.send(1, data(0))
-    await settled()
+    await peers.send(0)
     peers.transport.send(1, data(1))
     peers.transport.cut(to=[1], sources=[2])
     peers.transport.send(1, data(2))
@@ -100,8 +91,7 @@ async def test_a_cut_is_one_way_drops_queued_messages_and_heals() -> None:
     await peers.answer()
     assert peers.calls == [(1, DATA, [0])]
     peers.transport.cut(to=[], sources=[])
-    peers.transport.send(1, data(3))
-    await settled()
+    await peers.send(3)
     assert peers.calls == [(1, DATA, [0]), (1, DATA, [3])]
     assert peers.transport.accepts_from(2)
 
@@ -117,8 +107,7 @@ async def test_messages_of_the_experiment_pass_any_cut() -> None:
 async def test_a_paused_transport_sends_nothing_and_loses_nothing() -> None:
     peers = FakePeers()
     peers.transport.pause()
-    peers.transport.send(1, data(0))
-    await settled()
+    await peers.send(0)
     assert peers.calls == []
     peers.transport.send(1, data(1))
     peers.transport.resume()
@@ -131,19 +120,15 @@ async def test_a_closed_transport_sends_nothing() -> None:
     peers = FakePeers()
     peers.transport.send(1, data(0))
     peers.transport.close()
-    peers.transport.send(1, data(1))
-    await settled()
+    await peers.send(1)
     assert peers.calls == []
 
 
 @on_loop
-async def test_a_full_channel_drops_new_messages_until_it_has_room(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_full_channel_drops_new_messages_until_it_has_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_QUEUED_BYTES", 800)
     peers = FakePeers()
-    peers.transport.send(1, data(0))
-    await settled()
+    await peers.send(0)
     for number in range(1, 6):
         peers.transport.send(1, data(number, "t" * 300))
     await peers.answer()
@@ -168,8 +153,7 @@ async def test_a_frame_has_a_size_limit_but_always_room_for_one_message(monkeypa
 @on_loop
 async def test_settle_waits_for_queued_messages() -> None:
     peers = FakePeers()
-    peers.transport.send(1, data(0))
-    await settled()
+    await peers.send(0)
     peers.transport.send(1, data(1))
     waiting = asyncio.create_task(peers.transport.await_delivery(60))
     await settled()
@@ -190,8 +174,7 @@ async def test_a_second_call_gathers_messages_before_it_is_sent(monkeypatch: pyt
     assert peers.calls == [(1, DATA, [0])]
     await settled()
     assert peers.calls == [(1, DATA, [0]), (1, DATA, [1, 2])]
-    peers.transport.send(1, data(3))
-    await settled()
+    await peers.send(3)
     assert len(peers.calls) == 2
     await peers.answer()
     assert peers.calls[2:] == [(1, DATA, [3])]
@@ -235,8 +218,7 @@ async def test_a_message_that_can_wait_is_sent_in_order_with_one_that_cannot() -
     peers.transport.send(1, high_watermark(100))
     await settled()
     assert peers.calls == []
-    peers.transport.send(1, data(1))
-    await settled()
+    await peers.send(1)
     assert peers.calls == [(1, DATA, [100, 1])]
 
 
@@ -257,8 +239,7 @@ async def test_a_message_is_sent_in_the_answer_to_an_open_call() -> None:
     await settled()
     assert peers.taken == [(1, [5])]
     assert not call.done()
-    peers.transport.send(1, data(6))
-    await settled()
+    await peers.send(6)
     assert numbers_of(await call) == [6]
     assert peers.calls == []
 
@@ -326,8 +307,7 @@ async def test_a_paused_transport_answers_no_call() -> None:
     call = peers.call(frame_of(5))
     await settled()
     peers.transport.pause()
-    peers.transport.send(1, data(6))
-    await settled()
+    await peers.send(6)
     assert not call.done()
     peers.transport.resume()
     assert numbers_of(await call) == [6]
@@ -385,11 +365,9 @@ async def test_frames_to_another_incarnation_of_this_node_are_counted_from_the_f
 async def test_frames_to_a_new_incarnation_are_numbered_from_1_once_earlier_calls_have_ended() -> None:
     """Otherwise an answer would overtake a call that still looks up the peer."""
     peers = FakePeers()
-    peers.transport.send(1, data(0))
-    await settled()
+    await peers.send(0)
     call = peers.call(frame_of(5))
-    peers.transport.send(1, data(1))
-    await settled()
+    await peers.send(1)
     assert not call.done()
     await peers.answer()
     frame = unpack_frame(await call, lambda error: pytest.fail(str(error)))
@@ -407,8 +385,7 @@ async def test_calls_of_the_experiment_are_not_held() -> None:
 @on_loop
 async def test_frames_over_a_cut_link_are_dropped_in_calls_and_in_answers() -> None:
     peers = FakePeers()
-    peers.transport.send(1, data(0))
-    await settled()
+    await peers.send(0)
     peers.transport.cut(to=[], sources=[1])
     assert await peers.call(frame_of(5)) == NOTHING
     await peers.answer(frame=frame_of(6))

@@ -86,6 +86,12 @@ class FakePeers:
     def malformed(self, sender: int, error: CodecError) -> None:
         self.failures.append(error)
 
+    async def send(self, *numbers: int) -> None:
+        """Has the transport send messages with these numbers to peer 1, and runs the loop until it is idle."""
+        for number in numbers:
+            self.transport.send(1, data(number))
+        await settled()
+
     async def answer(self, error: Exception | None = None, frame: bytes = NOTHING) -> None:
         """Answers the oldest open call, and runs the loop until it is idle."""
         answer = self.open.pop(0)

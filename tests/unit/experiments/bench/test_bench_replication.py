@@ -11,7 +11,15 @@ import pytest
 
 from experiments.bench.ceiling import BareProducer
 from experiments.bench.ray_cluster import BenchError
-from experiments.bench.replication import COLUMNS, DEPTH, Point, Row, points_of, rotated_replicas, row_of
+from experiments.bench.replication import (
+    COLUMNS,
+    DEPTH,
+    LoadPoint,
+    ReplicationFigures,
+    figures_of,
+    points_of,
+    rotated_replicas,
+)
 from experiments.bench.report import median_run
 from protocol.errors import ErrorCode
 from protocol.messages.load import LoadOutcome
@@ -24,7 +32,7 @@ OUTCOME = LoadOutcome(
 
 @dataclass(frozen=True)
 class Bare:
-    """Measured bare calls like `experiments.bench.ceiling.Calls`, without Ray."""
+    """Measured bare calls like `experiments.bench.ceiling.CallLatencies`, without Ray."""
 
     elapsed_s: float = 2.0
     latencies_s: list[float] = field(default_factory=lambda: [0.001, 0.002, 0.003, 0.900])
@@ -35,27 +43,27 @@ def leader(produce: Callable[[bytes], Awaitable[None]]) -> SimpleNamespace:
     return SimpleNamespace(produce=SimpleNamespace(remote=produce))
 
 
-LIGHT = Point(64 * KIB, 1, 1)
+LIGHT = LoadPoint(64 * KIB, 1, 1)
 
 
-def row(point: Point = LIGHT, bare: Bare | None = None, call: Bare | None = None) -> Row:
+def row(point: LoadPoint = LIGHT, bare: Bare | None = None, call: Bare | None = None) -> ReplicationFigures:
     bare = bare or Bare(elapsed_s=2.0, latencies_s=[0.003] * 1_200)
-    return row_of(point, OUTCOME, bare, call or Bare(latencies_s=[0.0015]))  # type: ignore[arg-type]
+    return figures_of(point, OUTCOME, bare, call or Bare(latencies_s=[0.0015]))  # type: ignore[arg-type]
 
 
 def test_light_load_comes_first_for_each_size_then_depth_per_partition() -> None:
     assert list(points_of((65_536, 1_024, 1_024), (8, 1))) == [
-        Point(1_024, 1, 1),
-        Point(1_024, 1, DEPTH),
-        Point(1_024, 8, 8 * DEPTH),
-        Point(65_536, 1, 1),
-        Point(65_536, 1, DEPTH),
-        Point(65_536, 8, 8 * DEPTH),
+        LoadPoint(1_024, 1, 1),
+        LoadPoint(1_024, 1, DEPTH),
+        LoadPoint(1_024, 8, 8 * DEPTH),
+        LoadPoint(65_536, 1, 1),
+        LoadPoint(65_536, 1, DEPTH),
+        LoadPoint(65_536, 8, 8 * DEPTH),
     ]
 
 
 def test_without_a_single_partition_there_is_no_light_load() -> None:
-    assert list(points_of((KIB,), (2, 4))) == [Point(KIB, 2, 2 * DEPTH), Point(KIB, 4, 4 * DEPTH)]
+    assert list(points_of((KIB,), (2, 4))) == [LoadPoint(KIB, 2, 2 * DEPTH), LoadPoint(KIB, 4, 4 * DEPTH)]
 
 
 def test_the_leaders_rotate_and_every_partition_is_on_all_brokers() -> None:
@@ -91,7 +99,7 @@ def test_a_small_batch_is_one_record(size: int) -> None:
 
 
 def test_the_table_has_the_same_figures_and_round_trips_under_light_load_only() -> None:
-    light, deep = row().texts(), row(Point(64 * KIB, 8, 40)).texts()
+    light, deep = row().texts(), row(LoadPoint(64 * KIB, 8, 40)).texts()
     assert light == ["64 KiB", "1", "1", "19,200", "19.7", "6.0 ms", "45.0 ms", "39.3", "0.50", "2.00", "4.00"]
     assert deep == ["64 KiB", "8", "40", *light[3:9], "", ""]
     assert len(light) == len(COLUMNS)
@@ -100,7 +108,7 @@ def test_the_table_has_the_same_figures_and_round_trips_under_light_load_only() 
 def test_a_run_without_an_acknowledgement_is_an_error() -> None:
     outcome = OUTCOME.model_copy(update={"acknowledged": 0, "last_error": ErrorCode.NOT_ENOUGH_REPLICAS})
     with pytest.raises(BenchError, match="NOT_ENOUGH_REPLICAS"):
-        row_of(LIGHT, outcome, Bare(), Bare())  # type: ignore[arg-type]
+        figures_of(LIGHT, outcome, Bare(), Bare())  # type: ignore[arg-type]
 
 
 def test_bare_calls_that_take_longer_than_the_measurement_are_measured_until_one_has_ended() -> None:

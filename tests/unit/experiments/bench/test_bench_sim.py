@@ -47,7 +47,7 @@ STUDY: dict[str, object] = {
     },
     "sweep": {"min_insync_replicas": [1, 2], "generation": ["kip-497", "kip-966"]},
 }
-"""The study file of the project's interfaces, section 2."""
+"""A study of two settings, for a year each."""
 
 
 def test_the_reference_cells_are_those_of_the_reference_study() -> None:

@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 import pytest
 
 from experiments.check.engine import CheckedEngine
-from experiments.cli import main, target
+from experiments.cli import administer, main
+from experiments.cli.target import Target
 from experiments.engines.admin_client import AdminClient, AdminError
 from experiments.engines.port import ClusterSpec, Loss
 from protocol.config import ClusterConfig, Generation
@@ -48,12 +49,7 @@ class SimPort:
 
     def call(self, request: AdminRequest) -> AdminResponse:
         self.requests.append(request)
-        self.commands += 1
-        number = self.commands
-        self.engine.submit(AdminCommand(command_id=number, request=request))
-        assert self.engine.run_until(lambda: self.engine.outcome(number) is not None, WITHIN_MS)
-        outcome = self.engine.outcome(number)
-        assert isinstance(outcome, AdminOutcome)
+        outcome = self._outcome(AdminCommand(command_id=0, request=request), AdminOutcome)
         if outcome.response is None:
             raise AdminError(outcome.error, outcome.message)
         return outcome.response
@@ -85,7 +81,7 @@ class Commands:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
         self._monkeypatch, self._capsys = monkeypatch, capsys
-        self.targets: list[target.Target] = []
+        self.targets: list[Target] = []
 
     def run(self, *arguments: str) -> tuple[int, str, str]:
         """Exit code, standard output, standard error."""
@@ -142,11 +138,10 @@ class CliBench(Commands):
         for node in self.engine.spec.node_ids:
             self.engine.start(node)
         self.await_(lambda: self.engine.unfenced() == set(range(brokers)))
-        for name in ("open_admin", "open_nodes"):
-            monkeypatch.setattr(target, name, self._open_admin)
+        monkeypatch.setattr(administer, "open_admin", self._open_admin)
 
     @contextmanager
-    def _open_admin(self, wanted: target.Target) -> Iterator[tuple[AdminClient, set[str]]]:
+    def _open_admin(self, wanted: Target, asks_nodes: bool = False) -> Iterator[tuple[AdminClient, set[str]]]:
         self.targets.append(wanted)
         running = {node_name(node) for node in self.engine.spec.node_ids if self.engine.is_running(node)}
         yield AdminClient(self.port, wanted.principal), running
@@ -195,15 +190,8 @@ class CliBench(Commands):
 
     def produce(self, records: int = 1, acks: int = -1, topic: str = "t") -> str:
         """The error name of a batch to the topic's partition 0."""
-        self.port.commands += 1
-        number = self.port.commands
-        command = ProduceCommand(
-            command_id=number, topic=topic, partition=0, acks=acks, record_count=records, payload=b"x"
-        )
-        self.engine.submit(command)
-        self.await_(lambda: self.engine.outcome(number) is not None)
-        outcome: Any = self.engine.outcome(number)
-        return str(outcome.error.name)
+        batch = {"topic": topic, "partition": 0, "acks": acks, "record_count": records, "payload": b"x"}
+        return self.port.produce(ProduceCommand.model_validate({"command_id": 0, **batch})).error.name
 
 
 MakeBench = Callable[..., CliBench]

@@ -6,11 +6,18 @@ from functools import partial
 
 import pytest
 
+from experiments.cli import administer
 from tests.unit.experiments.cli.cli_helpers import CliBench, Commands, MakeBench
 
 
 @pytest.fixture
 def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Commands:
+    """The command line without a cluster: a command that would connect to one fails the test."""
+
+    def connect(*_: object, **__: object) -> None:
+        raise AssertionError("the command connects to a cluster")
+
+    monkeypatch.setattr(administer, "open_admin", connect)
     return Commands(monkeypatch, capsys)
 
 

@@ -14,7 +14,7 @@ from experiments.engines.ray.cluster_state import ClusterOptions, Status, claim,
 from protocol.errors import ErrorCode
 from protocol.ids import RECOVERY_MANAGER
 from protocol.messages.topics import DescribeTopicRequest
-from tests.unit.experiments.cli.cli_helpers import CliBench, MakeBench, SimPort
+from tests.unit.experiments.cli.cli_helpers import CliBench, Commands, MakeBench, SimPort
 
 
 @pytest.fixture
@@ -180,37 +180,10 @@ def test_a_quorum_is_healthy_as_long_as_a_majority_of_its_voters_runs(quorum: Cl
     assert (code, "no controller is active" in out) == (1, True)
 
 
-WRONG_UP = {
-    "no brokers": ["--brokers", "0"],
-    "no controllers": ["--controllers", "0"],
-    "too many controllers": ["--controllers", "10"],
-    "a voter that is no controller of it": ["--controllers", "2", "--config", "controller.quorum.voters=1000,1002"],
-    "a voter twice": ["--controllers", "2", "--config", "controller.quorum.voters=1000,1000"],
-    "unknown generation": ["--generation", "v9"],
-    "controllers where a broker is controller": ["--generation", "v3", "--controllers", "1"],
-    "racks that v3 does not register": ["--generation", "v3", "--brokers", "2", "--racks", "a,b"],
-    "a config of the quorum": ["--generation", "v3", "--config", "controller.quorum.voters=1000"],
-    "a config of a later generation": ["--generation", "v3", "--config", "unclean.recovery.strategy=balanced"],
-    "too few racks": ["--brokers", "3", "--racks", "a,b"],
-    "an empty rack": ["--brokers", "2", "--racks", "a,"],
-    "unknown config": ["--config", "no.such=1"],
-    "config out of range": ["--config", "min.insync.replicas=0"],
-    "config without a value": ["--config", "min.insync.replicas"],
-    "a name with a slash": ["--name", "a/b", "--detach"],
-}
-
-
-@pytest.mark.parametrize("arguments", WRONG_UP.values(), ids=WRONG_UP)
-def test_a_cluster_that_cannot_be_is_exit_code_2(bench: CliBench, arguments: list[str]) -> None:
-    code, out, err = bench.run("up", *arguments)
-    assert (code, out) == (2, "")
-    assert "Traceback" not in err
-
-
 def test_a_command_refuses_its_input_in_one_line_where_no_cluster_runs(
-    bench: CliBench, monkeypatch: pytest.MonkeyPatch, tmp_path: object
+    command: Commands, monkeypatch: pytest.MonkeyPatch, tmp_path: object
 ) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     none = "isray: no cluster runs here; start one with isray up\n"
-    assert bench.refused("down") == none
-    assert bench.refused("down", "--name", "other") == none
+    assert command.refused("down") == none
+    assert command.refused("down", "--name", "other") == none

@@ -138,22 +138,6 @@ def test_the_last_line_needs_no_end(tmp_path: Path) -> None:
         assert [lines.take(BATCH_LINES, 60_000), lines.take(BATCH_LINES, 60_000)] == [[b"a", b"b"], []]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "line"),
-    [
-        (("console-producer", "--topic", "t", "--acks", "2"), "acks: found '2'"),
-        (("console-consumer", "--topic", "t", "--offset", "3"), "--offset: found 3 without --partition"),
-        ((*READ, "--partition", "0", "--offset", "3"), "--offset: found 3 with --from-beginning"),
-        (("console-consumer", "--topic", "t", "--partition", "0", "--offset", "x"), "--offset: found x"),
-        ((*READ, "--property", "print.key=true"), "--property: found print.key=true; allowed: print.partition=true"),
-        ((*READ, "--json"), "--max-messages is missing; allowed: --max-messages or --timeout-ms with --json"),
-        ((*READ, "--max-messages", "0"), "--max-messages: found '0'"),
-    ],
-)
-def test_wrong_options_are_refused(topic: CliBench, arguments: tuple[str, ...], line: str) -> None:
-    assert line in topic.refused(*arguments)
-
-
 @pytest.mark.parametrize("command", ["console-producer", "console-consumer"])
 def test_a_topic_that_does_not_exist_is_exit_code_1(topic: CliBench, command: str) -> None:
     assert "UNKNOWN_TOPIC_OR_PARTITION" in topic.fails(command, "--topic", "absent")

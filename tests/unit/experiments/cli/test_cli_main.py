@@ -9,8 +9,8 @@ import sys
 import pytest
 
 from experiments.cli import main
-from experiments.cli.exit_codes import ExitCode
 from experiments.cli.help import CommandHelp, commands
+from experiments.cli.output import ExitCode
 from experiments.engines.ray.session import RayStartError
 from experiments.support.errors import InputError
 from tests.unit.experiments.cli.cli_helpers import Commands

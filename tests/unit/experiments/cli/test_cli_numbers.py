@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
-
 from tests.unit.experiments.cli.cli_helpers import Commands
 
 
@@ -25,27 +23,6 @@ def test_the_command_measures_under_the_conditions_that_are_given(command: Comma
     again = command.run("study", "numbers", *given)[1]
     assert again.splitlines()[1].split()[0] == "L1"
     assert "0.12 s" in again.splitlines()[1]
-
-
-@pytest.mark.parametrize(
-    ("given", "named"),
-    [
-        (["--write-latency", "0ms"], "1ms to 1m"),
-        (["--write-latency", "4"], "a number and a unit"),
-        (["--network-latency", "21ms"], "0ms to 20ms"),
-        (["--session-timeout", "1ms"], "100ms to 1h"),
-        (["--sessions", "101"], "whole numbers from 1 to 100"),
-        (["--sessions", "0"], "whole numbers from 1 to 100"),
-        (["--multi", "x"], "whole numbers from 1 to 100000"),
-        (["--only", "L22"], "one of L1, L2"),
-        (["--write", "/no/such/folder/numbers.md"], "a directory that exists"),
-    ],
-)
-def test_wrong_input_is_named_before_anything_runs(command: Commands, given: list[str], named: str) -> None:
-    code, out, errors = command.run("study", "numbers", *given)
-    assert (code, out) == (2, "")
-    assert named in errors
-    assert len(errors.splitlines()) == 1
 
 
 def test_a_cluster_that_cannot_be_measured_is_one_line_and_exit_code_1(command: Commands, tmp_path: Path) -> None:

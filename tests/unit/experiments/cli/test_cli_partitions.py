@@ -12,7 +12,7 @@ from experiments.engines.port import Loss
 from protocol.config import Generation
 from protocol.ids import RECOVERY_MANAGER
 from protocol.messages.partitions import ElectionType, ElectLeadersRequest
-from tests.unit.experiments.cli.cli_helpers import CliBench, MakeBench
+from tests.unit.experiments.cli.cli_helpers import CliBench, Commands, MakeBench
 
 
 def written(folder: Path, content: object) -> str:
@@ -47,9 +47,9 @@ def test_preferred_elects_the_first_replica_only_where_another_leads(bench: CliB
     assert "1 replica(s) could not be elected" in failed
 
 
-def test_a_number_in_quotes_is_shown_with_its_quotes(bench: CliBench, tmp_path: Path) -> None:
+def test_a_number_in_quotes_is_shown_with_its_quotes(command: Commands, tmp_path: Path) -> None:
     wrong = {"partitions": [partition() | {"partition": "0"}]}
-    refused = bench.refused(
+    refused = command.refused(
         "leader-election", "--election-type", "preferred", "--path-to-json-file", written(tmp_path, wrong)
     )
     assert refused.endswith(': partitions[0].partition: found "0"; allowed: a whole number\n')
@@ -267,33 +267,6 @@ def test_elections_are_asked_for_20_topics_at_a_time(bench: CliBench, tmp_path: 
     assert [len(request.topic_partitions or ()) for request in asked] == [20, 20, 5]
 
 
-WRONG_ELECTIONS = {
-    "unknown type": ["--election-type", "best", "--all-topic-partitions"],
-    "nothing named": ["--election-type", "preferred"],
-    "topic without partition": ["--election-type", "preferred", "--topic", "t"],
-    "partition without topic": ["--election-type", "preferred", "--all-topic-partitions", "--partition", "0"],
-    "topic and all": ["--election-type", "preferred", "--topic", "t", "--partition", "0", "--all-topic-partitions"],
-    "file and all": ["--election-type", "preferred", "--path-to-json-file", "f", "--all-topic-partitions"],
-    "file and topic": ["--election-type", "preferred", "--path-to-json-file", "f", "--topic", "t", "--partition", "0"],
-    "designation of all": ["--election-type", "designation", "--all-topic-partitions"],
-    "designation of one": ["--election-type", "designation", "--topic", "t", "--partition", "0"],
-    "no such file": ["--election-type", "preferred", "--path-to-json-file", "/nonexistent"],
-}
-
-
-@pytest.mark.covers("J5", "J6", "J7", "J9")
-@pytest.mark.parametrize("arguments", WRONG_ELECTIONS.values(), ids=WRONG_ELECTIONS)
-def test_wrong_options_of_an_election_are_exit_code_2(bench: CliBench, arguments: list[str]) -> None:
-    assert "; allowed: " in bench.refused("leader-election", *arguments)
-
-
-@pytest.mark.covers("J1")
-def test_an_election_needs_its_type(bench: CliBench) -> None:
-    code, _, err = bench.run("leader-election", "--all-topic-partitions")
-    assert code == 2
-    assert "--election-type" in err
-
-
 @pytest.mark.covers("J5")
 @pytest.mark.parametrize(
     "content",
@@ -314,9 +287,9 @@ def test_an_election_needs_its_type(bench: CliBench) -> None:
     ],
     ids=lambda content: str(content)[:80],
 )
-def test_an_election_file_of_another_shape_is_exit_code_2(bench: CliBench, tmp_path: Path, content: object) -> None:
+def test_an_election_file_of_another_shape_is_exit_code_2(command: Commands, tmp_path: Path, content: object) -> None:
     file = written(tmp_path, content)
-    line = bench.refused("leader-election", "--election-type", "designation", "--path-to-json-file", file)
+    line = command.refused("leader-election", "--election-type", "designation", "--path-to-json-file", file)
     assert file in line
 
 
@@ -392,23 +365,6 @@ def test_generate_proposes_a_file_that_execute_takes(bench: CliBench, tmp_path: 
     assert set(bench.json(*generate)) == {"current", "proposed"}
 
 
-WRONG_MOVES = {
-    "no action": ["--reassignment-json-file", "f"],
-    "two actions": ["--list", "--verify", "--reassignment-json-file", "f"],
-    "execute without a file": ["--execute"],
-    "generate without a file": ["--generate", "--broker-list", "0"],
-    "list with a file": ["--list", "--reassignment-json-file", "f"],
-    "additional with verify": ["--verify", "--reassignment-json-file", "f", "--additional"],
-    "brokers with execute": ["--execute", "--reassignment-json-file", "f", "--broker-list", "0"],
-    "no such file": ["--execute", "--reassignment-json-file", "/nonexistent"],
-}
-
-
-@pytest.mark.parametrize("arguments", WRONG_MOVES.values(), ids=WRONG_MOVES)
-def test_wrong_options_of_a_reassignment_are_exit_code_2(bench: CliBench, arguments: list[str]) -> None:
-    assert "; allowed: " in bench.refused("reassign-partitions", *arguments)
-
-
 @pytest.mark.parametrize(
     "content",
     [
@@ -427,13 +383,15 @@ def test_wrong_options_of_a_reassignment_are_exit_code_2(bench: CliBench, argume
     ],
     ids=lambda content: str(content)[:80],
 )
-def test_a_reassignment_file_of_another_shape_is_exit_code_2(bench: CliBench, tmp_path: Path, content: object) -> None:
+def test_a_reassignment_file_of_another_shape_is_exit_code_2(
+    command: Commands, tmp_path: Path, content: object
+) -> None:
     file = written(tmp_path, content)
-    assert file in bench.refused("reassign-partitions", "--execute", "--reassignment-json-file", file)
+    assert file in command.refused("reassign-partitions", "--execute", "--reassignment-json-file", file)
 
 
 @pytest.mark.parametrize("brokers", ["", "x", "1,1", "1,,2", "-1"])
-def test_a_wrong_broker_list_is_exit_code_2(bench: CliBench, tmp_path: Path, brokers: str) -> None:
+def test_a_wrong_broker_list_is_exit_code_2(command: Commands, tmp_path: Path, brokers: str) -> None:
     file = written(tmp_path, {"topics": [{"topic": "t"}]})
     generate = ("reassign-partitions", "--generate", "--topics-to-move-json-file", file)
-    assert "--broker-list" in bench.refused(*generate, "--broker-list", brokers)
+    assert "--broker-list" in command.refused(*generate, "--broker-list", brokers)

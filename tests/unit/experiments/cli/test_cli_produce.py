@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from experiments.cli.produce import summary
 from protocol.errors import ErrorCode
 from protocol.messages.commands import SendOutcome, SentRange
@@ -25,13 +23,6 @@ def test_refused_records_are_exit_code_1(make_bench: MakeBench) -> None:
     assert code == 1
     assert out.startswith("records: 0 acknowledged, 1 ")
     assert out.endswith("(REQUEST_TIMED_OUT)\n")
-
-
-@pytest.mark.parametrize(
-    ("option", "value"), [("--num-records", "0"), ("--acks", "2"), ("--record-size", "1"), ("--partition", "-1")]
-)
-def test_wrong_options_are_refused(make_bench: MakeBench, option: str, value: str) -> None:
-    assert option in make_bench(brokers=1).refused("produce", "--topic", "t", option, value)
 
 
 def test_summary_counts_every_kind() -> None:

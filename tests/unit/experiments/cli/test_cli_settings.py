@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from protocol.config import Generation
-from tests.unit.experiments.cli.cli_helpers import CliBench, MakeBench
+from tests.unit.experiments.cli.cli_helpers import CliBench, Commands, MakeBench
 
 
 @pytest.fixture
@@ -76,30 +76,6 @@ def test_configs_that_the_server_refuses_are_exit_code_1(bench: CliBench) -> Non
     assert shown == {"entity_type": "topic", "entity_name": "t", "configs": []}
 
 
-WRONG_CONFIGS = {
-    "no action": ["--topic", "t"],
-    "no entity": ["--describe"],
-    "unknown entity type": ["--describe", "--entity-type", "users"],
-    "brokers without a name": ["--describe", "--entity-type", "brokers"],
-    "default of topics": ["--describe", "--entity-type", "topics", "--entity-default"],
-    "default and name": ["--describe", "--entity-type", "brokers", "--entity-default", "--entity-name", "0"],
-    "topic twice": ["--describe", "--topic", "t", "--entity-type", "topics"],
-    "topic and name": ["--describe", "--topic", "t", "--entity-name", "t"],
-    "nothing to alter": ["--alter", "--topic", "t"],
-    "alter all topics": ["--alter", "--entity-type", "topics", "--add-config", "a=b"],
-    "no value": ["--alter", "--topic", "t", "--add-config", "a"],
-    "no name": ["--alter", "--topic", "t", "--add-config", "=a"],
-    "add with describe": ["--describe", "--topic", "t", "--add-config", "a=b"],
-    "all with alter": ["--alter", "--topic", "t", "--add-config", "a=b", "--all"],
-    "no such file": ["--alter", "--topic", "t", "--add-config-file", "/nonexistent"],
-}
-
-
-@pytest.mark.parametrize("arguments", WRONG_CONFIGS.values(), ids=WRONG_CONFIGS)
-def test_wrong_options_of_configs_are_exit_code_2(bench: CliBench, arguments: list[str]) -> None:
-    assert "; allowed: " in bench.refused("configs", *arguments)
-
-
 # -- features ----------------------------------------------------------------------------------------------------------
 
 
@@ -132,24 +108,6 @@ def test_options_of_the_connection_may_stand_before_the_subcommand(bench: CliBen
     assert (bench.targets[-1].bootstrap, bench.targets[-1].principal) == ("h:1", "User:a")
     bench.ok("features", "describe", "--bootstrap-server", "h:2")
     assert bench.targets[-1].bootstrap == "h:2"
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["upgrade"],
-        ["upgrade", "--feature", "metadata.version"],
-        ["upgrade", "--feature", "=1"],
-        ["upgrade", "--feature", "metadata.version=x"],
-        ["upgrade", "--feature", "metadata.version=-1"],
-        ["upgrade", "--feature", "metadata.version=40000"],
-        ["downgrade", "--feature", "a=1", "--feature", "a=2"],
-        ["disable"],
-    ],
-    ids=" ".join,
-)
-def test_wrong_options_of_features_are_exit_code_2(bench: CliBench, arguments: list[str]) -> None:
-    assert "--feature" in bench.refused("features", *arguments)
 
 
 # -- access control ----------------------------------------------------------------------------------------------------
@@ -213,34 +171,10 @@ def test_an_election_without_the_right_changes_nothing(guarded: CliBench, tmp_pa
     assert guarded.state() == before
 
 
-WRONG_ACLS = {
-    "no action": ["--topic", "t"],
-    "no resource": ["--add", "--allow-principal", "User:a"],
-    "no principal": ["--add", "--topic", "t"],
-    "principal without a type": ["--add", "--topic", "t", "--allow-principal", "a"],
-    "unknown operation": ["--add", "--topic", "t", "--allow-principal", "User:a", "--operation", "fly"],
-    "cluster action on a topic": [
-        "--add", "--topic", "t", "--allow-principal", "User:a", "--operation", "ClusterAction",
-    ],
-    "read of the cluster": ["--add", "--cluster", "--allow-principal", "User:a", "--operation", "Read"],
-    "unknown pattern": ["--list", "--resource-pattern-type", "x"],
-    "match with add": ["--add", "--topic", "t", "--allow-principal", "User:a", "--resource-pattern-type", "match"],
-    "prefixed cluster": ["--list", "--cluster", "--resource-pattern-type", "prefixed"],
-    "operation with list": ["--list", "--operation", "read"],
-    "principal with add": ["--add", "--topic", "t", "--allow-principal", "User:a", "--principal", "User:a"],
-    "empty topic": ["--list", "--topic", ""],
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("arguments", WRONG_ACLS.values(), ids=WRONG_ACLS)
-def test_wrong_options_of_acls_are_exit_code_2(bench: CliBench, arguments: list[str]) -> None:
-    assert "; allowed: " in bench.refused("acls", *arguments)
-
-
 @pytest.mark.parametrize("content", ["principal", "=x", "principal=alice"])
-def test_a_wrong_properties_file_is_exit_code_2(bench: CliBench, tmp_path: Path, content: str) -> None:
+def test_a_wrong_properties_file_is_exit_code_2(command: Commands, tmp_path: Path, content: str) -> None:
     path = tmp_path / "wrong.properties"
     path.write_text(content)
-    line = bench.refused("topics", "--list", "--command-config", str(path))
+    line = command.refused("topics", "--list", "--command-config", str(path))
     assert str(path) in line
     assert "--principal" not in line

@@ -107,11 +107,11 @@ def test_a_formatted_directory_is_not_changed(command: Commands, tmp_path: Path,
 
 def test_a_directory_with_other_things_or_in_use_is_refused(command: Commands, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "letter.txt").write_text("dear")
+    (tmp_path / "mine" / "other.txt").write_text("x")
     (tmp_path / "file").write_text("")
-    for name, why in (("mine", "holds letter.txt and no meta.json"), ("file", "is no directory")):
+    for name, why in (("mine", "holds other.txt and no meta.json"), ("file", "is no directory")):
         assert why in command.refused(*formatting(tmp_path / name, "--standalone"))
-    assert content(tmp_path) == {"mine/letter.txt": b"dear", "file": b""}
+    assert content(tmp_path) == {"mine/other.txt": b"x", "file": b""}
     storage = DiskStorage(tmp_path / "used", Owner("c1", 1000))
     before = content(tmp_path / "used")
     assert "in use by process" in command.refused(*formatting(tmp_path / "used", "--standalone"))

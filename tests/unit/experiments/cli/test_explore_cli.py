@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.unit.experiments.cli.cli_helpers import Commands
 
 QUIET = "lossy=0,fences=0"
@@ -24,19 +22,3 @@ def test_a_counterexample_is_printed_as_a_story(command: Commands) -> None:
     assert code == 1
     assert "1. a client sends record 0 to broker-0" in out
     assert "!! AcknowledgedIsCommitted" in out
-
-
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [
-        (("--mutant", "no-such"), "no-such"),
-        (("--generation", "kip-1"), "kip-497"),
-        (("--bounds", "lossy=-1"), "lossy=-1"),
-        (("--bounds", "lossy=\u0661"), "lossy=\u0661"),
-        (("--bounds", "lucky=1"), "records"),
-        (("--bounds", "lossy=all"), "lossy=all"),
-        (("--brokers", "2", "--min-isr", "3"), "--min-isr"),
-    ],
-)
-def test_wrong_input_is_one_line(command: Commands, options: tuple[str, ...], named: str) -> None:
-    assert named in command.refused("explore", *options)

@@ -24,8 +24,8 @@ from protocol.config import ClusterConfig, Generation
 from protocol.events.store import StoreSessionEnded
 from protocol.ids import STORE
 from protocol.messages.store import OpenSession
-from protocol.nodes.store import StoreNode
-from protocol.zookeeper.settings import StoreSettings
+from protocol.v3.store.node import StoreNode
+from protocol.v3.store.settings import StoreSettings
 
 TARGETS = Targets(range(3), (1000, 1001, 1002), (3000,), {"t": 2}, 2)
 TIMES = {"at_ms": 2_000, "duration_ms": 1_000}

@@ -11,6 +11,7 @@ import yaml
 
 from experiments.scenarios.loader import load_scenario, require_engine, scenario_from
 from experiments.scenarios.model import STEPS
+from experiments.scenarios.runner import Runner
 from experiments.support.errors import InputError
 
 SHIPPED = sorted((Path(__file__).parents[4] / "experiments" / "scenarios").glob("*.yaml"))
@@ -33,6 +34,10 @@ def problem(raw: dict[str, Any]) -> InputError:
 
 def with_step(step: object) -> dict[str, Any]:
     return copy.deepcopy(BASE) | {"steps": [{"wait": "1s"}, step]}
+
+
+def test_every_kind_of_step_has_a_method_of_the_runner() -> None:
+    assert [kind for kind in STEPS if not callable(getattr(Runner, f"_{kind}", None))] == []
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
@@ -288,12 +293,7 @@ BAD_STEPS: list[tuple[object, str, str, str]] = [
     ({"fault": {"kind": "pause", "node": 0, "duration": 5}}, ".fault.duration", "5", "a number and a unit"),
     ({"fault": {"kind": "pause", "node": 9, "duration": "5s"}}, ".fault", "node 9", "one of "),
     ({"fault": {"kind": "pause", "node": 0, "at_ms": 5}}, ".fault.at_ms", "5", "one of kind, duration, node"),
-    (
-        {"fault": {"kind": "slow_disk", "duration": "5s", "node": 0, "write_ms": 0}},
-        ".fault.write_ms",
-        "0",
-        "1 or more",
-    ),
+    ({"fault": {"kind": "slow_disk", "duration": "5s", "node": 0, "write_ms": 0}}, ".fault.write_ms", "0", "1 or more"),
     ({"fault": {"kind": "configure", "duration": "5s", "topic": "u", "config": {}}}, ".fault", "u-0", "of t"),
     ({"cut": {"from": 0}}, ".cut", "{'from': 0}", "either between: [x, y], or from and to"),
     ({"cut": {"between": [0]}}, ".cut.between", "[0]", "2 or more items"),

@@ -1,24 +1,16 @@
-"""Limits of fetch responses: window of a stream, share of a partition, order, minimum size, and several fetchers."""
+"""Shares, order and completeness of fetch responses, and several fetchers. Examples: `testdata/limits`."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from experiments.engines.sim.disk import SimLog
-from protocol.broker.fetch_streams import FETCH_WAIT_PREFIX, bytes_of, share_of
+from protocol.broker.fetch_streams import bytes_of, share_of
 from protocol.broker.fetcher import fetcher_of
-from protocol.broker.isr_shrink import LAG_PREFIX, SILENT_PREFIX
-from protocol.errors import CorruptLogError, ErrorCode
 from protocol.ids import TopicIdPartition
-from protocol.messages.batch import RecordBatch
-from protocol.messages.control import AlterPartitionRequest
-from protocol.messages.data import FetchRenewal, FetchRequest, FetchResponse
-from protocol.messages.records import PartitionChangeRecord
-from tests.unit.protocol.broker.leader_helpers import FOLLOWER, UNIT, WAIT_MS, Leader, brought, results, sized, topic
+from protocol.messages.data import FetchRenewal, FetchRequest
+from tests.unit.protocol.broker.leader_helpers import FOLLOWER, UNIT, WAIT_MS, Leader, brought, sized, topic
 from tests.unit.protocol.node_helpers import BrokerBench, config_of
 
 # -- shares ------------------------------------------------------------------------------------------------------------
@@ -47,58 +39,6 @@ def test_the_share_of_a_partition_in_a_response(
 
 
 # -- the window --------------------------------------------------------------------------------------------------------
-
-
-def test_a_response_keeps_its_limit_and_the_rest_follows_without_waiting() -> None:
-    leader = Leader(4, replica_fetch_response_max_bytes=3 * UNIT)
-    leader.fill({0: 2, 1: 2, 2: 2, 3: 2})
-    [first] = leader.fetch()
-    assert brought(first) == [(0, 2), (1, 1)]
-    leader.take()
-    [second] = leader.under_way
-    assert brought(second) == [(2, 2), (3, 1)], "who had to wait comes first"
-    leader.take()
-    [third] = leader.under_way
-    assert brought(third) == [(1, 1), (3, 1)]
-
-
-def test_a_partition_gets_at_most_replica_fetch_max_bytes_per_response() -> None:
-    leader = Leader(2, replica_fetch_max_bytes=2 * UNIT)
-    leader.fill({0: 5, 1: 1})
-    [first] = leader.fetch()
-    assert brought(first) == [(0, 2), (1, 1)]
-
-
-def test_a_batch_larger_than_every_limit_gets_through_alone() -> None:
-    leader = Leader(2, replica_fetch_response_max_bytes=2 * UNIT, replica_fetch_max_bytes=UNIT)
-    leader.produce(UNIT)
-    leader.produce(9 * UNIT, partition=1)
-    [first] = leader.fetch()
-    assert brought(first) == [(0, 1)]
-    leader.take()
-    [second] = leader.under_way
-    assert brought(second) == [(1, 1)]
-
-
-def test_records_in_flight_count_and_small_responses_do_not_wait_for_each_other() -> None:
-    leader = Leader(3, replica_fetch_response_max_bytes=2 * UNIT)
-    assert leader.fetch() == []
-    assert brought(*leader.produce(UNIT, partition=0)) == [(0, 1)]
-    assert brought(*leader.produce(UNIT, partition=1)) == [(1, 1)]
-    assert leader.produce(UNIT, partition=2) == [], "two units are in flight"
-    leader.take()
-    assert brought(*leader.under_way) == [(1, 1), (2, 1)]
-
-
-def test_high_watermarks_and_errors_are_sent_while_the_window_is_full() -> None:
-    leader = Leader(3, replica_fetch_response_max_bytes=UNIT)
-    leader.fill({0: 1, 1: 1})
-    assert brought(*leader.fetch(0)) == [(0, 1)]
-    leader.position[1] = 1
-    [response] = leader.fetch(1)
-    assert [(r.partition_id, r.high_watermark, r.batches) for r in response.partitions] == [(1, 1, ())]
-    [refused] = leader.fetch(2, current_leader_epoch=7)
-    assert [r.error for r in refused.partitions] == [ErrorCode.UNKNOWN_LEADER_EPOCH]
 
 
 @settings(max_examples=60, deadline=None)
@@ -148,200 +88,6 @@ def test_no_partition_is_served_twice_while_another_one_waits(counts: list[int],
     assert list(leader.position.values()) == counts
 
 
-# -- what makes room again ---------------------------------------------------------------------------------------------
-
-
-def full_window() -> Leader:
-    """One unit, of partition 0, is in flight and fills the window; partition 1 waits."""
-    leader = Leader(2, replica_fetch_response_max_bytes=UNIT)
-    leader.fill({0: 1, 1: 1})
-    assert brought(*leader.fetch()) == [(0, 1)]
-    return leader
-
-
-def test_a_new_session_empties_the_window() -> None:
-    leader = full_window()
-    assert brought(*leader.fetch(1, anew=True)) == [(1, 1)]
-
-
-def test_after_a_lost_response_a_new_session_fetches_the_records_again() -> None:
-    leader = full_window()
-    leader.under_way.clear()
-    [again] = leader.fetch(anew=True)
-    assert brought(again) == [(0, 1)]
-    leader.take()
-    assert brought(*leader.under_way) == [(1, 1)]
-
-
-def test_a_new_incarnation_of_the_follower_resets_its_streams_and_the_former_one_is_ignored() -> None:
-    leader = full_window()
-    assert brought(*leader.fetch(1, replica_epoch=FOLLOWER + 100)) == [(1, 1)]
-    assert leader.fetch(0, replica_epoch=FOLLOWER) == []
-    assert leader.fetch(0, replica_epoch=FOLLOWER, current_leader_epoch=9) == [], "not even refused"
-
-
-def test_a_resigned_partition_leaves_the_window_and_is_refused() -> None:
-    leader = full_window()
-    leader.bench.publish(PartitionChangeRecord(topic_id="T", partition_id=0, leader=1))
-    [message] = leader.sent()
-    assert brought(message) == [(1, 1)], "what was in flight for partition 0 makes room"
-    leader = full_window()
-    leader.bench.publish(PartitionChangeRecord(topic_id="T", partition_id=1, leader=1))
-    [message] = leader.sent()
-    assert [(r.partition_id, r.error) for r in message.partitions] == [(1, ErrorCode.NOT_LEADER_OR_FOLLOWER)]
-    leader.take()
-    leader.under_way.pop(0)
-    assert brought(*leader.under_way) == []
-
-
-def test_a_removed_replica_gets_no_records() -> None:
-    leader = full_window()
-    leader.bench.publish(PartitionChangeRecord(topic_id="T", partition_id=1, replicas=(0,), isr=(0,)))
-    assert leader.sent() == []
-    leader.take()
-    assert brought(*leader.under_way) == []
-
-
-def test_a_silent_follower_gets_no_records_until_it_fetches_again() -> None:
-    leader = full_window()
-    leader.bench.fire(f"{SILENT_PREFIX}{FOLLOWER}", at_ms=30_000)
-    assert leader.sent() == []
-    assert [message.error for message in leader.fetch(1)] == [ErrorCode.FETCH_SESSION_ID_NOT_FOUND]
-    assert brought(*leader.fetch(1, anew=True)) == [(1, 1)]
-
-
-def test_a_follower_whose_fetch_waits_for_the_window_is_not_caught_up() -> None:
-    """A follower whose fetch is delayed for too long leaves the ISR like any other lagging follower."""
-    leader = full_window()
-    leader.bench.fire(f"{LAG_PREFIX}{FOLLOWER}", at_ms=30_000)
-    proposed = leader.bench.sent(AlterPartitionRequest).partitions
-    assert [(p.partition_id, len(p.new_isr)) for p in proposed] == [(0, 1), (1, 1)]
-
-
-# -- fetches that come late --------------------------------------------------------------------------------------------
-
-
-def test_a_fetch_that_comes_late_or_twice_changes_nothing() -> None:
-    leader = Leader()
-    leader.fill({0: 1})
-    leader.fetch()
-    leader.take()
-    assert [r.high_watermark for r in results(*leader.under_way)] == [1]
-    leader.take()
-    leader.position[0] = 0
-    assert leader.fetch() == [], "an old fetch"
-    leader.position[0] = 1
-    assert brought(*leader.produce(UNIT)) == [(0, 1)], "the newest fetch is still parked"
-
-
-def test_only_a_new_session_may_fetch_from_a_lower_offset() -> None:
-    leader = Leader()
-    leader.fill({0: 2})
-    leader.fetch()
-    leader.take()
-    leader.position[0] = 0
-    assert leader.fetch() == []
-    assert brought(*leader.fetch(anew=True)) == [(0, 2)]
-
-
-@pytest.mark.parametrize("retry", [False, True])
-def test_each_fetch_gets_one_response(retry: bool) -> None:
-    leader = Leader()
-    leader.fetch()
-    if retry:
-        leader.fetch(anew=True)
-    assert brought(*leader.produce(UNIT)) == [(0, 1)]
-    assert leader.produce(UNIT, UNIT) == [], "the next fetch has not come"
-    leader.take()
-    assert brought(*leader.under_way) == [(0, 2)]
-
-
-# -- what goes wrong at the leader -------------------------------------------------------------------------------------
-
-
-class DamagedLog(SimLog):
-    """A log whose records cannot be read."""
-
-    def read(self, from_offset: int, max_bytes: int) -> Sequence[RecordBatch]:
-        raise CorruptLogError("damaged")
-
-
-def test_an_unreadable_log_does_not_delay_other_partitions() -> None:
-    leader = Leader(2, replica_fetch_min_bytes=UNIT)
-    leader.fill({0: 1, 1: 1})
-    log = leader.bench.node.context.replicas[TopicIdPartition("T", 0)].log
-    log.storage = DamagedLog()
-    log.storage.append(sized(UNIT))
-    found = results(*leader.fetch())
-    assert [(r.partition_id, r.error, len(r.batches)) for r in found] == [
-        (0, ErrorCode.CORRUPT_MESSAGE, 0),
-        (1, ErrorCode.NONE, 1),
-    ]
-
-
-# -- patience ----------------------------------------------------------------------------------------------------------
-
-TIMER = f"{FETCH_WAIT_PREFIX}{FOLLOWER}/0"
-
-
-def test_less_than_fetch_min_bytes_waits() -> None:
-    leader = Leader(2, replica_fetch_min_bytes=3 * UNIT)
-    leader.fetch()
-    assert leader.produce(UNIT) == []
-    setting = leader.bench.timer(TIMER)
-    assert setting is not None
-    assert (setting.at_ms, setting.idle_with) == (WAIT_MS, None)
-    leader.bench.now_ms = 100
-    assert leader.produce(UNIT) == []
-    assert leader.bench.timer(TIMER) is None, "the wait began with the first byte"
-    assert brought(*leader.produce(UNIT, partition=1)) == [(0, 2), (1, 1)]
-
-
-def test_less_than_fetch_min_bytes_is_sent_after_fetch_wait_max_ms() -> None:
-    leader = Leader(replica_fetch_min_bytes=3 * UNIT)
-    leader.fetch()
-    leader.produce(UNIT)
-    leader.bench.fire(TIMER, at_ms=WAIT_MS)
-    assert brought(*leader.sent()) == [(0, 1)]
-    while leader.under_way:
-        leader.take()
-    leader.produce(UNIT)
-    setting = leader.bench.timer(TIMER)
-    assert setting is not None
-    assert setting.at_ms == 2 * WAIT_MS, "what comes later waits anew"
-
-
-def test_records_delayed_by_a_full_window_do_not_wait_for_fetch_min_bytes() -> None:
-    leader = Leader(2, replica_fetch_min_bytes=2 * UNIT, replica_fetch_response_max_bytes=3 * UNIT)
-    leader.fill({0: 3, 1: 1})
-    assert brought(*leader.fetch()) == [(0, 3)]
-    leader.take()
-    assert brought(*leader.under_way) == [(1, 1)]
-
-
-def test_a_response_that_fills_the_window_does_not_wait() -> None:
-    leader = Leader(2, replica_fetch_min_bytes=9 * UNIT, replica_fetch_response_max_bytes=2 * UNIT)
-    leader.fill({0: 2, 1: 1})
-    assert brought(*leader.fetch()) == [(0, 2)]
-
-
-def test_high_watermarks_and_errors_do_not_wait_for_fetch_min_bytes() -> None:
-    leader = Leader(2, replica_fetch_min_bytes=9 * UNIT)
-    leader.fill({0: 1})
-    leader.position[0] = 1
-    assert [r.high_watermark for r in results(*leader.fetch(0))] == [1]
-    assert [r.error for r in results(*leader.fetch(1, current_leader_epoch=7))] == [ErrorCode.UNKNOWN_LEADER_EPOCH]
-
-
-def test_withdrawing_the_last_queued_fetch_ends_the_wait() -> None:
-    leader = Leader(replica_fetch_min_bytes=9 * UNIT)
-    leader.fetch()
-    leader.produce(UNIT)
-    leader.bench.publish(PartitionChangeRecord(topic_id="T", partition_id=0, leader=1))
-    assert [r.error for r in results(*leader.sent())] == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
-    assert leader.bench.fire(TIMER, at_ms=WAIT_MS).sends(FetchResponse) == []
-
-
 # -- several fetchers --------------------------------------------------------------------------------------------------
 
 
@@ -363,20 +109,9 @@ def test_each_fetcher_of_a_follower_fetches_and_renews_its_own_session() -> None
     assert {m.fetcher: (m.requests, m.answers) for _, m in bench.sends(FetchRenewal)} == dict.fromkeys(asked, (1, 0))
 
 
-@pytest.mark.covers("A54")
-def test_a_large_partition_does_not_delay_those_of_another_fetcher() -> None:
-    leader = Leader(3, replica_fetch_response_max_bytes=UNIT)
-    leader.fill({0: 9, 1: 1, 2: 1})
-    assert brought(*leader.fetch(0, 1, fetcher=0)) == [(0, 1)], "1 waits behind 0"
-    [other] = leader.fetch(2, fetcher=1)
-    assert (other.fetcher, brought(other)) == (1, [(2, 1)])
-
-
-def test_a_follower_is_silent_only_if_none_of_its_fetchers_sends() -> None:
-    leader = Leader(2)
-    leader.fetch(0, fetcher=0)
-    leader.bench.now_ms = 20_000
-    leader.fetch(1, fetcher=1)
-    setting = leader.bench.timer(f"{SILENT_PREFIX}{FOLLOWER}")
-    assert setting is not None
-    assert setting.at_ms == 50_000
+def test_responses_are_numbered_per_session() -> None:
+    leader = Leader()
+    for session in (1, 2, 3):
+        sent = leader.fetch(anew=True) + leader.produce(UNIT)
+        assert [(message.session, message.number) for message in sent] == [(session, n) for n in range(len(sent))]
+        assert brought(*sent) != []

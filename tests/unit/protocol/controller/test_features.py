@@ -1,4 +1,4 @@
-"""UpdateFeatures: errors, and the changes of partitions, configs and the metadata log that follow."""
+"""UpdateFeatures: versions of records, any way through the levels, and the log. Examples: `testdata/features.txt`."""
 
 from __future__ import annotations
 
@@ -16,28 +16,17 @@ from protocol.controller.administration import handle
 from protocol.controller.controller_result import ControllerResult
 from protocol.errors import ErrorCode, ProtocolInvariantError
 from protocol.ids import METADATA_LOG, NO_LEADER
-from protocol.messages.acls import AclEntry, AclOperation, AclResourceType
-from protocol.messages.admin import AdminRequest
 from protocol.messages.cluster import FeatureUpdate, UpdateFeaturesRequest, UpgradeType
 from protocol.messages.metadata_batch import pack_batch, pack_records, unpack_records
 from protocol.messages.quorum import ControlRecord
-from protocol.messages.records import (
-    AccessControlEntryRecord,
-    ConfigRecord,
-    FeatureLevelRecord,
-    MetadataRecord,
-    PartitionChangeRecord,
-)
+from protocol.messages.records import FeatureLevelRecord, MetadataRecord, PartitionChangeRecord
 from protocol.metadata.image import MetadataImage
-from protocol.metadata.partition import LeaderRecoveryState
 from tests.unit.protocol.node_helpers import T0, ControllerBench, config_of, fencing, registrations, topic_records
-from tests.unit.protocol.nodes.test_controller_node import Bench
+from tests.unit.protocol.nodes.controller_bench import Bench
 
 MV, RECOVERY = "metadata.version", "unclean.recovery.enabled"
-ENABLE, STRATEGY = "unclean.leader.election.enable", "unclean.recovery.strategy"
 UP, SAFE, UNSAFE = UpgradeType
-OLD, ELR, NEW = Generation.KIP_497, Generation.KIP_966_ELR, Generation.KIP_966
-RECOVERED, RECOVERING = LeaderRecoveryState.RECOVERED, LeaderRecoveryState.RECOVERING
+OLD, ELR = Generation.KIP_497, Generation.KIP_966_ELR
 LOST: dict[str, Any] = {"isr": (), "leader": NO_LEADER}
 """A partition that has lost everyone."""
 
@@ -63,78 +52,7 @@ def level(name: str, value: int) -> FeatureLevelRecord:
     return FeatureLevelRecord(name=name, feature_level=value)
 
 
-def config(scope: str | None, name: str, value: str) -> ConfigRecord:
-    return ConfigRecord(topic_id=scope, name=name, value=value)
-
-
-def changed(**fields: object) -> PartitionChangeRecord:
-    return PartitionChangeRecord.model_validate({"topic_id": "T", "partition_id": 0} | fields)
-
-
 # -- what is refused ---------------------------------------------------------------------------------------------------
-
-WRONG = ErrorCode.INVALID_UPDATE_VERSION
-REFUSED: dict[str, tuple[Generation, UpdateFeaturesRequest, ErrorCode]] = {
-    "an unknown feature": (NEW, update(("kraft.version", 1)), WRONG),
-    "a level that is too high": (NEW, update((MV, 3)), WRONG),
-    "a level that is too low": (NEW, update((MV, 0, UNSAFE)), WRONG),
-    "a negative level": (NEW, update((RECOVERY, -1, UNSAFE)), WRONG),
-    "a feature twice": (OLD, update((MV, 2), (MV, 2)), ErrorCode.INVALID_REQUEST),
-    "an upgrade that lowers": (ELR, update((MV, 1)), WRONG),
-    "a safe downgrade that raises": (OLD, update((MV, 2, SAFE)), WRONG),
-    "an unsafe downgrade that raises": (OLD, update((MV, 2, UNSAFE)), WRONG),
-    "recovery without ELR": (OLD, update((RECOVERY, 1)), WRONG),
-    "ELR taken from under recovery": (NEW, update((MV, 1, UNSAFE)), WRONG),
-    "recovery on and ELR off at once": (ELR, update((RECOVERY, 1), (MV, 1, UNSAFE)), WRONG),
-    "one wrong among right ones": (OLD, update((MV, 2), (RECOVERY, 2)), WRONG),
-}
-
-
-@pytest.mark.covers("K8", "N24")
-@pytest.mark.parametrize(("generation", "request_", "error"), REFUSED.values(), ids=REFUSED)
-def test_an_invalid_update_refuses_the_request_with_a_message(
-    generation: Generation, request_: UpdateFeaturesRequest, error: ErrorCode
-) -> None:
-    found = handle(bench(generation=generation).state, request_)
-    assert (found.response.error, list(found.records)) == (error, [])
-    assert found.response.failure()[1]
-
-
-@pytest.mark.covers("G32")
-@pytest.mark.parametrize(
-    "request_", [update((MV, 2)), admin_requests.unregister_broker(0), admin_requests.unregister_broker(9)]
-)
-def test_feature_updates_and_unregistration_need_alter_on_the_cluster(request_: AdminRequest) -> None:
-    secure = config_of(OLD, authorizer_class_name="standard")
-    allowed = AclEntry(
-        resource_type=AclResourceType.CLUSTER,
-        resource_name="kafka-cluster",
-        principal="User:alice",
-        operation=AclOperation.ALTER,
-    )
-    controller = ControllerBench(*registrations(), AccessControlEntryRecord(entry=allowed), config=secure)
-    found = handle(controller.state, request_)
-    assert (error_of(found), list(found.records)) == (ErrorCode.CLUSTER_AUTHORIZATION_FAILED, [])
-    alice = handle(controller.state, request_.model_copy(update={"principal": "User:alice"}))
-    assert error_of(alice) is not ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-
-
-@pytest.mark.parametrize("kind", UpgradeType)
-def test_the_level_in_force_is_no_change(kind: UpgradeType) -> None:
-    found = handle(bench(generation=ELR).state, update((MV, 2, kind), (RECOVERY, 0, kind)))
-    assert (error_of(found), list(found.records)) == (ErrorCode.NONE, [])
-
-
-def test_validation_alone_answers_the_same_and_records_nothing() -> None:
-    for request in (update((MV, 1, UNSAFE)), update((MV, 1, SAFE))):
-        real, dry = (
-            handle(
-                bench(isr=(0,), eligible_leader_replicas=(1,)).state, request.model_copy(update={"validate_only": only})
-            )
-            for only in (False, True)
-        )
-        assert dry.response == real.response
-        assert not dry.records
 
 
 def test_an_unsupported_level_is_not_replayed() -> None:
@@ -143,145 +61,9 @@ def test_an_unsupported_level_is_not_replayed() -> None:
             bench().apply([record])
 
 
-# -- raising metadata.version ------------------------------------------------------------------------------------------
-
-
-@pytest.mark.covers("K2", "K3", "M23", "M24", "K7", "N36")
-@pytest.mark.parametrize(("levels", "after"), [(((MV, 2),), ELR), (((RECOVERY, 1), (MV, 2)), NEW)])
-def test_elr_begins_with_the_next_change_after_the_upgrade(
-    levels: tuple[tuple[str, int], ...], after: Generation
-) -> None:
-    controller = bench(generation=OLD)
-    controller.apply(brokers.fence(controller.state, 2, 2))
-    controller.apply(brokers.fence(controller.state, 1, 1))
-    controller.apply(brokers.register(controller.state, 1, "again", -1, None))
-    assert (controller.partition().isr, controller.partition().elr) == ((0,), ())
-    before = controller.partition()
-    records = controller.apply(handle(controller.state, update(*levels)).records)
-    assert records == [level(name, value) for name, value in sorted(levels)], "metadata.version comes first"
-    assert controller.state.image.features == after.features
-    assert controller.partition() == before
-    controller.apply(brokers.fence(controller.state, 0, 0))
-    found = controller.partition()
-    assert (found.isr, found.elr, found.leader) == ((), (0,), NO_LEADER)
-
-
-@pytest.mark.covers("K4", "M24")
-def test_before_the_upgrade_the_last_member_stays_and_there_is_no_elr() -> None:
-    controller = bench(generation=OLD)
-    for broker in (2, 1, 0):
-        controller.apply(brokers.fence(controller.state, broker, broker))
-    found = controller.partition()
-    assert (found.isr, found.elr, found.last_known_elr, found.leader) == ((0,), (), (), NO_LEADER)
-    controller.apply(brokers.register(controller.state, 0, "again", -1, None))
-    assert controller.partition().isr == (0,)
-
-
-@pytest.mark.covers("K3")
-@pytest.mark.parametrize(
-    ("levels", "known"),
-    [
-        (((MV, 2),), {"last_known_elr": (0,)}),
-        (((MV, 2), (RECOVERY, 1)), {"last_known_elr": (), "last_known_leader": 0}),
-    ],
-    ids=["first phase", "recovery"],
-)
-def test_an_upgrade_makes_isr_members_of_a_leaderless_partition_eligible(
-    levels: tuple[tuple[str, int], ...], known: dict[str, object]
-) -> None:
-    controller = bench(fencing(0, 0, True), generation=OLD, isr=(0,), leader=NO_LEADER)
-    records = handle(controller.state, update(*levels)).records
-    assert [type(record) for record in records] == [*(FeatureLevelRecord for _ in levels), PartitionChangeRecord]
-    controller.apply(records)
-    found = controller.partition()
-    assert (found.isr, found.elr, found.leader, found.leader_epoch) == ((), (0,), NO_LEADER, 0)
-    assert {name: getattr(found, name) for name in known} == known
-    again = brokers.register(controller.state, 0, "again", -1, None)
-    controller.apply(again)
-    assert controller.partition().elr == ()
-    controller.apply(brokers.unfence(controller.state, 0, again[-1].broker_epoch))  # type: ignore[attr-defined]
-    found = controller.partition()
-    if (RECOVERY, 1) in levels:
-        assert (found.leader, found.last_known_elr) == (NO_LEADER, (0,)), "it is for the recovery to elect"
-    else:
-        assert (found.leader, found.leader_recovery_state) == (0, RECOVERING)
-
-
 # -- lowering metadata.version -----------------------------------------------------------------------------------------
 
 EVERYONE_FENCED = tuple(fencing(broker, broker, True) for broker in range(3))
-DOWNGRADES: dict[str, tuple[dict[str, Any], tuple[MetadataRecord, ...], dict[str, object]]] = {
-    "a leader and an ELR": (
-        {"isr": (0,), "eligible_leader_replicas": (1,)},
-        (),
-        {"isr": (0,), "leader": 0, "leader_epoch": 0},
-    ),
-    "the last leader is in the ELR": (
-        {**LOST, "eligible_leader_replicas": (1, 2), "last_known_elr": (2,)},
-        EVERYONE_FENCED,
-        {"isr": (2, 1), "leader": NO_LEADER, "leader_epoch": 0, "leader_recovery_state": RECOVERED},
-    ),
-    "the last leader came back unclean": (
-        {**LOST, "eligible_leader_replicas": (2, 1), "last_known_elr": (0,)},
-        EVERYONE_FENCED,
-        {"isr": (1, 2), "leader": NO_LEADER, "leader_recovery_state": RECOVERED},
-    ),
-    "an empty ELR": (
-        {**LOST, "last_known_elr": (2,)},
-        EVERYONE_FENCED,
-        {"isr": (2,), "leader": NO_LEADER, "leader_recovery_state": RECOVERING},
-    ),
-    "no last known replica": (LOST, EVERYONE_FENCED, {"isr": (0,), "leader_recovery_state": RECOVERING}),
-    "who comes back is active": (
-        {**LOST, "eligible_leader_replicas": (1,), "last_known_elr": (0,)},
-        (fencing(0, 0, True),),
-        {"isr": (1,), "leader": 1, "leader_epoch": 1, "leader_recovery_state": RECOVERED},
-    ),
-    "one of two is active": (
-        {**LOST, "eligible_leader_replicas": (1, 2), "last_known_elr": (2,)},
-        (fencing(0, 0, True), fencing(2, 2, True)),
-        {"isr": (1,), "leader": 1, "leader_epoch": 1, "leader_recovery_state": RECOVERED},
-    ),
-    "a member of the ELR has left the assignment": (
-        {**LOST, "replicas": (0, 1), "eligible_leader_replicas": (1, 2), "last_known_elr": (2,)},
-        EVERYONE_FENCED,
-        {"isr": (1,), "leader": NO_LEADER, "leader_recovery_state": RECOVERED},
-    ),
-    "who comes back is active and unclean": (
-        {**LOST, "last_known_elr": (0,)},
-        (),
-        {"isr": (0,), "leader": 0, "leader_epoch": 1, "leader_recovery_state": RECOVERING},
-    ),
-}
-
-
-@pytest.mark.covers("K10")
-@pytest.mark.parametrize(("before", "records", "after"), DOWNGRADES.values(), ids=DOWNGRADES)
-def test_a_downgrade_leaves_no_isr_empty_and_nothing_of_the_elr(
-    before: dict[str, Any], records: tuple[MetadataRecord, ...], after: dict[str, object]
-) -> None:
-    controller = bench(*records, **before)
-    refused = handle(controller.state, update((MV, 1, SAFE)))
-    assert (error_of(refused), list(refused.records)) == (WRONG, [])
-    controller.apply(handle(controller.state, update((MV, 1, UNSAFE))).records)
-    found = controller.partition()
-    assert {name: getattr(found, name) for name in after} == after
-    assert (found.elr, found.last_known_elr, found.last_known_leader) == ((), (), NO_LEADER)
-    assert controller.state.image.features == OLD.features
-
-
-@pytest.mark.covers("K10")
-def test_a_downgrade_restores_the_first_last_known_member_of_the_assignment() -> None:
-    fields = {**LOST, "replicas": (2, 0, 1), "last_known_elr": (0, 2)}
-    for last_known, expected in ((NO_LEADER, 2), (1, 1)):
-        controller = bench(*EVERYONE_FENCED, generation=NEW, **fields, last_known_leader=last_known)
-        controller.apply(handle(controller.state, update((RECOVERY, 0, SAFE), (MV, 1, UNSAFE))).records)
-        assert controller.partition().isr == (expected,)
-
-
-def test_a_downgrade_that_loses_nothing_is_safe() -> None:
-    found = handle(bench().state, update((MV, 1, SAFE)))
-    assert (error_of(found), list(found.records)) == (ErrorCode.NONE, [level(MV, 1)])
 
 
 @pytest.mark.covers("G34", "K3", "K10", "K11")
@@ -298,73 +80,6 @@ def test_every_record_of_a_change_of_levels_fits_its_version(generation: Generat
         assert any(isinstance(record, PartitionChangeRecord) for record in records)
         assert list(unpack_records(pack_batch(records, levels))) == list(records)
         controller.apply(records)
-
-
-# -- unclean.recovery.enabled ------------------------------------------------------------------------------------------
-
-
-@pytest.mark.covers("N15", "K5", "K8")
-def test_the_last_known_leader_moves_with_the_flag_and_back() -> None:
-    controller = bench(*EVERYONE_FENCED, **LOST, last_known_elr=(1,))
-    on, off = update((RECOVERY, 1)), update((RECOVERY, 0, SAFE))
-    assert handle(controller.state, on).records == [level(RECOVERY, 1), changed(last_known_elr=(), last_known_leader=1)]
-    controller.apply(handle(controller.state, on).records)
-    assert (controller.partition().last_known_elr, controller.partition().last_known_leader) == ((), 1)
-    controller.apply(handle(controller.state, off).records)
-    assert (controller.partition().last_known_elr, controller.partition().last_known_leader) == ((1,), NO_LEADER)
-
-
-@pytest.mark.parametrize("recovers", [False, True])
-def test_configs_are_converted_only_where_the_flag_changes(recovers: bool) -> None:
-    controller = bench(config("T", ENABLE, "true"), config(None, STRATEGY, "manual"), generation=OLD)
-    update_of = update((MV, 2), (RECOVERY, 1)) if recovers else update((MV, 2))
-    records = handle(controller.state, update_of).records
-    assert any(isinstance(record, FeatureLevelRecord) for record in records)
-    assert any(isinstance(record, ConfigRecord) for record in records) is recovers
-
-
-@pytest.mark.covers("E32")
-def test_enabling_recovery_completes_a_reassignment_that_is_complete_by_its_rule() -> None:
-    moving: dict[str, Any] = {"replicas": (3, 1, 2, 0), "adding_replicas": (3,), "removing_replicas": (0,)}
-    controller = bench(*registrations((3,)), fencing(1, 1, True), isr=(0, 2, 3), **moving)
-    controller.apply(handle(controller.state, update((RECOVERY, 1))).records)
-    found = controller.partition()
-    assert (found.replicas, found.isr, found.leader, found.adding_replicas) == ((3, 1, 2), (2, 3), 3, ())
-
-
-@pytest.mark.covers("E24", "K16")
-def test_the_last_known_leader_is_elected_after_recovery_was_disabled() -> None:
-    known = {"last_known_elr": (0, 1), "last_known_leader": 1}
-    controller = bench(*EVERYONE_FENCED, generation=NEW, **LOST, **known)
-    controller.apply(handle(controller.state, update((RECOVERY, 0, UNSAFE))).records)
-    controller.apply(brokers.unfence(controller.state, 0, 0))
-    assert controller.partition().leader == NO_LEADER
-    controller.apply(brokers.unfence(controller.state, 1, 1))
-    found = controller.partition()
-    assert (found.leader, found.isr, found.last_known_elr, found.last_known_leader) == (1, (1,), (), NO_LEADER)
-
-
-@pytest.mark.covers("E14")
-def test_enabling_recovery_drops_an_elr_that_the_first_phase_left_behind() -> None:
-    controller = bench(config("T", "min.insync.replicas", "1"), isr=(0,), eligible_leader_replicas=(1,))
-    controller.apply(handle(controller.state, update((RECOVERY, 1))).records)
-    assert controller.partition().elr == ()
-    kept = bench(isr=(0,), eligible_leader_replicas=(1,))
-    kept.apply(handle(kept.state, update((RECOVERY, 1))).records)
-    assert kept.partition().elr == (1,)
-
-
-@pytest.mark.covers("E34")
-def test_enabling_recovery_removes_brokers_without_a_replica_from_the_elr() -> None:
-    controller = bench(replicas=(0, 2), isr=(0,), eligible_leader_replicas=(1, 2))
-    controller.apply(handle(controller.state, update((RECOVERY, 1))).records)
-    assert controller.partition().elr == (2,)
-
-
-def test_disabling_recovery_drops_a_last_known_elr_without_a_last_known_leader() -> None:
-    controller = bench(generation=NEW, isr=(0,), last_known_elr=(1,))
-    controller.apply(handle(controller.state, update((RECOVERY, 0, SAFE))).records)
-    assert (controller.partition().last_known_elr, controller.partition().leader_epoch) == ((), 0)
 
 
 # -- any way through the levels ----------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from protocol.messages.records import (
 )
 from protocol.metadata.image import MetadataImage
 from protocol.metadata.partition import LeaderRecoveryState, PartitionState
-from tests.unit.protocol.node_helpers import config_of, registrations, topic_records
+from tests.unit.protocol.node_helpers import ControllerBench, config_of, registrations, topic_records
 
 
 class Gauges:
@@ -304,3 +304,14 @@ def test_an_unclean_election_ends_the_wait_for_a_user() -> None:
     assert gauges[metrics.MANUAL_ELECTION_REQUIRED] == 1
     gauges.replay(PartitionChangeRecord(topic_id="T", partition_id=0, isr=(1,), leader=1, leader_recovery_state=1))
     assert (gauges[metrics.MANUAL_ELECTION_REQUIRED], gauges[metrics.UNCLEAN_ELECTIONS]) == (0, 1)
+
+
+@pytest.mark.covers("I5")
+def test_a_controller_that_becomes_active_again_counts_from_0() -> None:
+    found = metrics.ControllerMetrics(ControllerBench(*registrations()).state, lambda: (1, 0, 0, 0))
+    found.recovered(2)
+    found.altered(3)
+    counted = (metrics.UNCLEAN_RECOVERY_FINISHED, f"{metrics.ALTER_PARTITION_BATCH}_sum")
+    assert [found.values()[name] for name in counted] == [2, 3]
+    found.begin(7_000)
+    assert [found.values()[name] for name in counted] == [0, 0]

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import pytest
-
 from experiments.engines import admin_requests
 from experiments.support.metadata_fetch import metadata_fetch
 from protocol.broker.lifecycle import LifecycleState
-from protocol.config import LOG_GENERATIONS, Generation
 from protocol.contract import CancelTimer
-from protocol.controller import brokers
 from protocol.controller.administration import handle
-from protocol.controller.recovery_decisions import RecoveryNeed, recovery_need
 from protocol.errors import ErrorCode
-from protocol.ids import NO_LEADER
 from protocol.messages.control import BrokerHeartbeatRequest, BrokerHeartbeatResponse, BrokerRegistrationRequest
 from protocol.messages.metadata_batch import unpack_records
 from protocol.messages.quorum import QuorumFetchResponse
 from protocol.messages.records import MetadataRecord, PartitionChangeRecord, UnregisterBrokerRecord
 from protocol.metadata.image import MetadataImage
-from protocol.metadata.partition import LeaderRecoveryState
 from protocol.nodes.broker_sessions import SESSION_PREFIX
 from tests.unit.protocol.node_helpers import (
     CONTROLLER,
@@ -27,72 +20,15 @@ from tests.unit.protocol.node_helpers import (
     BrokerBench,
     ControllerBench,
     config_of,
-    fencing,
     registrations,
     topic_records,
 )
-from tests.unit.protocol.nodes.test_controller_node import SESSION_MS, Bench
-
-OLD, ELR, NEW = Generation.KIP_497, Generation.KIP_966_ELR, Generation.KIP_966
-RECOVERED, RECOVERING = LeaderRecoveryState.RECOVERED, LeaderRecoveryState.RECOVERING
+from tests.unit.protocol.nodes.controller_bench import SESSION_MS, Bench
 
 
-def bench(*records: MetadataRecord, generation: Generation = ELR, **partition: object) -> ControllerBench:
+def bench(*records: MetadataRecord, **partition: object) -> ControllerBench:
     """Brokers 0..2 are active; topic `t` has one partition on 0, 1, 2 and min ISR 2."""
-    return ControllerBench(*registrations(), *topic_records(2, **partition), *records, config=config_of(generation))
-
-
-@pytest.mark.parametrize("generation", LOG_GENERATIONS)
-def test_an_unknown_broker_cannot_be_unregistered(generation: Generation) -> None:
-    found = handle(bench(generation=generation).state, admin_requests.unregister_broker(7))
-    assert (found.response.failure()[0], list(found.records)) == (ErrorCode.BROKER_ID_NOT_REGISTERED, [])
-
-
-@pytest.mark.covers("E20", "E26")
-@pytest.mark.parametrize("fenced", [False, True])
-def test_an_unregistered_broker_leaves_isr_and_elr_and_its_replicas_stay(fenced: bool) -> None:
-    partition = {"isr": (1,), "leader": 1, "eligible_leader_replicas": (0,)} if fenced else {"isr": (0, 1)}
-    controller = bench(*([fencing(0, 0, True)] if fenced else []), generation=NEW, **partition)
-    records = controller.apply(handle(controller.state, admin_requests.unregister_broker(0)).records)
-    assert records[-1] == UnregisterBrokerRecord(broker_id=0, broker_epoch=0)
-    found = controller.partition()
-    assert (found.isr, found.leader, found.elr, found.last_known_elr) == ((1,), 1, (), (0,))
-    assert found.replicas == (0, 1, 2)
-    assert 0 not in controller.state.image.brokers
-    assert (controller.state.partitions_with(0), controller.state.has_leaderships(0)) == ([], False)
-
-
-@pytest.mark.covers("E20", "E24")
-@pytest.mark.parametrize(
-    ("generation", "expected"), [(NEW, ((), (0,), 0)), (ELR, ((), (0,), NO_LEADER)), (OLD, ((0,), (), NO_LEADER))]
-)
-def test_unregistering_the_last_member_records_it_as_last_known(
-    generation: Generation, expected: tuple[tuple[int, ...], tuple[int, ...], int]
-) -> None:
-    controller = bench(generation=generation, isr=(0,))
-    controller.apply(handle(controller.state, admin_requests.unregister_broker(0)).records)
-    found = controller.partition()
-    assert (found.isr, found.last_known_elr, found.last_known_leader) == expected
-    assert (found.leader, found.elr) == (NO_LEADER, ())
-    back = brokers.register(controller.state, 0, "again", 0, None)
-    controller.apply(back)
-    controller.apply(brokers.unfence(controller.state, 0, back[-1].broker_epoch))  # type: ignore[attr-defined]
-    found = controller.partition()
-    if generation is NEW:
-        assert recovery_need(controller.state.image, T0, found) is RecoveryNeed.RECOVERY, "the last known ELR is back"
-        return
-    assert (found.leader, found.isr) == (0, (0,))
-    assert found.leader_recovery_state is (RECOVERED if generation is OLD else RECOVERING)
-
-
-@pytest.mark.covers("E21")
-@pytest.mark.parametrize("previous", [-1, 0, 5])
-def test_a_broker_without_a_registered_epoch_was_not_shut_down_cleanly(previous: int) -> None:
-    """Such a log comes from a controller that leaves unregistered brokers in the ELR, as Kafka's does."""
-    forgotten = UnregisterBrokerRecord(broker_id=1, broker_epoch=1)
-    controller = bench(forgotten, generation=NEW, isr=(0,), eligible_leader_replicas=(1,))
-    controller.apply(brokers.register(controller.state, 1, "again", previous, None))
-    assert (controller.partition().elr, controller.partition().last_known_elr) == ((), (1,))
+    return ControllerBench(*registrations(), *topic_records(2, **partition), *records, config=config_of())
 
 
 def test_unregistering_a_broker_ends_its_session_and_is_traced() -> None:
@@ -138,8 +74,8 @@ def test_a_running_broker_that_was_unregistered_registers_anew() -> None:
 
 
 def test_a_snapshot_has_no_unregistered_broker() -> None:
-    controller = bench(generation=NEW)
-    behind = MetadataImage(config_of(NEW))
+    controller = bench()
+    behind = MetadataImage(config_of())
     behind.load(controller.state.image.to_records(), controller.state.image.next_offset)
     controller.apply(handle(controller.state, admin_requests.unregister_broker(2)).records)
     behind.load(controller.state.image.to_records(), controller.state.image.next_offset)

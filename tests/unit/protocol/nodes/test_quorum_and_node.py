@@ -11,7 +11,7 @@ from protocol.messages.admin import AdminResponse
 from protocol.messages.quorum import FetchSnapshotRequest, QuorumFetchRequest, QuorumFetchResponse
 from tests.unit.protocol.messages.malformed_helpers import Controller
 from tests.unit.protocol.node_helpers import CLIENT, CONTROLLER, BrokerBench, config_of
-from tests.unit.protocol.nodes.test_controller_node import Bench
+from tests.unit.protocol.nodes.controller_bench import Bench
 from tests.unit.protocol.nodes.test_controller_quorum import ELECT, leaderless
 
 

@@ -46,7 +46,7 @@ from protocol.nodes.broker_sessions import SESSION_PREFIX
 from protocol.nodes.controller import ControllerNode
 from protocol.quorum.log import QuorumLog
 from tests.unit.protocol.node_helpers import CLIENT, CONTROLLER, BrokerBench, config_of
-from tests.unit.protocol.nodes.test_controller_node import Bench
+from tests.unit.protocol.nodes.controller_bench import Bench
 
 OTHERS = 300
 

@@ -1,0 +1,176 @@
+"""What survives: recoveries, power losses, acks=0 and 1 (L12, L17, L18, L19)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import combinations
+
+from experiments.engines.port import Loss
+from experiments.numbers.conditions import Conditions, Row, compared, same
+from experiments.numbers.failover import seconds
+from experiments.numbers.laboratory import KEEP, T0, Laboratory
+from experiments.scenarios.loader import load_scenario
+from experiments.support.shipped import SCENARIOS
+from protocol.config import MIN_INSYNC_REPLICAS, Generation
+from protocol.events.controller import RecoveryBegan, RecoveryDecided
+from protocol.ids import NO_LEADER, RECOVERY_MANAGER, TimeMs
+
+RECORDS = 5
+LOST_POWER = Loss("unflushed")
+PROACTIVE_S = 5.0
+ANSWER_AFTER_MS = 1_000
+
+
+# -- L12 ---------------------------------------------------------------------------------------------------------------
+
+
+def proactive_wait(conditions: Conditions) -> TimeMs:
+    """A proactive recovery queries two replicas, of which one does not answer: from its begin to the election."""
+    lab = Laboratory(conditions, Generation.KIP_966, config={"unclean.recovery.strategy": "proactive"})
+    lab.create([(0, 1, 2)], {MIN_INSYNC_REPLICAS: 2})
+    for broker in (0, 1, 2):
+        lab.engine.crash(broker, KEEP)
+        lab.settle()
+    lab.await_("no leader", lambda: lab.state().leader == NO_LEADER)
+    for broker in (0, 1):
+        lab.cut(RECOVERY_MANAGER, broker)
+        lab.engine.start(broker)
+    lab.engine.run_for(ANSWER_AFTER_MS)
+    lab.cut(RECOVERY_MANAGER, 0, up=True)
+    decided_ms = lab.await_("a leader", lambda: lab.count(RecoveryDecided) == 1)
+    return decided_ms - next(time for time, _, _ in lab.events(RecoveryBegan))
+
+
+def waits(conditions: Conditions) -> list[Row]:
+    """L12."""
+    return [
+        compared(
+            "from the begin of a proactive recovery to the election",
+            PROACTIVE_S,
+            seconds(proactive_wait(conditions)),
+            "s",
+        )
+    ]
+
+
+# -- L17 ---------------------------------------------------------------------------------------------------------------
+
+
+def reference_configs(conditions: Conditions) -> list[Row]:
+    """L17: the shipped scenarios with an ELR whose name says that they are about it."""
+    scenarios = [load_scenario(path) for path in sorted(SCENARIOS.glob("elr-*.yaml"))]
+    topics = [topic for scenario in scenarios for topic in scenario.topics]
+    used = [
+        topic
+        for topic in topics
+        if topic.config.get(MIN_INSYNC_REPLICAS) == 2 and all(len(replicas) == 3 for replicas in topic.assignments)
+    ]
+    return [same("shipped scenarios of the ELR with min ISR 2 and 3 replicas, of all", len(topics), len(used))]
+
+
+# -- L18 ---------------------------------------------------------------------------------------------------------------
+
+
+def lost_after_power_losses(conditions: Conditions, min_isr: int, brokers: Sequence[int]) -> int:
+    """The ISR has shrunk to min ISR when records are acknowledged; then brokers of it lose power at once, with all that
+    is not flushed. All brokers start again: how many acknowledged records are not read.
+    """
+    lab = Laboratory(conditions, Generation.KIP_966)
+    lab.create([(0, 1, 2)], {MIN_INSYNC_REPLICAS: min_isr})
+    away = range(min_isr, 3)
+    for broker in away:
+        lab.engine.crash(broker, KEEP)
+    lab.await_("an ISR of min ISR", lambda: len(lab.state().isr) == min_isr)
+    numbers = [lab.produce() for _ in range(RECORDS)]
+    lab.await_acknowledgements(numbers)
+    for broker in brokers:
+        lab.engine.crash(broker, LOST_POWER)
+    lab.settle()
+    for broker in (*brokers, *away):
+        lab.engine.start(broker)
+    lab.await_("a leader", lambda: lab.state().leader != NO_LEADER)
+    lab.settle()
+    return len(set(numbers) - lab.visible())
+
+
+def tolerated(conditions: Conditions) -> list[Row]:
+    """L18."""
+    rows = []
+    for min_isr in (1, 2, 3):
+        for crashed in (min_isr - 1, min_isr):
+            cases = combinations(range(min_isr), crashed)
+            worst = max(lost_after_power_losses(conditions, min_isr, brokers) for brokers in cases)
+            what = f"min ISR {min_isr}: of {RECORDS} acknowledged records lost by {crashed} power losses, at worst"
+            rows.append(same(what, 0, worst) if crashed < min_isr else Row(what, None, worst))
+    return rows
+
+
+# -- L19 ---------------------------------------------------------------------------------------------------------------
+
+CURRENT, PROPOSED = Generation.KIP_497, Generation.KIP_966
+
+
+def below_min_isr(conditions: Conditions, generation: Generation, acks: int) -> tuple[str, str, str]:
+    """Two of three replicas are down, with min ISR 2: whether a record is acknowledged, whether a consumer reads it,
+    and whether the high watermark moves.
+    """
+    lab = Laboratory(conditions, generation)
+    lab.create([(0, 1, 2)], {MIN_INSYNC_REPLICAS: 2})
+    for broker in (1, 2):
+        lab.engine.crash(broker, KEEP)
+    lab.await_("one replica is left", lambda: lab.state().isr == (0,))
+    number = lab.produce(acks=acks)
+    lab.settle()
+    replica = lab.engine.replica(0, T0)
+    assert replica is not None
+    acknowledged = "acknowledged" if lab.is_acknowledged(number) else "refused"
+    visible = "read" if number in lab.visible() else "not read"
+    return acknowledged, visible, "moves" if replica.high_watermark > 0 else "stays"
+
+
+def all_fenced(conditions: Conditions, generation: Generation) -> tuple[str, int, int]:
+    """The ISR shrinks to one replica, as two brokers stop; that one gets records with acks=1 and loses power, with all
+    that is not flushed. One of the two comes back, then the others: what happens before the last one is back, and how
+    many records with acks=all and with acks=1 are lost in the end.
+    """
+    lab = Laboratory(conditions, generation)
+    lab.create([(0, 1, 2)], {MIN_INSYNC_REPLICAS: 2})
+    with_all = [lab.produce() for _ in range(RECORDS)]
+    lab.await_acknowledgements(with_all)
+    for broker in (1, 2):
+        lab.stop(broker)
+    with_one = [lab.produce(acks=1) for _ in range(RECORDS)]
+    lab.await_acknowledgements(with_one)
+    lab.engine.crash(0, LOST_POWER)
+    lab.settle()
+    lab.engine.start(2)
+    lab.settle()
+    before = "waits" if lab.state().leader == NO_LEADER else "elects the other"
+    for broker in (0, 1):
+        lab.engine.start(broker)
+    lab.await_("a leader", lambda: lab.state().leader != NO_LEADER)
+    lab.settle()
+    visible = lab.visible()
+    return before, len(set(with_all) - visible), len(set(with_one) - visible)
+
+
+def comparison(conditions: Conditions) -> list[Row]:
+    """L19."""
+    said = {
+        CURRENT: ("read", "moves", "waits", RECORDS),
+        PROPOSED: ("not read", "stays", "elects the other", 0),
+    }
+    rows = []
+    for generation, (consumer, high_watermark, election, lost) in said.items():
+        name = generation.value
+        for acks in (0, 1):
+            produced, read, moves = below_min_isr(conditions, generation, acks)
+            below = f"{name}, acks={acks}, ISR below min ISR"
+            rows.append(same(f"{below}: produce", "acknowledged", produced))
+            rows.append(same(f"{below}: a consumer", consumer, read))
+            rows.append(same(f"{below}: the high watermark", high_watermark, moves))
+        before, with_all, with_one = all_fenced(conditions, generation)
+        rows.append(same(f"{name}, the last member of the ISR is down, another is back: election", election, before))
+        rows.append(same(f"{name}, then: lost of {RECORDS} records with acks=all", lost, with_all))
+        rows.append(Row(f"{name}, then: lost of {RECORDS} records with acks=1", None, with_one))
+    return rows

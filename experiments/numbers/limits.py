@@ -1,0 +1,117 @@
+"""Limits and constants of the requests (L7, L13, L14, L15, L20)."""
+
+from __future__ import annotations
+
+from experiments.engines.admin_requests import create_topic
+from experiments.engines.port import Loss
+from experiments.numbers.conditions import Conditions, Row, same
+from experiments.numbers.laboratory import TOPIC, Laboratory
+from protocol.config import Generation
+from protocol.errors import ErrorCode
+from protocol.messages.base import Message
+from protocol.messages.codec import encode
+from protocol.messages.partitions import ElectionType, ElectLeadersRequest, TopicPartitions
+from protocol.messages.quorum import QuorumFetchRequest, VoteRequest
+from protocol.messages.records import PartitionChangeRecord, PartitionRecord
+from protocol.messages.recovery import GetReplicaLogInfoRequest
+from protocol.messages.topics import DescribeTopicRequest, DescribeTopicResponse
+
+MAX_TOPICS = 20
+MAX_PARTITIONS = 2_000
+TIMEOUT_MS = 60_000
+NO_OPERATIONS = -2147483648
+
+# -- L7 ----------------------------------------------------------------------------------------------------------------
+
+
+def replicas_per_broker(conditions: Conditions) -> list[Row]:
+    """L7: a topic is requested whose partition has two replicas on one broker."""
+    rows = []
+    for generation in Generation:
+        outcome = Laboratory(conditions, generation).administer(create_topic(TOPIC, [(1, 1)]))
+        expected = ErrorCode.INVALID_REPLICA_ASSIGNMENT.name
+        rows.append(same(f"{generation.value}: two replicas on one broker", expected, outcome.error.name))
+    return rows
+
+
+# -- L13 ---------------------------------------------------------------------------------------------------------------
+
+
+def request_limits(conditions: Conditions) -> list[Row]:
+    """L13."""
+    lab = Laboratory(conditions, Generation.KIP_966)
+    rows = []
+    for topics, expected in ((MAX_TOPICS, "accepted"), (MAX_TOPICS + 1, ErrorCode.INVALID_REQUEST.name)):
+        names = [f"{TOPIC}{number}" for number in range(topics)]
+        parts = tuple(TopicPartitions(topic=name, partitions=(0,)) for name in names)
+        described = lab.administer(DescribeTopicRequest(correlation_id=0, topics=tuple(names)))
+        elect = ElectLeadersRequest(correlation_id=0, election_type=ElectionType.PREFERRED, topic_partitions=parts)
+        for what, outcome in (("DescribeTopic", described), ("ElectLeaders", lab.administer(elect))):
+            response = outcome.response
+            is_refused = response is None or response.error is not ErrorCode.NONE
+            found = outcome.error.name if is_refused else "accepted"
+            rows.append(same(f"{what} of {topics} topics", expected, found))
+    return [*rows, same("partitions in the largest GetReplicaLogInfo", MAX_PARTITIONS, largest_query(conditions))]
+
+
+def largest_query(conditions: Conditions) -> int:
+    """The logs of one partition more than fit into a request are asked for."""
+    count = MAX_PARTITIONS + 1
+    lab = Laboratory(conditions, Generation.KIP_966, brokers=1)
+    lab.create([(0,)] * count)
+    lab.engine.crash(0, Loss("all"))
+    lab.settle()
+    lab.engine.start(0)
+    lab.await_("queries", lambda: lab.sent(GetReplicaLogInfoRequest) == 2)
+    queries = [query.topic_partitions or () for _, query in lab.messages(GetReplicaLogInfoRequest)]
+    return max(sum(len(topic.partitions) for topic in query) for query in queries)
+
+
+# -- L14, L20 ----------------------------------------------------------------------------------------------------------
+
+
+def election_timeout(conditions: Conditions) -> list[Row]:
+    """L14: the default of the request that clients build."""
+    request = ElectLeadersRequest(correlation_id=0, election_type=ElectionType.PREFERRED, topic_partitions=None)
+    return [same("timeout of an ElectLeaders request", TIMEOUT_MS, request.timeout_ms, "ms")]
+
+
+def sentinel(conditions: Conditions) -> list[Row]:
+    """L20: the description of a topic that does not exist."""
+    outcome = Laboratory(conditions, Generation.KIP_966).administer(
+        DescribeTopicRequest(correlation_id=0, topics=(TOPIC,))
+    )
+    assert isinstance(outcome.response, DescribeTopicResponse)
+    [described] = outcome.response.topics
+    what = f"TopicAuthorizedOperations of a topic with {described.error.name}"
+    return [same(what, NO_OPERATIONS, described.topic_authorized_operations)]
+
+
+# -- L15 ---------------------------------------------------------------------------------------------------------------
+
+VERSIONS: tuple[tuple[type[Message], str, int], ...] = (
+    (PartitionRecord, "eligible_leader_replicas", 1),
+    (PartitionRecord, "last_known_elr", 1),
+    (PartitionRecord, "last_known_leader", 1),
+    (PartitionChangeRecord, "eligible_leader_replicas", 1),
+    (PartitionChangeRecord, "last_known_elr", 1),
+    (PartitionChangeRecord, "last_known_leader", 1),
+    (QuorumFetchRequest, "replica_uuid", 14),
+    (VoteRequest, "candidate_uuid", 1),
+    (VoteRequest, "voter_uuid", 1),
+)
+"""The fields that the sources add to messages of older versions, with the version of each."""
+
+
+def versions(conditions: Conditions) -> list[Row]:
+    """L15: the versions that the codec writes and reads, and how it names a message."""
+    request = ElectLeadersRequest(correlation_id=0, election_type=ElectionType.PREFERRED, topic_partitions=None)
+    is_named = type(request).__name__.encode() in encode(request)
+    found = "names and positions" if is_named else "keys and tags"
+    return [
+        same("messages and fields on the wire", "keys and tags", found),
+        *(
+            same(f"{message.__name__}.{field}: since version", version, message.SINCE.get(field, 0))
+            for message, field, version in VERSIONS
+        ),
+    ]

@@ -1,0 +1,129 @@
+"""The reassignment agent, and when a reassignment is complete (L6, L10, L16)."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from experiments.engines.admin_requests import reassign
+from experiments.numbers.conditions import Conditions, Row, compared, same
+from experiments.numbers.failover import seconds
+from experiments.numbers.isr_changes import LAG_MS
+from experiments.numbers.laboratory import CONTROLLER, KEEP, LEADER, T0, TOPIC, Laboratory
+from protocol.config import ISR_UPDATES, LOG_GENERATIONS, MIN_INSYNC_REPLICAS, Generation
+from protocol.ids import NodeId, TimeMs
+from protocol.messages.store import GetData, StoreRead
+from protocol.metadata.partition import PartitionState
+from protocol.v3.store import paths
+
+AGENT_S = 30.0
+WAKE_UPS = 4
+MIN_ISR = 2
+WAIT_MS = 60_000
+
+
+def _is_moved(state: PartitionState, replicas: set[NodeId]) -> bool:
+    return set(state.replicas) == replicas and not state.adding_replicas and not state.removing_replicas
+
+
+# -- L6 ----------------------------------------------------------------------------------------------------------------
+
+
+def agent_period(conditions: Conditions) -> list[Row]:
+    """L6: a reassignment that cannot go on, since the new replica does not reach the leader."""
+    lab = Laboratory(conditions, brokers=4)
+    leader, follower, new = lab.others(lab.controller)
+    lab.create([(leader, follower)])
+    lab.cut(leader, new)
+    began_ms = lab.now_ms
+    lab.administer(reassign(TOPIC, 0, (leader, new)))
+    lab.engine.run_for(WAKE_UPS * round(AGENT_S * 1_000) + WAIT_MS)
+    path = paths.leader_and_isr(T0)
+    looked = [
+        sent.sent_ms
+        for sent, read in lab.messages(StoreRead, began_ms, lab.controller)
+        if isinstance(read.operation, GetData) and read.operation.path == path
+    ]
+    waits = [after - before for before, after in pairwise(looked)][-WAKE_UPS:]
+    return [compared(f"the last {WAKE_UPS} pauses of the agent, the longest", AGENT_S, seconds(max(waits)), "s")]
+
+
+# -- L10 ---------------------------------------------------------------------------------------------------------------
+
+
+def waits_after_joining(conditions: Conditions, generation: Generation, mode: str = "") -> TimeMs:
+    """How long a reassignment takes from when its new replica is in the ISR. The same leader has changed another ISR
+    before, so that its next notification has to wait.
+    """
+    config: dict[str, object] = {"replica.lag.time.max.ms": LAG_MS}
+    if mode:
+        config[ISR_UPDATES] = mode
+    lab = Laboratory(conditions, generation, brokers=4, config=config)
+    leader, follower, new = lab.others(lab.controller)[:3]
+    lab.create([(leader, follower)])
+    lab.cut(leader, follower)
+    lab.await_("the follower has left the ISR", lambda: follower not in lab.state().isr)
+    lab.cut(leader, follower, up=True)
+    lab.await_("the follower is back in the ISR", lambda: follower in lab.state().isr)
+    lab.administer(reassign(TOPIC, 0, (leader, new)))
+    joined_ms = lab.await_("the new replica is in the ISR", lambda: new in lab.state().isr)
+    return lab.await_("the reassignment is complete", lambda: _is_moved(lab.state(), {leader, new})) - joined_ms
+
+
+def delays(conditions: Conditions) -> list[Row]:
+    """L10."""
+    before = seconds(waits_after_joining(conditions, Generation.V3, LEADER))
+    after = seconds(waits_after_joining(conditions, Generation.V3, CONTROLLER))
+    rows = [
+        Row("leaders write: from the new replica's joining to completion", None, before, "s"),
+        Row("the controller writes: the same", "less", after, "s", after < before),
+    ]
+    for generation in LOG_GENERATIONS:
+        found = seconds(waits_after_joining(conditions, generation))
+        rows.append(Row(f"{generation.value}: the same", None, found, "s"))
+    return rows
+
+
+# -- L16 ---------------------------------------------------------------------------------------------------------------
+
+
+def isr_at_completion(
+    conditions: Conditions, generation: Generation, min_isr: int = MIN_ISR, returns: bool = False
+) -> str:
+    """One of three replicas of a partition is to be replaced; before the new one has caught up, the two that stay are
+    down, and with `returns` one of them comes back. What becomes of the reassignment.
+    """
+    lab = Laboratory(conditions, generation, brokers=5)
+    keeper, first, second, new = lab.others(lab.controller)[:4]
+    lab.create([(keeper, first, second)], {MIN_INSYNC_REPLICAS: min_isr})
+    lab.cut(keeper, new)
+    lab.administer(reassign(TOPIC, 0, (new, first, second)))
+    for broker in (first, second):
+        lab.engine.crash(broker, KEEP)
+    lab.await_("one replica is left", lambda: lab.state().isr == (keeper,))
+    lab.cut(keeper, new, up=True)
+    if returns:
+        lab.engine.start(first)
+    lab.engine.run_for(WAIT_MS)
+    state = lab.state()
+    return f"complete, ISR of {len(state.isr)}" if _is_moved(state, {new, first, second}) else "waits"
+
+
+def completions(conditions: Conditions) -> list[Row]:
+    """L16."""
+    waits = "waits"
+    claims = {
+        Generation.KIP_966: waits,
+        Generation.V3: None,
+        Generation.KIP_497: None,
+        Generation.KIP_966_ELR: None,
+    }
+    rows = []
+    for generation, claimed in claims.items():
+        found = isr_at_completion(conditions, generation)
+        holds = None if claimed is None else found == claimed
+        rows.append(Row(f"{generation.value}, min ISR {MIN_ISR}", claimed, found, holds=holds))
+    newest = Generation.KIP_966
+    back = isr_at_completion(conditions, newest, returns=True)
+    rows.append(same(f"{newest.value}, min ISR {MIN_ISR}, one of the two comes back", "complete, ISR of 2", back))
+    rows.append(Row(f"{newest.value}, min ISR 1", None, isr_at_completion(conditions, newest, min_isr=1)))
+    return rows

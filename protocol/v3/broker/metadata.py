@@ -1,0 +1,216 @@
+"""The metadata of a broker that the controller commands: LeaderAndIsr and StopReplica become changes of its image.
+
+A broker knows the partitions that it holds, and no others. Each command is translated into metadata records, which the
+image replays, and the replicas follow the image as in the other generations (`broker/replicas.py`; A23, A26-A28). The
+version of a partition's node in the store is its partition epoch (N2).
+
+Which command is obeyed:
+
+- None of a controller with an older epoch than the newest one that the broker has heard of: STALE_CONTROLLER_EPOCH
+  (A35). Of one controller the commands have growing numbers; a copy of the last one gets the same response again, and
+  an older one is dropped, so that a late copy of an INIT deletes nothing.
+- Of a partition, no state with an older leader epoch than the known one, or with an older version in the same epoch:
+  FENCED_LEADER_EPOCH for that partition (A25).
+- INIT also deletes every other replica, and the logs of all other partitions (A24, A34).
+
+A topic with a known name and another id has been deleted and created again: the old replicas go first (N11).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from protocol.broker.context import BrokerContext, log_name
+from protocol.broker.replicas import ReplicaManager
+from protocol.errors import ErrorCode
+from protocol.events.store import CommandCarriedOut
+from protocol.ids import NO_EPOCH, NodeId, TimeMs, TopicIdPartition, TopicPartition, partition_key
+from protocol.messages.records import (
+    ConfigRecord,
+    MetadataRecord,
+    PartitionRecord,
+    RemovePartitionRecord,
+    RemoveTopicRecord,
+    TopicRecord,
+)
+from protocol.messages.v3 import (
+    CommandResponse,
+    CommandResult,
+    ControllerCommand,
+    LeaderAndIsrPartition,
+    LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
+    StopReplicaPartition,
+    StopReplicaRequest,
+    StopReplicaResponse,
+)
+from protocol.metadata.partition import PartitionState
+from protocol.v3.store.records import LeaderAndIsr, Stored
+
+
+class CommandedMetadata:
+    """Obeys commands; `states` has leader and ISR of each partition as the controller or this leader wrote them."""
+
+    def __init__(self, context: BrokerContext, replica_manager: ReplicaManager) -> None:
+        self.states: dict[TopicIdPartition, Stored] = {}
+        self._context = context
+        self._replica_manager = replica_manager
+        self._controller_epoch = NO_EPOCH
+        self._last_command = 0
+        self._last_response: CommandResponse | None = None
+
+    # -- commands ------------------------------------------------------------------------------------------------------
+
+    def obey(self, now_ms: TimeMs, sender: NodeId, request: ControllerCommand) -> bool:
+        """Carries out a command and responds; returns whether it was new and of a present controller."""
+        if request.controller_epoch < self._controller_epoch:
+            self._respond(sender, request, self._response(request, (), ErrorCode.STALE_CONTROLLER_EPOCH))
+            return False
+        if request.controller_epoch == self._controller_epoch and request.correlation_id <= self._last_command:
+            if request.correlation_id == self._last_command and self._last_response is not None:
+                self._context.out.send(sender, self._last_response)
+            return False
+        self._controller_epoch, self._last_command = request.controller_epoch, request.correlation_id
+        self._context.controller_id = request.controller_id
+        if isinstance(request, LeaderAndIsrRequest):
+            results = self._lead_and_follow(now_ms, request)
+        else:
+            assert isinstance(request, StopReplicaRequest)
+            results = tuple(self._stop(part) for part in request.partitions)
+            self._apply(now_ms)
+        self._last_response = self._response(request, results, ErrorCode.NONE)
+        self._respond(sender, request, self._last_response)
+        return True
+
+    def _respond(self, sender: NodeId, request: ControllerCommand, response: CommandResponse) -> None:
+        is_init = isinstance(request, LeaderAndIsrRequest) and request.is_init
+        named = request.partitions if isinstance(request, LeaderAndIsrRequest | StopReplicaRequest) else ()
+        self._context.out.trace(
+            CommandCarriedOut(
+                command=type(request).__name__,
+                controller=request.controller_id,
+                controller_epoch=request.controller_epoch,
+                is_init=is_init,
+                partitions=tuple(str(TopicPartition(part.topic, part.partition_id)) for part in named),
+                error=response.error.name,
+            )
+        )
+        self._context.out.send(sender, response)
+
+    def _response(
+        self, request: ControllerCommand, results: tuple[CommandResult, ...], error: ErrorCode
+    ) -> CommandResponse:
+        kind = LeaderAndIsrResponse if isinstance(request, LeaderAndIsrRequest) else StopReplicaResponse
+        return kind(correlation_id=request.correlation_id, error=error, partitions=results)
+
+    def _lead_and_follow(self, now_ms: TimeMs, request: LeaderAndIsrRequest) -> tuple[CommandResult, ...]:
+        if request.is_init:
+            self._forget_all_but({partition_key(part.topic_id, part.partition_id) for part in request.partitions})
+        results = tuple(self._take(part) for part in request.partitions)
+        self._apply(now_ms)
+        if request.is_init:
+            self._replica_manager.remove_stale_logs()
+        return results
+
+    def _forget_all_but(self, kept: set[TopicIdPartition]) -> None:
+        for key in [key for key, _ in self._context.image.partitions() if key not in kept]:
+            self._forget(key)
+
+    # -- partitions ----------------------------------------------------------------------------------------------------
+
+    def _take(self, part: LeaderAndIsrPartition) -> CommandResult:
+        """Takes the state of one partition into the image, unless a newer one is known."""
+        key = partition_key(part.topic_id, part.partition_id)
+        known = self._context.image.partition(key)
+        if known is not None and is_older(part, known):
+            error = ErrorCode.FENCED_LEADER_EPOCH
+            return CommandResult(topic=part.topic, partition_id=part.partition_id, error=error)
+        self.states[key] = Stored(
+            LeaderAndIsr(
+                leader=part.leader,
+                leader_epoch=part.leader_epoch,
+                isr=part.isr,
+                controller=part.controller_id,
+                controller_epoch=part.controller_epoch,
+                is_unclean_leader=part.is_unclean_leader,
+            ),
+            part.version,
+        )
+        self._replay(self._topic_records(part))
+        self._replay_state(key, part.replicas)
+        return CommandResult(topic=part.topic, partition_id=part.partition_id)
+
+    def _topic_records(self, part: LeaderAndIsrPartition) -> list[MetadataRecord]:
+        """The topic with its configs, as far as the image lacks them."""
+        image = self._context.image
+        records: list[MetadataRecord] = []
+        former = image.topic_ids.get(part.topic)
+        if former is not None and former != part.topic_id:
+            records.append(RemoveTopicRecord(topic_id=former))
+        if part.topic_id not in image.topics:
+            records.append(TopicRecord(name=part.topic, topic_id=part.topic_id))
+            configs = ((config.name, config.value) for config in part.configs)
+            records += [ConfigRecord(topic_id=part.topic_id, name=name, value=value) for name, value in configs]
+        return records
+
+    def _replay_state(self, key: TopicIdPartition, replicas: tuple[int, ...]) -> None:
+        stored = self.states[key]
+        state = stored.state
+        record = PartitionRecord(
+            topic_id=key.topic_id,
+            partition_id=key.partition,
+            replicas=replicas,
+            isr=state.isr,
+            leader=state.leader,
+            leader_recovery_state=int(state.is_unclean_leader),
+            leader_epoch=state.leader_epoch,
+            partition_epoch=stored.version,
+        )
+        self._replay([record])
+
+    def _stop(self, part: StopReplicaPartition) -> CommandResult:
+        """Removes a replica from the image, and its log, unless a newer state of the partition is known."""
+        key = partition_key(part.topic_id, part.partition_id)
+        state = self._context.image.partition(key)
+        if state is not None and is_stale_stop(part, state):
+            error = ErrorCode.FENCED_LEADER_EPOCH
+            return CommandResult(topic=part.topic, partition_id=part.partition_id, error=error)
+        if state is not None:
+            self._forget(key)
+        else:
+            self._context.storage.delete_log(log_name(key))
+        return CommandResult(topic=part.topic, partition_id=part.partition_id)
+
+    def _forget(self, key: TopicIdPartition) -> None:
+        self.states.pop(key, None)
+        self._replay([RemovePartitionRecord(topic_id=key.topic_id, partition_id=key.partition)])
+        if not self._context.image.topics[key.topic_id].partitions:
+            self._replay([RemoveTopicRecord(topic_id=key.topic_id)])
+
+    def wrote(self, key: TopicIdPartition, stored: Stored) -> None:
+        """This broker has written the ISR of a partition that it leads, or has found a newer one of its epoch."""
+        known = self.states.get(key)
+        state = self._context.image.partition(key)
+        if known is not None and state is not None and known.version < stored.version:
+            self.states[key] = stored
+            self._replay_state(key, state.replicas)
+
+    def _replay(self, records: Iterable[MetadataRecord]) -> None:
+        for record in records:
+            self._context.image.replay(record)
+
+    def _apply(self, now_ms: TimeMs) -> None:
+        self._replica_manager.apply(self._context.image.take_delta(), now_ms)
+
+
+def is_older(part: LeaderAndIsrPartition, known: PartitionState) -> bool:
+    """Whether a command has an older state than the known one (A25). The known one may be newer although commands
+    arrive in order: this broker has written its ISR after a new controller has read the state, or the response to its
+    proposal has come before the command.
+    """
+    return (part.leader_epoch, part.version) < (known.leader_epoch, known.partition_epoch)
+
+
+def is_stale_stop(part: StopReplicaPartition, known: PartitionState) -> bool:
+    """Whether a partition has had a decision since the one that this command follows."""
+    return known.leader_epoch > part.leader_epoch

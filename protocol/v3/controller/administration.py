@@ -1,0 +1,316 @@
+"""Requests of admins in generation `v3`: the controller writes them into the store for the client, over its broker's
+session, and its own watches find them (A6, A8, A9, A18, A20; `admin_writes.py`).
+
+A broker that is not the controller answers NOT_CONTROLLER, as everywhere, to requests that only read, too
+(`queries.py`). A request that V3 does not have (configs that change, features, quorum, access control, producer
+ids) gets UNSUPPORTED_VERSION. The response to a reassignment, an
+addition or a removal says that it has been requested; the controller carries it out afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from random import Random
+from typing import Any, cast
+
+from protocol.config import DEFAULT_REPLICATION_FACTOR, NUM_PARTITIONS, ClusterConfig, ConfigError, parse_config
+from protocol.contract import Outbox
+from protocol.controller.placement import UsableBroker, place
+from protocol.controller.topic_names import name_error
+from protocol.errors import ErrorCode, Refused
+from protocol.ids import BrokerId, NodeId, TimeMs, TopicPartition
+from protocol.messages.admin import AdminRequest, AdminResponse
+from protocol.messages.partitions import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    PartitionResult,
+)
+from protocol.messages.topics import (
+    CreatableTopic,
+    CreatableTopicResult,
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeletableTopicResult,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DeleteTopicState,
+    RemovePartitionsRequest,
+    RemovePartitionsResponse,
+    RemovePartitionsTopic,
+    TopicResult,
+)
+from protocol.v3.controller.admin_writes import cancel_reassignment, create_topic, delete_topic, request
+from protocol.v3.controller.context import Controller
+from protocol.v3.controller.leaders import elect_leaders
+from protocol.v3.controller.procedure import Procedure
+from protocol.v3.controller.publishing import children
+from protocol.v3.controller.queries import QUERIES, query
+from protocol.v3.controller.runner import Runner
+from protocol.v3.controller.term import ControllerTerms
+from protocol.v3.store import paths
+from protocol.v3.store.records import DamagedNodeError
+
+_ID_BITS = 48
+_DEFAULT = -1
+Replicas = tuple[int, ...]
+
+
+class Administration:
+    """Handler of admin requests of one broker. `rng` makes topic ids, and places replicas."""
+
+    def __init__(
+        self, config: ClusterConfig, controller: ControllerTerms, runner: Runner, out: Outbox, rng: Random
+    ) -> None:
+        self._config = config
+        self._controller = controller
+        self._runner = runner
+        self._out = out
+        self._rng = rng
+        self._procedures: Mapping[type[AdminRequest], Callable[[Controller, Any], Procedure[AdminResponse]]] = {
+            CreateTopicsRequest: self._create_topics,
+            DeleteTopicsRequest: self._delete_topics,
+            CreatePartitionsRequest: self._create_partitions,
+            RemovePartitionsRequest: self._remove_partitions,
+            AlterPartitionReassignmentsRequest: self._reassign,
+            **dict.fromkeys(QUERIES, partial(query, config)),
+        }
+
+    def handle(self, now_ms: TimeMs, sender: NodeId, message: AdminRequest) -> None:
+        """Answers when the request is in the store."""
+        term, procedure = self._controller.term, self._procedures.get(type(message))
+        if term is None:
+            self._refuse(sender, message, ErrorCode.NOT_CONTROLLER, "this broker is not the controller")
+        elif isinstance(message, ElectLeadersRequest):
+            done = partial(self._respond, sender, message)
+            term.runner.call(now_ms, "election-of-leaders", partial(_elect, term.controller, message), done)
+        elif procedure is None:
+            self._refuse(sender, message, ErrorCode.UNSUPPORTED_VERSION, f"v3 has no {type(message).__name__}")
+        else:
+            done = partial(self._respond, sender, message)
+            self._runner.call(now_ms, type(message).__name__, partial(procedure, term.controller, message), done)
+
+    def _respond(self, sender: NodeId, message: AdminRequest, now_ms: TimeMs, response: AdminResponse | None) -> None:
+        if response is not None:
+            self._out.send(sender, response)
+        else:
+            self._refuse(sender, message, ErrorCode.NOT_CONTROLLER, "this broker is not the controller any more")
+
+    def _refuse(self, sender: NodeId, message: AdminRequest, error: ErrorCode, text: str) -> None:
+        response = cast("type[AdminResponse]", message.response_type())
+        self._out.send(sender, response(correlation_id=message.correlation_id, error=error, message=text))
+
+    # -- topics --------------------------------------------------------------------------------------------------------
+
+    def _create_topics(self, controller: Controller, message: CreateTopicsRequest) -> Procedure[AdminResponse]:
+        results, live = [], (yield from _read_live())
+        for topic in message.topics:
+            try:
+                layout = self._layout(controller, live, topic)
+                configs = _configs(topic)
+                topic_id = f"{topic.name.lstrip('.')[:200]}.{self._rng.getrandbits(_ID_BITS):x}"
+                error = ErrorCode.NONE
+                if not message.validate_only:
+                    error = yield from create_topic(topic.name, topic_id, dict(enumerate(layout)), configs)
+                results.append(
+                    CreatableTopicResult(
+                        name=topic.name,
+                        error=error,
+                        message="" if not error else f"topic {topic.name!r}: {error.name}",
+                        topic_id=topic_id if not error else "",
+                        num_partitions=len(layout) if not error else _DEFAULT,
+                        replication_factor=len(layout[0]) if not error else _DEFAULT,
+                    )
+                )
+            except Refused as reason:
+                results.append(CreatableTopicResult(name=topic.name, error=reason.error, message=reason.message))
+        return CreateTopicsResponse(correlation_id=message.correlation_id, topics=tuple(results))
+
+    def _layout(self, controller: Controller, live: Collection[BrokerId], topic: CreatableTopic) -> Sequence[Replicas]:
+        """The replicas of each partition of a new topic."""
+        invalid = name_error(topic.name)
+        if invalid is not None:
+            raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, invalid)
+        if not topic.assignments:
+            count = topic.num_partitions
+            count = self._config.int_value(NUM_PARTITIONS) if count == _DEFAULT else count
+            factor = topic.replication_factor
+            factor = self._config.int_value(DEFAULT_REPLICATION_FACTOR) if factor == _DEFAULT else factor
+            if count <= 0:
+                raise Refused(ErrorCode.INVALID_PARTITIONS, f"{count} partitions; allowed: above 0")
+            return self._place(controller, live, count, factor)
+        replicas = {assignment.partition_index: assignment.broker_ids for assignment in topic.assignments}
+        if sorted(replicas) != list(range(len(topic.assignments))):
+            reason = "the assignments' partition indexes are not 0, 1, 2, ... with each once"
+            raise Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, reason)
+        layout = [replicas[index] for index in range(len(replicas))]
+        for brokers in layout:
+            _require_live(live, brokers)
+        return layout
+
+    def _place(self, controller: Controller, live: Collection[BrokerId], count: int, factor: int) -> Sequence[Replicas]:
+        usable = [UsableBroker(broker) for broker in sorted(set(live) - controller.leaving)]
+        return place(usable, count, factor, self._rng)
+
+    def _delete_topics(self, controller: Controller, message: DeleteTopicsRequest) -> Procedure[AdminResponse]:
+        names = {topic.topic_id: name for name, topic in controller.topics.items()}
+        results = []
+        for wanted in message.topics:
+            name = _name_of(wanted, names)
+            error = ErrorCode.UNKNOWN_TOPIC_ID
+            if name is not None:
+                error = yield from delete_topic(name)
+            text = "" if not error else f"topic {name or wanted.topic_id!r}: {error.name}"
+            results.append(DeletableTopicResult(name=name, topic_id=wanted.topic_id, error=error, message=text))
+        return DeleteTopicsResponse(correlation_id=message.correlation_id, topics=tuple(results))
+
+    # -- partitions ----------------------------------------------------------------------------------------------------
+
+    def _create_partitions(self, controller: Controller, message: CreatePartitionsRequest) -> Procedure[AdminResponse]:
+        results, live = [], (yield from _read_live())
+        for topic in message.topics:
+            try:
+                added = self._added(controller, live, topic)
+                if not message.validate_only:
+                    for key, replicas in added.items():
+                        yield from _request(paths.ADDED, key, replicas)
+                results.append(TopicResult(name=topic.name))
+            except Refused as reason:
+                results.append(TopicResult(name=topic.name, error=reason.error, message=reason.message))
+        return CreatePartitionsResponse(correlation_id=message.correlation_id, topics=tuple(results))
+
+    def _added(
+        self, controller: Controller, live: Collection[BrokerId], topic: CreatePartitionsTopic
+    ) -> dict[TopicPartition, Replicas]:
+        known = controller.topics.get(topic.name)
+        if known is None:
+            raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"no topic {topic.name!r}")
+        count = topic.count - len(known.partitions)
+        if count <= 0:
+            reason = f"topic {topic.name!r} has {len(known.partitions)} partitions; found {topic.count}"
+            raise Refused(ErrorCode.INVALID_PARTITIONS, reason)
+        layout = topic.assignments
+        if layout is None:
+            factor = len(next(iter(known.partitions.values()), (0,)))
+            layout = tuple(self._place(controller, live, count, factor))
+        if len(layout) != count:
+            reason = f"found {len(layout)} assignments for {count} new partitions"
+            raise Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, reason)
+        for brokers in layout:
+            _require_live(live, brokers)
+        first = max(known.partitions, default=-1) + 1
+        return {TopicPartition(topic.name, first + index): brokers for index, brokers in enumerate(layout)}
+
+    def _remove_partitions(self, controller: Controller, message: RemovePartitionsRequest) -> Procedure[AdminResponse]:
+        results = []
+        for topic in message.topics:
+            try:
+                _require_last(controller, topic)
+                for index in topic.partitions:
+                    yield from _request(paths.REMOVED, TopicPartition(topic.name, index))
+                results.append(TopicResult(name=topic.name))
+            except Refused as reason:
+                results.append(TopicResult(name=topic.name, error=reason.error, message=reason.message))
+        return RemovePartitionsResponse(correlation_id=message.correlation_id, topics=tuple(results))
+
+    def _reassign(
+        self, controller: Controller, message: AlterPartitionReassignmentsRequest
+    ) -> Procedure[AdminResponse]:
+        results, live = [], (yield from _read_live())
+        for topic in message.topics:
+            for wanted in topic.partitions:
+                key, error, text = TopicPartition(topic.name, wanted.partition_index), ErrorCode.NONE, ""
+                try:
+                    if wanted.replicas is None:
+                        error = yield from cancel_reassignment(key)
+                        text = "" if not error else f"{key} is not being reassigned"
+                    else:
+                        _require_live(live, wanted.replicas)
+                        yield from _request(paths.REASSIGNED, key, wanted.replicas)
+                except Refused as reason:
+                    error, text = reason.error, reason.message
+                results.append(
+                    PartitionResult(topic=key.topic, partition_index=key.partition, error=error, message=text)
+                )
+        return AlterPartitionReassignmentsResponse(correlation_id=message.correlation_id, partitions=tuple(results))
+
+
+def _request(root: str, key: TopicPartition, replicas: Replicas = ()) -> Procedure[None]:
+    """Writes a request. Raises Refused."""
+    try:
+        error = yield from request(root, key, replicas)
+    except DamagedNodeError as damage:
+        raise Refused(ErrorCode.UNKNOWN_SERVER_ERROR, str(damage)) from damage
+    if error:
+        raise Refused(error, f"{key}: {error.name}")
+
+
+def _read_live() -> Procedure[Collection[BrokerId]]:
+    """The registered brokers at this moment; the controller may not have read the last of them yet."""
+    names = yield from children(paths.BROKER_IDS, watch=False)
+    return {int(name) for name in names if name.isdecimal()}
+
+
+def _require_live(live: Collection[BrokerId], brokers: Replicas) -> None:
+    """Replicas are assigned to live brokers only (A53). Raises Refused."""
+    if not brokers or len(set(brokers)) < len(brokers):
+        raise Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"found replicas {list(brokers)}; allowed: each once")
+    dead = sorted(set(brokers).difference(live))
+    if dead:
+        raise Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"brokers {dead} are not alive")
+
+
+def _require_last(controller: Controller, topic: RemovePartitionsTopic) -> None:
+    known = controller.topics.get(topic.name)
+    if known is None:
+        raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"no topic {topic.name!r}")
+    indexes = sorted(known.partitions)
+    last = indexes[len(indexes) - len(topic.partitions) :] if topic.partitions else []
+    if sorted(topic.partitions) != last or len(last) == len(indexes):
+        reason = f"found partitions {list(topic.partitions)} of {indexes}; allowed: the last ones, not all"
+        raise Refused(ErrorCode.INVALID_PARTITIONS, reason)
+
+
+def _configs(topic: CreatableTopic) -> dict[str, str]:
+    configs = {}
+    for config in topic.configs:
+        if config.value is None:
+            raise Refused(ErrorCode.INVALID_CONFIG, f"{config.name}: a new topic's config has a value")
+        try:
+            parse_config(config.name, config.value, topic=True)
+        except ConfigError as error:
+            raise Refused(ErrorCode.INVALID_CONFIG, str(error)) from error
+        configs[config.name] = config.value
+    return configs
+
+
+def _name_of(wanted: DeleteTopicState, names: Mapping[str, str]) -> str | None:
+    return wanted.name if wanted.name is not None else names.get(wanted.topic_id or "")
+
+
+def _elect(controller: Controller, message: ElectLeadersRequest) -> Procedure[AdminResponse]:
+    """Elects leaders. For a request about all partitions, those that needed no election are left out."""
+    named = message.topic_partitions
+    wanted = (
+        None if named is None else [TopicPartition(item.topic, index) for item in named for index in item.partitions]
+    )
+    try:
+        outcome = yield from elect_leaders(controller, message.election_type, wanted)
+    except Refused as reason:
+        return ElectLeadersResponse(correlation_id=message.correlation_id, error=reason.error, message=reason.message)
+    results = tuple(
+        PartitionResult(
+            topic=key.topic,
+            partition_index=key.partition,
+            error=error,
+            message="" if not error else f"{key}: {error.name}",
+        )
+        for key, error in outcome.items()
+        if named is not None or error is not ErrorCode.ELECTION_NOT_NEEDED
+    )
+    return ElectLeadersResponse(correlation_id=message.correlation_id, partitions=results)

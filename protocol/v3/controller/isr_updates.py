@@ -1,0 +1,275 @@
+"""Who writes the ISR: the leader (V3) or the controller (KIP-497), by `inter.broker.protocol.isr.updates` (K12, K13).
+
+`leader`: the leader writes its ISR to the store on condition that the node has the version that it knows (A7, A46,
+M30); it uses the new ISR only after the write has succeeded (A48). After a conflict it keeps the old ISR and assumes
+that it has been deposed (A46), unless the leader epoch is still its own: then it goes on from the version that is
+there, with an alert (`read_overtaken`). It leaves a notification of the partitions it has changed, at most once a
+minute (`IsrChanges`, B2), which the controller's watch finds: `on_isr_change` then reads their states.
+
+`controller`: the leader sends AlterPartition, KIP-497's AlterIsr under its later name, and `alter_isr` writes the ISR.
+The controller knows every state without reading it, and sets no watch on notifications.
+
+While a cluster changes from one to the other, some leaders write and some send. Both are conditional on the version of
+the same node, so one of two changes wins and the other is refused; a controller accepts AlterPartition in either mode,
+and one that does not watch notifications finds the ISRs that leaders write by conflicts. What is left of notifications
+is removed at each failover, which reads all states anyway.
+
+The response to AlterPartition is sent after the write, with the new state (N3). KIP-497 responds on receipt and sends
+LeaderAndIsr afterwards; both are hints of the same state, and the newest version wins. The controller sends
+LeaderAndIsr to the leader as KIP-497 says, so that one whose response is lost learns of its version too (B18).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from protocol.errors import ErrorCode
+from protocol.ids import BrokerId, TimeMs, TopicPartition
+from protocol.messages.control import (
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    PartitionIsrProposal,
+    PartitionIsrResult,
+)
+from protocol.messages.store import Create, Delete, GetData, SetData, StoreError
+from protocol.v3.controller import decisions
+from protocol.v3.controller.context import Controller
+from protocol.v3.controller.procedure import (
+    Alert,
+    Event,
+    Later,
+    Procedure,
+    error_of,
+    is_topic_gone,
+    read,
+    same_topic,
+    write,
+)
+from protocol.v3.controller.publishing import (
+    as_topic,
+    children,
+    forget_deleted,
+    incarnation,
+    lost_incarnation,
+    note_written,
+    publication,
+    read_states,
+)
+from protocol.v3.store import paths
+from protocol.v3.store.records import DamagedNodeError, IsrChangeNode, LeaderAndIsr, Stored, stored_state
+
+LEADER_WRITES: Final = "leader"
+"""The value of the config with which leaders write."""
+PROPAGATION_MS = 60_000
+"""How often a leader leaves a notification at most (B2)."""
+
+
+# -- the leader --------------------------------------------------------------------------------------------------------
+
+
+def write_isrs(
+    changes: Mapping[TopicPartition, Stored], topic_ids: Mapping[str, str]
+) -> Procedure[dict[TopicPartition, int]]:
+    """A leader writes ISRs: for each partition the state with the new ISR, and the version of the node that it knows;
+    `topic_ids` are those of the topics, by name. Returns the new version of each ISR that has been written. The others
+    have been changed by the controller, and the leader keeps its ISR. A write that found another version is followed by
+    a read, since it may be a repetition of one that had taken effect: a leader that took that for a failure would go on
+    without a broker that is in the ISR.
+    """
+    units = (
+        (
+            same_topic(key.topic, topic_ids[key.topic]),
+            SetData(path=paths.leader_and_isr(key), data=change.state.encode(), version=change.version),
+        )
+        for key, change in changes.items()
+    )
+    results = yield from write(units, is_fenced=False)
+    written = {
+        key: unit[1].version for key, unit in zip(changes, results, strict=True) if error_of(unit) is StoreError.NONE
+    }
+    others = [
+        key
+        for key, unit in zip(changes, results, strict=True)
+        if error_of(unit) not in (StoreError.NONE, StoreError.NO_NODE)
+    ]
+    found = yield from read(GetData(path=paths.leader_and_isr(key)) for key in others)
+    for key, result in zip(others, found, strict=True):
+        if not result.error and result.data == changes[key].state.encode():
+            written[key] = result.version
+    return written
+
+
+def read_overtaken(
+    known: Mapping[TopicPartition, Stored], topic_ids: Mapping[str, str]
+) -> Procedure[dict[TopicPartition, Stored]]:
+    """The states of partitions whose write has failed, where the leader epoch is still the one that the leader knows:
+    no controller has decided, so no command will follow, and a leader that waited for one would never change its ISR
+    again. Each raises an alert, since no other node writes in this epoch. Left out are nodes that are gone, removed,
+    damaged, of a later topic of the same name, or of another leader epoch. A damaged one raises an alert, too, and so
+    does one that has the known version: the node of the topic's id is lost.
+    """
+    found = yield from read(GetData(path=paths.leader_and_isr(key)) for key in known)
+    topics = yield from read(GetData(path=paths.topic(key.topic)) for key in known)
+    states = {}
+    for (key, before), result, topic in zip(known.items(), found, topics, strict=True):
+        path = paths.leader_and_isr(key)
+        try:
+            state = stored_state(path, result.data) if not result.error else None
+            is_same = not topic.error and as_topic(key.topic, topic).topic_id == topic_ids[key.topic]
+        except DamagedNodeError as error:
+            yield Alert(str(error))
+            continue
+        if state is None or not is_same or state.leader_epoch != before.state.leader_epoch:
+            continue
+        if result.version > before.version:
+            states[key] = Stored(state, result.version)
+            yield Alert(f"{path}: found version {result.version}, which its leader has not written; it goes on from it")
+        elif result.version == before.version:
+            yield Alert(str(lost_incarnation(key.topic, topic_ids[key.topic])))
+    return states
+
+
+def with_isr(state: LeaderAndIsr, isr: tuple[BrokerId, ...], is_unclean_leader: bool | None = None) -> LeaderAndIsr:
+    """The state that a leader writes: it changes nothing but the ISR (A7, C6), and the flag of an unclean election if
+    it says so, once its data-loss routine is over (C5)."""
+    flag = state.is_unclean_leader if is_unclean_leader is None else is_unclean_leader
+    return state.model_copy(update={"isr": isr, "is_unclean_leader": flag})
+
+
+@dataclass(slots=True)
+class IsrChanges:
+    """The partitions whose ISR an incarnation of a broker has written since its last notification. The first change is
+    notified of at once, later ones when `PROPAGATION_MS` have passed since the last notification.
+    """
+
+    broker: BrokerId
+    broker_epoch: int
+    changed: set[TopicPartition] = field(default_factory=set)
+    count: int = 0
+    next_ms: TimeMs = 0
+
+    def due_ms(self) -> TimeMs | None:
+        """The time at which `notify` has something to write, None if nothing has changed."""
+        return self.next_ms if self.changed else None
+
+    def notify(self, now_ms: TimeMs) -> Procedure[None]:
+        """Writes the notification."""
+        node = IsrChangeNode(partitions=tuple(sorted(self.changed)))
+        path = paths.isr_change(self.broker, self.broker_epoch, self.count)
+        self.count, self.next_ms = self.count + 1, now_ms + PROPAGATION_MS
+        self.changed.clear()
+        yield from write(((Create(path=path, data=node.encode()),),), is_fenced=False)
+
+
+# -- the controller ----------------------------------------------------------------------------------------------------
+
+
+def on_isr_change(controller: Controller) -> Procedure[None]:
+    """Reads the states that notifications name, and removes the notifications. The agent may go on with
+    reassignments.
+    """
+    names = yield from children(paths.ISR_CHANGES)
+    notifications = [f"{paths.ISR_CHANGES}/{name}" for name in names]
+    results = yield from read(GetData(path=path) for path in notifications)
+    changed: dict[TopicPartition, None] = {}
+    for path, result in zip(notifications, results, strict=True):
+        try:
+            changed |= dict.fromkeys(IsrChangeNode.decode(path, result.data).keys if not result.error else ())
+        except DamagedNodeError as error:
+            yield Alert(str(error))
+    yield from read_states(controller, [key for key in changed if controller.assigned(key)])
+    yield from write((Delete(path=path),) for path in notifications)
+    if any(key in controller.moves for key in changed):
+        yield Later(Event.WAKE_UP)
+
+
+def remove_notifications() -> Procedure[None]:
+    """Removes the notifications of a former mode or term, without a watch."""
+    names = yield from children(paths.ISR_CHANGES, watch=False)
+    yield from write((Delete(path=f"{paths.ISR_CHANGES}/{name}"),) for name in names)
+
+
+def alter_isr(controller: Controller, request: AlterPartitionRequest) -> Procedure[AlterPartitionResponse]:
+    """Carries out AlterPartition: every proposal is accepted and written, or refused, by itself (B6, B15-B20)."""
+    if controller.live.get(request.broker_id) != request.broker_epoch:
+        return AlterPartitionResponse(correlation_id=request.correlation_id, error=ErrorCode.STALE_BROKER_EPOCH)
+    names = {topic.topic_id: name for name, topic in controller.topics.items()}
+    keys = [TopicPartition(names.get(p.topic_id, ""), p.partition_id) for p in request.partitions]
+    yield from _read_newer(controller, dict(zip(keys, request.partitions, strict=True)))
+    errors: list[ErrorCode] = []
+    wanted: dict[TopicPartition, LeaderAndIsr] = {}
+    for key, proposal in zip(keys, request.partitions, strict=True):
+        error = _check(controller, request.broker_id, key, proposal)
+        if key in wanted:
+            error = ErrorCode.INVALID_UPDATE_VERSION
+        if error is ErrorCode.NONE:
+            wanted[key] = decisions.proposed(controller.states[key].state, proposal, controller.author)
+        errors.append(error)
+    lost = yield from _write_proposed(controller, wanted)
+    errors = [error if error else lost.get(key, error) for key, error in zip(keys, errors, strict=True)]
+    yield controller.leader_and_isr(wanted)
+    if any(key in controller.moves for key in wanted):
+        yield Later(Event.WAKE_UP)
+    results = (_result(controller, *part) for part in zip(keys, request.partitions, errors, strict=True))
+    return AlterPartitionResponse(correlation_id=request.correlation_id, partitions=tuple(results))
+
+
+def _read_newer(controller: Controller, proposals: dict[TopicPartition, PartitionIsrProposal]) -> Procedure[None]:
+    """Reads the states that a leader may know better: it has written them itself (K13)."""
+    stale = [
+        key
+        for key, proposal in proposals.items()
+        if controller.assigned(key)
+        and (controller.settings.leaders_write_isr or _is_behind(controller.states.get(key), proposal))
+    ]
+    yield from read_states(controller, stale)
+
+
+def _is_behind(stored: Stored | None, proposal: PartitionIsrProposal) -> bool:
+    return stored is not None and proposal.partition_epoch > stored.version
+
+
+def _check(controller: Controller, sender: BrokerId, key: TopicPartition, proposal: PartitionIsrProposal) -> ErrorCode:
+    if not key.topic:
+        return ErrorCode.UNKNOWN_TOPIC_ID
+    stored = controller.states.get(key)
+    if stored is None:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return decisions.check_proposal(stored, sender, proposal, controller.holders(key), controller.brokers)
+
+
+def _write_proposed(
+    controller: Controller, wanted: dict[TopicPartition, LeaderAndIsr]
+) -> Procedure[dict[TopicPartition, ErrorCode]]:
+    """Writes accepted proposals; returns the errors of those that found another version or no node."""
+    units = [(incarnation(controller, key), publication(controller, key, state)) for key, state in wanted.items()]
+    results = yield from write(units)
+    lost: list[TopicPartition] = []
+    refused: list[TopicPartition] = []
+    for (key, state), unit in zip(wanted.items(), results, strict=True):
+        if error_of(unit) is StoreError.NONE:
+            note_written(controller, key, Stored(state, unit[1].version))
+        else:
+            (refused if is_topic_gone(unit) else lost).append(key)
+    yield from read_states(controller, lost)
+    yield from forget_deleted(controller, refused)
+    return dict.fromkeys((*lost, *refused), ErrorCode.INVALID_UPDATE_VERSION)
+
+
+def _result(
+    controller: Controller, key: TopicPartition, proposal: PartitionIsrProposal, error: ErrorCode
+) -> PartitionIsrResult:
+    if error is not ErrorCode.NONE:
+        return PartitionIsrResult(topic_id=proposal.topic_id, partition_id=proposal.partition_id, error=error)
+    stored = controller.states[key]
+    return PartitionIsrResult(
+        topic_id=proposal.topic_id,
+        partition_id=proposal.partition_id,
+        leader=stored.state.leader,
+        leader_epoch=stored.state.leader_epoch,
+        isr=stored.state.isr,
+        leader_recovery_state=int(stored.state.is_unclean_leader),
+        partition_epoch=stored.version,
+    )

@@ -1,0 +1,165 @@
+"""The reassignment agent (S1 F and its comments; A8, A37-A41, M44).
+
+`on_partitions_reassigned` keeps the agent's map of reassignments; `on_wakeup` moves each of them on:
+
+    INIT:         give the partition a new leader epoch, and send its state, with the brokers that are to be added, to
+    all
+                  that hold it: the new replicas start to fetch, and the leader admits them to the ISR   -> IN_PROGRESS
+    IN_PROGRESS:  if the brokers that are added are in the ISR and enough of the target is (E32, N8):
+                  1. in one transaction: the ISR becomes its part in the target, the assignment becomes the target, the
+                     request is removed; a leader that is not in the target is replaced (A41)
+                  2. send the state to the target, and StopReplica to the others
+
+The agent wakes up when a request changes, when an ISR changes as far as the controller hears of it, and every 30 s. It
+runs under the controller's lock for one step of each partition, never while replicas catch up, and a change of brokers
+goes before it in the queue (A41).
+
+Departures. S1 compares the ISR with AR+RAR, which waits for dead replicas (N8). S1's INIT sends a command without a new
+decision; leaders obey only larger epochs (A25). S1 changes ISR, assignment and request one after the other, with the
+commands in between; a controller that dies there leaves a partition that is switched and assigned to the old replicas.
+One transaction has no such states, and it publishes before it commands (A2). The INIT commands of a new controller
+stand for commands of step 2 that were lost.
+
+An admin who changes the replicas of a request changes the target; one who removes it returns the partition to its
+assignment, which is a reassignment without a request. A partition whose ISR has brokers that are neither assigned nor
+requested is the same thing: the previous controller has died after the request was removed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from protocol.ids import BrokerId, TopicPartition
+from protocol.messages.store import Delete
+from protocol.v3.controller import decisions
+from protocol.v3.controller.context import Controller, Move, Phase
+from protocol.v3.controller.decisions import Choice, Replicas
+from protocol.v3.controller.procedure import Alert, Event, Later, Procedure, Unit
+from protocol.v3.controller.publishing import change_states, publication, read_states
+from protocol.v3.controller.requests import Assignment, change_topic, read_requests, remove_requests, requested_replicas
+from protocol.v3.controller.topics import require_topics, stop_replicas
+from protocol.v3.store import paths
+from protocol.v3.store.records import LeaderAndIsr, Stored, Topic
+
+
+def on_partitions_reassigned(controller: Controller) -> Procedure[None]:
+    """Reads the requests, and wakes the agent up."""
+    yield from read_moves(controller)
+    yield from on_wakeup(controller)
+
+
+def read_moves(controller: Controller) -> Procedure[None]:
+    """Brings the agent's map up to date with the requests; those for partitions that do not exist are removed."""
+    requests = yield from read_requests(paths.REASSIGNED)
+    wanted = yield from requested_replicas(paths.REASSIGNED, requests)
+    yield from require_topics(controller, requests)
+    unknown = [key for key in requests if not controller.assigned(key) and not controller.damaged]
+    for key in unknown:
+        yield Alert(f"{key} is to be reassigned, and does not exist")
+    yield from remove_requests(paths.REASSIGNED, unknown)
+    for key in controller.partitions():
+        follow_request(controller, key, wanted.get(key), is_damaged=key in requests and key not in wanted)
+
+
+def follow_request(controller: Controller, key: TopicPartition, wanted: Replicas | None, *, is_damaged: bool) -> None:
+    """Adds, changes or withdraws the reassignment of a partition (`add_reassigned_partitions`)."""
+    move, assigned = controller.moves.get(key), controller.assigned(key)
+    if is_damaged or (move is not None and wanted == move.target and move.is_requested):
+        return
+    held = set(controller.may_hold(key))
+    if wanted is not None:
+        controller.moves[key] = Move(wanted, held=held)
+    elif move is None or move.is_requested:
+        stored = controller.states.get(key)
+        if move is not None or (stored is not None and not set(stored.state.isr) <= set(assigned)):
+            controller.moves[key] = Move(assigned, is_requested=False, held=held)
+
+
+def on_wakeup(controller: Controller) -> Procedure[None]:
+    """Moves every reassignment on by what is possible now."""
+    yield from _begin(controller)
+    waiting = yield from _complete(controller)
+    if controller.moves:
+        yield Later(Event.WAKE_UP, 0 if waiting else controller.settings.agent_period_ms)
+
+
+def _begin(controller: Controller) -> Procedure[None]:
+    """INIT to IN_PROGRESS. A reassignment that adds no replica begins without a new epoch."""
+    new = [key for key, move in controller.moves.items() if move.phase is Phase.INIT]
+    adding = [key for key in new if not set(controller.moves[key].target) <= set(controller.assigned(key))]
+
+    def decide(key: TopicPartition, state: LeaderAndIsr) -> Choice | None:
+        return decisions.unchanged(state)
+
+    begun = yield from change_states(controller, sorted(adding), decide)
+    yield controller.leader_and_isr(begun)
+    for key in {*begun, *(set(new) - set(adding))}:
+        controller.moves[key].phase = Phase.IN_PROGRESS
+
+
+def _complete(controller: Controller) -> Procedure[bool]:
+    """Completes what can be completed; returns whether more can be than one transaction per topic takes."""
+    ready = yield from _ready(controller, sorted(controller.moves))
+    waiting = False
+    for name in dict.fromkeys(key.topic for key in ready):
+        keys = [key for key in ready if key.topic == name]
+        limit = controller.settings.moves_per_write
+        waiting = waiting or len(keys) > limit
+        yield from _switch(controller, name, keys[:limit])
+    return waiting
+
+
+def _ready(controller: Controller, keys: Iterable[TopicPartition]) -> Procedure[dict[TopicPartition, Choice]]:
+    """The reassignments that are complete, with what is to be written. States are read in any case: in a mixed cluster
+    (K12) a leader may have written its ISR though this controller watches no notifications.
+    """
+    moves = {key: controller.moves[key] for key in keys if controller.moves[key].phase is Phase.IN_PROGRESS}
+    yield from read_states(controller, list(moves))
+    ready = {}
+    for key, move in moves.items():
+        stored = controller.states.get(key)
+        if stored is not None and (choice := _completion(controller, key, move, stored)) is not None:
+            ready[key] = choice
+    return ready
+
+
+def _completion(controller: Controller, key: TopicPartition, move: Move, stored: Stored) -> Choice | None:
+    return decisions.reassigned(
+        stored.state, controller.assigned(key), move.target, controller.brokers, controller.min_isr(key.topic)
+    )
+
+
+def _switch(controller: Controller, name: str, keys: list[TopicPartition]) -> Procedure[None]:
+    """Steps 1 and 2 for partitions of one topic."""
+    switched: dict[TopicPartition, LeaderAndIsr] = {}
+    versions: dict[TopicPartition, int] = {}
+
+    def decide(topic: Topic) -> Procedure[Assignment | None]:
+        switched.clear()
+        if versions:  # a write has failed: an ISR, the assignment or a request has changed
+            yield from read_moves(controller)
+            yield from read_states(controller, keys)
+        operations: list[Unit] = []
+        for key in keys:
+            move, stored = controller.moves[key], controller.states.get(key)
+            choice = _completion(controller, key, move, stored) if stored is not None else None
+            if stored is None or choice is None or move.phase is not Phase.IN_PROGRESS:
+                continue
+            switched[key] = decisions.decided(stored.state, choice, controller.author)
+            versions[key] = stored.version
+            request = (Delete(path=paths.request(paths.REASSIGNED, key)),) if move.is_requested else ()
+            operations.append((publication(controller, key, switched[key]), *request))
+        targets = {key.partition: controller.moves[key].target for key in switched}
+        unit = tuple(operation for part in operations for operation in part)
+        return Assignment({**topic.partitions, **targets}, topic.first_epoch, unit) if switched else None
+
+    done = yield from change_topic(controller, name, decide)
+    if not done or not switched:
+        return
+    left: dict[TopicPartition, list[BrokerId]] = {}
+    for key, state in switched.items():
+        move = controller.moves.pop(key)
+        controller.states[key] = Stored(state, versions[key] + 1)
+        left[key] = sorted(move.held - set(move.target))
+    yield controller.leader_and_isr(switched)
+    yield stop_replicas(controller, left)

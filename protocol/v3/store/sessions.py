@@ -1,0 +1,156 @@
+"""The sessions of a store's clients: their connections, and the timers that end them.
+
+Sessions are durable, connections are not. A store that starts again gives each session a full timeout, and knows none
+of the connections that it had; a client that uses one is answered that it is closed, and continues its session over
+another.
+
+A connection carries requests in the order of their numbers (`messages/store.py`). The requests of a connection wait in
+a queue; the first one is being carried out. What is still in the queue of a connection when it ends is dropped, so
+nothing of it is carried out later. A connection is never opened a second time: a copy of the message that opened it,
+which arrives late, must not let copies of its requests be carried out again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from protocol.contract import Outbox
+from protocol.ids import NodeId, TimeMs
+from protocol.messages.store import (
+    NO_SESSION,
+    ConnectionClosed,
+    OpenSession,
+    SessionOpened,
+    StoreError,
+    StoreRequest,
+)
+from protocol.v3.store.state import Session
+
+SESSION_PREFIX = "session/"
+"""Timers of sessions, by session id."""
+WORK_PREFIX = "work/"
+"""Timers of the requests that are being carried out, by connection id."""
+PING_PREFIX = "store-ping/"
+"""The client's timer whose pings renew the session, by connection id."""
+
+
+@dataclass(slots=True, eq=False)
+class Connection:
+    """A connection of the node `client`. `session` is None until it is open; `xid` and `number` are those of the last
+    request received and of the last message sent.
+    """
+
+    connection_id: int
+    client: NodeId
+    session: Session | None = None
+    xid: int = 0
+    number: int = 0
+    queue: deque[OpenSession | StoreRequest] = field(default_factory=deque)
+
+    def next_number(self) -> int:
+        """The number of the next response or watch event."""
+        self.number += 1
+        return self.number
+
+
+class Connections:
+    """The open connections, and the timers of their sessions."""
+
+    def __init__(self, out: Outbox) -> None:
+        self._out = out
+        self._open: dict[int, Connection] = {}
+        self._by_session: dict[int, Connection] = {}
+        self._used: set[int] = set()
+
+    def find(self, client: NodeId, connection_id: int) -> Connection | None:
+        """The client's open connection with this number; without one, the client is answered that it is closed."""
+        connection = self._open.get(connection_id)
+        if connection is None or connection.client != client:
+            self._out.send(client, ConnectionClosed(connection_id=connection_id))
+            return None
+        return connection
+
+    def of_session(self, session_id: int) -> Connection | None:
+        """The connection over which the client of a session is connected, if any."""
+        return self._by_session.get(session_id)
+
+    def at_work(self, timer: str) -> Connection:
+        """The connection whose first request is due."""
+        return self._open[int(timer.removeprefix(WORK_PREFIX))]
+
+    @property
+    def work_timers(self) -> tuple[str, ...]:
+        """The timers of the connections whose first request is being carried out."""
+        return tuple(f"{WORK_PREFIX}{number}" for number, connection in self._open.items() if connection.queue)
+
+    def is_used(self, connection_id: int) -> bool:
+        """Whether there has been such a connection since the store started."""
+        return connection_id in self._used
+
+    def add(self, client: NodeId, connection_id: int) -> Connection:
+        """A new connection, which has no session yet."""
+        self._used.add(connection_id)
+        connection = self._open[connection_id] = Connection(connection_id, client)
+        return connection
+
+    def attach(self, connection: Connection, session: Session, now_ms: TimeMs) -> None:
+        """Opens the connection for a session, whose older connection ends."""
+        older = self._by_session.get(session.session_id)
+        if older is not None:
+            self.remove(older)
+        connection.session = session
+        self._by_session[session.session_id] = connection
+        self.touch(connection, now_ms)
+        self.confirm(connection)
+
+    def confirm(self, connection: Connection) -> None:
+        """Answers the client that the connection is open. A client that repeats its request does not hear the store, so
+        that alone does not keep its session alive.
+        """
+        session = connection.session
+        assert session is not None
+        opened = SessionOpened(
+            connection_id=connection.connection_id, session_id=session.session_id, timeout_ms=session.timeout_ms
+        )
+        self._out.send(connection.client, opened)
+
+    def refuse(self, client: NodeId, connection_id: int) -> None:
+        """Answers a client that the session which it wants to continue has expired."""
+        error = StoreError.SESSION_EXPIRED
+        self._out.send(client, SessionOpened(connection_id=connection_id, session_id=NO_SESSION, error=error))
+
+    def touch(self, connection: Connection, now_ms: TimeMs) -> None:
+        """Gives the session of a connection its full timeout again."""
+        if connection.session is not None:
+            self._out.set_timer(
+                f"{SESSION_PREFIX}{connection.session.session_id}",
+                now_ms + connection.session.timeout_ms,
+                idle_with=connection.client,
+                renewed_by=f"{PING_PREFIX}{connection.connection_id}",
+            )
+
+    def await_client(self, session: Session, now_ms: TimeMs) -> None:
+        """Gives a session without a connection its full timeout."""
+        self._out.set_timer(f"{SESSION_PREFIX}{session.session_id}", now_ms + session.timeout_ms)
+
+    def remove(self, connection: Connection) -> None:
+        """Ends a connection; its session goes on."""
+        del self._open[connection.connection_id]
+        if connection.queue:
+            self._out.cancel_timer(f"{WORK_PREFIX}{connection.connection_id}")
+            connection.queue.clear()
+        if connection.session is not None:
+            self._by_session.pop(connection.session.session_id, None)
+
+    def close(self, connection: Connection) -> None:
+        """Ends a connection, and notifies the client."""
+        self.remove(connection)
+        self._out.send(connection.client, ConnectionClosed(connection_id=connection.connection_id))
+
+    def end_session(self, session_id: int) -> None:
+        """Ends the connection and the timer of a session that has ended."""
+        self._out.cancel_timer(f"{SESSION_PREFIX}{session_id}")
+        connection = self._by_session.get(session_id)
+        if connection is not None:
+            self.close(connection)

@@ -1,0 +1,255 @@
+"""The commands of transcripts about a controller's state: events of brokers, requests of administrators, and records.
+
+A command that changes something prints its records in one line; in the place of a partition's record is the state that
+it leaves, without what is empty. `epochs` are leader epoch and partition epoch. A refused request prints its errors.
+`try` before a command prints the same errors, and the records as they are, and applies none.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from protocol.config import ClusterConfig, Generation
+from protocol.controller import alter_partition, brokers
+from protocol.controller.administration import handle
+from protocol.controller.recovery_decisions import recovery_need
+from protocol.errors import ErrorCode
+from protocol.ids import TopicIdPartition
+from protocol.messages.acls import AclEntry, AclOperation, AclResourceType
+from protocol.messages.admin import AdminRequest
+from protocol.messages.control import BrokerState, PartitionIsrProposal
+from protocol.messages.records import (
+    AccessControlEntryRecord,
+    BrokerRegistrationChangeRecord,
+    ConfigRecord,
+    FeatureLevelRecord,
+    MetadataRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
+    RegisterBrokerRecord,
+    TopicRecord,
+    UnregisterBrokerRecord,
+)
+from tests.unit.protocol.admin_script import AdminScript, split_place
+from tests.unit.protocol.node_helpers import ControllerBench, fencing, registrations, topic_records
+from tests.unit.protocol.partition_words import partition_fields, said_of, said_of_record
+from tests.unit.protocol.transcripts import Command, listed, numbers
+
+
+def principal_entry(operation: str, resource: str) -> AccessControlEntryRecord:
+    """Alice may do this to the cluster (`*`), or to a topic."""
+    entry = AclEntry(
+        resource_type=AclResourceType.CLUSTER if resource == "*" else AclResourceType.TOPIC,
+        resource_name="kafka-cluster" if resource == "*" else resource,
+        principal="User:alice",
+        operation=AclOperation[operation],
+    )
+    return AccessControlEntryRecord(entry=entry)
+
+
+class ControllerScript(AdminScript):
+    """A controller's state; broker epochs are the offsets of registrations, a topic's id is its name in capitals."""
+
+    def __init__(self) -> None:
+        self.bench = ControllerBench()
+        self.trying = False
+
+    # -- what is given -------------------------------------------------------------------------------------------------
+
+    def do_cluster(self, command: Command) -> None:
+        """`cluster 0-4 fenced=4 generation=kip-966 min.insync.replicas=1`: brokers, and static configs."""
+        generation = Generation(command.get("generation", "kip-966"))
+        fenced = numbers(command.get("fenced"))
+        ids = numbers(command.next("0-2"))
+        static = {name: parsed(value) for name, value in command.named().items()}
+        self.start(registrations(ids, fenced), ClusterConfig.of(generation, static))
+
+    def start(self, records: Sequence[MetadataRecord], config: ClusterConfig) -> None:
+        self.bench = ControllerBench(*records, config=config)
+
+    def do_topic(self, command: Command) -> Iterator[str]:
+        """`topic min_isr=2 isr=0 elr=1`: topic `t` with one partition, on 0, 1, 2, led by 0 if nothing else is said."""
+        min_isr = command.number("min_isr", 2)
+        yield from self.given(*topic_records(min_isr, **partition_fields(command)))
+
+    def do_partition(self, command: Command) -> Iterator[str]:
+        """`partition u-1 replicas=0,1`: one more, led by its first replica if nothing else is said."""
+        topic, index = split_place(command.next())
+        if self.bench.state.image.topics.get(topic.upper()) is None:
+            yield from self.given(TopicRecord(name=topic, topic_id=topic.upper()))
+        fields = {"replicas": (0, 1, 2)} | partition_fields(command)
+        fields = {"isr": fields["replicas"], "leader": fields["replicas"][0]} | fields
+        yield from self.given(PartitionRecord(topic_id=topic.upper(), partition_id=index, **fields))
+
+    def do_raw(self, command: Command) -> Iterator[str]:
+        """Records alone, without what a controller would record beside them: `raw fenced 0,1`, `raw change isr=0`,
+        `raw set t flush.ms=1`, `raw level metadata.version=1`.
+        """
+        yield from self.given(*self.raw_records(command))
+
+    def raw_records(self, command: Command) -> Iterator[MetadataRecord]:
+        kind = command.next()
+        if kind == "change":
+            yield PartitionChangeRecord(topic_id="T", partition_id=0, **partition_fields(command))
+        elif kind == "set":
+            scope = self.scope(command.next())
+            for name, value in command.named().items():
+                yield ConfigRecord(topic_id=scope, name=name, value=value or None)
+        elif kind == "level":
+            for name, value in command.named().items():
+                yield FeatureLevelRecord(name=name, feature_level=int(value))
+        elif kind == "allow":
+            yield principal_entry(command.next(), command.next())
+        else:
+            for broker in numbers(command.next()):
+                yield self.raw_of_broker(kind, broker)
+
+    def raw_of_broker(self, kind: str, broker: int) -> MetadataRecord:
+        epoch = self.bench.state.image.broker_epoch(broker)
+        if kind == "registered":
+            offset = self.bench.state.image.next_offset
+            return RegisterBrokerRecord(broker_id=broker, broker_epoch=offset, incarnation_id="next", fenced=False)
+        assert epoch is not None, f"broker {broker} is not registered"
+        if kind == "leaving":
+            return BrokerRegistrationChangeRecord(broker_id=broker, broker_epoch=epoch, in_controlled_shutdown=True)
+        if kind == "unregistered":
+            return UnregisterBrokerRecord(broker_id=broker, broker_epoch=epoch)
+        return fencing(broker, epoch, {"fenced": True, "unfenced": False}[kind])
+
+    def given(self, *records: MetadataRecord) -> Iterable[str]:
+        self.bench.apply(records)
+        return ()
+
+    # -- what brokers do -----------------------------------------------------------------------------------------------
+
+    def do_fence(self, command: Command) -> Iterator[str]:
+        for broker in numbers(command.next()):
+            yield from self.carry_out(brokers.fence(self.bench.state, broker, self.epoch_of(broker)))
+
+    def do_unfence(self, command: Command) -> Iterator[str]:
+        for broker in numbers(command.next()):
+            yield from self.carry_out(brokers.unfence(self.bench.state, broker, self.epoch_of(broker)))
+
+    def do_leave(self, command: Command) -> Iterator[str]:
+        """Controlled shutdown of a broker begins."""
+        broker = int(command.next())
+        yield from self.carry_out(brokers.begin_controlled_shutdown(self.bench.state, broker, self.epoch_of(broker)))
+
+    def do_register(self, command: Command) -> Iterator[str]:
+        """`register 1 clean`, `register 1,2 unclean`, or with the previous epoch: `register 1 7`."""
+        ids, how = numbers(command.next()), command.next("unclean")
+        for broker in ids:
+            known = self.bench.state.image.broker_epoch(broker)
+            previous = {"clean": -1 if known is None else known, "unclean": -1}.get(how)
+            previous = int(how) if previous is None else previous
+            yield from self.carry_out(brokers.register(self.bench.state, broker, "next", previous, None))
+
+    def do_isr(self, command: Command) -> Iterator[str]:
+        """The leader of `t-0` has another ISR accepted."""
+        record = self.bench.state.change(TopicIdPartition("T", 0), target_isr=numbers(command.next()))
+        yield from self.carry_out([] if record is None else [record])
+
+    def do_propose(self, command: Command) -> Iterator[str]:
+        """`propose 0,1,2@7 by=0 leader_epoch=5 recovering=1`: an AlterPartition request for `t-0`, 2 with epoch 7."""
+        state = self.bench.partition()
+        members = [] if (wanted := command.next()) == "-" else [word.partition("@") for word in wanted.split(",")]
+        proposal = PartitionIsrProposal(
+            topic_id=command.get("topic", "T"),
+            partition_id=command.number("partition", 0),
+            leader_epoch=command.number("leader_epoch", state.leader_epoch),
+            partition_epoch=command.number("partition_epoch", state.partition_epoch),
+            leader_recovery_state=command.number("recovering", 0),
+            new_isr=tuple(BrokerState(broker_id=int(id_), broker_epoch=int(epoch or id_)) for id_, _, epoch in members),
+        )
+        error = alter_partition.validate(self.bench.state, command.number("by", 0), proposal)
+        if error is not ErrorCode.NONE:
+            yield error.name
+            return
+        record = alter_partition.propose(self.bench.state, proposal)
+        yield from self.carry_out([] if record is None else [record])
+
+    # -- what administrators ask for -----------------------------------------------------------------------------------
+
+    def do_try(self, command: Command) -> Iterator[str]:
+        """`try COMMAND`: no record is applied."""
+        self.trying = True
+        yield from self.run(shlex.join(command.words()))
+        self.trying = False
+
+    def ask(self, request: AdminRequest) -> Iterator[str]:
+        """The errors of the request and of its parts, or its records and what they change."""
+        if self.principal:
+            request = request.model_copy(update={"principal": self.principal})
+        found = handle(self.bench.state, request)
+        if found.response.error is not ErrorCode.NONE:
+            yield f"refused {found.response.error.name}: {found.response.message}"
+        parts = found.response.parts()
+        for part in parts if any(item.error is not ErrorCode.NONE for item in parts) else ():
+            name = " ".join(str(value) for key in NAMING if (value := getattr(part, key, "")) not in ("", None))
+            yield " ".join([name or "*", part.error.name]) + (f": {part.message}" if part.message else "")
+        if found.awaited is not None:
+            places = listed(f"{key.topic_id.lower()}-{key.partition}" for key in found.awaited.places)
+            yield f"awaited: {places} {found.awaited.mode.name} for {found.awaited.timeout_ms} ms"
+        if found.records or (found.response.failure()[0] is ErrorCode.NONE and found.awaited is None):
+            yield from self.carry_out(found.records)
+
+    # -- what has become of it -----------------------------------------------------------------------------------------
+
+    def do_show(self, command: Command) -> Iterator[str]:
+        """`show t-0`, `show brokers`, `show t flush.ms`: the config in force; `show overrides`, `show need`."""
+        what, image = command.next(), self.bench.state.image
+        names = command.positional()
+        if what == "brokers":
+            for broker, registration in image.brokers.items():
+                flags = ["fenced"] * registration.fenced + ["leaving"] * registration.in_controlled_shutdown
+                leads = "leads" if self.bench.state.has_leaderships(broker) else ""
+                yield " ".join([f"broker {broker}", *(flags or ["active"]), *([leads] if leads else [])])
+        elif what == "overrides":
+            configs = {scope or "*": dict(sorted(values.items())) for scope, values in image.configs.items()}
+            yield " ".join(f"{scope} {name}={value}" for scope in configs for name, value in configs[scope].items())
+        elif what == "holds":
+            found = self.bench.state.partitions_with(int(names[0]))
+            yield f"broker {names[0]} holds {listed(f'{key.topic_id.lower()}-{key.partition}' for key in found)}"
+        elif what == "need":
+            yield recovery_need(image, TopicIdPartition("T", 0), self.bench.partition()).name
+        elif names:
+            yield " ".join(f"{topic} {image.config(self.scope(topic), names[0])}" for topic in what.split(","))
+        else:
+            topic, index = split_place(what)
+            yield said_of(self.bench.partition(TopicIdPartition(topic.upper(), index)))
+
+    def carry_out(self, records: Sequence[MetadataRecord]) -> Iterator[str]:
+        """One line: the records in their order, for one of a partition the state that it leaves."""
+        line: list[str] = []
+        for record in records:
+            if not self.trying:
+                self.bench.apply([record])
+            if isinstance(record, PartitionRecord | PartitionChangeRecord) and not self.trying:
+                key = TopicIdPartition(record.topic_id, record.partition_id)
+                line.append(f"{record.topic_id.lower()}-{record.partition_id} {said_of(self.bench.partition(key))}")
+            else:
+                line.append(self.said(record))
+        yield " | ".join(line) or "no records"
+
+    def said(self, record: MetadataRecord) -> str:
+        return said_of_record(record)
+
+    def epoch_of(self, broker: int) -> int:
+        epoch = self.bench.state.image.broker_epoch(broker)
+        assert epoch is not None, f"broker {broker} is not registered"
+        return epoch
+
+    def scope(self, topic: str) -> str | None:
+        """A topic's id; None for `*`, the cluster."""
+        return None if topic == "*" else topic.upper()
+
+
+NAMING = ("topic", "name", "partition_index", "resource_name")
+"""Fields by which the results of a request name its parts."""
+
+
+def parsed(value: str) -> object:
+    """The value of a static config."""
+    named: Mapping[str, object] = {"true": True, "false": False}
+    return named[value] if value in named else int(value) if value.isdigit() else value
