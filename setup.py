@@ -21,6 +21,7 @@ HERE = Path(__file__).parent
 COMPILED = (
     "protocol/ids.py",
     "protocol/config.py",
+    "protocol/kafka_rules.py",
     "protocol/contract.py",
     "protocol/events/*.py",
     "protocol/messages/trusted.py",

@@ -22,7 +22,6 @@ import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -30,6 +29,7 @@ import ray
 
 from actors.failures import ACTOR_GONE, creation_failure, is_creation_failure
 from actors.machines import UnreachableError, is_alive, machines, own_node, pin, remove_remotely, send_signal
+from actors.members import Member, take_snapshots
 from actors.metrics import ClusterMeter
 from actors.nodes import NodeSetup, NodeSnapshot, PollReport, actor_class
 from actors.outbox import Outbox
@@ -78,32 +78,6 @@ class NodeFailedError(RuntimeError):
         self.node = node
 
 
-@dataclass(slots=True)
-class _Member:
-    """One node. `actor` is its present actor, None while it does not run, `incarnation` counts its starts.
-
-    `process` is the process of the present incarnation, or of the last one that is known, with the call `asked` for it
-    under way. `poll` and `snapshot` are calls under way; `answered`: the present incarnation has answered a poll;
-    `version` is that of its last snapshot (-1: none), `active_epoch` that of an active controller. `loss_kind` and
-    `loss_count` are applied to the disk before the next start; `disk` counts the disks before; `outboxes` are those of
-    the data and the control channel.
-    """
-
-    actor: Handle = None
-    incarnation: int = 0
-    process: ProcessId | None = None
-    asked: ray.ObjectRef[ProcessId] | None = None
-    poll: ray.ObjectRef[PollReport] | None = None
-    answered: bool = False
-    snapshot: ray.ObjectRef[tuple[int, NodeSnapshot | None]] | None = None
-    version: int = -1
-    active_epoch: int = NO_EPOCH
-    loss_kind: DiskLossKind = "none"
-    loss_count: int = 0
-    disk: int = 0
-    outboxes: tuple[Outbox, Outbox] = field(default_factory=lambda: (Outbox(), Outbox()))
-
-
 class ActorCluster:
     """The node actors of one run; none runs until `start`.
 
@@ -139,7 +113,7 @@ class ActorCluster:
         self._former = {} if former is None else former.incarnations()
         self._retired: dict[NodeId, Handle] = {} if former is None else former._retired
         """The actors of an earlier cluster, each of which waits to serve as the first incarnation of its node."""
-        self._members = {node: _Member(incarnation=self._former.get(node, 0)) for node in self._nodes}
+        self._members = {node: Member(incarnation=self._former.get(node, 0)) for node in self._nodes}
         self._placement = Placement(self._nodes, machines(), self._racks, homes)
 
     def directory(self, node: NodeId) -> Path:
@@ -180,7 +154,7 @@ class ActorCluster:
         }
         return _create_when_name_is_free(lambda: actor_class(setup.node).options(**options).remote(setup))
 
-    def _setup(self, node: NodeId, member: _Member) -> NodeSetup:
+    def _setup(self, node: NodeId, member: Member) -> NodeSetup:
         cut_to, cut_from = self._cut_peers(node)
         return NodeSetup(
             node=node,
@@ -309,7 +283,7 @@ class ActorCluster:
         """The running nodes, in the order of the constructor's `nodes`."""
         return [node for node in self._nodes if self._members[node].actor is not None]
 
-    def _running(self, node: NodeId) -> _Member:
+    def _running(self, node: NodeId) -> Member:
         member = self._members[node]
         if member.actor is None:
             raise NodeNotRunningError(f"{node_name(node)} does not run")
@@ -338,7 +312,7 @@ class ActorCluster:
         self._meter.update({node: member.active_epoch if member.actor else None for node, member in started.items()})
         return reports
 
-    def _collect(self, node: NodeId, member: _Member) -> list[PollReport]:
+    def _collect(self, node: NodeId, member: Member) -> list[PollReport]:
         """The answer to a member's poll as a list, empty where it has not arrived."""
         poll = member.poll
         if poll is None or not ray.wait([poll], timeout=0)[0]:
@@ -366,14 +340,14 @@ class ActorCluster:
         the one that is requested now.
         """
         running = {node: self._members[node] for node in self.running() if self._members[node].answered}
-        late = _take_snapshots(running)
+        late = take_snapshots(running)
         for member in running.values():
             if member.snapshot is None:
                 member.snapshot = member.actor.snapshot.remote(member.version)
         calls = [member.snapshot for member in running.values()]
         if calls:
             ray.wait(calls, num_returns=len(calls), timeout=wait_s)
-        return late + _take_snapshots(running)
+        return late + take_snapshots(running)
 
     def pids(self) -> dict[NodeId, int]:
         """The process id of every node that runs, each on its machine; GetTimeoutError where one does not answer."""
@@ -487,49 +461,6 @@ class ActorCluster:
             except ValueError:
                 return
             time.sleep(_RETRY_S)
-
-
-class ProcessPool:
-    """Hands the processes of one cluster to the next one on the same Ray, where many small clusters follow one another:
-    to start a process costs more than most of what it does in a test.
-    """
-
-    def __init__(self) -> None:
-        self._retired: ActorCluster | None = None
-
-    def take(self) -> ActorCluster | None:
-        """The retired cluster, if there is one, for the next cluster to take over."""
-        retired, self._retired = self._retired, None
-        return retired
-
-    def keep(self, cluster: ActorCluster) -> None:
-        """Retires a cluster, and keeps its processes."""
-        cluster.retire()
-        self._retired = cluster
-
-    def close(self) -> None:
-        """Ends the processes."""
-        retired = self.take()
-        if retired is not None:
-            retired.close()
-
-
-def _take_snapshots(members: Mapping[NodeId, _Member]) -> list[tuple[NodeId, NodeSnapshot]]:
-    """The snapshots that have arrived and changed."""
-    return [(node, found) for node, member in members.items() if (found := _take_snapshot(member)) is not None]
-
-
-def _take_snapshot(member: _Member) -> NodeSnapshot | None:
-    """The answer to the member's snapshot call, None where it has not arrived or nothing has changed."""
-    call = member.snapshot
-    if call is None or not ray.wait([call], timeout=0)[0]:
-        return None
-    member.snapshot = None
-    try:
-        member.version, snapshot = ray.get(call)
-    except ACTOR_GONE:
-        return None  # the next poll reports the failure
-    return snapshot
 
 
 def _create_when_name_is_free(create: Callable[[], Handle]) -> Handle:

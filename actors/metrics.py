@@ -1,33 +1,11 @@
 """The metrics of a node on Ray, from its messages, its trace events and its own counters; by `ray.util.metrics`.
 
-Every Ray node serves the series of its nodes on its metrics port, for Prometheus to collect, under the names below with
-the prefix `ray_` (and the suffix `_total` for counters). The tag `cluster` is the cluster's id, since several clusters
-may run on one Ray; `node` is the node's name. Partitions are tagged `topic` and `partition`.
+Every Ray node serves the series of its nodes on its metrics port, for Prometheus to collect, under the names that
+`protocol/metrics.py` declares, with the prefix `ray_` (and the suffix `_total` for counters). The tag `cluster` is the
+cluster's id, since several clusters may run on one Ray; `node` is the node's name; the others are the declared labels.
 
-`per partition` stands for the tags `cluster, node, topic, partition`.
-
-| name | kind | tags | value |
-|---|---|---|---|
-| `isray_messages_sent` | counter | `cluster, node, type` | messages that the node sent, by message type |
-| `isray_produce_requests` | counter | `cluster, node, acks` | produce requests that a broker took, by acks (0, 1, -1) |
-| `isray_elections` | counter | per partition | leaders that the controller elected, the first one included (*) |
-| `isray_isr_size` | gauge | per partition | brokers in the ISR, by the controller's record |
-| `isray_elr_size` | gauge | per partition | eligible leader replicas, by the controller's record |
-| `isray_high_watermark_lag` | gauge | per partition | uncommitted records at the leader; 0 on a follower |
-| `kafka_controller_electable_leaders_count` | gauge | per partition | ISR and ELR together, by the same |
-| `isray_node_running` | gauge | `cluster, node` | 1 while the node's process runs, 0 once it has ended (***) |
-| `kafka_controller_active_controller_count` | gauge | `cluster, node` | 1 on the active controller, 0 elsewhere (***) |
-| `kafka_controller_...` | gauge | `cluster, node` | the controller's metrics, `protocol/controller/metrics.py` (**) |
-
-(*) A restarted controller does not know the earlier leader epochs and counts from a partition's second change on.
-(**) With underscores where the name there has dots. Counters and the parts of summaries are exported as gauges too, so
-that they keep their names and a value of 0 is visible.
-(***) Exported by the process that polls the nodes, which `isray up` runs: the sum over a cluster is right while its
-nodes die and fail over. Ray serves the other gauges of a process that was killed for up to 20 s more, with their last
-values. Sums of them leave out such a node, and the controllers that are not active, by these two:
-`sum by (cluster) (ray_isray_high_watermark_lag * on (cluster, node) group_left ray_isray_node_running)`,
-`sum by (cluster) (ray_kafka_controller_offline_partitions_count * on (cluster, node) group_left
-ray_kafka_controller_active_controller_count)`.
+A controller's metrics have underscores where their names have dots. Its counters and the parts of its summaries are
+exported as gauges too, so that they keep their names and a value of 0 is visible.
 
 Measurements are queued at once, and turned into samples and exported every `EXPORT_MS`, at most `EXPORT_AT_ONCE` trace
 events and series at a time: a node that loses a peer emits thousands of changes in one input, each costs many
@@ -53,7 +31,7 @@ from typing import Protocol
 from ray.util.metrics import Counter, Gauge
 
 from actors.clock import Clock
-from protocol.controller.metrics import CLUSTER_HELP, ELECTABLE_LEADERS
+from protocol import metrics
 from protocol.events.base import Trace
 from protocol.events.broker import BecameFollower, BecameLeader, HighWatermarkAdvanced, RecordsAppended
 from protocol.events.controller import AlertRaised, PartitionChanged
@@ -68,35 +46,6 @@ EXPORT_AGAIN_MS = 10
 EXPORT_AT_ONCE = 500
 REPEAT_MS = 5_000
 """A quarter of the time after which Ray drops a gauge."""
-
-MESSAGES_SENT = "isray_messages_sent"
-PRODUCE_REQUESTS = "isray_produce_requests"
-ELECTIONS = "isray_elections"
-ISR_SIZE = "isray_isr_size"
-ELR_SIZE = "isray_elr_size"
-HIGH_WATERMARK_LAG = "isray_high_watermark_lag"
-
-ELECTABLE_LEADERS_COUNT = ELECTABLE_LEADERS.replace(".", "_")
-ACTIVE_CONTROLLER = "kafka_controller_active_controller_count"
-NODE_RUNNING = "isray_node_running"
-CLUSTER_GAUGES: Mapping[str, str] = {
-    NODE_RUNNING: "nodes: 1 while the node's process runs, 0 once it has ended",
-    ACTIVE_CONTROLLER: "controllers: 1 on the active controller, 0 elsewhere",
-}
-"""The unit and the meaning of each gauge that the process which polls the nodes exports."""
-
-COUNTERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
-    MESSAGES_SENT: ("messages: those that the node sent, by type", ("type",)),
-    PRODUCE_REQUESTS: ("requests: produce requests that a broker took, by acks", ("acks",)),
-    ELECTIONS: ("elections: leaders that the controller elected, the first one included", ("topic", "partition")),
-}
-GAUGES: Mapping[str, tuple[str, tuple[str, ...]]] = {
-    ISR_SIZE: ("brokers: those in the ISR, by the controller's record", ("topic", "partition")),
-    ELR_SIZE: ("brokers: eligible leader replicas, by the controller's record", ("topic", "partition")),
-    HIGH_WATERMARK_LAG: ("records: uncommitted ones at the leader; 0 on a follower", ("topic", "partition")),
-    ELECTABLE_LEADERS_COUNT: ("brokers: those in ISR or ELR, by the controller's record", ("topic", "partition")),
-}
-
 
 Tags = tuple[tuple[str, str], ...]
 
@@ -169,7 +118,7 @@ class PartitionSamples:
         partition, tags, epoch = trace.partition, _tags(trace.partition), trace.leader_epoch
         known = self._leader_epochs.get(partition, -1 if trace.partition_epoch == 0 else epoch)
         if epoch > known and trace.leader != NO_LEADER:
-            yield Sample(ELECTIONS, 1, tags)
+            yield Sample(metrics.ELECTIONS, 1, tags)
         self._leader_epochs[partition] = epoch
         yield from partition_samples(partition, len(trace.isr), len(trace.elr))
 
@@ -177,14 +126,14 @@ class PartitionSamples:
 def partition_samples(partition: TopicPartition, isr: int, elr: int) -> Iterator[Sample]:
     """The gauges of a partition in the controller's metadata, with `isr` members of the ISR and `elr` of the ELR."""
     tags = _tags(partition)
-    yield Sample(ISR_SIZE, isr, tags)
-    yield Sample(ELR_SIZE, elr, tags)
-    yield Sample(ELECTABLE_LEADERS_COUNT, isr + elr, tags)
+    yield Sample(metrics.ISR_SIZE, isr, tags)
+    yield Sample(metrics.ELR_SIZE, elr, tags)
+    yield Sample(metrics.ELECTABLE_LEADERS_COUNT, isr + elr, tags)
 
 
 def lag_sample(partition: TopicPartition, records: int) -> Sample:
     """The gauge of a broker's replica with this many uncommitted records."""
-    return Sample(HIGH_WATERMARK_LAG, records, _tags(partition))
+    return Sample(metrics.HIGH_WATERMARK_LAG, records, _tags(partition))
 
 
 def _tags(partition: TopicPartition) -> Tags:
@@ -220,12 +169,17 @@ class RayMeter:
         self._readings = readings
         self._changes = Changes(readings.of_controller)
         self._of_controller = {
-            name: Gauge(name.replace(".", "_"), CLUSTER_HELP[name], tuple(default))
-            for name in (CLUSTER_HELP if readings.is_controller else ())
+            name: Gauge(name.replace(".", "_"), metrics.CLUSTER_HELP[name], tuple(default))
+            for name in (metrics.CLUSTER_HELP if readings.is_controller else ())
         }
         self._partitions = PartitionSamples()
-        self._counters = {name: Counter(name, text, (*default, *keys)) for name, (text, keys) in COUNTERS.items()}
-        self._gauges = {name: Gauge(name, text, (*default, *keys)) for name, (text, keys) in GAUGES.items()}
+        self._counters: dict[str, Counter] = {}
+        self._gauges: dict[str, Gauge] = {}
+        for name, declared in metrics.NODE_METRICS.items():
+            if declared.kind == "counter":
+                self._counters[name] = Counter(name, declared.help, (*default, *declared.labels))
+            else:
+                self._gauges[name] = Gauge(name, declared.help, (*default, *declared.labels))
         for metric in (*self._counters.values(), *self._gauges.values(), *self._of_controller.values()):
             metric.set_default_tags(default)
         self._traces: deque[Trace] = deque()
@@ -240,11 +194,11 @@ class RayMeter:
         self._has_stopped = True
 
     def record_sent(self, message: Message) -> None:
-        self._add(Sample(MESSAGES_SENT, 1, (("type", type(message).__name__),)))
+        self._add(Sample(metrics.MESSAGES_SENT, 1, (("type", type(message).__name__),)))
 
     def record_received(self, message: Message) -> None:
         if isinstance(message, ProduceRequest):
-            self._add(Sample(PRODUCE_REQUESTS, 1, (("acks", str(message.acks)),)))
+            self._add(Sample(metrics.PRODUCE_REQUESTS, 1, (("acks", str(message.acks)),)))
 
     def record_trace(self, trace: Trace) -> None:
         if isinstance(trace, AlertRaised):
@@ -303,7 +257,7 @@ class RayMeter:
 
 
 class ClusterMeter:
-    """Exports the gauges of `CLUSTER_GAUGES` for the cluster with this id, from the process that polls its nodes.
+    """Exports `POLLED_METRICS` for the cluster with this id, from the process that polls its nodes.
 
     Only the process that has set a gauge can set it again, so the last value of a process that was killed is served
     until Ray drops it. The process that polls the nodes learns of each death, and exports the gauges of all nodes at
@@ -313,7 +267,7 @@ class ClusterMeter:
     def __init__(self, cluster: str, now_s: Callable[[], float] = time.monotonic) -> None:
         self._cluster = cluster
         self._now_s = now_s
-        self._gauges = {name: Gauge(name, text, ("cluster", "node")) for name, text in CLUSTER_GAUGES.items()}
+        self._gauges = {name: Gauge(name, it.help, ("cluster", "node")) for name, it in metrics.POLLED_METRICS.items()}
         self._last: dict[tuple[str, NodeId], int] = {}
         self._repeat_at_s = 0.0
 
@@ -323,9 +277,9 @@ class ClusterMeter:
         not, None if it has ended. One of an older epoch has been replaced, though it may not know it.
         """
         newest = max((epoch for epoch in nodes.values() if epoch is not None), default=NO_EPOCH)
-        values = {(NODE_RUNNING, node): int(epoch is not None) for node, epoch in nodes.items()}
+        values = {(metrics.NODE_RUNNING, node): int(epoch is not None) for node, epoch in nodes.items()}
         values |= {
-            (ACTIVE_CONTROLLER, node): int(epoch == newest != NO_EPOCH)
+            (metrics.ACTIVE_CONTROLLER, node): int(epoch == newest != NO_EPOCH)
             for node, epoch in nodes.items()
             if is_controller(node)
         }

@@ -19,7 +19,7 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -37,9 +37,10 @@ from actors.host import NodeHost
 from actors.load import LoadNode
 from actors.log.format import crc32c
 from actors.machines import RACK_LABEL
-from actors.metrics import RayMeter, Sample, lag_sample, partition_samples
+from actors.metrics import RayMeter
 from actors.peers import Handle, RayPeers
 from actors.processes import ProcessId, own_process, signal_process
+from actors.readings import NodeReadings
 from actors.storage import DiskLossKind, DiskStorage, Owner, apply_loss
 from actors.transport import Transport
 from protocol.broker.recovery import hook_named
@@ -188,35 +189,6 @@ def snapshot_of(node: Node) -> NodeSnapshot:
         partitions = {image.name_of(key): state for key, state in image.partitions()}
         return NodeSnapshot({}, partitions, dict(image.brokers), node.metrics(), node.quorum)
     return NodeSnapshot({}, {}, {}, {})
-
-
-class NodeReadings:
-    """The gauges of a node (`actors.metrics.Readings`). Only the active controller has gauges of partitions, which it
-    reads from its metadata; a broker has one per replica.
-    """
-
-    def __init__(self, node: Node) -> None:
-        self._node = node
-
-    @property
-    def is_controller(self) -> bool:
-        return isinstance(self._node, ControllerNode)
-
-    def of_controller(self) -> Mapping[str, int]:
-        if not isinstance(self._node, ControllerNode):
-            return {}
-        return self._node.metrics()
-
-    def of_partitions(self) -> Iterator[Sample]:
-        node = self._node
-        if isinstance(node, BaseBroker):
-            for replica in list(node.context.replicas.values()):
-                log, leads = replica.log, replica.leadership is not None
-                yield lag_sample(replica.name, log.end_offset - log.high_watermark if leads else 0)
-        elif isinstance(node, ControllerNode) and node.is_active:
-            image = node.state.image
-            for partition, state in [(image.name_of(key), state) for key, state in image.partitions()]:
-                yield from partition_samples(partition, len(state.isr), len(state.elr))
 
 
 class NodeShell:

@@ -16,13 +16,14 @@ feature `unclean.recovery.enabled` decides which of them is in force, and changi
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cache, lru_cache, partial
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from protocol.errors import ProtocolInvariantError, did_you_mean
+from protocol.kafka_rules import KAFKA_RULES, NO_RULES
 from protocol.values import direct
 
 ConfigValue = int | bool | str
@@ -37,39 +38,58 @@ class ConfigError(ValueError):
         super().__init__(f"{name}: found {found!r}{hint}; allowed: {allowed}")
 
 
-class ConfigDocumentation(NamedTuple):
-    """What the reference page shows of a config: the unit (empty: none), the source (a KIP, items of
-    docs/requirements.md, or Kafka's own documentation), and a description of one sentence.
-    """
+@direct
+class Generation(Enum):
+    """The protocol generations (docs/architecture.md), each with the feature levels at which its clusters start."""
 
-    unit: str
-    source: str
-    description: str
+    V3 = "v3"
+    KIP_497 = "kip-497"
+    KIP_966_ELR = "kip-966-elr"
+    KIP_966 = "kip-966"
+
+    @property
+    def feature_levels(self) -> Mapping[str, int]:
+        """The levels at which a cluster of this generation starts."""
+        return _LEVELS[self]
+
+    @property
+    def features(self) -> Features:
+        """The switches at these levels."""
+        return _FEATURES[self]
+
+
+LOG_GENERATIONS = (Generation.KIP_497, Generation.KIP_966_ELR, Generation.KIP_966)
+"""The generations with a metadata log and a quorum of controllers."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigDef:
     """The declaration of one config.
 
-    `minimum` and `maximum` bound integers, `choices` are the allowed words of a text; a `node_list` accepts what
-    `node_ids` parses, any other text is accepted as it is. Only `topic_scoped` configs can be overridden per topic;
-    `read_only` ones cannot be changed in a running cluster. `generations` are those in which it has an effect.
+    `unit` is that of its values (empty: none), `source` a KIP, items of docs/requirements.md, or Kafka's own
+    documentation, `text` what it means in a sentence. `minimum` and `maximum` bound integers, `choices` are the allowed
+    words of a text; a `node_list` accepts what `node_ids` parses, any other text is accepted as it is. Only
+    `topic_scoped` configs can be overridden per topic; `read_only` ones cannot be changed in a running cluster.
+    `generations` are those in which it has an effect.
     """
 
     name: str
     default: ConfigValue
+    unit: str
+    source: str
+    text: str = ""
     topic_scoped: bool = False
     minimum: int = 1
     maximum: int = 2**63 - 1
     choices: tuple[str, ...] = ()
     read_only: bool = False
     node_list: bool = False
-    generations: str = "all"
+    generations: tuple[Generation, ...] = tuple(Generation)
 
-    @property
-    def documentation(self) -> ConfigDocumentation:
-        """Unit, source and description."""
-        return _DOCUMENTED[self.name]
+    def declare(self, text: str) -> str:
+        """Adds the config to `CONFIGS`, with the text that completes its declaration, and returns its name."""
+        CONFIGS[self.name] = replace(self, text=text)
+        return self.name
 
     @property
     def type_name(self) -> str:
@@ -141,187 +161,179 @@ NEVER = 2**63 - 1
 CONFIGS: dict[str, ConfigDef] = {}
 """Every config by name."""
 
-
-def _declare(definition: ConfigDef) -> str:
-    """Adds a config to `CONFIGS` and returns its name."""
-    CONFIGS[definition.name] = definition
-    return definition.name
-
-
 _topic = partial(ConfigDef, topic_scoped=True)
 """A config that topics can override."""
 _node = partial(ConfigDef, read_only=True)
 """A config that a node reads at its start."""
+_quorum = partial(_node, generations=LOG_GENERATIONS)
+"""A config of the metadata log and its quorum of controllers."""
 
-MIN_INSYNC_REPLICAS = _declare(_topic("min.insync.replicas", 1, maximum=INT_MAX))
-UNCLEAN_LEADER_ELECTION_ENABLE = _declare(
-    _topic("unclean.leader.election.enable", False, generations="kip-497, kip-966-elr")
+MIN_INSYNC_REPLICAS = _topic("min.insync.replicas", 1, "replicas", "KIP-966; H1, E6, E8", maximum=INT_MAX).declare(
+    "Number of in-sync replicas that an acks=all write needs. From kip-966-elr on a value above the number of "
+    "replicas counts as that number; before, it refuses all such writes."
 )
-UNCLEAN_RECOVERY_STRATEGY = _declare(
-    _topic("unclean.recovery.strategy", "balanced", choices=("proactive", "balanced", "manual"), generations="kip-966")
+UNCLEAN_LEADER_ELECTION_ENABLE = _topic(
+    "unclean.leader.election.enable", False, "", "H2, K5", generations=(Generation.KIP_497, Generation.KIP_966_ELR)
+).declare(
+    "Whether the controller may elect a replica that is neither in the ISR nor in the ELR, which can lose records."
 )
-UNCLEAN_RECOVERY_TIMEOUT_MS = _declare(
-    _topic("unclean.recovery.timeout.ms", 5_000, maximum=INT_MAX, generations="kip-966")
+UNCLEAN_RECOVERY_STRATEGY = _topic(
+    "unclean.recovery.strategy",
+    "balanced",
+    "",
+    "KIP-966; H3, F2-F4",
+    choices=("proactive", "balanced", "manual"),
+    generations=(Generation.KIP_966,),
+).declare(
+    "When the controller recovers a partition without an eligible leader: at once, when the last known ELR is back, "
+    "or on request."
 )
-FLUSH_MESSAGES = _declare(_topic("flush.messages", NEVER))
-FLUSH_MS = _declare(_topic("flush.ms", NEVER))
-BROKER_SESSION_TIMEOUT_MS = _declare(_node("broker.session.timeout.ms", 9_000))
-BROKER_HEARTBEAT_INTERVAL_MS = _declare(_node("broker.heartbeat.interval.ms", 2_000))
-REPLICA_LAG_TIME_MAX_MS = _declare(_node("replica.lag.time.max.ms", 30_000))
-REPLICA_FETCH_WAIT_MAX_MS = _declare(_node("replica.fetch.wait.max.ms", 500))
-REPLICA_FETCH_MAX_BYTES = _declare(_node("replica.fetch.max.bytes", 1_048_576))
-REQUEST_TIMEOUT_MS = _declare(_node("request.timeout.ms", 30_000))
-DELIVERY_TIMEOUT_MS = _declare(_node("delivery.timeout.ms", 30_000))
-RETRY_BACKOFF_MS = _declare(_node("retry.backoff.ms", 100))
-HIGH_WATERMARK_CHECKPOINT_INTERVAL_MS = _declare(_node("replica.high.watermark.checkpoint.interval.ms", 5_000))
-SEGMENT_BYTES = _declare(_topic("segment.bytes", 1_073_741_824, maximum=INT_MAX))
-INDEX_INTERVAL_BYTES = _declare(_node("index.interval.bytes", 4_096, minimum=0, maximum=INT_MAX))
-RETENTION_MS = _declare(_topic("retention.ms", 604_800_000, minimum=-1))
-RETENTION_BYTES = _declare(_topic("retention.bytes", -1, minimum=-1))
-LOG_RETENTION_CHECK_INTERVAL_MS = _declare(_node("log.retention.check.interval.ms", 300_000))
-MAX_MESSAGE_BYTES = _declare(_topic("max.message.bytes", 1_048_588, minimum=0, maximum=INT_MAX))
-MESSAGE_TIMESTAMP_AFTER_MAX_MS = _declare(_topic("message.timestamp.after.max.ms", 3_600_000, minimum=0))
-NUM_REPLICA_FETCHERS = _declare(_node("num.replica.fetchers", 1, maximum=64))
-REPLICA_FETCH_MIN_BYTES = _declare(_node("replica.fetch.min.bytes", 1))
-REPLICA_FETCH_RESPONSE_MAX_BYTES = _declare(_node("replica.fetch.response.max.bytes", 10_485_760))
-PRODUCER_ID_EXPIRATION_MS = _declare(_node("producer.id.expiration.ms", 86_400_000))
-ENABLE_IDEMPOTENCE = _declare(_node("enable.idempotence", True))
-LINGER_MS = _declare(_node("linger.ms", 5, minimum=0))
-BATCH_SIZE = _declare(_node("batch.size", 16_384, maximum=INT_MAX))
-BUFFER_MEMORY = _declare(_node("buffer.memory", 33_554_432))
-MAX_BLOCK_MS = _declare(_node("max.block.ms", 60_000, minimum=0))
-MAX_IN_FLIGHT_REQUESTS = _declare(_node("max.in.flight.requests.per.connection", 5, maximum=5))
-NUM_PARTITIONS = _declare(ConfigDef("num.partitions", 1, maximum=INT_MAX))
-DEFAULT_REPLICATION_FACTOR = _declare(ConfigDef("default.replication.factor", 1, maximum=SHORT_MAX))
-UNCLEAN_LEADER_HOOK = _declare(_node("unclean.leader.hook", ""))
-AUTHORIZER_CLASS_NAME = _declare(_node("authorizer.class.name", "", choices=("", "standard")))
-SUPER_USERS = _declare(_node("super.users", ""))
-ISR_UPDATES = _declare(
-    _node("inter.broker.protocol.isr.updates", "leader", choices=("leader", "controller"), generations="v3")
+UNCLEAN_RECOVERY_TIMEOUT_MS = _topic(
+    "unclean.recovery.timeout.ms", 5_000, "ms", "KIP-966; H5, N23", maximum=INT_MAX, generations=(Generation.KIP_966,)
+).declare("How long an unclean recovery waits for the replies of replicas that are not required.")
+FLUSH_MESSAGES = _topic("flush.messages", NEVER, "records", "E22").declare(
+    "Number of unflushed records after which a broker flushes a partition's log."
 )
-REPLICA_LAG_MIN_MESSAGES = _declare(_node("replica.lag.min.messages", 4_000, generations="v3"))
-CONTROLLER_QUORUM_VOTERS = _declare(_node("controller.quorum.voters", "", node_list=True))
-CONTROLLER_QUORUM_BOOTSTRAP_SERVERS = _declare(_node("controller.quorum.bootstrap.servers", "", node_list=True))
-CONTROLLER_QUORUM_ELECTION_TIMEOUT_MS = _declare(_node("controller.quorum.election.timeout.ms", 1_000, maximum=INT_MAX))
-CONTROLLER_QUORUM_FETCH_TIMEOUT_MS = _declare(_node("controller.quorum.fetch.timeout.ms", 2_000, maximum=INT_MAX))
-CONTROLLER_QUORUM_ELECTION_BACKOFF_MAX_MS = _declare(
-    _node("controller.quorum.election.backoff.max.ms", 1_000, maximum=INT_MAX)
+FLUSH_MS = _topic("flush.ms", NEVER, "ms", "E22").declare(
+    "Age of the oldest unflushed record after which a broker flushes a partition's log."
 )
-METADATA_SNAPSHOT_BYTES = _declare(_node("metadata.log.max.record.bytes.between.snapshots", 20_971_520))
-METADATA_SNAPSHOT_INTERVAL_MS = _declare(_node("metadata.log.max.snapshot.interval.ms", 3_600_000, minimum=0))
-METADATA_RETENTION_BYTES = _declare(_node("metadata.max.retention.bytes", 104_857_600, minimum=-1))
-ALLOW_EVERYONE_IF_NO_ACL_FOUND = _declare(_node("allow.everyone.if.no.acl.found", False))
-
-_DOCUMENTATION = """
-min.insync.replicas | replicas | KIP-966; H1, E6, E8
-    Number of in-sync replicas that an acks=all write needs. From kip-966-elr on a value above the number of replicas
-    counts as that number; before, it refuses all such writes.
-unclean.leader.election.enable | - | H2, K5
-    Whether the controller may elect a replica that is neither in the ISR nor in the ELR, which can lose records.
-unclean.recovery.strategy | - | KIP-966; H3, F2-F4
-    When the controller recovers a partition without an eligible leader: at once, when the last known ELR is back, or on
-    request.
-unclean.recovery.timeout.ms | ms | KIP-966; H5, N23
-    How long an unclean recovery waits for the replies of replicas that are not required.
-flush.messages | records | E22
-    Number of unflushed records after which a broker flushes a partition's log.
-flush.ms | ms | E22
-    Age of the oldest unflushed record after which a broker flushes a partition's log.
-broker.session.timeout.ms | ms | KIP-631
-    Time without a heartbeat after which the controller fences a broker.
-broker.heartbeat.interval.ms | ms | KIP-631
-    Interval of a broker's heartbeats to the controller.
-replica.lag.time.max.ms | ms | A13, KIP-497
-    Time without having caught up after which the leader proposes to remove a follower from the ISR.
-replica.fetch.wait.max.ms | ms | A26
-    Longest time for which the leader parks a follower's fetch that finds no records.
-replica.fetch.max.bytes | bytes | A26
-    Bytes per partition that a follower requests in one fetch; a larger first batch is still returned.
-request.timeout.ms | ms | E7
-    Time after which a client or broker gives up a request, and a leader an acks=all write.
-delivery.timeout.ms | ms | KIP-91
-    Time after which a client reports a command as failed or unknown, retries included.
-retry.backoff.ms | ms | KIP-580
-    Wait before a client or broker repeats a failed request.
-replica.high.watermark.checkpoint.interval.ms | ms | H13
-    Interval at which a broker writes the high watermarks of its partitions to disk.
-segment.bytes | bytes | Kafka
-    Size at which a broker rolls a log to a new segment.
-index.interval.bytes | bytes | Kafka
-    Bytes of a log segment between two entries of its offset index, on ray.
-retention.ms | ms | Kafka
-    Age of the newest record of a segment after which a broker deletes it; -1 keeps segments of any age.
-retention.bytes | bytes | Kafka
-    Size of a log above which a broker deletes its oldest segments; -1 keeps logs of any size.
-log.retention.check.interval.ms | ms | Kafka
-    Interval at which a broker looks for segments to delete.
-max.message.bytes | bytes | Kafka
-    Largest record batch that a leader accepts from a producer.
-message.timestamp.after.max.ms | ms | KIP-937
-    How far ahead of the leader's clock the timestamp of a record may be.
-num.replica.fetchers | streams | H13
-    Number of fetch streams from a follower to each leader, among which partitions are divided.
-replica.fetch.min.bytes | bytes | A26
-    Bytes that a leader collects before it answers a follower's fetch.
-replica.fetch.response.max.bytes | bytes | A26
-    Bytes in all that a follower requests in one fetch.
-producer.id.expiration.ms | ms | KIP-98
-    Time without a write after which a broker forgets the sequence numbers of a producer.
-enable.idempotence | - | KIP-98
-    Whether producers with acks=all number their batches, so that a retry is stored once.
-linger.ms | ms | KIP-1030
-    How long a producer waits for more records before it sends a batch that is not full.
-batch.size | bytes | Kafka
-    Payload bytes at which a producer sends a batch.
-buffer.memory | bytes | Kafka
-    Payload bytes that a producer holds; further commands wait for max.block.ms.
-max.block.ms | ms | Kafka
-    How long a command waits for room in the producer's buffer before it fails.
-max.in.flight.requests.per.connection | batches | KIP-98
-    Unacknowledged batches per partition that a producer sends; a leader remembers five per producer.
-num.partitions | partitions | Kafka
-    Number of partitions of a new topic that does not set it.
-default.replication.factor | replicas | Kafka
-    Replication factor of a new topic that does not set it.
-unclean.leader.hook | - | KIP-704; C8
-    Routine `module:function` that a broker runs after an unclean election, before it lets followers into the ISR;
-    empty: none.
-authorizer.class.name | - | KIP-801
-    Authorizer of requests: `standard` checks access control entries, empty allows everything.
-super.users | - | KIP-801
-    Principals separated by semicolons that the authorizer allows everything.
-inter.broker.protocol.isr.updates | - | KIP-497; K12, K13
-    Who writes an ISR to the store: the leader of the partition, or the controller on the leader's request.
-replica.lag.min.messages | records | A45, N5
-    How far a follower may be ahead of the slowest member of the ISR when the leader admits it to the ISR.
-controller.quorum.voters | - | KIP-595; D1-D3
-    Static voters of the metadata log, as `1000@host:port` or ids; empty: the log contains the voters.
-controller.quorum.bootstrap.servers | - | KIP-853; D2
-    Controllers from which a node discovers the leader of the metadata log; empty: all controllers.
-controller.quorum.election.timeout.ms | ms | KIP-595
-    Shortest time that a candidate waits for votes; the actual time is random, up to twice this.
-controller.quorum.fetch.timeout.ms | ms | KIP-595
-    Time without a response of the leader after which a voter starts an election; a leader resigns after 1.5 times this
-    without fetches from a majority.
-controller.quorum.election.backoff.max.ms | ms | KIP-595
-    Longest random wait after a lost election before the next one.
-metadata.log.max.record.bytes.between.snapshots | bytes | KIP-630
-    Bytes of records since the last snapshot of the metadata log after which a node takes the next one.
-metadata.log.max.snapshot.interval.ms | ms | Kafka
-    Time since the last snapshot of the metadata log after which new records make a node take the next one; 0: never.
-metadata.max.retention.bytes | bytes | Kafka
-    Size of the metadata log above which a snapshot deletes the records that it covers; -1: never.
-allow.everyone.if.no.acl.found | - | KIP-801
-    Whether the authorizer allows access to resources without access control entries.
-"""
-"""Name, unit (-: none) and source of every config, and below that its description."""
-
-_DOCUMENTED = {
-    name: ConfigDocumentation(unit.replace("-", ""), source, " ".join(description.split()))
-    for name, unit, source, description in re.findall(
-        r"^(\S+) \| (.+) \| (.+)\n((?:    .+\n)+)", _DOCUMENTATION, re.MULTILINE
-    )
-}
+BROKER_SESSION_TIMEOUT_MS = _node("broker.session.timeout.ms", 9_000, "ms", "KIP-631").declare(
+    "Time without a heartbeat after which the controller fences a broker."
+)
+BROKER_HEARTBEAT_INTERVAL_MS = _node("broker.heartbeat.interval.ms", 2_000, "ms", "KIP-631").declare(
+    "Interval of a broker's heartbeats to the controller."
+)
+REPLICA_LAG_TIME_MAX_MS = _node("replica.lag.time.max.ms", 30_000, "ms", "A13, KIP-497").declare(
+    "Time without having caught up after which the leader proposes to remove a follower from the ISR."
+)
+REPLICA_FETCH_WAIT_MAX_MS = _node("replica.fetch.wait.max.ms", 500, "ms", "A26").declare(
+    "Longest time for which the leader parks a follower's fetch that finds no records."
+)
+REPLICA_FETCH_MAX_BYTES = _node("replica.fetch.max.bytes", 1_048_576, "bytes", "A26").declare(
+    "Bytes per partition that a follower requests in one fetch; a larger first batch is still returned."
+)
+REQUEST_TIMEOUT_MS = _node("request.timeout.ms", 30_000, "ms", "E7").declare(
+    "Time after which a client or broker gives up a request, and a leader an acks=all write."
+)
+DELIVERY_TIMEOUT_MS = _node("delivery.timeout.ms", 30_000, "ms", "KIP-91").declare(
+    "Time after which a client reports a command as failed or unknown, retries included."
+)
+RETRY_BACKOFF_MS = _node("retry.backoff.ms", 100, "ms", "KIP-580").declare(
+    "Wait before a client or broker repeats a failed request."
+)
+HIGH_WATERMARK_CHECKPOINT_INTERVAL_MS = _node(
+    "replica.high.watermark.checkpoint.interval.ms", 5_000, "ms", "H13"
+).declare("Interval at which a broker writes the high watermarks of its partitions to disk.")
+SEGMENT_BYTES = _topic("segment.bytes", 1_073_741_824, "bytes", "Kafka", maximum=INT_MAX).declare(
+    "Size at which a broker rolls a log to a new segment."
+)
+INDEX_INTERVAL_BYTES = _node("index.interval.bytes", 4_096, "bytes", "Kafka", minimum=0, maximum=INT_MAX).declare(
+    "Bytes of a log segment between two entries of its offset index, on ray."
+)
+RETENTION_MS = _topic("retention.ms", 604_800_000, "ms", "Kafka", minimum=-1).declare(
+    "Age of the newest record of a segment after which a broker deletes it; -1 keeps segments of any age."
+)
+RETENTION_BYTES = _topic("retention.bytes", -1, "bytes", "Kafka", minimum=-1).declare(
+    "Size of a log above which a broker deletes its oldest segments; -1 keeps logs of any size."
+)
+LOG_RETENTION_CHECK_INTERVAL_MS = _node("log.retention.check.interval.ms", 300_000, "ms", "Kafka").declare(
+    "Interval at which a broker looks for segments to delete."
+)
+MAX_MESSAGE_BYTES = _topic("max.message.bytes", 1_048_588, "bytes", "Kafka", minimum=0, maximum=INT_MAX).declare(
+    "Largest record batch that a leader accepts from a producer."
+)
+MESSAGE_TIMESTAMP_AFTER_MAX_MS = _topic(
+    "message.timestamp.after.max.ms", 3_600_000, "ms", "KIP-937", minimum=0
+).declare("How far ahead of the leader's clock the timestamp of a record may be.")
+NUM_REPLICA_FETCHERS = _node("num.replica.fetchers", 1, "streams", "H13", maximum=64).declare(
+    "Number of fetch streams from a follower to each leader, among which partitions are divided."
+)
+REPLICA_FETCH_MIN_BYTES = _node("replica.fetch.min.bytes", 1, "bytes", "A26").declare(
+    "Bytes that a leader collects before it answers a follower's fetch."
+)
+REPLICA_FETCH_RESPONSE_MAX_BYTES = _node("replica.fetch.response.max.bytes", 10_485_760, "bytes", "A26").declare(
+    "Bytes in all that a follower requests in one fetch."
+)
+PRODUCER_ID_EXPIRATION_MS = _node("producer.id.expiration.ms", 86_400_000, "ms", "KIP-98").declare(
+    "Time without a write after which a broker forgets the sequence numbers of a producer."
+)
+ENABLE_IDEMPOTENCE = _node("enable.idempotence", True, "", "KIP-98").declare(
+    "Whether producers with acks=all number their batches, so that a retry is stored once."
+)
+LINGER_MS = _node("linger.ms", 5, "ms", "KIP-1030", minimum=0).declare(
+    "How long a producer waits for more records before it sends a batch that is not full."
+)
+BATCH_SIZE = _node("batch.size", 16_384, "bytes", "Kafka", maximum=INT_MAX).declare(
+    "Payload bytes at which a producer sends a batch."
+)
+BUFFER_MEMORY = _node("buffer.memory", 33_554_432, "bytes", "Kafka").declare(
+    "Payload bytes that a producer holds; further commands wait for max.block.ms."
+)
+MAX_BLOCK_MS = _node("max.block.ms", 60_000, "ms", "Kafka", minimum=0).declare(
+    "How long a command waits for room in the producer's buffer before it fails."
+)
+MAX_IN_FLIGHT_REQUESTS = _node("max.in.flight.requests.per.connection", 5, "batches", "KIP-98", maximum=5).declare(
+    "Unacknowledged batches per partition that a producer sends; a leader remembers five per producer."
+)
+NUM_PARTITIONS = ConfigDef("num.partitions", 1, "partitions", "Kafka", maximum=INT_MAX).declare(
+    "Number of partitions of a new topic that does not set it."
+)
+DEFAULT_REPLICATION_FACTOR = ConfigDef("default.replication.factor", 1, "replicas", "Kafka", maximum=SHORT_MAX).declare(
+    "Replication factor of a new topic that does not set it."
+)
+UNCLEAN_LEADER_HOOK = _node("unclean.leader.hook", "", "", "KIP-704; C8").declare(
+    "Routine `module:function` that a broker runs after an unclean election, before it lets followers into the ISR; "
+    "empty: none."
+)
+AUTHORIZER_CLASS_NAME = _node("authorizer.class.name", "", "", "KIP-801", choices=("", "standard")).declare(
+    "Authorizer of requests: `standard` checks access control entries, empty allows everything."
+)
+SUPER_USERS = _node("super.users", "", "", "KIP-801").declare(
+    "Principals separated by semicolons that the authorizer allows everything."
+)
+ISR_UPDATES = _node(
+    "inter.broker.protocol.isr.updates",
+    "leader",
+    "",
+    "KIP-497; K12, K13",
+    choices=("leader", "controller"),
+    generations=(Generation.V3,),
+).declare("Who writes an ISR to the store: the leader of the partition, or the controller on the leader's request.")
+REPLICA_LAG_MIN_MESSAGES = _node(
+    "replica.lag.min.messages", 4_000, "records", "A45, N5", generations=(Generation.V3,)
+).declare("How far a follower may be ahead of the slowest member of the ISR when the leader admits it to the ISR.")
+CONTROLLER_QUORUM_VOTERS = _quorum("controller.quorum.voters", "", "", "KIP-595; D1-D3", node_list=True).declare(
+    "Static voters of the metadata log, as `1000@host:port` or ids; empty: the log contains the voters."
+)
+CONTROLLER_QUORUM_BOOTSTRAP_SERVERS = _quorum(
+    "controller.quorum.bootstrap.servers", "", "", "KIP-853; D2", node_list=True
+).declare("Controllers from which a node discovers the leader of the metadata log; empty: all controllers.")
+CONTROLLER_QUORUM_ELECTION_TIMEOUT_MS = _quorum(
+    "controller.quorum.election.timeout.ms", 1_000, "ms", "KIP-595", maximum=INT_MAX
+).declare("Shortest time that a candidate waits for votes; the actual time is random, up to twice this.")
+CONTROLLER_QUORUM_FETCH_TIMEOUT_MS = _quorum(
+    "controller.quorum.fetch.timeout.ms", 2_000, "ms", "KIP-595", maximum=INT_MAX
+).declare(
+    "Time without a response of the leader after which a voter starts an election; a leader resigns after 1.5 times "
+    "this without fetches from a majority."
+)
+CONTROLLER_QUORUM_ELECTION_BACKOFF_MAX_MS = _quorum(
+    "controller.quorum.election.backoff.max.ms", 1_000, "ms", "KIP-595", maximum=INT_MAX
+).declare("Longest random wait after a lost election before the next one.")
+METADATA_SNAPSHOT_BYTES = _quorum(
+    "metadata.log.max.record.bytes.between.snapshots", 20_971_520, "bytes", "KIP-630"
+).declare("Bytes of records since the last snapshot of the metadata log after which a node takes the next one.")
+METADATA_SNAPSHOT_INTERVAL_MS = _quorum(
+    "metadata.log.max.snapshot.interval.ms", 3_600_000, "ms", "Kafka", minimum=0
+).declare(
+    "Time since the last snapshot of the metadata log after which new records make a node take the next one; 0: never."
+)
+METADATA_RETENTION_BYTES = _quorum("metadata.max.retention.bytes", 104_857_600, "bytes", "Kafka", minimum=-1).declare(
+    "Size of the metadata log above which a snapshot deletes the records that it covers; -1: never."
+)
+ALLOW_EVERYONE_IF_NO_ACL_FOUND = _node("allow.everyone.if.no.acl.found", False, "", "KIP-801").declare(
+    "Whether the authorizer allows access to resources without access control entries."
+)
 
 
 def parse_config(name: str, value: object, *, topic: bool = False) -> ConfigValue:
@@ -427,26 +439,6 @@ def _features_at(items: tuple[tuple[str, int], ...]) -> Features:
     return Features(True, True, True, last_known_leader_in_elr=True)
 
 
-@direct
-class Generation(Enum):
-    """The protocol generations (docs/architecture.md), each with the feature levels at which its clusters start."""
-
-    V3 = "v3"
-    KIP_497 = "kip-497"
-    KIP_966_ELR = "kip-966-elr"
-    KIP_966 = "kip-966"
-
-    @property
-    def feature_levels(self) -> Mapping[str, int]:
-        """The levels at which a cluster of this generation starts."""
-        return _LEVELS[self]
-
-    @property
-    def features(self) -> Features:
-        """The switches at these levels."""
-        return _FEATURES[self]
-
-
 _STORE_FEATURES = Features(
     elr=False,
     effective_min_isr=False,
@@ -463,25 +455,29 @@ _LEVELS: Mapping[Generation, Mapping[str, int]] = {
     Generation.KIP_966: {METADATA_VERSION: METADATA_VERSION_ELR, UNCLEAN_RECOVERY_ENABLED: 1},
 }
 _FEATURES = {generation: features_at(levels) for generation, levels in _LEVELS.items()}
-OF_THE_METADATA_LOG = ("controller.quorum.", "metadata.log.", "metadata.max.retention.")
-"""What the names of configs begin with that generations without a metadata log do not know."""
-LOG_GENERATIONS = tuple(generation for generation in _LEVELS if not generation.features.metadata_in_store)
-"""The generations with a metadata log and a quorum of controllers."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterConfig:
-    """The static configuration of a cluster's nodes: its initial generation, and a typed value for every config."""
+    """The static configuration of a cluster's nodes: its initial generation, a typed value for every config, and the
+    names of the rules of Kafka's that it follows in the place of isray's (`protocol/kafka_rules.py`).
+    """
 
     generation: Generation = Generation.KIP_966
     values: Mapping[str, ConfigValue] = field(default_factory=lambda: {d.name: d.default for d in CONFIGS.values()})
+    kafka_rules: frozenset[str] = NO_RULES
 
     @classmethod
-    def of(cls, generation: Generation, overrides: Mapping[str, object] | None = None) -> ClusterConfig:
-        """The defaults with `overrides`. Raises ConfigError for unknown configs, values that are not allowed, and
-        static voters together with bootstrap servers. Without controllers that assign producer ids, producers are not
-        idempotent by default.
+    def of(
+        cls, generation: Generation, overrides: Mapping[str, object] | None = None, kafka_rules: Iterable[str] = ()
+    ) -> ClusterConfig:
+        """The defaults with `overrides` and `kafka_rules`. Raises ConfigError for unknown configs and rules, values
+        that are not allowed, and static voters together with bootstrap servers. Without controllers that assign
+        producer ids, producers are not idempotent by default.
         """
+        rules = frozenset(kafka_rules)
+        if not rules <= KAFKA_RULES.keys():
+            raise ConfigError("kafka_rules", sorted(rules), f"any of {', '.join(KAFKA_RULES)}")
         values = cls(generation).values
         if generation.features.metadata_in_store:
             values = {**values, ENABLE_IDEMPOTENCE: False}
@@ -492,7 +488,7 @@ class ClusterConfig:
                 CONTROLLER_QUORUM_VOTERS, found, f"none where {CONTROLLER_QUORUM_BOOTSTRAP_SERVERS} is set"
             )
         strategy = str(values[UNCLEAN_RECOVERY_STRATEGY])
-        return cls(generation, {**values, **with_implied_strategy(parsed, generation.features, strategy)})
+        return cls(generation, {**values, **with_implied_strategy(parsed, generation.features, strategy)}, rules)
 
     def int_value(self, name: str) -> int:
         """The value of an integer config, in the unit of its name."""

@@ -40,6 +40,12 @@ Host and nodes keep these rules, on both engines:
    What Kafka leaves to the page cache stays unflushed until the flush policy runs.
 5. Time never decreases within an incarnation. A new incarnation knows nothing but its storage.
 
+State
+-----
+What a node does next depends on its attributes and those of its parts. A class names in `NOT_STATE` those that only
+say when a timer is due or whether it is set, and those that follow from others, such as tables of the parts' methods.
+An exhaustive search takes nodes that differ in nothing else as equal (`experiments/hunt/explore`).
+
 Idle timers
 -----------
 A cluster without traffic must cost nothing in simulation. A node therefore marks timers that a host may leave unfired

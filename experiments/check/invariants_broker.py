@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from experiments.check import rules
 from experiments.check.invariants_base import Invariant
 from experiments.check.truth import GroundTruth, PartitionView
@@ -33,6 +35,7 @@ class ValidReplicaState(Invariant):
     """
 
     KEPT = ("_before",)
+    NOT_STATE: ClassVar[frozenset[str]] = frozenset({"_before"})  # in a search the state before the step shows them
     AFTER_CONTROLLERS = False
 
     def __init__(self, truth: GroundTruth) -> None:

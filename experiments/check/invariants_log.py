@@ -7,6 +7,7 @@ lost; but no log may begin after the end of what any leader has shown.
 from __future__ import annotations
 
 from abc import abstractmethod
+from typing import ClassVar
 
 from experiments.check import rules
 from experiments.check.invariants_base import Invariant
@@ -83,6 +84,7 @@ class _PrefixCheck(Invariant):
     """
 
     KEPT = ("_checked",)
+    NOT_STATE: ClassVar[frozenset[str]] = frozenset({"_checked"})  # what may be checked again
     AFTER_CONTROLLERS = False
 
     def __init__(self, truth: GroundTruth) -> None:

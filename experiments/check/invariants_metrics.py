@@ -10,7 +10,13 @@ from __future__ import annotations
 from experiments.check.invariants_base import Invariant
 from experiments.check.truth import GroundTruth, PartitionView
 from protocol.config import MIN_INSYNC_REPLICAS
-from protocol.controller.metrics import (
+from protocol.controller.metrics import needs_user, partition_metrics
+from protocol.controller.recovery_decisions import RecoveryNeed, recovery_need
+from protocol.events.base import PartitionTrace
+from protocol.events.controller import PartitionChanged, RecoveryDecided
+from protocol.ids import NO_LEADER, NodeId, TopicIdPartition, TopicPartition
+from protocol.metadata.partition import PartitionState
+from protocol.metrics import (
     ELECTABLE_LEADERS,
     MANUAL_ELECTION_REQUIRED,
     OFFLINE,
@@ -21,14 +27,7 @@ from protocol.controller.metrics import (
     UNCLEAN_RECOVERY_FINISHED,
     UNDER_MIN_ISR,
     VOTERS,
-    needs_user,
-    partition_metrics,
 )
-from protocol.controller.recovery_decisions import RecoveryNeed, recovery_need
-from protocol.events.base import PartitionTrace
-from protocol.events.controller import PartitionChanged, RecoveryDecided
-from protocol.ids import NO_LEADER, NodeId, TopicIdPartition, TopicPartition
-from protocol.metadata.partition import PartitionState
 from protocol.nodes.controller import ControllerNode
 
 

@@ -5,6 +5,7 @@ write, fetch sessions. They hold with any fault.
 from __future__ import annotations
 
 from abc import abstractmethod
+from typing import ClassVar
 
 from experiments.check.invariants_base import Invariant
 from experiments.check.truth import GroundTruth, PartitionView
@@ -35,6 +36,7 @@ class _ProducerCheck(Invariant):
     """Reads the batches of idempotent producers in each log, each batch once per incarnation, in the log's order."""
 
     KEPT = ("_found",)
+    NOT_STATE: ClassVar[frozenset[str]] = frozenset({"_found"})  # what may be checked again
     AFTER_CONTROLLERS = False
 
     def __init__(self, truth: GroundTruth) -> None:
@@ -94,6 +96,7 @@ class OnlyAssignedLogs(Invariant):
     topic (A34, M36). It applies its metadata once they contain all that its leader has reported as committed.
     """
 
+    NOT_STATE: ClassVar[frozenset[str]] = frozenset({"_checked"})  # what may be checked again
     AFTER_CONTROLLERS = False
 
     def __init__(self, truth: GroundTruth) -> None:

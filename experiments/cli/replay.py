@@ -59,12 +59,14 @@ def _variant(saved: TimelineFile, compare: str) -> Variant:
 def _explored(saved: TimelineFile, variant: Variant) -> tuple[PlanResult, Run]:
     """Runs the file's plan in a variant of the protocol."""
     from experiments.hunt.fuzz.run import explore_plan
+    from experiments.hunt.mutants.registry import mutated
 
     plan = saved.plan
     if variant.generation is not None:
         plan = plan.model_copy(update={"generation": variant.generation})
-    with variant.switched():
-        return explore_plan(plan, f"seed {plan.seed}, {variant.name}", [("mutant", variant.mutant or "none")])
+    with mutated(variant.mutant):
+        facts = [("mutant", variant.mutant or "none")]
+        return explore_plan(plan, f"seed {plan.seed}, {variant.name}", facts, variant.kafka_rules)
 
 
 def _document(saved: TimelineFile, result: PlanResult, same: bool) -> dict[str, object]:

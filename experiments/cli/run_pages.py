@@ -7,7 +7,6 @@ Kafka's: the same nodes, steps and failures at the same times.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -34,35 +33,26 @@ Compare = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """How a run differs from the file: by generation, by mutant, by a rule of Kafka's, or (all None) not at all. `name`
-    is for titles.
-    """
+    """How a run differs from the file: by generation, mutant or rules of Kafka's. `name` is for titles."""
 
     name: str
     generation: str | None = None
     mutant: str | None = None
-    kafka_rule: str | None = None
-
-    def switched(self) -> AbstractContextManager[None]:
-        """The protocol of this variant, for the length of a block."""
-        from experiments.hunt.mutants.registry import mutated
-        from experiments.support.kafka_rules import kafka_rules
-
-        return mutated(self.mutant) if self.kafka_rule is None else kafka_rules((self.kafka_rule,))
+    kafka_rules: tuple[str, ...] = ()
 
 
 def variant_named(text: str, others: Iterable[str] = ()) -> Variant:
     """The variant that `--compare` names; `others` are names that the command takes besides. InputError for none."""
     from experiments.hunt.mutants.registry import MUTANTS
     from experiments.support.fields import GENERATIONS
-    from experiments.support.kafka_rules import KAFKA_RULES
+    from protocol.kafka_rules import KAFKA_RULES
 
     if text in GENERATIONS:
         return Variant(text, generation=text)
     if text in MUTANTS:
         return Variant(f"mutant {text}", mutant=text)
     if text in KAFKA_RULES:
-        return Variant(f"Kafka's rule {text}", kafka_rule=text)
+        return Variant(f"Kafka's rule {text}", kafka_rules=(text,))
     allowed = ", ".join([*others, *GENERATIONS, "a mutant of docs/mutants.md, or a rule of docs/kafka-findings.md"])
     raise InputError("--compare", "", f"{text!r}{did_you_mean(text, (*GENERATIONS, *MUTANTS, *KAFKA_RULES))}", allowed)
 

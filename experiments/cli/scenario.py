@@ -113,14 +113,18 @@ def _engine(engine: EngineName, spec: ClusterSpec, address: str | None) -> Engin
 
 
 def _run_variant(scenario: Scenario, seed: int, variant: Variant) -> Run:
-    """Runs the steps in another generation or with a mutant, to the last step whatever they expect."""
+    """Runs the steps in a variant of the protocol, to the last step whatever they expect."""
     from experiments.check.engine import CheckedEngine
-    from experiments.scenarios.explored import in_generation, run_variant
+    from experiments.hunt.mutants.registry import mutated
+    from experiments.scenarios.explored import run_variant, with_cluster
     from experiments.scenarios.runner import Runner
 
-    if variant.generation is not None:
-        scenario = in_generation(scenario, variant.generation)
-    with variant.switched():
+    scenario = with_cluster(
+        scenario,
+        generation=variant.generation or scenario.cluster.generation,
+        kafka_rules=[*scenario.cluster.kafka_rules, *variant.kafka_rules],
+    )
+    with mutated(variant.mutant):
         runner = Runner(scenario, CheckedEngine(scenario.cluster.spec(seed)), keeps_going=True)
         return run_variant(runner, f"{scenario.name}, {variant.name}")
 

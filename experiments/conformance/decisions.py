@@ -45,6 +45,7 @@ from experiments.support.errors import InputError
 from experiments.support.fields import StrictModel
 from experiments.support.yaml_input import refused_by
 from protocol.controller.partition_change import ChangeRequest, Election, decide
+from protocol.kafka_rules import NO_RULES
 from protocol.messages.records import PartitionChangeRecord
 from protocol.metadata.partition import LeaderRecoveryState, PartitionState, replay_change
 
@@ -130,7 +131,7 @@ def replay_file(path: Path) -> FileResult:
         unlike = _row_differences(row)
         if not unlike:
             continue
-        departures = explanation(partial(_is_answered_alike, row))
+        departures = explanation(partial(_row_differences, row))
         if departures:
             departed.append(DepartedRow(number, departures, unlike))
         else:
@@ -139,20 +140,20 @@ def replay_file(path: Path) -> FileResult:
     return FileResult(str(path), kind, passed, tuple(mismatches), tuple(departed))
 
 
-def _row_differences(row: PartitionChangeRow | ControllerTraceRow) -> tuple[Difference, ...]:
+def _row_differences(
+    row: PartitionChangeRow | ControllerTraceRow, kafka_rules: frozenset[str] = NO_RULES
+) -> tuple[Difference, ...]:
     if isinstance(row, ControllerTraceRow):
-        return conformance_traces.differences(row)
-    return differences(row)
+        return conformance_traces.differences(row, kafka_rules)
+    return differences(row, kafka_rules)
 
 
-def _is_answered_alike(row: PartitionChangeRow | ControllerTraceRow) -> bool:
-    return not _row_differences(row)
-
-
-def differences(row: PartitionChangeRow) -> tuple[Difference, ...]:
-    """The fields of record, state after and error in which the core's answer differs from the recorded one."""
+def differences(row: PartitionChangeRow, kafka_rules: frozenset[str] = NO_RULES) -> tuple[Difference, ...]:
+    """The fields of record, state after and error in which the core's answer, under these of Kafka's rules, differs
+    from the recorded one.
+    """
     before = _state(row.partition)
-    record = decide("vector", 0, before, _request(row))
+    record = decide("vector", 0, before, _request(row, kafka_rules))
     after = before if record is None else replay_change(before, record)
     unlike = [
         *compare("record", _fields(row.record), None if record is None else _record_fields(record)),
@@ -193,7 +194,7 @@ def _state(shape: PartitionShape) -> PartitionState:
     return PartitionState(**fields | {"leader_recovery_state": LeaderRecoveryState[shape.leader_recovery_state]})
 
 
-def _request(row: PartitionChangeRow) -> ChangeRequest:
+def _request(row: PartitionChangeRow, kafka_rules: frozenset[str]) -> ChangeRequest:
     recovery = row.target_leader_recovery_state
     return ChangeRequest(
         min_isr=row.min_isr,
@@ -207,6 +208,7 @@ def _request(row: PartitionChangeRow) -> ChangeRequest:
         target_removing=row.target_removing,
         target_leader_recovery_state=None if recovery is None else LeaderRecoveryState[recovery],
         unclean_shutdown_replicas=row.unclean_shutdown_replicas,
+        kafka_rules=kafka_rules,
     )
 
 

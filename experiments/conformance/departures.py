@@ -2,7 +2,7 @@
 
 A departure is a rule of Kafka's code that isray does not follow, and the reason (`DEPARTURES`). It names no rows. A row
 that is not answered as recorded is *explained* by departures if the protocol gives exactly the recorded answers, in all
-fields, with Kafka's rules in the place of its own (`experiments/support/kafka_rules.py`). Then and only then it is
+fields, with Kafka's rules in the place of its own (`protocol/kafka_rules.py`). Then and only then it is
 counted as a departure; every other row fails.
 
 This is sound for event sequences, too. Under Kafka's rule the replayed controller goes through the state that Kafka
@@ -15,12 +15,12 @@ nothing in a row is in no smallest set.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from itertools import chain, combinations
 
 from experiments.support.errors import InputError
-from experiments.support.kafka_rules import KAFKA_RULES, KafkaRule, kafka_rules
+from protocol.kafka_rules import KAFKA_RULES, KafkaRule
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,13 +88,12 @@ def departure_named(name: str, option: str) -> Departure:
     return found[name]
 
 
-def explanation(is_answered_alike: Callable[[], bool]) -> tuple[Departure, ...]:
-    """The smallest set of departures that explains a row; empty if none does. `is_answered_alike` replays the row.
-    InputError in a compiled build, where rules cannot be replaced.
+def explanation(differences: Callable[[frozenset[str]], Collection[object]]) -> tuple[Departure, ...]:
+    """The smallest set of departures that explains a row; empty if none does. `differences` replays the row under
+    these of Kafka's rules.
     """
     sets = chain.from_iterable(combinations(DEPARTURES, size) for size in range(1, len(DEPARTURES) + 1))
     for chosen in sets:
-        with kafka_rules([departure.name for departure in chosen]):
-            if is_answered_alike():
-                return chosen
+        if not differences(frozenset(departure.name for departure in chosen)):
+            return chosen
     return ()

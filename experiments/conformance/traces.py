@@ -36,6 +36,7 @@ from protocol.contract import Send
 from protocol.controller.heartbeats import BrokerControlState
 from protocol.errors import ErrorCode
 from protocol.ids import FIRST_CLIENT, FIRST_CONTROLLER, NO_EPOCH, Epoch
+from protocol.kafka_rules import NO_RULES
 from protocol.messages.admin import AdminRequest, AdminResponse
 from protocol.messages.base import Message
 from protocol.messages.control import (
@@ -132,9 +133,11 @@ class ControllerTraceRow(StrictModel):
     steps: Annotated[tuple[Step, ...], Field(min_length=1)]
 
 
-def differences(row: ControllerTraceRow) -> tuple[Difference, ...]:
-    """The differences of the first step whose answer differs from the recorded one; empty if all agree."""
-    controller = _Controller(row.elr_enabled)
+def differences(row: ControllerTraceRow, kafka_rules: frozenset[str] = NO_RULES) -> tuple[Difference, ...]:
+    """The differences of the first step whose answer, under these of Kafka's rules, differs from the recorded one;
+    empty if all agree.
+    """
+    controller = _Controller(row.elr_enabled, kafka_rules)
     for index, step in enumerate(row.steps):
         result = controller.apply(step.event)
         recorded = step.result.model_dump() if isinstance(step.result, HeartbeatReply) else step.result
@@ -153,8 +156,9 @@ def differences(row: ControllerTraceRow) -> tuple[Difference, ...]:
 class _Controller:
     """A controller node on a disk of its own, fed with recorded events."""
 
-    def __init__(self, elr_enabled: bool) -> None:
-        self._config = ClusterConfig.of(Generation.KIP_966_ELR if elr_enabled else Generation.KIP_497)
+    def __init__(self, elr_enabled: bool, kafka_rules: frozenset[str]) -> None:
+        generation = Generation.KIP_966_ELR if elr_enabled else Generation.KIP_497
+        self._config = ClusterConfig.of(generation, kafka_rules=kafka_rules)
         self._storage = formatted_disk()
         self._correlation_id = 0
         self._epochs: dict[int, dict[int, Epoch]] = {}

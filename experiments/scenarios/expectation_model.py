@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from experiments.check.losses import ALL, Acks
-from experiments.support.fields import Index, StrictModel
-from protocol.controller.metrics import CLUSTER_METRICS, PARTITION_METRICS
+from experiments.support.fields import Index, StrictModel, one_of
+from protocol.metrics import CLUSTER_METRICS, PARTITION_METRICS
 
 METRIC_NAMES = (*CLUSTER_METRICS, *PARTITION_METRICS)
-
-
-def one_of(names: Collection[str]) -> BeforeValidator:
-    """Requires one of these names in a file."""
-
-    def check(value: object) -> object:
-        if value not in names:
-            raise ValueError(f"allowed: one of {', '.join(names)}")
-        return value
-
-    return BeforeValidator(check)
 
 
 def _lost_acks(value: object) -> object:

@@ -57,7 +57,7 @@ def _facts(runner: Runner, result: ScenarioResult) -> list[tuple[str, str]]:
     ]
 
 
-def in_generation(scenario: Scenario, generation: str) -> Scenario:
-    """The same steps on a cluster of another generation."""
-    cluster = scenario.cluster.model_copy(update={"generation": generation})
+def with_cluster(scenario: Scenario, **changes: object) -> Scenario:
+    """The same steps on a cluster with these fields changed, to values that are known to be allowed."""
+    cluster = scenario.cluster.model_copy(update=changes)
     return scenario.model_copy(update={"cluster": cluster})

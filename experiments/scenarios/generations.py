@@ -9,7 +9,7 @@ from __future__ import annotations
 from experiments.scenarios.expectation_model import Expectation
 from experiments.scenarios.model import LinkStep, NodeStep, Scenario, Step
 from experiments.support.errors import InputError, shown
-from protocol.config import CONFIGS, OF_THE_METADATA_LOG, Generation
+from protocol.config import CONFIGS, Generation
 
 _NOT_IN_V3 = ("configure", "update_feature", "unregister", "add_voter", "remove_voter")
 _EXPECTED_OF_OTHERS = ("elr", "last_known_elr", "last_known_leader", "voters", "role")
@@ -24,14 +24,12 @@ def require_v3(scenario: Scenario, source: str) -> None:
         if name in cluster.model_fields_set:
             found, allowed = shown(getattr(cluster, name)), "nothing: in v3 a broker is controller"
             raise InputError(source, f"cluster.{name}", found, allowed)
-    for name in cluster.config:
-        if name.startswith(OF_THE_METADATA_LOG):
-            raise InputError(source, f"cluster.config.{name}", shown(cluster.config[name]), _NOT_V3)
     for place, names in _configs(scenario).items():
         for name in names:
             generations = CONFIGS[name].generations
-            if generations != "all" and Generation.V3.value not in generations:
-                raise InputError(source, f"{place}.{name}", Generation.V3.value, f"generations {generations}")
+            if Generation.V3 not in generations:
+                allowed = f"generations {', '.join(generation.value for generation in generations)}"
+                raise InputError(source, f"{place}.{name}", Generation.V3.value, allowed)
     for index, step in enumerate(scenario.steps):
         _require_step_of_v3(step, source, f"steps[{index}].{step.kind}")
 
@@ -54,7 +52,7 @@ def forbid_v3(scenario: Scenario, source: str) -> None:
         raise InputError(source, "cluster.store", scenario.cluster.generation, "generation v3")
     for place, names in _configs(scenario).items():
         for name in names:
-            if CONFIGS[name].generations == Generation.V3.value:
+            if CONFIGS[name].generations == (Generation.V3,):
                 raise InputError(source, f"{place}.{name}", scenario.cluster.generation, "generation v3")
     for index, step in enumerate(scenario.steps):
         place, fields = f"steps[{index}].{step.kind}", step.fields

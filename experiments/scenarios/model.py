@@ -14,7 +14,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 from experiments.check.invariants import INVARIANTS
 from experiments.engines.port import ClusterSpec
 from experiments.faults.kinds import AnyFault
-from experiments.scenarios.expectation_model import Expectation, one_of
+from experiments.scenarios.expectation_model import Expectation
 from experiments.support.fields import (
     GENERATIONS,
     Assignment,
@@ -26,10 +26,11 @@ from experiments.support.fields import (
     StrictModel,
     TopicConfig,
     TopicName,
+    one_of,
 )
-from experiments.support.kafka_rules import KAFKA_RULES
 from protocol.config import ClusterConfig, Generation
 from protocol.ids import FIRST_CONTROLLER, RECOVERY_MANAGER, STORE
+from protocol.kafka_rules import KAFKA_RULES
 from protocol.v3.store.settings import (
     MAX_LATENCY_MS,
     MAX_MULTI,
@@ -130,7 +131,7 @@ class ClusterModel(StrictModel):
 
     def spec(self, seed: int = 0) -> ClusterSpec:
         """The cluster as engines take it."""
-        config = ClusterConfig.of(Generation(self.generation), self.config)
+        config = ClusterConfig.of(Generation(self.generation), self.config, self.kafka_rules)
         voters = None if self.voters is None else tuple(self.voters)
         store = self.store.settings() if self.store is not None else None
         return ClusterSpec(self.brokers, self.controllers, config, seed, voters, store)

@@ -44,7 +44,6 @@ from experiments.scenarios.model import (
 )
 from experiments.story.render import Heading
 from experiments.support.fields import StrictModel
-from experiments.support.kafka_rules import kafka_rules
 from protocol.errors import ErrorCode
 from protocol.ids import RECOVERY_MANAGER, STORE, TopicPartition, is_broker, is_client, is_controller
 from protocol.messages.admin import AdminRequest
@@ -115,10 +114,6 @@ class Runner:
 
     def run(self) -> ScenarioResult:
         """Starts the cluster, creates the topics and runs the steps; the engine stays up."""
-        with kafka_rules(self.scenario.cluster.kafka_rules):
-            return self._run()
-
-    def _run(self) -> ScenarioResult:
         steps: list[StepResult] = []
         try:
             self._set_up()

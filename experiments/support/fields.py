@@ -5,6 +5,7 @@ Each is an `Annotated` type that pydantic checks; the error of a refused value l
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pkgutil import resolve_name
 from typing import Annotated
 
@@ -18,7 +19,6 @@ from protocol.errors import ErrorCode
 
 ERROR_NAMES = tuple(code.name for code in ErrorCode if code is not ErrorCode.NONE)
 GENERATIONS = tuple(generation.value for generation in Generation)
-_LOG_GENERATIONS = tuple(generation.value for generation in LOG_GENERATIONS)
 
 
 class StrictModel(BaseModel):
@@ -27,7 +27,9 @@ class StrictModel(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
-def _one_of(names: tuple[str, ...]) -> BeforeValidator:
+def one_of(names: Collection[str]) -> BeforeValidator:
+    """A check that refuses every value but those."""
+
     def check(value: object) -> object:
         if value not in names:
             raise ValueError(f"allowed: one of {', '.join(names)}")
@@ -59,9 +61,9 @@ def _check_topic_name(value: str) -> str:
 DurationMs = Annotated[int, BeforeValidator(parse_duration_ms)]
 """Milliseconds, written as `250ms`, `15m`, `1y`."""
 TopicName = Annotated[str, Field(min_length=1), AfterValidator(_check_topic_name)]
-ErrorName = Annotated[str, _one_of(ERROR_NAMES)]
-GenerationName = Annotated[str, _one_of(GENERATIONS)]
-LogGenerationName = Annotated[str, _one_of(_LOG_GENERATIONS)]
+ErrorName = Annotated[str, one_of(ERROR_NAMES)]
+GenerationName = Annotated[str, one_of(GENERATIONS)]
+LogGenerationName = Annotated[str, one_of([generation.value for generation in LOG_GENERATIONS])]
 """A generation with a metadata log."""
 ConfigSetting = int | bool | str
 TopicConfig = Annotated[dict[str, ConfigSetting], _configs(topic=True)]

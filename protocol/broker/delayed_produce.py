@@ -6,7 +6,7 @@ watermark reaches that offset, when the replica stops leading, or after `request
 
 from __future__ import annotations
 
-from typing import Final
+from typing import ClassVar, Final
 
 from protocol.broker.context import BrokerContext, DelayedProduce, Replica
 from protocol.config import REQUEST_TIMEOUT_MS
@@ -25,6 +25,8 @@ MAX_DELAYED = 4_096
 
 class DelayedProduces:
     """Delays and completes the acks=all requests of one broker."""
+
+    NOT_STATE: ClassVar[frozenset[str]] = frozenset({"_timer_is_set"})
 
     def __init__(self, context: BrokerContext) -> None:
         self._context = context

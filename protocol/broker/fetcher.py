@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 from zlib import crc32
 
 from protocol.broker.context import BrokerContext, Replica
@@ -66,6 +66,8 @@ class Fetcher:
     have not had a renewal since this broker began to follow them in a new leader epoch, with the time of that renewal
     (which a host may elide).
     """
+
+    NOT_STATE: ClassVar[frozenset[str]] = frozenset({"_timed", "_unsettled"})
 
     def __init__(self, context: BrokerContext, flusher: Flusher) -> None:
         self._context = context

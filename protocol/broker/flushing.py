@@ -12,7 +12,7 @@ A failure of the disk raises StorageError, which stops the broker.
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import Field, TypeAdapter, ValidationError
 
@@ -40,6 +40,8 @@ _OFFSETS = TypeAdapter(dict[str, Annotated[int, Field(ge=0, strict=True)]])
 
 class Flusher:
     """Flush policy, retention and high watermark checkpoint of one broker."""
+
+    NOT_STATE: ClassVar[frozenset[str]] = frozenset({"_flush_due", "_checkpoint_due", "_retention_timer_is_set"})
 
     def __init__(self, context: BrokerContext) -> None:
         self._context = context

@@ -11,6 +11,8 @@ Two timers watch each follower N, for all partitions at once:
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from protocol.broker import leadership as rules
 from protocol.broker.context import BrokerContext, Replica
 from protocol.broker.fetch_streams import FetchStreams
@@ -25,6 +27,8 @@ LAG_PREFIX = "lag/"
 
 class IsrShrink:
     """Watches the followers of one broker and proposes to remove those that are out of sync."""
+
+    NOT_STATE: ClassVar[frozenset[str]] = frozenset({"_lag_timers"})
 
     def __init__(self, context: BrokerContext, isr_manager: IsrManager, streams: FetchStreams) -> None:
         self._context = context

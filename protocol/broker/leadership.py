@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from protocol.ids import NO_EPOCH, NO_OFFSET, BrokerId, Epoch, Offset, TimeMs
 from protocol.messages.data import FetchPartition
@@ -30,6 +31,8 @@ class FollowerProgress:
     follower's log end, -1 before its first fetch. `parked_fetch` is its fetch that waits for news, None once it is
     answered; `fetcher` is the follower's fetcher that sent it.
     """
+
+    NOT_STATE: ClassVar[frozenset[str]] = frozenset({"last_caught_up_ms", "last_fetch_ms", "leader_end_at_last_fetch"})
 
     end_offset: Offset = NO_OFFSET
     broker_epoch: Epoch = NO_EPOCH

@@ -9,7 +9,7 @@ every `broker.heartbeat.interval.ms` from then on. A heartbeat that is sent earl
 from __future__ import annotations
 
 from random import Random
-from typing import Final
+from typing import ClassVar, Final
 
 from protocol.broker.context import BrokerContext
 from protocol.broker.flushing import Flusher
@@ -43,6 +43,8 @@ SHUTDOWN_TIMER = "shutdown-timeout"
 
 class BrokerLifecycleManager:
     """The lifecycle of one broker, which may be unfenced once it `has_published`. `rng` generates incarnation ids."""
+
+    NOT_STATE: ClassVar[frozenset[str]] = frozenset({"_next_heartbeat_ms"})
 
     def __init__(self, context: BrokerContext, flusher: Flusher, rng: Random, rack: str | None) -> None:
         self.state = LifecycleState.NOT_RUNNING

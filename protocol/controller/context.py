@@ -67,9 +67,9 @@ class ControllerState:
     def request(
         self, key: TopicIdPartition, state: PartitionState, election: Election | None = None, **targets: object
     ) -> ChangeRequest:
-        """A change request under the feature levels in force. `election` defaults to what the topic's configs allow
-        (`allowed_election`); `targets` are fields of `ChangeRequest`, with `MetadataImage.is_active` as the default of
-        `is_acceptable_leader`.
+        """A change request under the feature levels and Kafka's rules in force. `election` defaults to what the topic's
+        configs allow (`allowed_election`); `targets` are fields of `ChangeRequest`, with `MetadataImage.is_active` as
+        the default of `is_acceptable_leader`.
         """
         features = self.image.features
         if election is None:
@@ -80,6 +80,7 @@ class ControllerState:
             elr_enabled=features.elr,
             use_last_known_leader=features.last_known_leader_in_elr,
             track_last_known_leader=features.track_last_known_leader,
+            kafka_rules=self.config.kafka_rules,
             election=election,
             **targets,  # type: ignore[arg-type]
         )

@@ -1,48 +1,9 @@
 """The controller's metrics (requirements I1-I10, D34) and alerts (I8).
 
 `ControllerMetrics` observes every record that is replayed and the few events that no record shows; `values` returns all
-metrics of this table. Gauges of partitions are updated record by record at a constant cost each; only a change of
+of `CLUSTER_METRICS`. Gauges of partitions are updated record by record at a constant cost each; only a change of
 feature levels, or of a config that a gauge depends on, evaluates all partitions that it concerns. Counters and
 summaries start at 0 when the controller becomes active, whatever the log holds (I5).
-
-| name | kind | unit | meaning |
-|---|---|---|---|
-| `kafka.controller.global_under_min_isr_partition_count` | gauge | partitions | ISR below effective min ISR (I2) |
-| `kafka.controller.offline_partitions_count` | gauge | partitions | without a leader (I8) |
-| `kafka.controller.unclean_recovery_partitions_count` | gauge | partitions | under unclean recovery (I3) (a) |
-| `kafka.controller.manual_leader_election_required_partition_count` | gauge | partitions | wait for a user (I4) (b) |
-| `kafka.controller.reassigning_partitions_count` | gauge | partitions | with a reassignment in progress |
-| `kafka.controller.unclean_recovery_finished_count` | counter | recoveries | unclean recoveries done (I5) (a) |
-| `kafka.controller.unclean_leader_elections_count` | counter | elections | acknowledged records may be lost (I8) |
-| `kafka.controller.raft.number_of_voters` | gauge | controllers | voters of the quorum (I9) (d) |
-| `kafka.controller.raft.number_of_observers` | gauge | replicas | fetch the metadata log without a vote (I9) (c) |
-| `kafka.controller.raft.uncommitted_voter_change` | gauge | changes | of the quorum, not yet committed (I9) (d) |
-| `kafka.controller.raft.ignored_static_voters` | gauge | controllers | configured, overridden by the log (I9) (d) |
-| `kafka.controller.failover_latency_ms` | summary | ms | until all active brokers have applied a fencing (I10) (e) |
-| `kafka.controller.failover_records` | summary | records | metadata records written by a failover (I10) |
-| `kafka.controller.alter_partition_batch_size` | summary | partitions | proposed in one AlterPartition (I10) |
-| `kafka.controller.controlled_shutdown_time_ms` | summary | ms | from a broker's request until it may shut down (I10) |
-| `kafka.controller.reassignment_completion_delay_ms` | summary | ms | from start to completion (I10) (f) |
-| `kafka.controller.electable_leaders_count` | gauge, of each partition | brokers | ISR and ELR together (I1) |
-
-A summary is four metrics, `<name>_count`, `_sum`, `_last` and `_max`, all 0 before the first event.
-
-(a) 0 where recovery is off: those generations elect by the rules of `partition_election.py`. Where it is on, a
-    partition is under recovery as long as its strategy calls for one, even while no replica is active, or members of
-    the last known ELR are waited for; and while a recovery runs that a user requested. I3 and I4 have no partition in
-    common (I7).
-(b) A leaderless partition that gets a leader only through a user's command: an election, a reassignment, a config.
-    Where recovery is on these are the partitions for which `recovery_decisions.py` waits for a user, without those that
-    are being recovered for one. Where it is off, it is a partition that would have no leader even if all its replicas
-    became active. A partition does not count where ISR or ELR has a member; where `unclean.leader.election.enable`
-    holds for the topic; in `kip-966-elr` where `last_known_elr` has exactly one broker. `decide` gives the answer, so
-    it follows the rules in force. (c) Brokers, and controllers without a vote, as long as their last fetch is at most
-    five minutes ago. (d) By the newest set of voters, whether it is committed or not (`protocol/quorum/describe.py`).
-    (e) A failover is the fencing of a broker that led partitions. It ends when every active broker has sent a fetch or
-    a heartbeat with an offset behind the last record of the failover. One during which no broker is active has no
-    latency. (f) Observed once per partition; 0 for one that completes in the record that starts it. A reassignment that
-    replaces another begins anew, a cancelled one does not count, and one from before this controller became active
-    counts from that moment.
 """
 
 from __future__ import annotations
@@ -61,66 +22,23 @@ from protocol.ids import NO_LEADER, BrokerId, Offset, TimeMs, TopicIdPartition
 from protocol.messages.records import ConfigRecord, MetadataRecord
 from protocol.metadata.image import MetadataDelta
 from protocol.metadata.partition import LeaderRecoveryState, PartitionState
-
-UNDER_MIN_ISR = "kafka.controller.global_under_min_isr_partition_count"
-OFFLINE = "kafka.controller.offline_partitions_count"
-UNCLEAN_RECOVERY = "kafka.controller.unclean_recovery_partitions_count"
-MANUAL_ELECTION_REQUIRED = "kafka.controller.manual_leader_election_required_partition_count"
-REASSIGNING = "kafka.controller.reassigning_partitions_count"
-UNCLEAN_RECOVERY_FINISHED = "kafka.controller.unclean_recovery_finished_count"
-UNCLEAN_ELECTIONS = "kafka.controller.unclean_leader_elections_count"
-VOTERS = "kafka.controller.raft.number_of_voters"
-OBSERVERS = "kafka.controller.raft.number_of_observers"
-UNCOMMITTED_VOTER_CHANGE = "kafka.controller.raft.uncommitted_voter_change"
-IGNORED_STATIC_VOTERS = "kafka.controller.raft.ignored_static_voters"
-RAFT_METRICS = (VOTERS, OBSERVERS, UNCOMMITTED_VOTER_CHANGE, IGNORED_STATIC_VOTERS)
-FAILOVER_LATENCY = "kafka.controller.failover_latency_ms"
-FAILOVER_RECORDS = "kafka.controller.failover_records"
-ALTER_PARTITION_BATCH = "kafka.controller.alter_partition_batch_size"
-SHUTDOWN_TIME = "kafka.controller.controlled_shutdown_time_ms"
-REASSIGNMENT_DELAY = "kafka.controller.reassignment_completion_delay_ms"
-ELECTABLE_LEADERS = "kafka.controller.electable_leaders_count"
-
-_HELP = {
-    UNDER_MIN_ISR: "partitions: ISR below effective min ISR",
-    OFFLINE: "partitions: without a leader",
-    UNCLEAN_RECOVERY: "partitions: under unclean recovery",
-    MANUAL_ELECTION_REQUIRED: "partitions: wait for a user",
-    REASSIGNING: "partitions: with a reassignment in progress",
-    UNCLEAN_RECOVERY_FINISHED: "recoveries: unclean recoveries done",
-    UNCLEAN_ELECTIONS: "elections: acknowledged records may be lost",
-    VOTERS: "controllers: voters of the quorum",
-    OBSERVERS: "replicas: fetch the metadata log without a vote",
-    UNCOMMITTED_VOTER_CHANGE: "changes: of the quorum, not yet committed",
-    IGNORED_STATIC_VOTERS: "controllers: configured, overridden by the log",
-    FAILOVER_LATENCY: "ms: until all active brokers have applied a fencing",
-    FAILOVER_RECORDS: "records: metadata records written by a failover",
-    ALTER_PARTITION_BATCH: "partitions: proposed in one AlterPartition",
-    SHUTDOWN_TIME: "ms: from a broker's request until it may shut down",
-    REASSIGNMENT_DELAY: "ms: from start to completion",
-}
-_PARTS = {"count": "number of values in", "sum": "sum in", "last": "last value in", "max": "greatest value in"}
-
-SUMMARIES = (FAILOVER_LATENCY, FAILOVER_RECORDS, ALTER_PARTITION_BATCH, SHUTDOWN_TIME, REASSIGNMENT_DELAY)
-PARTITION_METRICS = (ELECTABLE_LEADERS,)
-"""The metrics that `partition_metrics` returns for one partition."""
-CLUSTER_METRICS = (
-    UNDER_MIN_ISR,
-    OFFLINE,
-    UNCLEAN_RECOVERY,
+from protocol.metrics import (
+    ALTER_PARTITION_BATCH,
+    ELECTABLE_LEADERS,
+    FAILOVER_LATENCY,
+    FAILOVER_RECORDS,
     MANUAL_ELECTION_REQUIRED,
+    OFFLINE,
+    RAFT_METRICS,
     REASSIGNING,
-    UNCLEAN_RECOVERY_FINISHED,
+    REASSIGNMENT_DELAY,
+    SHUTDOWN_TIME,
+    SUMMARIES,
     UNCLEAN_ELECTIONS,
-    *RAFT_METRICS,
-    *(f"{name}_{part}" for name in SUMMARIES for part in ("count", "sum", "last", "max")),
+    UNCLEAN_RECOVERY,
+    UNCLEAN_RECOVERY_FINISHED,
+    UNDER_MIN_ISR,
 )
-"""The metrics that `ControllerMetrics.values` returns, in its order."""
-
-CLUSTER_HELP: Mapping[str, str] = {name: text for name, text in _HELP.items() if name not in SUMMARIES} | {
-    f"{name}_{part}": f"{words} {_HELP[name]}" for name in SUMMARIES for part, words in _PARTS.items()
-}
-"""The unit and the meaning of each of `CLUSTER_METRICS`, as the table above has them."""
 
 _GAUGE_CONFIGS = (MIN_INSYNC_REPLICAS, UNCLEAN_LEADER_ELECTION_ENABLE, UNCLEAN_RECOVERY_STRATEGY)
 """The configs that decide which gauges count a partition."""
@@ -174,7 +92,7 @@ def is_unclean_election(before: PartitionState, after: PartitionState) -> bool:
 
 
 def needs_user(state: ControllerState, key: TopicIdPartition, partition: PartitionState) -> bool:
-    """Whether the partition is leaderless and stays so until a user acts, as (b) of the module's table defines."""
+    """Whether the partition is leaderless and stays so until a user acts, as `MANUAL_ELECTION_REQUIRED` defines."""
     if state.image.features.unclean_recovery:
         return recovery_need(state.image, key, partition) is RecoveryNeed.USER
     if partition.leader != NO_LEADER or not {*partition.isr, *partition.elr}.isdisjoint(partition.replicas):

@@ -33,6 +33,8 @@ must be in sync, and all replicas of the final assignment where fewer are added 
 on); and as many of the final assignment as its min ISR, at least two if it has two. Kafka's newer rule alone would
 complete with too few members for min ISR, so that writes are refused, or with a single copy.
 
+Rules of Kafka's code that a request names (`protocol/kafka_rules.py`) decide in the place of the ones here.
+
 The caller decides which brokers may lead. A broker that it removes from the ISR because the broker failed, shut down or
 returned from an unclean shutdown must not be acceptable in the same request: the decision does not know the reason.
 """
@@ -44,6 +46,12 @@ from typing import Any, Final, NamedTuple
 
 from protocol.controller.partition_election import Candidates, Elected, Election, designate, elect
 from protocol.ids import NO_LEADER, BrokerId
+from protocol.kafka_rules import (
+    DEAD_LAST_KNOWN_LEADER_ELECTED,
+    NO_RULES,
+    REMOVED_REPLICA_BLOCKS_LAST_KNOWN_LEADER,
+    UNASSIGNED_LAST_KNOWN_LEADER_ELECTED,
+)
 from protocol.messages.records import PartitionChangeRecord
 from protocol.messages.trusted import trusted
 from protocol.metadata.partition import (
@@ -66,8 +74,9 @@ class ChangeRequest:
 
     `min_isr` is the effective min ISR of the present replicas (E8). `None` in a target leaves that part as it is;
     target replicas are never empty. `unclean_shutdown_replicas` registered after an unclean shutdown (E20).
-    `designated_leader`, if not -1, leads a leaderless partition instead of an elected replica (F22, F23). Raises
-    ValueError if `track_last_known_leader` comes with `use_last_known_leader` or without `elr_enabled`.
+    `designated_leader`, if not -1, leads a leaderless partition instead of an elected replica (F22, F23).
+    `kafka_rules` decide in the place of this module's rules. Raises ValueError if `track_last_known_leader` comes with
+    `use_last_known_leader` or without `elr_enabled`.
     """
 
     min_isr: int
@@ -83,6 +92,7 @@ class ChangeRequest:
     target_removing: Brokers | None = None
     target_leader_recovery_state: int | None = None
     unclean_shutdown_replicas: Brokers | None = None
+    kafka_rules: frozenset[str] = NO_RULES
 
     def __post_init__(self) -> None:
         if self.track_last_known_leader and (self.use_last_known_leader or not self.elr_enabled):
@@ -204,16 +214,30 @@ def _follow_isr(state: PartitionState, request: ChangeRequest, target: _Assignme
 
 def _elect(state: PartitionState, request: ChangeRequest, target: _Assignment, elr: Brokers) -> Elected:
     last_known = NO_LEADER
-    if not _has_complete_replica(target, elr):
+    if not _has_complete_replica(request, target, elr):
         last_known = _last_known_leader(state, request, target.replicas)
+        if DEAD_LAST_KNOWN_LEADER_ELECTED in request.kafka_rules and _leads_dead_or_alive(state, request, last_known):
+            return Elected(last_known, unclean=True)
     candidates = Candidates(target.replicas, target.isr, elr, state.leader, last_known)
     if request.designated_leader != NO_LEADER and state.leader == NO_LEADER:
         return designate(request.designated_leader, candidates, request.is_acceptable_leader)
     return elect(request.election, candidates, request.is_acceptable_leader)
 
 
-def _has_complete_replica(target: _Assignment, elr: Brokers) -> bool:
-    """Whether a replica is in ISR or ELR. A member of the ELR that left the assignment has no replica to lead with."""
+def _leads_dead_or_alive(state: PartitionState, request: ChangeRequest, last_known: BrokerId) -> bool:
+    """Whether Kafka's code elects the last known leader without asking whether it may lead; "none" (-1), where it is
+    recorded, is elected like any other.
+    """
+    recorded = last_known != NO_LEADER or state.last_known_elr == (NO_LEADER,)
+    return recorded and request.use_last_known_leader and request.designated_leader == NO_LEADER
+
+
+def _has_complete_replica(request: ChangeRequest, target: _Assignment, elr: Brokers) -> bool:
+    """Whether a replica is in ISR or ELR. A member of the ELR that left the assignment has no replica to lead with;
+    one of Kafka's rules counts it nevertheless.
+    """
+    if REMOVED_REPLICA_BLOCKS_LAST_KNOWN_LEADER in request.kafka_rules:
+        return bool(target.isr or elr)
     return bool(target.isr) or not set(elr).isdisjoint(target.replicas)
 
 
@@ -227,7 +251,8 @@ def _last_known_leader(state: PartitionState, request: ChangeRequest, replicas: 
         known = state.last_known_leader if request.election is Election.UNCLEAN else NO_LEADER
     elif request.elr_enabled and request.use_last_known_leader and len(state.last_known_elr) == 1:
         known = state.last_known_elr[0]
-    return known if known in replicas else NO_LEADER
+    is_candidate = known in replicas or UNASSIGNED_LAST_KNOWN_LEADER_ELECTED in request.kafka_rules
+    return known if is_candidate else NO_LEADER
 
 
 def _after_election(

@@ -26,6 +26,7 @@ from protocol.controller.controller_result import ControllerResult, named_twice,
 from protocol.controller.partition_change import Election
 from protocol.errors import ErrorCode, Refused
 from protocol.ids import BrokerId, TopicIdPartition
+from protocol.kafka_rules import RETURNING_REPLICA_ELIGIBLE
 from protocol.messages.acls import AclOperation
 from protocol.messages.partitions import (
     AlterPartitionReassignmentsRequest,
@@ -77,7 +78,7 @@ def _alter(state: ControllerState, topic: str, wanted: ReassignablePartition) ->
         reason = f"broker {record.leader} would lead without holding a replica"
         raise Refused(ErrorCode.UNKNOWN_SERVER_ERROR, reason)
     returning = _returning_members(partition, wanted.replicas)
-    if returning:
+    if returning and RETURNING_REPLICA_ELIGIBLE not in state.config.kafka_rules:
         targets = _move(state, partition, wanted.replicas)
         return state.change(key, Election.ONLINE, unclean_shutdown_replicas=returning, **targets)
     return record

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import fields
 from functools import lru_cache
-from typing import cast
 
 from protocol.events import broker, client, controller, host, node, quorum, store
 from protocol.events.base import Trace
@@ -81,7 +80,13 @@ def text_of(events: Iterable[tuple[TimeMs, NodeId, Trace]]) -> str:
     """What the trace hash is made of: for each event `repr` of its time, node, kind, partition and `detail_of`, in less
     time.
     """
-    return "".join([_TEXTS[type(trace)](now_ms, source, trace) for now_ms, source, trace in events])
+    return "".join(
+        [
+            _FORMATS[type(trace)]
+            % (now_ms, source, _partition_text(trace.about()), *[getattr(trace, name) for name in _NAMES[type(trace)]])
+            for now_ms, source, trace in events
+        ]
+    )
 
 
 @lru_cache(maxsize=65_536)
@@ -89,13 +94,11 @@ def _partition_text(partition: TopicPartition | None) -> str:
     return repr(partition)
 
 
-def _text(event: type[Trace]) -> Callable[[TimeMs, NodeId, Trace], str]:
-    """A function from the time, node and event to the event's text; Python translates it once, as a format string."""
-    details = ", ".join(f"{name!r}: {{event.{name}!r}}" for name in _NAMES[event])
-    place = "{partition_text(event.about())}" if event.about is not Trace.about else None
-    source = f'''lambda now_ms, node, event: f"({{now_ms}}, {{node}}, {event.kind!r}, {place}, {{{{{details}}}}})"'''
-    return cast("Callable[[TimeMs, NodeId, Trace], str]", eval(source, {"partition_text": _partition_text}))
+def _format(event: type[Trace]) -> str:
+    """The format of the event's text, for its time, its node, the text of its partition and its details."""
+    details = ", ".join(f"{name!r}: %r" for name in detail_names(event))
+    return f"(%d, %d, {event.kind!r}, %s, {{{details}}})"
 
 
 _NAMES: dict[type[Trace], tuple[str, ...]] = {event: detail_names(event) for event in EVENTS}
-_TEXTS = {event: _text(event) for event in EVENTS}
+_FORMATS = {event: _format(event) for event in EVENTS}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from protocol.broker.context import BrokerContext
 from protocol.broker.delayed_produce import PRODUCE_TIMER
@@ -50,6 +50,8 @@ class BaseBroker:
     - `data_loss_hook`: the routine after an unclean election (KIP-704).
     - `checksum`: computes the CRC-32C by which batches of clients are checked; None skips the check.
     """
+
+    NOT_STATE: ClassVar[frozenset[str]] = frozenset({"_services"})  # a part that only refers to others
 
     def __init__(
         self, context: BrokerContext, isr: IsrManager, data_loss_hook: DataLossHook, checksum: Checksum | None

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from random import Random
-from typing import Any
+from typing import Any, ClassVar
 
 from protocol.broker.context import BrokerContext
 from protocol.broker.isr_manager import IsrManager
@@ -79,6 +79,9 @@ class BrokerNode(BaseBroker):
     - `data_loss_hook`, `checksum`: as in `BaseBroker`.
     - `cluster_id`: the id that its quorum messages carry.
     """
+
+    # Tables of the parts' methods, a part that only refers to others, and the metadata log, which the image shows.
+    NOT_STATE: ClassVar[frozenset[str]] = frozenset({"_handlers", "_timers", "_metadata", "replica"})
 
     def __init__(
         self,

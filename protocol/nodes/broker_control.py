@@ -16,6 +16,7 @@ from protocol.errors import ErrorCode
 from protocol.events.controller import SessionExpired
 from protocol.events.node import RequestRefused
 from protocol.ids import NO_EPOCH, BrokerId, Epoch, NodeId, TimeMs
+from protocol.kafka_rules import DEAD_LAST_KNOWN_LEADER_ELECTED
 from protocol.messages.control import (
     AlterPartitionRequest,
     AlterPartitionResponse,
@@ -135,6 +136,9 @@ class BrokerControl:
                 log.metrics.shutdown_ended(broker)
             self._fence(broker, epoch)
             self._sessions.end(broker)
+        elif DEAD_LAST_KNOWN_LEADER_ELECTED in log.state.config.kafka_rules:
+            # A dead leader is in an ISR though it is fenced; it leaves when it may shut down.
+            log.write(brokers.leave_in_sync_replicas(log.state, broker))
 
     def _fence(self, broker: BrokerId, epoch: Epoch) -> None:
         log = self._log

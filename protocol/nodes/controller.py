@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from random import Random
-from typing import Any
+from typing import Any, ClassVar
 
 from protocol.config import BROKER_SESSION_TIMEOUT_MS, ClusterConfig
 from protocol.contract import Effect, Outbox, Storage
@@ -50,6 +50,11 @@ from protocol.quorum.replica import QuorumReplica
 
 class ControllerNode:
     """One of `controllers`. `storage` holds its `replica`; `rng` decides election timeouts and placements."""
+
+    # Tables of handlers, and the metadata log, whose records the image shows.
+    NOT_STATE: ClassVar[frozenset[str]] = frozenset(
+        {"storage", "replica", "_quorum_out", "_handlers", "_active_handlers"}
+    )
 
     def __init__(
         self,

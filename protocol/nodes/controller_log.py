@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from random import Random
+from typing import ClassVar
 
 from protocol.config import ClusterConfig
 from protocol.contract import Outbox
@@ -32,6 +33,9 @@ from protocol.quorum.replica import QuorumReplica
 
 class ControllerLog:
     """`state`, `recoveries`, `metrics` and `incarnations` follow the replayed records; these may end `sessions`."""
+
+    # The metrics follow the records, and no decision reads them.
+    NOT_STATE: ClassVar[frozenset[str]] = frozenset({"_replica", "metrics"})
 
     def __init__(
         self, replica: QuorumReplica, config: ClusterConfig, rng: Random, sessions: BrokerSessions, out: Outbox

@@ -11,6 +11,8 @@ log does the same before it is active; what it has committed is traced neverthel
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from protocol.contract import Effect, Outbox
 from protocol.controller.features import bootstrap_records
 from protocol.errors import ErrorCode
@@ -30,6 +32,8 @@ from protocol.quorum.voters import replica_key
 
 class ControllerQuorum:
     """Brings `log` to the state of the role of `replica`. `is_sole`: no predecessor can have left records."""
+
+    NOT_STATE: ClassVar[frozenset[str]] = frozenset({"_replica"})
 
     def __init__(
         self,

@@ -15,6 +15,7 @@ timer wakes the node when the next query, deadline, timeout or end of a task is 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import ClassVar
 
 from protocol.config import BROKER_HEARTBEAT_INTERVAL_MS, RETRY_BACKOFF_MS, ClusterConfig
 from protocol.contract import Effect, Outbox
@@ -42,6 +43,8 @@ LAPSES_AFTER = 5
 
 class RecoveryManagerNode:
     """The running tasks by partition, and the timer that wakes the node for them."""
+
+    NOT_STATE: ClassVar[frozenset[str]] = frozenset({"_wake_ms"})
 
     def __init__(self, config: ClusterConfig) -> None:
         self.node_id = RECOVERY_MANAGER

@@ -20,7 +20,7 @@ from experiments.explorer.run import Run, RunEvent, StoryRow
 from experiments.hunt.fuzz.run import explore_plan
 from experiments.hunt.fuzz.swarm import draw
 from experiments.hunt.mutants.registry import mutated
-from experiments.scenarios.explored import in_generation, run_explored
+from experiments.scenarios.explored import run_explored, with_cluster
 from experiments.scenarios.loader import load_scenario
 from experiments.scenarios.runner import Runner
 from experiments.support.shipped import SCENARIOS
@@ -32,7 +32,7 @@ NODES = (3000, 0, 1, 2, 3, 1000)
 
 def scenario_run(name: str, generation: str) -> Run:
     """A shipped scenario in a generation."""
-    scenario = in_generation(load_scenario(SCENARIOS / f"{name}.yaml"), generation)
+    scenario = with_cluster(load_scenario(SCENARIOS / f"{name}.yaml"), generation=generation)
     runner = Runner(scenario, CheckedEngine(scenario.cluster.spec(0)), keeps_going=True)
     return run_explored(runner, runner.run, f"{name} {generation}")[1]
 

@@ -1,7 +1,7 @@
 """The layering as data, and the walk that checks every import against it (docs/architecture.md, "Packages").
 
 A package in `STACKS` is a stack of floors, the lowest first: a module imports its own unit and units of lower floors.
-Units of one floor never import each other, except those of `protocol`'s base (values, ids, errors, config).
+Units of one floor never import each other, except those of `protocol`'s base, the lowest.
 `OUTSIDE` lists what each top-level package takes from outside, `TAKES` which packages of the project. Only
 `experiments.engines.ray` takes `actors`, only `experiments.studies.pipeline` takes pyspark.
 
@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 STACKS: dict[str, tuple[frozenset[str], ...]] = {
     "protocol": (
-        frozenset({"values", "ids", "errors", "config"}),
+        frozenset({"values", "ids", "errors", "kafka_rules", "config", "metrics"}),
         frozenset({"messages", "events"}),
         frozenset({"contract"}),
         frozenset({"log", "metadata"}),

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from actors.cluster import ProcessPool
+from actors.process_pool import ProcessPool
 from experiments.engines.ray.session import ray_session
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from actors.cluster import ProcessPool
+from actors.process_pool import ProcessPool
 from experiments.check.check_recording import check
 from experiments.check.recording import Recording
 from experiments.engines.ray.engine import RayEngine

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from actors.cluster import ProcessPool
+from actors.process_pool import ProcessPool
 from experiments.engines.ray.engine import RayEngine
 from experiments.scenarios.loader import scenario_from
 from experiments.scenarios.runner import Runner

@@ -17,7 +17,8 @@ from ray.util.state import list_actors
 
 from experiments.engines.port import Loss
 from experiments.engines.ray.session import ray_session
-from protocol.controller.metrics import (
+from protocol.errors import ErrorCode
+from protocol.metrics import (
     CLUSTER_METRICS,
     FAILOVER_LATENCY,
     MANUAL_ELECTION_REQUIRED,
@@ -28,7 +29,6 @@ from protocol.controller.metrics import (
     UNDER_MIN_ISR,
     VOTERS,
 )
-from protocol.errors import ErrorCode
 from tests.ray.cluster_helpers import LEAVES_WITHIN_S, T0, RunningCluster, running_cluster
 from tests.strays import leaves_within
 

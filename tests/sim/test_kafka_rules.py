@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from experiments.cli.main import app
 from experiments.conformance.departures import DEPARTURES, Departure
 from experiments.scenarios.loader import load_scenario
-from experiments.support.kafka_rules import KAFKA_RULES
+from protocol.kafka_rules import KAFKA_RULES
 from tests.sim.scenario_helpers import FOLDER, run_file, run_scenario
 
 each_departure = pytest.mark.parametrize("departure", DEPARTURES, ids=lambda departure: departure.name)

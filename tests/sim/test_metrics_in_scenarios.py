@@ -10,7 +10,11 @@ from experiments.scenarios.loader import scenario_from
 from experiments.scenarios.runner import Runner, ScenarioResult
 from experiments.story.render import render
 from experiments.support.errors import InputError
-from protocol.controller.metrics import CLUSTER_METRICS, ELECTABLE_LEADERS, FAILOVER_LATENCY
+from protocol.metrics import (
+    CLUSTER_METRICS,
+    ELECTABLE_LEADERS,
+    FAILOVER_LATENCY,
+)
 from tests.sim.scenario_helpers import run_scenario, spec_of
 
 UNDER = "kafka.controller.global_under_min_isr_partition_count"

@@ -20,10 +20,10 @@ from experiments.hunt.fuzz.plan import TimelineFile, load, save
 from experiments.hunt.fuzz.run import ANSWERED, HISTORY, SERVED, WHOLE
 from experiments.hunt.mutants.campaign import SEEDS, page, swarm_verdict, verdict, verdicts
 from experiments.hunt.mutants.mutant import Mutant, PlanFocus, QuorumFocus, by_name, switched_off
+from experiments.hunt.mutants.patches import constant
 from experiments.hunt.mutants.registry import MUTANTS, mutated
 from experiments.hunt.quorum import chaos, safety
 from experiments.hunt.quorum.liveness import LIVENESS
-from experiments.support.patches import constant
 from protocol.broker import leadership
 
 FEW = 12

@@ -25,11 +25,12 @@ from pathlib import Path
 from random import Random
 
 from actors.clock import UnixTime
-from actors.cluster import ActorCluster, NodeFailedError, NodeNotRunningError, ProcessPool, is_connected
+from actors.cluster import ActorCluster, NodeFailedError, NodeNotRunningError, is_connected
 from actors.damage import DamageKind as DamageKind
 from actors.damage import damage_tails
 from actors.nodes import NodeSnapshot, PollReport
 from actors.placement import NoRayNodeError, PlacementError
+from actors.process_pool import ProcessPool
 from actors.storage import DiskLossKind, Owner, apply_loss, is_disk_loss
 from experiments.engines.port import (
     ClusterSpec,

@@ -36,7 +36,6 @@ from protocol.config import (
     CONFIGS,
     CONTROLLER_QUORUM_BOOTSTRAP_SERVERS,
     CONTROLLER_QUORUM_VOTERS,
-    OF_THE_METADATA_LOG,
     ClusterConfig,
     ConfigError,
     node_ids,
@@ -79,9 +78,7 @@ def config_of(options: ClusterOptions) -> ClusterConfig:
 
 def _require_known_to_v3(options: ClusterOptions) -> None:
     for name, value in options.config.items():
-        generations = CONFIGS[name].generations
-        is_known = generations == "all" or options.generation.value in generations
-        if not is_known or name.startswith(OF_THE_METADATA_LOG):
+        if options.generation not in CONFIGS[name].generations:
             allowed = f"a config that {options.generation.value} has"
             raise InputError("--config", name, value, allowed)
 

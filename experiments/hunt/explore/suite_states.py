@@ -7,25 +7,22 @@ the nodes and disks of a state.
 
 A suite state has two halves with numbers of their own: the ground truth, which the checks of states read, and the rest,
 which only observers of trace events read. What the suite keeps only to spare work, or can see in the state before the
-step, is not part of it (`_FORGOTTEN`).
+step, is not part of it (`NOT_STATE` of the invariants).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
-from experiments.check.invariants_broker import ValidReplicaState
-from experiments.check.invariants_log import ConsistentRead, LogMatching
 from experiments.check.invariants_metrics import CountersMatchTheirDefinitions
 from experiments.check.invariants_recovery import RecoveryLeavesNothingReachable
-from experiments.check.invariants_replicas import OneCopyPerSequence, OnlyAssignedLogs, ProducerEpochsRise
 from experiments.check.suite import InvariantSuite
 from experiments.check.truth import GroundTruth
 from experiments.engines.port import ClusterSpec, Loss
 from experiments.engines.sim.cluster import SimCluster
 from experiments.hunt.explore.copies import copy_of
 from experiments.hunt.explore.machines import DeadBroker, Local, Machines
-from experiments.hunt.explore.values import Keys
+from experiments.hunt.explore.values import Keys, not_state
 from protocol.ids import NodeId
 from protocol.nodes.base_broker import BaseBroker
 from protocol.nodes.recovery_manager import RecoveryManagerNode
@@ -36,15 +33,6 @@ SuiteState = int
 Truth = int
 """The number of a ground truth."""
 
-_FORGOTTEN: Mapping[type, str] = {
-    LogMatching: "_checked",
-    ConsistentRead: "_checked",
-    OneCopyPerSequence: "_found",
-    OnlyAssignedLogs: "_checked",
-    ProducerEpochsRise: "_found",
-    ValidReplicaState: "_before",
-}
-"""What has been checked before, and may be checked again; and the high watermarks before the step."""
 _NOT_CHECKED = (CountersMatchTheirDefinitions, RecoveryLeavesNothingReachable)
 """What needs more than states have: counters, which differ between equal states, and the time that passes."""
 _CHANGED: SuiteState = -1
@@ -129,7 +117,7 @@ class SuiteStates:
         self._stage.trace_observers.clear()
         self.suite = suite = InvariantSuite(self._stage, without=_NOT_CHECKED)
         data = [(part, name) for part in suite.parts for name in vars(part) if not _is_reference(name, part)]
-        self._spared = [(part, name) for part, name in data if _FORGOTTEN.get(type(part)) == name]
+        self._spared = [(part, name) for part, name in data if name in not_state(type(part))]
         self._of_truth = [(part, name) for part, name in data if part is suite.truth]
         self._of_rest = [found for found in data if found not in self._spared and found not in self._of_truth]
         self._present = _CHANGED

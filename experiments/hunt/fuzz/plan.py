@@ -7,7 +7,7 @@ that moment, what shrinking took away, and the story of the last steps. `isray r
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -90,9 +90,9 @@ class Plan(StrictModel):
     operations: Annotated[tuple[Operation, ...], AsTuple] = ()
     faults: Annotated[tuple[AnyFault, ...], AsTuple] = ()
 
-    def spec(self) -> ClusterSpec:
-        """The cluster to run."""
-        config = ClusterConfig.of(Generation(self.generation), self.config)
+    def spec(self, kafka_rules: Iterable[str] = ()) -> ClusterSpec:
+        """The cluster to run, with these of Kafka's rules."""
+        config = ClusterConfig.of(Generation(self.generation), self.config, kafka_rules)
         voters = self.voters or None
         return ClusterSpec(self.brokers, self.controllers, config, self.seed, voters, self.store, self.racks)
 

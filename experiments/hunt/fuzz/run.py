@@ -136,11 +136,11 @@ def run_plan(
             writer.close()
 
 
-def explore_plan(plan: Plan, title: str, facts: Sequence[tuple[str, str]] = ()) -> tuple[PlanResult, Run]:
-    """Runs a plan as `run_plan` does, and returns the run to explore besides, under this title. `facts` are added to
-    what the page says about the run.
-    """
-    run = _PlanRun(plan)
+def explore_plan(
+    plan: Plan, title: str, facts: Sequence[tuple[str, str]] = (), kafka_rules: Sequence[str] = ()
+) -> tuple[PlanResult, Run]:
+    """Runs a plan as `run_plan` does, with these of Kafka's rules; also returns the run, for a page with `facts`."""
+    run = _PlanRun(plan, rules=kafka_rules)
     recorder = SimRecorder(run.engine.cluster, run.controls.headings, run.violations)
     with rare_collections():
         result = run.run()
@@ -158,10 +158,10 @@ def simulate_plan(plan: Plan, *, invariants: bool) -> tuple[int, str]:
 
 
 class _PlanRun:
-    def __init__(self, plan: Plan, elide_idle: bool = True, paranoid: bool = False) -> None:
+    def __init__(self, plan: Plan, elide_idle: bool = True, paranoid: bool = False, rules: Sequence[str] = ()) -> None:
         self._plan = plan
         model = NetworkModel(jitter_ms=plan.jitter_ms)
-        self.engine = CheckedEngine(plan.spec(), model, elide_idle=elide_idle, paranoid=paranoid)
+        self.engine = CheckedEngine(plan.spec(rules), model, elide_idle=elide_idle, paranoid=paranoid)
         self._cluster = self.engine.cluster
         self._coverage = Coverage()
         self._cluster.trace_observers.append(self._coverage.observe)
@@ -225,7 +225,8 @@ class _PlanRun:
     def _phases(self) -> None:
         self._begin()
         self._pass_until(self._plan.end_ms)
-        self._add_heading("all faults have ended, all operations have begun")
+        over = Heading("all faults have ended, all operations have begun", len(self._cluster.traces))
+        self.controls.headings.append(over)
         self._converge()
         self._serve()
         self._judge()
@@ -346,9 +347,8 @@ class _PlanRun:
     # -- phase 3 -------------------------------------------------------------------------------------------------------
 
     def _serve(self) -> None:
-        """Now that the cluster has converged, it serves commands of all kinds, each within a bound: a write to
-        each partition, a read of what was written, administration. Then each partition is read from its start, which
-        takes as long as there are batches.
+        """The cluster, which has converged, serves commands of all kinds, each within a bound: a write to each
+        partition, a read of what was written, administration. Then each partition is read from its start, in any time.
         """
         number, now_ms = max((operation.id for operation in self._plan.operations), default=0), self._cluster.now_ms
         sends = [
@@ -459,9 +459,6 @@ class _PlanRun:
                 number = self.controls.ask(request)
 
     # -- the story -----------------------------------------------------------------------------------------------------
-
-    def _add_heading(self, text: str) -> None:
-        self.controls.headings.append(Heading(text, len(self._cluster.traces)))
 
     def _story(self, violation: PlanViolation) -> tuple[str, ...]:
         found = Heading(f"violated: {violation.invariant}: {violation.detail}", len(self._cluster.traces))

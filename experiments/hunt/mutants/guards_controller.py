@@ -10,8 +10,8 @@ from experiments.faults.kinds.administration import Reassign
 from experiments.faults.kinds.processes import Restart
 from experiments.hunt.fuzz.bias import Bias
 from experiments.hunt.mutants.mutant import Mutant, PlanFocus
+from experiments.hunt.mutants.patches import Original, around, constant, with_arguments
 from experiments.hunt.mutants.scripts import BROKERS, CONFIG, END_MS, TOPIC, scripted
-from experiments.support.patches import Original, around, constant, with_arguments
 from protocol.broker import lifecycle, lifecycle_manager
 from protocol.broker.flushing import Flusher
 from protocol.broker.lifecycle_manager import BrokerLifecycleManager

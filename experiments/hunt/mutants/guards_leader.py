@@ -10,8 +10,8 @@ from experiments.faults.controls import OPERATOR
 from experiments.faults.kinds.administration import Configure
 from experiments.hunt.fuzz.bias import Bias
 from experiments.hunt.mutants.mutant import Mutant, PlanFocus
+from experiments.hunt.mutants.patches import Original, Patch, around, as_property, constant, with_arguments
 from experiments.hunt.mutants.scripts import BROKERS, END_MS, TOPIC, scripted
-from experiments.support.patches import Original, Patch, around, as_property, constant, with_arguments
 from protocol.broker import admission, isr_manager, leader, leadership, reads
 from protocol.broker.context import Replica
 from protocol.broker.delayed_produce import DelayedProduces

@@ -8,8 +8,8 @@ from experiments.faults import recipes
 from experiments.hunt.fuzz.bias import Bias
 from experiments.hunt.mutants.guards_leader import LEADERS_CHANGE
 from experiments.hunt.mutants.mutant import Mutant, PlanFocus
+from experiments.hunt.mutants.patches import Original, around, constant, with_arguments
 from experiments.hunt.mutants.scripts import BROKERS, END_MS, scripted
-from experiments.support.patches import Original, around, constant, with_arguments
 from protocol.broker import fetch_streams, fetcher, flushing
 from protocol.broker.context import Replica
 from protocol.broker.fetch_streams import FetchStreams, StreamKey

@@ -9,8 +9,8 @@ from experiments.faults.controls import OPERATOR
 from experiments.faults.kinds.operations import Deny
 from experiments.hunt.fuzz.bias import Bias
 from experiments.hunt.mutants.mutant import Mutant, PlanFocus
+from experiments.hunt.mutants.patches import Original, around, constant, with_arguments
 from experiments.hunt.mutants.scripts import scripted
-from experiments.support.patches import Original, around, constant, with_arguments
 from protocol.config import (
     ALLOW_EVERYONE_IF_NO_ACL_FOUND,
     AUTHORIZER_CLASS_NAME,

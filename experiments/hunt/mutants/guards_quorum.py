@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from experiments.hunt.mutants.mutant import Mutant, QuorumFocus
+from experiments.hunt.mutants.patches import Original, around, as_property, constant, with_arguments
 from experiments.hunt.quorum.chaos import HEALTHY_LEADER_STAYS, ChaosBias
-from experiments.support.patches import Original, around, as_property, constant, with_arguments
 from protocol.ids import NO_LEADER, Epoch, Offset, TimeMs
 from protocol.quorum import context, election, leader, leader_state, replica, state_file
 from protocol.quorum.context import QuorumContext

@@ -10,9 +10,8 @@ from experiments.faults.kinds.links import Cut
 from experiments.faults.kinds.processes import Crash, Restart
 from experiments.faults.schema import Fault
 from experiments.hunt.mutants.mutant import Mutant
+from experiments.hunt.mutants.patches import Original, around, constant
 from experiments.hunt.mutants.scripts import END_MS, TOPIC, scripted
-from experiments.support.kafka_rules import KAFKA_RULES
-from experiments.support.patches import Original, around, constant
 from protocol.config import UNCLEAN_RECOVERY_STRATEGY, UNCLEAN_RECOVERY_TIMEOUT_MS
 from protocol.controller import partition_change, partition_election, recovery_decisions
 from protocol.controller.recovery_decisions import RecoveryQuery
@@ -51,6 +50,12 @@ def _never_cancelled(original: Original, self: RecoveryRequests, now_ms: int, ke
     image = self._state.image
     states = ((key, image.partition(key)) for key in keys)
     original(self, now_ms, [key for key, state in states if state is not None and state.leader == NO_LEADER])
+
+
+def _assigned_or_not(
+    original: Original, state: PartitionState, request: partition_change.ChangeRequest, replicas: tuple[int, ...]
+) -> object:
+    return original(state, request, (*replicas, state.last_known_leader))
 
 
 def _designated_anyway(
@@ -167,7 +172,7 @@ GUARDS: tuple[Mutant, ...] = (
         guard="The last known leader is elected if it is a replica of the present assignment (E24).",
         instead="It is elected also when a cancelled reassignment has removed it.",
         expected=("ValidControllerIsrAndElr",),
-        patches=(*KAFKA_RULES["unassigned-last-known-leader-elected"].patches,),
+        patches=(around(partition_change, "_last_known_leader", _assigned_or_not),),
         focus=scripted(
             "An adding replica leads and fails last; the reassignment is cancelled while a recovery waits.",
             recipes.kill(4, 3_000, END_MS),

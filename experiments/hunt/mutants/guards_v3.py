@@ -12,8 +12,8 @@ from experiments.faults.kinds.processes import Expire
 from experiments.faults.schema import Fault
 from experiments.hunt.fuzz.bias import Bias
 from experiments.hunt.mutants.mutant import Mutant, PlanFocus
+from experiments.hunt.mutants.patches import Original, around, constant, with_arguments
 from experiments.hunt.mutants.scripts import END_MS, TOPIC, scripted
-from experiments.support.patches import Original, around, constant, with_arguments
 from protocol.config import ISR_UPDATES, Generation
 from protocol.errors import ErrorCode
 from protocol.ids import TimeMs, TopicPartition, partition_key

@@ -1,8 +1,7 @@
 """A mutant: one guard of the protocol, and the code that replaces it while the guard is switched off.
 
 The protocol knows nothing of mutants. A guard is a function, method or property with a name; while `switched_off` lasts
-it is replaced (`experiments/support/patches.py`). Only the commands that hunt for defects enter that block; production
-code has no switch.
+it is replaced (`patches.py`). Only the commands that hunt for defects enter that block; guards have no switch.
 
 A mutant's focus says which runs are to reveal it. Mutants of brokers and controllers run in plans of the fuzz
 (`PlanFocus`): drawn by the swarm, drawn with a bias, or one written plan. Mutants of the quorum run in the quorum's
@@ -11,8 +10,8 @@ simulation (`QuorumFocus`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -20,8 +19,8 @@ from experiments.hunt.fuzz.bias import NO_BIAS, Bias
 from experiments.hunt.fuzz.plan import Plan
 from experiments.hunt.fuzz.run import run_plan
 from experiments.hunt.fuzz.swarm import draw
+from experiments.hunt.mutants.patches import Patch, replaced
 from experiments.hunt.quorum import chaos
-from experiments.support.patches import Patch, replaced
 
 
 class Focus(Protocol):
@@ -91,13 +90,11 @@ class Mutant:
     focus: Focus = PlanFocus()
 
 
-@contextmanager
-def switched_off(mutant: Mutant) -> Iterator[None]:
+def switched_off(mutant: Mutant) -> AbstractContextManager[None]:
     """Switches the guard off until the end of the block. AttributeError if a patch has no original, InputError in a
     compiled build.
     """
-    with replaced(mutant.name, mutant.patches):
-        yield
+    return replaced(mutant.name, mutant.patches)
 
 
 def by_name(mutants: Sequence[Mutant]) -> dict[str, Mutant]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from experiments.reference.markdown import code, sections, table
-from protocol.config import CONFIGS, INT_MAX, NEVER, ConfigDef, config_text
+from protocol.config import CONFIGS, INT_MAX, NEVER, ConfigDef, Generation, config_text
 
 TITLE = "Configs"
 SUMMARY = "the configs of clusters, topics and clients: type, unit, default, range and meaning"
@@ -30,12 +30,14 @@ def page() -> str:
 
 
 def _row(definition: ConfigDef) -> tuple[str, ...]:
-    unit, source, description = definition.documentation
     change = "read-only" if definition.read_only else "dynamic"
     kind = definition.type_name.lower()
     default = "(empty)" if definition.default == "" else code(_number(config_text(definition.default)))
     allowed = _range(definition) or definition.allowed.replace(" | ", ", ").lstrip(", ")
-    return code(definition.name), kind, unit, default, allowed, change, definition.generations, source, description
+    names = ", ".join(generation.value for generation in definition.generations)
+    generations = "all" if definition.generations == tuple(Generation) else names
+    described = (generations, definition.source, definition.text)
+    return code(definition.name), kind, definition.unit, default, allowed, change, *described
 
 
 def _range(definition: ConfigDef) -> str:

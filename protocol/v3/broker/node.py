@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
-from typing import Any
+from typing import Any, ClassVar
 
 from protocol.broker.context import BrokerContext
 from protocol.broker.isr_manager import IsrManager
@@ -81,6 +81,8 @@ _FROM_BROKERS = frozenset(
 
 class V3BrokerNode(BaseBroker):
     """One broker of a cluster with a store; the arguments are those of `BrokerNode`, and the store's settings."""
+
+    NOT_STATE: ClassVar[frozenset[str]] = frozenset({"_handlers", "_timers"})
 
     def __init__(
         self,

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from protocol.ids import BrokerId, TimeMs
 from protocol.messages.v3 import CommandResponse, ControllerCommand, LeaderAndIsrRequest, StopReplicaRequest
@@ -40,6 +40,8 @@ class CommandOutlet(Protocol):
 @dataclass(slots=True)
 class _Channel:
     """The requests for one broker. The first is under way, and due again at `due_ms`."""
+
+    NOT_STATE: ClassVar[frozenset[str]] = frozenset({"due_ms"})
 
     requests: deque[ControllerCommand] = field(default_factory=deque)
     due_ms: TimeMs = 0

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import ClassVar
 
 from protocol.contract import Outbox
 from protocol.errors import ProtocolInvariantError
@@ -29,6 +30,8 @@ class SessionOutlet:
     `on_command` takes commands, which only a controller's procedures have; `on_deposed` is called after the runner has
     aborted everything.
     """
+
+    NOT_STATE: ClassVar[frozenset[str]] = frozenset({"_timers"})  # to be cancelled with the procedures
 
     name: str
     sessions: Sequence[StoreSession]

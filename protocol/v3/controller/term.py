@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
+from typing import ClassVar
 
 from protocol.config import ISR_UPDATES, MIN_INSYNC_REPLICAS, ClusterConfig
 from protocol.contract import Outbox
@@ -51,6 +52,8 @@ class Term:
     """One term of this broker as the controller; `sessions` are those beside the broker's own, and `due_ms` is when the
     timer of its commands is due.
     """
+
+    NOT_STATE: ClassVar[frozenset[str]] = frozenset({"due_ms"})
 
     controller: Controller
     outlet: SessionOutlet

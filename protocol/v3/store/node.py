@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from random import Random
-from typing import Final
+from typing import ClassVar, Final
 
 from protocol.contract import Effect, Outbox, Storage
 from protocol.errors import ErrorCode, ProtocolInvariantError
@@ -58,6 +58,8 @@ _RESPONSE: Final = trusted(StoreResponse)
 
 class StoreNode:
     """The store. `rng` draws latencies; a snapshot is taken after `snapshot_every` transactions."""
+
+    NOT_STATE: ClassVar[frozenset[str]] = frozenset({"_storage"})  # the transactions that have led to the tree
 
     def __init__(
         self,

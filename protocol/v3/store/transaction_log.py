@@ -18,7 +18,7 @@ refused start changes nothing.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 from zlib import crc32
 
 import msgpack
@@ -77,6 +77,8 @@ class TransactionLog:
 
     Opening it reads everything; StorageError as above. A new directory becomes one of `cluster_id`.
     """
+
+    NOT_STATE: ClassVar[frozenset[str]] = frozenset({"_storage", "_log"})  # the transactions that have led to the state
 
     def __init__(self, storage: Storage, cluster_id: str, snapshot_every: int = SNAPSHOT_EVERY) -> None:
         self._storage = storage

@@ -10,7 +10,6 @@ import pytest
 
 from actors import metrics
 from actors.metrics import Changes, ClusterMeter, PartitionSamples, RayMeter, Sample, lag_sample
-from protocol.controller.metrics import CLUSTER_METRICS, OFFLINE
 from protocol.events.base import Trace
 from protocol.events.broker import (
     BecameFollower,
@@ -24,6 +23,15 @@ from protocol.events.broker import (
 from protocol.events.controller import AlertRaised, PartitionChanged
 from protocol.ids import NO_EPOCH, NO_LEADER, NodeId, TopicPartition
 from protocol.messages.admin import MetadataRequest
+from protocol.metrics import (
+    ACTIVE_CONTROLLER,
+    CLUSTER_HELP,
+    CLUSTER_METRICS,
+    HIGH_WATERMARK_LAG,
+    NODE_METRICS,
+    NODE_RUNNING,
+    OFFLINE,
+)
 
 T0 = TopicPartition("t", 0)
 
@@ -180,7 +188,7 @@ class FakeGauge:
 def test_the_metrics_of_a_controller_are_gauges_with_underscores_for_dots(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics, "Gauge", FakeGauge)
     readings, clock = FakeReadings(), FakeClock()
-    stands = readings.controller = dict.fromkeys(metrics.CLUSTER_HELP, 0)
+    stands = readings.controller = dict.fromkeys(CLUSTER_HELP, 0)
     meter = RayMeter("r", "n", clock, readings)
     meter.end_input()
     clock.ring()
@@ -209,13 +217,13 @@ def test_all_gauges_of_the_nodes_state_are_set_again_and_again_in_parts(monkeypa
     assert clock.ring() == metrics.REPEAT_MS
     for _ in range(3):
         clock.ring()
-    lags = [value for name, value, _ in FakeGauge.tagged if name == metrics.HIGH_WATERMARK_LAG]
+    lags = [value for name, value, _ in FakeGauge.tagged if name == HIGH_WATERMARK_LAG]
     assert (len(FakeGauge.tagged), lags) == (4, [0, 1, 2])
     del readings.partitions[1:]
     FakeGauge.tagged.clear()
     while clock.ring() < 4 * metrics.REPEAT_MS:
         pass
-    assert [value for name, value, _ in FakeGauge.tagged if name == metrics.HIGH_WATERMARK_LAG] == [0, 0]
+    assert [value for name, value, _ in FakeGauge.tagged if name == HIGH_WATERMARK_LAG] == [0, 0]
     assert [name for name, _, _ in FakeGauge.tagged].count("kafka_controller_offline_partitions_count") == 2
 
 
@@ -223,7 +231,7 @@ def test_nodes_other_than_controllers_have_no_controller_metrics(monkeypatch: py
     FakeGauge.values.clear()
     monkeypatch.setattr(metrics, "Gauge", FakeGauge)
     RayMeter("r", "n", FakeClock(), FakeReadings()).end_input()
-    assert set(FakeGauge.values) == set(metrics.GAUGES)
+    assert set(FakeGauge.values) == {it.name for it in NODE_METRICS.values() if it.kind == "gauge"}
 
 
 def test_counters_add_up_gauges_keep_the_last_value_and_both_are_exported_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -278,7 +286,7 @@ class Exported:
 
 def test_at_most_one_controller_counts_as_active_while_it_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     exported = Exported(monkeypatch)
-    active, runs = metrics.ACTIVE_CONTROLLER, metrics.NODE_RUNNING
+    active, runs = ACTIVE_CONTROLLER, NODE_RUNNING
     assert exported.update({0: NO_EPOCH, 1000: NO_EPOCH, 1001: 4}) == [
         (runs, "broker-0", 1),
         (runs, "controller-1000", 1),
@@ -299,8 +307,3 @@ def test_the_gauges_of_the_cluster_are_set_again_before_ray_drops_them(monkeypat
     assert exported.update({0: None, 1000: 1}) == []
     exported.time_s += metrics.REPEAT_MS / 1000
     assert exported.update({0: None, 1000: 1}) == first
-
-
-def test_the_table_of_names_is_complete() -> None:
-    for name in (*metrics.COUNTERS, *metrics.GAUGES, *metrics.CLUSTER_GAUGES):
-        assert f"| `{name}` |" in (metrics.__doc__ or "")

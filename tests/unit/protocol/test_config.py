@@ -25,6 +25,7 @@ from protocol.config import (
     record_version,
 )
 from protocol.errors import ProtocolInvariantError
+from protocol.kafka_rules import KAFKA_RULES
 from protocol.quorum.context import QuorumConfig
 
 TOPIC_SCOPED = {name for name, definition in CONFIGS.items() if definition.topic_scoped}
@@ -214,6 +215,12 @@ def test_values_round_trip_as_text(data: st.DataObject) -> None:
     assert definition.parse(config_text(value)) == value
 
 
+def test_rules_of_kafka_are_named_as_they_are_declared() -> None:
+    assert ClusterConfig.of(Generation.KIP_966_ELR, kafka_rules=KAFKA_RULES).kafka_rules == KAFKA_RULES.keys()
+    with pytest.raises(ConfigError, match="kafka_rules: found \\['none'\\]; allowed: any of returning-replica-"):
+        ClusterConfig.of(Generation.KIP_966_ELR, kafka_rules=["none"])
+
+
 def test_configs_read_at_start_are_read_only() -> None:
     dynamic = {name for name, definition in CONFIGS.items() if not definition.read_only}
     assert dynamic == TOPIC_SCOPED | {"num.partitions", "default.replication.factor"}
@@ -316,8 +323,8 @@ def test_bootstrap_servers_default_to_all_controllers() -> None:
 
 @pytest.mark.parametrize("name", sorted(CONFIGS))
 def test_every_config_is_documented(name: str) -> None:
-    unit, source, description = CONFIGS[name].documentation
-    assert source
-    assert description.endswith(".")
-    assert unit == "ms" or not name.endswith(".ms")
-    assert unit == "bytes" or not name.endswith(".bytes")
+    definition = CONFIGS[name]
+    assert definition.source
+    assert definition.text.endswith(".")
+    assert definition.unit == "ms" or not name.endswith(".ms")
+    assert definition.unit == "bytes" or not name.endswith(".bytes")

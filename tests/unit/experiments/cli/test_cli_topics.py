@@ -7,13 +7,13 @@ import pytest
 from experiments.engines.admin_requests import reassign
 from experiments.engines.port import Loss
 from protocol.config import Generation
-from protocol.controller.metrics import (
+from protocol.errors import ErrorCode
+from protocol.metrics import (
     MANUAL_ELECTION_REQUIRED,
     UNCLEAN_RECOVERY,
     UNCLEAN_RECOVERY_FINISHED,
     UNDER_MIN_ISR,
 )
-from protocol.errors import ErrorCode
 from tests.unit.experiments.cli.cli_helpers import CliBench, MakeBench
 
 

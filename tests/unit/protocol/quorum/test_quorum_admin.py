@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from experiments.engines.sim.disk import SimStorage
-from protocol.controller import metrics
+from protocol import metrics
 from protocol.controller.context import ControllerState
 from protocol.controller.metrics import ControllerMetrics
 from protocol.errors import ErrorCode, ForeignDirectoryError, ProtocolInvariantError

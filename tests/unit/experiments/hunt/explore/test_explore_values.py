@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from importlib import import_module
+from inspect import getsource
+from pkgutil import walk_packages
+from typing import ClassVar
 
 import pytest
 
+import protocol
 from experiments.engines.sim.disk import SimStorage
 from experiments.hunt.explore.channels import Channels
 from experiments.hunt.explore.copies import copy_of
 from experiments.hunt.explore.machines import DeadBroker, Machines
 from experiments.hunt.explore.states import packing
-from experiments.hunt.explore.values import Keys
+from experiments.hunt.explore.values import Keys, not_state
 from protocol.messages.batch import RecordBatch
 from tests.unit.protocol.node_helpers import BrokerBench, topic_records
 
@@ -20,6 +26,11 @@ from tests.unit.protocol.node_helpers import BrokerBench, topic_records
 class _Pair:
     left: object
     right: object
+
+
+@dataclass(slots=True)
+class _Left(_Pair):
+    NOT_STATE: ClassVar[frozenset[str]] = frozenset({"right"})
 
 
 def key(thing: object) -> object:
@@ -47,8 +58,18 @@ def test_cycles_end() -> None:
 def test_every_attribute_counts_but_those_left_out() -> None:
     pair = _Pair(1, 2)
     assert key(pair) != key(_Pair(1, 3))
-    keys = Keys({_Pair: frozenset({"right"})})
-    assert keys.key(pair) == keys.key(_Pair(1, 3))
+    assert key(_Left(1, 2)) == key(_Left(1, 3))
+    assert key(_Left(1, 2)) != key(_Left(2, 2))
+
+
+def test_what_the_classes_of_the_protocol_leave_out_exists() -> None:
+    names = [module.name for module in walk_packages(protocol.__path__, "protocol.")]
+    kinds = {kind for name in names for kind in vars(import_module(name)).values() if isinstance(kind, type)}
+    declaring = [kind for kind in kinds if "NOT_STATE" in vars(kind)]
+    assert declaring
+    for kind in declaring:
+        source = "".join(map(getsource, kind.__mro__[:-1]))
+        assert all(re.search(rf"self\.{name}\b|^    {name}:", source, re.MULTILINE) for name in not_state(kind)), kind
 
 
 @pytest.fixture

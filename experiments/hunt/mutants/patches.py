@@ -1,9 +1,8 @@
 """Replacing functions of the protocol for the length of a block.
 
-The protocol has no switches. An experiment may run it without a guard (`experiments/hunt/mutants`), or with a rule of
-Kafka's code in the place of its own (`kafka_rules.py`): a function, method or property with a name is then replaced on
-its module or class for the whole process, and restored. Calls within extension modules are bound at compile time, so
-this needs the interpreted sources.
+The protocol does not know its mutants. To run it without a guard, a function, method or property with a name is
+replaced on its module or class for the whole process, and restored. Calls within extension modules are bound at compile
+time, so this needs the interpreted sources.
 """
 
 from __future__ import annotations
