@@ -51,6 +51,7 @@ COMPILED = (
     "experiments/studies/trials/trial.py",
     "experiments/studies/trials/writer.py",
     "experiments/check/regressions.py",
+    "experiments/check/rules.py",
     "experiments/check/truth.py",
     "experiments/check/suite.py",
     "experiments/check/invariants*.py",

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from operator import attrgetter
 
+from experiments.check import rules
 from experiments.check.check_metadata import ReplayedMetadata
 from experiments.engines.port import TraceEvent, Violation
 from protocol.broker.lifecycle import LifecycleState
@@ -175,9 +176,13 @@ class EventChecker:
         return self._states.get(partition) or _CommittedStates()
 
     def _check(self, name: str, event: TraceEvent, holds: bool, detail: str) -> None:
+        self._count(name, event, "" if holds else detail)
+
+    def _count(self, name: str, event: TraceEvent, wrong: str) -> None:
+        """Counts a check of an invariant, and adds what is wrong, if anything."""
         self.counts[name] += 1
-        if not holds:
-            self.violations.append(self._violation(name, event, detail))
+        if wrong:
+            self.violations.append(self._violation(name, event, wrong))
 
     def _violation(self, name: str, event: TraceEvent, detail: str) -> Violation:
         partition = event.trace.about()
@@ -202,12 +207,9 @@ class EventChecker:
             seen.add(state)
             self._reported[partition] = trace
         if before is not None:
-            raised = trace.leader != before.leader or not set(before.replicas) <= set(trace.replicas)
-            least = before.leader_epoch + raised
-            if trace.partition_epoch <= before.partition_epoch or trace.leader_epoch < least:
-                epochs = [f"{it.leader_epoch}/{it.partition_epoch}" for it in (before, trace)]
-                text = f"{partition}: leader {before.leader}, epochs {epochs[0]}; then {trace.leader}, {epochs[1]}"
-                self.violations.append(Violation("EpochsRise", event.time_ms, text))
+            wrong = rules.epochs_rise(before, trace)
+            if wrong:
+                self.violations.append(Violation("EpochsRise", event.time_ms, f"{partition}: {wrong}"))
         states = self._of(partition).states.get(trace.partition_epoch, [])
         holds = reported in (_committed(partition_changed(partition, state, trace.min_isr)) for state in states)
         text = f"node {event.node} has {dict(zip(_COMMITTED, reported, strict=True))}, which is no committed state"
@@ -233,22 +235,14 @@ class EventChecker:
 
     def _check_leadership(self, event: TraceEvent, partition: TopicPartition, epoch: Epoch) -> None:
         """The node acts as leader in an epoch: no other node did, and the controller committed it as leader."""
-        first = self._leaders.setdefault((partition, epoch), event.node)
-        self._check(
-            "OneLeaderPerEpoch", event, first == event.node, f"leads in epoch {epoch}, in which broker {first} led"
-        )
+        self._count("OneLeaderPerEpoch", event, rules.one_leader(self._leaders, partition, epoch, event.node))
         self._check_committed_leader(event, partition, epoch, event.node)
 
     def _check_committed_leader(
         self, event: TraceEvent, partition: TopicPartition, epoch: Epoch, leader: NodeId
     ) -> None:
-        recorded = sorted(self._of(partition).leaders.get(epoch, ()))
-        self._check(
-            "MetadataLogMatching",
-            event,
-            leader in recorded,
-            f"takes {leader} for the leader of epoch {epoch}; committed is {recorded}",
-        )
+        recorded = self._of(partition).leaders.get(epoch, set())
+        self._count("MetadataLogMatching", event, rules.leads_by_record(recorded, epoch, leader))
 
     # -- roles ---------------------------------------------------------------------------------------------------------
 
@@ -258,7 +252,7 @@ class EventChecker:
         self._reset_if_new_replica(event.node, partition, replica, epoch)
         self._leaderships.setdefault(partition, []).append((epoch, _Leadership(event.node, event.time_ms, end)))
         self._check_replica_state(event, replica, epoch, end)
-        self._check("ValidReplicaState", event, mark <= end, f"has high watermark {mark}, its log ends at {end}")
+        self._count("ValidReplicaState", event, rules.mark_is_in_log(mark, end))
         replica.log_end, replica.high_watermark, replica.isr = end, mark, None
 
     def _check_new_follower(self, event: TraceEvent, trace: BecameFollower, replica: _Replica) -> None:
@@ -278,12 +272,7 @@ class EventChecker:
 
     def _check_replica_state(self, event: TraceEvent, replica: _Replica, epoch: Epoch, log_end: Offset | None) -> None:
         """Within an incarnation leader epochs rise, and a log ends where the last event about it reports."""
-        self._check(
-            "ValidReplicaState",
-            event,
-            epoch >= replica.leader_epoch,
-            f"went from leader epoch {replica.leader_epoch} back to {epoch}",
-        )
+        self._count("ValidReplicaState", event, rules.epoch_stays(replica.leader_epoch, epoch))
         if log_end is not None and replica.log_end is not None:
             self._check(
                 "ValidReplicaState",
@@ -320,14 +309,9 @@ class EventChecker:
         partition, epoch, mark = trace.partition, trace.leader_epoch, trace.high_watermark
         self._check_leadership(event, partition, epoch)
         end = mark if replica.log_end is None else replica.log_end
-        self._check("ValidReplicaState", event, mark <= end, f"has high watermark {mark}, its log ends at {end}")
+        self._count("ValidReplicaState", event, rules.mark_is_in_log(mark, end))
         if epoch == replica.leader_epoch:
-            self._check(
-                "HighWatermarkMonotone",
-                event,
-                mark >= replica.high_watermark,
-                f"moved its high watermark back from {replica.high_watermark} to {mark}",
-            )
+            self._count("HighWatermarkMonotone", event, rules.mark_stays(replica.high_watermark, mark))
         self._check_replica_state(event, replica, epoch, None)
         replica.high_watermark = mark
         shown = self.shown.setdefault(partition, {})
@@ -337,13 +321,13 @@ class EventChecker:
     def _check_complete(self, partition: TopicPartition, epoch: Epoch, led: _Leadership) -> None:
         """Within tolerance a leader has every record below the high watermarks of earlier epochs."""
         first = self._metadata.first_epoch(partition, epoch)
-        before = {at: mark for at, mark in self.shown.get(partition, {}).items() if first <= at < epoch}
-        if not before or not self._metadata.is_promised(partition, epoch):
+        committed = rules.committed_before(self.shown.get(partition, {}), epoch, first)
+        if not committed or not self._metadata.is_promised(partition, epoch):
             return
         self.counts["LeaderCompleteness"] += 1
-        if led.log_end < max(before.values()):
-            text = f"leads epoch {epoch}, its log ends at {led.log_end}, the high watermark was {max(before.values())}"
-            found = f"{partition}: broker {led.node} {text}"
+        wrong = rules.has_committed(led.log_end, committed)
+        if wrong:
+            found = f"{partition}: broker {led.node}, leader of epoch {epoch}, {wrong}"
             self.violations.append(Violation("LeaderCompleteness", led.time_ms, found))
 
     # -- in-sync replicas ----------------------------------------------------------------------------------------------
@@ -351,12 +335,7 @@ class EventChecker:
     def _check_isr(self, event: TraceEvent, trace: IsrCommitted, replica: _Replica) -> None:
         isr, epoch = trace.isr, trace.partition_epoch
         recorded = [state.isr for state in self._of(trace.partition).states.get(epoch, [])]
-        self._check(
-            "MetadataLogMatching",
-            event,
-            any(sorted(isr) == sorted(other) for other in recorded),
-            f"takes {list(isr)} for the ISR at partition epoch {epoch}; committed is {recorded}",
-        )
+        self._count("MetadataLogMatching", event, rules.isr_by_record(recorded, epoch, isr))
         replica.isr = isr
 
     def _check_min_isr(

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import NamedTuple
 
+from experiments.check import rules
 from experiments.check.suite import InvariantSuite
 from experiments.engines.port import ClusterSpec, TraceEvent, Violation
 from experiments.engines.sim.cluster import SimCluster
@@ -339,7 +340,7 @@ class MetadataReplay:
         state = self._image.partition(key)
         if former is None or state is None or state.leader_epoch == former.leader_epoch or state.leader == NO_LEADER:
             return
-        better = sorted(broker for broker in eligible if self._image.is_active(broker) and broker in state.replicas)
+        better = rules.clean_candidates(eligible, state.replicas, self._image.is_active)
         if state.leader_recovery_state > former.leader_recovery_state and better:
             name = self._image.name_of(key)
             detail = f"{name}: {state.leader} was elected uncleanly, while {better} of ISR and ELR were active"

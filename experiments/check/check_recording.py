@@ -16,21 +16,17 @@ from experiments.check.check_metadata import UNCLEAN, LogMarks, MetadataReplay, 
 from experiments.check.check_v3 import SHOWN_BY_STORE, replay_store
 from experiments.check.history import (
     ACKS_OF,
-    DuplicatedRecord,
     Ended,
-    Finding,
     Invoked,
     Operation,
-    ReorderedRecords,
-    ReplicasDiffer,
     Seen,
-    Unanswered,
+    breaks_promise,
     judge_and_count,
 )
 from experiments.check.invariants import INVARIANTS
 from experiments.check.losses import Losses
 from experiments.check.recording import HISTORY, METADATA, Recording
-from experiments.engines.port import ClusterSpec, Violation
+from experiments.engines.port import Violation
 from experiments.support.errors import InputError
 from protocol.errors import ProtocolInvariantError
 from protocol.ids import Offset, TopicPartition
@@ -46,7 +42,6 @@ SHOWN_BY_METADATA = (
     "ReassignmentKeepsMinIsr",
     "MinIsrRecoveryQuorum",
 )
-_ALWAYS_WRONG = (ReplicasDiffer, Unanswered, DuplicatedRecord, ReorderedRecords)
 
 
 @dataclass(slots=True)
@@ -136,16 +131,10 @@ def _check_history(recording: Recording, metadata: ReplayedMetadata, events: Eve
     found.looked_at |= {HISTORY_FINDING: kept.operations, ACKNOWLEDGED: kept.acknowledged}
     found.violations += kept.violations
     for finding in findings:
-        if _breaks_promise(finding, metadata, recording.spec):
+        promised = metadata.unconditional or metadata.tolerant.get(finding.partition, True)
+        if breaks_promise(finding, promised, has_store_metadata=recording.spec.has_store_metadata):
             name = f"{HISTORY_FINDING}.{type(finding).__name__}"
             found.violations.append(Violation(name, 0, finding.text))
-
-
-def _breaks_promise(finding: Finding, metadata: ReplayedMetadata, spec: ClusterSpec) -> bool:
-    """Whether a finding breaks a promise. Beyond tolerance the replicas of `v3` may differ at equal offsets (M42)."""
-    promised = metadata.unconditional or metadata.tolerant.get(finding.partition, True)
-    may_differ = spec.has_store_metadata and isinstance(finding, ReplicasDiffer)
-    return promised or (isinstance(finding, _ALWAYS_WRONG) and not may_differ)
 
 
 @dataclass(slots=True)

@@ -18,6 +18,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from experiments.check import rules
 from experiments.check.suite import InvariantSuite
 from experiments.engines.port import ClusterSpec, TraceEvent, Violation
 from experiments.engines.sim.cluster import SimCluster
@@ -75,13 +76,12 @@ def replay_store(spec: ClusterSpec, events: Iterable[TraceEvent]) -> ReplayedSto
     for event in elected:
         cluster.now_ms = event.time_ms
         suite.replay(event.node, event.trace)
-    lost.update(leader.partition for leader in leaders if _begins_short(leader, marks[leader.partition]))
+    lost.update(
+        leader.partition
+        for leader in leaders
+        if leader.log_end < rules.committed_before(marks[leader.partition], leader.leader_epoch)
+    )
     partitions = suite.truth.partitions
     found.tolerant = {key: of.tolerant and key not in lost and not are_all_hit for key, of in partitions.items()}
     found.violations = suite.violations
     return found
-
-
-def _begins_short(leader: BecameLeader, marks: dict[Epoch, Offset]) -> bool:
-    """Whether a leader lacks what an earlier epoch has committed. `marks`: the highest high watermark by epoch."""
-    return any(epoch < leader.leader_epoch and mark > leader.log_end for epoch, mark in marks.items())

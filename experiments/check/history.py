@@ -218,6 +218,16 @@ class Unanswered(Finding):
         return f"of send {self.send}, {self.count} records never came to an end"
 
 
+def breaks_promise(finding: Finding, is_promised: bool, *, has_store_metadata: bool) -> bool:
+    """Whether a finding breaks a promise. What acks=all and idempotence promise holds as long as the partition is
+    within tolerance (`is_promised`): beyond it a leader may be elected that knows neither the records nor the producer.
+    Every command has an outcome, and replicas are equal in any case; beyond tolerance those of `v3` may differ at equal
+    offsets (M42).
+    """
+    may_differ = has_store_metadata and isinstance(finding, ReplicasDiffer)
+    return is_promised or (isinstance(finding, ReplicasDiffer | Unanswered) and not may_differ)
+
+
 def _listed(items: Iterable[object]) -> str:
     return ", ".join(map(str, items))
 

@@ -22,6 +22,8 @@ class Invariant:
     AFTER_BROKERS: ClassVar[bool] = True
     """Whether an event of a broker can violate it, so that `check` is called after those events."""
     AFTER_CONTROLLERS: ClassVar[bool] = True
+    KEPT: ClassVar[tuple[str, ...]] = ()
+    """The attributes that it keeps by partition: their keys are partitions, or tuples with one."""
     NEEDS_NODES: ClassVar[bool] = False
     """Whether it reads more of the controller's node than its image, which is all that a recording has."""
 
@@ -37,7 +39,17 @@ class Invariant:
 
     def forget(self, is_gone: Callable[[TopicPartition], bool]) -> None:
         """Partitions were deleted; later partitions of the same name are different ones."""
+        for name in self.KEPT:
+            kept = getattr(self, name)
+            setattr(self, name, {key: value for key, value in kept.items() if not is_gone(_partition_in(key))})
 
     def check(self, view: PartitionView) -> str:
         """Checks the state of a partition after an event that touched it."""
         return ""
+
+
+def _partition_in(key: TopicPartition | tuple[object, ...]) -> TopicPartition:
+    """The partition that a key is or has."""
+    if isinstance(key, TopicPartition):
+        return key
+    return next(part for part in key if isinstance(part, TopicPartition))

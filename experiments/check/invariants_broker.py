@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import ClassVar
 
+from experiments.check import rules
 from experiments.check.invariants_base import Invariant
 from experiments.check.truth import GroundTruth, PartitionView
 from protocol.broker.lifecycle import LifecycleState
@@ -34,6 +34,7 @@ class ValidReplicaState(Invariant):
     of epochs that it knows to have begun.
     """
 
+    KEPT = ("_before",)
     NOT_STATE: ClassVar[frozenset[str]] = frozenset({"_before"})  # in a search the state before the step shows them
     AFTER_CONTROLLERS = False
 
@@ -41,24 +42,21 @@ class ValidReplicaState(Invariant):
         super().__init__(truth)
         self._before: dict[tuple[NodeId, TopicPartition], tuple[int, Offset]] = {}
 
-    def forget(self, is_gone: Callable[[TopicPartition], bool]) -> None:
-        self._before = {key: before for key, before in self._before.items() if not is_gone(key[1])}
-
     def check(self, view: PartitionView) -> str:
         node, partition, replica = view.node, view.partition, view.replica
         if replica is None:
             return ""
         log = replica.log
         start, mark, end = log.start_offset, log.high_watermark, log.end_offset
-        if not start <= mark <= end:
-            return f"broker {node}: high watermark {mark} of a log {start}..{end}"
+        if wrong := rules.mark_is_in_log(mark, end, start):
+            return f"broker {node} {wrong}"
         if log.latest_epoch > replica.leader_epoch:
             return f"broker {node} has records of epoch {log.latest_epoch} in leader epoch {replica.leader_epoch}"
         incarnation = self.truth.cluster.incarnation_of(node)
         known, before = self._before.get((node, partition), (incarnation, 0))
         self._before[node, partition] = (incarnation, mark)
-        if known == incarnation and mark < before <= end:
-            return f"broker {node} moved its high watermark back from {before} to {mark}"
+        if known == incarnation and before <= end and (wrong := rules.mark_stays(before, mark)):
+            return f"broker {node} {wrong}"
         leadership = replica.leadership
         if leadership is not None and leadership.leader_epoch != replica.leader_epoch:
             return f"broker {node} leads epoch {leadership.leader_epoch} in leader epoch {replica.leader_epoch}"

@@ -6,8 +6,8 @@ Some check a state, others the step from one committed state to the next (`_Step
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
 
+from experiments.check import rules
 from experiments.check.invariants_base import Invariant
 from experiments.check.truth import GroundTruth, PartitionView
 from protocol.config import UNCLEAN_LEADER_ELECTION_ENABLE, UNCLEAN_RECOVERY_STRATEGY
@@ -29,6 +29,8 @@ from protocol.nodes.controller import ControllerNode
 class OneLeaderPerEpoch(Invariant):
     """At most one broker ever leads a partition in a leader epoch."""
 
+    KEPT = ("_leaders",)
+
     def __init__(self, truth: GroundTruth) -> None:
         super().__init__(truth)
         self._leaders: dict[tuple[TopicPartition, int], NodeId] = {}
@@ -36,12 +38,7 @@ class OneLeaderPerEpoch(Invariant):
     def observe(self, node: NodeId, trace: PartitionTrace) -> str:
         if not isinstance(trace, BecameLeader):
             return ""
-        epoch = trace.leader_epoch
-        first = self._leaders.setdefault((trace.partition, epoch), node)
-        return "" if first == node else f"brokers {first} and {node} both lead in epoch {epoch}"
-
-    def forget(self, is_gone: Callable[[TopicPartition], bool]) -> None:
-        self._leaders = {key: node for key, node in self._leaders.items() if not is_gone(key[0])}
+        return rules.one_leader(self._leaders, trace.partition, trace.leader_epoch, node)
 
 
 class ReplicationQuorumSuperset(Invariant):
@@ -60,10 +57,10 @@ class ReplicationQuorumSuperset(Invariant):
             return ""
         superfluous = self.truth.features.last_known_leader_in_elr and len(state.isr) >= view.min_isr
         elr = () if superfluous else (broker for broker in state.elr if broker in state.replicas)
-        missing = sorted({*state.isr, *elr}.difference(leadership.maximal_isr))
-        if not missing or len(leadership.isr) < view.min_isr_of_leader(leadership):
+        wrong = rules.waits_for_all((*state.isr, *elr), leadership.maximal_isr)
+        if not wrong or len(leadership.isr) < view.min_isr_of_leader(leadership):
             return ""
-        return f"leader {state.leader} counts with {leadership.maximal_isr}, the controller with {missing} as well"
+        return f"leader {state.leader} {wrong}"
 
 
 class MinIsrRecoveryQuorum(Invariant):
@@ -97,10 +94,10 @@ class ValidControllerIsrAndElr(Invariant):
         isr, elr = set(state.isr), set(state.elr)
         assigned = isr if features.last_known_leader_in_elr else isr | elr
         wrong = []
-        if len(isr) != len(state.isr) or isr & elr or not assigned <= {*state.replicas}:
+        if isr & elr or not assigned <= {*state.replicas}:
             wrong.append("ISR and ELR are not disjoint sets of replicas")
-        if state.leader != NO_LEADER and state.leader not in isr:
-            wrong.append(f"leader {state.leader} is not in the ISR")
+        if of_isr := rules.leader_is_in_isr(state):
+            wrong.append(of_isr)
         if not features.elr and (elr or not isr):
             wrong.append("without ELR the ISR is never empty and the ELR always is")
         if features.track_last_known_leader and elr and len(isr) >= view.min_isr:
@@ -160,25 +157,19 @@ class ValidControllerState(Invariant):
 
 
 class _StepCheck(Invariant):
-    """Compares the controller's state of a partition with the one that was committed before it."""
-
-    def __init__(self, truth: GroundTruth) -> None:
-        super().__init__(truth)
-        self._before: dict[TopicPartition, PartitionState] = {}
+    """Compares the controller's state of a partition with the one that was committed before it, which the ground truth
+    still has.
+    """
 
     def observe(self, node: NodeId, trace: PartitionTrace) -> str:
         if not isinstance(trace, PartitionChanged):
             return ""
         partition = trace.partition
-        state, before = self.truth.controller_state(partition), self._before.get(partition)
-        if state is None:
+        state, before = self.truth.controller_state(partition), self.truth.of(partition).state
+        if state is None or before is None or state is before:
             return ""
-        self._before[partition] = state
-        same = before is not None and before.first_leader_epoch == state.first_leader_epoch
-        return self._step(partition, before, state) if before is not None and same and state is not before else ""
-
-    def forget(self, is_gone: Callable[[TopicPartition], bool]) -> None:
-        self._before = {partition: state for partition, state in self._before.items() if not is_gone(partition)}
+        same = before.first_leader_epoch == state.first_leader_epoch
+        return self._step(partition, before, state) if same else ""
 
     @abstractmethod
     def _step(self, partition: TopicPartition, before: PartitionState, state: PartitionState) -> str:
@@ -186,22 +177,10 @@ class _StepCheck(Invariant):
 
 
 class EpochsRise(_StepCheck):
-    """The partition epoch rises with every change; the leader epoch with every change of leader, and with every replica
-    that is removed from the assignment, also where the leader stays: the removed one is then fenced
-    (A14, E18; Kafka's `PartitionChangeBuilder`).
-    """
+    """The epochs of a partition rise (`rules.epochs_rise`)."""
 
     def _step(self, partition: TopicPartition, before: PartitionState, state: PartitionState) -> str:
-        if state != before and state.partition_epoch <= before.partition_epoch:
-            return f"the partition epoch went from {before.partition_epoch} to {state.partition_epoch}"
-        if state.leader_epoch < before.leader_epoch:
-            return f"the leader epoch went from {before.leader_epoch} to {state.leader_epoch}"
-        if state.leader != before.leader and state.leader_epoch == before.leader_epoch:
-            return f"leader {state.leader} follows {before.leader} in the same epoch {state.leader_epoch}"
-        removed = sorted(set(before.replicas).difference(state.replicas))
-        if removed and state.leader_epoch == before.leader_epoch:
-            return f"the replicas {removed} are removed in leader epoch {state.leader_epoch}, which does not rise"
-        return ""
+        return "" if state == before else rules.epochs_rise(before, state)
 
 
 class RecoveryStateKept(_StepCheck):

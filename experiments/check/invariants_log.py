@@ -7,9 +7,9 @@ lost; but no log may begin after the end of what any leader has shown.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
 from typing import ClassVar
 
+from experiments.check import rules
 from experiments.check.invariants_base import Invariant
 from experiments.check.truth import GroundTruth, PartitionTruth, PartitionView
 from protocol.broker.context import Replica
@@ -22,8 +22,8 @@ from protocol.messages.batch import RecordBatch
 
 def _missing(log: ReplicaLog, truth: PartitionTruth) -> str:
     """How a log lacks committed records that retention has not deleted; empty if it lacks none."""
-    if log.end_offset < truth.committed_end:
-        return f"ends at {log.end_offset}, committed is {truth.committed_end}"
+    if wrong := rules.has_committed(log.end_offset, truth.committed_end):
+        return wrong
     if log.start_offset > truth.shown_end:
         return f"begins at {log.start_offset}; leaders had high watermarks up to {truth.shown_end}"
     return ""
@@ -83,6 +83,7 @@ class _PrefixCheck(Invariant):
     incarnation.
     """
 
+    KEPT = ("_checked",)
     NOT_STATE: ClassVar[frozenset[str]] = frozenset({"_checked"})  # what may be checked again
     AFTER_CONTROLLERS = False
 
@@ -113,9 +114,6 @@ class _PrefixCheck(Invariant):
             offset = batch.next_offset
         self._checked[key] = offset
         return ""
-
-    def forget(self, is_gone: Callable[[TopicPartition], bool]) -> None:
-        self._checked = {key: offset for key, offset in self._checked.items() if not is_gone(key[1])}
 
     def _compare(self, view: PartitionView, batch: RecordBatch) -> str:
         shown, node = view.truth.shown.get(batch.base_offset), view.node
@@ -153,6 +151,7 @@ class ConsistentRead(_PrefixCheck):
 class HighWatermarkMonotone(Invariant):
     """From KIP-966 on no leader takes back what consumers could read; before it only acks=all records are promised."""
 
+    KEPT = ("_shown", "_led")
     NEEDS_TOLERANCE = True
 
     def __init__(self, truth: GroundTruth) -> None:
@@ -167,11 +166,12 @@ class HighWatermarkMonotone(Invariant):
         if isinstance(trace, HighWatermarkAdvanced):
             return self._observe_advance(node, trace)
         shown = self._shown.get(trace.partition, 0)
-        if isinstance(trace, BecameLeader) and trace.log_end < shown:
+        wrong = rules.has_committed(trace.log_end, shown) if isinstance(trace, BecameLeader) else ""
+        if isinstance(trace, BecameLeader) and wrong:
             state = self.truth.controller_state(trace.partition)
             if state is not None and trace.leader_epoch < state.leader_epoch:
                 return ""  # deposed before it read of its election
-            return f"leader {node} ends at {trace.log_end}, consumers could read up to {shown}"
+            return f"leader {node} {wrong}, which consumers could read"
         return ""
 
     def _observe_advance(self, node: NodeId, trace: HighWatermarkAdvanced) -> str:
@@ -179,10 +179,6 @@ class HighWatermarkMonotone(Invariant):
         before = self._led.get(partition)
         self._led[partition] = (node, epoch, offset)
         self._shown[partition] = max(self._shown.get(partition, 0), offset)
-        if before is not None and before[:2] == (node, epoch) and offset < before[2]:
-            return f"leader {node} moved its high watermark back from {before[2]} to {offset}"
-        return ""
-
-    def forget(self, is_gone: Callable[[TopicPartition], bool]) -> None:
-        self._shown = {partition: shown for partition, shown in self._shown.items() if not is_gone(partition)}
-        self._led = {partition: led for partition, led in self._led.items() if not is_gone(partition)}
+        goes_on = before is not None and before[:2] == (node, epoch)
+        wrong = rules.mark_stays(before[2], offset) if before is not None and goes_on else ""
+        return f"leader {node} {wrong}" if wrong else ""

@@ -7,8 +7,6 @@ controller became active. Summaries of times and sizes have no definition by sta
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from experiments.check.invariants_base import Invariant
 from experiments.check.truth import GroundTruth, PartitionView
 from protocol.config import MIN_INSYNC_REPLICAS
@@ -80,6 +78,7 @@ class CountersMatchTheirDefinitions(Invariant):
     other. Of several controllers the active one counts what is not committed yet as well.
     """
 
+    KEPT = ("_states",)
     AFTER_BROKERS = False
     NEEDS_NODES = True
 
@@ -101,9 +100,6 @@ class CountersMatchTheirDefinitions(Invariant):
             if before is not None and _is_unclean(before, trace):
                 self._elections[node] = self._elections.get(node, 0) + 1
         return ""
-
-    def forget(self, is_gone: Callable[[TopicPartition], bool]) -> None:
-        self._states = {name: state for name, state in self._states.items() if not is_gone(name)}
 
     def check(self, view: PartitionView) -> str:
         controller = self.truth.cluster.nodes.get(view.node)

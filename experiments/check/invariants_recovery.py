@@ -8,9 +8,9 @@ since no replica appends or truncates then; so the logs show whether a response 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
 from typing import NamedTuple
 
+from experiments.check import rules
 from experiments.check.invariants_base import Invariant
 from experiments.check.truth import GroundTruth, PartitionView
 from experiments.engines.sim.cluster import SimCluster
@@ -138,6 +138,8 @@ class RecoveryHasRequiredResponses(_OutcomeCheck):
     and the replicas that were there at the begin and still are.
     """
 
+    KEPT = ("_began",)
+
     def __init__(self, truth: GroundTruth) -> None:
         super().__init__(truth)
         self._began: dict[TopicPartition, _Wait] = {}
@@ -165,9 +167,6 @@ class RecoveryHasRequiredResponses(_OutcomeCheck):
             return f"after {waited_ms} of {timeout_ms} ms {sorted(awaited)} are not waited for"
         return ""
 
-    def forget(self, is_gone: Callable[[TopicPartition], bool]) -> None:
-        self._began = {partition: wait for partition, wait in self._began.items() if not is_gone(partition)}
-
 
 class RecoveryHearsHolder(_OutcomeCheck):
     """No recovery is decided by responses of replicas alone that a reassignment is adding and that were never in sync,
@@ -191,8 +190,7 @@ class RecoveryOnlyWithoutCleanCandidate(_OutcomeCheck):
         if (state.leader, state.leader_epoch) != (NO_LEADER, outcome.leader_epoch):
             asked = outcome.leader_epoch
             return f"broker {state.leader} leads in epoch {state.leader_epoch}; the recovery is of epoch {asked}"
-        complete = state.isr or state.elr
-        candidates = [broker for broker in complete if broker in state.replicas and image.is_active(broker)]
+        candidates = rules.clean_candidates(state.isr or state.elr, state.replicas, image.is_active)
         return f"{candidates} hold everything that was committed, and can lead" if candidates else ""
 
 
@@ -230,6 +228,7 @@ class RecoveryLeavesNothingReachable(Invariant):
     records on its disk that the leader's disk lacks.
     """
 
+    KEPT = ("_began", "_active", "_left")
     NEEDS_NODES = True
 
     def __init__(self, truth: GroundTruth) -> None:
@@ -284,11 +283,6 @@ class RecoveryLeavesNothingReachable(Invariant):
                 if kept:
                     return f"broker {broker} is back in time with records at {kept}, which leader {left.leader} lacks"
         return ""
-
-    def forget(self, is_gone: Callable[[TopicPartition], bool]) -> None:
-        self._began = {partition: wait for partition, wait in self._began.items() if not is_gone(partition)}
-        self._active = {partition: found for partition, found in self._active.items() if not is_gone(partition)}
-        self._left = {partition: left for partition, left in self._left.items() if not is_gone(partition)}
 
 
 def _active_replicas(view: PartitionView) -> dict[BrokerId, Epoch]:

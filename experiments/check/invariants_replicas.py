@@ -5,7 +5,6 @@ write, fetch sessions. They hold with any fault.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
 from typing import ClassVar
 
 from experiments.check.invariants_base import Invariant
@@ -36,6 +35,7 @@ _Key = tuple[int, ...]
 class _ProducerCheck(Invariant):
     """Reads the batches of idempotent producers in each log, each batch once per incarnation, in the log's order."""
 
+    KEPT = ("_found",)
     NOT_STATE: ClassVar[frozenset[str]] = frozenset({"_found"})  # what may be checked again
     AFTER_CONTROLLERS = False
 
@@ -60,9 +60,6 @@ class _ProducerCheck(Invariant):
                     wrong = self._wrong_with(batch, found, log.start_offset) or wrong
         self._found[key] = (incarnation, checked, found)
         return f"broker {view.node} holds {wrong}" if wrong else ""
-
-    def forget(self, is_gone: Callable[[TopicPartition], bool]) -> None:
-        self._found = {key: found for key, found in self._found.items() if not is_gone(key[1])}
 
     @abstractmethod
     def _wrong_with(self, batch: RecordBatch, found: dict[_Key, int], start_offset: Offset) -> str:

@@ -8,8 +8,9 @@ on its way may arrive after the disk was replaced, as operators do while a major
 
 from __future__ import annotations
 
+from experiments.check import rules
 from experiments.engines.sim.cluster import SimCluster
-from protocol.ids import Epoch, NodeId, Offset, is_controller
+from protocol.ids import METADATA_LOG, Epoch, NodeId, Offset, is_controller
 from protocol.nodes.controller import ControllerNode
 from protocol.quorum.replica import QuorumReplica
 from protocol.quorum.voters import NO_UUID, ReplicaKey, VoterSet
@@ -25,7 +26,7 @@ class QuorumRules:
         self._cluster = cluster
         self._is_needed = len(cluster.spec.controller_ids) > 1
         self._ends: dict[ReplicaKey, Offset] = {}
-        self._leaders: dict[Epoch, NodeId] = {}
+        self._leaders: dict[tuple[str, Epoch], NodeId] = {}
         self._committed: dict[NodeId, tuple[int, Offset, VoterSet]] = {}
 
     def after(self, node: NodeId) -> tuple[str, str] | None:
@@ -40,9 +41,9 @@ class QuorumRules:
         self._committed[node] = incarnation, replica.high_watermark, replica.voters
         if not replica.is_leader:
             return None
-        first = self._leaders.setdefault(replica.epoch, node)
-        if first != node:
-            return ONE_LEADER, f"controllers {first} and {node} both lead in epoch {replica.epoch}"
+        wrong = rules.one_leader(self._leaders, METADATA_LOG, replica.epoch, node)
+        if wrong:
+            return ONE_LEADER, wrong
         if replica.high_watermark > before and not any(self._have(replica, each) for each in (voters, replica.voters)):
             ends = {voter.id: self._end_of(voter) for voter in replica.voters.keys}
             return MAJORITY, f"controller {node} has committed {replica.high_watermark}; the voters' logs end at {ends}"
@@ -50,9 +51,13 @@ class QuorumRules:
 
     def _have(self, replica: QuorumReplica, voters: VoterSet) -> bool:
         """Whether a majority of these voters has what the replica has committed."""
-        having = sum(self._end_of(voter) >= replica.high_watermark for voter in voters.keys)
-        return having > len(voters) // 2
+        return rules.have_majority(voters.keys, lambda voter: self._end_of(voter) >= replica.high_watermark)
 
     def _end_of(self, voter: ReplicaKey) -> Offset:
         """The log end of a voter; without a uuid, of any disk of its id."""
-        return max((end for key, end in self._ends.items() if voter in (key, ReplicaKey(key.id, NO_UUID))), default=0)
+        return max((end for key, end in self._ends.items() if matches(voter, key)), default=0)
+
+
+def matches(voter: ReplicaKey, replica: ReplicaKey) -> bool:
+    """Whether a voter key refers to this replica: by id and uuid, or by id if the voter key has no uuid."""
+    return voter in (replica, ReplicaKey(replica.id, NO_UUID))

@@ -117,13 +117,13 @@ class InvariantSuite:
         self._touched[partition] = None
         if isinstance(trace, RecoveryDecided):
             self.truth.observe_recovery(trace)
-        state = self.truth.controller_state(partition) if isinstance(trace, PartitionChanged) else None
-        if state is not None:
-            self.truth.observe_partition(partition, state)
         for invariant in self._observing:
             wrong = invariant.observe(node, trace)
             if wrong:
                 self._report(invariant, partition, wrong)
+        state = self.truth.controller_state(partition) if isinstance(trace, PartitionChanged) else None
+        if state is not None:
+            self.truth.observe_partition(partition, state)
 
     def _forget_removed(self, topic: str) -> None:
         gone = self.truth.take_removed(topic)

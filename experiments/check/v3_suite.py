@@ -35,6 +35,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from experiments.check import rules
 from experiments.check.truth import GroundTruth
 from experiments.engines.sim.cluster import SimCluster
 from protocol.broker.context import log_name
@@ -48,7 +49,7 @@ from protocol.events.broker import (
     RecordsFetched,
 )
 from protocol.events.store import CommandCarriedOut, ControllerElected, StoreChanged, StoreSessionEnded
-from protocol.ids import NO_EPOCH, NO_LEADER, STORE, BrokerId, Epoch, NodeId, Offset, TopicIdPartition, TopicPartition
+from protocol.ids import NO_EPOCH, STORE, BrokerId, Epoch, NodeId, Offset, TopicIdPartition, TopicPartition
 from protocol.v3.broker.node import V3BrokerNode
 from protocol.v3.store import paths
 from protocol.v3.store.node import StoreNode
@@ -100,7 +101,7 @@ class V3Invariants:
         self._born: dict[TopicPartition, str] = {}
         self._again: dict[TopicPartition, bool] = {}
         """Partitions whose names deleted ones had; whether these were of the same topic."""
-        self._controllers: dict[Epoch, BrokerId] = {}
+        self._controllers: dict[tuple[str, Epoch], BrokerId] = {}
         self._epoch = 0
         self._commanded: dict[tuple[NodeId, int], Epoch] = {}
         self._known: dict[tuple[NodeId, TopicIdPartition], tuple[int, Epoch, int]] = {}
@@ -130,6 +131,11 @@ class V3Invariants:
             self._observe_truncation(node, trace)
         elif isinstance(trace, RecordsFetched):
             self._observe_fetch(node, trace)
+
+    def _report_if(self, rule: str, partition: TopicPartition | None, wrong: str, who: str = "") -> None:
+        """Reports what a rule has found wrong, if anything; `who` did it."""
+        if wrong:
+            self._report(rule, partition, f"{who}{wrong}")
 
     def of(self, partition: TopicPartition) -> Published:
         return self._partitions.setdefault(partition, Published())
@@ -188,8 +194,7 @@ class V3Invariants:
         known.versions[change.version] = state
         known.state = state
         self._touched[key] = None
-        if len(set(state.isr)) != len(state.isr) or (state.leader != NO_LEADER and state.leader not in state.isr):
-            self._report("LeaderInIsr", key, f"leader {state.leader} with ISR {state.isr}")
+        self._report_if("LeaderInIsr", key, rules.leader_is_in_isr(state))
         if before is not None:
             self._check_transition(key, before, state)
         is_decision = before is None or state.leader_epoch != before.leader_epoch
@@ -223,12 +228,10 @@ class V3Invariants:
         return broker.context.image.topic_ids.get(key.topic) == self._topic_ids.get(key.topic)
 
     def _check_transition(self, key: TopicPartition, before: LeaderAndIsr, state: LeaderAndIsr) -> None:
-        if state.leader_epoch not in (before.leader_epoch, before.leader_epoch + 1):
-            wrong = f"leader epoch {state.leader_epoch} after {before.leader_epoch}"
-            self._report("LeaderEpochsRise", key, wrong)
-        elif state.leader_epoch == before.leader_epoch and state.leader != before.leader:
-            wrong = f"leader {state.leader} after {before.leader} in epoch {state.leader_epoch}"
-            self._report("LeaderEpochsRise", key, wrong)
+        wrong = rules.leader_epoch_rises(before, state)
+        if state.leader_epoch > before.leader_epoch + 1:
+            wrong = f"leader epoch {state.leader_epoch} follows {before.leader_epoch}"
+        self._report_if("LeaderEpochsRise", key, wrong)
         is_election = state.leader_epoch != before.leader_epoch and not state.is_unclean_leader
         if is_election and not set(state.isr) <= set(before.isr):
             self._report("ElectionAddsNoMember", key, f"ISR {state.isr} after {before.isr}")
@@ -251,17 +254,17 @@ class V3Invariants:
     # -- controllers and commands --------------------------------------------------------------------------------------
 
     def _observe_election(self, node: NodeId, elected: ControllerElected) -> None:
-        known = self._controllers.setdefault(elected.epoch, node)
-        if known != node or elected.epoch > self._epoch:
-            wrong = f"broker {node} is elected in epoch {elected.epoch}, as was {known}; the store has {self._epoch}"
-            self._report("OneControllerPerEpoch", None, wrong)
+        wrong = rules.one_leader(self._controllers, paths.CONTROLLER, elected.epoch, node)
+        if elected.epoch > self._epoch:
+            wrong = f"broker {node} is elected in epoch {elected.epoch}; the store has {self._epoch}"
+        self._report_if("OneControllerPerEpoch", None, wrong)
 
     def _observe_command(self, node: NodeId, command: CommandCarriedOut) -> None:
         if command.error != "NONE":
             return
         incarnation = (node, self._cluster.incarnation_of(node))
         before = self._commanded.get(incarnation, NO_EPOCH)
-        elected = self._controllers.get(command.controller_epoch)
+        elected = self._controllers.get((paths.CONTROLLER, command.controller_epoch))
         if command.controller_epoch < before or elected != command.controller:
             wrong = (
                 f"broker {node} obeys controller {command.controller} of epoch {command.controller_epoch} "
@@ -289,23 +292,22 @@ class V3Invariants:
         before = self._led.get(place, NO_EPOCH)
         self._led[place] = epoch
         self._touched[key] = None
-        if epoch < before:
-            self._report("OneLeaderPerEpoch", key, f"broker {node} goes back from epoch {before} to {epoch}")
+        self._report_if("OneLeaderPerEpoch", key, rules.epoch_stays(before, epoch), f"broker {node} ")
         if isinstance(role, BecameFollower):
             return
         known = self.of(key)
-        leader = self._leaders.setdefault((key, epoch), node)
+        wrong = rules.one_leader(self._leaders, key, epoch, node)
         published = {state.leader for state in known.versions.values() if state.leader_epoch == epoch}
-        if leader != node or published != {node}:
-            wrong = f"broker {node} leads epoch {epoch}, which {leader} led, and the store gave to {sorted(published)}"
-            self._report("OneLeaderPerEpoch", key, wrong)
+        self._report_if("OneLeaderPerEpoch", key, wrong)
+        self._report_if("OneLeaderPerEpoch", key, rules.leads_by_record(published, epoch, node), f"broker {node} ")
         is_present = known.state is not None and known.state.leader_epoch == epoch
-        if is_present and role.log_end < known.committed:
-            truth = self._truth.of(key)
-            truth.tolerant = truth.tolerant and node not in known.short
-            if truth.tolerant:
-                wrong = f"leader {node} ends at {role.log_end}, committed is {known.committed}"
-                self._report("LeaderCompleteness", key, wrong)
+        wrong = rules.has_committed(role.log_end, known.committed) if is_present else ""
+        if not wrong:
+            return
+        truth = self._truth.of(key)
+        truth.tolerant = truth.tolerant and node not in known.short
+        if truth.tolerant:
+            self._report("LeaderCompleteness", key, f"leader {node} {wrong}")
 
     def _observe_high_watermark(self, node: NodeId, mark: HighWatermarkAdvanced) -> None:
         if not self._is_present(node, mark.partition):
@@ -361,12 +363,12 @@ class V3Invariants:
         if leadership.leader_epoch < first.leader_epoch:
             return  # Of a partition that was removed and added again, until StopReplica arrives.
         stored = known.versions.get(leadership.partition_epoch)
-        if stored is None or stored.leader_epoch != leadership.leader_epoch or set(stored.isr) != set(leadership.isr):
-            wrong = f"leader {broker} uses ISR {leadership.isr} as version {leadership.partition_epoch}"
-            self._report("LeaderUsesStoredIsr", key, f"{wrong}; stored was {stored}")
-        if leadership.leader_epoch == state.leader_epoch and not set(state.isr) <= set(leadership.maximal_isr):
-            wrong = f"leader {broker} waits for {leadership.maximal_isr}, the store has ISR {state.isr}"
-            self._report("ReplicationQuorumSuperset", key, wrong)
+        isrs = [] if stored is None or stored.leader_epoch != leadership.leader_epoch else [stored.isr]
+        wrong = rules.isr_by_record(isrs, leadership.partition_epoch, leadership.isr)
+        self._report_if("LeaderUsesStoredIsr", key, wrong, f"leader {broker} ")
+        if leadership.leader_epoch == state.leader_epoch:
+            wrong = rules.waits_for_all(state.isr, leadership.maximal_isr)
+            self._report_if("ReplicationQuorumSuperset", key, wrong, f"leader {broker} ")
 
     def lost(self, lost: dict[TopicPartition, int]) -> None:
         """A disk has lost records."""

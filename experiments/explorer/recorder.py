@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from experiments.engines.port import TraceEvent, Violation
 from experiments.engines.sim.cluster import SimCluster
-from experiments.engines.sim.recorder import Change
+from experiments.engines.sim.recorder import Change, Recorder
 from experiments.explorer.losses import INVARIANT, AcknowledgedLosses
 from experiments.story.render import Heading
 from protocol.events.base import Trace
@@ -127,7 +127,7 @@ def _loss_in(losses: AcknowledgedLosses | None, time_ms: TimeMs, trace: Trace) -
     return None if lost is None else Violation(INVARIANT, time_ms, lost)
 
 
-class SimRecorder:
+class SimRecorder(Recorder):
     """Records a simulated cluster from now on. `headings` and `violations` are lists that grow during the run: what is
     appended to them is recorded between the events. `limit`: how many entries to keep, the newest, None for all.
     `losses` marks the elections that lose records.

@@ -12,17 +12,16 @@ The loop that waits for the cluster calls `tick` as often as possible.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from experiments.check.history import Ended, Invoked, Operation, RecordOutcome, RecordRange, Seen
-from protocol.client.records import identity, split
+from experiments.check.client_history import ACKS_ALL, ended, seen
+from experiments.check.history import Invoked, Operation
 from protocol.errors import ErrorCode
 from protocol.ids import Offset, TimeMs, TopicPartition
 from protocol.messages.base import Message
-from protocol.messages.batch import RecordBatch
-from protocol.messages.commands import Command, ConsumeCommand, ConsumeOutcome, SendOutcome, SendRecords, SentRange
+from protocol.messages.commands import Command, ConsumeCommand, ConsumeOutcome, SendOutcome, SendRecords
 
 RECORDS_PER_SEND = 10
 RECORD_BYTES = 100
@@ -32,7 +31,6 @@ JUMP_BACK = 500
 READ_EVERY_MS = 250
 READ_WAIT_MS = 500
 READ_BYTES = 262_144
-ACKS_ALL = -1
 PRODUCER = 0
 
 
@@ -128,7 +126,8 @@ class Workload:
         now_ms = self._clients.now_ms()
         for command_id, outcome in self._clients.take_outcomes().items():
             if isinstance(outcome, SendOutcome) and command_id in self._sends:
-                self._handle_send_outcome(self._sends.pop(command_id), outcome)
+                del self._sends[command_id]
+                self._handle_send_outcome(outcome)
             elif isinstance(outcome, ConsumeOutcome) and command_id in self._reads:
                 self._handle_read_outcome(now_ms, self._reads.pop(command_id), outcome)
         self._send_due(now_ms)
@@ -160,11 +159,10 @@ class Workload:
         self._clients.submit(command)
         self.counts.sent += RECORDS_PER_SEND
 
-    def _handle_send_outcome(self, command: SendRecords, outcome: SendOutcome) -> None:
-        for part in outcome.ranges:
-            result = result_of(part)
-            self._write(Ended(command.command_id, part.first, part.count, result, part.base_offset))
-            setattr(self.counts, result, getattr(self.counts, result) + part.count)
+    def _handle_send_outcome(self, outcome: SendOutcome) -> None:
+        for end in ended(outcome):
+            self._write(end)
+            setattr(self.counts, end.result, getattr(self.counts, end.result) + end.size)
 
     # -- reading -------------------------------------------------------------------------------------------------------
 
@@ -188,31 +186,8 @@ class Workload:
             if outcome.error is ErrorCode.OFFSET_OUT_OF_RANGE:
                 follower.offset = max(follower.offset, outcome.log_start_offset)
             return
-        runs = tuple(run for batch in outcome.batches for run in ranges_of(batch))
-        if runs:
-            self._write(Seen(follower.reader, follower.partition, runs, outcome.high_watermark))
-            self.counts.read += sum(run.size for run in runs)
+        read = seen(follower.reader, follower.partition, outcome)
+        if read.runs:
+            self._write(read)
+            self.counts.read += sum(run.size for run in read.runs)
         follower.offset = max(follower.offset, outcome.next_offset)
-
-
-def result_of(part: SentRange) -> RecordOutcome:
-    """The result of a range of records as the history names it."""
-    if part.error is ErrorCode.NONE:
-        return "acknowledged"
-    return "unknown" if part.unknown else "failed"
-
-
-def ranges_of(batch: RecordBatch) -> Iterator[RecordRange]:
-    """The generated records of a batch (`protocol.client.records`) as runs of consecutive ones."""
-    offset = batch.base_offset
-    run: RecordRange | None = None
-    for send, place in map(identity, split(batch.payload)):
-        if run is not None and (run.send, run.first + run.size) == (send, place):
-            run = run._replace(size=run.size + 1)
-        else:
-            if run is not None:
-                yield run
-            run = RecordRange(offset, batch.leader_epoch, send, place, 1)
-        offset += 1
-    if run is not None:
-        yield run

@@ -14,7 +14,7 @@ from experiments.engines.admin_requests import create_topic
 from experiments.engines.port import ClusterSpec, Loss, TraceEvent
 from experiments.engines.sim.engine import SimEngine
 from experiments.engines.sim.network import NetworkModel
-from experiments.engines.sim.recorder import Change
+from experiments.engines.sim.recorder import Recorder
 from experiments.numbers.conditions import Conditions
 from protocol.config import ClusterConfig, Generation
 from protocol.errors import ErrorCode
@@ -64,8 +64,8 @@ class Sent:
     message: Message
 
 
-class Journal:
-    """All messages of a cluster, as a recorder of the simulator."""
+class Journal(Recorder):
+    """All messages of a cluster, and nothing else of what a recorder is called with."""
 
     def __init__(self) -> None:
         self.messages: list[Sent] = []
@@ -77,15 +77,6 @@ class Journal:
         """Keeps a message."""
         self.counts[type(message)] += 1
         self.messages.append(Sent(time_ms, min(arrivals, default=None), source, target, message))
-
-    def delivered(self, time_ms: TimeMs, source: NodeId, target: NodeId, message: Message) -> None:
-        """Nothing: the arrival is known when a message is sent."""
-
-    def fired(self, time_ms: TimeMs, node: NodeId, timer: str) -> None:
-        """Nothing: no number is about timers."""
-
-    def changed(self, time_ms: TimeMs, change: Change, node: NodeId, peer: NodeId | None, detail: str) -> None:
-        """Nothing: the experiment knows what it does."""
 
 
 class Laboratory:

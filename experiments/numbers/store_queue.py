@@ -21,7 +21,7 @@ from experiments.numbers.failover import fail_over
 from experiments.numbers.laboratory import WITHIN_MS, MeasurementError
 from protocol.config import ClusterConfig
 from protocol.contract import Effect, Outbox
-from protocol.ids import FIRST_CLIENT, NodeId, TimeMs
+from protocol.ids import FIRST_CLIENT, NodeId, TimeMs, is_client
 from protocol.messages.base import Message
 from protocol.messages.commands import Command
 from protocol.messages.store import Create, Delete, GetChildren, GetData, StoreRead, StoreWrite, WatchEvent, WatchKind
@@ -128,12 +128,14 @@ def through_queue(conditions: Conditions, commands: int) -> QueueRun:
     clients: dict[NodeId, _QueueClient] = {}
     counts: Counter[type[Message]] = Counter()
 
-    def build(node: NodeId) -> _QueueClient:
+    def build(node: NodeId) -> _QueueClient | None:
+        if not is_client(node):
+            return None
         clients[node] = _QueueClient(node, conditions.session_timeout_ms)
         return clients[node]
 
     spec = _QueueSpec(0, 0, ClusterConfig(), conditions.seed, store=conditions.store())
-    cluster = SimCluster(spec, NetworkModel(conditions.network_ms, 0), build_client=build)
+    cluster = SimCluster(spec, NetworkModel(conditions.network_ms, 0), build=build)
     for node in spec.node_ids:
         cluster.start(node)
     cluster.run_until(conditions.session_timeout_ms)

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 
 import msgpack
 
+from experiments.check.client_history import ended, seen
 from experiments.check.final_logs import log_start
-from experiments.check.history import ACKS_OF, Ended, Invoked, Operation, RecordOutcome, RecordRange, Seen
+from experiments.check.history import ACKS_OF, Ended, Invoked, Operation, RecordRange, Seen
 from experiments.check.losses import ALL, Acks, Losses, total
 from experiments.check.regressions import RegressionCounter
 from experiments.engines.port import Engine
@@ -83,11 +84,10 @@ class ScenarioClients:
         self.operations.append(Invoked(command_id, PRODUCER, partition, 1, idempotent))
         outcome = self._run(command)
         assert isinstance(outcome, ProduceOutcome)
-        result = _result_of(outcome, acks)
-        if result in ACKS_OF:
-            record = (outcome.base_offset, payload, ACKS_OF[result])
-            self.acknowledged.setdefault(partition, []).append(record)
-        self.operations.append(Ended(command_id, 0, 1, result, outcome.base_offset))
+        [end] = ended(outcome, ACKS[acks])
+        if end.result in ACKS_OF:
+            self.acknowledged.setdefault(partition, []).append((end.offset, payload, ACKS_OF[end.result]))
+        self.operations.append(end)
         return outcome
 
     def administer(self, request: AdminRequest) -> AdminOutcome:
@@ -120,8 +120,7 @@ class ScenarioClients:
         assert isinstance(outcome, ConsumeOutcome)
         if outcome.error is not ErrorCode.NONE:
             return None
-        runs = tuple(run for batch in outcome.batches for run in ranges_of(batch))
-        self.operations.append(Seen(READER, partition, runs, outcome.high_watermark))
+        self.operations.append(seen(READER, partition, outcome, ranges_of))
         return sum(batch.record_count for batch in outcome.batches)
 
     def losses(self, partition: TopicPartition) -> Losses:
@@ -185,10 +184,3 @@ def ranges_of(batch: RecordBatch) -> Iterator[RecordRange]:
     """The one record of a batch that `ScenarioClients.produce` has made."""
     [number] = msgpack.unpackb(batch.payload)
     yield RecordRange(batch.base_offset, batch.leader_epoch, number, 0, batch.record_count)
-
-
-def _result_of(outcome: ProduceOutcome, acks: int | str) -> RecordOutcome:
-    """The outcome of a record for the history; unknown where the producer did not ask for an acknowledgment."""
-    if outcome.error is ErrorCode.NONE:
-        return "acknowledged" if acks == ALL else "appended" if acks == 1 else "unknown"
-    return "unknown" if outcome.unknown else "failed"

@@ -15,7 +15,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.support.wait import WebDriverWait
 
 from experiments.studies.report.left_out import LeftOut
-from experiments.studies.report.render import Beside, render
+from experiments.studies.report.render import PageExtras, render
 from experiments.studies.report.words import number
 from tests.browser.conftest import resize
 from tests.synthetic_studies import cells_of, record_of, study_of, times_of
@@ -30,7 +30,7 @@ LOSSES = [90, 80, 70, 60, 9, 0]
 REJECTED = [1e-4, 1e-3, 1e-2, 1e-4, 1e-3, 1e-2]
 CURVES = study_of(name="rates", sweep={"broker_mttf": "log(5d, 1y, 4)", "preset": ["none", "ford-2010"]})
 TIMES = [{"failover": times_of((9_000, 0.9), (4e6, 1.0)), "handover": times_of((2, 0.4), (900, 1.0))} for _ in LOSSES]
-BESIDE = Beside(TIMES, left_out=[LeftOut("trace/cell-0a1b-trials-0000000-0000003.parquet", "s", 0, 2, "damaged")])
+BESIDE = PageExtras(TIMES, left_out=[LeftOut("trace/cell-0a1b-trials-0000000-0000003.parquet", "s", 0, 2, "damaged")])
 ROW = "#table tbody tr:not([hidden])"
 
 

@@ -16,8 +16,9 @@ import pytest
 from actors.cluster import NodeFailedError
 from actors.log.lock import LOCK_FILE
 from experiments.check.check_recording import CheckResult, check
+from experiments.check.client_history import ended
 from experiments.check.final_logs import final_logs
-from experiments.check.history import Ended, Invoked
+from experiments.check.history import Invoked
 from experiments.check.recording import Recording, RecordingWriter
 from experiments.engines.port import Loss, TraceEvent
 from experiments.scenarios.clients import ranges_of
@@ -64,7 +65,8 @@ class Load:
     def _ended(self, number: int, payload: bytes, outcome: ProduceOutcome) -> None:
         assert outcome.error is ErrorCode.NONE, outcome
         self.acknowledged[payload] = outcome.base_offset
-        self.writer.operation(Ended(number, 0, 1, "acknowledged", outcome.base_offset))
+        for operation in ended(outcome):
+            self.writer.operation(operation)
 
     def await_more(self) -> None:
         """Waits for `BETWEEN_KILLS` more acknowledgements."""

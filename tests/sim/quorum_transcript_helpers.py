@@ -124,7 +124,7 @@ def _uncommitted_add_voter(name: str) -> str:
     quorum.harness.run_for(20)
     quorum.transcript.heading(f"{first.id} crashes, and the others elect a leader")
     quorum.harness.crash(first.id, Loss("none"))
-    quorum.harness.cuts.clear()
+    quorum.harness.cuts = frozenset()
     second = quorum.leader.key
     quorum.harness.run_for(1_000)
     quorum.transcript.heading(f"{first.id} starts")

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from experiments.check.client_history import ranges_of
 from experiments.check.engine import CheckedEngine
 from experiments.check.final_logs import final_logs
 from experiments.check.invariants import INVARIANTS
@@ -16,7 +17,6 @@ from experiments.engines.admin_requests import alter_config, create_topic
 from experiments.engines.port import Loss
 from experiments.engines.sim.disk import SimLog
 from experiments.engines.sim.network import NetworkModel
-from experiments.hunt.workload import ranges_of
 from experiments.scenarios.clients import ScenarioClients
 from experiments.scenarios.loader import scenario_from
 from experiments.scenarios.runner import Runner

@@ -146,7 +146,7 @@ def _commit_record_of_earlier_epoch(harness: QuorumHarness, monkeypatch: pytest.
     found = leader(harness)
     harness.cut(found.key.id)
     harness.append()
-    harness.cuts.clear()
+    harness.cuts = frozenset()
     found._context.save(epoch=found.epoch + 1)
     found._context.high_watermark = found.log.end_offset
 

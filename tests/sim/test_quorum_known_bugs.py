@@ -68,7 +68,7 @@ def high_watermark_over_a_former_epoch() -> QuorumHarness:
     leads again and replicates the record to a third voter, but not yet the records it has appended since. Then the
     other leader is elected once more, by voters with less up-to-date logs.
     """
-    harness = started("epochs", 5, static=True)
+    harness = started("former epochs", 5, static=True)
     harness.invariants = [LeaderHasAllAckedValues(harness.view)]
     assert harness.run_until(harness.is_settled, SOON_MS)
     first = leader(harness)

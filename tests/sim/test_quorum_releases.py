@@ -9,9 +9,10 @@ from dataclasses import replace
 
 import pytest
 
-from experiments.hunt.quorum.harness import QuorumHarness
+from experiments.hunt.quorum.harness import QuorumHarness, ReplicaNode
+from protocol.contract import Effect, Send
 from protocol.errors import ErrorCode
-from protocol.ids import NodeId
+from protocol.ids import NodeId, TimeMs
 from protocol.messages.base import Message
 from protocol.messages.codec import decode, encode
 from protocol.messages.quorum import (
@@ -33,6 +34,26 @@ FORMER: dict[type[Message], int] = {
 """The versions that the earlier release sends; other messages have one version only."""
 
 
+class FormerRelease(ReplicaNode):
+    """A replica of the earlier release, which has no pre-vote and sends no uuids."""
+
+    def settle(self, now_ms: TimeMs) -> list[Effect]:
+        effects = super().settle(now_ms)
+        return [as_it_sends(effect) for effect in effects if not is_pre_vote(effect)]
+
+
+def is_pre_vote(effect: Effect) -> bool:
+    return isinstance(effect, Send) and isinstance(effect.message, VoteRequest) and effect.message.pre_vote
+
+
+def as_it_sends(effect: Effect) -> Effect:
+    if not isinstance(effect, Send):
+        return effect
+    kind = type(effect.message)
+    uuids = {name: NO_UUID for name in kind.SINCE if name.endswith("_uuid")}
+    return Send(effect.to, decode(encode(replace(effect.message, **uuids), FORMER.get(kind))))
+
+
 class MixedReleases(QuorumHarness):
     """Static voters; those in `former` run the earlier release."""
 
@@ -44,13 +65,8 @@ class MixedReleases(QuorumHarness):
         self.crash(node)
         self.start(node)
 
-    def _send(self, source: NodeId, target: NodeId, message: Message) -> None:
-        if source in self.former:
-            if isinstance(message, VoteRequest) and message.pre_vote:
-                return  # the earlier release has no pre-vote
-            uuids = {name: NO_UUID for name in type(message).SINCE if name.endswith("_uuid")}
-            message = decode(encode(replace(message, **uuids), FORMER.get(type(message))))
-        super()._send(source, target, message)
+    def build(self, node: NodeId, kind: type[ReplicaNode] = ReplicaNode) -> ReplicaNode:
+        return super().build(node, FormerRelease if node in self.former else kind)
 
 
 @pytest.mark.covers("D21", "D35")

@@ -9,7 +9,7 @@ import pytest
 from experiments.explorer.run import StoryRow
 from experiments.studies.design.study import StudyPlan
 from experiments.studies.report.example import Example, example_of, story_of
-from experiments.studies.report.render import Beside, render
+from experiments.studies.report.render import PageExtras, render
 from experiments.studies.report.settings import groups
 from experiments.studies.sweeps.batches import commit
 from experiments.studies.sweeps.output import StudyRecord
@@ -73,7 +73,7 @@ def test_example_is_replayed_by_its_command_and_has_a_page(found: tuple[StudyRec
     assert example.command.startswith("isray study replay . --cell ")
     assert f"--trial {example.trial} --html loss.html" in example.command
     assert "<!DOCTYPE html>" in (out / "loss.html").read_text(encoding="utf-8")
-    page = render(record, cells_of(STUDY, [5, 0]), Beside(example=example))
+    page = render(record, cells_of(STUDY, [5, 0]), PageExtras(example=example))
     assert 'href="loss.html"' in page
     assert f"seed {example.seed}" in page
 

@@ -13,7 +13,7 @@ from experiments.engines.sim.engine import SimEngine
 from experiments.engines.sim.network import NetworkModel
 from protocol.config import ClusterConfig
 from protocol.events.store import StoreSessionEnded
-from protocol.ids import FIRST_CLIENT, STORE, NodeId
+from protocol.ids import FIRST_CLIENT, STORE, NodeId, is_client
 from protocol.messages.store import Create, Delete, ExpireSessions, GetChildren, GetData, SetData, StoreError
 from protocol.v3.store.node import StoreNode
 from protocol.v3.store.settings import StoreSettings
@@ -42,12 +42,18 @@ class StoreRun:
         self.clients: dict[NodeId, Client] = {}
         self.history: list[tuple[NodeId, list[tuple[object, ...]], list[int]]] = []
         self.cluster = SimCluster(
-            spec, model, elide_idle=elide_idle, paranoid=paranoid, build_client=lambda node: self._client(node)
+            spec,
+            model,
+            elide_idle=elide_idle,
+            paranoid=paranoid,
+            build=self._client,
         )
         for node in spec.node_ids:
             self.cluster.start(node)
 
-    def _client(self, node: NodeId) -> Client:
+    def _client(self, node: NodeId) -> Client | None:
+        if not is_client(node):
+            return None
         number = self.cluster.incarnation_of(node)
         client = self.clients[node] = Client(node, Random(f"{node}/{number}"), TIMEOUT_MS)
         self.history.append((node, client.log, client.times_ms))
@@ -70,7 +76,7 @@ class StoreRun:
         if node in self.cluster.nodes and not self.cluster.is_paused(node):
             client = self.clients[node]
             client.submit(tag, operations)
-            self.cluster._carry_out(node, client.drain(), self.cluster.now_ms)
+            self.cluster.carry_out(node, client.drain())
 
 
 def inject(run: StoreRun, kind: str, node: NodeId, rng: Random, number: int) -> None:
@@ -162,7 +168,7 @@ def test_what_was_acknowledged_survives_a_crash() -> None:
 def test_the_engine_expires_the_sessions_of_a_live_node() -> None:
     engine = SimEngine(StoreSpec(0, 0, ClusterConfig(), 1, store=StoreSettings()))
     client = Client(FIRST_CLIENT, Random(1), TIMEOUT_MS)
-    engine.cluster._build_client = lambda node: client
+    engine.cluster.build = lambda node: client if is_client(node) else None
     engine.start(STORE)
     engine.start(FIRST_CLIENT)
     engine.run_for(100)

@@ -10,21 +10,20 @@ from typing import Any
 import pytest
 
 from experiments.engines import admin_requests
-from experiments.engines.port import ClusterSpec, Loss
+from experiments.engines.port import ClusterSpec
 from experiments.engines.sim.network import NetworkModel
 from experiments.scenarios.loader import scenario_from
 from protocol.config import LOG_GENERATIONS, ClusterConfig, Generation
 from protocol.errors import ErrorCode
 from protocol.ids import FIRST_CONTROLLER, TopicPartition
 from protocol.messages.admin import AdminRequest
-from protocol.messages.commands import AdminCommand, AdminOutcome, ProduceCommand, ProduceOutcome
 from protocol.messages.topics import CreatableTopic, CreateTopicsRequest
+from tests.sim.cluster_helpers import KEEP, ClusterBench
 from tests.sim.scenario_helpers import run_scenario, running_engine
 
 pytestmark = pytest.mark.slow
 
 GENERATIONS = [generation.value for generation in LOG_GENERATIONS]
-KEEP = Loss("none")
 P1 = TopicPartition("t", 1)
 
 Steps = list[dict[str, Any]]
@@ -158,35 +157,15 @@ def test_a_broker_that_is_cut_off_commits_nothing_to_the_old_partition() -> None
     )
 
 
-class Bench:
+class Bench(ClusterBench):
     """Brokers 0 to 3 on the sim engine; `t` has two partitions on 0, 1, 2 and min ISR 2."""
 
     def __init__(self, seed: int = 0, **options: bool) -> None:
         config = ClusterConfig.of(Generation.KIP_966)
         self.engine = running_engine(2_000, ClusterSpec(4, 1, config, seed), NetworkModel(1, 2), **options)
-        self.commands = 0
+        super().__init__(self.engine.cluster)
         self.administer(admin_requests.create_topic("t", ((0, 1, 2), (0, 1, 2)), {"min.insync.replicas": 2}))
         self.engine.run_for(1_000)
-
-    def administer(self, request: AdminRequest) -> int:
-        self.commands += 1
-        self.engine.submit(AdminCommand(command_id=self.commands, request=request))
-        return self.commands
-
-    def error(self, command_id: int) -> ErrorCode | None:
-        """None while there is no outcome."""
-        outcome = self.engine.outcome(command_id)
-        assert isinstance(outcome, AdminOutcome | ProduceOutcome | None)
-        return None if outcome is None else outcome.error
-
-    def produce(self, payload: bytes, partition: int = 1) -> int:
-        self.commands += 1
-        self.engine.submit(
-            ProduceCommand(
-                command_id=self.commands, topic="t", partition=partition, acks=-1, record_count=1, payload=payload
-            )
-        )
-        return self.commands
 
     def restart_controller(self, down_ms: int) -> None:
         self.engine.crash(FIRST_CONTROLLER, KEEP)
@@ -213,7 +192,7 @@ def requests_of_a_day() -> list[AdminRequest]:
 def test_a_controller_crash_between_the_steps_converges(after_ms: int, down_ms: int, seed: int) -> None:
     """Each request is made again until it is answered; done twice it would be refused, so none is done twice."""
     bench = Bench(seed)
-    bench.produce(b"old")
+    bench.produce(partition=1, payload=b"old")
     bench.engine.run_for(500)
     for request in requests_of_a_day():
         found = bench.administer(request)
@@ -223,7 +202,7 @@ def test_a_controller_crash_between_the_steps_converges(after_ms: int, down_ms: 
         while bench.error(found) not in (ErrorCode.NONE, ErrorCode.INVALID_PARTITIONS):
             found = bench.administer(request)
             bench.engine.run_for(40_000)
-    written = bench.produce(b"new")
+    written = bench.produce(partition=1, payload=b"new")
     bench.engine.run_for(120_000)
     view = bench.engine.view()
     assert view is not None
@@ -244,7 +223,7 @@ def test_a_restarted_controller_does_not_trace_replayed_records() -> None:
     bench.administer(admin_requests.add_partitions("t", 1, ((0, 1, 2),)))
     bench.administer(admin_requests.delete_topic("no-such-topic"))
     bench.engine.run_for(1_000)
-    bench.produce(b"new")
+    bench.produce(partition=1, payload=b"new")
     bench.engine.run_for(1_000)
     assert bench.engine.suite.truth.of(P1).committed_end == 1
     seen = len(bench.engine.traces())
@@ -286,7 +265,7 @@ def test_partitions_are_added_and_removed_under_writes_and_crashes(seed: int) ->
         writes = {}
         for number in range(4):
             payload = f"{incarnation}/{number}".encode()
-            writes[bench.produce(payload)] = payload
+            writes[bench.produce(partition=1, payload=payload)] = payload
             bench.engine.run_for(1 + 3 * (seed + number))
         if incarnation < 5:
             bench.administer(admin_requests.remove_partitions("t", (1,)))

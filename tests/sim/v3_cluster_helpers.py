@@ -14,24 +14,20 @@ from protocol.errors import ErrorCode
 from protocol.events.base import Trace
 from protocol.events.registry import KINDS
 from protocol.ids import STORE, NodeId, TimeMs, TopicPartition
-from protocol.messages.admin import AdminRequest
 from protocol.messages.commands import (
-    AdminCommand,
-    AdminOutcome,
     ConsumeCommand,
     ConsumeOutcome,
-    ProduceCommand,
-    ProduceOutcome,
 )
 from protocol.metadata.partition import PartitionState
 from protocol.v3.broker.node import V3BrokerNode
 from protocol.v3.store.settings import StoreSettings
+from tests.sim.cluster_helpers import KEEP as KEEP
+from tests.sim.cluster_helpers import ClusterBench
 
-KEEP = Loss("none")
 T0 = TopicPartition("t", 0)
 
 
-class V3Bench:
+class V3Bench(ClusterBench):
     """Brokers and a store, up and running at 4 s with the topic `t`. `replicas` has the replicas of each partition."""
 
     def __init__(
@@ -46,51 +42,21 @@ class V3Bench:
     ) -> None:
         spec = ClusterSpec(brokers, 0, ClusterConfig.of(Generation.V3, config), seed, store=store)
         self.engine = SimEngine(spec, NetworkModel(1, 2), **options)
-        self.cluster = self.engine.cluster
-        self.commands = 0
-        for node in spec.node_ids:
-            self.cluster.start(node)
+        super().__init__(self.engine.cluster)
+        self.start_all()
         self.run_until(3_000)
         created = self.administer(create_topic("t", tuple(replicas), dict(topic or {})))
         self.run_until(4_000)
         assert self.error(created) is ErrorCode.NONE
 
-    def run_until(self, at_ms: int) -> None:
-        self.cluster.run_until(at_ms)
-
-    def run_for(self, duration_ms: int) -> None:
-        self.cluster.run_until(self.cluster.now_ms + duration_ms)
-
-    def administer(self, request: AdminRequest) -> int:
-        self.commands += 1
-        self.engine.submit(AdminCommand(command_id=self.commands, request=request))
-        return self.commands
-
-    def produce(self, acks: int = -1, partition: int = 0) -> int:
-        self.commands += 1
-        payload = str(self.commands).encode()
-        command = ProduceCommand(
-            command_id=self.commands, topic="t", partition=partition, acks=acks, record_count=1, payload=payload
-        )
-        self.engine.submit(command)
-        return self.commands
-
     def consume(self) -> list[bytes]:
         """The payloads that a consumer reads from partition 0 within a second."""
-        self.commands += 1
-        self.engine.submit(ConsumeCommand(command_id=self.commands, topic="t", partition=0, offset=0))
+        number = self.submit(ConsumeCommand(command_id=self.next_number(), topic="t", partition=0, offset=0))
         self.run_for(1_000)
-        outcome = self.engine.outcome(self.commands)
+        outcome = self.engine.outcome(number)
         assert isinstance(outcome, ConsumeOutcome)
         assert outcome.error is ErrorCode.NONE
         return [batch.payload for batch in outcome.batches]
-
-    def error(self, command_id: int) -> ErrorCode | None:
-        outcome = self.engine.outcome(command_id)
-        return outcome.error if isinstance(outcome, ProduceOutcome | AdminOutcome) else None
-
-    def acked(self, command_id: int) -> bool:
-        return self.error(command_id) is ErrorCode.NONE
 
     @property
     def controller(self) -> NodeId:
@@ -121,10 +87,6 @@ class V3Bench:
     def holds_in(self, partition: int, broker: int, command_id: int) -> bool:
         batches = self.replica(broker, partition).log.storage.read(0, 2**60)
         return str(command_id).encode() in {batch.payload for batch in batches}
-
-    def cut(self, a: int, b: int, up: bool = False) -> None:
-        self.cluster.set_link(a, b, up)
-        self.cluster.set_link(b, a, up)
 
     def restart_store(self) -> None:
         self.cluster.crash(STORE, Loss("unflushed"))

@@ -1,5 +1,9 @@
 """The simulator: the nodes of the protocol in one process, with one heap of events and a virtual clock.
 
+It hosts any `contract.Node`: brokers, controllers, the store, the recovery manager and clients, which it builds itself,
+and what a node factory builds instead: the writer of a trial, a client of the store, a replica of the metadata log
+alone (`experiments/hunt/quorum`).
+
 Events are ordered by time, then by kind (messages before timers before actions of the experiment), then by the ids of
 the nodes involved, and last by the order in which they were scheduled. Nothing else decides, so a seed replays a run
 exactly, and leaving out an event does not reorder the others. The cluster carries out effects, keeps the disks, applies
@@ -24,7 +28,7 @@ from experiments.engines.sim.disk import SimStorage, formatted_disk
 from experiments.engines.sim.network import NODE_BITS, SEQUENCE_BITS, Disturbance, Network, NetworkModel
 from experiments.engines.sim.recorder import Change, Recorder
 from experiments.engines.sim.timers import Timer, Timers
-from protocol.broker.recovery import hook_named
+from protocol.broker.recovery import DataLossHook, hook_named
 from protocol.config import UNCLEAN_LEADER_HOOK, ClusterConfig, ConfigValue
 from protocol.contract import CancelTimer, Effect, Exit, Node, Send, SetTimer
 from protocol.errors import ProtocolInvariantError
@@ -72,7 +76,17 @@ _Event = _Delivery | _DueTimer | _Call
 _HASHED_AT_ONCE = 1_000
 """Trace events. Many in a row take a third of the time that they take one by one, between other work."""
 
+_ANY = -1
+"""The incarnation of a message that reaches whichever runs when it arrives."""
+
 Observer = Callable[[TimeMs, NodeId, Trace], None]
+NodeFactory = Callable[[NodeId], Node | None]
+"""Builds a node, or None where it does not know that one."""
+
+
+def _as_the_spec_says(node: NodeId) -> Node | None:
+    """The node factory of a cluster that has none of its own."""
+    return None
 
 
 def unobserved(target: NodeId, message: Message) -> None:
@@ -80,17 +94,19 @@ def unobserved(target: NodeId, message: Message) -> None:
 
 
 class SimCluster:
-    """A simulated cluster.
+    """A simulated cluster. It has no more attributes than CPython 3.11 keeps without a dict, which are 29.
 
     `model` is the latency of links. `elide_idle` leaves out the events of idle timers (`timers.py`), `paranoid` encodes
     and decodes every message, `keep_traces` collects trace events in `traces`, and with `instant_detection` a
-    broker's session with the controller or the store expires at its crash. `build_client` builds the nodes of clients
-    instead of `ClientNode`.
+    broker's session with the controller or the store expires at its crash. `build` is the node factory: it is asked
+    for each node that starts, and what it returns None for is built as the cluster's spec says. With `outlives_process`
+    messages are those of a network without connections: they reach the next incarnation of their target, and get lost
+    where there is no such node.
 
     `on_event` is called with (time, node) after every event, once its effects are carried out; `on_message` with
     (source, target, message) for every message sent, `on_delivery` with (target, message) before a node takes one;
-    `recorder` with all that happens (`recorder.py`). ConfigError
-    where the config names a data-loss hook that does not exist.
+    `recorder` with all that happens (`recorder.py`); `on_outcome` with what nodes send to the experiment, by default
+    kept in `outcomes`. ConfigError where the config names a data-loss hook that does not exist.
     """
 
     def __init__(
@@ -102,10 +118,11 @@ class SimCluster:
         paranoid: bool = False,
         keep_traces: bool = True,
         instant_detection: bool = False,
-        build_client: Callable[[NodeId], Node] | None = None,
+        build: NodeFactory | None = None,
+        outlives_process: bool = False,
     ) -> None:
         self.spec = spec
-        self._build_client = build_client or self._client_node
+        self.build = build or _as_the_spec_says
         self.now_ms: TimeMs = 0
         self.event_count = 0
         self.network = Network(spec.seed, model or NetworkModel())
@@ -120,8 +137,9 @@ class SimCluster:
         self.on_event: Callable[[TimeMs, NodeId], None] | None = None
         self.on_message: Callable[[NodeId, NodeId, Message], None] | None = None
         self.on_delivery: Callable[[NodeId, Message], None] = unobserved
+        self.on_outcome: Callable[[Message], None] = self._keep_outcome
         self.recorder: Recorder | None = None
-        self._data_loss_hook = hook_named(str(spec.config.values[UNCLEAN_LEADER_HOOK]), resolve_name)
+        self._hook()
         self._paranoid = paranoid
         self._keep_traces = keep_traces
         self._instant_detection = instant_detection
@@ -131,10 +149,10 @@ class SimCluster:
         self._events: dict[int, _Event] = {}
         self._sequence = 0
         self._incarnations: dict[NodeId, int] = dict.fromkeys(spec.member_ids, 0)
+        self._addressed = dict.fromkeys(spec.member_ids, _ANY) if outlives_process else self._incarnations
         self._backlogs: dict[NodeId, list[_Event]] = {}
         self._clocks: dict[NodeId, Clock] = {}
         self._configs: dict[NodeId, ClusterConfig] = {}
-        self._timer_orders: dict[Timer, int] = {}
         self._timers = Timers(self._push_timer, self._is_sound, self._is_gone, self.network.model.base_ms, elide_idle)
 
     # -- running -------------------------------------------------------------------------------------------------------
@@ -164,7 +182,7 @@ class SimCluster:
         if event[0] == _DELIVER:
             _, target, source, message, incarnation = event
             node = self.nodes.get(target)
-            if node is None or self._incarnations[target] != incarnation:
+            if node is None or (self._incarnations[target] != incarnation and incarnation != _ANY):
                 return False
             if not self.network.is_faultless and self.network.is_cut(source, target):
                 return False
@@ -216,12 +234,10 @@ class SimCluster:
         heappush(self._heap, place)
 
     def _push_timer(self, due_ms: TimeMs, timer: Timer) -> None:
-        order = self._timer_orders.get(timer)
-        if order is None:
+        if not timer.order:
             among_timers = (timer.owner << NODE_BITS) | (crc32(timer.name.encode()) >> 8)
-            order = (_TIMER << _KIND_SHIFT) | (among_timers << SEQUENCE_BITS)
-            self._timer_orders[timer] = order
-        self._push(due_ms, order, (_TIMER, timer, due_ms))
+            timer.order = (_TIMER << _KIND_SHIFT) | (among_timers << SEQUENCE_BITS)
+        self._push(due_ms, timer.order, (_TIMER, timer, due_ms))
 
     # -- effects -------------------------------------------------------------------------------------------------------
 
@@ -248,11 +264,12 @@ class SimCluster:
             if message != sent:
                 raise ProtocolInvariantError(f"{sent} is decoded as {message}")
         if target == DRIVER:
-            self.outcomes[message.command_id] = message  # type: ignore[attr-defined]
+            self.on_outcome(message)
             return
-        incarnation = self._incarnations.get(target)
+        incarnation = self._addressed.get(target)
         if incarnation is None:
-            raise ProtocolInvariantError(f"node {source} sends to {target}, which is not in the cluster")
+            self._miss_target(source, target)
+            return
         if self.on_message is not None:
             self.on_message(source, target, message)
         network = self.network
@@ -261,16 +278,21 @@ class SimCluster:
             arrival = network.arrival_ms(now_ms, route)
             if self.recorder is not None:
                 self.recorder.sent(now_ms, source, target, message, (arrival,) if target in self.nodes else ())
-            if target in self.nodes:
+            if target in self.nodes or incarnation == _ANY:
                 self._push(arrival, route.order, (_DELIVER, target, source, message, incarnation))
             return
         arrivals = network.arrivals(now_ms, route)
-        is_reachable = target in self.nodes and not network.is_cut(source, target)
+        is_reachable = (target in self.nodes or incarnation == _ANY) and not network.is_cut(source, target)
         if self.recorder is not None:
             self.recorder.sent(now_ms, source, target, message, arrivals if is_reachable else ())
         if is_reachable:
             for arrival in arrivals:
                 self._push(arrival, route.order, (_DELIVER, target, source, message, incarnation))
+
+    def _miss_target(self, source: NodeId, target: NodeId) -> None:
+        """A node sends to one that the cluster does not have, which only a network without connections lets it."""
+        if self._addressed is self._incarnations:
+            raise ProtocolInvariantError(f"node {source} sends to {target}, which is not in the cluster")
 
     def _trace(self, now_ms: TimeMs, node: NodeId, trace: Trace) -> None:
         self._unhashed.append((now_ms, node, trace))
@@ -297,7 +319,7 @@ class SimCluster:
         self._unhashed.clear()
 
     def send(self, source: NodeId, target: NodeId, message: Message) -> None:
-        """Sends a message from a node whose inputs are the experiment's own (`build_client`)."""
+        """Sends a message from a node whose inputs are the experiment's own (`build`)."""
         self._send(source, target, message, self.now_ms)
 
     def command(self, client: NodeId, message: Message) -> None:
@@ -305,8 +327,15 @@ class SimCluster:
         expiry of sessions to the store.
         """
         now_ms = self._clock(client, self.now_ms)
-        self._carry_out(client, self.nodes[client].receive(now_ms, DRIVER, message), self.now_ms)
-        self._after_event(client)
+        self.carry_out(client, self.nodes[client].receive(now_ms, DRIVER, message))
+
+    def carry_out(self, node: NodeId, effects: Sequence[Effect]) -> None:
+        """Carries out effects of a node whose inputs are the experiment's own (`build`), as those of an event."""
+        self._carry_out(node, effects, self.now_ms)
+        self._after_event(node)
+
+    def _keep_outcome(self, message: Message) -> None:
+        self.outcomes[message.command_id] = message  # type: ignore[attr-defined]
 
     # -- faults --------------------------------------------------------------------------------------------------------
 
@@ -345,8 +374,7 @@ class SimCluster:
             self._trace(self.now_ms, node, trace_of(dropped))
         self.nodes[node] = self._build(node)
         self._record("started", node)
-        self._carry_out(node, self.nodes[node].start(self._clock(node, self.now_ms)), self.now_ms)
-        self._after_event(node)
+        self.carry_out(node, self.nodes[node].start(self._clock(node, self.now_ms)))
 
     def configure(self, node: NodeId, values: Mapping[str, ConfigValue]) -> None:
         """Gives a node configs of its own, in force from its next start on, as an operator edits its properties."""
@@ -354,11 +382,14 @@ class SimCluster:
         self._configs[node] = replace(known, values={**known.values, **values})
 
     def _build(self, node: NodeId) -> Node:
+        own = self.build(node)
+        if own is not None:
+            return own
         spec, storage = self.spec, self.disks[node]
         config = self._configs.get(node, spec.config)
         rng = Random(f"{spec.seed}/node/{node}/{self._incarnations[node]}")
         if is_broker(node):
-            hook = self._data_loss_hook
+            hook = self._hook()
             if spec.has_store_metadata:
                 return V3BrokerNode(node, config, spec.store_settings, storage, rng, data_loss_hook=hook)
             rack = spec.rack_of(node)
@@ -366,13 +397,14 @@ class SimCluster:
         if is_recovery_manager(node):
             return RecoveryManagerNode(config)
         if is_client(node):
-            return self._build_client(node)
+            return ClientNode(node, spec.broker_ids, spec.administrators, spec.config)
         if is_store(node):
             return StoreNode(spec.store_settings, storage, rng)
         return ControllerNode(node, spec.controller_ids, config, storage, rng)
 
-    def _client_node(self, node: NodeId) -> Node:
-        return ClientNode(node, self.spec.broker_ids, self.spec.administrators, self.spec.config)
+    def _hook(self) -> DataLossHook:
+        """The data-loss hook of the brokers. ConfigError where the config names one that does not exist."""
+        return hook_named(str(self.spec.config.values[UNCLEAN_LEADER_HOOK]), resolve_name)
 
     def crash(self, node: NodeId, loss: Loss) -> int:
         """Ends a node at once, if it runs; returns the number of records that its disk lost."""

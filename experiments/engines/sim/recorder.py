@@ -7,7 +7,7 @@ events nor the trace hash.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, Protocol
+from typing import Literal
 
 from protocol.ids import NodeId, TimeMs
 from protocol.messages.base import Message
@@ -16,9 +16,9 @@ Change = Literal["started", "crashed", "exited", "paused", "resumed", "cut", "he
 """What the experiment does to a node or to one direction of a link; `exited`: the node ended its process itself."""
 
 
-class Recorder(Protocol):
+class Recorder:
     """Receives what happens in a simulated cluster, in the order in which it happens. Times are true virtual time, ms,
-    whatever the clocks of the nodes show.
+    whatever the clocks of the nodes show. A subclass receives what it has methods for; the others do nothing.
     """
 
     def sent(

@@ -71,6 +71,7 @@ class _Watch:
 class Timer:
     """A timer of a node, set or not; there is one object per node and name for the whole run. `due_ms` is its due time,
     `queued_ms` the time of its event in the heap. A passive timer has an `active` one, which lists it in `watchers`.
+    `order` is for the heap's owner: its place among the events of a time, 0 while it has none.
     """
 
     owner: NodeId
@@ -79,6 +80,7 @@ class Timer:
     queued_ms: TimeMs = _NEVER
     active: Timer | None = None
     watchers: dict[Timer, _Watch] = field(default_factory=dict)
+    order: int = 0
 
 
 class Timers:

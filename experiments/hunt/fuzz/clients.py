@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
+from experiments.check.client_history import ended, result_of, seen
 from experiments.check.engine import CheckedEngine
-from experiments.check.history import Ended, Invoked, Operation, Seen
+from experiments.check.history import ACKS_OF, Ended, Invoked, Operation
 from experiments.engines.admin_requests import elect_leader
 from experiments.hunt.fuzz.plan import Elect, Read, Send
-from experiments.hunt.workload import ranges_of, result_of
 from protocol.config import ENABLE_IDEMPOTENCE
 from protocol.errors import ErrorCode
 from protocol.ids import NO_OFFSET, Offset, TimeMs, TopicPartition
@@ -130,8 +130,8 @@ class PlanClients:
 
     def history(self, precedes: Callable[[str, TimeMs], bool]) -> Iterator[Operation]:
         """The history of the clients. Each send without idempotence counts as a producer of its own, since such sends
-        promise no order; an acknowledgement by fewer replicas than all counts as unknown, since it promises nothing. So
-        does that of a send which `precedes` the present incarnation of its topic; such reads are left out.
+        promise no order. The acknowledgement of a send which `precedes` the present incarnation of its topic counts as
+        unknown, since it promises nothing any more; such reads are left out.
         """
         for number, send in self.sends.items():
             idempotent = self.is_idempotent(number)
@@ -141,21 +141,17 @@ class PlanClients:
             if number in self._abandoned and self._engine.outcome(number) is None:
                 yield Ended(number, 0, send.records, "unknown")
                 continue
-            promises = send.acks == -1 and not precedes(send.topic, send.at_ms)
-            for part in _outcome(self._engine.outcome(number), SendOutcome).ranges:
-                result = result_of(part)
-                if result == "acknowledged" and not promises:
-                    result = "unknown"
-                yield Ended(number, part.first, part.count, result, part.base_offset)
+            is_former = precedes(send.topic, send.at_ms)
+            for end in ended(_outcome(self._engine.outcome(number), SendOutcome), send.acks):
+                yield end._replace(result="unknown") if is_former and end.result in ACKS_OF else end
         for number, (reader, partition, began_ms) in self._reads.items():
             if precedes(partition.topic, began_ms) or (
                 number in self._abandoned and self._engine.outcome(number) is None
             ):
                 continue
-            read = _outcome(self._engine.outcome(number), ConsumeOutcome)
-            runs = tuple(run for batch in read.batches for run in ranges_of(batch))
-            if runs:
-                yield Seen(reader, partition, runs, read.high_watermark)
+            read = seen(reader, partition, _outcome(self._engine.outcome(number), ConsumeOutcome))
+            if read.runs:
+                yield read
 
 
 def _outcome(outcome: Message | None, kind: type[_Outcome]) -> _Outcome:

@@ -21,16 +21,14 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from experiments.check.client_history import ranges_of, result_of
 from experiments.check.engine import CheckedEngine
 from experiments.check.final_logs import final_partition
 from experiments.check.history import (
-    DuplicatedRecord,
     FailedRecordStored,
     FinalPartition,
     Finding,
-    ReorderedRecords,
-    ReplicasDiffer,
-    Unanswered,
+    breaks_promise,
     judge,
 )
 from experiments.check.recording import RecordingWriter
@@ -56,7 +54,6 @@ from experiments.hunt.fuzz.coverage import MET, PLANS, Coverage, pair_name
 from experiments.hunt.fuzz.final_administration import FinalAdministration, Step
 from experiments.hunt.fuzz.plan import Plan, PlanViolation, Send
 from experiments.hunt.fuzz.topic_incarnations import TopicIncarnations
-from experiments.hunt.workload import ranges_of, result_of
 from experiments.scenarios.model import TopicModel
 from experiments.story.render import Heading, render
 from protocol.broker.lifecycle import LifecycleState
@@ -430,17 +427,12 @@ class _PlanRun:
         return final_partition(self.engine, partition, state.leader, state.isr, ranges_of)
 
     def _is_violation(self, finding: Finding) -> bool:
-        """Whether the finding is a violation in this run. Beyond tolerance the replicas of `v3` may differ (M42)."""
-        if isinstance(finding, Unanswered):
-            return True
-        if isinstance(finding, ReplicasDiffer) and not self.engine.spec.has_store_metadata:
-            return True
-        if isinstance(finding, DuplicatedRecord | ReorderedRecords):
-            if not self._clients.is_idempotent(finding.record.send):
-                return False
-        elif isinstance(finding, FailedRecordStored) and self._plan.duplicates_sends:
+        """Whether the finding is a violation in this run."""
+        if isinstance(finding, FailedRecordStored) and self._plan.duplicates_sends:
             return False
-        return self.engine.suite.truth.of(finding.partition).tolerant
+        engine = self.engine
+        tolerant = engine.suite.truth.of(finding.partition).tolerant
+        return breaks_promise(finding, tolerant, has_store_metadata=engine.spec.has_store_metadata)
 
     # -- phase 4 -------------------------------------------------------------------------------------------------------
 

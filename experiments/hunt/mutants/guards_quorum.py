@@ -277,7 +277,7 @@ GUARDS = (
         "It truncates everything that its snapshot does not cover.",
         LOST,
         (around(QuorumFollower, "_truncate", _to_the_snapshot),),
-        ANYWHERE,
+        DEPOSED_LEADERS,
     ),
     Mutant(
         "divergence-not-looked-for",

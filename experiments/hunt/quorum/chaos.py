@@ -109,6 +109,8 @@ class ChaosRun:
         self.counts = Counter[str]()
         self._rng = Random(f"chaos/{settings.seed}")
         self._vote_requests: list[NodeId] = []
+        self._loss = self._duplication = 0.0
+        self._latest_ms: int | None = None
         self.harness = QuorumHarness(
             f"lab/{settings.seed}", settings.size, static=settings.static, observers=settings.observers
         )
@@ -234,14 +236,14 @@ class ChaosRun:
         return bool(pairs)
 
     def _degrade_network(self) -> bool:
-        self.harness.loss = self._rng.choice([0, 0.05, 0.3])
-        self.harness.duplication = self._rng.choice([0, 0.1, 0.5])
+        self._loss, self._duplication = self._rng.choice([0, 0.05, 0.3]), self._rng.choice([0, 0.1, 0.5])
+        self.harness.disturb(self._loss, self._duplication, self._latest_ms)
         return True
 
     def _reorder_network(self) -> bool:
         """Messages get random latencies and overtake each other."""
-        self.harness.reorders = True
-        self.harness.max_latency_ms = self._rng.choice([5, 20, 300, 1_500])
+        self._latest_ms = self._rng.choice([5, 20, 300, 1_500])
+        self.harness.disturb(self._loss, self._duplication, self._latest_ms)
         return True
 
     def _pause(self) -> bool:

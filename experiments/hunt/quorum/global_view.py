@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+from experiments.check.quorum_rules import matches
 from experiments.engines.sim.disk import SimLog, SimStorage
 from protocol.contract import Send
 from protocol.ids import METADATA_LOG, Epoch, NodeId, Offset, TimeMs
@@ -82,19 +83,9 @@ def voters_after(voters: Voters, change: VoterChange) -> Voters:
     return frozenset({voter for voter in voters if voter.id != key.id} | {key})
 
 
-def matches(voter: ReplicaKey, replica: ReplicaKey) -> bool:
-    """Whether a voter key refers to this replica: by id and uuid, or by id if the voter key has no uuid."""
-    return voter in (replica, ReplicaKey(replica.id, NO_UUID))
-
-
 def is_voter_of(replica: ReplicaKey, voters: Voters) -> bool:
     """Whether a replica is one of these voters."""
     return any(matches(voter, replica) for voter in voters)
-
-
-def majority(voters: Voters) -> int:
-    """The number of voters that make a majority."""
-    return len(voters) // 2 + 1
 
 
 def list_keys(keys: Iterable[ReplicaKey]) -> str:

@@ -17,7 +17,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 
-from experiments.hunt.quorum.global_view import GlobalView, is_voter_of, list_keys, majority
+from experiments.check.rules import majority
+from experiments.hunt.quorum.global_view import GlobalView, is_voter_of, list_keys
 from protocol.quorum.election import Role
 from protocol.quorum.replica import QuorumReplica
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from experiments.hunt.quorum.global_view import Voters, is_voter_of, majority, matches
+from experiments.check.quorum_rules import matches
+from experiments.check.rules import majority
+from experiments.hunt.quorum.global_view import Voters, is_voter_of
 from experiments.hunt.quorum.harness import CLUSTER, QuorumHarness
 from protocol.errors import ErrorCode
 from protocol.ids import NodeId

@@ -20,6 +20,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from experiments.check import rules
+from experiments.check.quorum_rules import matches
+from experiments.check.rules import majority
 from experiments.hunt.quorum.global_view import (
     Disk,
     GlobalView,
@@ -28,11 +31,9 @@ from experiments.hunt.quorum.global_view import (
     Voters,
     is_voter_of,
     list_keys,
-    majority,
-    matches,
 )
 from protocol.errors import ErrorCode
-from protocol.ids import DRIVER, NO_LEADER, Epoch, NodeId, Offset, TimeMs
+from protocol.ids import DRIVER, METADATA_LOG, NO_LEADER, Epoch, NodeId, Offset, TimeMs
 from protocol.messages.base import Response
 from protocol.messages.quorum import (
     AddVoterRecord,
@@ -81,10 +82,9 @@ class NoIllegalState(SafetyInvariant):
         disk = self.view.disk(step.node)
         former, former_leader = self._before.get(disk, (-1, NO_LEADER))
         self._before[disk] = epoch, leader
-        if replica.high_watermark > replica.log.end_offset:
-            return f"{key}: high watermark {replica.high_watermark}, log end {replica.log.end_offset}"
-        if epoch < former:
-            return f"{key} goes back from epoch {former} to {epoch}"
+        wrong = rules.mark_is_in_log(replica.high_watermark, replica.log.end_offset)
+        if wrong := wrong or rules.epoch_stays(former, epoch):
+            return f"{key} {wrong}"
         if epoch == former and former_leader not in (NO_LEADER, leader):
             return f"{key} has leader {leader} after {former_leader} in epoch {epoch}"
         if replica.role is Role.LEADER:
@@ -150,13 +150,14 @@ class ConfigMatchesLog(SafetyInvariant):
 class NeverTwoLeadersInSameEpoch(SafetyInvariant):
     """No two replicas lead the same epoch or consider different replicas its leader, at any time."""
 
-    _leaders: dict[Epoch, NodeId] = field(default_factory=dict)
+    _leaders: dict[tuple[str, Epoch], NodeId] = field(default_factory=dict)
     _keys: dict[Epoch, ReplicaKey] = field(default_factory=dict)
 
     def check(self, step: ReplicaStep, replica: QuorumReplica) -> str:
         epoch, leader = replica.epoch, replica.leader
-        if leader != NO_LEADER and self._leaders.setdefault(epoch, leader) != leader:
-            return f"{replica.key} has leader {leader} in epoch {epoch}, which had {self._leaders[epoch]}"
+        wrong = rules.one_leader(self._leaders, METADATA_LOG, epoch, leader) if leader != NO_LEADER else ""
+        if wrong:
+            return f"by {replica.key}: {wrong}"
         if replica.is_leader and self._keys.setdefault(epoch, replica.key) != replica.key:
             return f"{replica.key} leads epoch {epoch}, and so did {self._keys[epoch]}"
         return ""
@@ -191,9 +192,9 @@ class LeaderHasAllAckedValues(SafetyInvariant):
         leaders = [(step.node, replica)] if view.new_commit is None else list(view.running.items())
         for node, leader in leaders:
             if leader.is_leader:
-                needed = max((end for epoch, end in view.committed_by.items() if epoch <= leader.epoch), default=0)
-                if view.copies[node].matched < needed:
-                    return f"{leader.key} leads epoch {leader.epoch} and lacks {view.copies[node].matched} of {needed}"
+                needed = rules.committed_before(view.committed_by, leader.epoch + 1)
+                if wrong := rules.has_committed(view.copies[node].matched, needed):
+                    return f"{leader.key} leads epoch {leader.epoch}, and what it has of that {wrong}"
         return ""
 
 
@@ -232,8 +233,7 @@ class HighWatermarkHasMajority(SafetyInvariant):
         return ""
 
     def _has_majority(self, voters: Voters, end: Offset) -> bool:
-        having = [voter for voter in voters if any(copy.durable >= end for copy in self.view.copies_of(voter))]
-        return len(having) >= majority(voters)
+        return rules.have_majority(voters, lambda voter: any(it.durable >= end for it in self.view.copies_of(voter)))
 
 
 @dataclass
@@ -245,7 +245,8 @@ class HighWatermarkMonotone(SafetyInvariant):
     def check(self, step: ReplicaStep, replica: QuorumReplica) -> str:
         before = self._before.get(step.incarnation, 0)
         self._before[step.incarnation] = replica.high_watermark
-        return f"{replica.key}: {replica.high_watermark} after {before}" if replica.high_watermark < before else ""
+        wrong = rules.mark_stays(before, replica.high_watermark)
+        return f"{replica.key} {wrong}" if wrong else ""
 
 
 @dataclass

@@ -26,6 +26,7 @@ from pathlib import Path
 from random import Random
 
 from experiments.check.check_recording import check
+from experiments.check.client_history import ranges_of
 from experiments.check.history import FinalPartition
 from experiments.check.losses import Losses
 from experiments.check.recording import Recording, RecordingWriter
@@ -35,7 +36,7 @@ from experiments.hunt.soak.cluster import NotHealedError, SoakCluster, homes_of
 from experiments.hunt.soak.faults import FAULTS
 from experiments.hunt.soak.ray_nodes import RayNodes, ray_nodes
 from experiments.hunt.soak.schedule import ScheduledFault, schedule
-from experiments.hunt.workload import Counts, Workload, ranges_of
+from experiments.hunt.workload import Counts, Workload
 from protocol.config import ClusterConfig, Generation
 from protocol.events.broker import StorageFailed
 from protocol.events.controller import AlertRaised, SessionExpired

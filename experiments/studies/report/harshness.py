@@ -24,7 +24,7 @@ YARDSTICKS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Harshness:
+class FailureRates:
     """Failures of one broker in a year, of its own and by shared causes: all, those that lose the unflushed end of its
     logs, and those that lose its disk. `down_ms`: the mean time down after a failure of its own. `source`: what kind of
     numbers they are, empty for those of the study."""
@@ -37,7 +37,7 @@ class Harshness:
     source: str = ""
 
 
-def harshness(name: str, params: CellParameters, source: str = "") -> Harshness | None:
+def harshness(name: str, params: CellParameters, source: str = "") -> FailureRates | None:
     """The failures of a cell; None where they are recorded in a file, which has no rates."""
     if params.failures is not None:
         return None
@@ -51,10 +51,10 @@ def harshness(name: str, params: CellParameters, source: str = "") -> Harshness 
     disk = unclean * params.disk_loss_probability
     tail, of_power = params.tail_loss_probability, params.power_loss_probability
     lost = (unclean - disk) * tail + power * (tail if of_power is None else of_power)
-    return Harshness(name, own + bursts + power, lost, disk, params.broker_mttr.mean_ms, source)
+    return FailureRates(name, own + bursts + power, lost, disk, params.broker_mttr.mean_ms, source)
 
 
-def beside_published(named: Sequence[tuple[str, CellParameters]]) -> list[Harshness]:
+def beside_published(named: Sequence[tuple[str, CellParameters]]) -> list[FailureRates]:
     """The failures of the cells, by name, and of the presets that none of them has, the most frequent first."""
     mine = [found for name, params in named if (found := harshness(name, params)) is not None]
     used = {params.preset for _, params in named}

@@ -61,18 +61,18 @@ def write_report(out: Path, source: Location | None = None) -> Path:
     trials = store_at(out if source is None else source)
     found = groups(record.study, cells)
     names = {record.cells[setting.index]: setting.full_name for group in found for setting in group.settings}
-    beside = Beside(
+    extras = PageExtras(
         times=read_times(out),
         measured=read_measured(out),
         left_out=read_left_out(out, names),
         example=example_of(record, found, trials, out / LOSS_PAGE),
     )
-    write_text(path, render(record, cells, beside))
+    write_text(path, render(record, cells, extras))
     return path
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
+class PageExtras:
     """What a page shows besides the estimates of the cells. By the cells in their order: `times`, how long failovers
     and the like take; `measured`, what clients and operators measured. `left_out`: the files that the numbers were
     computed without; `example`: a loss."""
@@ -83,23 +83,23 @@ class Beside:
     example: Example | None = None
 
 
-NOTHING = Beside()
+NOTHING = PageExtras()
 
 
-def render(record: StudyRecord, cells: Sequence[CellEstimates], beside: Beside = NOTHING) -> str:
+def render(record: StudyRecord, cells: Sequence[CellEstimates], extras: PageExtras = NOTHING) -> str:
     """The page as text; `cells` are the numbers of the study's cells, in their order."""
     study = record.study
     found = groups(study, cells)
-    drawn = _charts(study, found) | {"times_charts": list(times_charts(found, beside.times)) if beside.times else []}
+    drawn = _charts(study, found) | {"times_charts": list(times_charts(found, extras.times)) if extras.times else []}
     return _environment().get_template("report.html.j2").render(
         **_answers(study, found),
         **_assumptions(study, found),
         **_tables(study, found),
         **drawn,
-        **_measured(study, cells, beside.measured),
+        **_measured(study, cells, extras.measured),
         study=study,
-        example=beside.example,
-        left_out=beside.left_out,
+        example=extras.example,
+        left_out=extras.left_out,
         listed_at_most=LISTED_AT_MOST,
         question=study.question or _question(study.cells[0].swept),
         versions=record.versions,

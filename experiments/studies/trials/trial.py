@@ -31,7 +31,7 @@ from experiments.studies.trials.observer import Observer
 from experiments.studies.trials.setting import cluster_spec, loss_of, replicas_of, topic_request
 from experiments.studies.trials.slow import SlowBrokers
 from experiments.studies.trials.writer import LEARNING_MS
-from protocol.ids import FIRST_CLIENT, NodeId, TimeMs
+from protocol.ids import FIRST_CLIENT, NodeId, TimeMs, is_client
 from protocol.messages.commands import ShutdownCommand
 
 SET_UP_MS = 60_000
@@ -54,7 +54,7 @@ class Trial:
             NetworkModel(base_ms=params.network_latency_ms),
             keep_traces=False,
             instant_detection=params.detection_ms is None,
-            build_client=lambda _: self.observer.writer,
+            build=lambda node: self.observer.writer if is_client(node) else None,
         )
         self.rows: list[Stamped] = []
         self.observer = Observer(params, self.cluster, self._add, self._handle_settled)

@@ -22,7 +22,7 @@ from experiments.engines.port import TraceEvent
 from experiments.engines.ray.engine import RayEngine
 from experiments.studies.design.model import CellParameters
 from experiments.studies.trials.processes import folders
-from experiments.studies.trials.processes.recording import Lost, Recording
+from experiments.studies.trials.processes.recording import Lost, TrialEvents
 from experiments.studies.trials.processes.rows import USED
 from experiments.studies.trials.setting import ACKS, cluster_spec, topic_request, write_of
 from experiments.studies.trials.states import TOPIC
@@ -71,7 +71,7 @@ class ProcessCluster:
     """The cluster that `params` describe, on the Ray that this process is connected to. `recording` takes what happens;
     `close` ends the processes."""
 
-    def __init__(self, params: CellParameters, seed: int, recording: Recording) -> None:
+    def __init__(self, params: CellParameters, seed: int, recording: TrialEvents) -> None:
         self.recording = recording
         self._params = params
         self._acks = ACKS[params.acks]

@@ -36,7 +36,7 @@ class Lost(NamedTuple):
 
 
 @dataclass(slots=True)
-class Recording:
+class TrialEvents:
     """One trial. `events` are the nodes' trace events in the order of their arrival, of the kinds that `rows.py` uses;
     `sent_ms` has the time of each write by its command id. The measurement lasts from `begins_ms` to `ends_ms`.
     `throughput`: acknowledged records per second before the measurement.

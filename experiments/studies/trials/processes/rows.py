@@ -16,7 +16,7 @@ from typing import NamedTuple
 from experiments.engines.port import TraceEvent
 from experiments.studies.design.model import CellParameters
 from experiments.studies.trace.kinds import Acknowledged, Crash, End, Observation, Restarted, Stamped, Start, Throughput
-from experiments.studies.trials.processes.recording import Failed, Lost, Recording, Started
+from experiments.studies.trials.processes.recording import Failed, Lost, Started, TrialEvents
 from experiments.studies.trials.states import PartitionStates
 from protocol.events.broker import BecameLeader, HighWatermarkAdvanced
 from protocol.events.client import ProduceCompleted
@@ -32,13 +32,13 @@ class _Item(NamedTuple):
     content: TraceEvent | Failed | Started | Lost
 
 
-def trace_rows(recording: Recording, params: CellParameters) -> list[Stamped]:
+def trace_rows(recording: TrialEvents, params: CellParameters) -> list[Stamped]:
     """The rows of the trial, in real ms since the measurement began."""
     return _Replay(recording, params).run()
 
 
 class _Replay:
-    def __init__(self, recording: Recording, params: CellParameters) -> None:
+    def __init__(self, recording: TrialEvents, params: CellParameters) -> None:
         self._recording = recording
         self._states = PartitionStates(
             params.partitions, params.acks, params.delivery_timeout_ms, self._add, self._call_at
@@ -132,7 +132,7 @@ class _Replay:
             self._states.handle_acknowledgement(at_ms, trace.partition, sent_ms=at_ms)
 
 
-def _in_order(recording: Recording) -> list[_Item]:
+def _in_order(recording: TrialEvents) -> list[_Item]:
     """All that was recorded, by time; what has equal times in the order of causes."""
     items = [_Item(item.at_ms, item) for item in (*recording.injected, *recording.losses)]
     items += _events(recording.events)

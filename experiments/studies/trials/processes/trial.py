@@ -24,7 +24,7 @@ from experiments.studies.failures.timeline import Event, Timeline, warm_up_ms
 from experiments.studies.trace.kinds import TrialResult
 from experiments.studies.trials.compression import CompressedTimeline, compressed, stretched
 from experiments.studies.trials.processes.cluster import ProcessCluster, SetUpError
-from experiments.studies.trials.processes.recording import Failed, Recording, Started
+from experiments.studies.trials.processes.recording import Failed, Started, TrialEvents
 from experiments.studies.trials.processes.rows import trace_rows
 from experiments.studies.trials.setting import loss_of
 from protocol.ids import NodeId, TimeMs, node_name
@@ -118,7 +118,7 @@ def run_process_trial(params: CellParameters, seed: int, timeline: Callable[[], 
 
 def _attempt(params: CellParameters, seed: int, timeline: Timeline) -> TrialResult:
     real = compressed(params)
-    cluster = ProcessCluster(real, seed, Recording())
+    cluster = ProcessCluster(real, seed, TrialEvents())
     try:
         cluster.set_up()
         found = ProcessTrial(real, CompressedTimeline(timeline, params.time_compression), cluster).run()

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from experiments.check.client_history import ranges_of
 from experiments.check.history import (
     DuplicatedRecord,
     Ended,
@@ -35,7 +36,6 @@ from experiments.check.history import (
 )
 from experiments.check.history_file import HistoryReader, HistoryWriter
 from experiments.hunt.soak.schedule import schedule
-from experiments.hunt.workload import ranges_of
 from experiments.support.errors import InputError
 from protocol.client.records import join, record
 from protocol.ids import TopicPartition

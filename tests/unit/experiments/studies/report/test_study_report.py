@@ -20,7 +20,7 @@ from experiments.studies.report import kafka, words
 from experiments.studies.report.charts.times import times_charts
 from experiments.studies.report.harshness import beside_published, harshness, harshness_words
 from experiments.studies.report.left_out import LeftOut, read_left_out
-from experiments.studies.report.render import Beside, render
+from experiments.studies.report.render import PageExtras, render
 from experiments.studies.report.settings import groups
 from experiments.studies.trace.kinds import Restarted, Throughput
 from experiments.support.errors import InputError
@@ -100,7 +100,7 @@ def test_files_that_are_left_out_are_named_below_the_answer(page: str, tmp_path:
     (tmp_path / "gold" / "quarantine.json").write_text(json.dumps([entry] * 12), encoding="utf-8")
     found = read_left_out(tmp_path, {"0a1b": NAMES[1]})
     assert found[0] == LeftOut("trace/cell-0a1b-trials-0000003-0000006.parquet", NAMES[1], 3, 5, "cut <off>")
-    shown = render(record_of(STUDY), cells_of(STUDY, LOSSES), Beside(left_out=found))
+    shown = render(record_of(STUDY), cells_of(STUDY, LOSSES), PageExtras(left_out=found))
     answer, _, rest = shown.partition('id="left-out"')
     assert 'id="answer"' in answer
     assert "12 damaged files are left out</strong>, with 36 trials" in rest
@@ -154,7 +154,7 @@ def test_page_has_what_clients_and_operators_measured_where_anything_was(page: s
     estimators = ["plain", "plain", "plain", "importance"]
     cells = [replace(cell, estimator=name) for cell, name in zip(cells_of(STUDY, LOSSES), estimators, strict=True)]
     measured[3] = {"acked_latency_ms": times}
-    found = render(record_of(STUDY), cells, Beside(measured=measured))
+    found = render(record_of(STUDY), cells, PageExtras(measured=measured))
     (table,) = re.findall(r'<section id="measured">.*?</section>', found, re.S)
     assert [name for name in NAMES if name in table] == NAMES[1:3]
     assert table.count("2.5\N{NO-BREAK SPACE}s") == 2

@@ -20,7 +20,7 @@ from experiments.studies.trace.kinds import (
     Throughput,
 )
 from experiments.studies.trace.schema import TraceRow
-from experiments.studies.trials.processes.recording import Failed, Lost, Recording, Started
+from experiments.studies.trials.processes.recording import Failed, Lost, Started, TrialEvents
 from experiments.studies.trials.processes.rows import trace_rows
 from experiments.studies.trials.states import TOPIC
 from protocol.events.base import Trace
@@ -34,7 +34,7 @@ T0 = TopicPartition(TOPIC, 0)
 BEGINS_MS, ENDS_MS = 1_000, 9_000
 
 
-def rows_of(found: Recording, cell: CellParameters) -> list[TraceRow]:
+def rows_of(found: TrialEvents, cell: CellParameters) -> list[TraceRow]:
     """The rows of the trace, as files have them."""
     return as_rows(trace_rows(found, cell))
 
@@ -70,10 +70,10 @@ def registered(at_ms: TimeMs, broker: NodeId, fenced: bool) -> TraceEvent:
     return TraceEvent(at_ms, FIRST_CONTROLLER, trace)
 
 
-def recording(**fields: object) -> Recording:
+def recording(**fields: object) -> TrialEvents:
     """A cluster that leader 0 of epoch 0 serves before the measurement begins."""
     events = [changed(500, 0, 0, (0, 1)), leads(510, 0, 0)]
-    found = Recording(begins_ms=BEGINS_MS, ends_ms=ENDS_MS, throughput=1_234)
+    found = TrialEvents(begins_ms=BEGINS_MS, ends_ms=ENDS_MS, throughput=1_234)
     for name, value in fields.items():
         setattr(found, name, [*events, *value] if name == "events" and isinstance(value, list) else value)
     return found

@@ -13,7 +13,7 @@ from experiments.studies.failures.timeline import Event
 from experiments.studies.trace.kinds import End, Stamped, TrialResult
 from experiments.studies.trials.processes import trial as module
 from experiments.studies.trials.processes.cluster import ProcessCluster, SetUpError
-from experiments.studies.trials.processes.recording import Recording
+from experiments.studies.trials.processes.recording import TrialEvents
 from experiments.studies.trials.processes.trial import ATTEMPTS, ProcessTrial, run_process_trial
 from experiments.studies.trials.setting import cluster_spec
 from protocol.ids import NodeId, TimeMs
@@ -78,7 +78,7 @@ class FakeEngine:
 class FakeCluster:
     def __init__(self, ends: NodeId | None = None) -> None:
         self.engine = FakeEngine(cluster_spec(PARAMETERS, 0), ends)
-        self.recording = Recording()
+        self.recording = TrialEvents()
 
     def begin_writing(self) -> None:
         pass

@@ -1,0 +1,68 @@
+"""The history of clients, built from the commands that they were given and the outcomes that they reported.
+
+Fuzz, scenarios, soaks and the tests on processes build their histories with these functions, so an outcome means the
+same in all of them:
+
+| outcome | result |
+|---|---|
+| error NONE, acks=all | `acknowledged` |
+| error NONE, acks=1 | `appended`: by the leader alone, which promises nothing |
+| error NONE, acks=0 | `unknown`: the producer did not ask |
+| an error after which the records may be in the log | `unknown` |
+| any other error | `failed` |
+
+What a batch holds is read by a function that knows how the client writes its records: `ranges_of` here for those of
+`protocol/client/records.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from experiments.check.history import Ended, RecordOutcome, RecordRange, Seen
+from protocol.client.records import identity, split
+from protocol.errors import ErrorCode
+from protocol.ids import TopicPartition
+from protocol.messages.batch import RecordBatch
+from protocol.messages.commands import ConsumeOutcome, ProduceOutcome, SendOutcome, SentRange
+
+ACKS_ALL = -1
+RangesOf = Callable[[RecordBatch], Iterator[RecordRange]]
+
+
+def result_of(part: SentRange | ProduceOutcome, acks: int = ACKS_ALL) -> RecordOutcome:
+    """The result of records that were sent with these `acks` (-1: all)."""
+    if part.error is ErrorCode.NONE:
+        return "acknowledged" if acks == ACKS_ALL else "appended" if acks == 1 else "unknown"
+    return "unknown" if part.unknown else "failed"
+
+
+def ended(outcome: SendOutcome | ProduceOutcome, acks: int = ACKS_ALL) -> Iterator[Ended]:
+    """The ends of the records of a command. A ProduceOutcome is that of one record."""
+    if isinstance(outcome, ProduceOutcome):
+        yield Ended(outcome.command_id, 0, 1, result_of(outcome, acks), outcome.base_offset)
+        return
+    for part in outcome.ranges:
+        yield Ended(outcome.command_id, part.first, part.count, result_of(part, acks), part.base_offset)
+
+
+def ranges_of(batch: RecordBatch) -> Iterator[RecordRange]:
+    """The generated records of a batch (`protocol.client.records`) as runs of consecutive ones."""
+    offset = batch.base_offset
+    run: RecordRange | None = None
+    for send, place in map(identity, split(batch.payload)):
+        if run is not None and (run.send, run.first + run.size) == (send, place):
+            run = run._replace(size=run.size + 1)
+        else:
+            if run is not None:
+                yield run
+            run = RecordRange(offset, batch.leader_epoch, send, place, 1)
+        offset += 1
+    if run is not None:
+        yield run
+
+
+def seen(reader: int, partition: TopicPartition, outcome: ConsumeOutcome, ranges: RangesOf = ranges_of) -> Seen:
+    """What a reader has seen by an outcome without an error; nothing if it has no runs."""
+    runs = tuple(run for batch in outcome.batches for run in ranges(batch))
+    return Seen(reader, partition, runs, outcome.high_watermark)
