@@ -40,8 +40,8 @@ $(TOOLS)/bin/uv:
 	    echo "make venv: $(PYTHON) has neither ensurepip nor pip; install it with: sudo apt-get install python3-venv" >&2; exit 1; \
 	fi
 
-test: chromium check ## everything: the checks, then all tests
-	$(BIN)/pytest $(MANY) 3 $(ARGS)
+test: chromium check ## everything: the checks, then all tests; the slowest 30 are listed
+	$(BIN)/pytest $(MANY) 3 --durations 30 $(ARGS)
 
 proof: $(INSTALLED) ## the tests that are the proof: 60 fuzz seeds, determinism, every mutant, an exhaustive search
 	$(BIN)/pytest -n 2 --dist worksteal $(COMPUTING) -m proof $(ARGS)

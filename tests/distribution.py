@@ -5,8 +5,8 @@ many short ones of sim, so that no process is left with one of them at the end. 
 clusters of their own come first, the longest of them first of all; then files that share the process's private Ray
 (`tests/ray/conftest.py`), so that a process starts it once; then the tests of `SPREAD`.
 
-`--dist loadfile` runs the tests of a file on one process, and those of `SPREAD` wherever a process is free: they share
-nothing but the private Ray. Ray tests run against real clocks, and a running cluster takes a quarter of a processor
+`--dist loadfile` runs the tests of a file on one process, those of spark on one process as they share a JVM, and those
+of `SPREAD` wherever a process is free: they share nothing but the private Ray. Ray tests run against real clocks, and a running cluster takes a quarter of a processor
 even while a test only waits for it; so a second cluster at the same time slows both. All other tests compute. So the
 first `WITH_RAY` processes begin with the ray tests, the others with the rest, and a process that finds nothing left of
 its own part takes from the other. The others have a lower priority (`NICENESS`), so that the nodes of a cluster get a
@@ -26,6 +26,7 @@ from xdist.workermanage import WorkerController
 KINDS = ("house", "unit", "spark", "browser", "sim", "ray")
 TESTS = Path(__file__).parent
 RAY = "tests/ray/"
+SPARK = "tests/spark/"
 SPREAD = f"{RAY}test_scenarios_on_ray.py::"
 LONGEST = ("test_soak.py", "test_cli_cluster.py", "test_bench_on_ray.py")
 """Files of ray tests that take minutes, longest first."""
@@ -64,6 +65,8 @@ class ByFile(LoadScopeScheduling):
     """The scheduler of `--dist loadfile`."""
 
     def _split_scope(self, nodeid: str) -> str:
+        if nodeid.startswith(SPARK):
+            return SPARK
         return nodeid if nodeid.startswith(SPREAD) else nodeid.partition("::")[0]
 
     def _assign_work_unit(self, node: WorkerController) -> None:

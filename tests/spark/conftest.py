@@ -1,10 +1,27 @@
-"""JVMs of these tests live for seconds: they compile quickly rather than well, which saves a third of their time."""
+"""One JVM for the tests that need a Spark session, but no process of their own for it.
+
+An analysis starts a JVM, which takes ten seconds of processor time, most of them for what the JVM has not compiled yet.
+Tests that ask for `spark` share one session; with `in_session` `analyze` runs the pipeline in it as well. The tests of
+how the command runs Spark start their own. JVMs of these tests live for seconds to minutes: they compile quickly rather
+than well, which saves a third of their time.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import pytest
+from pyspark.sql import SparkSession
+
+from experiments.studies.pipeline import analysis
+from experiments.studies.pipeline.__main__ import carry_out
+from experiments.studies.pipeline.failures import PipelineFailed
+from experiments.studies.pipeline.java import java_home
+from experiments.studies.pipeline.options import SparkOptions
+from experiments.studies.pipeline.session import spark_session
+from experiments.studies.pipeline.spark import LossesDisagree
+from experiments.support.errors import InputError
+from experiments.support.progress import Progress
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -12,3 +29,22 @@ def _quick_jvms() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
         yield
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    with spark_session(java_home(), little=True) as session:
+        yield session
+
+
+@pytest.fixture
+def in_session(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`analyze` runs the pipeline in the session of this process."""
+
+    def run(work: Mapping[str, object], options: SparkOptions, progress: Progress) -> None:
+        try:
+            carry_out(spark, work)
+        except (InputError, LossesDisagree) as error:
+            raise PipelineFailed(str(error)) from error
+
+    monkeypatch.setattr(analysis, "run_pipeline", run)

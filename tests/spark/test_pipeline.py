@@ -122,6 +122,7 @@ def analysed(tmp_path_factory: pytest.TempPathFactory, spark_files: Path) -> Pat
     return out
 
 
+@pytest.mark.usefixtures("in_session")
 def test_numbers_of_a_trace_written_by_hand(tmp_path: Path) -> None:
     swept(
         tmp_path,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,10 +21,9 @@ from experiments.studies.design.model import CellParameters
 from experiments.studies.design.study import StudyPlan
 from experiments.studies.pipeline import manifest
 from experiments.studies.pipeline.checks import disagreements
-from experiments.studies.pipeline.java import java_home
 from experiments.studies.pipeline.readme import readme
 from experiments.studies.pipeline.schemas import GOLD, SILVER, ddl, digests
-from experiments.studies.pipeline.session import spark_path, spark_session
+from experiments.studies.pipeline.session import spark_path
 from experiments.studies.pipeline.spark import LossesDisagree, Work, analyse
 from experiments.studies.report.render import write_report
 from experiments.studies.sweeps.batches import batch_name
@@ -43,12 +41,6 @@ from tests.trace_rows import typed
 GUIDE = Path(__file__).parents[2] / "docs" / "how-to" / "analyse-traces-of-your-own.md"
 BATCH_TRIALS = 3
 """Trials per batch of the drawn study, which has 14 per cell."""
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    with spark_session(java_home(), little=True) as session:
-        yield session
 
 
 def analysed(spark: SparkSession, out: Path) -> Path:

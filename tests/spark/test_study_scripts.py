@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from experiments.engines.ray.session import ray_session
 from experiments.studies import Study, run
-from experiments.studies.pipeline.java import java_home
-from experiments.studies.pipeline.session import spark_session
 from experiments.support.build import PACKAGES_FOLDER
+
+pytestmark = pytest.mark.usefixtures("in_session")
 
 GUIDE = PACKAGES_FOLDER / "docs" / "studies-in-python.md"
 EXAMPLE = PACKAGES_FOLDER / "experiments" / "studies" / "examples" / "loss_against_mttf.py"
@@ -59,7 +60,7 @@ def test_other_blocks_of_the_guide_run(block: str, capsys: pytest.CaptureFixture
     assert capsys.readouterr().out.count("\n") >= 4
 
 
-def test_results_are_frames_of_arrow_pandas_and_spark_with_custom_metrics(tmp_path: Path) -> None:
+def test_results_are_frames_of_arrow_pandas_and_spark_with_custom_metrics(tmp_path: Path, spark: SparkSession) -> None:
     study = Study(name="s", trials=3, duration="5d", sweep={"min_insync_replicas": [1, 2]}, metrics=[commits])
     results = run(study, out=tmp_path)
     arrow, pandas = results.to_arrow(), results.to_pandas()
@@ -70,8 +71,7 @@ def test_results_are_frames_of_arrow_pandas_and_spark_with_custom_metrics(tmp_pa
     assert pandas["commits"].tolist() == pytest.approx([9.0 / years] * 2)
     assert (pandas["commits_ci_low"] < pandas["commits"]).all()
     assert (pandas["commits"] < pandas["commits_ci_high"]).all()
-    with spark_session(java_home(), little=True) as spark:
-        assert [row["commits"] for row in results.to_spark(spark).collect()] == pytest.approx([9.0 / years] * 2)
+    assert [row["commits"] for row in results.to_spark(spark).collect()] == pytest.approx([9.0 / years] * 2)
     assert results.trials()["commits"].to_pylist() == [3.0] * 6
     assert set(results.trace()["cell"].to_pylist()) == {0, 1}
     assert "commits" in Path(results.report()).read_text(encoding="utf-8")

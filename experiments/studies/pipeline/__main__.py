@@ -7,10 +7,13 @@ there is to analyse. Exit code 2 if the input cannot be analysed; the reason is 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import typer
+from pyspark.sql import SparkSession
 
 from experiments.engines.ray.session import orderly_signals
 from experiments.studies.pipeline.executors import watched_executors
@@ -31,17 +34,24 @@ app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 def main(work: Path) -> None:
     """Carries out the analysis that WORK describes."""
     asked = json.loads(work.read_bytes())
-    batches = [Batch(*batch) for batch in asked["batches"]]
-    store, record = store_at(asked["out"]), read_record(asked["out"])
     java_home, options = Path(asked["java_home"]), SparkOptions(asked["master"], asked["settings"])
     with orderly_signals(), spark_session(java_home, options, little=asked["little"]) as spark:
         try:
             with nullcontext() if options.is_local else watched_executors(spark, report_note):
-                analyse(spark, Work(store, spark_path(store), record, batches, asked["targets"]))
-            store.write(README, readme(record).encode())
+                carry_out(spark, asked)
         except (InputError, LossesDisagree) as error:
             report_refusal(str(error))
             raise typer.Exit(2) from error
+
+
+def carry_out(spark: SparkSession, asked: Mapping[str, Any]) -> None:
+    """Writes silver, gold and the README of the directory `out`; `asked` as `analysis.work_of` has it. Raises
+    InputError if no trial of a cell can be read, LossesDisagree as `analyse` does.
+    """
+    store, record = store_at(asked["out"]), read_record(asked["out"])
+    batches = [Batch(*batch) for batch in asked["batches"]]
+    analyse(spark, Work(store, spark_path(store), record, batches, asked["targets"]))
+    store.write(README, readme(record).encode())
 
 
 if __name__ == "__main__":

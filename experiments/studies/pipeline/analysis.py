@@ -61,7 +61,7 @@ def _analyze(out: Location, progress: Progress, spark: SparkOptions) -> list[Cel
         progress.show("finding the batches")
         work = work_of(record, out, spark)
         progress.show("starting Spark")
-        _run_pipeline(work, spark, progress)
+        run_pipeline(work, spark, progress)
     with local_copy(out, traces=False) as folder:
         return read_cells(folder, record.study.cells, metrics_of(record.study.functions))
 
@@ -103,7 +103,8 @@ def _trace_bytes(folder: Folder, batches: Iterable[Batch]) -> int:
     return sum(path.stat().st_size for path in paths if path.exists())
 
 
-def _run_pipeline(work: Mapping[str, object], spark: SparkOptions, progress: Progress) -> None:
+def run_pipeline(work: Mapping[str, object], spark: SparkOptions, progress: Progress) -> None:
+    """Runs the Spark pipeline in a process of its own. Raises PipelineFailed if it refuses its input or fails."""
     paths = [str(PACKAGES_FOLDER), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
     with orderly_signals(), tempfile.TemporaryDirectory(prefix="isray-", ignore_cleanup_errors=True) as folder:

@@ -165,7 +165,7 @@ def test_an_interrupted_analysis_says_what_is_kept_and_how_to_go_on(
         raise KeyboardInterrupt
 
     _sweep(tmp_path, 2)
-    monkeypatch.setattr(analysis, "_run_pipeline", interrupted)
+    monkeypatch.setattr(analysis, "run_pipeline", interrupted)
     code, _, errors = command.run("study", "analyze", str(tmp_path))
     assert code == 130
     assert "isray: interrupted; what was there before is kept, and the same command goes on" in errors
