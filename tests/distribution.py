@@ -6,8 +6,9 @@ clusters of their own come first, the longest of them first of all; then files t
 (`tests/ray/conftest.py`), so that a process starts it once; then the tests of `SPREAD`.
 
 `--dist loadfile` runs the tests of a file on one process, those of spark on one process as they share a JVM, and those
-of `SPREAD` wherever a process is free: they share nothing but the private Ray. Ray tests run against real clocks, and a running cluster takes a quarter of a processor
-even while a test only waits for it; so a second cluster at the same time slows both. All other tests compute. So the
+of `SPREAD` wherever a process is free: they share nothing but the private Ray. Ray tests run against real clocks, and a
+running cluster takes a quarter of a processor even while a test only waits for it; so a second cluster at the same time
+slows both. All other tests compute. So the
 first `WITH_RAY` processes begin with the ray tests, the others with the rest, and a process that finds nothing left of
 its own part takes from the other. The others have a lower priority (`NICENESS`), so that the nodes of a cluster get a
 processor when they need one.

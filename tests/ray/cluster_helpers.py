@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TypeVar
 
+from actors.process_pool import ProcessPool
 from experiments.engines.admin_requests import create_topic
 from experiments.engines.port import ClusterSpec, Loss, TraceEvent
 from experiments.engines.ray.engine import RayEngine
@@ -191,9 +192,11 @@ def running_cluster(
     within_ms: int = WITHIN_MS,
     controllers: int = 1,
     record_to: Callable[[TraceEvent], None] | None = None,
+    pool: ProcessPool | None = None,
 ) -> Iterator[RunningCluster]:
-    """A running cluster with all its brokers unfenced, on the Ray that this process is connected to."""
-    engine = RayEngine(ClusterSpec(brokers, controllers, ClusterConfig.of(generation, config)))
+    """A running cluster with all its brokers unfenced, on the Ray that this process is connected to, in processes of
+    `pool`, if it is given."""
+    engine = RayEngine(ClusterSpec(brokers, controllers, ClusterConfig.of(generation, config)), pool=pool)
     if record_to is not None:
         engine.record_to(record_to)
     try:

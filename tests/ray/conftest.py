@@ -52,7 +52,7 @@ def private_ray(tmp_path_factory: pytest.TempPathFactory) -> None:
     _PRIVATE.start(tmp_path_factory.getbasetemp().parent / "ray-start.lock")
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def pool(private_ray: None) -> ProcessPool:
     """Processes on the private Ray for the nodes of a test."""
     return _PRIVATE.pool

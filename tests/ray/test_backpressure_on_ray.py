@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from actors.process_pool import ProcessPool
 from experiments.hunt.soak.cluster import rss_of
 from protocol.errors import ErrorCode
 from protocol.ids import NO_LEADER, NodeId
@@ -35,9 +36,9 @@ CONFIG = {
 
 
 @pytest.fixture(scope="module")
-def cluster(private_ray: None) -> Iterator[RunningCluster]:
+def cluster(pool: ProcessPool) -> Iterator[RunningCluster]:
     """Two brokers, topic `t` on both, min ISR 2."""
-    with running_cluster(brokers=2, config=CONFIG, within_ms=90_000) as cluster:
+    with running_cluster(brokers=2, config=CONFIG, within_ms=90_000, pool=pool) as cluster:
         cluster.create_topic((0, 1), min_isr=2)
         cluster.until(lambda: cluster.leader() != NO_LEADER, "a leader")
         yield cluster

@@ -13,6 +13,7 @@ import ray
 from actors.cluster import NodeFailedError
 from actors.log.lock import LOCK_FILE
 from actors.peers import pieces_of
+from actors.process_pool import ProcessPool
 from actors.storage import META_FILE
 from actors.transport import NOTHING, pack_frame
 from experiments.engines.port import Loss
@@ -30,10 +31,10 @@ UNKNOWN_SENDER = 2
 
 
 @pytest.fixture(scope="module")
-def cluster(private_ray: None) -> Iterator[RunningCluster]:
+def cluster(pool: ProcessPool) -> Iterator[RunningCluster]:
     """Two brokers, topic `t` on both."""
     config = {"broker.session.timeout.ms": 2_000, "retry.backoff.ms": 50}
-    with running_cluster(brokers=2, config=config) as cluster:
+    with running_cluster(brokers=2, config=config, pool=pool) as cluster:
         cluster.create_topic((0, 1), min_isr=2, config={"max.message.bytes": MAX_BYTES})
         yield cluster
 

@@ -15,6 +15,7 @@ import pytest
 
 from actors.cluster import NodeFailedError
 from actors.log.lock import LOCK_FILE
+from actors.process_pool import ProcessPool
 from experiments.check.check_recording import CheckResult, check
 from experiments.check.client_history import ended
 from experiments.check.final_logs import final_logs
@@ -122,11 +123,11 @@ class RecordedCluster:
 
 
 @pytest.fixture(scope="module")
-def recorded(private_ray: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RecordedCluster]:
+def recorded(pool: ProcessPool, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RecordedCluster]:
     """Three controllers and three brokers, topic `t` on all of these."""
     folder = tmp_path_factory.mktemp("recording")
     recorder = Recorder(RecordingWriter(folder))
-    with running_cluster(controllers=3, record_to=recorder.event) as cluster:
+    with running_cluster(controllers=3, record_to=recorder.event, pool=pool) as cluster:
         cluster.create_topic((0, 1, 2), min_isr=2, config={"unclean.recovery.strategy": "balanced"})
         yield RecordedCluster(cluster, folder, recorder)
     recorder.writer.close()

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from actors.damage import DamageKind
+from actors.process_pool import ProcessPool
 from experiments.engines.port import Loss, LossKind
 from protocol.errors import ErrorCode
 from protocol.ids import NO_LEADER
@@ -17,9 +18,9 @@ LARGE = b"L" * 10_000
 
 
 @pytest.fixture(scope="module")
-def cluster(private_ray: None) -> Iterator[RunningCluster]:
+def cluster(pool: ProcessPool) -> Iterator[RunningCluster]:
     """Three brokers, topic `t` on all of them with min ISR 2."""
-    with running_cluster(within_ms=90_000) as cluster:
+    with running_cluster(within_ms=90_000, pool=pool) as cluster:
         cluster.create_topic(BROKERS, min_isr=2)
         yield cluster
 

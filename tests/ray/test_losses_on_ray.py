@@ -31,9 +31,9 @@ def test_losses_on_ray_are_those_on_sim(raw: dict[str, Any], pool: ProcessPool, 
     check_on_ray_as_on_sim(file, tmp_path / "recording", pool)
 
 
-def test_without_a_leader_losses_are_undecided(private_ray: None) -> None:
+def test_without_a_leader_losses_are_undecided(pool: ProcessPool) -> None:
     scenario = with_short_times(scenario_from(DISK_GONE, "inline"))
-    engine = RayEngine(spec_of(scenario, 0))
+    engine = RayEngine(spec_of(scenario, 0), pool=pool)
     try:
         result = Runner(scenario, engine).run()
     finally:

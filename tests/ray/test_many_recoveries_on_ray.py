@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from actors.process_pool import ProcessPool
 from experiments.engines.admin_requests import create_topic
 from experiments.engines.port import Loss, TraceEvent
 from protocol.errors import ErrorCode
@@ -28,9 +29,9 @@ AT_LEAST_ON_AVERAGE = 100
 
 
 @pytest.fixture
-def cluster(private_ray: None) -> Iterator[RunningCluster]:
+def cluster(pool: ProcessPool) -> Iterator[RunningCluster]:
     """Three brokers, and 5,000 partitions of five topics, each on all of them with min ISR 2."""
-    with running_cluster(config={}, within_ms=PATIENT_MS) as found:
+    with running_cluster(config={}, within_ms=PATIENT_MS, pool=pool) as found:
         for topic in range(TOPICS):
             request = create_topic(f"t{topic}", (BROKERS,) * PARTITIONS, {"min.insync.replicas": 2})
             number = found.submit(lambda number, request=request: AdminCommand(command_id=number, request=request))

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from actors.process_pool import ProcessPool
 from experiments.check.check_recording import check
 from experiments.check.recording import Recording
 from experiments.engines.ray.engine import RayEngine
@@ -17,9 +18,9 @@ from tests.sim.scenario_helpers import FOLDER, spec_of
 
 
 @pytest.mark.covers("A1", "A32", "A33", "A35")
-def test_another_broker_takes_over_from_a_killed_controller(private_ray: None, tmp_path: Path) -> None:
+def test_another_broker_takes_over_from_a_killed_controller(pool: ProcessPool, tmp_path: Path) -> None:
     scenario = load_scenario(FOLDER / "store-controller-failover.yaml")
-    engine = RayEngine(spec_of(scenario, 0))
+    engine = RayEngine(spec_of(scenario, 0), pool=pool)
     try:
         result = run_recorded(Runner(scenario, engine), tmp_path / "recording")
         elected = [event for event in engine.traces() if isinstance(event.trace, ControllerElected)]
