@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from pydantic import ConfigDict
+
 from experiments.support.fields import ConfigSetting
 from protocol.config import Generation
 
@@ -20,6 +22,7 @@ class Bias:
     the names of the plan's themes (empty: none). Without `within_tolerance` disks lose what the faults ask for.
     """
 
+    __pydantic_config__ = ConfigDict(extra="forbid")
     generation: Generation | None = None
     controllers: int | None = None
     brokers: int | None = None

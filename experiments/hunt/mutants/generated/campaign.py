@@ -24,8 +24,8 @@ from pathlib import Path
 from random import Random
 
 from experiments.hunt.mutants.generated.hunts import HUNTS, SECONDS_PER_SEED
-from experiments.hunt.mutants.generated.mutation import ROOT, Mutation, Site, line_number_of, modules, path_of, sites
 from experiments.hunt.mutants.generated.process import Ended, run_mutated
+from experiments.hunt.mutants.mutation import ROOT, Mutation, Site, line_number_of, modules, path_of, sites
 from experiments.support.errors import InputError
 
 TESTS = "tests"

@@ -23,7 +23,7 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from types import CodeType, ModuleType
 
-from experiments.hunt.mutants.generated.mutation import ROOT, Mutation, line_number_of, mutated_tree, path_of
+from experiments.hunt.mutants.mutation import ROOT, Mutation, line_number_of, mutated_tree, path_of
 
 MEMORY_BYTES = 3 * 2**30
 """The limit of a process's data segment; the hunt needs a tenth of it."""

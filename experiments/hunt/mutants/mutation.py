@@ -9,7 +9,8 @@ write programs that are nearly right, so tests that notice every small change no
 - `statement`: a call, an assignment to an attribute or element, a `raise` or an early `return` is left out;
 - `argument`: two neighbouring arguments of a call change places.
 
-A mutation of the operator `written` was written by hand: it replaces any expression or statement by another.
+A mutation of the operator `written` was written by hand: it replaces any expression or statement by another, or a
+statement by several.
 
 Only code is mutated that decides something: no annotation, decorator or base class, no text of an error. A mutation is
 identified by what it changes and not by a line number, so that it still applies when lines have moved: module,
@@ -21,13 +22,15 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import CodeType
+from typing import Any
 
 from experiments.support.errors import InputError
 
-ROOT = Path(__file__).resolve().parents[4]
+ROOT = Path(__file__).resolve().parents[3]
 """The folder that holds the package `protocol`."""
 PROTOCOL = "protocol"
 LONGEST_TEXT = 200
@@ -63,7 +66,8 @@ _LEFT_ALONE = (ast.Import, ast.ImportFrom, ast.JoinedStr, ast.Global, ast.Nonloc
 class Mutation:
     """One mutation of a module of the protocol (`module`: its dotted name). `function` is the qualified name of the
     function or class around it, empty at the level of the module; `line` is the stripped text of the line on which the
-    changed expression begins; `turn` counts from 0.
+    changed expression begins; `turn` counts from 0. One that was written by hand may leave out the line, and `before`:
+    then `after` is put at the start of the function.
     """
 
     module: str
@@ -80,7 +84,8 @@ class Mutation:
         return f"{self.operator}: `{' '.join(self.before.split())}` becomes `{' '.join(self.after.split())}`"
 
     def __str__(self) -> str:
-        return f"{self.module}: {self.function}: {self.change} in `{self.line}`"
+        place = f" in `{self.line}`" if self.line else ""
+        return f"{self.module}: {self.function}: {self.change}{place}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +130,34 @@ def mutated_tree(mutation: Mutation, source: str) -> ast.Module:
     return ast.fix_missing_locations(tree)
 
 
+def changed_codes(mutations: Sequence[Mutation]) -> dict[str, CodeType]:
+    """The code of each function that these mutations of the operator `written` change, by `module:function`. InputError
+    for one whose `before` its function does not have exactly once.
+    """
+    trees: dict[str, ast.Module] = {}
+    for mutation in mutations:
+        source = path_of(mutation.module).read_text(encoding="utf-8")
+        tree = trees.setdefault(mutation.module, ast.parse(source))
+        found = list(_written_sites(mutation, tree, source))
+        if len(found) != 1:
+            raise InputError("mutant", "", str(mutation), f"code that {path_of(mutation.module)} has there once")
+        found[0].apply()
+    codes = {module: _compiled(tree, str(path_of(module))) for module, tree in trees.items()}
+    return {f"{item.module}:{item.function}": _code_of(item.function, codes[item.module]) for item in mutations}
+
+
+def _compiled(tree: ast.Module, path: str) -> CodeType:
+    code: CodeType = compile(ast.fix_missing_locations(tree), path, "exec", dont_inherit=True)
+    return code
+
+
+def _code_of(function: str, code: CodeType) -> CodeType:
+    """The code of a function within the code of its module."""
+    inner = [item for item in code.co_consts if isinstance(item, CodeType)]
+    found = next((item for item in inner if item.co_qualname == function), None)
+    return found or _code_of(function, next(item for item in inner if function.startswith(f"{item.co_qualname}.")))
+
+
 def line_number_of(mutation: Mutation) -> int:
     """The number of the line that the mutation changes. InputError if it does not apply to the module as it is."""
     source = path_of(mutation.module).read_text(encoding="utf-8")
@@ -145,16 +178,33 @@ def _generated_sites(mutation: Mutation, tree: ast.Module, source: str) -> list[
 
 def _written_sites(mutation: Mutation, tree: ast.Module, source: str) -> Iterator[Site]:
     """The places where a mutation of the operator `written` applies."""
-    lines, turn = source.splitlines(), 0
+    lines, turn, written = source.splitlines(), 0, ast.parse(mutation.after).body
     for function, parent, field, index, node in _places(tree, ""):
-        if function != mutation.function or ast.unparse(node) != mutation.before:
+        is_there = f"{function}.".startswith(f"{mutation.function}.")
+        if not is_there or not _is_meant(mutation.before, parent, field, index, node):
             continue
         number = getattr(node, "lineno")  # noqa: B009
-        found = replace(mutation, line=lines[number - 1].strip(), turn=turn)
+        found = replace(mutation, line=mutation.line and lines[number - 1].strip(), turn=turn)
         turn += found.line == mutation.line
-        written = ast.parse(mutation.after).body[0]
-        replacement = written.value if isinstance(node, ast.expr) and isinstance(written, ast.Expr) else written
+        replacement = _replacement(node, written if mutation.before else [*written, node])
         yield Site(found, number, parent, field, index, ast.copy_location(replacement, node))
+
+
+def _is_meant(before: str, parent: ast.AST, field: str, index: int | None, node: ast.AST) -> bool:
+    """Whether the code `before` is this node; empty: the first statement of a function. An expression that is a
+    statement is meant as the statement.
+    """
+    if not before:
+        return isinstance(parent, ast.FunctionDef) and (field, index) == ("body", 0)
+    return not isinstance(parent, ast.Expr) and ast.unparse(node) == before
+
+
+def _replacement(node: ast.AST, written: list[Any]) -> ast.AST:
+    """One node that does what the written statements do, in the place of a node."""
+    first = written[0]
+    if len(written) > 1:
+        return ast.If(ast.Constant(True), written, [])
+    return first.value if isinstance(node, ast.expr) and isinstance(first, ast.Expr) else first
 
 
 def _sites(module: str, tree: ast.Module, source: str) -> list[Site]:
