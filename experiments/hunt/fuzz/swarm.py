@@ -29,15 +29,7 @@ from experiments.hunt.fuzz.bias import NO_BIAS, Bias
 from experiments.hunt.fuzz.operated import is_operated, operated, sizes
 from experiments.hunt.fuzz.plan import Elect, Operation, Plan, Read, Send
 from experiments.hunt.fuzz.run import BEGIN_MS
-from experiments.hunt.fuzz.scene import (
-    Episode,
-    Part,
-    PreferredElection,
-    Quiet,
-    RequestedElection,
-    Scene,
-    UncleanElection,
-)
+from experiments.hunt.fuzz.scene import Episode, Part, Quiet, RequestedElection, Scene
 from experiments.hunt.fuzz.themes import THEMES
 from experiments.hunt.fuzz.v3_themes import STORE_THEMES
 from experiments.scenarios.model import TopicModel
@@ -339,10 +331,9 @@ def _episodes(
     at_ms, turn = BEGIN_MS + rng.randint(0, 500), 0
     while at_ms < BEGIN_MS + length_ms:
         scene = _scene(rng, at_ms, targets, topic, config)
-        parts = [PreferredElection(at_ms - 200), *episodes[turn % len(episodes)](scene)]
+        parts = [RequestedElection(at_ms - 200), *episodes[turn % len(episodes)](scene)]
         staged += [(scene.partition, part) for part in parts]
-        at_ms = max(part.at_ms if isinstance(part, RequestedElection) else part.end_ms for part in parts)
-        at_ms, turn = at_ms + rng.choice((300, 1_000, 3_000)), turn + 1
+        at_ms, turn = max(part.end_ms for part in parts) + rng.choice((300, 1_000, 3_000)), turn + 1
     return staged
 
 
@@ -372,14 +363,8 @@ def _as_staged(operations: Sequence[Operation], staged: Sequence[tuple[int, Part
     quiet = [part for _, part in staged if isinstance(part, Quiet)]
     asked = [(partition, part) for partition, part in staged if isinstance(part, RequestedElection)]
     elections = (
-        Elect(
-            at_ms=part.at_ms,
-            id=len(operations) + 1 + index,
-            topic=TOPIC,
-            partition=partition,
-            unclean=isinstance(part, UncleanElection),
-        )
-        for index, (partition, part) in enumerate(asked)
+        Elect(at_ms=part.at_ms, id=number, topic=TOPIC, partition=partition, unclean=part.unclean)
+        for number, (partition, part) in enumerate(asked, len(operations) + 1)
     )
     left = (item for item in operations if not any(part.at_ms <= item.at_ms < part.end_ms for part in quiet))
     return (*left, *elections)

@@ -19,5 +19,4 @@ Read in this order:
     liveness.py     properties of a healed quorum
     operator.py     adds and removes voters and replaces disks, within what KRaft tolerates
     chaos.py        random runs from a seed: faults, healing, verdict
-    transcript.py   a run as text, for golden transcripts (tests/traces/kraft-*.txt)
 """
