@@ -23,7 +23,7 @@ class ControllerFacts:
         self.fenced_epoch = cache(self._fenced_epoch)
 
     def _node(self, controller: Local) -> ControllerNode:
-        node = self._machines.exhibits[controller]
+        node = self._machines.nodes[controller]
         assert isinstance(node, ControllerNode)
         return node
 

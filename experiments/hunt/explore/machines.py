@@ -71,7 +71,7 @@ class DeadBroker:
     disk: SimStorage
 
 
-Exhibit = BaseBroker | DeadBroker | ControllerNode | StoreNode | RecoveryManagerNode
+AnyNode = BaseBroker | DeadBroker | ControllerNode | StoreNode | RecoveryManagerNode
 _Key = tuple[Local, *tuple[object, ...]]
 _Hashable = TypeVar("_Hashable", bound=Hashable)
 
@@ -92,10 +92,10 @@ class Outcome:
 
 
 class Machines:
-    """All states of nodes that were reached. `exhibits[local]` is a node in that state, which must not be changed."""
+    """All states of nodes that were reached. `nodes[local]` is a node in that state, which must not be changed."""
 
     def __init__(self, spec: ClusterSpec) -> None:
-        self.exhibits: list[Exhibit] = []
+        self.nodes: list[AnyNode] = []
         self._spec = spec
         self._late_ms = spec.config.int_value(REPLICA_LAG_TIME_MAX_MS)
         self._locals: dict[object, Local] = {}
@@ -106,13 +106,13 @@ class Machines:
 
     # -- states --------------------------------------------------------------------------------------------------------
 
-    def intern(self, node: Exhibit) -> Local:
+    def intern(self, node: AnyNode) -> Local:
         """The number of the node's state; the node must not be changed any more."""
         key = self._keys.key(node)
         local = self._locals.get(key)
         if local is None:
-            local = self._locals[key] = len(self.exhibits)
-            self.exhibits.append(node)
+            local = self._locals[key] = len(self.nodes)
+            self.nodes.append(node)
         return local
 
     def new_controller(self) -> ControllerNode:
@@ -122,12 +122,12 @@ class Machines:
     def new_store(self) -> StoreNode:
         return StoreNode(self._spec.store_settings, SimStorage(), ConstantRandom(0))
 
-    def _copy(self, local: Local) -> Exhibit:
+    def _copy(self, local: Local) -> AnyNode:
         inputs: list[_Key] = []
-        while _is_suspended(self.exhibits[local]):
+        while _is_suspended(self.nodes[local]):
             inputs.append(self._origins[local])
             local = inputs[-1][0]
-        node: Exhibit = copy_of(self.exhibits[local])
+        node: AnyNode = copy_of(self.nodes[local])
         for key in reversed(inputs):
             self._act(node, key)
         return node
@@ -150,7 +150,7 @@ class Machines:
         key = (local, "start", incarnation)
         return self._outcomes.get(key) or self._start(key, self._copy(local), incarnation)
 
-    def _start(self, key: _Key, dead: Exhibit, incarnation: int) -> Outcome:
+    def _start(self, key: _Key, dead: AnyNode, incarnation: int) -> Outcome:
         spec = self._spec
         assert isinstance(dead, DeadBroker)
         rng = ConstantRandom(incarnation)
@@ -182,14 +182,14 @@ class Machines:
         key = (local, loss)
         outcome = self._outcomes.get(key)
         if outcome is None:
-            node = self.exhibits[local]
+            node = self.nodes[local]
             assert isinstance(node, BaseBroker)
             disk: SimStorage = copy_of(_disk(node))
             disk.apply_loss(loss)
             outcome = self._remember(key, _dead(node, disk), [])
         return outcome.local
 
-    def _act(self, node: Exhibit, key: _Key) -> list[Effect]:
+    def _act(self, node: AnyNode, key: _Key) -> list[Effect]:
         """Gives a running node the input of the key: a message with its sender, or a timer."""
         assert not isinstance(node, DeadBroker)
         match key[1:]:
@@ -212,7 +212,7 @@ class Machines:
             outcome = self._remember(key, node, effects)
         return outcome
 
-    def _remember(self, key: _Key, node: Exhibit, effects: list[Effect]) -> Outcome:
+    def _remember(self, key: _Key, node: AnyNode, effects: list[Effect]) -> Outcome:
         sends = tuple((effect.to, VALUES.number(effect.message)) for effect in effects if isinstance(effect, Send))
         traces = tuple(effect for effect in effects if isinstance(effect, Trace))
         local = self.intern(node)
@@ -224,7 +224,7 @@ class Machines:
 
     def sizes(self) -> Mapping[str, int]:
         """How many states and steps of nodes were computed."""
-        return {"node_states": len(self.exhibits), "node_steps": len(self._outcomes)}
+        return {"node_states": len(self.nodes), "node_steps": len(self._outcomes)}
 
 
 def _acknowledged(sends: Sequence[tuple[NodeId, int]]) -> Offset:
@@ -237,7 +237,7 @@ def _acknowledged(sends: Sequence[tuple[NodeId, int]]) -> Offset:
     return max(offsets, default=NO_OFFSET)
 
 
-def _is_suspended(node: Exhibit) -> bool:
+def _is_suspended(node: AnyNode) -> bool:
     return isinstance(node, V3BrokerNode) and node.is_suspended
 
 
