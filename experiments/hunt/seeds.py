@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from experiments.hunt.fuzz import coverage
-from experiments.hunt.fuzz.plan import Plan, TimelineFile, save
+from experiments.hunt.fuzz.plan import Plan, PlanViolation, TimelineFile, save
 from experiments.hunt.fuzz.run import PlanResult, run_plan
 from experiments.hunt.fuzz.shrink import shrink
 from experiments.hunt.fuzz.swarm import draw
@@ -68,25 +68,24 @@ class HuntResult:
     violations: list[tuple[int, TimelineFile, Path]] = field(default_factory=list)
 
     def document(self) -> dict[str, object]:
-        """The JSON document (the project's interfaces, section 4)."""
+        """The JSON document of `isray fuzz --json`."""
         return {
             "seeds": self.seeds,
             "events": self.events,
             "seconds": round(self.seconds, 3),
             "events_per_second": round(self.events / max(self.seconds, 1e-9)),
             "violations": [
-                {
-                    "seed": seed,
-                    "invariant": file.violation.invariant,
-                    "step": file.violation.step,
-                    "detail": file.violation.detail,
-                    "file": str(path),
-                }
+                violation_document(seed, file.violation, path)
                 for seed, file, path in self.violations
                 if file.violation is not None
             ],
             "coverage": coverage.document(self.counts),
         }
+
+
+def violation_document(seed: int, found: PlanViolation, path: Path) -> dict[str, object]:
+    """The JSON document of a violation."""
+    return {"seed": seed, **found.model_dump(include={"invariant", "step", "detail"}), "file": str(path)}
 
 
 def hunt(spec: Hunt, out: Path, progress: Callable[[HuntResult], None] = lambda _: None) -> HuntResult:

@@ -130,7 +130,7 @@ def code_digest() -> str:
     """A digest of the sources that the result of a plan depends on."""
     digest = blake2b(digest_size=8)
     for package in _CODE:
-        for path in sorted((PACKAGES_FOLDER / package).rglob("*.py")):
+        for path in sorted(path for form in ("*.py", "*.yaml") for path in (PACKAGES_FOLDER / package).rglob(form)):
             digest.update(f"{path.relative_to(PACKAGES_FOLDER)}\0".encode() + path.read_bytes() + b"\0")
     return digest.hexdigest()
 
@@ -153,12 +153,6 @@ class CampaignFolder:
         """Replaces the state, and begins the next round."""
         write_text(self.root / "state.json", state.model_dump_json())
         self._journal.write_text("", encoding="utf-8")
-
-    def write_curve(self, table: str) -> None:
-        write_text(self.root / "curve.csv", table)
-
-    def write_chart(self, drawing: str) -> None:
-        write_text(self.root / "curve.svg", drawing)
 
     # -- the round under way -------------------------------------------------------------------------------------------
 

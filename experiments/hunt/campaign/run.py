@@ -34,8 +34,9 @@ from experiments.hunt.fuzz import coverage
 from experiments.hunt.fuzz.plan import Plan, save
 from experiments.hunt.fuzz.swarm import draw
 from experiments.hunt.mutants.registry import mutated
-from experiments.hunt.seeds import SEEDS_PER_TASK, SeedResult, check_can_hold_files, hunt_plan
+from experiments.hunt.seeds import SEEDS_PER_TASK, SeedResult, check_can_hold_files, hunt_plan, violation_document
 from experiments.hunt.spread import Spread, workers
+from experiments.support.atomic import write_text
 from protocol.config import Generation
 
 PLANS_IN_MEMORY = 500
@@ -108,15 +109,8 @@ class CampaignResult:
             "seconds": round(self.seconds, 3),
             "events_per_second": round(events),
             "violations": [
-                {
-                    "seed": finding.seed,
-                    "invariant": finding.violation.invariant,
-                    "step": finding.violation.step,
-                    "detail": finding.violation.detail,
-                    "file": str(self.path(finding)),
-                    "shape": finding.shape,
-                    "count": finding.count,
-                }
+                violation_document(finding.seed, finding.violation, self.path(finding))
+                | {"shape": finding.shape, "count": finding.count}
                 for finding in self.findings
             ],
             "coverage": coverage.document(self.counts),
@@ -154,16 +148,13 @@ def run_campaign(
         return driver.result()
 
 
-@dataclass(frozen=True, slots=True)
-class _Slot:
-    """A seed of a round, with the kept plan that it mutates and the one whose parts it may use, or None."""
-
-    seed: int
-    kept: tuple[Plan, Plan] | None
+_Slot = tuple[int, tuple[Plan, ...]]
+"""A seed of a round with the kept plan that it mutates and the one whose parts it may use; without them it is drawn."""
 
 
 def _plan(slot: _Slot, generation: Generation | None) -> Plan:
-    return draw(slot.seed, generation) if slot.kept is None else mutated_plan(slot.seed, *slot.kept)
+    seed, kept = slot
+    return mutated_plan(seed, *kept) if kept else draw(seed, generation)
 
 
 def _run_slots(slots: Sequence[_Slot], generation: Generation | None, mutant: str | None) -> list[SeedResult]:
@@ -229,9 +220,7 @@ class _Driver:
         return minutes is not None and time.monotonic() >= self._began_s + minutes * 60
 
     def _slot(self, origin: Origin) -> _Slot:
-        if origin.parent is None or origin.other is None:
-            return _Slot(origin.seed, None)
-        return _Slot(origin.seed, (self._kept(origin.parent), self._kept(origin.other)))
+        return origin.seed, tuple(self._kept(seed) for seed in (origin.parent, origin.other) if seed is not None)
 
     def _take(self, result: SeedResult) -> None:
         line = Line.of(result, self._seconds)
@@ -269,7 +258,7 @@ class _Driver:
             curve=(*self._state.curve, self._point(finished)),
         )
         self._files.write_state(self._state)
-        self._files.write_curve(curves.table(self._state.curve))
+        write_text(self._files.root / "curve.csv", curves.table(self._state.curve))
         self._round = {}
 
     def _point(self, finished: int) -> CurvePoint:
@@ -289,7 +278,7 @@ class _Driver:
     def draw_curve(self) -> None:
         """Draws the chart of the complete rounds."""
         if self._state.curve:
-            self._files.write_chart(curves.drawing(self._state.curve))
+            write_text(self._files.root / "curve.svg", curves.drawing(self._state.curve))
 
     # -- the result ----------------------------------------------------------------------------------------------------
 

@@ -24,6 +24,7 @@ import ast
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -127,7 +128,7 @@ def mutated_tree(mutation: Mutation, source: str) -> ast.Module:
     """The syntax tree of the mutation's module with the mutation in it. InputError if it does not apply."""
     tree = ast.parse(source)
     _site_of(mutation, tree, source).apply()
-    return ast.fix_missing_locations(tree)
+    return tree
 
 
 def changed_codes(mutations: Sequence[Mutation]) -> dict[str, CodeType]:
@@ -142,12 +143,13 @@ def changed_codes(mutations: Sequence[Mutation]) -> dict[str, CodeType]:
         if len(found) != 1:
             raise InputError("mutant", "", str(mutation), f"code that {path_of(mutation.module)} has there once")
         found[0].apply()
-    codes = {module: _compiled(tree, str(path_of(module))) for module, tree in trees.items()}
+    codes = {module: compiled(module, tree) for module, tree in trees.items()}
     return {f"{item.module}:{item.function}": _code_of(item.function, codes[item.module]) for item in mutations}
 
 
-def _compiled(tree: ast.Module, path: str) -> CodeType:
-    code: CodeType = compile(ast.fix_missing_locations(tree), path, "exec", dont_inherit=True)
+def compiled(module: str, tree: ast.Module) -> CodeType:
+    """The code of a module that has this syntax tree."""
+    code: CodeType = compile(ast.fix_missing_locations(tree), str(path_of(module)), "exec", dont_inherit=True)
     return code
 
 
@@ -165,15 +167,12 @@ def line_number_of(mutation: Mutation) -> int:
 
 
 def _site_of(mutation: Mutation, tree: ast.Module, source: str) -> Site:
-    find = _written_sites if mutation.operator == WRITTEN else _generated_sites
-    site = next((site for site in find(mutation, tree, source) if site.mutation == mutation), None)
+    is_written = mutation.operator == WRITTEN
+    found = _written_sites(mutation, tree, source) if is_written else _sites(mutation.module, tree, source)
+    site = next((site for site in found if site.mutation == mutation), None)
     if site is None:
         raise InputError("mutant", "", str(mutation), f"a mutation that {path_of(mutation.module)} has")
     return site
-
-
-def _generated_sites(mutation: Mutation, tree: ast.Module, source: str) -> list[Site]:
-    return _sites(mutation.module, tree, source)
 
 
 def _written_sites(mutation: Mutation, tree: ast.Module, source: str) -> Iterator[Site]:
@@ -273,17 +272,15 @@ def _changed_calls(node: ast.Call) -> Iterator[tuple[str, ast.AST]]:
     if isinstance(node.func, ast.Name) and node.func.id in _EXTREMES:
         yield "boundary", ast.Call(ast.Name(_EXTREMES[node.func.id], ast.Load()), node.args, node.keywords)
         return
-    for index, (first, second) in enumerate(zip(node.args, node.args[1:], strict=False)):
+    for index, (first, second) in enumerate(pairwise(node.args)):
         if not any(isinstance(part, ast.Starred | ast.Constant) for part in (first, second)):
             args = [*node.args[:index], second, first, *node.args[index + 2 :]]
             yield "argument", ast.Call(node.func, args, node.keywords)
-    for index, (one, other) in enumerate(zip(node.keywords, node.keywords[1:], strict=False)):
+    for index, (one, other) in enumerate(pairwise(node.keywords)):
         if one.arg is not None and other.arg is not None and ast.dump(one.value) != ast.dump(other.value):
             pair = [ast.keyword(one.arg, other.value), ast.keyword(other.arg, one.value)]
-            yield (
-                "argument",
-                ast.Call(node.func, node.args, [*node.keywords[:index], *pair, *node.keywords[index + 2 :]]),
-            )
+            keywords = [*node.keywords[:index], *pair, *node.keywords[index + 2 :]]
+            yield "argument", ast.Call(node.func, node.args, keywords)
 
 
 def _can_be_left_out(parent: ast.AST, node: ast.AST) -> bool:

@@ -157,7 +157,7 @@ def test_a_killed_driver_loses_nothing_that_was_finished(tmp_path: Path) -> None
         run_campaign(SPEC, killed, lambda found: kill(found) if found.seeds == 25 else None)
 
     def kill_at_the_end_of_a_round() -> None:
-        CampaignFolder.write_curve = kill  # type: ignore[method-assign, assignment]
+        curves.table = kill  # type: ignore[assignment]
         run_campaign(SPEC, killed)
 
     for end, seeds in ((kill_within_a_round, 25), (kill_at_the_end_of_a_round, 30)):
