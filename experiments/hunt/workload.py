@@ -2,7 +2,7 @@
 
 The producer is the cluster's client node: idempotent, acks=all. It sends batches of `RECORDS_PER_SEND` records to the
 partitions in turn, at `rate` records per second, with at most `MAX_OUTSTANDING` sends under way. Sends that the limit
-prevents are skipped and not made up for, so that the producer does not lag behind for ever after an outage.
+prevents are skipped and not made up for, so that the producer does not stay behind after an outage.
 
 Two readers follow each partition from its log start offset. The second one goes back by `JUMP_BACK` offsets at every
 `rewind`, so that records which were visible are read again after each fault.

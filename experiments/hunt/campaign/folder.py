@@ -5,7 +5,7 @@
 - `round.jsonl` has a line for each finished seed of the round under way, written when its result arrives. A driver that
   is killed leaves at most one incomplete line, the last, which is dropped; that seed runs again.
 - `state.json` holds what all rounds up to the last complete one have come to. It is replaced when a round is complete,
-  after the kept plans were written and before `round.jsonl` begins anew. Lines of rounds that it includes are ignored.
+  after the kept plans were written and before `round.jsonl` is emptied. Lines of rounds that it includes are ignored.
 - `corpus/SEED.json` are the kept plans: timeline files without a violation (JSON is YAML), which `isray replay` reads.
 - `findings/` has a timeline file for each finding, `curve.csv` a row for each round, `curve.svg` the chart of it.
 

@@ -14,10 +14,9 @@ lag at any moment, and no time gets into the state. `model.py` decides which tim
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import TypeVar
 
 from experiments.engines.port import ClusterSpec, Loss
 from experiments.engines.sim.disk import SimStorage, formatted_disk
@@ -73,7 +72,6 @@ class DeadBroker:
 
 AnyNode = BaseBroker | DeadBroker | ControllerNode | StoreNode | RecoveryManagerNode
 _Key = tuple[Local, *tuple[object, ...]]
-_Hashable = TypeVar("_Hashable", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,13 +145,11 @@ class Machines:
 
     def start(self, local: Local, incarnation: int) -> Outcome:
         """A dead broker is started on its disk; `incarnation` differs from all its former incarnations."""
-        key = (local, "start", incarnation)
-        return self._outcomes.get(key) or self._start(key, self._copy(local), incarnation)
-
-    def _start(self, key: _Key, dead: AnyNode, incarnation: int) -> Outcome:
-        spec = self._spec
+        key, spec, rng = (local, "start", incarnation), self._spec, ConstantRandom(incarnation)
+        if (outcome := self._outcomes.get(key)) is not None:
+            return outcome
+        dead = self._copy(local)
         assert isinstance(dead, DeadBroker)
-        rng = ConstantRandom(incarnation)
         node: BaseBroker
         if spec.has_store_metadata:
             node = V3BrokerNode(dead.broker, spec.config, spec.store_settings, dead.disk, rng)
@@ -217,7 +213,7 @@ class Machines:
         traces = tuple(effect for effect in effects if isinstance(effect, Trace))
         local = self.intern(node)
         self._origins.setdefault(local, key)
-        events_number = _number_of("\n".join(map(repr, traces)), self._event_numbers)
+        events_number = self._event_numbers.setdefault("\n".join(map(repr, traces)), len(self._event_numbers))
         decides = any(isinstance(trace, RecoveryDecided) for trace in traces)
         outcome = self._outcomes[key] = Outcome(events_number, local, sends, traces, _acknowledged(sends), decides)
         return outcome
@@ -254,10 +250,6 @@ def _dead(node: BaseBroker, disk: SimStorage) -> DeadBroker:
 def _disk(broker: BaseBroker) -> SimStorage:
     assert isinstance(broker.storage, SimStorage)
     return broker.storage
-
-
-def _number_of(thing: _Hashable, numbers: dict[_Hashable, int]) -> int:
-    return numbers.setdefault(thing, len(numbers))
 
 
 def message_of(number: int) -> Message:

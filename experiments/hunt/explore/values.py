@@ -28,6 +28,12 @@ def not_state(kind: type) -> frozenset[str]:
     return frozenset[str]().union(*(vars(base).get("NOT_STATE", ()) for base in kind.__mro__))
 
 
+def attributes_of(kind: type) -> tuple[list[str], bool]:
+    """The slots of objects of that type, and whether they have a dict of attributes."""
+    slots = [name for base in kind.__mro__ for name in getattr(base, "__slots__", ()) if not name.startswith("__")]
+    return slots, any("__dict__" in vars(base) for base in kind.__mro__)
+
+
 class ValueTable:
     """Immutable values, each once; a number for each."""
 
@@ -115,8 +121,8 @@ class Keys:
     def _object_walker(self, kind: type) -> Callable[[Any, dict[int, int]], object]:
         """Walks the attributes of objects of that type: its slots, or what is in the objects' dicts."""
         walk, skipped, kind_name = self._walk, not_state(kind), kind.__name__
-        slots = [name for base in kind.__mro__ for name in getattr(base, "__slots__", ()) if name not in skipped]
-        has_dict = any("__dict__" in vars(base) for base in kind.__mro__)
+        all_slots, has_dict = attributes_of(kind)
+        slots = [name for name in all_slots if name not in skipped]
 
         def walk_object(thing: object, seen: dict[int, int]) -> object:
             place = seen.get(id(thing))

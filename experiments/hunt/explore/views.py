@@ -84,11 +84,11 @@ def replayed(node: AnyNode) -> object:
 
 
 def _replayed(image: MetadataImage) -> tuple[object, ...]:
-    return image.next_offset, tuple((topic.name, topic.topic_id) for topic in image.topics.values()), _states(image)
-
-
-def _states(image: MetadataImage) -> object:
-    return tuple(image.partitions())
+    return (
+        image.next_offset,
+        tuple((topic.name, topic.topic_id) for topic in image.topics.values()),
+        tuple(image.partitions()),
+    )
 
 
 # -- a broker that is checked ------------------------------------------------------------------------------------------
@@ -99,12 +99,11 @@ def itself(node: AnyNode) -> object:
     logs on its disk.
     """
     if isinstance(node, DeadBroker):
-        return node.broker, _disk_ends(node.disk)
+        return node.broker, disk(node)
     if not isinstance(node, BrokerNode):
         return None
     context = node.context
     partitions = context.image.partitions()
-    assert isinstance(node.storage, SimStorage)
     return (
         node.node_id,
         node.state,
@@ -113,7 +112,7 @@ def itself(node: AnyNode) -> object:
         tuple((key, state.first_leader_epoch, node.node_id in state.replicas) for key, state in partitions),
         tuple(context.image.acls),
         tuple(map(_replica, context.replicas.values())),
-        _disk_ends(node.storage),
+        disk(node),
     )
 
 
@@ -160,17 +159,19 @@ def ends(node: AnyNode) -> object:
     """Of a running broker: its epoch, the ends and epochs of its replicas, the ISRs that it leads with; of every broker
     what its disk holds.
     """
-    if isinstance(node, DeadBroker):
-        return _disk_ends(node.disk)
     if not isinstance(node, BrokerNode):
-        return None
+        return disk(node)
     context = node.context
     replicas = [
-        (_place(replica), *_range(replica.log), None if replica.leadership is None else _isrs(replica.leadership))
+        (
+            _place(replica),
+            replica.log.start_offset,
+            replica.log.end_offset,
+            None if replica.leadership is None else _isrs(replica.leadership),
+        )
         for replica in context.replicas.values()
     ]
-    assert isinstance(node.storage, SimStorage)
-    return context.broker_epoch, _known(context.image), tuple(replicas), _disk_ends(node.storage)
+    return context.broker_epoch, _known(context.image), tuple(replicas), disk(node)
 
 
 @_of(BrokerNode)
@@ -186,10 +187,6 @@ def counted(node: BrokerNode) -> object:
 
 def _place(replica: Replica) -> object:
     return replica.key, replica.leader_id, replica.leader_epoch
-
-
-def _range(log: ReplicaLog) -> tuple[object, ...]:
-    return log.start_offset, log.end_offset
 
 
 def _progress(leadership: Leadership | None) -> object:
@@ -223,14 +220,8 @@ def _followers(replica: Replica) -> tuple[NodeId, ...] | None:
 
 def disk(node: AnyNode) -> object:
     """The logs of partitions on a broker's disk: where they begin and end."""
-    if isinstance(node, DeadBroker):
-        return _disk_ends(node.disk)
-    if not isinstance(node, BrokerNode):
+    storage = node.disk if isinstance(node, DeadBroker) else node.storage if isinstance(node, BrokerNode) else None
+    if not isinstance(storage, SimStorage):
         return None
-    assert isinstance(node.storage, SimStorage)
-    return _disk_ends(node.storage)
-
-
-def _disk_ends(disk: SimStorage) -> object:
-    names = [name for name in disk.log_names() if name != METADATA_LOG]
-    return tuple((name, disk.open_log(name).start_offset, disk.log_end(name)) for name in names)
+    names = [name for name in storage.log_names() if name != METADATA_LOG]
+    return tuple((name, storage.open_log(name).start_offset, storage.log_end(name)) for name in names)

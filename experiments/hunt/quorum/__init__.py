@@ -13,7 +13,7 @@ of whole clusters are in `experiments/check`.
 
 Read in this order:
 
-    harness.py      the world: replicas, virtual clock, network, disks, crashes, partitions, pauses
+    harness.py      the simulation: replicas, virtual clock, network, disks, crashes, partitions, pauses
     global_view.py  all disks at once: committed records, copies of the log, voter sets
     safety.py       invariants, one class each
     liveness.py     properties of a healed quorum
