@@ -24,8 +24,6 @@ from experiments.hunt.campaign.folder import (
     Line,
     State,
     code_digest,
-    counts_read,
-    counts_written,
     open_campaign,
 )
 from experiments.hunt.campaign.mutate import mutated_plan
@@ -34,7 +32,15 @@ from experiments.hunt.fuzz import coverage
 from experiments.hunt.fuzz.plan import Plan, save
 from experiments.hunt.fuzz.swarm import draw
 from experiments.hunt.mutants.registry import mutated
-from experiments.hunt.seeds import SEEDS_PER_TASK, SeedResult, check_can_hold_files, hunt_plan, violation_document
+from experiments.hunt.seeds import (
+    SEEDS_PER_TASK,
+    SeedResult,
+    check_can_hold_files,
+    counts_read,
+    counts_written,
+    hunt_plan,
+    violation_document,
+)
 from experiments.hunt.spread import Spread, workers
 from experiments.support.atomic import write_text
 from protocol.config import Generation
@@ -179,7 +185,6 @@ class _Driver:
         self._findings = dict(self._state.findings)
         for line in lines:
             self._add_finding(line)
-        self._events = self._state.events + sum(line.events for line in self._round.values())
         self._counts = counts_read(self._state.counts)
         for line in lines:
             self._counts.update(counts_read(line.counts))
@@ -223,11 +228,10 @@ class _Driver:
         return origin.seed, tuple(self._kept(seed) for seed in (origin.parent, origin.other) if seed is not None)
 
     def _take(self, result: SeedResult) -> None:
-        line = Line.of(result, self._seconds)
+        line = Line(at_s=self._seconds, **dict(result))
         self._files.append(line)
         self._round[line.seed] = line
-        self._events += line.events
-        self._counts.update(result.counts)
+        self._counts.update(counts_read(result.counts))
         self._add_finding(line)
         self._progress(self.result())
 
@@ -285,6 +289,10 @@ class _Driver:
     @property
     def _finished(self) -> int:
         return self._state.rounds * self._spec.round_size + len(self._round)
+
+    @property
+    def _events(self) -> int:
+        return self._state.events + sum(line.events for line in self._round.values())
 
     @property
     def _seconds(self) -> float:

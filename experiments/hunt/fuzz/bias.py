@@ -38,18 +38,9 @@ class Bias:
 
     def or_else(self, other: Bias) -> Bias:
         """This bias, with the other's sizes and configs where this one has none."""
-        return replace(
-            self,
-            generation=self.generation or other.generation,
-            controllers=self.controllers or other.controllers,
-            brokers=self.brokers or other.brokers,
-            replicas=self.replicas or other.replicas,
-            min_isr=self.min_isr or other.min_isr,
-            partitions=self.partitions or other.partitions,
-            sessions=self.sessions or other.sessions,
-            topic={**other.topic, **self.topic},
-            config={**other.config, **self.config},
-        )
+        drawn = ("generation", "controllers", "brokers", "replicas", "min_isr", "partitions", "sessions")
+        fixed = {name: getattr(self, name) or getattr(other, name) for name in drawn}
+        return replace(self, **fixed, topic={**other.topic, **self.topic}, config={**other.config, **self.config})
 
 
 NO_BIAS = Bias()

@@ -29,7 +29,7 @@ from experiments.hunt.fuzz.coverage import FROM_ELR
 from experiments.hunt.fuzz.plan import Plan, PlanViolation, TimelineFile, dangling_references, load
 from experiments.hunt.fuzz.run import BEGIN_MS
 from experiments.hunt.fuzz.swarm import draw
-from experiments.hunt.seeds import SeedResult
+from experiments.hunt.seeds import SeedResult, counts_written
 from experiments.hunt.spread import WorkerLost
 from experiments.support.errors import InputError
 from protocol.config import Generation
@@ -59,7 +59,14 @@ def stand_in(plan: Plan, mutant: str | None) -> SeedResult:
     """What a worker does in these tests; plans of seeds that are divisible by 7 violate an invariant."""
     file = file_of(plan, faults=0) if plan.seed % 7 == 0 else None
     counts = Counter({("election", FROM_ELR): plan.seed})
-    return SeedResult(plan.seed, 1_000, f"hash {plan.seed}", counts, reached(plan), file)
+    return SeedResult(
+        seed=plan.seed,
+        events=1_000,
+        trace_hash=f"hash {plan.seed}",
+        counts=counts_written(counts),
+        features=tuple(sorted(reached(plan))),
+        file=file,
+    )
 
 
 @pytest.fixture(autouse=True)
