@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from random import Random
 
 from experiments.engines.port import ClusterSpec, Loss
@@ -27,9 +28,10 @@ from protocol.contract import Effect, Exit, Send
 from protocol.errors import ErrorCode, ProtocolInvariantError
 from protocol.events.base import Trace
 from protocol.events.controller import RecoveryDecided
-from protocol.ids import FIRST_CONTROLLER, METADATA_LOG, NO_OFFSET, NodeId, Offset, TimeMs, is_client
+from protocol.ids import FIRST_CONTROLLER, METADATA_LOG, NO_EPOCH, NO_OFFSET, Epoch, NodeId, Offset, TimeMs, is_client
 from protocol.messages.base import Message
 from protocol.messages.data import ProduceResponse
+from protocol.messages.quorum import QuorumFetchResponse
 from protocol.nodes.base_broker import BaseBroker
 from protocol.nodes.broker import BrokerNode
 from protocol.nodes.controller import ControllerNode
@@ -40,6 +42,7 @@ from protocol.v3.store.node import StoreNode
 
 Local = int
 """The number of a node's state."""
+_MAX_BYTES = 2**62
 
 
 class ConstantRandom(Random):
@@ -101,6 +104,9 @@ class Machines:
         self._origins: dict[Local, _Key] = {}
         self._keys = Keys()
         self._event_numbers: dict[str, int] = {"": 0}
+        self.batch_ends = cache(self._batch_ends)
+        self.fetched = cache(self._fetched)
+        self.fenced_epoch = cache(self._fenced_epoch)
 
     # -- states --------------------------------------------------------------------------------------------------------
 
@@ -112,6 +118,41 @@ class Machines:
             local = self._locals[key] = len(self.nodes)
             self.nodes.append(node)
         return local
+
+    # -- what the model asks of a controller's state -------------------------------------------------------------------
+
+    def _controller(self, local: Local) -> ControllerNode:
+        node = self.nodes[local]
+        assert isinstance(node, ControllerNode)
+        return node
+
+    def _batch_ends(self, controller: Local) -> tuple[Offset, ...]:
+        """Where the batches of the metadata log end."""
+        log = self._controller(controller).storage.open_log(METADATA_LOG)
+        return tuple(batch.next_offset for batch in log.read(0, _MAX_BYTES))
+
+    def _fetched(self, controller: Local, offset: Offset, end: Offset, fetch_id: int) -> int:
+        """The number of the answer to a broker's fetch of the metadata log: the batches between these offsets."""
+        node = self._controller(controller)
+        log = node.storage.open_log(METADATA_LOG)
+        batches = [batch for batch in log.read(offset, _MAX_BYTES) if offset <= batch.base_offset < end]
+        message = QuorumFetchResponse(
+            correlation_id=fetch_id,
+            leader_id=FIRST_CONTROLLER,
+            leader_epoch=node.replica.epoch,
+            high_watermark=end,
+            batches=tuple(batches),
+        )
+        return VALUES.number(message)
+
+    def _fenced_epoch(self, controller: Local, broker: NodeId) -> Epoch | None:
+        """The broker's epoch if it is registered and fenced, -1 if it is unfenced, None if it is not registered."""
+        registration = self._controller(controller).state.image.brokers.get(broker)
+        if registration is None:
+            return None
+        return registration.broker_epoch if registration.fenced else NO_EPOCH
+
+    # -- new nodes and copies ------------------------------------------------------------------------------------------
 
     def new_controller(self) -> ControllerNode:
         spec, controller = self._spec, FIRST_CONTROLLER

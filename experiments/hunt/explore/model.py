@@ -24,9 +24,7 @@ from experiments.engines.admin_requests import create_topic
 from experiments.engines.port import ClusterSpec, Loss
 from experiments.engines.sim.disk import SimStorage
 from experiments.faults.schema import Bounds
-from experiments.hunt.explore.channels import Channels
 from experiments.hunt.explore.checker import StepChecker
-from experiments.hunt.explore.controller_facts import ControllerFacts
 from experiments.hunt.explore.machines import AnyNode, DeadBroker, Local, Machines, Outcome, message_of
 from experiments.hunt.explore.states import (
     BOUND_NAMES,
@@ -40,6 +38,7 @@ from experiments.hunt.explore.states import (
     SHRINKS,
     SHUTDOWNS,
     Action,
+    Channels,
     State,
     Step,
     Successor,
@@ -107,7 +106,6 @@ class Model:
         self._first_bound = self._nodes + len(self.links)
         self.held_place = self._first_bound + HELD
         self._may_help = cache(self._repetition_may_help)
-        self._facts = ControllerFacts(self.machines)
         self.boot: list[Successor] = []
         self.first = self._boot(min_isr)
 
@@ -305,7 +303,7 @@ class Model:
     def _metadata(self, state: State, broker: NodeId, node: BrokerNode) -> tuple[Step, Action] | None:
         """The next batch that lets the broker do anything."""
         offset, epoch = node.context.image.next_offset, node.context.broker_epoch
-        end = next((end for end in self._facts.batch_ends(state[0]) if end > offset and end > epoch), None)
+        end = next((end for end in self.machines.batch_ends(state[0]) if end > offset and end > epoch), None)
         return None if end is None else self._publish(state, broker, offset, end)
 
     def _publish(self, state: State, broker: NodeId, offset: Offset, end: Offset) -> tuple[Step, Action]:
@@ -317,12 +315,12 @@ class Model:
         """The answer to the broker's fetch of the metadata log: the batches between these offsets."""
         node = self.broker(step, broker)
         assert isinstance(node, BrokerNode)
-        message = self._facts.fetched(step.parts[0], offset, end, node.replica.pending_fetch_id or 0)
+        message = self.machines.fetched(step.parts[0], offset, end, node.replica.pending_fetch_id or 0)
         self._receive(step, broker, CONTROLLER, message)
 
     def _heartbeat(self, state: State, broker: NodeId, node: BrokerNode) -> tuple[Step, Action] | None:
         """The heartbeat by which a broker is unfenced."""
-        if self._facts.fenced_epoch(state[0], broker) != node.context.broker_epoch:
+        if self.machines.fenced_epoch(state[0], broker) != node.context.broker_epoch:
             return None
         step = self._open(state)
         fired = self.machines.fire(step.parts[1 + broker], HEARTBEAT_TIMER)
@@ -331,7 +329,10 @@ class Model:
         return (step, ("heartbeat", broker)) if unfenced else None
 
     def _session_expires(self, state: State, broker: NodeId, *, is_dead: bool) -> tuple[Step, Action] | None:
-        if not (is_dead or state[self._first_bound + FENCES]) or self._facts.fenced_epoch(state[0], broker) != NO_EPOCH:
+        if (
+            not (is_dead or state[self._first_bound + FENCES])
+            or self.machines.fenced_epoch(state[0], broker) != NO_EPOCH
+        ):
             return None
         return self._fire(state, CONTROLLER, f"{SESSION_PREFIX}{broker}", None if is_dead else FENCES)
 
