@@ -34,6 +34,7 @@ from experiments.hunt.fuzz.swarm import draw
 from experiments.hunt.mutants.registry import mutated
 from experiments.hunt.seeds import (
     SEEDS_PER_TASK,
+    Hunt,
     SeedResult,
     check_can_hold_files,
     counts_read,
@@ -52,26 +53,21 @@ thousands.
 
 
 @dataclass(frozen=True, slots=True)
-class Campaign:
+class Campaign(Hunt):
     """The specification of a campaign. Its identity is the first of the `seeds`, `generation`, `mutant` and
-    `round_size`; how far the seeds go, `minutes` and `jobs` (as for `workers`) may differ from start to start.
+    `round_size`; how far the seeds go, `minutes` and `jobs` may differ from start to start.
     """
 
     seeds: range
-    generation: Generation | None = None
-    mutant: str | None = None
     round_size: int = ROUND
-    minutes: float | None = None
-    jobs: int | str = 1
 
     @property
     def identity(self) -> Identity:
-        generation = None if self.generation is None else self.generation.value
         return Identity(
             code=code_digest(),
             first_seed=self.seeds.start,
             round_size=self.round_size,
-            generation=generation,
+            generation=None if self.generation is None else self.generation.value,
             mutant=self.mutant,
         )
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import ast
 import json
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -34,19 +35,8 @@ SWARM_SEEDS = 40
 SECONDS_OF_TESTS = 90
 """The limit of processor time, several times of what the unchanged protocol takes."""
 KEPT = Path(__file__).parent / "kept.jsonl"
-PYTEST = (
-    "pytest",
-    "-x",
-    "-q",
-    "-p",
-    "no:xdist",
-    "-p",
-    "no:cacheprovider",
-    "--tb=no",
-    "--no-header",
-    "--hypothesis-seed=0",
-    "-m",
-    "not slow",
+PYTEST = shlex.split(
+    "pytest -x -q -p no:xdist -p no:cacheprovider --tb=no --no-header --hypothesis-seed=0 -m 'not slow'"
 )
 _UNIT_TESTS = ROOT / "tests" / "unit" / "protocol"
 _NOTHING_RAN = (4, 5)
