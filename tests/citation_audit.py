@@ -2,7 +2,7 @@
 
 For each item the audit mutates lines of the protocol that the citing tests execute, those first that the fewest other
 tests execute: they are the best guess at the code that the citation is about. A mutation is one of
-`experiments/hunt/mutants/generated/mutation.py`. The citing tests then run against it in a process of their own. An
+`experiments/hunt/mutants/mutation.py`. The citing tests then run against it in a process of their own. An
 item is *guarded* as soon as they notice a mutation, *weak* if they stay green with all of them, and *unexecuted* where
 no citing test that takes part executes code of the protocol. Only tests of `SELECTION` take part, and of a test with
 parameters only those that cite the item, such as one scenario of many.
@@ -29,7 +29,7 @@ import typer
 from coverage import Coverage, CoverageData
 
 from experiments.hunt.mutants.generated.campaign import noticed_by_tests
-from experiments.hunt.mutants.generated.mutation import ROOT, Mutation, Site, modules, path_of, sites
+from experiments.hunt.mutants.mutation import ROOT, Mutation, Site, modules, path_of, sites
 from tests.requirements_plugin import CHECKLIST, read_checklist
 from tests.requirements_report import Citations, collect
 

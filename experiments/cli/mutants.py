@@ -46,9 +46,9 @@ def mutants(
         return
     _refuse("guards", {"--seed": seed is not None, "--module": module, "--save": save, "--swarm-only": swarm_only})
     from experiments.hunt.mutants.campaign import SEEDS, page, verdicts
-    from experiments.hunt.mutants.registry import MUTANTS, mutant_named
+    from experiments.hunt.mutants.registry import all_mutants, mutant_named
 
-    names = [mutant_named(name, "--only").name for name in only or MUTANTS]
+    names = [mutant_named(name, "--only").name for name in only or all_mutants()]
     workers, aside = jobs or os.cpu_count() or 1, as_json or markdown
 
     def report_each(verdicts: Iterable[Verdict], prefix: str) -> Iterator[Verdict]:

@@ -43,18 +43,19 @@ class Variant:
 
 def variant_named(text: str, others: Iterable[str] = ()) -> Variant:
     """The variant that `--compare` names; `others` are names that the command takes besides. InputError for none."""
-    from experiments.hunt.mutants.registry import MUTANTS
+    from experiments.hunt.mutants.registry import all_mutants
     from experiments.support.fields import GENERATIONS
     from protocol.kafka_rules import KAFKA_RULES
 
     if text in GENERATIONS:
         return Variant(text, generation=text)
-    if text in MUTANTS:
+    if text in all_mutants():
         return Variant(f"mutant {text}", mutant=text)
     if text in KAFKA_RULES:
         return Variant(f"Kafka's rule {text}", kafka_rules=(text,))
     allowed = ", ".join([*others, *GENERATIONS, "a mutant of docs/mutants.md, or a rule of docs/kafka-findings.md"])
-    raise InputError("--compare", "", f"{text!r}{did_you_mean(text, (*GENERATIONS, *MUTANTS, *KAFKA_RULES))}", allowed)
+    meant = did_you_mean(text, (*GENERATIONS, *all_mutants(), *KAFKA_RULES))
+    raise InputError("--compare", "", f"{text!r}{meant}", allowed)
 
 
 class Exploration:

@@ -14,15 +14,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Annotated
 
 from experiments.hunt.fuzz import coverage
-from experiments.hunt.fuzz.plan import Plan, TimelineFile, save
+from experiments.hunt.fuzz.plan import Plan, PlanViolation, TimelineFile, save
 from experiments.hunt.fuzz.run import PlanResult, run_plan
 from experiments.hunt.fuzz.shrink import shrink
 from experiments.hunt.fuzz.swarm import draw
 from experiments.hunt.mutants.registry import mutated
 from experiments.hunt.spread import workers
 from experiments.support.errors import InputError
+from experiments.support.fields import AsTuple, StrictModel
 from protocol.config import Generation
 
 SEEDS_PER_TASK = 5
@@ -41,8 +43,11 @@ class Hunt:
     jobs: int | str = 1
 
 
-@dataclass(frozen=True, slots=True)
-class SeedResult:
+Counts = Annotated[tuple[Annotated[tuple[str, str, int], AsTuple], ...], AsTuple]
+"""Group, name and count, as files have them."""
+
+
+class SeedResult(StrictModel):
     """The result of one seed: the events of its first run with their trace hash, what it reached (counts and
     features), and the timeline file of a violation.
     """
@@ -50,9 +55,19 @@ class SeedResult:
     seed: int
     events: int
     trace_hash: str
-    counts: Counter[tuple[str, str]]
-    features: frozenset[str]
-    file: TimelineFile | None
+    counts: Counts
+    features: Annotated[tuple[str, ...], AsTuple]
+    file: TimelineFile | None = None
+
+
+def counts_written(counts: Counter[tuple[str, str]]) -> Counts:
+    """Counts as files have them."""
+    return tuple((group, name, count) for (group, name), count in sorted(counts.items()))
+
+
+def counts_read(counts: Counts) -> Counter[tuple[str, str]]:
+    """Counts of a file."""
+    return Counter({(group, name): count for group, name, count in counts})
 
 
 @dataclass(slots=True)
@@ -68,25 +83,24 @@ class HuntResult:
     violations: list[tuple[int, TimelineFile, Path]] = field(default_factory=list)
 
     def document(self) -> dict[str, object]:
-        """The JSON document (the project's interfaces, section 4)."""
+        """The JSON document of `isray fuzz --json`."""
         return {
             "seeds": self.seeds,
             "events": self.events,
             "seconds": round(self.seconds, 3),
             "events_per_second": round(self.events / max(self.seconds, 1e-9)),
             "violations": [
-                {
-                    "seed": seed,
-                    "invariant": file.violation.invariant,
-                    "step": file.violation.step,
-                    "detail": file.violation.detail,
-                    "file": str(path),
-                }
+                violation_document(seed, file.violation, path)
                 for seed, file, path in self.violations
                 if file.violation is not None
             ],
             "coverage": coverage.document(self.counts),
         }
+
+
+def violation_document(seed: int, found: PlanViolation, path: Path) -> dict[str, object]:
+    """The JSON document of a violation."""
+    return {"seed": seed, **found.model_dump(include={"invariant", "step", "detail"}), "file": str(path)}
 
 
 def hunt(spec: Hunt, out: Path, progress: Callable[[HuntResult], None] = lambda _: None) -> HuntResult:
@@ -133,7 +147,7 @@ def check_can_hold_files(option: str, out: Path) -> None:
 def _add_result(result: HuntResult, done: SeedResult, out: Path, mutant: str | None) -> None:
     result.seeds += 1
     result.events += done.events
-    result.counts.update(done.counts)
+    result.counts.update(counts_read(done.counts))
     if done.file is not None:
         out.mkdir(parents=True, exist_ok=True)
         path = out / f"{'' if mutant is None else mutant + '-'}seed-{done.seed}.yaml"
@@ -156,7 +170,14 @@ def hunt_plan(plan: Plan, mutant: str | None = None) -> SeedResult:
         first = run_plan(plan)
         file = None if first.violation is None else shrunk_file(plan, first, mutant)
     found = first.coverage
-    return SeedResult(plan.seed, first.events, first.trace_hash, found.counts, found.features(), file)
+    return SeedResult(
+        seed=plan.seed,
+        events=first.events,
+        trace_hash=first.trace_hash,
+        counts=counts_written(found.counts),
+        features=tuple(sorted(found.features())),
+        file=file,
+    )
 
 
 def shrunk_file(plan: Plan, first: PlanResult, mutant: str | None) -> TimelineFile:

@@ -74,7 +74,7 @@ def _ray_tasks() -> Iterator[Spread]:
         import ray
         from ray.exceptions import WorkerCrashedError
 
-        apply: Any = ray.remote(_apply)
+        apply: Any = ray.remote(lambda function, task: function(task))
         resources: dict[str, float] = ray.cluster_resources()
 
         def completed(under_way: set[Any]) -> tuple[list[Any], set[Any]]:
@@ -85,10 +85,6 @@ def _ray_tasks() -> Iterator[Spread]:
                 raise WorkerLost("a worker of Ray ended, and so did those that repeated its task") from error
 
         yield _Queue(apply.remote, completed, max(1, int(resources.get("CPU", 1))))
-
-
-def _apply(function: Callable[[_Task], _Result], task: _Task) -> _Result:
-    return function(task)
 
 
 class _Queue:

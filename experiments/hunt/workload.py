@@ -2,7 +2,7 @@
 
 The producer is the cluster's client node: idempotent, acks=all. It sends batches of `RECORDS_PER_SEND` records to the
 partitions in turn, at `rate` records per second, with at most `MAX_OUTSTANDING` sends under way. Sends that the limit
-prevents are skipped and not made up for, so that the producer does not lag behind for ever after an outage.
+prevents are skipped and not made up for, so that the producer does not stay behind after an outage.
 
 Two readers follow each partition from its log start offset. The second one goes back by `JUMP_BACK` offsets at every
 `rewind`, so that records which were visible are read again after each fault.
@@ -69,7 +69,7 @@ class _Follower:
 
 class Workload:
     """The producer and the readers. `write` receives the operations of the history, `rate` is in records per second,
-    and `next_id` returns new command ids.
+    and `next_id` returns new command ids. `is_sending` and `is_reading` may be set to False.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Workload:
         self._next_id = next_id
         self._credit_from_ms: float = clients.now_ms()
         self._turn = 0
-        self._sending = self._reading = True
+        self.is_sending = self.is_reading = True
         self._sends: dict[int, SendRecords] = {}
         self._reads: dict[int, _Follower] = {}
         self._followers = [_Follower(reader, partition) for partition in self._partitions for reader in READERS]
@@ -102,14 +102,6 @@ class Workload:
     def is_over(self) -> bool:
         """Whether no send and no read is under way."""
         return not (self._sends or self._reads)
-
-    def stop_sending(self) -> None:
-        """Makes no further sends; the readers go on."""
-        self._sending = False
-
-    def stop_reading(self) -> None:
-        """Makes no further reads."""
-        self._reading = False
 
     def rewind(self) -> None:
         """Moves the second reader of each partition back by `JUMP_BACK` offsets."""
@@ -132,7 +124,7 @@ class Workload:
                 self._handle_read_outcome(now_ms, self._reads.pop(command_id), outcome)
         self._send_due(now_ms)
         for follower in self._followers:
-            if self._reading and not follower.command and follower.due_ms <= now_ms:
+            if self.is_reading and not follower.command and follower.due_ms <= now_ms:
                 self._read(follower)
 
     # -- sending -------------------------------------------------------------------------------------------------------
@@ -141,7 +133,7 @@ class Workload:
         every_ms = 1000 * RECORDS_PER_SEND / self._rate
         while now_ms - self._credit_from_ms >= every_ms:
             self._credit_from_ms += every_ms
-            if self._sending and len(self._sends) < MAX_OUTSTANDING:
+            if self.is_sending and len(self._sends) < MAX_OUTSTANDING:
                 self._send(self._partitions[self._turn % len(self._partitions)])
                 self._turn += 1
 

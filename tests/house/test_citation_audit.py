@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from experiments.hunt.mutants.generated.mutation import path_of, sites
+from experiments.hunt.mutants.mutation import path_of, sites
 from tests import citation_audit
 from tests.citation_audit import GUARDED, UNEXECUTED, WEAK, Executed, audit, candidates
 

@@ -1,4 +1,4 @@
-"""Golden transcripts of quorums (`experiments/hunt/quorum/transcript.py`): bootstrap from one voter, replacement of a
+"""Golden transcripts of quorums (`quorum_transcript.py`): bootstrap from one voter, replacement of a
 disk, removal of the leader, and a leader crash with an uncommitted change.
 """
 
@@ -11,11 +11,11 @@ from experiments.engines.port import Loss
 from experiments.hunt.quorum.harness import QuorumHarness
 from experiments.hunt.quorum.liveness import first_violation
 from experiments.hunt.quorum.operator import Operator
-from experiments.hunt.quorum.transcript import Transcript, short_key
 from protocol.ids import NodeId
 from protocol.quorum.replica import QuorumReplica
 from protocol.quorum.voters import ReplicaKey
 from tests.sim.quorum_helpers import SOON_MS, leader
+from tests.sim.quorum_transcript import Transcript, short_key
 
 
 class TranscribedQuorum:

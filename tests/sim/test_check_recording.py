@@ -20,7 +20,7 @@ from experiments.engines.port import ClusterSpec, TraceEvent, incarnation_ended
 from experiments.hunt.fuzz.run import SERVED, run_plan
 from experiments.hunt.fuzz.swarm import draw
 from experiments.hunt.mutants.mutant import switched_off
-from experiments.hunt.mutants.registry import MUTANTS
+from experiments.hunt.mutants.registry import all_mutants
 from experiments.scenarios.loader import load_scenario, scenario_from
 from experiments.scenarios.recorded import run_recorded
 from experiments.scenarios.runner import Runner
@@ -352,7 +352,7 @@ def test_a_recording_is_judged_as_the_run_was(seed: int, tmp_path: Path) -> None
 def test_a_recording_shows_what_the_run_has_shown(mutant: str, tmp_path: Path) -> None:
     """The first seed that breaks an invariant without the guard; that commands succeed is no matter of recordings."""
     for seed in range(40):
-        with switched_off(MUTANTS[mutant]):
+        with switched_off(all_mutants()[mutant]):
             violation = run_plan(draw(seed), tmp_path / str(seed)).violation
         found = names(check(Recording(tmp_path / str(seed))))
         if violation is not None and violation.invariant != SERVED:
@@ -362,7 +362,7 @@ def test_a_recording_shows_what_the_run_has_shown(mutant: str, tmp_path: Path) -
 
 
 def test_a_recording_shows_a_high_watermark_that_moves_below_min_isr(tmp_path: Path) -> None:
-    with switched_off(MUTANTS["high-watermark-below-min-isr"]):
+    with switched_off(all_mutants()["high-watermark-below-min-isr"]):
         run_plan(draw(4), tmp_path / "recording")
     assert "MinIsrRespected" in names(check(Recording(tmp_path / "recording")))
 

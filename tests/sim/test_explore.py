@@ -19,7 +19,7 @@ from experiments.hunt.explore.model import Model
 from experiments.hunt.explore.report import Report, SearchSpec, run
 from experiments.hunt.explore.search import Search
 from experiments.hunt.mutants.mutant import switched_off
-from experiments.hunt.mutants.registry import MUTANTS
+from experiments.hunt.mutants.registry import all_mutants
 from experiments.support.errors import InputError
 from protocol.broker import fetcher
 from protocol.config import LOG_GENERATIONS, Generation
@@ -307,6 +307,6 @@ def test_the_command_ends_with_its_verdict(arguments: list[str], words: str) -> 
 
 
 def test_a_mutant_has_no_effect_after_its_block() -> None:
-    with switched_off(MUTANTS["acks-all-answered-at-append"]):
+    with switched_off(all_mutants()["acks-all-answered-at-append"]):
         pass
     assert run(spec()).violation is None

@@ -15,7 +15,7 @@ from experiments.hunt.fuzz.plan import Plan
 from experiments.hunt.fuzz.run import ANSWERS, run_plan
 from experiments.hunt.fuzz.swarm import draw
 from experiments.hunt.mutants.mutant import PlanFocus
-from experiments.hunt.mutants.registry import MUTANTS, mutated
+from experiments.hunt.mutants.registry import all_mutants, mutated
 from protocol.config import LOG_GENERATIONS, MAX_MESSAGE_BYTES, Generation
 from protocol.controller import acls, features, metrics, placement
 from protocol.errors import ErrorCode, Refused
@@ -106,7 +106,7 @@ def test_a_change_of_the_voters_with_a_timeout_of_0_is_judged_by_its_content(mon
 
 def test_a_reassignment_that_removes_a_replica_in_the_same_leader_epoch_is_a_violation() -> None:
     name = "leader-epoch-kept-by-the-same-leader"
-    focus = MUTANTS[name].focus
+    focus = all_mutants()[name].focus
     assert isinstance(focus, PlanFocus)
     with mutated(name):
         violation = run_plan(focus.plan(1)).violation

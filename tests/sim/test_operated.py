@@ -25,7 +25,7 @@ from experiments.hunt.fuzz.operated import is_operated
 from experiments.hunt.fuzz.run import PlanResult, run_plan
 from experiments.hunt.fuzz.swarm import V3_ONE_IN, V3_REMAINDER, draw
 from experiments.hunt.fuzz.topic_incarnations import TopicIncarnations
-from experiments.hunt.mutants.scripts import scripted
+from experiments.hunt.mutants.script import Script
 from experiments.scenarios.model import TopicModel
 from protocol.config import ClusterConfig, Generation
 from protocol.events.base import Trace
@@ -260,7 +260,7 @@ def test_a_recovery_waits_its_time_by_the_clock_of_the_manager(at_ms: int) -> No
     jump = FAULT_KINDS["clock_drift"].model_validate(
         {"at_ms": at_ms, "duration_ms": 5_000, "node": RECOVERY_MANAGER, "jump_ms": 9_000, "drift": 0}
     )
-    plan = scripted("", *down, jump, config={"unclean.recovery.strategy": "proactive"}).plan(0)
+    plan = Script(faults=(*down, jump), config={"unclean.recovery.strategy": "proactive"}).plan(0)
     result = run_plan(plan)
     assert result.violation is None
     assert names(result, "election")["unclean"] == 1

@@ -5,7 +5,7 @@
 - `round.jsonl` has a line for each finished seed of the round under way, written when its result arrives. A driver that
   is killed leaves at most one incomplete line, the last, which is dropped; that seed runs again.
 - `state.json` holds what all rounds up to the last complete one have come to. It is replaced when a round is complete,
-  after the kept plans were written and before `round.jsonl` begins anew. Lines of rounds that it includes are ignored.
+  after the kept plans were written and before `round.jsonl` is emptied. Lines of rounds that it includes are ignored.
 - `corpus/SEED.json` are the kept plans: timeline files without a violation (JSON is YAML), which `isray replay` reads.
 - `findings/` has a timeline file for each finding, `curve.csv` a row for each round, `curve.svg` the chart of it.
 
@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from hashlib import blake2b
@@ -27,7 +26,7 @@ from pydantic import Field
 
 from experiments.hunt.campaign.findings import Finding
 from experiments.hunt.fuzz.plan import Plan, TimelineFile
-from experiments.hunt.seeds import SeedResult
+from experiments.hunt.seeds import Counts, SeedResult
 from experiments.support.atomic import TEMPORARY, write_text
 from experiments.support.build import PACKAGES_FOLDER
 from experiments.support.errors import InputError, shown
@@ -72,9 +71,6 @@ class CurvePoint(StrictModel):
     findings: int
 
 
-Count = tuple[str, str, int]
-
-
 class State(StrictModel):
     """What the first `rounds` rounds have come to. `kept` are the seeds of the kept plans, with the features that each
     was first to reach, in the order in which they were kept.
@@ -85,52 +81,24 @@ class State(StrictModel):
     rounds: int = 0
     events: int = 0
     seconds: float = 0.0
-    counts: Annotated[tuple[Annotated[Count, AsTuple], ...], AsTuple] = ()
+    counts: Counts = ()
     hits: dict[str, int] = Field(default_factory=dict)
     kept: dict[str, Annotated[tuple[str, ...], AsTuple]] = Field(default_factory=dict)
     findings: dict[str, Finding] = Field(default_factory=dict)
     curve: Annotated[tuple[CurvePoint, ...], AsTuple] = ()
 
 
-class Line(StrictModel):
+class Line(SeedResult):
     """The result of a seed in `round.jsonl`. `at_s`: how long the campaign had run when it arrived."""
 
     at_s: float
-    seed: int
-    events: int
-    trace_hash: str
-    counts: Annotated[tuple[Annotated[Count, AsTuple], ...], AsTuple]
-    features: Annotated[tuple[str, ...], AsTuple]
-    file: TimelineFile | None = None
-
-    @classmethod
-    def of(cls, result: SeedResult, at_s: float) -> Line:
-        return cls(
-            at_s=at_s,
-            seed=result.seed,
-            events=result.events,
-            trace_hash=result.trace_hash,
-            counts=counts_written(result.counts),
-            features=tuple(sorted(result.features)),
-            file=result.file,
-        )
-
-
-def counts_written(counts: Counter[tuple[str, str]]) -> tuple[Count, ...]:
-    """Counts as files have them."""
-    return tuple((group, name, count) for (group, name), count in sorted(counts.items()))
-
-
-def counts_read(counts: tuple[Count, ...]) -> Counter[tuple[str, str]]:
-    """Counts of a file."""
-    return Counter({(group, name): count for group, name, count in counts})
 
 
 def code_digest() -> str:
     """A digest of the sources that the result of a plan depends on."""
     digest = blake2b(digest_size=8)
     for package in _CODE:
-        for path in sorted((PACKAGES_FOLDER / package).rglob("*.py")):
+        for path in sorted(path for form in ("*.py", "*.yaml") for path in (PACKAGES_FOLDER / package).rglob(form)):
             digest.update(f"{path.relative_to(PACKAGES_FOLDER)}\0".encode() + path.read_bytes() + b"\0")
     return digest.hexdigest()
 
@@ -153,12 +121,6 @@ class CampaignFolder:
         """Replaces the state, and begins the next round."""
         write_text(self.root / "state.json", state.model_dump_json())
         self._journal.write_text("", encoding="utf-8")
-
-    def write_curve(self, table: str) -> None:
-        write_text(self.root / "curve.csv", table)
-
-    def write_chart(self, drawing: str) -> None:
-        write_text(self.root / "curve.svg", drawing)
 
     # -- the round under way -------------------------------------------------------------------------------------------
 

@@ -24,8 +24,6 @@ from experiments.hunt.campaign.folder import (
     Line,
     State,
     code_digest,
-    counts_read,
-    counts_written,
     open_campaign,
 )
 from experiments.hunt.campaign.mutate import mutated_plan
@@ -34,8 +32,18 @@ from experiments.hunt.fuzz import coverage
 from experiments.hunt.fuzz.plan import Plan, save
 from experiments.hunt.fuzz.swarm import draw
 from experiments.hunt.mutants.registry import mutated
-from experiments.hunt.seeds import SEEDS_PER_TASK, SeedResult, check_can_hold_files, hunt_plan
+from experiments.hunt.seeds import (
+    SEEDS_PER_TASK,
+    Hunt,
+    SeedResult,
+    check_can_hold_files,
+    counts_read,
+    counts_written,
+    hunt_plan,
+    violation_document,
+)
 from experiments.hunt.spread import Spread, workers
+from experiments.support.atomic import write_text
 from protocol.config import Generation
 
 PLANS_IN_MEMORY = 500
@@ -45,26 +53,21 @@ thousands.
 
 
 @dataclass(frozen=True, slots=True)
-class Campaign:
+class Campaign(Hunt):
     """The specification of a campaign. Its identity is the first of the `seeds`, `generation`, `mutant` and
-    `round_size`; how far the seeds go, `minutes` and `jobs` (as for `workers`) may differ from start to start.
+    `round_size`; how far the seeds go, `minutes` and `jobs` may differ from start to start.
     """
 
     seeds: range
-    generation: Generation | None = None
-    mutant: str | None = None
     round_size: int = ROUND
-    minutes: float | None = None
-    jobs: int | str = 1
 
     @property
     def identity(self) -> Identity:
-        generation = None if self.generation is None else self.generation.value
         return Identity(
             code=code_digest(),
             first_seed=self.seeds.start,
             round_size=self.round_size,
-            generation=generation,
+            generation=None if self.generation is None else self.generation.value,
             mutant=self.mutant,
         )
 
@@ -108,15 +111,8 @@ class CampaignResult:
             "seconds": round(self.seconds, 3),
             "events_per_second": round(events),
             "violations": [
-                {
-                    "seed": finding.seed,
-                    "invariant": finding.violation.invariant,
-                    "step": finding.violation.step,
-                    "detail": finding.violation.detail,
-                    "file": str(self.path(finding)),
-                    "shape": finding.shape,
-                    "count": finding.count,
-                }
+                violation_document(finding.seed, finding.violation, self.path(finding))
+                | {"shape": finding.shape, "count": finding.count}
                 for finding in self.findings
             ],
             "coverage": coverage.document(self.counts),
@@ -154,16 +150,13 @@ def run_campaign(
         return driver.result()
 
 
-@dataclass(frozen=True, slots=True)
-class _Slot:
-    """A seed of a round, with the kept plan that it mutates and the one whose parts it may use, or None."""
-
-    seed: int
-    kept: tuple[Plan, Plan] | None
+_Slot = tuple[int, tuple[Plan, ...]]
+"""A seed of a round with the kept plan that it mutates and the one whose parts it may use; without them it is drawn."""
 
 
 def _plan(slot: _Slot, generation: Generation | None) -> Plan:
-    return draw(slot.seed, generation) if slot.kept is None else mutated_plan(slot.seed, *slot.kept)
+    seed, kept = slot
+    return mutated_plan(seed, *kept) if kept else draw(seed, generation)
 
 
 def _run_slots(slots: Sequence[_Slot], generation: Generation | None, mutant: str | None) -> list[SeedResult]:
@@ -188,7 +181,6 @@ class _Driver:
         self._findings = dict(self._state.findings)
         for line in lines:
             self._add_finding(line)
-        self._events = self._state.events + sum(line.events for line in self._round.values())
         self._counts = counts_read(self._state.counts)
         for line in lines:
             self._counts.update(counts_read(line.counts))
@@ -229,16 +221,13 @@ class _Driver:
         return minutes is not None and time.monotonic() >= self._began_s + minutes * 60
 
     def _slot(self, origin: Origin) -> _Slot:
-        if origin.parent is None or origin.other is None:
-            return _Slot(origin.seed, None)
-        return _Slot(origin.seed, (self._kept(origin.parent), self._kept(origin.other)))
+        return origin.seed, tuple(self._kept(seed) for seed in (origin.parent, origin.other) if seed is not None)
 
     def _take(self, result: SeedResult) -> None:
-        line = Line.of(result, self._seconds)
+        line = Line(at_s=self._seconds, **dict(result))
         self._files.append(line)
         self._round[line.seed] = line
-        self._events += line.events
-        self._counts.update(result.counts)
+        self._counts.update(counts_read(result.counts))
         self._add_finding(line)
         self._progress(self.result())
 
@@ -269,7 +258,7 @@ class _Driver:
             curve=(*self._state.curve, self._point(finished)),
         )
         self._files.write_state(self._state)
-        self._files.write_curve(curves.table(self._state.curve))
+        write_text(self._files.root / "curve.csv", curves.table(self._state.curve))
         self._round = {}
 
     def _point(self, finished: int) -> CurvePoint:
@@ -289,13 +278,17 @@ class _Driver:
     def draw_curve(self) -> None:
         """Draws the chart of the complete rounds."""
         if self._state.curve:
-            self._files.write_chart(curves.drawing(self._state.curve))
+            write_text(self._files.root / "curve.svg", curves.drawing(self._state.curve))
 
     # -- the result ----------------------------------------------------------------------------------------------------
 
     @property
     def _finished(self) -> int:
         return self._state.rounds * self._spec.round_size + len(self._round)
+
+    @property
+    def _events(self) -> int:
+        return self._state.events + sum(line.events for line in self._round.values())
 
     @property
     def _seconds(self) -> float:

@@ -42,7 +42,7 @@ from experiments.check.invariants_replicas import (
 from experiments.check.suite import InvariantSuite
 from experiments.engines.port import ClusterSpec, Loss
 from experiments.hunt.explore import views
-from experiments.hunt.explore.machines import Exhibit, Local, Machines, Outcome
+from experiments.hunt.explore.machines import AnyNode, Local, Machines, Outcome
 from experiments.hunt.explore.suite_states import Stage, SuiteState, SuiteStates, Truth
 from experiments.hunt.explore.views import Views
 from protocol.ids import FIRST_CONTROLLER, NO_OFFSET, NodeId, TimeMs, is_broker
@@ -289,7 +289,7 @@ class _NodeViews:
         self.compared = _together(machines, views.leaders, views.replayed, views.counted, views.sessions)
 
 
-def _together(machines: Machines, *parts: Callable[[Exhibit], object]) -> Views:
+def _together(machines: Machines, *parts: Callable[[AnyNode], object]) -> Views:
     return Views(machines, lambda node: tuple([part(node) for part in parts]))
 
 
@@ -297,9 +297,9 @@ def _acknowledged_too_early(outcomes: Sequence[tuple[NodeId, Outcome]], machines
     for node, outcome in outcomes:
         if outcome.acknowledged == NO_OFFSET:
             continue
-        exhibit = machines.exhibits[outcome.local]
-        if isinstance(exhibit, BaseBroker):
-            [replica] = exhibit.context.replicas.values()
+        found = machines.nodes[outcome.local]
+        if isinstance(found, BaseBroker):
+            [replica] = found.context.replicas.values()
             if outcome.acknowledged >= replica.log.high_watermark:
                 return (
                     f"AcknowledgedIsCommitted: broker {node} acknowledges the record at {outcome.acknowledged}, "

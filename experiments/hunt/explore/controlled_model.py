@@ -16,7 +16,7 @@ from functools import cache
 from itertools import chain, combinations
 
 from experiments.faults.schema import Bounds
-from experiments.hunt.explore.machines import Exhibit, Local, Outcome, message_of
+from experiments.hunt.explore.machines import AnyNode, Local, Outcome, message_of
 from experiments.hunt.explore.model import CONTROLLER, Model
 from experiments.hunt.explore.states import FAILOVERS, RECOVERIES, RETRIES, Action, State, Step, Successor
 from protocol.config import UNCLEAN_RECOVERY_STRATEGY, UNCLEAN_RECOVERY_TIMEOUT_MS, Generation
@@ -42,7 +42,7 @@ class ControlledModel(Model):
         self._counts = cache(self._answer_counts)
         super().__init__(generation, brokers, min_isr, bounds)
 
-    def _more_nodes(self) -> Sequence[Exhibit]:
+    def _more_nodes(self) -> Sequence[AnyNode]:
         return (self.machines.new_manager(),) if self._has_manager else ()
 
     def _more_links(self) -> Sequence[tuple[NodeId, NodeId]]:
@@ -103,8 +103,7 @@ class ControlledModel(Model):
         yield from chain.from_iterable(combinations(waiting, count) for count in range(len(waiting) + 1))
 
     def _fail_over(self, state: State, lost: tuple[int, ...]) -> tuple[Step, Action]:
-        step = self._open(state)
-        step.parts[self._first_bound + FAILOVERS] -= 1
+        step = self._open(state, FAILOVERS)
         for number in lost:
             step.parts[self._nodes + number] = 0
             step.parts[self._first_bound + RETRIES] += is_broker(self.links[number][0])
@@ -121,8 +120,7 @@ class ControlledModel(Model):
 
     def _deadline(self, state: State) -> tuple[Step, Action] | None:
         """The end of a recovery's time, where the manager then decides."""
-        step = self._open(state)
-        step.parts[self._first_bound + RECOVERIES] -= 1
+        step = self._open(state, RECOVERIES)
         step.now_ms = TIMEOUT_MS
         outcome = self.machines.wake(step.parts[self._place(RECOVERY_MANAGER)], TIMEOUT_MS)
         if not any(isinstance(message_of(number), RecoveryResults) for _, number in outcome.sends):
@@ -132,14 +130,12 @@ class ControlledModel(Model):
 
     def _query_may_help(self, state: State, broker: NodeId) -> bool:
         """Whether a repeated query of the broker has an answer that counts; nothing is under way between them."""
-        to, back = self._link_number[RECOVERY_MANAGER, broker], self._link_number[broker, RECOVERY_MANAGER]
-        if state[self._nodes + to] or state[self._nodes + back]:
-            return False
-        return self._counts(state[1 + len(self._brokers)], state[1 + broker], broker)
+        are_quiet = self._are_quiet(state, RECOVERY_MANAGER, broker)
+        return are_quiet and self._counts(state[1 + len(self._brokers)], state[1 + broker], broker)
 
     def _answer_counts(self, manager: Local, local: Local, broker: NodeId) -> bool:
         """Whether the broker's answer to a query of the manager counts."""
-        if not isinstance(self.machines.exhibits[local], BaseBroker):
+        if not isinstance(self.machines.nodes[local], BaseBroker):
             return False
         woken = self.machines.wake(manager, REQUEST_TIMEOUT_MS)
         for receiver, query in woken.sends:
@@ -150,6 +146,6 @@ class ControlledModel(Model):
         return False
 
     def _answers(self, manager: Local) -> int:
-        node = self.machines.exhibits[manager]
+        node = self.machines.nodes[manager]
         assert isinstance(node, RecoveryManagerNode)
         return node.answer_count

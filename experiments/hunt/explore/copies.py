@@ -1,7 +1,7 @@
 """Copies of nodes: a step is computed on a copy, and the state that it began in stays as it is.
 
 A copy shares with the original what never changes: messages, states of partitions, registrations, configs, functions.
-Everything else is made anew, and what an object refers to twice is one object in the copy as well. A node in the middle
+Everything else is copied, and what an object refers to twice is one object in the copy as well. A node in the middle
 of a procedure cannot be copied (`machines.py`).
 """
 
@@ -17,7 +17,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from experiments.hunt.explore.values import ATOMS, VALUE_TYPES
+from experiments.hunt.explore.values import ATOMS, VALUE_TYPES, attributes_of
 from protocol.config import ClusterConfig
 from protocol.errors import ProtocolInvariantError
 from protocol.messages.base import Message
@@ -53,8 +53,7 @@ def _copier_of(kind: type) -> _Copier:
 
 
 def _object_copier(kind: type) -> _Copier:
-    slots = [name for base in kind.__mro__ for name in getattr(base, "__slots__", ()) if not name.startswith("__")]
-    has_dict = any("__dict__" in vars(base) for base in kind.__mro__)
+    slots, has_dict = attributes_of(kind)
     new, set_attribute = object.__new__, object.__setattr__
 
     def copy_object(thing: Any, made: dict[int, Any]) -> Any:

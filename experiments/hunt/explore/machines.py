@@ -14,10 +14,10 @@ lag at any moment, and no time gets into the state. `model.py` decides which tim
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from random import Random
-from typing import TypeVar
 
 from experiments.engines.port import ClusterSpec, Loss
 from experiments.engines.sim.disk import SimStorage, formatted_disk
@@ -28,9 +28,10 @@ from protocol.contract import Effect, Exit, Send
 from protocol.errors import ErrorCode, ProtocolInvariantError
 from protocol.events.base import Trace
 from protocol.events.controller import RecoveryDecided
-from protocol.ids import FIRST_CONTROLLER, METADATA_LOG, NO_OFFSET, NodeId, Offset, TimeMs, is_client
+from protocol.ids import FIRST_CONTROLLER, METADATA_LOG, NO_EPOCH, NO_OFFSET, Epoch, NodeId, Offset, TimeMs, is_client
 from protocol.messages.base import Message
 from protocol.messages.data import ProduceResponse
+from protocol.messages.quorum import QuorumFetchResponse
 from protocol.nodes.base_broker import BaseBroker
 from protocol.nodes.broker import BrokerNode
 from protocol.nodes.controller import ControllerNode
@@ -41,6 +42,7 @@ from protocol.v3.store.node import StoreNode
 
 Local = int
 """The number of a node's state."""
+_MAX_BYTES = 2**62
 
 
 class ConstantRandom(Random):
@@ -71,9 +73,8 @@ class DeadBroker:
     disk: SimStorage
 
 
-Exhibit = BaseBroker | DeadBroker | ControllerNode | StoreNode | RecoveryManagerNode
+AnyNode = BaseBroker | DeadBroker | ControllerNode | StoreNode | RecoveryManagerNode
 _Key = tuple[Local, *tuple[object, ...]]
-_Hashable = TypeVar("_Hashable", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +93,10 @@ class Outcome:
 
 
 class Machines:
-    """All states of nodes that were reached. `exhibits[local]` is a node in that state, which must not be changed."""
+    """All states of nodes that were reached. `nodes[local]` is a node in that state, which must not be changed."""
 
     def __init__(self, spec: ClusterSpec) -> None:
-        self.exhibits: list[Exhibit] = []
+        self.nodes: list[AnyNode] = []
         self._spec = spec
         self._late_ms = spec.config.int_value(REPLICA_LAG_TIME_MAX_MS)
         self._locals: dict[object, Local] = {}
@@ -103,17 +104,55 @@ class Machines:
         self._origins: dict[Local, _Key] = {}
         self._keys = Keys()
         self._event_numbers: dict[str, int] = {"": 0}
+        self.batch_ends = cache(self._batch_ends)
+        self.fetched = cache(self._fetched)
+        self.fenced_epoch = cache(self._fenced_epoch)
 
     # -- states --------------------------------------------------------------------------------------------------------
 
-    def intern(self, node: Exhibit) -> Local:
+    def intern(self, node: AnyNode) -> Local:
         """The number of the node's state; the node must not be changed any more."""
         key = self._keys.key(node)
         local = self._locals.get(key)
         if local is None:
-            local = self._locals[key] = len(self.exhibits)
-            self.exhibits.append(node)
+            local = self._locals[key] = len(self.nodes)
+            self.nodes.append(node)
         return local
+
+    # -- what the model asks of a controller's state -------------------------------------------------------------------
+
+    def _controller(self, local: Local) -> ControllerNode:
+        node = self.nodes[local]
+        assert isinstance(node, ControllerNode)
+        return node
+
+    def _batch_ends(self, controller: Local) -> tuple[Offset, ...]:
+        """Where the batches of the metadata log end."""
+        log = self._controller(controller).storage.open_log(METADATA_LOG)
+        return tuple(batch.next_offset for batch in log.read(0, _MAX_BYTES))
+
+    def _fetched(self, controller: Local, offset: Offset, end: Offset, fetch_id: int) -> int:
+        """The number of the answer to a broker's fetch of the metadata log: the batches between these offsets."""
+        node = self._controller(controller)
+        log = node.storage.open_log(METADATA_LOG)
+        batches = [batch for batch in log.read(offset, _MAX_BYTES) if offset <= batch.base_offset < end]
+        message = QuorumFetchResponse(
+            correlation_id=fetch_id,
+            leader_id=FIRST_CONTROLLER,
+            leader_epoch=node.replica.epoch,
+            high_watermark=end,
+            batches=tuple(batches),
+        )
+        return VALUES.number(message)
+
+    def _fenced_epoch(self, controller: Local, broker: NodeId) -> Epoch | None:
+        """The broker's epoch if it is registered and fenced, -1 if it is unfenced, None if it is not registered."""
+        registration = self._controller(controller).state.image.brokers.get(broker)
+        if registration is None:
+            return None
+        return registration.broker_epoch if registration.fenced else NO_EPOCH
+
+    # -- new nodes and copies ------------------------------------------------------------------------------------------
 
     def new_controller(self) -> ControllerNode:
         spec, controller = self._spec, FIRST_CONTROLLER
@@ -122,12 +161,12 @@ class Machines:
     def new_store(self) -> StoreNode:
         return StoreNode(self._spec.store_settings, SimStorage(), ConstantRandom(0))
 
-    def _copy(self, local: Local) -> Exhibit:
+    def _copy(self, local: Local) -> AnyNode:
         inputs: list[_Key] = []
-        while _is_suspended(self.exhibits[local]):
+        while _is_suspended(self.nodes[local]):
             inputs.append(self._origins[local])
             local = inputs[-1][0]
-        node: Exhibit = copy_of(self.exhibits[local])
+        node: AnyNode = copy_of(self.nodes[local])
         for key in reversed(inputs):
             self._act(node, key)
         return node
@@ -147,13 +186,11 @@ class Machines:
 
     def start(self, local: Local, incarnation: int) -> Outcome:
         """A dead broker is started on its disk; `incarnation` differs from all its former incarnations."""
-        key = (local, "start", incarnation)
-        return self._outcomes.get(key) or self._start(key, self._copy(local), incarnation)
-
-    def _start(self, key: _Key, dead: Exhibit, incarnation: int) -> Outcome:
-        spec = self._spec
+        key, spec, rng = (local, "start", incarnation), self._spec, ConstantRandom(incarnation)
+        if (outcome := self._outcomes.get(key)) is not None:
+            return outcome
+        dead = self._copy(local)
         assert isinstance(dead, DeadBroker)
-        rng = ConstantRandom(incarnation)
         node: BaseBroker
         if spec.has_store_metadata:
             node = V3BrokerNode(dead.broker, spec.config, spec.store_settings, dead.disk, rng)
@@ -182,14 +219,14 @@ class Machines:
         key = (local, loss)
         outcome = self._outcomes.get(key)
         if outcome is None:
-            node = self.exhibits[local]
+            node = self.nodes[local]
             assert isinstance(node, BaseBroker)
             disk: SimStorage = copy_of(_disk(node))
             disk.apply_loss(loss)
             outcome = self._remember(key, _dead(node, disk), [])
         return outcome.local
 
-    def _act(self, node: Exhibit, key: _Key) -> list[Effect]:
+    def _act(self, node: AnyNode, key: _Key) -> list[Effect]:
         """Gives a running node the input of the key: a message with its sender, or a timer."""
         assert not isinstance(node, DeadBroker)
         match key[1:]:
@@ -212,19 +249,19 @@ class Machines:
             outcome = self._remember(key, node, effects)
         return outcome
 
-    def _remember(self, key: _Key, node: Exhibit, effects: list[Effect]) -> Outcome:
+    def _remember(self, key: _Key, node: AnyNode, effects: list[Effect]) -> Outcome:
         sends = tuple((effect.to, VALUES.number(effect.message)) for effect in effects if isinstance(effect, Send))
         traces = tuple(effect for effect in effects if isinstance(effect, Trace))
         local = self.intern(node)
         self._origins.setdefault(local, key)
-        events_number = _number_of("\n".join(map(repr, traces)), self._event_numbers)
+        events_number = self._event_numbers.setdefault("\n".join(map(repr, traces)), len(self._event_numbers))
         decides = any(isinstance(trace, RecoveryDecided) for trace in traces)
         outcome = self._outcomes[key] = Outcome(events_number, local, sends, traces, _acknowledged(sends), decides)
         return outcome
 
     def sizes(self) -> Mapping[str, int]:
         """How many states and steps of nodes were computed."""
-        return {"node_states": len(self.exhibits), "node_steps": len(self._outcomes)}
+        return {"node_states": len(self.nodes), "node_steps": len(self._outcomes)}
 
 
 def _acknowledged(sends: Sequence[tuple[NodeId, int]]) -> Offset:
@@ -237,7 +274,7 @@ def _acknowledged(sends: Sequence[tuple[NodeId, int]]) -> Offset:
     return max(offsets, default=NO_OFFSET)
 
 
-def _is_suspended(node: Exhibit) -> bool:
+def _is_suspended(node: AnyNode) -> bool:
     return isinstance(node, V3BrokerNode) and node.is_suspended
 
 
@@ -254,10 +291,6 @@ def _dead(node: BaseBroker, disk: SimStorage) -> DeadBroker:
 def _disk(broker: BaseBroker) -> SimStorage:
     assert isinstance(broker.storage, SimStorage)
     return broker.storage
-
-
-def _number_of(thing: _Hashable, numbers: dict[_Hashable, int]) -> int:
-    return numbers.setdefault(thing, len(numbers))
 
 
 def message_of(number: int) -> Message:

@@ -24,10 +24,8 @@ from experiments.engines.admin_requests import create_topic
 from experiments.engines.port import ClusterSpec, Loss
 from experiments.engines.sim.disk import SimStorage
 from experiments.faults.schema import Bounds
-from experiments.hunt.explore.channels import Channels
 from experiments.hunt.explore.checker import StepChecker
-from experiments.hunt.explore.controller_facts import ControllerFacts
-from experiments.hunt.explore.machines import DeadBroker, Exhibit, Local, Machines, Outcome, message_of
+from experiments.hunt.explore.machines import AnyNode, DeadBroker, Local, Machines, Outcome, message_of
 from experiments.hunt.explore.states import (
     BOUND_NAMES,
     CRASHES,
@@ -40,6 +38,7 @@ from experiments.hunt.explore.states import (
     SHRINKS,
     SHUTDOWNS,
     Action,
+    Channels,
     State,
     Step,
     Successor,
@@ -76,6 +75,7 @@ from protocol.nodes.base_broker import BaseBroker
 from protocol.nodes.broker import BrokerNode
 from protocol.nodes.broker_sessions import SESSION_PREFIX
 from protocol.nodes.controller import ControllerNode
+from protocol.v3.store.node import StoreNode
 
 TOPIC = "t"
 CONTROLLER = FIRST_CONTROLLER
@@ -106,11 +106,10 @@ class Model:
         self._first_bound = self._nodes + len(self.links)
         self.held_place = self._first_bound + HELD
         self._may_help = cache(self._repetition_may_help)
-        self._facts = ControllerFacts(self.machines)
         self.boot: list[Successor] = []
         self.first = self._boot(min_isr)
 
-    def _more_nodes(self) -> Sequence[Exhibit]:
+    def _more_nodes(self) -> Sequence[AnyNode]:
         """The nodes behind the brokers, as they are at first."""
         return ()
 
@@ -122,8 +121,12 @@ class Model:
 
     # -- parts of a state ----------------------------------------------------------------------------------------------
 
-    def _open(self, state: State) -> Step:
-        return Step(list(state[:-1]))
+    def _open(self, state: State, spent: int | None = None) -> Step:
+        """A step from a state, which uses up one of what the bound `spent` allows."""
+        step = Step(list(state[:-1]))
+        if spent is not None:
+            step.parts[self._first_bound + spent] -= 1
+        return step
 
     def _close(self, before: State, step: Step, action: Action) -> Successor | None:
         """The step as a successor; None where it has changed nothing."""
@@ -137,14 +140,14 @@ class Model:
         return Successor(action, (*parts, suite_state), wrong, tuple(step.outcomes))
 
     def broker(self, step: Step, broker: NodeId) -> BaseBroker | None:
-        """The broker's exhibit, None while it is dead."""
-        exhibit = self.machines.exhibits[step.parts[1 + broker]]
-        return exhibit if isinstance(exhibit, BaseBroker) else None
+        """The broker as it runs, None while it is dead."""
+        found = self.machines.nodes[step.parts[1 + broker]]
+        return found if isinstance(found, BaseBroker) else None
 
     def controller(self, step: Step) -> ControllerNode:
-        exhibit = self.machines.exhibits[step.parts[0]]
-        assert isinstance(exhibit, ControllerNode)
-        return exhibit
+        found = self.machines.nodes[step.parts[0]]
+        assert isinstance(found, ControllerNode)
+        return found
 
     def records_of(self, state: State) -> Sequence[MetadataRecord]:
         """The metadata log."""
@@ -241,7 +244,7 @@ class Model:
             yield from self._delivery(state, queue)
             return
         place, broker = divmod(queue - len(self.links), len(self._brokers))
-        node = self.machines.exhibits[state[1 + broker]]
+        node = self.machines.nodes[state[1 + broker]]
         if isinstance(node, BaseBroker):
             yield from self._some(state, self._from_own_queue(state, place, broker, node))
 
@@ -267,8 +270,8 @@ class Model:
             yield from self._some(state, self._session_expires(state, broker, is_dead=node is None))
 
     def _running(self, state: State) -> list[tuple[NodeId, BaseBroker]]:
-        exhibits = [(broker, self.machines.exhibits[state[1 + broker]]) for broker in self._brokers]
-        return [(broker, node) for broker, node in exhibits if isinstance(node, BaseBroker)]
+        nodes = [(broker, self.machines.nodes[state[1 + broker]]) for broker in self._brokers]
+        return [(broker, node) for broker, node in nodes if isinstance(node, BaseBroker)]
 
     def _some(self, state: State, done: tuple[Step, Action] | None) -> Iterator[Successor]:
         successor = None if done is None else self._close(state, *done)
@@ -291,9 +294,7 @@ class Model:
         return self._fire(state, broker, f"{FETCH_PREFIX}{replica.leader_id}")
 
     def _fire(self, state: State, node: NodeId, timer: str, bound: int | None = None) -> tuple[Step, Action]:
-        step = self._open(state)
-        if bound is not None:
-            step.parts[self._first_bound + bound] -= 1
+        step = self._open(state, bound)
         self._take(step, node, self.machines.fire(self._local(step, node), timer))
         return step, ("fire", node, timer)
 
@@ -302,7 +303,7 @@ class Model:
     def _metadata(self, state: State, broker: NodeId, node: BrokerNode) -> tuple[Step, Action] | None:
         """The next batch that lets the broker do anything."""
         offset, epoch = node.context.image.next_offset, node.context.broker_epoch
-        end = next((end for end in self._facts.batch_ends(state[0]) if end > offset and end > epoch), None)
+        end = next((end for end in self.machines.batch_ends(state[0]) if end > offset and end > epoch), None)
         return None if end is None else self._publish(state, broker, offset, end)
 
     def _publish(self, state: State, broker: NodeId, offset: Offset, end: Offset) -> tuple[Step, Action]:
@@ -314,12 +315,12 @@ class Model:
         """The answer to the broker's fetch of the metadata log: the batches between these offsets."""
         node = self.broker(step, broker)
         assert isinstance(node, BrokerNode)
-        message = self._facts.fetched(step.parts[0], offset, end, node.replica.pending_fetch_id or 0)
+        message = self.machines.fetched(step.parts[0], offset, end, node.replica.pending_fetch_id or 0)
         self._receive(step, broker, CONTROLLER, message)
 
     def _heartbeat(self, state: State, broker: NodeId, node: BrokerNode) -> tuple[Step, Action] | None:
         """The heartbeat by which a broker is unfenced."""
-        if self._facts.fenced_epoch(state[0], broker) != node.context.broker_epoch:
+        if self.machines.fenced_epoch(state[0], broker) != node.context.broker_epoch:
             return None
         step = self._open(state)
         fired = self.machines.fire(step.parts[1 + broker], HEARTBEAT_TIMER)
@@ -328,11 +329,12 @@ class Model:
         return (step, ("heartbeat", broker)) if unfenced else None
 
     def _session_expires(self, state: State, broker: NodeId, *, is_dead: bool) -> tuple[Step, Action] | None:
-        if not (is_dead or state[self._first_bound + FENCES]) or self._facts.fenced_epoch(state[0], broker) != NO_EPOCH:
+        if (
+            not (is_dead or state[self._first_bound + FENCES])
+            or self.machines.fenced_epoch(state[0], broker) != NO_EPOCH
+        ):
             return None
-        step, action = self._fire(state, CONTROLLER, f"{SESSION_PREFIX}{broker}")
-        step.parts[self._first_bound + FENCES] -= not is_dead
-        return step, action
+        return self._fire(state, CONTROLLER, f"{SESSION_PREFIX}{broker}", None if is_dead else FENCES)
 
     # -- crashes and starts --------------------------------------------------------------------------------------------
 
@@ -357,8 +359,7 @@ class Model:
             yield from self._some(state, self._shut_down(state, broker))
 
     def _crash(self, state: State, broker: NodeId, loss: Loss, bound: int) -> tuple[Step, Action]:
-        step = self._open(state)
-        step.parts[self._first_bound + bound] -= 1
+        step = self._open(state, bound)
         step.parts[1 + broker] = self.machines.crash(step.parts[1 + broker], loss)
         step.crash = (broker, loss)
         self._lose_what_is_on_its_way_to(step, broker)
@@ -366,8 +367,7 @@ class Model:
 
     def _shut_down(self, state: State, broker: NodeId) -> tuple[Step, Action]:
         """A broker whose controller has not answered for five minutes goes by itself, in good order."""
-        step = self._open(state)
-        step.parts[self._first_bound + SHUTDOWNS] -= 1
+        step = self._open(state, SHUTDOWNS)
         command = VALUES.number(ShutdownCommand())
         self._receive(step, broker, FIRST_CONTROLLER, command)
         self._take(step, broker, self.machines.fire(step.parts[1 + broker], SHUTDOWN_TIMER))
@@ -385,13 +385,11 @@ class Model:
         left = state[self._first_bound + RECORDS]
         if not left:
             return None
-        step = self._open(state)
-        record = self.bounds.records - left
+        step, record = self._open(state, RECORDS), self.bounds.records - left
         batch = RecordBatch(record_count=1, payload=b"%d" % record)
         request = ProduceRequest(correlation_id=record, topic=TOPIC, partition=0, acks=-1, batch=batch)
         before = step.parts[1 + broker]
         self._receive(step, broker, FIRST_CLIENT, VALUES.number(request))
-        step.parts[self._first_bound + RECORDS] -= 1
         return None if step.parts[1 + broker] == before else (step, ("produce", broker, record))
 
     def _leader_timers(self, state: State, step: Step, broker: NodeId, node: BaseBroker) -> Iterator[Successor]:
@@ -403,12 +401,7 @@ class Model:
                 if follower in leadership.isr:
                     prefix = LAG_PREFIX if progress.parked_fetch is None else SILENT_PREFIX
                     yield from self._some(state, self._fire(state, broker, f"{prefix}{follower}", SHRINKS))
-        to, back = self._link_number[broker, self.CENTRE], self._link_number[self.CENTRE, broker]
-        if (
-            step.parts[self._first_bound + RETRIES]
-            and not step.parts[self._nodes + to]
-            and not step.parts[self._nodes + back]
-        ):
+        if step.parts[self._first_bound + RETRIES] and self._are_quiet(state, broker, self.CENTRE):
             timer = ISR_RETRY_TIMER if leadership.proposed_isr is None else ALTER_PARTITION_TIMER
             yield from self._some(state, self._fire(state, broker, timer, RETRIES))
 
@@ -418,14 +411,16 @@ class Model:
         """
         if not is_broker(leader):
             return False
-        to, back = self._link_number[follower, leader], self._link_number[leader, follower]
-        first = self._nodes
-        if state[first + to] or state[first + back]:
-            return False
-        return self._may_help(state[1 + follower], state[1 + leader])
+        are_quiet = self._are_quiet(state, follower, leader)
+        return are_quiet and self._may_help(state[1 + follower], state[1 + leader])
+
+    def _are_quiet(self, state: State, node: NodeId, other: NodeId) -> bool:
+        """Whether nothing is under way between two nodes."""
+        to, back = self._link_number[node, other], self._link_number[other, node]
+        return not (state[self._nodes + to] or state[self._nodes + back])
 
     def _repetition_may_help(self, follower: Local, leader: Local) -> bool:
-        mine, theirs = self.machines.exhibits[follower], self.machines.exhibits[leader]
+        mine, theirs = self.machines.nodes[follower], self.machines.nodes[leader]
         if not isinstance(mine, BaseBroker) or not isinstance(theirs, BaseBroker):
             return False
         [replica] = mine.context.replicas.values()
@@ -446,16 +441,16 @@ class Model:
 
     # -- the first state -----------------------------------------------------------------------------------------------
 
+    def _before_any_start(self, centre: ControllerNode | StoreNode) -> State:
+        """The centre has started, the brokers have not, and nothing is under way."""
+        centre.start(0)
+        nodes = (centre, *[DeadBroker(broker, SimStorage()) for broker in self._brokers], *self._more_nodes())
+        bounds = [max(0, getattr(self.bounds, name)) for name in BOUND_NAMES]
+        return (*map(self.machines.intern, nodes), *[0] * len(self.links), *bounds, 0, self.checker.first)
+
     def _boot(self, min_isr: int) -> State:
         """Starts everything, creates the topic, and lets all that is under way arrive."""
-        controller = self.machines.new_controller()
-        controller.start(0)
-        nodes = [self.machines.intern(controller)]
-        nodes += [self.machines.intern(DeadBroker(broker, SimStorage())) for broker in self._brokers]
-        nodes += [self.machines.intern(node) for node in self._more_nodes()]
-        nothing = [0] * len(self.links)
-        bounds = [max(0, getattr(self.bounds, name)) for name in BOUND_NAMES]
-        state: State = (*nodes, *nothing, *bounds, 0, self.checker.first)
+        state = self._before_any_start(self.machines.new_controller())
         for broker in self._brokers:
             state = self._booted(state, self._restart(state, broker))
         for broker in self._brokers:
@@ -463,13 +458,15 @@ class Model:
             node = self.broker(self._open(state), broker)
             assert isinstance(node, BrokerNode)
             state = self._booted(state, self._heartbeat(state, broker, node))
-        state = self._settled(self._booted(state, self._create_topic(state, min_isr)))
-        return state
+        return self._settled(self._booted(state, self._create_topic(state, min_isr)))
+
+    def _active_controller(self, step: Step) -> NodeId:
+        return CONTROLLER
 
     def _create_topic(self, state: State, min_isr: int) -> tuple[Step, Action]:
         step = self._open(state)
         request = create_topic(TOPIC, [tuple(self._brokers)], self._topic_configs(min_isr))
-        self._receive(step, CONTROLLER, FIRST_CLIENT, VALUES.number(request))
+        self._receive(step, self._active_controller(step), FIRST_CLIENT, VALUES.number(request))
         return step, ("create topic",)
 
     def _settled(self, state: State) -> State:

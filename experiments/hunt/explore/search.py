@@ -38,7 +38,6 @@ class Search:
     depth: int = 0
     complete: bool = False
     counterexample: Counterexample | None = None
-    layers: list[int] = field(default_factory=list)
     _form: Struct = field(init=False)
     _seen: dict[bytes, int] = field(default_factory=dict)
     _parents: array[int] = field(default_factory=lambda: array("L"))
@@ -66,7 +65,6 @@ class Search:
         while layer and (max_depth is None or self.depth < max_depth):
             if max_states is not None and self.states >= max_states:
                 return self
-            self.layers.append(len(layer))
             following = self._expand(layer)
             if self.counterexample is not None:
                 return self

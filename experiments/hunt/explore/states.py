@@ -7,6 +7,7 @@ is held up, and the state of the invariant suite.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cache
 from struct import Struct
 from typing import NamedTuple
 
@@ -43,6 +44,35 @@ class Successor(NamedTuple):
     state: State
     wrong: str
     outcomes: tuple[tuple[NodeId, Outcome], ...]
+
+
+class Channels:
+    """The messages in flight between nodes: each content of a channel is stored once; 0 is the empty channel."""
+
+    def __init__(self) -> None:
+        self._contents: list[tuple[int, ...]] = [()]
+        self._numbers: dict[tuple[int, ...], int] = {(): 0}
+        self.with_last = cache(self._with_last)
+        self.first_of = cache(self._first_of)
+
+    def _with_last(self, number: int, message: int) -> int:
+        """The number of this content and one more message."""
+        return self.number((*self._contents[number], message))
+
+    def _first_of(self, number: int) -> tuple[int, int]:
+        """The first message of this content, which must not be empty, and the number of what follows it."""
+        message, *left = self._contents[number]
+        return message, self.number(tuple(left))
+
+    def __getitem__(self, number: int) -> tuple[int, ...]:
+        return self._contents[number]
+
+    def number(self, content: tuple[int, ...]) -> int:
+        """The number of a content."""
+        number = self._numbers.setdefault(content, len(self._contents))
+        if number == len(self._contents):
+            self._contents.append(content)
+        return number
 
 
 def packing(length: int, held_place: int) -> Struct:

@@ -62,18 +62,18 @@ class Stage(SimCluster):
         """Fills the cluster with nodes in these states: the controller or the store, then the brokers."""
         self.nodes.clear()
         for local in locals_:
-            exhibit = machines.exhibits[local]
-            if isinstance(exhibit, DeadBroker):
-                self.disks[exhibit.broker] = exhibit.disk
+            found = machines.nodes[local]
+            if isinstance(found, DeadBroker):
+                self.disks[found.broker] = found.disk
             else:
-                self.nodes[exhibit.node_id] = exhibit
-                if not isinstance(exhibit, StoreNode | RecoveryManagerNode):
-                    self.disks[exhibit.node_id] = exhibit.storage  # type: ignore[assignment]
+                self.nodes[found.node_id] = found
+                if not isinstance(found, StoreNode | RecoveryManagerNode):
+                    self.disks[found.node_id] = found.storage  # type: ignore[assignment]
 
     def incarnation_of(self, node: NodeId) -> int:
         """A broker's epoch identifies its incarnation."""
-        exhibit = self.nodes.get(node)
-        return exhibit.context.broker_epoch if isinstance(exhibit, BaseBroker) else -1
+        found = self.nodes.get(node)
+        return found.context.broker_epoch if isinstance(found, BaseBroker) else -1
 
     def crash(self, node: NodeId, loss: Loss) -> int:
         """Shows the state after the crash; the suite itself compares the disks before and after."""

@@ -15,13 +15,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from experiments.engines.admin_requests import create_topic
-from experiments.engines.sim.disk import SimStorage
-from experiments.hunt.explore.machines import DeadBroker, Outcome
-from experiments.hunt.explore.model import TOPIC, Model
+from experiments.hunt.explore.machines import Outcome
+from experiments.hunt.explore.model import Model
 from experiments.hunt.explore.states import BOUND_NAMES, CRASHES, FENCES, LOSSY, Action, State, Step
-from experiments.hunt.explore.values import VALUES
-from protocol.ids import FIRST_CLIENT, STORE, NodeId, is_broker
+from protocol.ids import STORE, NodeId, is_broker
 from protocol.messages.records import MetadataRecord
 from protocol.nodes.base_broker import BaseBroker
 from protocol.v3.broker.isr_writer import NOTIFY_TIMER
@@ -43,9 +40,9 @@ class V3Model(Model):
     OWN_QUEUES: ClassVar[tuple[str, ...]] = ("pauses of", "notifications of", "repetitions of")
 
     def store(self, step: Step) -> StoreNode:
-        exhibit = self.machines.exhibits[step.parts[0]]
-        assert isinstance(exhibit, StoreNode)
-        return exhibit
+        found = self.machines.nodes[step.parts[0]]
+        assert isinstance(found, StoreNode)
+        return found
 
     def records_of(self, state: State) -> Sequence[MetadataRecord]:
         """`v3` has no metadata log."""
@@ -95,22 +92,11 @@ class V3Model(Model):
     # -- the first state -----------------------------------------------------------------------------------------------
 
     def _boot(self, min_isr: int) -> State:
-        store = self.machines.new_store()
-        store.start(0)
-        nodes = [self.machines.intern(store)]
-        nodes += [self.machines.intern(DeadBroker(broker, SimStorage())) for broker in self._brokers]
-        bounds = [max(0, getattr(self.bounds, name)) for name in BOUND_NAMES]
-        state: State = (*nodes, *[0] * len(self.links), *bounds, 0, self.checker.first)
+        state = self._before_any_start(self.machines.new_store())
         for broker in self._brokers:
             state = self._settled(self._booted(state, self._restart(state, broker)))
         return self._settled(self._booted(state, self._create_topic(state, min_isr)))
 
-    def _create_topic(self, state: State, min_isr: int) -> tuple[Step, Action]:
-        step = self._open(state)
-        request = create_topic(TOPIC, [tuple(self._brokers)], {"min.insync.replicas": min_isr})
-        self._receive(step, self._controller(step), FIRST_CLIENT, VALUES.number(request))
-        return step, ("create topic",)
-
-    def _controller(self, step: Step) -> NodeId:
+    def _active_controller(self, step: Step) -> NodeId:
         nodes = ((broker, self.broker(step, broker)) for broker in self._brokers)
         return next(b for b, node in nodes if isinstance(node, V3BrokerNode) and node.controller.term is not None)

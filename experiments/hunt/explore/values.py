@@ -11,21 +11,52 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
+from functools import partial
 from random import Random
-from types import BuiltinFunctionType, GeneratorType, MethodType
+from types import BuiltinFunctionType, FunctionType, GeneratorType, MethodType
 from typing import Any
 
-from experiments.hunt.explore.calls import CALLS, held_by
 from protocol.config import ClusterConfig, Features
 from protocol.controller.metrics import ControllerMetrics
 from protocol.messages.base import Message
 from protocol.metadata.image import BrokerRegistration
 from protocol.metadata.partition import PartitionState
 
+CALLS = frozenset({partial, FunctionType, GeneratorType, zip, enumerate})
+"""Functions, and what goes on with them. How far a loop over `zip` or `enumerate` is, its variables show."""
+
+
+def held_by(call: object) -> tuple[object, ...]:
+    """The name of a function with what it has been given; of a procedure that has begun with where it has stopped, its
+    variables, and the procedure that it waits for.
+
+    A node may hold functions for later: methods bound to arguments, functions within functions, and, in `v3`,
+    procedures in the middle of their work. A procedure is a generator, so that its steps read in the order in which
+    they happen; where it has stopped and what its variables are is known to Python alone. Written as objects with
+    fields, which keys could walk, each wait would cut a procedure in two, in the code that nodes run, for the search
+    only. So this function reads frames and closures, and no other does. It needs the interpreted sources.
+    """
+    if isinstance(call, partial):
+        return "partial", call.func, call.args, call.keywords
+    if isinstance(call, FunctionType):
+        return call.__qualname__, *[cell.cell_contents for cell in call.__closure__ or ()]
+    if isinstance(call, GeneratorType):
+        frame = call.gi_frame
+        if frame is None:
+            return call.__qualname__, "ended"
+        return call.__qualname__, frame.f_lasti, tuple(frame.f_locals.items()), call.gi_yieldfrom
+    return (type(call).__name__,)
+
 
 def not_state(kind: type) -> frozenset[str]:
     """The attributes of objects of that type that are no part of the state, as it and its bases declare them."""
     return frozenset[str]().union(*(vars(base).get("NOT_STATE", ()) for base in kind.__mro__))
+
+
+def attributes_of(kind: type) -> tuple[list[str], bool]:
+    """The slots of objects of that type, and whether they have a dict of attributes."""
+    slots = [name for base in kind.__mro__ for name in getattr(base, "__slots__", ()) if not name.startswith("__")]
+    return slots, any("__dict__" in vars(base) for base in kind.__mro__)
 
 
 class ValueTable:
@@ -115,8 +146,8 @@ class Keys:
     def _object_walker(self, kind: type) -> Callable[[Any, dict[int, int]], object]:
         """Walks the attributes of objects of that type: its slots, or what is in the objects' dicts."""
         walk, skipped, kind_name = self._walk, not_state(kind), kind.__name__
-        slots = [name for base in kind.__mro__ for name in getattr(base, "__slots__", ()) if name not in skipped]
-        has_dict = any("__dict__" in vars(base) for base in kind.__mro__)
+        all_slots, has_dict = attributes_of(kind)
+        slots = [name for name in all_slots if name not in skipped]
 
         def walk_object(thing: object, seen: dict[int, int]) -> object:
             place = seen.get(id(thing))

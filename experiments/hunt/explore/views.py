@@ -8,9 +8,10 @@ makes sure: it compares searches with those in which every check reads everythin
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeVar
 
 from experiments.engines.sim.disk import SimStorage
-from experiments.hunt.explore.machines import DeadBroker, Exhibit, Local, Machines
+from experiments.hunt.explore.machines import AnyNode, DeadBroker, Local, Machines
 from protocol.broker.context import Replica
 from protocol.broker.leadership import Leadership
 from protocol.config import NUM_REPLICA_FETCHERS
@@ -27,25 +28,32 @@ _ALL_RECORDS = 2**62
 class Views(dict[Local, int]):
     """A part of each node's state, by the number of the state; each part has a number as well."""
 
-    def __init__(self, machines: Machines, part_of: Callable[[Exhibit], object]) -> None:
+    def __init__(self, machines: Machines, part_of: Callable[[AnyNode], object]) -> None:
         super().__init__()
         self._machines = machines
         self._part_of = part_of
         self._numbers: dict[object, int] = {}
 
     def __missing__(self, local: Local) -> int:
-        part = self._part_of(self._machines.exhibits[local])
+        part = self._part_of(self._machines.nodes[local])
         number = self[local] = self._numbers.setdefault(part, len(self._numbers))
         return number
+
+
+_Node = TypeVar("_Node", bound=AnyNode)
+
+
+def _of(kind: type[_Node]) -> Callable[[Callable[[_Node], object]], Callable[[AnyNode], object]]:
+    """A view of nodes of a kind; of all others it is None."""
+    return lambda view: lambda node: view(node) if isinstance(node, kind) else None
 
 
 # -- the controller ----------------------------------------------------------------------------------------------------
 
 
-def committed(node: Exhibit) -> object:
+@_of(ControllerNode)
+def committed(node: ControllerNode) -> object:
     """All that the controller has committed but the length of its log, and what its gauges count."""
-    if not isinstance(node, ControllerNode):
-        return None
     image = node.state.image
     return (
         node.is_active,
@@ -59,17 +67,16 @@ def committed(node: Exhibit) -> object:
     )
 
 
-def leaders(node: Exhibit) -> object:
+@_of(ControllerNode)
+def leaders(node: ControllerNode) -> object:
     """Which partitions the controller has, and who leads them in which epoch."""
-    if not isinstance(node, ControllerNode):
-        return None
     return node.is_active, tuple(
         (key, state.first_leader_epoch, state.leader, state.leader_epoch)
         for key, state in node.state.image.partitions()
     )
 
 
-def replayed(node: Exhibit) -> object:
+def replayed(node: AnyNode) -> object:
     """How much of the metadata log a broker or the controller has replayed, and the states of partitions then."""
     if isinstance(node, ControllerNode):
         return node.is_active, *_replayed(node.state.image)
@@ -77,27 +84,26 @@ def replayed(node: Exhibit) -> object:
 
 
 def _replayed(image: MetadataImage) -> tuple[object, ...]:
-    return image.next_offset, tuple((topic.name, topic.topic_id) for topic in image.topics.values()), _states(image)
-
-
-def _states(image: MetadataImage) -> object:
-    return tuple(image.partitions())
+    return (
+        image.next_offset,
+        tuple((topic.name, topic.topic_id) for topic in image.topics.values()),
+        tuple(image.partitions()),
+    )
 
 
 # -- a broker that is checked ------------------------------------------------------------------------------------------
 
 
-def itself(node: Exhibit) -> object:
+def itself(node: AnyNode) -> object:
     """A broker's life cycle, the partitions that it knows, its replicas with their records, its leaderships, and the
     logs on its disk.
     """
     if isinstance(node, DeadBroker):
-        return node.broker, _disk_ends(node.disk)
+        return node.broker, disk(node)
     if not isinstance(node, BrokerNode):
         return None
     context = node.context
     partitions = context.image.partitions()
-    assert isinstance(node.storage, SimStorage)
     return (
         node.node_id,
         node.state,
@@ -106,7 +112,7 @@ def itself(node: Exhibit) -> object:
         tuple((key, state.first_leader_epoch, node.node_id in state.replicas) for key, state in partitions),
         tuple(context.image.acls),
         tuple(map(_replica, context.replicas.values())),
-        _disk_ends(node.storage),
+        disk(node),
     )
 
 
@@ -133,10 +139,9 @@ def _log(log: ReplicaLog) -> object:
     return log.start_offset, log.high_watermark, log.end_offset, log.latest_epoch, records
 
 
-def high_watermark(node: Exhibit) -> object:
+@_of(BrokerNode)
+def high_watermark(node: BrokerNode) -> object:
     """A running broker's high watermark, with its incarnation: it may not fall in the next step."""
-    if not isinstance(node, BrokerNode):
-        return None
     marks = tuple((key, replica.log.high_watermark) for key, replica in node.context.replicas.items())
     return node.context.broker_epoch, marks
 
@@ -144,32 +149,34 @@ def high_watermark(node: Exhibit) -> object:
 # -- brokers that are compared with each other, or with the controller -------------------------------------------------
 
 
-def incarnation(node: Exhibit) -> object:
+@_of(BrokerNode)
+def incarnation(node: BrokerNode) -> object:
     """The epoch of a running broker."""
-    return node.context.broker_epoch if isinstance(node, BrokerNode) else None
+    return node.context.broker_epoch
 
 
-def ends(node: Exhibit) -> object:
+def ends(node: AnyNode) -> object:
     """Of a running broker: its epoch, the ends and epochs of its replicas, the ISRs that it leads with; of every broker
     what its disk holds.
     """
-    if isinstance(node, DeadBroker):
-        return _disk_ends(node.disk)
     if not isinstance(node, BrokerNode):
-        return None
+        return disk(node)
     context = node.context
     replicas = [
-        (_place(replica), *_range(replica.log), None if replica.leadership is None else _isrs(replica.leadership))
+        (
+            _place(replica),
+            replica.log.start_offset,
+            replica.log.end_offset,
+            None if replica.leadership is None else _isrs(replica.leadership),
+        )
         for replica in context.replicas.values()
     ]
-    assert isinstance(node.storage, SimStorage)
-    return context.broker_epoch, _known(context.image), tuple(replicas), _disk_ends(node.storage)
+    return context.broker_epoch, _known(context.image), tuple(replicas), disk(node)
 
 
-def counted(node: Exhibit) -> object:
+@_of(BrokerNode)
+def counted(node: BrokerNode) -> object:
     """The ends of a running broker's replicas, and how far each leads it to believe its followers to be."""
-    if not isinstance(node, BrokerNode):
-        return None
     context = node.context
     replicas = [
         (_place(replica), replica.log.end_offset, _progress(replica.leadership))
@@ -180,10 +187,6 @@ def counted(node: Exhibit) -> object:
 
 def _place(replica: Replica) -> object:
     return replica.key, replica.leader_id, replica.leader_epoch
-
-
-def _range(log: ReplicaLog) -> tuple[object, ...]:
-    return log.start_offset, log.end_offset
 
 
 def _progress(leadership: Leadership | None) -> object:
@@ -197,10 +200,9 @@ def _known(image: MetadataImage) -> object:
     return tuple((key, state.first_leader_epoch) for key, state in image.partitions())
 
 
-def sessions(node: Exhibit) -> object:
+@_of(BrokerNode)
+def sessions(node: BrokerNode) -> object:
     """A running broker's fetch sessions, as a leader and as a follower, and which of them it uses."""
-    if not isinstance(node, BrokerNode):
-        return None
     context, fetchers = node.context, range(node.context.config.int_value(NUM_REPLICA_FETCHERS))
     others: list[NodeId] = [broker for broker in context.image.brokers if broker != node.node_id]
     served = [
@@ -216,16 +218,10 @@ def _followers(replica: Replica) -> tuple[NodeId, ...] | None:
     return None if replica.leadership is None else tuple(replica.leadership.followers)
 
 
-def disk(node: Exhibit) -> object:
+def disk(node: AnyNode) -> object:
     """The logs of partitions on a broker's disk: where they begin and end."""
-    if isinstance(node, DeadBroker):
-        return _disk_ends(node.disk)
-    if not isinstance(node, BrokerNode):
+    storage = node.disk if isinstance(node, DeadBroker) else node.storage if isinstance(node, BrokerNode) else None
+    if not isinstance(storage, SimStorage):
         return None
-    assert isinstance(node.storage, SimStorage)
-    return _disk_ends(node.storage)
-
-
-def _disk_ends(disk: SimStorage) -> object:
-    names = [name for name in disk.log_names() if name != METADATA_LOG]
-    return tuple((name, disk.open_log(name).start_offset, disk.log_end(name)) for name in names)
+    names = [name for name in storage.log_names() if name != METADATA_LOG]
+    return tuple((name, storage.open_log(name).start_offset, storage.log_end(name)) for name in names)

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from pydantic import ConfigDict
+
 from experiments.support.fields import ConfigSetting
 from protocol.config import Generation
 
@@ -20,6 +22,7 @@ class Bias:
     the names of the plan's themes (empty: none). Without `within_tolerance` disks lose what the faults ask for.
     """
 
+    __pydantic_config__ = ConfigDict(extra="forbid")
     generation: Generation | None = None
     controllers: int | None = None
     brokers: int | None = None
@@ -35,18 +38,9 @@ class Bias:
 
     def or_else(self, other: Bias) -> Bias:
         """This bias, with the other's sizes and configs where this one has none."""
-        return replace(
-            self,
-            generation=self.generation or other.generation,
-            controllers=self.controllers or other.controllers,
-            brokers=self.brokers or other.brokers,
-            replicas=self.replicas or other.replicas,
-            min_isr=self.min_isr or other.min_isr,
-            partitions=self.partitions or other.partitions,
-            sessions=self.sessions or other.sessions,
-            topic={**other.topic, **self.topic},
-            config={**other.config, **self.config},
-        )
+        drawn = ("generation", "controllers", "brokers", "replicas", "min_isr", "partitions", "sessions")
+        fixed = {name: getattr(self, name) or getattr(other, name) for name in drawn}
+        return replace(self, **fixed, topic={**other.topic, **self.topic}, config={**other.config, **self.config})
 
 
 NO_BIAS = Bias()

@@ -236,10 +236,6 @@ class Coverage:
                 if part is not None:
                     self.message(source, target, part)
 
-    def add(self, group: str, name: str, count: int) -> None:
-        """Counts something of a group without a list of what can be reached."""
-        self.counts[group, name] += count
-
     def features(self) -> frozenset[str]:
         """What distinguishes this run from others: what the cluster did, not how often faults and clients acted."""
         groups = known().keys() - {MET}

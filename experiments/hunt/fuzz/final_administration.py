@@ -104,6 +104,8 @@ class FinalAdministration:
         self._racks = {broker: spec.rack_of(broker) for broker in spec.broker_ids}
         self._has_authorizer = bool(spec.config.values[AUTHORIZER_CLASS_NAME])
         self._default = config_text(spec.config.values[RETENTION_BYTES])
+        created = (ErrorCode.NONE, CHECKED_TOPIC, self._count, self._factor)
+        self._is_created = answers(CreateTopicsResponse, _created, created)
 
     def steps(self) -> Iterator[Step]:
         """The requests in their order, each with what judges its outcome."""
@@ -140,11 +142,6 @@ class FinalAdministration:
         topic = CreatableTopic(name=CHECKED_TOPIC, num_partitions=count, replication_factor=factor, configs=configs)
         return _create(topic, validate_only)
 
-    def _is_created(self, outcome: Outcome) -> str:
-        result = answer_of(outcome, CreateTopicsResponse).topics[0]
-        found = (result.error, result.name, result.num_partitions, result.replication_factor)
-        return differs(found, (ErrorCode.NONE, CHECKED_TOPIC, self._count, self._factor))
-
     def _is_placed(self, count: int, outcome: Outcome) -> str:
         """The topic has so many partitions, placed by the rules: replicas on different brokers, in different racks
         first; the first partitions are led by different brokers where there are no racks.
@@ -168,9 +165,9 @@ class FinalAdministration:
 
     def _pages(self) -> Iterator[Step]:
         last = self._count - 1
-        yield _describe(limit=1), partial(_is_page, (0,), Cursor(topic_name=CHECKED_TOPIC, partition_index=1))
-        at_end = Cursor(topic_name=CHECKED_TOPIC, partition_index=last - 1)
-        yield _describe(limit=2, cursor=at_end), partial(_is_page, (last - 1, last), None)
+        second, at_end = (Cursor(topic_name=CHECKED_TOPIC, partition_index=index) for index in (1, last - 1))
+        yield _describe(limit=1), answers(DescribeTopicResponse, _page, ([0], second))
+        yield _describe(limit=2, cursor=at_end), answers(DescribeTopicResponse, _page, ([last - 1, last], None))
         yield _describe(limit=0), refused(ErrorCode.INVALID_REQUEST)
 
     def _growth(self) -> Iterator[Step]:
@@ -198,7 +195,8 @@ class FinalAdministration:
         yield reassign(CHECKED_TOPIC, 0, (0, 0)), refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT)
         yield reassign(CHECKED_TOPIC, 0, target), _succeeds
         yield _describe(limit=1), partial(_is_assigned, target)
-        yield ListPartitionReassignmentsRequest(correlation_id=0), _nothing_moves
+        nothing_moves = answers(ListPartitionReassignmentsResponse, lambda response: response.partitions, ())
+        yield ListPartitionReassignmentsRequest(correlation_id=0), nothing_moves
         yield reassign(CHECKED_TOPIC, 0, None), refused(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
         for election in (ElectionType.PREFERRED, ElectionType.UNCLEAN):
             yield elect_leader(CHECKED_TOPIC, 0, election), refused(ErrorCode.ELECTION_NOT_NEEDED)
@@ -219,14 +217,18 @@ class FinalAdministration:
             configuration_keys=(RETENTION_BYTES,),
         )
         question = DescribeConfigsRequest(correlation_id=0, resources=(resource,))
+        by_default, as_changed = (
+            answers(DescribeConfigsResponse, _config, [(RETENTION_BYTES, value, is_of_topic)])
+            for value, is_of_topic in ((self._default, False), (str(_RETENTION), True))
+        )
         change = alter_config(CHECKED_TOPIC, {RETENTION_BYTES: _RETENTION})
         yield replace(change, validate_only=True), _succeeds
-        yield question, partial(_has_config, self._default, False)
+        yield question, by_default
         yield change, _succeeds
-        yield question, partial(_has_config, str(_RETENTION), True)
+        yield question, as_changed
         yield alter_config(CHECKED_TOPIC, {RETENTION_BYTES: "many"}), refused(ErrorCode.INVALID_CONFIG)
         yield alter_config(CHECKED_TOPIC, {RETENTION_BYTES: None}), _succeeds
-        yield question, partial(_has_config, self._default, False)
+        yield question, by_default
 
     def _cluster(self) -> Iterator[Step]:
         yield DescribeClusterRequest(correlation_id=0), self._is_the_cluster
@@ -268,9 +270,10 @@ class FinalAdministration:
         wanted = AclFilter(resource_type=AclResourceType.TOPIC, resource_name=CHECKED_TOPIC)
         question = DescribeAclsRequest(correlation_id=0, filter=wanted)
         yield CreateAclsRequest(correlation_id=0, creations=(entry,)), _succeeds
-        yield question, partial(_has_entries, (entry,))
-        yield DeleteAclsRequest(correlation_id=0, filters=(wanted,)), partial(_has_deleted, (entry,))
-        yield question, partial(_has_entries, ())
+        yield question, answers(DescribeAclsResponse, lambda response: response.acls, (entry,))
+        deletion = DeleteAclsRequest(correlation_id=0, filters=(wanted,))
+        yield deletion, answers(DeleteAclsResponse, lambda answer: answer.filter_results[0].matching_acls, (entry,))
+        yield question, answers(DescribeAclsResponse, lambda response: response.acls, ())
 
 
 # -- judges ------------------------------------------------------------------------------------------------------------
@@ -286,6 +289,11 @@ def answer_of(outcome: Outcome, kind: type[_Response]) -> _Response:
 def differs(found: object, expected: object) -> str:
     """The difference in words, empty if there is none."""
     return "" if found == expected else f"found {found}, expected {expected}"
+
+
+def answers(kind: type[_Response], part_of: Callable[[_Response], object], expected: object) -> Judge:
+    """A judge of responses of a kind, a part of which must be as expected."""
+    return lambda outcome: differs(part_of(answer_of(outcome, kind)), expected)
 
 
 def refused(error: ErrorCode) -> Judge:
@@ -325,29 +333,19 @@ def _differs_from_whole(each: DescribedPartition, replicas: Sequence[BrokerId]) 
     return differs((*found, *moved, *eligible), (*whole, (), (), 0, (), ()))
 
 
-def _is_page(partitions: Sequence[int], cursor: Cursor | None, outcome: Outcome) -> str:
-    response = answer_of(outcome, DescribeTopicResponse)
-    found = tuple(each.partition_index for topic in response.topics for each in topic.partitions)
-    return differs((found, response.next_cursor), (tuple(partitions), cursor))
+def _created(response: CreateTopicsResponse) -> object:
+    result = response.topics[0]
+    return result.error, result.name, result.num_partitions, result.replication_factor
+
+
+def _page(response: DescribeTopicResponse) -> object:
+    return [each.partition_index for topic in response.topics for each in topic.partitions], response.next_cursor
 
 
 def _is_assigned(replicas: Sequence[BrokerId], outcome: Outcome) -> str:
     return _differs_from_whole(answer_of(outcome, DescribeTopicResponse).topics[0].partitions[0], replicas)
 
 
-def _nothing_moves(outcome: Outcome) -> str:
-    return differs(answer_of(outcome, ListPartitionReassignmentsResponse).partitions, ())
-
-
-def _has_config(value: str, is_of_topic: bool, outcome: Outcome) -> str:
-    found = answer_of(outcome, DescribeConfigsResponse).results[0].configs
-    mine = [(each.name, each.value, each.source is ConfigSource.DYNAMIC_TOPIC_CONFIG) for each in found]
-    return differs(mine, [(RETENTION_BYTES, value, is_of_topic)])
-
-
-def _has_entries(entries: Sequence[AclEntry], outcome: Outcome) -> str:
-    return differs(answer_of(outcome, DescribeAclsResponse).acls, tuple(entries))
-
-
-def _has_deleted(entries: Sequence[AclEntry], outcome: Outcome) -> str:
-    return differs(answer_of(outcome, DeleteAclsResponse).filter_results[0].matching_acls, tuple(entries))
+def _config(response: DescribeConfigsResponse) -> object:
+    configs = response.results[0].configs
+    return [(each.name, each.value, each.source is ConfigSource.DYNAMIC_TOPIC_CONFIG) for each in configs]

@@ -13,7 +13,7 @@ from experiments.faults import recipes
 from experiments.faults.kinds.links import Effect, MessageKind
 from experiments.faults.recipes import CLIENT, CONTROLLER
 from experiments.hunt.fuzz.bias import NO_BIAS, Bias
-from experiments.hunt.fuzz.scene import Episode, Part, PreferredElection, Quiet, Scene
+from experiments.hunt.fuzz.scene import Episode, Part, Quiet, RequestedElection, Scene
 from protocol.config import BATCH_SIZE, DELIVERY_TIMEOUT_MS, ENABLE_IDEMPOTENCE, REQUEST_TIMEOUT_MS
 from protocol.ids import FIRST_CONTROLLER, NodeId
 
@@ -55,7 +55,7 @@ def _former_producer_epochs(scene: Scene) -> Iterator[Part]:
 def _former_incarnations(scene: Scene) -> Iterator[Part]:
     """A broker restarts twice, while messages of its former incarnations, or the responses to them, arrive late."""
     broker = scene.rng.choice((scene.leader, scene.member))
-    others = tuple(other for other in scene.brokers if other != broker)
+    others = scene.other_than(broker)
     end_ms = scene.at_ms
     for _ in range(2):
         fails_ms = scene.after(end_ms, 300, 1_500)
@@ -86,7 +86,7 @@ def _divided_quorum(scene: Scene) -> Iterator[Part]:
         broker = scene.rng.choice((scene.leader, scene.member))
         fails_ms = scene.after(begin_ms, 0, 600)
         yield recipes.kill(broker, fails_ms, scene.after(fails_ms, 30, 800))
-        yield PreferredElection(scene.after(fails_ms, 800, 2_000))
+        yield RequestedElection(scene.after(fails_ms, 800, 2_000))
         begin_ms = scene.after(end_ms, 100, 1_500)
 
 

@@ -19,6 +19,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from pathlib import Path
 
 from experiments.check.client_history import ranges_of, result_of
@@ -166,7 +167,7 @@ class _PlanRun:
         self._coverage = Coverage()
         self._cluster.trace_observers.append(self._coverage.observe)
         self._cluster.on_message = self._coverage.message
-        self._own_id = FIRST_OWN_ID
+        self._next_id = count(FIRST_OWN_ID + 1).__next__
         self.violations: list[Violation] = []
         self._clients = PlanClients(self.engine)
         topics = {topic.name: topic for topic in plan.topics}
@@ -174,10 +175,6 @@ class _PlanRun:
         self.controls.on_client_death = self._clients.die
         self._incarnations = TopicIncarnations(self.engine, topics, self._clients.acknowledged_sends)
         self._injector = Injector(self.controls)
-
-    def _next_id(self) -> int:
-        self._own_id += 1
-        return self._own_id
 
     def recorded(self, writer: RecordingWriter) -> PlanResult:
         """Runs the plan and writes a recording of it."""
@@ -467,20 +464,17 @@ class _PlanRun:
 
     def _count_faults(self) -> None:
         """Adds the generation, faults and outcomes to the coverage table."""
-        self._coverage.add(PLANS, self._plan.generation, 1)
-        for kind, count in sorted(self._injector.begun.items()):
-            self._coverage.add("fault", kind, count)
-        for (operation, kind), count in sorted(self._injector.met.items()):
-            self._coverage.add(MET, pair_name(operation, kind), count)
+        counts = self._coverage.counts
+        counts[PLANS, self._plan.generation] += 1
+        counts.update({("fault", kind): times for kind, times in sorted(self._injector.begun.items())})
+        counts.update({(MET, pair_name(*pair)): times for pair, times in sorted(self._injector.met.items())})
         for error in self._clients.read_errors():
-            self._coverage.add("read", error.name, 1)
+            counts["read", error.name] += 1
         kept = [of.tolerant for of in self.engine.suite.truth.partitions.values()]
-        self._coverage.add("tolerance", "losses withheld", self.controls.withheld)
-        self._coverage.add("tolerance", "partitions within it", sum(kept))
-        self._coverage.add("tolerance", "partitions beyond it", len(kept) - sum(kept))
+        counts["tolerance", "losses withheld"] += self.controls.withheld
+        counts["tolerance", "partitions within it"] += sum(kept)
+        counts["tolerance", "partitions beyond it"] += len(kept) - sum(kept)
         for number, send in self._clients.sends.items():
             outcome = self.engine.outcome(number)
-            if isinstance(outcome, SendOutcome):
-                for part in outcome.ranges:
-                    acks = "all" if send.acks == -1 else str(send.acks)
-                    self._coverage.add("records", f"acks {acks}, {result_of(part)}", part.count)
+            for part in outcome.ranges if isinstance(outcome, SendOutcome) else ():
+                counts["records", f"acks {'all' if send.acks == -1 else send.acks}, {result_of(part)}"] += part.count

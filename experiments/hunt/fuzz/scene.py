@@ -6,27 +6,22 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
 
+from experiments.faults.kinds.administration import Configure, Reassign
 from experiments.faults.schema import Fault
+from experiments.support.fields import ConfigSetting
 from protocol.ids import NodeId
 
 
 @dataclass(frozen=True, slots=True)
 class RequestedElection:
-    """A user requests a leader election of the episode's partition."""
+    """A user requests a preferred or an unclean leader election of the episode's partition."""
 
     at_ms: int
+    unclean: bool = False
 
-
-class PreferredElection(RequestedElection):
-    """A preferred leader election."""
-
-    __slots__ = ()
-
-
-class UncleanElection(RequestedElection):
-    """An unclean leader election."""
-
-    __slots__ = ()
+    @property
+    def end_ms(self) -> int:
+        return self.at_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +61,25 @@ class Scene:
     @property
     def followers(self) -> tuple[NodeId, ...]:
         return (self.member, *self.others)
+
+    def other_than(self, broker: NodeId) -> tuple[NodeId, ...]:
+        """All brokers but this one."""
+        return tuple(other for other in self.brokers if other != broker)
+
+    def reassign(self, begin_ms: int, end_ms: int, replicas: Sequence[NodeId]) -> Fault:
+        """The partition is reassigned to these replicas, and back again at the end."""
+        return Reassign(
+            at_ms=begin_ms,
+            duration_ms=end_ms - begin_ms,
+            topic=self.topic,
+            partition=self.partition,
+            replicas=tuple(replicas),
+        )
+
+    def configure(self, begin_ms: int, end_ms: int, name: str, value: ConfigSetting) -> Fault:
+        """A config of the topic has this value for a time."""
+        config = {name: value}
+        return Configure(at_ms=begin_ms, duration_ms=end_ms - begin_ms, topic=self.topic, config=config)
 
 
 Part = Fault | RequestedElection | Quiet

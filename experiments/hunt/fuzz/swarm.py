@@ -2,8 +2,7 @@
 
 Each seed draws its own sizes, configs and kinds of faults, most of them left out: what a kind of fault hides, when it
 is common, shows where it is missing (swarm testing). A plan depends on the seed, the generation and the bias
-alone. Times are drawn near the protocol's own (sessions, lag, retries), since defects live where two of them
-meet.
+alone. Times and configs are drawn from `draws.yaml`.
 
 Three plans in four are *staged*: episodes of two themes (`themes.py`) follow each other, in some plans with single
 faults among them. The themes take turns with the seed, so that few seeds in a row have been through all of them. The
@@ -16,10 +15,10 @@ is of `v3`, in any of these forms.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import reduce
+from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Annotated, Any
 
 from experiments.faults.draw import Rates, timeline
 from experiments.faults.kinds import FAULT_KINDS
@@ -29,42 +28,25 @@ from experiments.hunt.fuzz.bias import NO_BIAS, Bias
 from experiments.hunt.fuzz.operated import is_operated, operated, sizes
 from experiments.hunt.fuzz.plan import Elect, Operation, Plan, Read, Send
 from experiments.hunt.fuzz.run import BEGIN_MS
-from experiments.hunt.fuzz.scene import (
-    Episode,
-    Part,
-    PreferredElection,
-    Quiet,
-    RequestedElection,
-    Scene,
-    UncleanElection,
-)
+from experiments.hunt.fuzz.scene import Episode, Part, Quiet, RequestedElection, Scene
 from experiments.hunt.fuzz.themes import THEMES
 from experiments.hunt.fuzz.v3_themes import STORE_THEMES
 from experiments.scenarios.model import TopicModel
-from experiments.support.fields import ConfigSetting
+from experiments.support.fields import AsTuple, ConfigSetting, StrictModel
+from experiments.support.yaml_input import read_yaml_mapping, validated
 from protocol.config import (
-    BATCH_SIZE,
     BROKER_HEARTBEAT_INTERVAL_MS,
     BROKER_SESSION_TIMEOUT_MS,
-    CONTROLLER_QUORUM_ELECTION_BACKOFF_MAX_MS,
-    CONTROLLER_QUORUM_ELECTION_TIMEOUT_MS,
-    CONTROLLER_QUORUM_FETCH_TIMEOUT_MS,
     CONTROLLER_QUORUM_VOTERS,
-    DELIVERY_TIMEOUT_MS,
     ENABLE_IDEMPOTENCE,
     FLUSH_MESSAGES,
     FLUSH_MS,
-    HIGH_WATERMARK_CHECKPOINT_INTERVAL_MS,
     ISR_UPDATES,
-    LINGER_MS,
     LOG_RETENTION_CHECK_INTERVAL_MS,
     METADATA_RETENTION_BYTES,
     METADATA_SNAPSHOT_BYTES,
     MIN_INSYNC_REPLICAS,
-    REPLICA_FETCH_MAX_BYTES,
-    REPLICA_FETCH_WAIT_MAX_MS,
     REPLICA_LAG_TIME_MAX_MS,
-    REQUEST_TIMEOUT_MS,
     RETENTION_BYTES,
     SEGMENT_BYTES,
     UNCLEAN_LEADER_ELECTION_ENABLE,
@@ -80,77 +62,36 @@ V3_ONE_IN, V3_REMAINDER = 16, 12
 """Default seeds with this remainder are of `v3`."""
 FLUSHING, FLUSHING_STAGED = 4, 10
 
-_STATIC: dict[str, Sequence[int]] = {
-    REPLICA_FETCH_WAIT_MAX_MS: (100, 500),
-    REPLICA_FETCH_MAX_BYTES: (1, 100, 1_048_576),
-    HIGH_WATERMARK_CHECKPOINT_INTERVAL_MS: (500, 5_000),
-    LINGER_MS: (0, 5, 100),
-    BATCH_SIZE: (1, 200, 16_384),
-}
+_Choices = Annotated[tuple[int, ...], AsTuple]
 
 
-_ELECTIONS: Mapping[str, Sequence[int]] = {
-    CONTROLLER_QUORUM_ELECTION_TIMEOUT_MS: (200, 1_000),
-    CONTROLLER_QUORUM_FETCH_TIMEOUT_MS: (400, 2_000),
-    CONTROLLER_QUORUM_ELECTION_BACKOFF_MAX_MS: (50, 1_000),
-}
-
-
-@dataclass(frozen=True, slots=True)
-class _Tempo:
+class _Tempo(StrictModel):
     """Times in ms to draw from: the length of the load, the part at its end in which no fault begins, the mean times
     between operations and between faults, durations of faults, session timeouts with heartbeat intervals, and the
     timeouts of leaders and clients (`patience`).
     """
 
-    lengths: Sequence[int]
+    lengths: _Choices
     settling: int
-    operations: Sequence[int]
-    faults: Sequence[int]
-    durations: Sequence[int]
-    sessions: Sequence[tuple[int, int]]
-    patience: Mapping[str, Sequence[int]]
+    operations: _Choices
+    faults: _Choices
+    durations: _Choices
+    sessions: Annotated[tuple[_Choices, ...], AsTuple]
+    patience: dict[str, _Choices]
 
 
-_BRISK = _Tempo(
-    lengths=(10_000, 15_000),
-    settling=2_500,
-    operations=(20, 50, 200),
-    faults=(60, 200, 600),
-    durations=(3, 30, 300, 1_000, 2_500, 6_000),
-    sessions=((2_000, 500),),
-    patience={
-        REPLICA_LAG_TIME_MAX_MS: (1_500, 4_000),
-        REQUEST_TIMEOUT_MS: (1_000, 1_500),
-        DELIVERY_TIMEOUT_MS: (5_000, 12_000),
-    },
-)
-_STAGED = _Tempo(
-    lengths=(24_000, 28_000),
-    settling=0,
-    operations=(80, 150, 250),
-    faults=(1_500, 4_000),
-    durations=(30, 300, 1_000, 2_500),
-    sessions=((2_000, 500),),
-    patience={
-        REPLICA_LAG_TIME_MAX_MS: (1_000, 1_500, 1_500, 2_500),
-        REQUEST_TIMEOUT_MS: (1_000, 1_500),
-        DELIVERY_TIMEOUT_MS: (5_000, 12_000),
-    },
-)
-_STEADY = _Tempo(
-    lengths=(20_000, 40_000),
-    settling=10_000,
-    operations=(100, 300, 1_000),
-    faults=(500, 2_000, 6_000),
-    durations=(50, 300, 1_000, 3_000, 8_000, 12_000, 35_000),
-    sessions=((3_000, 500), (9_000, 2_000)),
-    patience={
-        REPLICA_LAG_TIME_MAX_MS: (2_000, 5_000, 30_000),
-        REQUEST_TIMEOUT_MS: (1_000, 5_000, 30_000),
-        DELIVERY_TIMEOUT_MS: (5_000, 30_000, 60_000),
-    },
-)
+class _Draws(StrictModel):
+    """What `draws.yaml` holds."""
+
+    configs: dict[str, _Choices]
+    elections: dict[str, _Choices]
+    brisk: _Tempo
+    staged: _Tempo
+    steady: _Tempo
+
+
+_FILE = Path(__file__).with_name("draws.yaml")
+_DRAWS = validated(_Draws, read_yaml_mapping(_FILE, "what the swarm draws from"), str(_FILE))
 
 
 def draw(seed: int, generation: Generation | None = None, bias: Bias = NO_BIAS) -> Plan:
@@ -175,7 +116,7 @@ def _draw(seed: int, generation: Generation | None, bias: Bias) -> Plan:
     drawn = rng.choice((Generation.KIP_497, Generation.KIP_966_ELR, Generation.KIP_966, Generation.KIP_966))
     known = _themes_for(generation or bias.generation)
     themes = themes_of(seed, bias, tuple(known))
-    tempo = _STAGED if themes else rng.choice((_BRISK, _STEADY))
+    tempo = _DRAWS.staged if themes else rng.choice((_DRAWS.brisk, _DRAWS.steady))
     wanted = reduce(Bias.or_else, (known[name][1] for name in themes), bias)
     born = generation or wanted.generation or drawn
     has_store = born.features.metadata_in_store
@@ -225,7 +166,7 @@ def _quorum(rng: Random, bias: Bias, wanted: int | None) -> tuple[int, tuple[int
     ids = tuple(range(FIRST_CONTROLLER, FIRST_CONTROLLER + controllers))
     if controllers == 1:
         return 1, (), config
-    config |= {name: rng.choice(values) for name, values in _ELECTIONS.items()}
+    config |= {name: rng.choice(values) for name, values in _DRAWS.elections.items()}
     form = rng.randrange(5)
     if form == 0:
         return controllers, (), config | {CONTROLLER_QUORUM_VOTERS: ",".join(map(str, ids))}
@@ -279,7 +220,7 @@ def _topic(rng: Random, brokers: int, factor: int, flushing: int, wanted: Bias) 
 
 def _config(rng: Random, tempo: _Tempo) -> dict[str, ConfigSetting]:
     session_ms, heartbeat_ms = rng.choice(tempo.sessions)
-    choices = {**_STATIC, **tempo.patience}
+    choices = _DRAWS.configs | tempo.patience
     config: dict[str, ConfigSetting] = {name: rng.choice(values) for name, values in choices.items()}
     config |= {BROKER_SESSION_TIMEOUT_MS: session_ms, BROKER_HEARTBEAT_INTERVAL_MS: heartbeat_ms}
     config |= {ENABLE_IDEMPOTENCE: rng.random() < 0.75, LOG_RETENTION_CHECK_INTERVAL_MS: 2_000}
@@ -339,10 +280,9 @@ def _episodes(
     at_ms, turn = BEGIN_MS + rng.randint(0, 500), 0
     while at_ms < BEGIN_MS + length_ms:
         scene = _scene(rng, at_ms, targets, topic, config)
-        parts = [PreferredElection(at_ms - 200), *episodes[turn % len(episodes)](scene)]
+        parts = [RequestedElection(at_ms - 200), *episodes[turn % len(episodes)](scene)]
         staged += [(scene.partition, part) for part in parts]
-        at_ms = max(part.at_ms if isinstance(part, RequestedElection) else part.end_ms for part in parts)
-        at_ms, turn = at_ms + rng.choice((300, 1_000, 3_000)), turn + 1
+        at_ms, turn = max(part.end_ms for part in parts) + rng.choice((300, 1_000, 3_000)), turn + 1
     return staged
 
 
@@ -372,14 +312,8 @@ def _as_staged(operations: Sequence[Operation], staged: Sequence[tuple[int, Part
     quiet = [part for _, part in staged if isinstance(part, Quiet)]
     asked = [(partition, part) for partition, part in staged if isinstance(part, RequestedElection)]
     elections = (
-        Elect(
-            at_ms=part.at_ms,
-            id=len(operations) + 1 + index,
-            topic=TOPIC,
-            partition=partition,
-            unclean=isinstance(part, UncleanElection),
-        )
-        for index, (partition, part) in enumerate(asked)
+        Elect(at_ms=part.at_ms, id=number, topic=TOPIC, partition=partition, unclean=part.unclean)
+        for number, (partition, part) in enumerate(asked, len(operations) + 1)
     )
     left = (item for item in operations if not any(part.at_ms <= item.at_ms < part.end_ms for part in quiet))
     return (*left, *elections)

@@ -15,15 +15,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from experiments.faults import recipes
-from experiments.faults.kinds.administration import Configure, Reassign
-from experiments.faults.kinds.links import Cut, Disturb, Effect
+from experiments.faults.kinds.links import Cut, Effect
 from experiments.faults.kinds.machines import FullDisk
 from experiments.faults.kinds.processes import Crash, Pause, Restart
 from experiments.faults.recipes import CLIENT, CONTROLLER
-from experiments.faults.schema import Fault
 from experiments.hunt.fuzz.bias import NO_BIAS, Bias
 from experiments.hunt.fuzz.late_themes import LATE_THEMES
-from experiments.hunt.fuzz.scene import Episode, Part, PreferredElection, Quiet, Scene, UncleanElection
+from experiments.hunt.fuzz.scene import Episode, Part, Quiet, RequestedElection, Scene
 from protocol.config import (
     BROKER_HEARTBEAT_INTERVAL_MS,
     BROKER_SESSION_TIMEOUT_MS,
@@ -54,6 +52,7 @@ MOVES_WITHOUT_LEADER = Bias(
 """Partitions that may be reassigned without a leader, and then recovered or led by what was being added."""
 
 
+_QUICK = {REPLICA_LAG_TIME_MAX_MS: 3_000, BROKER_SESSION_TIMEOUT_MS: 1_000, BROKER_HEARTBEAT_INTERVAL_MS: 250}
 _SESSION_EFFECTS: Sequence[Effect] = ("lose", "lose", "duplicate", "reorder")
 _PRODUCER_EFFECTS: Sequence[Effect] = ("lose", "duplicate", "reorder")
 
@@ -82,9 +81,8 @@ def _lost_proposal_response(scene: Scene) -> Iterator[Part]:
         yield recipes.lose_proposal_responses(scene.leader, back_ms - 100, scene.after(back_ms, 600, 1_600))
     yield recipes.lose_fetch_responses(scene.member, scene.brokers, scene.after(back_ms, 500, 1_000), end_ms)
     if scene.others and scene.perhaps():
-        yield recipes.lose_fetch_responses(
-            scene.others[0], scene.brokers, scene.at_ms, scene.after(back_ms, 400, 1_200)
-        )
+        seen_ms = scene.after(back_ms, 400, 1_200)
+        yield recipes.lose_fetch_responses(scene.others[0], scene.brokers, scene.at_ms, seen_ms)
 
 
 def _raised_min_isr(scene: Scene) -> Iterator[Part]:
@@ -93,13 +91,8 @@ def _raised_min_isr(scene: Scene) -> Iterator[Part]:
     for follower in scene.followers if scene.perhaps(0.8) else (scene.member,):
         yield recipes.lose_fetch_responses(follower, scene.brokers, scene.at_ms, end_ms)
     yield recipes.lose_metadata(scene.leader, scene.after(scene.at_ms, 100, 600), end_ms)
-    raised_ms = scene.after(scene.at_ms, 600, scene.away_ms)
-    yield Configure(
-        at_ms=raised_ms,
-        duration_ms=scene.after(end_ms, 500, 2_000) - raised_ms,
-        topic=scene.topic,
-        config={MIN_INSYNC_REPLICAS: scene.min_isr + 1},
-    )
+    raised_ms, lowered_ms = scene.after(scene.at_ms, 600, scene.away_ms), scene.after(end_ms, 500, 2_000)
+    yield scene.configure(raised_ms, lowered_ms, MIN_INSYNC_REPLICAS, scene.min_isr + 1)
 
 
 def _leadership_returns(scene: Scene) -> Iterator[Part]:
@@ -108,8 +101,8 @@ def _leadership_returns(scene: Scene) -> Iterator[Part]:
     yield recipes.lose_heartbeats(scene.leader, unseen_ms, unseen_ms + scene.gone_ms)
     back_ms = scene.after(unseen_ms + scene.gone_ms, 1_000, 2_000)
     later_ms = scene.after(back_ms, 1_000, 2_500)
-    yield PreferredElection(back_ms)
-    yield PreferredElection(later_ms)
+    yield RequestedElection(back_ms)
+    yield RequestedElection(later_ms)
     lose = recipes.cut_from_controller if scene.perhaps(0.7) else recipes.lose_metadata
     yield lose(scene.member, scene.at_ms, scene.after(later_ms, 1_000, 4_000))
 
@@ -140,9 +133,8 @@ def _deposed_proposer(scene: Scene) -> Iterator[Part]:
     yield recipes.lose_fetch_responses(scene.member, scene.brokers, scene.at_ms, scene.after(unseen_ms, 300, 1_200))
     yield recipes.lose_proposals(scene.leader, scene.at_ms, scene.after(seen_ms, 200, 1_000))
     yield recipes.lose_heartbeats(scene.leader, unseen_ms, seen_ms)
-    yield recipes.cut_from_controller(
-        scene.leader, scene.after(unseen_ms, 500, 1_500), scene.after(seen_ms, 1_500, 4_000)
-    )
+    cut_ms, end_ms = scene.after(unseen_ms, 500, 1_500), scene.after(seen_ms, 1_500, 4_000)
+    yield recipes.cut_from_controller(scene.leader, cut_ms, end_ms)
 
 
 def _late_proposals(scene: Scene) -> Iterator[Part]:
@@ -154,20 +146,13 @@ def _late_proposals(scene: Scene) -> Iterator[Part]:
     yield recipes.lose_fetch_responses(scene.member, scene.brokers, scene.at_ms, back_ms)
     yield recipes.lose_fetch_responses(scene.member, scene.brokers, scene.after(back_ms, 30, 1_000), end_ms)
     if scene.perhaps():
-        moves_ms = scene.after(back_ms, 50, 1_000)
-        yield Reassign(
-            at_ms=moves_ms,
-            duration_ms=end_ms + 1_000 - moves_ms,
-            topic=scene.topic,
-            partition=scene.partition,
-            replicas=_elsewhere(scene),
-        )
+        yield scene.reassign(scene.after(back_ms, 50, 1_000), end_ms + 1_000, _elsewhere(scene))
 
 
-def _elsewhere(scene: Scene) -> tuple[NodeId, ...]:
+def _elsewhere(scene: Scene) -> list[NodeId]:
     """As many replicas, none of them the leader, if there are enough brokers."""
-    others = [broker for broker in scene.brokers if broker != scene.leader]
-    return tuple(scene.rng.sample(others, min(1 + len(scene.followers), len(others))))
+    others = scene.other_than(scene.leader)
+    return scene.rng.sample(others, min(1 + len(scene.followers), len(others)))
 
 
 def _power_after_shutdown(scene: Scene) -> Iterator[Part]:
@@ -199,18 +184,12 @@ def _sessions(scene: Scene) -> Iterator[Part]:
     begin_ms = scene.at_ms
     for _ in range(4):
         end_ms = scene.after(begin_ms, 500, 2_500)
-        ends = (scene.member,), tuple(broker for broker in scene.brokers if broker != scene.member)
+        ends = (scene.member,), scene.other_than(scene.member)
         source, target = ends if scene.perhaps() else ends[::-1]
-        effect = scene.rng.choice(_SESSION_EFFECTS)
-        yield Disturb(
-            at_ms=begin_ms,
-            duration_ms=end_ms - begin_ms,
-            source=source,
-            target=target,
-            effect=effect,
-            per_mille=scene.rng.choice((50, 300)),
-            delay_ms=0 if effect == "lose" else scene.rng.choice((10, 300, 2_500)),
-            only="fetches",
+        effect, share = scene.rng.choice(_SESSION_EFFECTS), scene.rng.choice((50, 300))
+        late_ms = 0 if effect == "lose" else scene.rng.choice((10, 300, 2_500))
+        yield recipes.disturb(
+            source, target, effect, begin_ms, end_ms, per_mille=share, delay_ms=late_ms, only="fetches"
         )
         begin_ms = scene.after(begin_ms, 200, 2_500)
 
@@ -256,13 +235,7 @@ def _move_away(scene: Scene) -> Iterator[Part]:
     end_ms = scene.after(moves_ms, 3_000, 5_000)
     for follower in scene.followers:
         yield recipes.kill(follower, scene.at_ms, end_ms if scene.perhaps(0.8) else moves_ms + 500)
-    yield Reassign(
-        at_ms=moves_ms,
-        duration_ms=end_ms + 1_500 - moves_ms,
-        topic=scene.topic,
-        partition=scene.partition,
-        replicas=_elsewhere(scene),
-    )
+    yield scene.reassign(moves_ms, end_ms + 1_500, _elsewhere(scene))
 
 
 def _cancelled_leader(scene: Scene) -> Iterator[Part]:
@@ -271,7 +244,7 @@ def _cancelled_leader(scene: Scene) -> Iterator[Part]:
     while a recovery waits; in the others no adding replica has anything of the log.
     """
     others = [broker for broker in scene.brokers if broker not in (scene.leader, *scene.followers)]
-    adding = tuple(scene.rng.sample(others, min(1 + len(scene.followers), len(others))))
+    adding = scene.rng.sample(others, min(1 + len(scene.followers), len(others)))
     if scene.perhaps(0.7):
         moves_ms = scene.after(scene.at_ms, 100, 600)
         fails_ms = scene.after(moves_ms, 300, 900)
@@ -280,7 +253,7 @@ def _cancelled_leader(scene: Scene) -> Iterator[Part]:
         cancelled_ms = scene.after(leads_ms + scene.gone_ms, 500, 1_900)
         yield from (recipes.kill(broker, scene.at_ms, cancelled_ms + 3_000) for broker in adding[1:])
         yield recipes.kill(adding[0], leads_ms, scene.after(cancelled_ms, 50, 400))
-        yield UncleanElection(scene.after(cancelled_ms, 800, 2_000))
+        yield RequestedElection(scene.after(cancelled_ms, 800, 2_000), unclean=True)
     else:
         fails_ms = scene.at_ms
         moves_ms = scene.after(fails_ms + scene.gone_ms, 100, 500)
@@ -288,13 +261,7 @@ def _cancelled_leader(scene: Scene) -> Iterator[Part]:
         cancelled_ms = scene.after(back_ms, 300, 1_200)
     yield recipes.kill(scene.leader, fails_ms, back_ms)
     yield from (recipes.kill(broker, fails_ms, cancelled_ms + 3_000) for broker in scene.followers)
-    yield Reassign(
-        at_ms=moves_ms,
-        duration_ms=cancelled_ms - moves_ms,
-        topic=scene.topic,
-        partition=scene.partition,
-        replicas=adding,
-    )
+    yield scene.reassign(moves_ms, cancelled_ms, adding)
 
 
 def _deposed_writer(scene: Scene) -> Iterator[Part]:
@@ -302,8 +269,8 @@ def _deposed_writer(scene: Scene) -> Iterator[Part]:
     end_ms = scene.after(scene.at_ms + scene.gone_ms, 300, 1_500)
     back_ms = scene.after(end_ms, 1_500, 2_500)
     yield recipes.isolate(scene.leader, (*scene.brokers, *CONTROLLER), scene.at_ms, end_ms)
-    yield PreferredElection(back_ms)
-    yield PreferredElection(scene.after(back_ms, 800, 1_200))
+    yield RequestedElection(back_ms)
+    yield RequestedElection(scene.after(back_ms, 800, 1_200))
     if scene.perhaps(0.7):
         for follower in scene.followers:
             yield recipes.isolate(follower, CLIENT, scene.at_ms - 100, scene.after(back_ms, 1_500, 3_000))
@@ -314,8 +281,8 @@ def _repeated_divergence(scene: Scene) -> Iterator[Part]:
     back_ms = scene.after(scene.at_ms + scene.gone_ms, 500, 2_500)
     yield recipes.isolate(scene.leader, (*scene.brokers, *CONTROLLER), scene.at_ms, back_ms)
     yield Quiet(scene.after(scene.at_ms, 50, 600), scene.after(back_ms, 1_000, 3_000))
-    others = [broker for broker in scene.brokers if broker != scene.leader]
     end_ms, late_ms = scene.after(back_ms, 1_000, 3_000), scene.rng.choice((500, 2_500))
+    others = scene.other_than(scene.leader)
     yield recipes.disturb(others, (scene.leader,), "duplicate", back_ms - 100, end_ms, only="fetches", delay_ms=late_ms)
 
 
@@ -333,21 +300,15 @@ def _producer_trouble(scene: Scene) -> Iterator[Part]:
     for _ in range(2):
         ends = CLIENT, tuple(scene.brokers)
         source, target = ends if scene.perhaps() else ends[::-1]
-        effect = scene.rng.choice(_PRODUCER_EFFECTS)
-        begin_ms = scene.after(scene.at_ms, 0, 1_500)
-        yield Disturb(
-            at_ms=begin_ms,
-            duration_ms=scene.rng.randint(500, 3_000),
-            source=source,
-            target=target,
-            effect=effect,
-            per_mille=scene.rng.choice((100, 300, 1_000)),
-            delay_ms=0 if effect == "lose" else scene.rng.choice((50, 1_000)),
-            only="produce",
+        effect, begin_ms = scene.rng.choice(_PRODUCER_EFFECTS), scene.after(scene.at_ms, 0, 1_500)
+        end_ms, share = scene.after(begin_ms, 500, 3_000), scene.rng.choice((100, 300, 1_000))
+        late_ms = 0 if effect == "lose" else scene.rng.choice((50, 1_000))
+        yield recipes.disturb(
+            source, target, effect, begin_ms, end_ms, per_mille=share, delay_ms=late_ms, only="produce"
         )
     fails_ms = scene.after(scene.at_ms, 300, 2_000)
     yield Restart(at_ms=fails_ms, duration_ms=scene.rng.randint(300, 1_500), node=scene.leader)
-    yield PreferredElection(scene.after(fails_ms, 2_000, 3_000))
+    yield RequestedElection(scene.after(fails_ms, 2_000, 3_000))
 
 
 def _full_disks(scene: Scene) -> Iterator[Part]:
@@ -371,7 +332,7 @@ def _handovers(scene: Scene) -> Iterator[Part]:
         else:
             yield Pause(at_ms=begin_ms, duration_ms=scene.rng.randint(100, scene.gone_ms), node=broker)
         begin_ms = scene.after(begin_ms, 700, scene.gone_ms)
-        yield PreferredElection(begin_ms)
+        yield RequestedElection(begin_ms)
         begin_ms += scene.rng.randint(50, 500)
 
 
@@ -382,12 +343,6 @@ def _controller_gone(scene: Scene) -> Iterator[Part]:
     yield recipes.fail_power(broker, fails_ms, scene.after(fails_ms, 50, scene.gone_ms))
     down_ms = scene.after(scene.at_ms, 0, 3_000)
     yield recipes.fail_power(CONTROLLER[0], down_ms, scene.after(down_ms, 20, 2_000))
-
-
-def _recovered_by(scene: Scene, strategy: str, begin_ms: int, end_ms: int) -> Fault:
-    """Sets the topic's recovery strategy for a time."""
-    config: dict[str, int | bool | str] = {UNCLEAN_RECOVERY_STRATEGY: strategy}
-    return Configure(at_ms=begin_ms, duration_ms=end_ms - begin_ms, topic=scene.topic, config=config)
 
 
 def _missing_candidate(scene: Scene) -> Iterator[Part]:
@@ -402,7 +357,8 @@ def _missing_candidate(scene: Scene) -> Iterator[Part]:
     asked_ms = max(back_ms, rest_ms + scene.gone_ms)
     heard_ms = scene.after(asked_ms, 3_500, 6_000)
     if scene.perhaps(0.2):
-        yield _recovered_by(scene, scene.rng.choice(("manual", "proactive")), scene.at_ms, heard_ms)
+        strategy = scene.rng.choice(("manual", "proactive"))
+        yield scene.configure(scene.at_ms, heard_ms, UNCLEAN_RECOVERY_STRATEGY, strategy)
     if scene.recovers and scene.perhaps(0.6):
         silent = scene.rng.choice((scene.leader, *scene.others))
         lasts_ms = heard_ms - rest_ms
@@ -424,7 +380,7 @@ def _late_metadata(scene: Scene) -> Iterator[Part]:
     fails_ms = scene.at_ms + scene.away_ms
     back_ms = scene.after(fails_ms + scene.gone_ms, 1_500, 3_000)
     end_ms = scene.after(back_ms, 3_000, 4_500)
-    yield _recovered_by(scene, "proactive", scene.at_ms, end_ms)
+    yield scene.configure(scene.at_ms, end_ms, UNCLEAN_RECOVERY_STRATEGY, "proactive")
     yield recipes.lose_fetch_responses(scene.member, scene.brokers, scene.at_ms, end_ms)
     for other in scene.others:
         yield recipes.kill(other, fails_ms, end_ms)
@@ -467,18 +423,7 @@ THEMES: dict[str, tuple[Episode, Bias]] = {
     "all restart": (_all_restart, NO_BIAS),
     "sessions": (_sessions, Bias(partitions=5)),
     "unaware successor": (_unaware_successor, Bias(replicas=3)),
-    "quick return": (
-        _quick_return,
-        Bias(
-            replicas=3,
-            min_isr=2,
-            config={
-                REPLICA_LAG_TIME_MAX_MS: 3_000,
-                BROKER_SESSION_TIMEOUT_MS: 1_000,
-                BROKER_HEARTBEAT_INTERVAL_MS: 250,
-            },
-        ),
-    ),
+    "quick return": (_quick_return, Bias(replicas=3, min_isr=2, config=_QUICK)),
     "slow routine": (_slow_routine, Bias(config={UNCLEAN_LEADER_HOOK: "experiments.scenarios.hooks:wait_10s"})),
     "move away": (_move_away, Bias(brokers=4)),
     "deposed writer": (_deposed_writer, NO_BIAS),

@@ -10,11 +10,10 @@ from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from experiments.faults import recipes
-from experiments.faults.kinds.administration import Reassign
 from experiments.faults.kinds.links import Cut, Effect
 from experiments.faults.kinds.processes import Bump, Crash, Expire, Pause, Restart
 from experiments.hunt.fuzz.bias import NO_BIAS, Bias
-from experiments.hunt.fuzz.scene import Episode, Part, PreferredElection, Scene
+from experiments.hunt.fuzz.scene import Episode, Part, RequestedElection, Scene
 from protocol.ids import STORE
 
 _STORE = (STORE,)
@@ -31,15 +30,14 @@ def _expired_leader(scene: Scene) -> Iterator[Part]:
     for at_ms in (scene.at_ms + scene.away_ms * 2 // 3, scene.after(back_ms, 0, 400)):
         yield Expire(at_ms=scene.after(at_ms, 0, 300), duration_ms=1, node=scene.leader)
     if scene.perhaps():
-        yield PreferredElection(scene.after(back_ms, 800, 2_000))
+        yield RequestedElection(scene.after(back_ms, 800, 2_000))
 
 
 def _evicted_successor(scene: Scene) -> Iterator[Part]:
     """A leader that commands do not reach wants to evict its successor from the ISR (M30)."""
     fails_ms = scene.after(scene.at_ms, 100, 500)
     end_ms = fails_ms + scene.gone_ms + scene.away_ms
-    others = tuple(broker for broker in scene.brokers if broker != scene.leader)
-    for broker in others:
+    for broker in scene.other_than(scene.leader):
         yield recipes.disturb((broker,), (scene.leader,), "lose", fails_ms, end_ms, only="commands")
     yield Expire(at_ms=scene.after(fails_ms, 0, 500), duration_ms=1, node=scene.leader)
     yield recipes.lose_fetch_responses(scene.member, (scene.leader,), fails_ms, end_ms)
@@ -58,7 +56,7 @@ def _deposed_controller(scene: Scene) -> Iterator[Part]:
         else:
             yield Expire(at_ms=at_ms, duration_ms=1, node=broker)
         if scene.perhaps():
-            yield PreferredElection(scene.after(at_ms, 50, 800))
+            yield RequestedElection(scene.after(at_ms, 50, 800))
         at_ms = scene.after(at_ms, 200, 1_000) if fault == 2 else scene.after(end_ms, 0, 800)
 
 
@@ -68,12 +66,18 @@ def _late_commands(scene: Scene) -> Iterator[Part]:
     effect = scene.rng.choice(_EFFECTS)
     delay_ms = 0 if effect == "lose" else scene.rng.choice((300, 1_500, 4_000))
     for broker in scene.brokers:
-        peers = tuple(other for other in scene.brokers if other != broker)
         yield recipes.disturb(
-            (broker,), peers, effect, scene.at_ms, end_ms, per_mille=500, delay_ms=delay_ms, only="commands"
+            (broker,),
+            scene.other_than(broker),
+            effect,
+            scene.at_ms,
+            end_ms,
+            per_mille=500,
+            delay_ms=delay_ms,
+            only="commands",
         )
     yield recipes.kill(scene.leader, scene.after(scene.at_ms, 100, 500), scene.after(scene.at_ms, 800, 1_500))
-    yield PreferredElection(scene.after(scene.at_ms + scene.gone_ms, 500, 1_500))
+    yield RequestedElection(scene.after(scene.at_ms + scene.gone_ms, 500, 1_500))
     yield Expire(at_ms=scene.after(scene.at_ms + scene.gone_ms, 1_500, 2_500), duration_ms=1, node=scene.member)
 
 
@@ -125,7 +129,7 @@ def _rolling_bump(scene: Scene) -> Iterator[Part]:
         if scene.perhaps(0.3):
             yield Expire(at_ms=scene.after(at_ms, 0, 2_000), duration_ms=1, node=scene.rng.choice(scene.brokers))
         if scene.perhaps():
-            yield PreferredElection(scene.after(at_ms, 1_500, 3_000))
+            yield RequestedElection(scene.after(at_ms, 1_500, 3_000))
         at_ms = scene.after(at_ms, 500, 3_000)
 
 
@@ -135,7 +139,7 @@ def _surviving_sessions(scene: Scene) -> Iterator[Part]:
     for broker in scene.brokers:
         yield Expire(at_ms=at_ms, duration_ms=1, node=scene.leader)
         for _ in range(2):
-            yield PreferredElection(scene.after(at_ms, 0, 60))
+            yield RequestedElection(scene.after(at_ms, 0, 60))
         yield Expire(at_ms=scene.after(at_ms, 20, 120), duration_ms=1, node=broker, owning_only=True)
         at_ms = scene.after(at_ms, 300, 900)
 
@@ -145,7 +149,7 @@ def _late_init(scene: Scene) -> Iterator[Part]:
     back_ms = scene.at_ms + scene.away_ms
     end_ms = back_ms + scene.gone_ms
     yield recipes.lose_fetch_responses(scene.member, scene.brokers, scene.at_ms, back_ms)
-    others = tuple(broker for broker in scene.brokers if broker != scene.leader)
+    others = scene.other_than(scene.leader)
     delay_ms = scene.rng.choice((300, 1_000))
     yield recipes.disturb(
         others, (scene.leader,), "delay", scene.at_ms, end_ms, only="commands", delay_ms=delay_ms, per_mille=700
@@ -161,13 +165,8 @@ def _moved_partition(scene: Scene) -> Iterator[Part]:
     """
     at_ms, size = scene.at_ms, 1 + len(scene.followers)
     for _ in range(scene.rng.choice((1, 1, 2))):
-        yield Reassign(
-            at_ms=at_ms,
-            duration_ms=scene.rng.choice((800, 4_000, 9_000)),
-            topic=scene.topic,
-            partition=scene.partition,
-            replicas=tuple(scene.rng.sample(list(scene.brokers), size)),
-        )
+        end_ms = at_ms + scene.rng.choice((800, 4_000, 9_000))
+        yield scene.reassign(at_ms, end_ms, scene.rng.sample(list(scene.brokers), size))
         at_ms = scene.after(at_ms, 20, 900)
     for broker in scene.rng.sample(list(scene.brokers), scene.rng.randint(0, 2)):
         fails_ms = scene.after(scene.at_ms, 0, 700)

@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from experiments.hunt.mutants.registry import MUTANTS, mutated
+from experiments.hunt.mutants.mutant import Mutant, switched_off
+from experiments.hunt.mutants.registry import all_mutants, mutant_named
 from experiments.support.processes import process_pool
 
 SEEDS = 60
@@ -33,23 +34,22 @@ class Verdict:
 
 def verdict(name: str, seeds: int = SEEDS) -> Verdict:
     """Runs a mutant with at most `seeds` seeds and its focus. InputError for an unknown name."""
-    with mutated(name):
-        return _first(name, seeds, MUTANTS[name].focus.first_violation)
+    mutant = mutant_named(name)
+    return _first(mutant, seeds, mutant.focus.first_violation)
 
 
 def swarm_verdict(name: str, seeds: int) -> Verdict:
     """Runs a mutant with at most `seeds` seeds of the default swarm. InputError for an unknown name."""
-    with mutated(name):
-        return _first(name, seeds, MUTANTS[name].focus.violation_without_focus)
+    mutant = mutant_named(name)
+    return _first(mutant, seeds, mutant.focus.violation_without_focus)
 
 
-def _first(name: str, seeds: int, violation_of: Callable[[int], str | None]) -> Verdict:
+def _first(mutant: Mutant, seeds: int, violation_of: Callable[[int], str | None]) -> Verdict:
     """The verdict of the first seed whose run violates something."""
-    for seed in range(seeds):
-        invariant = violation_of(seed)
-        if invariant is not None:
-            return Verdict(name, MUTANTS[name].guard, True, seed + 1, invariant)
-    return Verdict(name, MUTANTS[name].guard, False, seeds, None)
+    with switched_off(mutant):
+        violations = ((seed, violation_of(seed)) for seed in range(seeds))
+        seed, invariant = next((found for found in violations if found[1] is not None), (seeds - 1, None))
+    return Verdict(mutant.name, mutant.guard, invariant is not None, seed + 1, invariant)
 
 
 def verdicts(names: Sequence[str], seeds: int, jobs: int, swarm: bool = False) -> Iterator[Verdict]:
@@ -68,7 +68,7 @@ def page(found: Sequence[Verdict], swarm: Sequence[Verdict] = ()) -> str:
     titles = ["mutant", "guard", "without it", "seeds", "caught by", *(["swarm", "caught by"] if swarm else [])]
     lines = [_row(titles), "|" + "---|" * len(titles)]
     for index, item in enumerate(found):
-        cells = [f"`{item.mutant}`", item.guard, MUTANTS[item.mutant].instead, *_cells(item)]
+        cells = [f"`{item.mutant}`", item.guard, all_mutants()[item.mutant].instead, *_cells(item)]
         lines.append(_row(cells + (_cells(swarm[index]) if swarm else [])))
     return "\n".join(lines)
 

@@ -1,7 +1,8 @@
 """A mutant: one guard of the protocol, and the code that replaces it while the guard is switched off.
 
-The protocol knows nothing of mutants. A guard is a function, method or property with a name; while `switched_off` lasts
-it is replaced (`patches.py`). Only the commands that hunt for defects enter that block; guards have no switch.
+The protocol knows nothing of mutants. A mutant changes the source of one or a few functions; while `switched_off`
+lasts, these functions run the code that is compiled from the changed source, in the whole process. Only the commands
+that hunt for defects enter that block; guards have no switch.
 
 A mutant's focus says which runs are to reveal it. Mutants of brokers and controllers run in plans of the fuzz
 (`PlanFocus`): drawn by the swarm, drawn with a bias, or one written plan. Mutants of the quorum run in the quorum's
@@ -10,48 +11,48 @@ simulation (`QuorumFocus`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import Protocol
+import ast
+import inspect
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import cache
+from pkgutil import resolve_name
+from types import CodeType, FunctionType
+from typing import Annotated
+
+from pydantic import Field
 
 from experiments.hunt.fuzz.bias import NO_BIAS, Bias
 from experiments.hunt.fuzz.plan import Plan
 from experiments.hunt.fuzz.run import run_plan
 from experiments.hunt.fuzz.swarm import draw
-from experiments.hunt.mutants.patches import Patch, replaced
+from experiments.hunt.mutants.mutation import WRITTEN, Mutation, changed_codes
+from experiments.hunt.mutants.script import Script
 from experiments.hunt.quorum import chaos
+from experiments.support.build import is_compiled
+from experiments.support.errors import InputError
+from experiments.support.fields import AsTuple, StrictModel
 
 
-class Focus(Protocol):
-    """Which runs are to reveal a mutant. `why` says in a sentence what happens in them; it is empty without a bias."""
-
-    @property
-    def why(self) -> str: ...
-
-    def first_violation(self, seed: int) -> str | None:
-        """The name of the invariant that the seed's run violates with this focus, None if it violates none."""
-
-    def violation_without_focus(self, seed: int) -> str | None:
-        """The same for the run that the seed gives without a focus."""
-
-
-@dataclass(frozen=True, slots=True)
-class PlanFocus:
-    """Plans of the fuzz that are drawn with a `bias`, or the plan `script`, to which seeds give different latencies."""
+class PlanFocus(StrictModel):
+    """Plans of the fuzz that are drawn with a `bias`, or the plan of a `script`. `why` says in a sentence what happens
+    in them; it is empty without either.
+    """
 
     bias: Bias = NO_BIAS
-    script: Plan | None = None
+    script: Script | None = None
     why: str = ""
 
     def plan(self, seed: int) -> Plan:
         """The plan of a seed."""
-        return draw(seed, bias=self.bias) if self.script is None else self.script.model_copy(update={"seed": seed})
+        return draw(seed, bias=self.bias) if self.script is None else self.script.plan(seed)
 
     def first_violation(self, seed: int) -> str | None:
+        """The name of the invariant that the seed's run violates with this focus, None if it violates none."""
         return _violated_invariant(self.plan(seed))
 
     def violation_without_focus(self, seed: int) -> str | None:
+        """The same for the run that the seed gives without a focus."""
         wanted = self.bias.generation
         has_store = wanted is not None and wanted.features.metadata_in_store
         return _violated_invariant(draw(seed, wanted if has_store else None))
@@ -62,22 +63,40 @@ def _violated_invariant(plan: Plan) -> str | None:
     return None if violation is None else violation.invariant
 
 
-@dataclass(frozen=True, slots=True)
-class QuorumFocus:
-    """Runs of the quorum's simulation that are drawn with a `bias`."""
+class QuorumFocus(StrictModel):
+    """Runs of the quorum's simulation that are drawn with a bias; `why` as in `PlanFocus`."""
 
-    bias: chaos.ChaosBias = chaos.NO_BIAS
+    quorum: chaos.ChaosBias = chaos.NO_BIAS
     why: str = ""
 
     def first_violation(self, seed: int) -> str | None:
-        return chaos.run(seed, self.bias).violation
+        """As `PlanFocus.first_violation`."""
+        return chaos.run(seed, self.quorum).violation
 
     def violation_without_focus(self, seed: int) -> str | None:
+        """As `PlanFocus.violation_without_focus`."""
         return chaos.run(seed).violation
 
 
-@dataclass(frozen=True, slots=True)
-class Mutant:
+class Change(StrictModel):
+    """A change of one function (`protocol.broker.leader:PartitionLeader.fetch`). `before`, an expression or a statement
+    that the function has exactly once, becomes `after`; a statement may become several. Without `before`, `after` is
+    put at the start of the function.
+    """
+
+    function: Annotated[str, Field(pattern=r"^protocol(\.\w+)+:\w+(\.\w+)?$")]
+    before: str = ""
+    after: str
+
+    @property
+    def mutation(self) -> Mutation:
+        """The change as a mutation of the operator `written`."""
+        module, _, function = self.function.partition(":")
+        before = self.before and ast.unparse(ast.parse(self.before))
+        return Mutation(module, function, "", WRITTEN, before, self.after)
+
+
+class Mutant(StrictModel):
     """One guard. `guard` is the rule, with its source; `instead` what happens without it; `expected` the invariants and
     findings on the history, one of which must be the first violation; `focus` the runs that are to reveal it.
     """
@@ -85,21 +104,39 @@ class Mutant:
     name: str
     guard: str
     instead: str
-    expected: tuple[str, ...]
-    patches: tuple[Patch, ...]
-    focus: Focus = PlanFocus()
+    expected: Annotated[tuple[str, ...], AsTuple]
+    changes: Annotated[tuple[Change, ...], AsTuple]
+    focus: PlanFocus | QuorumFocus = PlanFocus()
 
 
-def switched_off(mutant: Mutant) -> AbstractContextManager[None]:
-    """Switches the guard off until the end of the block. AttributeError if a patch has no original, InputError in a
-    compiled build.
+@contextmanager
+def switched_off(mutant: Mutant) -> Iterator[None]:
+    """Switches the guard off until the end of the block. InputError for a change that does not apply, and in a compiled
+    build, where calls are bound at compile time.
     """
-    return replaced(mutant.name, mutant.patches)
+    if is_compiled():
+        raise InputError("this build", "", "compiled", "the interpreted sources, where functions can be replaced")
+    with ExitStack() as stack:
+        for name, code in _codes(mutant.changes).items():
+            stack.callback(_set_code, name, function_named(name).__code__)
+            _set_code(name, code)
+        yield
 
 
-def by_name(mutants: Sequence[Mutant]) -> dict[str, Mutant]:
-    """The mutants by name; ValueError where two have the same."""
-    found = {mutant.name: mutant for mutant in mutants}
-    if len(found) != len(mutants):
-        raise ValueError("two mutants have the same name")
-    return found
+@cache
+def _codes(changes: tuple[Change, ...]) -> dict[str, CodeType]:
+    """The changed code by function. A hunt switches its mutant off for each seed, so the code is compiled once."""
+    return changed_codes([change.mutation for change in changes])
+
+
+def function_named(name: str) -> FunctionType:
+    """The function, method or getter of a property that is named as in a `Change`."""
+    found = resolve_name(name)
+    function: FunctionType = inspect.unwrap(getattr(found, "fget", found))
+    return function
+
+
+def _set_code(name: str, code: CodeType) -> None:
+    """Replaces the code of a function, and drops results that it has cached."""
+    function_named(name).__code__ = code
+    getattr(resolve_name(name), "cache_clear", lambda: None)()

@@ -1,40 +1,54 @@
-"""All mutants by name, in the order of the table in docs/mutants.md."""
+"""All mutants by name, in the order of the table in docs/mutants.md.
+
+Each file of `guards/` holds the mutants of one area, as a list of `Mutant`.
+"""
 
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from functools import cache
+from pathlib import Path
+from typing import Annotated
 
-from experiments.hunt.mutants import (
-    guards_controller,
-    guards_leader,
-    guards_log,
-    guards_metadata,
-    guards_quorum,
-    guards_recovery,
-    guards_v3,
-)
-from experiments.hunt.mutants.mutant import Mutant, by_name, switched_off
+from experiments.hunt.mutants.mutant import Mutant, switched_off
 from experiments.support.errors import InputError
+from experiments.support.fields import AsTuple, StrictModel
+from experiments.support.yaml_input import read_yaml_mapping, validated
 from protocol.errors import did_you_mean
 
-MUTANTS: dict[str, Mutant] = by_name(
-    (
-        *guards_leader.GUARDS,
-        *guards_controller.GUARDS,
-        *guards_metadata.GUARDS,
-        *guards_recovery.GUARDS,
-        *guards_log.GUARDS,
-        *guards_v3.GUARDS,
-        *guards_quorum.GUARDS,
-    )
-)
+AREAS = ("leader", "controller", "metadata", "recovery", "log", "v3", "quorum")
+
+
+class _Area(StrictModel):
+    mutants: Annotated[tuple[Mutant, ...], AsTuple]
+
+
+def load(path: Path) -> tuple[Mutant, ...]:
+    """The mutants of a file. InputError for one that has no such content."""
+    return validated(_Area, read_yaml_mapping(path, "a file of mutants"), str(path)).mutants
+
+
+def by_name(mutants: tuple[Mutant, ...]) -> dict[str, Mutant]:
+    """The mutants by name; ValueError where two have the same."""
+    found = {mutant.name: mutant for mutant in mutants}
+    if len(found) != len(mutants):
+        raise ValueError("two mutants have the same name")
+    return found
+
+
+@cache
+def all_mutants() -> dict[str, Mutant]:
+    """The mutants of all areas by name. InputError for a file that is none."""
+    folder = Path(__file__).parent / "guards"
+    return by_name(tuple(mutant for area in AREAS for mutant in load(folder / f"{area}.yaml")))
 
 
 def mutant_named(name: str, option: str = "--mutant") -> Mutant:
     """The mutant of that name. InputError for an unknown name, which suggests the nearest one."""
-    if name not in MUTANTS:
-        raise InputError(option, "", f"{name!r}{did_you_mean(name, MUTANTS)}", f"one of {', '.join(MUTANTS)}")
-    return MUTANTS[name]
+    found = all_mutants()
+    if name not in found:
+        raise InputError(option, "", f"{name!r}{did_you_mean(name, found)}", f"one of {', '.join(found)}")
+    return found[name]
 
 
 def mutated(name: str | None) -> AbstractContextManager[None]:

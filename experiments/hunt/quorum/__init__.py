@@ -13,11 +13,10 @@ of whole clusters are in `experiments/check`.
 
 Read in this order:
 
-    harness.py      the world: replicas, virtual clock, network, disks, crashes, partitions, pauses
+    harness.py      the simulation: replicas, virtual clock, network, disks, crashes, partitions, pauses
     global_view.py  all disks at once: committed records, copies of the log, voter sets
     safety.py       invariants, one class each
     liveness.py     properties of a healed quorum
     operator.py     adds and removes voters and replaces disks, within what KRaft tolerates
     chaos.py        random runs from a seed: faults, healing, verdict
-    transcript.py   a run as text, for golden transcripts (tests/traces/kraft-*.txt)
 """

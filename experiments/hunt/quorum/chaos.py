@@ -14,6 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
+from pydantic import ConfigDict
+
 from experiments.engines.port import Loss
 from experiments.hunt.quorum.global_view import ReplicaStep, is_voter_of
 from experiments.hunt.quorum.harness import BLANK_START, Listener, PropertyViolatedError, QuorumHarness
@@ -37,6 +39,7 @@ _DEFECTS = (ProtocolError, LookupError, ArithmeticError, AssertionError, Attribu
 class ChaosBias:
     """Restricts what a seed draws (None: anything): only `faults` if given, else those in `always` and drawn ones."""
 
+    __pydantic_config__ = ConfigDict(extra="forbid")
     sizes: tuple[int, ...] | None = None
     static: bool | None = None
     faults: tuple[str, ...] | None = None

@@ -11,6 +11,7 @@ import signal
 from collections.abc import Callable, Sequence
 from itertools import count
 from pathlib import Path
+from typing import TypeVar
 
 from experiments.engines.admin_requests import create_topic
 from experiments.engines.port import ClusterSpec
@@ -27,6 +28,8 @@ TOPIC = "soak"
 HEAL_WITHIN_MS = 120_000
 CHECK_EVERY_MS = 250
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+_Found = TypeVar("_Found")
 
 
 class NotHealedError(RuntimeError):
@@ -64,16 +67,12 @@ class SoakCluster:
 
     def controller(self) -> NodeId:
         """The active controller. Waits for one, since a stalled machine alone can cause an election."""
-        found: list[NodeId] = []
 
-        def is_active() -> bool:
-            active = self.engine.active_controller()
-            if active is not None and self.engine.is_running(active):
-                found.append(active)
-            return bool(found)
+        def active() -> NodeId | None:
+            found = self.engine.active_controller()
+            return found if found is not None and self.engine.is_running(found) else None
 
-        self.wait(is_active, "a controller is active")
-        return found[0]
+        return self.wait_for(active, "a controller is active")
 
     def next_id(self) -> int:
         """A command id that was not used before."""
@@ -96,6 +95,18 @@ class SoakCluster:
 
         if not self.engine.run_until(check, within_ms):
             raise NotHealedError(f"{what}: not within {within_ms / 1000:.0f} s")
+
+    def wait_for(self, find: Callable[[], _Found | None], what: str) -> _Found:
+        """Runs the workload until `find` has a result other than None; returns it. NotHealedError as `wait`."""
+        found: list[_Found] = []
+
+        def is_found() -> bool:
+            if (one := find()) is not None:
+                found.append(one)
+            return bool(found)
+
+        self.wait(is_found, what)
+        return found[0]
 
     def pass_time(self, duration_ms: int) -> None:
         """Runs the workload for a time."""
@@ -121,16 +132,12 @@ class SoakCluster:
 
     def leader(self, partition: TopicPartition) -> BrokerId:
         """The leader of a partition. Waits for one, since a stalled machine alone can cause a session to expire."""
-        leaders: list[BrokerId] = []
 
-        def is_led() -> bool:
+        def leader() -> BrokerId | None:
             state = self.state(partition)
-            if state is not None and state.leader != NO_LEADER:
-                leaders.append(state.leader)
-            return bool(leaders)
+            return None if state is None or state.leader == NO_LEADER else state.leader
 
-        self.wait(is_led, f"{partition} has a leader")
-        return leaders[0]
+        return self.wait_for(leader, f"{partition} has a leader")
 
     def is_whole(self) -> bool:
         """Whether all nodes run, all controllers lead or follow in the quorum, all brokers are unfenced, and every
@@ -164,8 +171,7 @@ class SoakCluster:
         request = create_topic(TOPIC, rotated, {"min.insync.replicas": len(brokers) - 1})
         command = AdminCommand(command_id=self.next_id(), request=request)
         self.engine.submit(command)
-        self.wait(lambda: self.engine.outcome(command.command_id) is not None, "the topic is created")
-        outcome = self.engine.outcome(command.command_id)
+        outcome = self.wait_for(lambda: self.engine.outcome(command.command_id), "the topic is created")
         if not isinstance(outcome, AdminOutcome) or outcome.error is not ErrorCode.NONE:
             raise NotHealedError(f"the topic is not created: {outcome}")
         self.partitions = tuple(TopicPartition(TOPIC, index) for index in range(partitions))

@@ -2,7 +2,7 @@
 
 The cluster runs on a private Ray with one Ray node per broker and a head. The replication factor is the number of
 brokers, min ISR one less, the generation `kip-966`; the producer is idempotent, with acks=all (`hunt/workload.py`).
-Faults follow each other by a seeded schedule (`schedule.py`, `faults.py`); each begins when the cluster is whole again
+Faults follow each other by a seeded schedule (`faults.py`); each begins when the cluster is whole again
 after the previous one. The soak lasts for the given time, and at least one round of faults; a fault that has begun is
 healed. Then the producer stops, all sends end, the readers read to the log ends, and the recording of the run is
 checked as `isray check` does (`experiments/check/check_recording.py`).
@@ -20,8 +20,9 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import count
 from pathlib import Path
 from random import Random
 
@@ -35,7 +36,6 @@ from experiments.engines.ray.engine import RayEngine
 from experiments.hunt.soak.cluster import NotHealedError, SoakCluster, homes_of
 from experiments.hunt.soak.faults import FAULTS
 from experiments.hunt.soak.ray_nodes import RayNodes, ray_nodes
-from experiments.hunt.soak.schedule import ScheduledFault, schedule
 from experiments.hunt.workload import Counts, Workload
 from protocol.config import ClusterConfig, Generation
 from protocol.events.broker import StorageFailed
@@ -69,6 +69,27 @@ class SoakOptions:
     faults: tuple[str, ...]
     out: Path
     controllers: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduledFault:
+    """The fault number `index` of a soak; `seed` is that of its random source."""
+
+    index: int
+    kind: str
+    seed: str
+
+
+def schedule(seed: int, kinds: Sequence[str]) -> Iterator[ScheduledFault]:
+    """An endless sequence of faults of these kinds, in rounds that have every kind once, in an order that is drawn for
+    the round: so every kind follows every other in the long run. Each fault has a seed of its own for its other draws,
+    so that leaving out a kind changes no other fault.
+    """
+    numbers = count()
+    for turn in count():
+        order = sorted(kinds)
+        Random(f"{seed}/round/{turn}").shuffle(order)
+        yield from (ScheduledFault(next(numbers), kind, f"{seed}/{kind}/{turn}") for kind in order)
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,13 +237,11 @@ def _inject(planned: ScheduledFault, cluster: SoakCluster) -> DoneFault:
 
 def _end_workload(cluster: SoakCluster, workload: Workload) -> list[FinalPartition]:
     """Ends the workload and waits until all replicas are equal; returns the final logs."""
-    workload.stop_sending()
+    workload.is_sending = False
     cluster.wait(lambda: not workload.outstanding, "every send has ended")
-    cluster.wait(lambda: _log_ends(cluster) is not None, "all replicas have all records")
-    ends = _log_ends(cluster)
-    assert ends is not None
+    ends = cluster.wait_for(lambda: _log_ends(cluster), "all replicas have all records")
     cluster.wait(lambda: workload.has_read_to(ends), "the readers reach the log ends")
-    workload.stop_reading()
+    workload.is_reading = False
     cluster.wait(lambda: workload.is_over, "every read has ended")
     cluster.await_whole()
     return _final_logs(cluster)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import ast
 import json
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,8 +25,8 @@ from pathlib import Path
 from random import Random
 
 from experiments.hunt.mutants.generated.hunts import HUNTS, SECONDS_PER_SEED
-from experiments.hunt.mutants.generated.mutation import ROOT, Mutation, Site, line_number_of, modules, path_of, sites
 from experiments.hunt.mutants.generated.process import Ended, run_mutated
+from experiments.hunt.mutants.mutation import ROOT, Mutation, Site, line_number_of, modules, path_of, sites
 from experiments.support.errors import InputError
 
 TESTS = "tests"
@@ -34,19 +35,8 @@ SWARM_SEEDS = 40
 SECONDS_OF_TESTS = 90
 """The limit of processor time, several times of what the unchanged protocol takes."""
 KEPT = Path(__file__).parent / "kept.jsonl"
-PYTEST = (
-    "pytest",
-    "-x",
-    "-q",
-    "-p",
-    "no:xdist",
-    "-p",
-    "no:cacheprovider",
-    "--tb=no",
-    "--no-header",
-    "--hypothesis-seed=0",
-    "-m",
-    "not slow",
+PYTEST = shlex.split(
+    "pytest -x -q -p no:xdist -p no:cacheprovider --tb=no --no-header --hypothesis-seed=0 -m 'not slow'"
 )
 _UNIT_TESTS = ROOT / "tests" / "unit" / "protocol"
 _NOTHING_RAN = (4, 5)

@@ -12,10 +12,10 @@ import resource
 import sys
 import time
 
-from experiments.hunt.mutants.mutant import Focus, PlanFocus, QuorumFocus
+from experiments.hunt.mutants.mutant import PlanFocus, QuorumFocus
 
 SWARM, QUORUM = "swarm", "quorum"
-HUNTS: dict[str, Focus] = {SWARM: PlanFocus(), QUORUM: QuorumFocus()}
+HUNTS: dict[str, PlanFocus | QuorumFocus] = {SWARM: PlanFocus(), QUORUM: QuorumFocus()}
 SECONDS_PER_SEED = 20
 """The limit of processor time, many times of what the unchanged protocol takes."""
 

@@ -19,11 +19,10 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from types import CodeType, ModuleType
 
-from experiments.hunt.mutants.generated.mutation import ROOT, Mutation, line_number_of, mutated_tree, path_of
+from experiments.hunt.mutants.mutation import ROOT, Mutation, compiled, line_number_of, mutated_tree, path_of
 
 MEMORY_BYTES = 3 * 2**30
 """The limit of a process's data segment; the hunt needs a tenth of it."""
@@ -52,33 +51,28 @@ def run_mutated(mutation: Mutation, seconds: int, arguments: Sequence[str]) -> E
     return Ended(done.returncode, done.stdout)
 
 
-class _MutatedLoader(SourceFileLoader):
+class _MutatedModule(SourceFileLoader):
+    """Finds the mutated module, and no other one, and loads it."""
+
     def __init__(self, mutation: Mutation) -> None:
         super().__init__(mutation.module, str(path_of(mutation.module)))
-        self._mutation = mutation
-
-    def get_code(self, fullname: str) -> CodeType:
-        source = path_of(fullname).read_text(encoding="utf-8")
-        return compile(mutated_tree(self._mutation, source), self.path, "exec", dont_inherit=True)
-
-
-class _MutatedFinder(MetaPathFinder):
-    def __init__(self, mutation: Mutation) -> None:
         self._mutation = mutation
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname != self._mutation.module:
-            return None
-        return importlib.util.spec_from_file_location(fullname, loader=_MutatedLoader(self._mutation))
+        return importlib.util.spec_from_file_location(fullname, loader=self) if fullname == self.name else None
+
+    def get_code(self, fullname: str) -> CodeType:
+        source = path_of(fullname).read_text(encoding="utf-8")
+        return compiled(fullname, mutated_tree(self._mutation, source))
 
 
 def _main(mutation: str, seconds: str, module: str, *arguments: str) -> None:
     limit = int(seconds)
     resource.setrlimit(resource.RLIMIT_CPU, (limit, limit + 1))
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
-    sys.meta_path.insert(0, _MutatedFinder(Mutation(**json.loads(mutation))))
+    sys.meta_path.insert(0, _MutatedModule(Mutation(**json.loads(mutation))))
     sys.argv = [module, *arguments]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 

@@ -35,7 +35,7 @@ from experiments.check.history import (
     judge_and_count,
 )
 from experiments.check.history_file import HistoryReader, HistoryWriter
-from experiments.hunt.soak.schedule import schedule
+from experiments.hunt.soak.run import schedule
 from experiments.support.errors import InputError
 from protocol.client.records import join, record
 from protocol.ids import TopicPartition

@@ -19,7 +19,7 @@ import yaml
 
 from experiments.cli.main import app
 from experiments.cli.usage import as_input_error
-from experiments.hunt.mutants.registry import MUTANTS
+from experiments.hunt.mutants.registry import all_mutants
 from experiments.scenarios.loader import load_scenario
 from experiments.studies.design.loader import load_study
 from experiments.support.errors import InputError, MissingInput
@@ -166,7 +166,7 @@ def test_named_mutants_exist() -> None:
     named = re.compile(r"isray .*--(?:only|mutant) ([a-z-]+)")
     names = {name for page in PAGES for name in named.findall(page.read_text(encoding="utf-8"))}
     assert names
-    assert names <= MUTANTS.keys()
+    assert names <= all_mutants().keys()
 
 
 def test_a_wrong_option_does_not_parse() -> None:

@@ -29,7 +29,7 @@ from experiments.hunt.fuzz.coverage import FROM_ELR
 from experiments.hunt.fuzz.plan import Plan, PlanViolation, TimelineFile, dangling_references, load
 from experiments.hunt.fuzz.run import BEGIN_MS
 from experiments.hunt.fuzz.swarm import draw
-from experiments.hunt.seeds import SeedResult
+from experiments.hunt.seeds import SeedResult, counts_written
 from experiments.hunt.spread import WorkerLost
 from experiments.support.errors import InputError
 from protocol.config import Generation
@@ -59,7 +59,14 @@ def stand_in(plan: Plan, mutant: str | None) -> SeedResult:
     """What a worker does in these tests; plans of seeds that are divisible by 7 violate an invariant."""
     file = file_of(plan, faults=0) if plan.seed % 7 == 0 else None
     counts = Counter({("election", FROM_ELR): plan.seed})
-    return SeedResult(plan.seed, 1_000, f"hash {plan.seed}", counts, reached(plan), file)
+    return SeedResult(
+        seed=plan.seed,
+        events=1_000,
+        trace_hash=f"hash {plan.seed}",
+        counts=counts_written(counts),
+        features=tuple(sorted(reached(plan))),
+        file=file,
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -157,7 +164,7 @@ def test_a_killed_driver_loses_nothing_that_was_finished(tmp_path: Path) -> None
         run_campaign(SPEC, killed, lambda found: kill(found) if found.seeds == 25 else None)
 
     def kill_at_the_end_of_a_round() -> None:
-        CampaignFolder.write_curve = kill  # type: ignore[method-assign, assignment]
+        curves.table = kill  # type: ignore[assignment]
         run_campaign(SPEC, killed)
 
     for end, seeds in ((kill_within_a_round, 25), (kill_at_the_end_of_a_round, 30)):

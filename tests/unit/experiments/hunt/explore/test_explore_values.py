@@ -13,10 +13,9 @@ import pytest
 
 import protocol
 from experiments.engines.sim.disk import SimStorage
-from experiments.hunt.explore.channels import Channels
 from experiments.hunt.explore.copies import copy_of
 from experiments.hunt.explore.machines import DeadBroker, Machines
-from experiments.hunt.explore.states import packing
+from experiments.hunt.explore.states import Channels, packing
 from experiments.hunt.explore.values import Keys, not_state
 from protocol.messages.batch import RecordBatch
 from tests.unit.protocol.node_helpers import BrokerBench, topic_records

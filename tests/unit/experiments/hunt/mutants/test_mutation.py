@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from experiments.hunt.mutants.generated.mutation import (
+from experiments.hunt.mutants.mutation import (
     WRITTEN,
     Mutation,
     line_number_of,

@@ -9,7 +9,8 @@ write programs that are nearly right, so tests that notice every small change no
 - `statement`: a call, an assignment to an attribute or element, a `raise` or an early `return` is left out;
 - `argument`: two neighbouring arguments of a call change places.
 
-A mutation of the operator `written` was written by hand: it replaces any expression or statement by another.
+A mutation of the operator `written` was written by hand: it replaces any expression or statement by another, or a
+statement by several.
 
 Only code is mutated that decides something: no annotation, decorator or base class, no text of an error. A mutation is
 identified by what it changes and not by a line number, so that it still applies when lines have moved: module,
@@ -21,36 +22,32 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
+from types import CodeType
+from typing import Any
 
 from experiments.support.errors import InputError
 
-ROOT = Path(__file__).resolve().parents[4]
+ROOT = Path(__file__).resolve().parents[3]
 """The folder that holds the package `protocol`."""
 PROTOCOL = "protocol"
 LONGEST_TEXT = 200
 """How many characters of an expression identify it."""
 
-_NEGATED: dict[type[ast.cmpop], type[ast.cmpop]] = {
-    ast.Eq: ast.NotEq,
-    ast.NotEq: ast.Eq,
-    ast.Lt: ast.GtE,
-    ast.GtE: ast.Lt,
-    ast.Gt: ast.LtE,
-    ast.LtE: ast.Gt,
-    ast.Is: ast.IsNot,
-    ast.IsNot: ast.Is,
-    ast.In: ast.NotIn,
-    ast.NotIn: ast.In,
-}
-_AT_THE_BOUNDARY: dict[type[ast.cmpop], type[ast.cmpop]] = {
-    ast.Lt: ast.LtE,
-    ast.LtE: ast.Lt,
-    ast.Gt: ast.GtE,
-    ast.GtE: ast.Gt,
-}
+_Pair = tuple[type[ast.cmpop], type[ast.cmpop]]
+
+
+def _both_ways(*pairs: _Pair) -> dict[type[ast.cmpop], type[ast.cmpop]]:
+    return dict([*pairs, *((other, one) for one, other in pairs)])
+
+
+_NEGATED = _both_ways(
+    (ast.Eq, ast.NotEq), (ast.Lt, ast.GtE), (ast.Gt, ast.LtE), (ast.Is, ast.IsNot), (ast.In, ast.NotIn)
+)
+_AT_THE_BOUNDARY = _both_ways((ast.Lt, ast.LtE), (ast.Gt, ast.GtE))
 _EXTREMES = {"min": "max", "max": "min"}
 _NOT_CODE = frozenset({"annotation", "returns", "decorator_list", "bases", "msg"})
 """Fields of syntax nodes that decide nothing at run time, or only what an error says."""
@@ -63,7 +60,8 @@ _LEFT_ALONE = (ast.Import, ast.ImportFrom, ast.JoinedStr, ast.Global, ast.Nonloc
 class Mutation:
     """One mutation of a module of the protocol (`module`: its dotted name). `function` is the qualified name of the
     function or class around it, empty at the level of the module; `line` is the stripped text of the line on which the
-    changed expression begins; `turn` counts from 0.
+    changed expression begins; `turn` counts from 0. One that was written by hand may leave out the line, and `before`:
+    then `after` is put at the start of the function.
     """
 
     module: str
@@ -80,7 +78,8 @@ class Mutation:
         return f"{self.operator}: `{' '.join(self.before.split())}` becomes `{' '.join(self.after.split())}`"
 
     def __str__(self) -> str:
-        return f"{self.module}: {self.function}: {self.change} in `{self.line}`"
+        place = f" in `{self.line}`" if self.line else ""
+        return f"{self.module}: {self.function}: {self.change}{place}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +121,36 @@ def mutated_tree(mutation: Mutation, source: str) -> ast.Module:
     """The syntax tree of the mutation's module with the mutation in it. InputError if it does not apply."""
     tree = ast.parse(source)
     _site_of(mutation, tree, source).apply()
-    return ast.fix_missing_locations(tree)
+    return tree
+
+
+def changed_codes(mutations: Sequence[Mutation]) -> dict[str, CodeType]:
+    """The code of each function that these mutations of the operator `written` change, by `module:function`. InputError
+    for one whose `before` its function does not have exactly once.
+    """
+    trees: dict[str, ast.Module] = {}
+    for mutation in mutations:
+        source = path_of(mutation.module).read_text(encoding="utf-8")
+        tree = trees.setdefault(mutation.module, ast.parse(source))
+        found = list(_written_sites(mutation, tree, source))
+        if len(found) != 1:
+            raise InputError("mutant", "", str(mutation), f"code that {path_of(mutation.module)} has there once")
+        found[0].apply()
+    codes = {module: compiled(module, tree) for module, tree in trees.items()}
+    return {f"{item.module}:{item.function}": _code_of(item.function, codes[item.module]) for item in mutations}
+
+
+def compiled(module: str, tree: ast.Module) -> CodeType:
+    """The code of a module that has this syntax tree."""
+    code: CodeType = compile(ast.fix_missing_locations(tree), str(path_of(module)), "exec", dont_inherit=True)
+    return code
+
+
+def _code_of(function: str, code: CodeType) -> CodeType:
+    """The code of a function within the code of its module."""
+    inner = [item for item in code.co_consts if isinstance(item, CodeType)]
+    found = next((item for item in inner if item.co_qualname == function), None)
+    return found or _code_of(function, next(item for item in inner if function.startswith(f"{item.co_qualname}.")))
 
 
 def line_number_of(mutation: Mutation) -> int:
@@ -132,29 +160,43 @@ def line_number_of(mutation: Mutation) -> int:
 
 
 def _site_of(mutation: Mutation, tree: ast.Module, source: str) -> Site:
-    find = _written_sites if mutation.operator == WRITTEN else _generated_sites
-    site = next((site for site in find(mutation, tree, source) if site.mutation == mutation), None)
+    is_written = mutation.operator == WRITTEN
+    found = _written_sites(mutation, tree, source) if is_written else _sites(mutation.module, tree, source)
+    site = next((site for site in found if site.mutation == mutation), None)
     if site is None:
         raise InputError("mutant", "", str(mutation), f"a mutation that {path_of(mutation.module)} has")
     return site
 
 
-def _generated_sites(mutation: Mutation, tree: ast.Module, source: str) -> list[Site]:
-    return _sites(mutation.module, tree, source)
-
-
 def _written_sites(mutation: Mutation, tree: ast.Module, source: str) -> Iterator[Site]:
     """The places where a mutation of the operator `written` applies."""
-    lines, turn = source.splitlines(), 0
+    lines, turn, written = source.splitlines(), 0, ast.parse(mutation.after).body
     for function, parent, field, index, node in _places(tree, ""):
-        if function != mutation.function or ast.unparse(node) != mutation.before:
+        is_there = f"{function}.".startswith(f"{mutation.function}.")
+        if not is_there or not _is_meant(mutation.before, parent, field, index, node):
             continue
         number = getattr(node, "lineno")  # noqa: B009
-        found = replace(mutation, line=lines[number - 1].strip(), turn=turn)
+        found = replace(mutation, line=mutation.line and lines[number - 1].strip(), turn=turn)
         turn += found.line == mutation.line
-        written = ast.parse(mutation.after).body[0]
-        replacement = written.value if isinstance(node, ast.expr) and isinstance(written, ast.Expr) else written
+        replacement = _replacement(node, written if mutation.before else [*written, node])
         yield Site(found, number, parent, field, index, ast.copy_location(replacement, node))
+
+
+def _is_meant(before: str, parent: ast.AST, field: str, index: int | None, node: ast.AST) -> bool:
+    """Whether the code `before` is this node; empty: the first statement of a function. An expression that is a
+    statement is meant as the statement.
+    """
+    if not before:
+        return isinstance(parent, ast.FunctionDef) and (field, index) == ("body", 0)
+    return not isinstance(parent, ast.Expr) and ast.unparse(node) == before
+
+
+def _replacement(node: ast.AST, written: list[Any]) -> ast.AST:
+    """One node that does what the written statements do, in the place of a node."""
+    first = written[0]
+    if len(written) > 1:
+        return ast.If(ast.Constant(True), written, [])
+    return first.value if isinstance(node, ast.expr) and isinstance(first, ast.Expr) else first
 
 
 def _sites(module: str, tree: ast.Module, source: str) -> list[Site]:
@@ -223,17 +265,15 @@ def _changed_calls(node: ast.Call) -> Iterator[tuple[str, ast.AST]]:
     if isinstance(node.func, ast.Name) and node.func.id in _EXTREMES:
         yield "boundary", ast.Call(ast.Name(_EXTREMES[node.func.id], ast.Load()), node.args, node.keywords)
         return
-    for index, (first, second) in enumerate(zip(node.args, node.args[1:], strict=False)):
+    for index, (first, second) in enumerate(pairwise(node.args)):
         if not any(isinstance(part, ast.Starred | ast.Constant) for part in (first, second)):
             args = [*node.args[:index], second, first, *node.args[index + 2 :]]
             yield "argument", ast.Call(node.func, args, node.keywords)
-    for index, (one, other) in enumerate(zip(node.keywords, node.keywords[1:], strict=False)):
+    for index, (one, other) in enumerate(pairwise(node.keywords)):
         if one.arg is not None and other.arg is not None and ast.dump(one.value) != ast.dump(other.value):
             pair = [ast.keyword(one.arg, other.value), ast.keyword(other.arg, one.value)]
-            yield (
-                "argument",
-                ast.Call(node.func, node.args, [*node.keywords[:index], *pair, *node.keywords[index + 2 :]]),
-            )
+            keywords = [*node.keywords[:index], *pair, *node.keywords[index + 2 :]]
+            yield "argument", ast.Call(node.func, node.args, keywords)
 
 
 def _can_be_left_out(parent: ast.AST, node: ast.AST) -> bool:
