@@ -64,7 +64,7 @@ class Sent:
     message: Message
 
 
-class Journal(Recorder):
+class MessageLog(Recorder):
     """All messages of a cluster, and nothing else of what a recorder is called with."""
 
     def __init__(self) -> None:
@@ -79,7 +79,7 @@ class Journal(Recorder):
         self.messages.append(Sent(time_ms, min(arrivals, default=None), source, target, message))
 
 
-class Laboratory:
+class MeasuredCluster:
     """A cluster of a generation with all its nodes started and, once `create` has been called, the topic `t`."""
 
     def __init__(
@@ -99,8 +99,8 @@ class Laboratory:
         spec = ClusterSpec(brokers, controllers, ClusterConfig.of(generation, config), conditions.seed, store=store)
         self.engine = SimEngine(spec, NetworkModel(conditions.network_ms, 0))
         self.cluster = self.engine.cluster
-        self.journal = Journal()
-        self.cluster.recorder = self.journal
+        self._sent_messages = MessageLog()
+        self.cluster.recorder = self._sent_messages
         self._counts: Counter[type[Trace]] = Counter()
         self.cluster.trace_observers.append(lambda now_ms, node, trace: self._counts.update((type(trace),)))
         self._commands = 0
@@ -192,7 +192,7 @@ class Laboratory:
 
     def sent(self, kind: type[Message]) -> int:
         """How many messages of a kind have been sent."""
-        return self.journal.counts[kind]
+        return self._sent_messages.counts[kind]
 
     def events(self, kind: type[Event], since_ms: TimeMs = 0) -> Iterator[tuple[TimeMs, NodeId, Event]]:
         """The trace events of a kind."""
@@ -209,7 +209,7 @@ class Laboratory:
         """The messages of a kind that were sent, of those between certain nodes."""
         return [
             (sent, sent.message)
-            for sent in self.journal.messages
+            for sent in self._sent_messages.messages
             if isinstance(sent.message, kind)
             and sent.sent_ms >= since_ms
             and source in (None, sent.source)
