@@ -26,7 +26,7 @@ from experiments.cli import administer
 from experiments.cli.metadata_quorum import role_of
 from experiments.cli.output import ExitCode, Json, fail, fail_if, flag, option, print_result
 from experiments.cli.parse import name_values
-from experiments.cli.target import BootstrapServer, CommandConfig, OwnCluster, Principal, Target, target_of
+from experiments.cli.target import Target, addresses
 from experiments.engines.admin_client import AdminClient, AdminError
 from experiments.engines.ray.cluster_state import DEFAULT_NAME, ClusterOptions, ClusterState, read_state, states
 from experiments.engines.ray.connection import own_state
@@ -180,15 +180,11 @@ def down(
     print_result(as_json, {"name": name, "pid": state.pid, "ended": how}, typer.echo, f"{name} {how}")
 
 
+@addresses()
 def status(
-    bootstrap_server: BootstrapServer = None,
-    name: OwnCluster = None,
-    command_config: CommandConfig = None,
-    principal: Principal = None,
-    as_json: Json = False,
+    target: Target,
 ) -> None:
     """The nodes of a cluster: which run, which lead what, which vote, which are fenced; and the feature levels."""
-    target = target_of(bootstrap_server, name, as_json, command_config, principal)
     state = _own_state(target)
     if state is not None and not state.is_running:
         _report_stale(state, target.as_json)

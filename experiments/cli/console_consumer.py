@@ -19,8 +19,8 @@ import typer
 
 from experiments.cli.administer import administering
 from experiments.cli.console_producer import partitions_of
-from experiments.cli.output import Json, fail_if, option, print_json
-from experiments.cli.target import BootstrapServer, OwnCluster, target_of
+from experiments.cli.output import fail_if, option, print_json
+from experiments.cli.target import Target, addresses
 from experiments.engines.admin_client import AdminClient, AdminError
 from experiments.support.errors import InputError, MissingInput
 from protocol.client.records import split
@@ -39,7 +39,9 @@ LEADERLESS = ErrorCode.LEADER_NOT_AVAILABLE
 _NAMED = {"earliest": EARLIEST, "latest": LATEST}
 
 
+@addresses("bootstrap_server", "name", "as_json")
 def console_consumer(
+    target: Target,
     topic: Annotated[str, option("TOPIC", "The topic to read.")],
     partition: Annotated[
         int | None, option("N", "The partition. Default: all of the topic.", min=0, max=INT_MAX)
@@ -55,12 +57,8 @@ def console_consumer(
     shown: Annotated[
         list[str] | None, option("NAME=true", f"{', '.join(PROPERTIES)}; may be repeated.", "--property")
     ] = None,
-    bootstrap_server: BootstrapServer = None,
-    name: OwnCluster = None,
-    as_json: Json = False,
 ) -> None:
     """Print the records of a topic of a running cluster."""
-    target = target_of(bootstrap_server, name, as_json)
     first = _first(offset, partition, from_beginning)
     properties = [_property(text) for text in shown or ()]
     if target.as_json and max_messages is None and timeout_ms is None:

@@ -22,9 +22,9 @@ from typing import Annotated
 import typer
 
 from experiments.cli.administer import administering, require
-from experiments.cli.output import Json, fail_if, option, print_result
+from experiments.cli.output import fail_if, option, print_result
 from experiments.cli.produce import Acks
-from experiments.cli.target import BootstrapServer, OwnCluster, target_of
+from experiments.cli.target import Target, addresses
 from experiments.engines.admin_client import AdminClient, AdminError
 from experiments.support.errors import InputError
 from protocol.client.records import join
@@ -40,7 +40,9 @@ LINGER_MS = 100
 _IDLE_S = 1.0
 
 
+@addresses("bootstrap_server", "name", "as_json")
 def console_producer(
+    target: Target,
     topic: Annotated[str, option("TOPIC", "The topic to write to.")],
     partition: Annotated[
         int | None, option("N", "The partition. Default: batches go round the partitions.", min=0, max=INT_MAX)
@@ -49,12 +51,8 @@ def console_producer(
     timeout: Annotated[
         int, option("MS", "How long a batch waits for more lines, unless it is full.", min=0, max=INT_MAX)
     ] = LINGER_MS,
-    bootstrap_server: BootstrapServer = None,
-    name: OwnCluster = None,
-    as_json: Json = False,
 ) -> None:
     """Write the lines of standard input to a topic of a running cluster."""
-    target = target_of(bootstrap_server, name, as_json)
     counts = Counter({"acknowledged": 0, "failed": 0, "unknown": 0})
     with administering(target, FAILING) as admin:
         partitions = cycle(partitions_of(admin, topic, partition))

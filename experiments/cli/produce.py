@@ -13,8 +13,8 @@ from typing import Annotated
 import typer
 
 from experiments.cli.administer import administering
-from experiments.cli.output import Json, fail_if, option, print_result
-from experiments.cli.target import BootstrapServer, OwnCluster, target_of
+from experiments.cli.output import fail_if, option, print_result
+from experiments.cli.target import Target, addresses
 from experiments.explorer.values import message_fields
 from protocol.client.records import MIN_RECORD_BYTES
 from protocol.config import INT_MAX
@@ -39,7 +39,9 @@ class Acks(StrEnum):
         return -1 if self is Acks.ALL else int(self.value)
 
 
+@addresses("bootstrap_server", "name", "as_json")
 def produce(
+    target: Target,
     topic: Annotated[str, option("TOPIC", "The topic to write to.")],
     num_records: Annotated[int, option("N", "How many records.", min=1, max=MAX_RECORDS)] = 1,
     record_size: Annotated[
@@ -49,12 +51,8 @@ def produce(
         int | None, option("N", "The partition. Default: batches go round the partitions.", min=0, max=INT_MAX)
     ] = None,
     acks: Annotated[Acks, option(None, "The copies to wait for.")] = Acks.ALL,
-    bootstrap_server: BootstrapServer = None,
-    name: OwnCluster = None,
-    as_json: Json = False,
 ) -> None:
     """Write records to a topic of a running cluster, and wait until they are acknowledged."""
-    target = target_of(bootstrap_server, name, as_json)
     records = SendRecords(
         command_id=0,
         topic=topic,
