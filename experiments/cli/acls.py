@@ -13,10 +13,9 @@ from typing import Annotated
 
 import typer
 
-from experiments.cli.administer import administering, exit_if_failed
+from experiments.cli.cluster_access import Target, addresses, administering, exit_if_failed, is_principal
 from experiments.cli.output import flag, option, print_json, print_result
 from experiments.cli.parse import one_of, only_with
-from experiments.cli.target import Target, addresses, is_principal
 from experiments.engines.admin_client import AdminClient
 from experiments.explorer.values import message_fields
 from experiments.support.errors import InputError, MissingInput

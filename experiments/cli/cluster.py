@@ -1,4 +1,4 @@
-"""`isray up`, `isray down`, `isray status`: a cluster of processes on this machine, which the tools administer.
+"""`isray up`, `isray down`, `isray status`: a cluster of processes on this machine, which the tools cluster_access.
 
 `up` stays in the foreground until Ctrl-C or SIGTERM. With `--detach` a background process supervises the cluster, and
 the command returns when the cluster is ready: all brokers are unfenced and all controllers are voters of the quorum.
@@ -22,11 +22,11 @@ import typer
 from rich.console import Console
 from rich.table import Column, Table
 
-from experiments.cli import administer
+from experiments.cli import cluster_access
+from experiments.cli.cluster_access import Target, addresses
 from experiments.cli.metadata_quorum import role_of
 from experiments.cli.output import ExitCode, Json, fail, fail_if, flag, option, print_result
 from experiments.cli.parse import name_values
-from experiments.cli.target import Target, addresses
 from experiments.engines.admin_client import AdminClient, AdminError
 from experiments.engines.ray.cluster_state import DEFAULT_NAME, ClusterOptions, ClusterState, read_state, states
 from experiments.engines.ray.connection import own_state
@@ -190,11 +190,11 @@ def status(
         _report_stale(state, target.as_json)
     rows = _rows(state)
     try:
-        with administer.open_admin(target, asks_nodes=True) as (admin, running):
+        with cluster_access.open_admin(target, asks_nodes=True) as (admin, running):
             running = running if rows is None else {row.node for row in rows if row.pid is not None}
             found = cluster_document(admin, running, () if state is None else state.nodes)
     except AdminError as error:
-        administer.exit_refused("isray", error, target.as_json)
+        cluster_access.exit_refused("isray", error, target.as_json)
     known = {} if state is None else _known(state)
     print_result(target.as_json, known | {**found}, _print_status, found, state, rows or ())
     fail_if(not found["healthy"])

@@ -7,10 +7,9 @@ from typing import Annotated
 
 import typer
 
-from experiments.cli.administer import administering
+from experiments.cli.cluster_access import Target, addresses, administering, keep_options
 from experiments.cli.help import App
 from experiments.cli.output import fail, flag, option, print_json, print_result
-from experiments.cli.target import Target, addresses, keep_options
 from experiments.explorer.values import message_fields
 from experiments.support.errors import InputError, MissingInput
 from protocol.config import SHORT_MAX

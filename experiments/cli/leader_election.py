@@ -16,10 +16,9 @@ from typing import Annotated
 import typer
 from pydantic import Field
 
-from experiments.cli.administer import administering
+from experiments.cli.cluster_access import Target, addresses, administering
 from experiments.cli.output import fail, flag, option, print_json
 from experiments.cli.parse import Int32, JsonShape, one_of, read_json
-from experiments.cli.target import Target, addresses
 from experiments.support.errors import InputError
 from protocol.config import INT_MAX
 from protocol.errors import ErrorCode

@@ -18,11 +18,10 @@ from typing import Annotated
 
 import typer
 
-from experiments.cli.administer import administering
+from experiments.cli.cluster_access import Target, addresses, administering, keep_options
 from experiments.cli.help import App
 from experiments.cli.output import flag, option, print_json, print_result
 from experiments.cli.parse import directory_id, one_of, only_with
-from experiments.cli.target import Target, addresses, keep_options
 from experiments.engines.admin_client import AdminClient, AdminError
 from experiments.support.errors import InputError
 from experiments.support.record_text import endpoint_text, replica_text

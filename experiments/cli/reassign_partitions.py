@@ -16,10 +16,9 @@ from typing import Annotated, Literal
 import typer
 from pydantic import Field
 
-from experiments.cli.administer import administering, exit_if_failed, numbers
+from experiments.cli.cluster_access import Target, addresses, administering, exit_if_failed, numbers
 from experiments.cli.output import flag, option, print_json, print_result
 from experiments.cli.parse import Int32, JsonShape, one_of, only_with, read_json, whole_numbers
-from experiments.cli.target import Target, addresses
 from experiments.engines.admin_client import AdminClient, AdminError
 from experiments.explorer.values import message_fields
 from experiments.support.errors import InputError, MissingInput

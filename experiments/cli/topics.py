@@ -15,10 +15,9 @@ from typing import Annotated
 
 import typer
 
-from experiments.cli.administer import administering, exit_if_failed, numbers, require
+from experiments.cli.cluster_access import Target, addresses, administering, exit_if_failed, numbers, require
 from experiments.cli.output import flag, option, print_json, print_result
 from experiments.cli.parse import name_values, one_of, only_with
-from experiments.cli.target import Target, addresses
 from experiments.engines.admin_client import AdminClient, AdminError
 from experiments.explorer.values import message_fields
 from experiments.support.errors import InputError, MissingInput

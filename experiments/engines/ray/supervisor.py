@@ -43,6 +43,7 @@ from experiments.engines.ray.cluster_state import (
     write_state,
 )
 from experiments.engines.ray.control_store import ControlStoreLostError, require_control_store
+from experiments.engines.ray.engine import needs_recovery_manager
 from experiments.engines.ray.node_commands import (
     ALLOWED,
     NodeAction,
@@ -52,7 +53,6 @@ from experiments.engines.ray.node_commands import (
     NodeServer,
     NodeState,
 )
-from experiments.engines.ray.recovery_manager import needs_recovery_manager
 from experiments.engines.ray.session import RaySession, RayStartError, ray_session
 from experiments.support.errors import InputError
 from protocol.config import ClusterConfig
