@@ -28,9 +28,7 @@ app = App("Feature levels of a running cluster.", callback=keep_options)
 
 @app.register("describe", "isray features describe")
 @addresses()
-def describe(
-    target: Target,
-) -> None:
+def describe(target: Target) -> None:
     """The finalized levels, and those that the cluster supports."""
     with administering(target, FAILING) as admin:
         found = sorted(admin.describe_features(), key=lambda feature: feature.name)
@@ -44,23 +42,14 @@ def describe(
 
 @app.register("upgrade", "isray features upgrade --feature unclean.recovery.enabled=1")
 @addresses()
-def upgrade(
-    target: Target,
-    feature: Levels = None,
-    dry_run: DryRun = False,
-) -> None:
+def upgrade(target: Target, feature: Levels = None, dry_run: DryRun = False) -> None:
     """Raise feature levels."""
     _update("upgrade", target, _levels(feature), UpgradeType.UPGRADE, dry_run)
 
 
 @app.register("downgrade", "isray features downgrade --feature metadata.version=1 --dry-run")
 @addresses()
-def downgrade(
-    target: Target,
-    feature: Levels = None,
-    unsafe: Unsafe = False,
-    dry_run: DryRun = False,
-) -> None:
+def downgrade(target: Target, feature: Levels = None, unsafe: Unsafe = False, dry_run: DryRun = False) -> None:
     """Lower feature levels."""
     _update("downgrade", target, _levels(feature), _lowering(unsafe), dry_run)
 

@@ -95,12 +95,7 @@ def add_controller(
 
 @app.register("remove-controller", "isray metadata-quorum remove-controller --controller-id 1002")
 @addresses()
-def remove_controller(
-    target: Target,
-    controller_id: Id,
-    disk: Directory = None,
-    dry_run: DryRun = False,
-) -> None:
+def remove_controller(target: Target, controller_id: Id, disk: Directory = None, dry_run: DryRun = False) -> None:
     """Make a voter an observer."""
     given = _given(disk)
     with administering(target, FAILING) as admin:

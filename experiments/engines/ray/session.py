@@ -26,11 +26,10 @@ import signal
 import socket
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from experiments.engines.ray.ray_output import ray_output_to_stderr
@@ -194,15 +193,16 @@ def _private_cluster(folder: Path, cpus: int | None) -> RayArguments:
 
 
 @contextmanager
-def orderly_signals() -> Iterator[None]:
-    """Has SIGTERM and SIGHUP raise SystemExit within the block, so that `finally` clauses run."""
-
-    def raise_exit(number: int, frame: FrameType | None) -> None:
-        raise SystemExit(128 + number)
-
-    before = {number: signal.signal(number, raise_exit) for number in (signal.SIGTERM, signal.SIGHUP)}
+def signals_handled(numbers: Iterable[int], handle: Callable[[int], object]) -> Iterator[None]:
+    """Has these signals call `handle` with their number within the block. Call from the main thread."""
+    before = {number: signal.signal(number, lambda number, _: handle(number)) for number in numbers}
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def orderly_signals() -> AbstractContextManager[None]:
+    """Has SIGTERM and SIGHUP raise SystemExit within the block, so that `finally` clauses run."""
+    return signals_handled((signal.SIGTERM, signal.SIGHUP), lambda number: sys.exit(128 + number))
