@@ -7,7 +7,6 @@ import asyncio
 
 import pytest
 
-import actors.resequencer as order_module
 import actors.transport as module
 from actors.transport import NOTHING, PeerGoneError, pack_frame, unpack_frame
 from protocol.errors import CodecError
@@ -316,7 +315,7 @@ async def test_frames_that_overtake_each_other_are_handled_in_order(peers: FakeP
 
 @on_loop
 async def test_a_lost_frame_is_awaited_and_then_skipped(peers: FakePeers, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(order_module, "GAP_S", 0)
+    monkeypatch.setattr(module, "GAP_S", 0)
     calls = [peers.call(frame_of(number, number=number)) for number in (1, 3)]
     await settled()
     assert [numbers for _, numbers in peers.taken] == [[1], [3]]
