@@ -22,9 +22,14 @@ from typing import Any, TypeVar
 
 from experiments.engines.admin_client import AdminError
 from experiments.engines.ray.cluster_state import ClusterState, read_state, states
-from experiments.engines.ray.control_store import ControlStoreLostError, ask_control_store, require_control_store
-from experiments.engines.ray.ray_output import ray_output_to_stderr
-from experiments.engines.ray.session import Handle, stay_on_loopback
+from experiments.engines.ray.session import (
+    ControlStoreLostError,
+    Handle,
+    ask_control_store,
+    ray_output_to_stderr,
+    require_control_store,
+    stay_on_loopback,
+)
 from experiments.support.errors import InputError, MissingInput, NoClusterRuns
 from protocol.errors import ErrorCode, ProtocolInvariantError
 from protocol.ids import FIRST_CLIENT, node_name

@@ -41,7 +41,6 @@ from experiments.engines.ray.cluster_state import (
     socket_path,
     write_state,
 )
-from experiments.engines.ray.control_store import ControlStoreLostError, require_control_store
 from experiments.engines.ray.engine import needs_recovery_manager
 from experiments.engines.ray.node_commands import (
     ALLOWED,
@@ -52,7 +51,14 @@ from experiments.engines.ray.node_commands import (
     NodeServer,
     NodeState,
 )
-from experiments.engines.ray.session import RaySession, RayStartError, ray_session, signals_handled
+from experiments.engines.ray.session import (
+    ControlStoreLostError,
+    RaySession,
+    RayStartError,
+    ray_session,
+    require_control_store,
+    signals_handled,
+)
 from experiments.support.errors import InputError
 from protocol.config import ClusterConfig
 from protocol.events.broker import StorageFailed
