@@ -207,9 +207,7 @@ class RayEngine(Engine):
         kind of loss that only the simulator has.
         """
         self._act()
-        if not is_disk_loss(loss.kind):
-            raise ValueError(f"a loss of the kind {loss.kind!r} is for the simulator only")
-        kind, count = self._of_disk(loss.kind, loss)
+        kind, count = self._disk_loss(loss)
         if self._cluster.is_running(node):
             self._record([(node, report) for report in self._cluster.crash(node, kind, count)])
         else:
@@ -217,11 +215,13 @@ class RayEngine(Engine):
         self._record_end(node, loss.kind)
         self._snapshots.pop(node, None)
 
-    def _of_disk(self, kind: DiskLossKind, loss: Loss) -> tuple[DiskLossKind, int]:
-        """A loss as `apply_loss` takes it now."""
-        if kind == "unflushed" and loss.writeback_ms is not None:
+    def _disk_loss(self, loss: Loss) -> tuple[DiskLossKind, int]:
+        """A loss as `apply_loss` takes it now. ValueError for a kind that only the simulator has."""
+        if not is_disk_loss(loss.kind):
+            raise ValueError(f"a loss of the kind {loss.kind!r} is for the simulator only")
+        if loss.kind == "unflushed" and loss.writeback_ms is not None:
             return "recent", self._clock.now_ms() - loss.writeback_ms
-        return kind, loss.count
+        return loss.kind, loss.count
 
     def _record_end(self, node: NodeId, kind: str) -> None:
         """Passes the end of an incarnation to the recording. The records that its disk lost are known only at the next
@@ -271,9 +271,7 @@ class RayEngine(Engine):
     def lose(self, node: NodeId, loss: Loss) -> None:
         """Applies a loss to the disk of a node of this machine that does not run. ValueError for a kind of loss that
         only the simulator has."""
-        if not is_disk_loss(loss.kind):
-            raise ValueError(f"a loss of the kind {loss.kind!r} is for the simulator only")
-        kind, count = self._of_disk(loss.kind, loss)
+        kind, count = self._disk_loss(loss)
         apply_loss(self._cluster.directory(node), kind, count, Owner(self.run, node), _QUERY_WAIT_S)
         self._record_end(node, loss.kind)
 
