@@ -27,12 +27,17 @@ from typing import Literal
 
 import ray
 
-from actors.failures import ACTOR_GONE, creation_failure, is_creation_failure
 from actors.machines import UnreachableError, is_alive, machines, own_node, pin, remove_remotely, send_signal
-from actors.members import Member, take_snapshots
+from actors.members import (
+    ACTOR_GONE,
+    Member,
+    Outbox,
+    creation_failure,
+    is_creation_failure,
+    take_snapshots,
+)
 from actors.metrics import ClusterMeter
 from actors.nodes import NodeSetup, NodeSnapshot, PollReport, actor_class
-from actors.outbox import Outbox
 from actors.peers import Handle, deliver_method
 from actors.placement import Placement
 from actors.processes import ProcessId

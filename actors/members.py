@@ -1,4 +1,4 @@
-"""What a cluster of actors keeps of each of its nodes."""
+"""What a cluster of actors keeps of each of its nodes, and Ray's errors of calls to an actor that does not run."""
 
 from __future__ import annotations
 
@@ -6,14 +6,34 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import ray
+from ray.exceptions import ActorUnschedulableError, RayActorError
 
-from actors.failures import ACTOR_GONE
 from actors.nodes import NodeSnapshot, PollReport
-from actors.outbox import Outbox
-from actors.peers import Handle
+from actors.peers import Handle, pieces_of
 from actors.processes import ProcessId
 from actors.storage import DiskLossKind
-from protocol.ids import NO_EPOCH, NodeId
+from actors.transport import pack_frame
+from protocol.errors import StorageError
+from protocol.ids import DRIVER, NO_EPOCH, NodeId
+
+ACTOR_GONE = (RayActorError, ActorUnschedulableError)
+"""The errors of a call to an actor that has ended, or whose Ray node is lost."""
+_STORAGE_ERRORS = {StorageError.__name__, *(kind.__name__ for kind in StorageError.__subclasses__())}
+
+
+@dataclass(slots=True)
+class Outbox:
+    """The experiment's encoded messages to a node on one channel: the `queued` ones, and the call `under_way`. Ray may
+    let calls of an async actor overtake each other, so there is one call at a time."""
+
+    queued: list[bytes] = field(default_factory=list)
+    under_way: Handle = None
+
+    def send_queued(self, deliver: Handle) -> None:
+        """Sends the queued messages in one frame, unless a call is under way."""
+        if self.queued and (self.under_way is None or ray.wait([self.under_way], timeout=0)[0]):
+            self.under_way = deliver.remote(DRIVER, *pieces_of(pack_frame(self.queued)))
+            self.queued = []
 
 
 @dataclass(slots=True)
@@ -58,3 +78,17 @@ def _take_snapshot(member: Member) -> NodeSnapshot | None:
     except ACTOR_GONE:
         return None  # the next poll reports the failure
     return snapshot
+
+
+def is_creation_failure(error: Exception) -> bool:
+    """Whether the actor's own code has failed in its constructor; otherwise its Ray node or its process was lost."""
+    return isinstance(error, RayActorError) and error.actor_init_failed
+
+
+def creation_failure(text: str) -> str:
+    """Why an actor could not be created, from Ray's error text: only the last line where a StorageError is the reason,
+    which an operator can act on, otherwise the whole text.
+    """
+    last = text.strip().splitlines()[-1]
+    kind = last.partition(":")[0].rpartition(".")[2]
+    return last.removeprefix(f"{StorageError.__module__}.") if kind in _STORAGE_ERRORS else text

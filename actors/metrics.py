@@ -11,9 +11,9 @@ Measurements are queued at once, and turned into samples and exported every `EXP
 events and series at a time: a node that loses a peer emits thousands of changes in one input, each costs many
 microseconds to export, and that would delay the node's reaction.
 
-Ray drops a gauge that is not set again for 20 s. So every `REPEAT_MS` the meter reads the node's state (`Readings`) and
-sets all gauges of it, `EXPORT_AT_ONCE` at a time. What the state no longer has (a deleted topic, the partitions of a
-controller that is not active any more) is not set again, and leaves the metrics port after these 20 s.
+Ray drops a gauge that is not set again for 20 s. So every `REPEAT_MS` the meter reads the node's state (`NodeReadings`)
+and sets all gauges of it, `EXPORT_AT_ONCE` at a time. What the state no longer has (a deleted topic, the partitions of
+a controller that is not active any more) is not set again, and leaves the metrics port after these 20 s.
 
 An `alert` trace event is also written to the process's log as a warning.
 """
@@ -32,12 +32,15 @@ from ray.util.metrics import Counter, Gauge
 
 from actors.clock import Clock
 from protocol import metrics
+from protocol.contract import Node
 from protocol.events.base import Trace
 from protocol.events.broker import BecameFollower, BecameLeader, HighWatermarkAdvanced, RecordsAppended
 from protocol.events.controller import AlertRaised, PartitionChanged
 from protocol.ids import NO_EPOCH, NO_LEADER, Epoch, NodeId, TopicPartition, is_controller, node_name
 from protocol.messages.base import Message
 from protocol.messages.data import ProduceRequest
+from protocol.nodes.base_broker import BaseBroker
+from protocol.nodes.controller import ControllerNode
 
 _LOG = logging.getLogger(__name__)
 
@@ -70,19 +73,6 @@ class Meter(Protocol):
 
     def end_input(self) -> None:
         """Called when an input has been handled completely."""
-
-
-class Readings(Protocol):
-    """Reads the gauges of a node from its state."""
-
-    @property
-    def is_controller(self) -> bool: ...
-
-    def of_controller(self) -> Mapping[str, int]:
-        """The metrics of `CLUSTER_HELP` once the node has started; empty where it is no controller."""
-
-    def of_partitions(self) -> Iterator[Sample]:
-        """The gauges of all partitions, one after the other; the state may change in between."""
 
 
 class PartitionSamples:
@@ -140,6 +130,37 @@ def _tags(partition: TopicPartition) -> Tags:
     return (("topic", partition.topic), ("partition", str(partition.partition)))
 
 
+class NodeReadings:
+    """Reads the gauges of a node from its state, whenever they are exported. Only the active controller has gauges of
+    partitions, which it reads from its metadata; a broker has one per replica.
+    """
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    @property
+    def is_controller(self) -> bool:
+        return isinstance(self._node, ControllerNode)
+
+    def of_controller(self) -> Mapping[str, int]:
+        """The metrics of `CLUSTER_HELP` once the node has started; empty where it is no controller."""
+        if not isinstance(self._node, ControllerNode):
+            return {}
+        return self._node.metrics()
+
+    def of_partitions(self) -> Iterator[Sample]:
+        """The gauges of all partitions, one after the other; the state may change in between."""
+        node = self._node
+        if isinstance(node, BaseBroker):
+            for replica in list(node.context.replicas.values()):
+                log, leads = replica.log, replica.leadership is not None
+                yield lag_sample(replica.name, log.end_offset - log.high_watermark if leads else 0)
+        elif isinstance(node, ControllerNode) and node.is_active:
+            image = node.state.image
+            for partition, state in [(image.name_of(key), state) for key, state in image.partitions()]:
+                yield from partition_samples(partition, len(state.isr), len(state.elr))
+
+
 class Changes:
     """Finds the metrics of a node whose value has changed since the last call; `read` returns all of them by name."""
 
@@ -162,7 +183,7 @@ class RayMeter:
     `clock` is the host's, `readings` are those of the node.
     """
 
-    def __init__(self, cluster: str, node: str, clock: Clock, readings: Readings) -> None:
+    def __init__(self, cluster: str, node: str, clock: Clock, readings: NodeReadings) -> None:
         default = {"cluster": cluster, "node": node}
         self._node = node
         self._clock = clock

@@ -32,15 +32,14 @@ import ray
 
 from actors.admin_relay import AdminRelay, CallerCommand
 from actors.clock import LoopClock
-from actors.full_disk import LimitedFiles
 from actors.host import NodeHost
 from actors.load import LoadNode
+from actors.log.files import LimitedFiles
 from actors.log.format import crc32c
 from actors.machines import RACK_LABEL
-from actors.metrics import RayMeter
+from actors.metrics import NodeReadings, RayMeter
 from actors.peers import Handle, RayPeers
 from actors.processes import ProcessId, own_process, signal_process
-from actors.readings import NodeReadings
 from actors.storage import DiskLossKind, DiskStorage, Owner, apply_loss
 from actors.transport import Transport
 from protocol.broker.recovery import hook_named

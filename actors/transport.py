@@ -15,7 +15,7 @@ ways:
 
 A call is under way until its answer has been handled too, and the receiver answers only after it has handled the call's
 frame. So a slow node fills the queues of its peers and not its own. Frame numbers restore the order within a channel
-(`actors/resequencer.py`), and no frame is sent twice. Frames to one incarnation of the peer are numbered from 1, once
+(`Resequencer`), and no frame is sent twice. Frames to one incarnation of the peer are numbered from 1, once
 all calls that may have gone to the incarnation before have ended; incarnation 0 stands for a peer that has sent
 nothing.
 
@@ -38,7 +38,6 @@ from typing import Protocol
 
 import msgpack
 
-from actors.resequencer import Resequencer
 from protocol.errors import CodecError, MalformedMessageError
 from protocol.ids import DRIVER, NodeId
 from protocol.messages.base import Message
@@ -57,6 +56,8 @@ MAX_DELAY_S = 0.01
 """How long a message with `Message.can_wait` may be delayed."""
 HOLD_S = 0.1
 """How long a handled call is held open for messages to the caller."""
+GAP_S = 3.0
+"""How long a frame that has arrived early waits for the ones before it."""
 NOTHING = b""
 """The answer to a call that carries no frame."""
 UNNUMBERED = -1
@@ -137,6 +138,46 @@ def unpack_frame(data: bytes, malformed: Callable[[CodecError], None]) -> Frame 
             malformed(error)
         end += size
     return Frame(incarnation, to_incarnation, number, messages)
+
+
+class Resequencer:
+    """Restores the order of the frames of one channel from one incarnation of a peer to one of this node. A frame that
+    arrives early is held until the missing ones have arrived, or for `GAP_S`: then the missing ones count as lost. One
+    that arrives after its number has been passed is dropped. `first` is the number of the first frame, None where the
+    first one to arrive begins the count.
+    """
+
+    def __init__(self, first: int | None) -> None:
+        self._next = first
+        self._held: dict[int, Callable[[], None]] = {}
+        self._gap_timer: asyncio.TimerHandle | None = None
+
+    def take(self, number: int, action: Callable[[], None]) -> bool:
+        """Runs `action` when it is the turn of frame `number`, possibly at once; False where the frame is dropped."""
+        if self._next is None:
+            self._next = number
+        if number < self._next or number in self._held:
+            return False
+        self._held[number] = action
+        self._run_consecutive()
+        return True
+
+    def _run_consecutive(self) -> None:
+        assert self._next is not None
+        while self._next in self._held:
+            action = self._held.pop(self._next)
+            self._next += 1
+            action()
+        if self._held and self._gap_timer is None:
+            self._gap_timer = asyncio.get_running_loop().call_later(GAP_S, self._skip_gap)
+        elif not self._held and self._gap_timer is not None:
+            self._gap_timer.cancel()
+            self._gap_timer = None
+
+    def _skip_gap(self) -> None:
+        self._gap_timer = None
+        self._next = min(self._held)
+        self._run_consecutive()
 
 
 class _Channel:

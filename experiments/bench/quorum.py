@@ -3,22 +3,53 @@ the workloads, the columns and the baselines.
 
 Commits (`quorum_ray.py`) are measured with three controllers and, on another cluster, with one; the brokers are paused,
 so that their handling of the records is not measured. Elections run on Ray repeatedly on one cluster, in the simulator
-on one cluster per seed (`quorum_elections.py`). Snapshots (`quorum_snapshot.py`) are written to a disk and loaded.
+on one cluster per seed, which draws leader, time of death, election timeouts and latencies; an election is from the
+death of the active controller to the next active one.
+
+Snapshots of the metadata of many partitions are written to a disk and loaded. Their baselines are the minimum: msgpack
+packs the plain values of all records, which are written with an fsync, and unpacks the same bytes, without checksums,
+models and image.
 """
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from math import ceil
+from pathlib import Path
+from random import Random
 from typing import TYPE_CHECKING
 
-from experiments.bench.quorum_elections import CONTROLLERS, bound_ms, config, distribution, simulated_ms
-from experiments.bench.quorum_snapshot import SnapshotRow, measure
-from experiments.bench.report import BenchReport
+import msgpack
+
+from experiments.bench import controller
+from experiments.bench.report import BenchReport, measure_ms, medians_ms
+from experiments.check.engine import CheckedEngine
+from experiments.engines.port import ClusterSpec, Engine, Loss
+from experiments.engines.ray.directories import open_storage
 from experiments.engines.ray.session import expect_kills, ray_session, stay_on_loopback
-from protocol.config import CONTROLLER_QUORUM_ELECTION_TIMEOUT_MS, CONTROLLER_QUORUM_FETCH_TIMEOUT_MS
+from protocol.config import (
+    CONTROLLER_QUORUM_ELECTION_TIMEOUT_MS,
+    CONTROLLER_QUORUM_FETCH_TIMEOUT_MS,
+    ClusterConfig,
+    Generation,
+    record_version,
+)
+from protocol.contract import Storage
+from protocol.events.controller import ControllerStarted
+from protocol.ids import METADATA_LOG, NodeId, TimeMs
+from protocol.messages.batch import RecordBatch
+from protocol.messages.metadata_batch import forget_unpacked, pack_records, unpack_records
+from protocol.messages.records import MetadataRecord
+from protocol.metadata.image import MetadataImage
+from protocol.quorum.log import QuorumLog
+from protocol.quorum.voters import VoterSet
 
 if TYPE_CHECKING:
     from experiments.bench.quorum_ray import Commits
+
 
 REQUESTS, KILLS, SEEDS, SNAPSHOT_PARTITIONS, REPEATS = 20, 10, 200, 100_000, 3
 COLUMNS = ("what", "figure", "against", "ratio")
@@ -108,3 +139,169 @@ def _snapshot_texts(row: SnapshotRow) -> list[list[str]]:
             ("loaded", row.load_ms, row.bare_load_ms),
         )
     ]
+
+
+# -- elections ---------------------------------------------------------------------------------------------------------
+
+
+CONTROLLERS = 3
+WITHIN_MS = 120_000
+SPREAD_MS = 2_000
+"""The time of the active controller's death is drawn from a range of this length."""
+GRACE_MS = 2_000
+SETTLED = frozenset({"leader", "follower"})
+
+
+def config() -> ClusterConfig:
+    return ClusterConfig.of(Generation.KIP_966)
+
+
+def bound_ms(values: ClusterConfig) -> int:
+    """The bound of an election time: the fetch timeout, after which followers notice the leader's death, twice the
+    election timeout, the most that a candidate draws, and `GRACE_MS` for the votes and the first commit.
+    """
+    fetch_ms = values.int_value(CONTROLLER_QUORUM_FETCH_TIMEOUT_MS)
+    return fetch_ms + 2 * values.int_value(CONTROLLER_QUORUM_ELECTION_TIMEOUT_MS) + GRACE_MS
+
+
+def is_settled(engine: Engine) -> bool:
+    """Whether a controller is active and all others lead or follow in the quorum."""
+    roles = [part.role for part in engine.quorum().values()]
+    return engine.active_controller() is not None and len(roles) == CONTROLLERS and set(roles) <= SETTLED
+
+
+def became_active(engine: Engine, after_ms: TimeMs, but: NodeId) -> TimeMs | None:
+    """The time of the first `controller_started` after `after_ms` of a controller other than `but`; None until then."""
+    started = (event for event in engine.traces() if isinstance(event.trace, ControllerStarted))
+    return next((event.time_ms for event in started if event.time_ms > after_ms and event.node != but), None)
+
+
+def simulated_ms(seed: int) -> int:
+    """The election time with this seed. AssertionError where no controller becomes active."""
+    engine = CheckedEngine(ClusterSpec(1, CONTROLLERS, config(), seed))
+    for node in engine.spec.node_ids:
+        engine.start(node)
+    assert engine.run_until(lambda: is_settled(engine), WITHIN_MS), "the quorum has no leader"
+    engine.run_for(Random(f"bench/{seed}").randrange(SPREAD_MS))
+    active = engine.active_controller()
+    assert active is not None
+    killed_ms = engine.now_ms()
+    engine.crash(active, Loss())
+    assert engine.run_until(lambda: became_active(engine, killed_ms, active) is not None, WITHIN_MS), "no successor"
+    found_ms = became_active(engine, killed_ms, active)
+    assert found_ms is not None
+    return found_ms - killed_ms
+
+
+def rank(values: Sequence[int], share: float) -> int:
+    """The smallest value that at least `share` of the values do not exceed; `values` must not be empty."""
+    return sorted(values)[max(0, ceil(share * len(values)) - 1)]
+
+
+def distribution(times_ms: Sequence[int]) -> dict[str, int]:
+    """Count, p50, p90 and maximum of election times, and the number of those above the bound."""
+    bound = bound_ms(config())
+    return {
+        "kills": len(times_ms),
+        "p50_ms": rank(times_ms, 0.5),
+        "p90_ms": rank(times_ms, 0.9),
+        "max_ms": max(times_ms),
+        "above_bound": sum(time_ms > bound for time_ms in times_ms),
+    }
+
+
+# -- snapshots ---------------------------------------------------------------------------------------------------------
+
+
+BATCH_RECORDS = 1_000
+_CRC_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotRow:
+    """Times are medians in milliseconds; `bytes` is the size of the file."""
+
+    partitions: int
+    records: int
+    bytes: int
+    write_ms: float
+    load_ms: float
+    bare_write_ms: float
+    bare_load_ms: float
+
+    def document(self) -> dict[str, object]:
+        return asdict(self) | {
+            "write_ratio": round(self.write_ms / self.bare_write_ms, 2),
+            "load_ratio": round(self.load_ms / self.bare_load_ms, 2),
+        }
+
+
+def measure(partitions: int, repeats: int) -> SnapshotRow:
+    """Measures the metadata of `partitions` partitions, in topics of 100 with three replicas each."""
+    records = controller.cluster_records(partitions)
+    runs = [_times_once(records) for _ in range(repeats)]
+    write_ms, load_ms, bare_write_ms, bare_load_ms = medians_ms([times_ms for _, times_ms in runs])
+    return SnapshotRow(partitions, len(records), runs[0][0], write_ms, load_ms, bare_write_ms, bare_load_ms)
+
+
+def _times_once(records: Sequence[MetadataRecord]) -> tuple[int, list[float]]:
+    """(bytes of the snapshot; milliseconds of writing, loading, bare writing and bare loading) of one run."""
+    image = controller.state_of(records).image
+    with tempfile.TemporaryDirectory() as folder:
+        directory = Path(folder) / "node"
+        with open_storage(directory) as storage:
+            log = _fill_log(storage, records)
+            write_ms, _ = measure_ms(lambda: write(log, image))
+            raw = log.raw_snapshot
+        forget_unpacked()
+        load_ms, loaded = measure_ms(lambda: load(directory))
+        assert loaded.partition_count == image.partition_count
+        bare = Path(folder) / "bare"
+        bare.write_bytes(raw)
+        bare_load_ms, values = measure_ms(lambda: _bare_load(bare))
+        bare_write_ms, _ = measure_ms(lambda: _bare_write(bare, values))
+    forget_unpacked()
+    return len(raw), [write_ms, load_ms, bare_write_ms, bare_load_ms]
+
+
+def _fill_log(storage: Storage, records: Sequence[MetadataRecord]) -> QuorumLog:
+    """A flushed log with the records, in batches of `BATCH_RECORDS`."""
+    log = QuorumLog(storage, METADATA_LOG, VoterSet())
+    for first in range(0, len(records), BATCH_RECORDS):
+        part = records[first : first + BATCH_RECORDS]
+        payload = pack_records(part, _version())
+        log.append(RecordBatch(base_offset=first, leader_epoch=1, record_count=len(part), payload=payload), part)
+    log.flush()
+    return log
+
+
+def _version() -> int:
+    return record_version(controller.config().generation.feature_levels)
+
+
+def write(log: QuorumLog, image: MetadataImage) -> None:
+    """Takes the image as the snapshot of the whole log."""
+    log.take_snapshot(log.end_offset, pack_records(image.to_records(), _version()))
+
+
+def load(directory: Path) -> MetadataImage:
+    """Builds the image from the snapshot in a directory."""
+    with open_storage(directory) as storage:
+        snapshot = QuorumLog(storage, METADATA_LOG, VoterSet()).snapshot
+        assert snapshot is not None
+        image = MetadataImage(controller.config())
+        image.load(unpack_records(snapshot.data), snapshot.end_offset)
+        return image
+
+
+def _bare_load(path: Path) -> list[object]:
+    """The plain values of all records of a snapshot file."""
+    _, _, _, data = msgpack.unpackb(memoryview(path.read_bytes())[_CRC_BYTES:])
+    return [msgpack.unpackb(msgpack.unpackb(frame[_CRC_BYTES:]).data) for frame in msgpack.unpackb(data)]
+
+
+def _bare_write(path: Path, values: Sequence[object]) -> None:
+    frames = [msgpack.packb(msgpack.ExtType(1, msgpack.packb(value))) for value in values]
+    with path.open("wb", buffering=0) as file:
+        file.write(msgpack.packb(frames))
+        os.fsync(file.fileno())

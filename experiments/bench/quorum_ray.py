@@ -13,7 +13,7 @@ from statistics import median_low
 
 import ray
 
-from experiments.bench.quorum_elections import became_active, is_settled
+from experiments.bench.quorum import became_active, is_settled
 from experiments.bench.ray_cluster import BenchCluster, BenchError, bench_cluster
 from experiments.bench.report import median_run
 from experiments.engines.admin_requests import alter_config, create_topic

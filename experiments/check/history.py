@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import zip_longest
 from typing import Literal, NamedTuple
 
@@ -95,36 +95,38 @@ class FinalPartition:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Finding(ABC):
-    """Something that must not be; `text` is one plain line."""
+    """Something that must not be."""
 
     partition: TopicPartition
 
     @property
-    def text(self) -> str:
-        return f"{self.partition}: {self._what()}"
-
     @abstractmethod
-    def _what(self) -> str:
-        """What is wrong, without the partition."""
+    def words(self) -> str:
+        """What is wrong, without the partition and with fields in braces."""
+
+    @property
+    def text(self) -> str:
+        """The finding as one plain line."""
+        values = ((field.name, getattr(self, field.name)) for field in fields(self))
+        shown = {name: ", ".join(map(str, it)) if type(it) is tuple else it for name, it in values}
+        return f"{self.partition}: {self.words.format(**shown)}"
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class LostRecord(Finding):
+    words = "record {record}, acknowledged at offset {offset}, is not in the log"
+
     record: Record
     offset: Offset
-
-    def _what(self) -> str:
-        return f"record {self.record}, acknowledged at offset {self.offset}, is not in the log"
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class MovedRecord(Finding):
+    words = "record {record}, acknowledged at offset {offset}, is at {found}"
+
     record: Record
     offset: Offset
     found: tuple[Offset, ...]
-
-    def _what(self) -> str:
-        return f"record {self.record}, acknowledged at offset {self.offset}, is at {_listed(self.found)}"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -132,40 +134,35 @@ class DuplicatedRecord(Finding):
     record: Record
     found: tuple[Offset, ...]
 
-    def _what(self) -> str:
-        return f"record {self.record} is in the log {len(self.found)} times, at offsets {_listed(self.found)}"
+    @property
+    def words(self) -> str:
+        return f"record {{record}} is in the log {len(self.found)} times, at offsets {{found}}"
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class FailedRecordStored(Finding):
+    words = "record {record}, which definitely failed, is in the log at offset {offset}"
+
     record: Record
     offset: Offset
-
-    def _what(self) -> str:
-        return f"record {self.record}, which definitely failed, is in the log at offset {self.offset}"
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class StrayRecord(Finding):
+    words = "record {record} at offset {offset} was never sent to this partition"
+
     record: Record
     offset: Offset
-
-    def _what(self) -> str:
-        return f"record {self.record} at offset {self.offset} was never sent to this partition"
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class ReorderedRecords(Finding):
+    words = "producer {producer} sent record {record} before {later}; it is in the log behind that, at offset {offset}"
+
     producer: int
     record: Record
     offset: Offset
     later: Record
-
-    def _what(self) -> str:
-        return (
-            f"producer {self.producer} sent record {self.record} before {self.later}; it is in the log behind that, "
-            f"at offset {self.offset}"
-        )
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -175,47 +172,44 @@ class VanishedRead(Finding):
     record: Record
     found: Record | None
 
-    def _what(self) -> str:
-        there = "nothing" if self.found is None else f"record {self.found}"
-        return f"reader {self.reader} saw record {self.record} at offset {self.offset}, where the log has {there}"
+    @property
+    def words(self) -> str:
+        there = "nothing" if self.found is None else "record {found}"
+        return f"reader {{reader}} saw record {{record}} at offset {{offset}}, where the log has {there}"
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class ReadBeyondHighWatermark(Finding):
+    words = "reader {reader} saw offset {offset} with a high watermark of {high_watermark}"
+
     reader: int
     offset: Offset
     high_watermark: Offset
 
-    def _what(self) -> str:
-        return f"reader {self.reader} saw offset {self.offset} with a high watermark of {self.high_watermark}"
-
 
 @dataclass(frozen=True, slots=True, order=True)
 class ReadsDiffer(Finding):
+    words = "at offset {offset} different records were seen: {records}"
+
     offset: Offset
     records: tuple[Record, ...]
-
-    def _what(self) -> str:
-        return f"at offset {self.offset} different records were seen: {_listed(self.records)}"
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class ReplicasDiffer(Finding):
+    words = "the log of broker {replica} differs from leader {leader}'s from offset {offset} on"
+
     leader: BrokerId
     replica: BrokerId
     offset: Offset
 
-    def _what(self) -> str:
-        return f"the log of broker {self.replica} differs from leader {self.leader}'s from offset {self.offset} on"
-
 
 @dataclass(frozen=True, slots=True, order=True)
 class Unanswered(Finding):
+    words = "of send {send}, {count} records never came to an end"
+
     send: int
     count: int
-
-    def _what(self) -> str:
-        return f"of send {self.send}, {self.count} records never came to an end"
 
 
 def breaks_promise(finding: Finding, is_promised: bool, *, has_store_metadata: bool) -> bool:
@@ -226,10 +220,6 @@ def breaks_promise(finding: Finding, is_promised: bool, *, has_store_metadata: b
     """
     may_differ = has_store_metadata and isinstance(finding, ReplicasDiffer)
     return is_promised or (isinstance(finding, ReplicasDiffer | Unanswered) and not may_differ)
-
-
-def _listed(items: Iterable[object]) -> str:
-    return ", ".join(map(str, items))
 
 
 def judge(operations: Iterable[Operation], finals: Iterable[FinalPartition]) -> list[Finding]:

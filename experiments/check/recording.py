@@ -34,6 +34,7 @@ from pydantic import Field
 from experiments.check.history import FinalPartition, Operation, RecordRange
 from experiments.check.history_file import HistoryReader, HistoryWriter
 from experiments.engines.port import ClusterSpec, Engine, TraceEvent
+from experiments.support.atomic import write_text
 from experiments.support.build import is_compiled
 from experiments.support.errors import InputError
 from experiments.support.fields import AsTuple, StrictModel
@@ -168,7 +169,7 @@ class RecordingWriter:
             finals=tuple(known),
             digests={name: _digest(self.folder / name, sync=True) for name in names},
         )
-        _write_atomically(self.folder / MANIFEST, manifest.model_dump_json(indent=1) + "\n")
+        write_text(self.folder / MANIFEST, manifest.model_dump_json(indent=1) + "\n")
 
     def _write_logs(self, final: FinalPartition) -> _Final:
         (self.folder / LOGS).mkdir(exist_ok=True)
@@ -199,16 +200,6 @@ def _digest(path: Path, *, sync: bool = False) -> str:
         if sync:
             os.fsync(file.fileno())
     return found.hexdigest()
-
-
-def _write_atomically(path: Path, text: str) -> None:
-    """Writes a file atomically and durably."""
-    draft = path.with_name(f".{path.name}")
-    with draft.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)
 
 
 # -- reading -----------------------------------------------------------------------------------------------------------

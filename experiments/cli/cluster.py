@@ -16,17 +16,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Annotated, TypedDict
+from dataclasses import asdict, dataclass
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Column, Table
 
-from experiments.cli import administer
+from experiments.cli import cluster_access
+from experiments.cli.cluster_access import Target, addresses
 from experiments.cli.metadata_quorum import role_of
 from experiments.cli.output import ExitCode, Json, fail, fail_if, flag, option, print_result
 from experiments.cli.parse import name_values
-from experiments.cli.target import BootstrapServer, CommandConfig, OwnCluster, Principal, Target, target_of
 from experiments.engines.admin_client import AdminClient, AdminError
 from experiments.engines.ray.cluster_state import DEFAULT_NAME, ClusterOptions, ClusterState, read_state, states
 from experiments.engines.ray.connection import own_state
@@ -45,19 +46,21 @@ _BROKER, _CONTROLLER = "broker-", "controller-"
 ClusterName = Annotated[str, option("NAME", "Which of your clusters on this machine.", "--name")]
 
 
-class BrokerRow(TypedDict):
-    """A broker of `isray status --json`."""
+@dataclass(frozen=True, slots=True)
+class BrokerRow:
+    """A broker of `isray status --json`. In `v3` one that has no session with the store is not registered."""
 
     node: str
     running: bool
-    state: str
-    broker_epoch: int
-    rack: str | None
-    leads: int
-    replicas: int
+    state: str = "not registered"
+    broker_epoch: int = NO_EPOCH
+    rack: str | None = None
+    leads: int = 0
+    replicas: int = 0
 
 
-class ControllerRow(TypedDict):
+@dataclass(frozen=True, slots=True)
+class ControllerRow:
     """A controller of `isray status --json`; what the leader of the quorum does not know is None."""
 
     node: str
@@ -68,7 +71,8 @@ class ControllerRow(TypedDict):
     lag: int | None
 
 
-class ClusterDocument(TypedDict):
+@dataclass(frozen=True, slots=True)
+class ClusterDocument:
     """`isray status --json`, without what the cluster's state file adds."""
 
     controller: int
@@ -180,28 +184,22 @@ def down(
     print_result(as_json, {"name": name, "pid": state.pid, "ended": how}, typer.echo, f"{name} {how}")
 
 
-def status(
-    bootstrap_server: BootstrapServer = None,
-    name: OwnCluster = None,
-    command_config: CommandConfig = None,
-    principal: Principal = None,
-    as_json: Json = False,
-) -> None:
+@addresses()
+def status(target: Target) -> None:
     """The nodes of a cluster: which run, which lead what, which vote, which are fenced; and the feature levels."""
-    target = target_of(bootstrap_server, name, as_json, command_config, principal)
     state = _own_state(target)
     if state is not None and not state.is_running:
         _report_stale(state, target.as_json)
     rows = _rows(state)
     try:
-        with administer.open_admin(target, asks_nodes=True) as (admin, running):
+        with cluster_access.open_admin(target, asks_nodes=True) as (admin, running):
             running = running if rows is None else {row.node for row in rows if row.pid is not None}
             found = cluster_document(admin, running, () if state is None else state.nodes)
     except AdminError as error:
-        administer.exit_refused("isray", error, target.as_json)
+        cluster_access.exit_refused("isray", error, target.as_json)
     known = {} if state is None else _known(state)
-    print_result(target.as_json, known | {**found}, _print_status, found, state, rows or ())
-    fail_if(not found["healthy"])
+    print_result(target.as_json, known | asdict(found), _print_status, found, state, rows or ())
+    fail_if(not found.healthy)
 
 
 def _rows(state: ClusterState | None) -> tuple[NodeRow, ...] | None:
@@ -241,40 +239,38 @@ def cluster_document(admin: AdminClient, running: set[str], started: Sequence[st
     features = (
         {feature.name: feature.finalized_version_level for feature in admin.describe_features()} if has_quorum else {}
     )
-    brokers: list[BrokerRow] = [
-        {
-            "node": f"broker-{broker.broker_id}",
-            "running": f"broker-{broker.broker_id}" in running,
-            "state": _broker_state(broker.is_fenced, broker.in_controlled_shutdown),
-            "broker_epoch": broker.broker_epoch,
-            "rack": broker.rack,
-            "leads": sum(partition.leader_id == broker.broker_id for partition in partitions),
-            "replicas": sum(broker.broker_id in partition.replica_nodes for partition in partitions),
-        }
+    brokers = [
+        BrokerRow(
+            node=node_name(broker.broker_id),
+            running=node_name(broker.broker_id) in running,
+            state=_broker_state(broker.is_fenced, broker.in_controlled_shutdown),
+            broker_epoch=broker.broker_epoch,
+            rack=broker.rack,
+            leads=sum(partition.leader_id == broker.broker_id for partition in partitions),
+            replicas=sum(broker.broker_id in partition.replica_nodes for partition in partitions),
+        )
         for broker in cluster.brokers
     ]
-    gone = sorted({name for name in started if name.startswith(_BROKER)} - {row["node"] for row in brokers})
-    brokers += [_unregistered(name, running) for name in (gone if not has_quorum else ())]
+    gone = sorted({name for name in started if name.startswith(_BROKER)} - {row.node for row in brokers})
+    brokers += [BrokerRow(name, name in running) for name in (gone if not has_quorum else ())]
     controllers = _controllers(quorum, running, started)
     manager = node_name(RECOVERY_MANAGER) in running
-    listed = {str(item["node"]) for item in (*brokers, *controllers)}
     active = cluster.controller_id if not has_quorum else NO_LEADER if quorum is None else quorum.leader_id
-    has_controller = _has_majority(quorum, controllers) if has_quorum else node_name(STORE) in running
-    return {
-        "controller": active,
-        "controller_running": active != NO_LEADER and node_name(active) in running,
-        "controllers": controllers,
-        "voters": [] if quorum is None else [voter.replica_id for voter in quorum.voters],
-        "recovery_manager_running": manager,
-        "brokers": brokers,
-        "others": sorted(running - listed),
-        "features": features,
-        "healthy": has_controller
-        and active != NO_LEADER
-        and node_name(active) in running
+    is_active = active != NO_LEADER and node_name(active) in running
+    return ClusterDocument(
+        controller=active,
+        controller_running=is_active,
+        controllers=controllers,
+        voters=[] if quorum is None else [voter.replica_id for voter in quorum.voters],
+        recovery_manager_running=manager,
+        brokers=brokers,
+        others=sorted(running - {row.node for row in brokers} - {row.node for row in controllers}),
+        features=features,
+        healthy=(_has_majority(quorum, controllers) if has_quorum else node_name(STORE) in running)
+        and is_active
         and (manager or not features.get(UNCLEAN_RECOVERY_ENABLED))
-        and all(broker["running"] and broker["state"] == "unfenced" for broker in brokers),
-    }
+        and all(broker.running and broker.state == "unfenced" for broker in brokers),
+    )
 
 
 def _quorum(admin: AdminClient) -> tuple[DescribeQuorumResponse | None, bool]:
@@ -287,19 +283,6 @@ def _quorum(admin: AdminClient) -> tuple[DescribeQuorumResponse | None, bool]:
         if error.error is ErrorCode.UNSUPPORTED_VERSION:
             return None, False
         raise
-
-
-def _unregistered(name: str, running: set[str]) -> BrokerRow:
-    """A broker of `v3` that has no session with the store, and is therefore not registered."""
-    return {
-        "node": name,
-        "running": name in running,
-        "state": "not registered",
-        "broker_epoch": NO_EPOCH,
-        "rack": None,
-        "leads": 0,
-        "replicas": 0,
-    }
 
 
 def _controllers(
@@ -316,24 +299,21 @@ def _controllers(
     known = {node_name(node): state for node, state in disks.items()}
     others = {name for name in (*running, *started) if name.startswith(_CONTROLLER)}
     return [
-        {
-            "node": name,
-            "running": name in running,
-            "role": None if quorum is None or name not in known else role_of(known[name], quorum).lower(),
-            "votes": quorum is not None and name in known and known[name] in quorum.voters,
-            "directory_id": known[name].replica_uuid if name in known else None,
-            "lag": known[name].lag if name in known else None,
-        }
-        for name in sorted({*known, *others})
+        ControllerRow(
+            node=name,
+            running=name in running,
+            role=None if quorum is None or state is None else role_of(state, quorum).lower(),
+            votes=quorum is not None and state in quorum.voters,
+            directory_id=None if state is None else state.replica_uuid,
+            lag=None if state is None else state.lag,
+        )
+        for name, state in ((name, known.get(name)) for name in sorted({*known, *others}))
     ]
 
 
 def _has_majority(quorum: DescribeQuorumResponse | None, controllers: list[ControllerRow]) -> bool:
     """Whether a majority of the voters runs."""
-    return (
-        quorum is not None
-        and [row["votes"] and row["running"] for row in controllers].count(True) > len(quorum.voters) // 2
-    )
+    return quorum is not None and sum(row.votes and row.running for row in controllers) > len(quorum.voters) // 2
 
 
 def _broker_state(fenced: bool, in_controlled_shutdown: bool) -> str:
@@ -350,26 +330,26 @@ def _print_status(found: ClusterDocument, state: ClusterState | None, nodes: Seq
         options = state.options
         console.print(f"{options.name}: {options.generation.value}, {state.address}, process {state.pid}")
     table = Table("node", Column("process", no_wrap=True), "state", "epoch", "leads", "replicas", "rack", box=None)
-    rows = [(row["node"], row["running"], [row["role"] or ""]) for row in found["controllers"]]
-    if found["recovery_manager_running"] or found["features"].get(UNCLEAN_RECOVERY_ENABLED):
-        rows.append((node_name(RECOVERY_MANAGER), found["recovery_manager_running"], []))
-    if not found["features"]:
-        rows.append((node_name(STORE), node_name(STORE) in found["others"], []))
-    for broker in found["brokers"]:
-        numbers = [str(number) for number in (broker["broker_epoch"], broker["leads"], broker["replicas"])]
-        rows.append((broker["node"], broker["running"], [broker["state"], *numbers, broker["rack"] or ""]))
+    rows = [(row.node, row.running, [row.role or ""]) for row in found.controllers]
+    if found.recovery_manager_running or found.features.get(UNCLEAN_RECOVERY_ENABLED):
+        rows.append((node_name(RECOVERY_MANAGER), found.recovery_manager_running, []))
+    if not found.features:
+        rows.append((node_name(STORE), node_name(STORE) in found.others, []))
+    for broker in found.brokers:
+        numbers = [str(number) for number in (broker.broker_epoch, broker.leads, broker.replicas)]
+        rows.append((broker.node, broker.running, [broker.state, *numbers, broker.rack or ""]))
     for node, is_running, texts in rows:
         row = known.get(node)
         by_file = str(pids.get(node, "runs")) if is_running else "ended"
         process = by_file if row is None else str(row.pid or row.state)
         table.add_row(node, process, *texts)
     console.print(table)
-    voters = ", ".join(map(str, found["voters"]))
-    if found["features"]:
+    voters = ", ".join(map(str, found.voters))
+    if found.features:
         console.print(f"voters: {voters}" if voters else "no controller is active")
-        console.print("features: " + " ".join(f"{key}={level}" for key, level in found["features"].items()))
+        console.print("features: " + " ".join(f"{key}={level}" for key, level in found.features.items()))
     else:
-        console.print(f"controller: {node_name(found['controller'])}; metadata in a store")
+        console.print(f"controller: {node_name(found.controller)}; metadata in a store")
     for row in nodes:
         if row.state in (NodeState.PAUSED, NodeState.WAITING):
             console.print(f"{row.node} is {row.state}{row.reason and f': {row.reason}'}", markup=False, soft_wrap=True)

@@ -34,23 +34,19 @@ def conformance(
     shown = None if departure is None else departure_named(departure, "--departures")
     results = [replay_file(path) for path in files]
     passed, failed = sum(result.passed for result in results), sum(result.failed for result in results)
-    by_rule = {it.name: rows for it in DEPARTURES if (rows := _rows_of(it, results))}
-    if shown is not None and shown.name not in by_rule:
-        raise InputError(
-            "--departures",
-            "",
-            f"{shown.name}, which no row shows",
-            f"one of {', '.join(by_rule) or 'none: no row departs'}",
-        )
+    departed = {it: rows for it in DEPARTURES if (rows := _rows_of(it, results))}
+    if shown is not None and shown not in departed:
+        allowed = f"one of {', '.join(it.name for it in departed) or 'none: no row departs'}"
+        raise InputError("--departures", "", f"{shown.name}, which no row shows", allowed)
     if as_json:
         documents = [_document(result) for result in results]
-        departures = [_departure(it, by_rule[it.name]) for it in DEPARTURES if it.name in by_rule]
+        departures = [_departure(it, rows) for it, rows in departed.items()]
         typer.echo(json.dumps({"files": documents, "passed": passed, "failed": failed, "departures": departures}))
     else:
         _print_mismatches(results)
-        _print_departures(by_rule, shown)
-        departed = sum(len(result.departed) for result in results)
-        typer.echo(f"{passed} passed, {failed} failed, {departed} departures")
+        _print_departures(departed, shown)
+        rows_departed = sum(len(result.departed) for result in results)
+        typer.echo(f"{passed} passed, {failed} failed, {rows_departed} departures")
     fail_if(failed)
 
 
@@ -90,11 +86,8 @@ def _print_mismatches(results: list[FileResult]) -> None:
         _print_row(file, mismatch.row, mismatch.differences)
 
 
-def _print_departures(by_rule: dict[str, list[tuple[str, DepartedRow]]], shown: Departure | None) -> None:
-    for departure in DEPARTURES:
-        rows = by_rule.get(departure.name)
-        if rows is None:
-            continue
+def _print_departures(departed: dict[Departure, list[tuple[str, DepartedRow]]], shown: Departure | None) -> None:
+    for departure, rows in departed.items():
         typer.echo(f"departure {departure.name}: {len(rows)} rows")
         typer.echo(f"  Kafka: {departure.rule.kafka} ({departure.rule.source})")
         typer.echo(f"  reason: {departure.reason}")

@@ -1,7 +1,7 @@
 """The `isray` command: one typer application, its commands by section, and the place that turns errors into exit codes.
 
 A command reports a failure with `typer.Exit(ExitCode.FAILURE)`. For wrong input it raises InputError
-(`experiments.support.errors`), which `run` prints as one line without a traceback; `usage.py` makes one of the wrong
+(`experiments.support.errors`), which `run` prints as one line without a traceback; `help.py` makes one of the wrong
 options that typer finds.
 
 Command modules import heavy packages (ray, pyspark, scipy, altair) inside their functions, so that `isray --help`
@@ -23,8 +23,6 @@ from experiments.cli import (
     cluster,
     configs,
     conformance,
-    console_consumer,
-    console_producer,
     dump_log,
     explore,
     features,
@@ -33,8 +31,8 @@ from experiments.cli import (
     metadata_quorum,
     mutants,
     node,
-    produce,
     reassign_partitions,
+    records,
     replay,
     scenario,
     soak,
@@ -42,9 +40,8 @@ from experiments.cli import (
     study,
     topics,
 )
-from experiments.cli.help import App, Section
+from experiments.cli.help import App, Section, as_input_error
 from experiments.cli.output import ExitCode, Json, print_result
-from experiments.cli.usage import as_input_error
 from experiments.engines.ray.session import RayStartError
 from experiments.support.errors import InputError
 
@@ -81,9 +78,9 @@ COMMANDS = (
     (Section.CLUSTER, cluster.status, "isray status"),
     (Section.CLUSTER, cluster.down, "isray down"),
     (Section.TOOLS, topics.topics, "isray topics --create --topic t --partitions 3 --replication-factor 3"),
-    (Section.TOOLS, produce.produce, "isray produce --topic t --num-records 100"),
-    (Section.TOOLS, console_producer.console_producer, "isray console-producer --topic t"),
-    (Section.TOOLS, console_consumer.console_consumer, "isray console-consumer --topic t --from-beginning"),
+    (Section.TOOLS, records.produce, "isray produce --topic t --num-records 100"),
+    (Section.TOOLS, records.console_producer, "isray console-producer --topic t"),
+    (Section.TOOLS, records.console_consumer, "isray console-consumer --topic t --from-beginning"),
     (Section.TOOLS, configs.configs, "isray configs --alter --topic t --add-config min.insync.replicas=2"),
     (Section.TOOLS, leader_election.leader_election, f"isray leader-election {_PREFERRED}"),
     (Section.TOOLS, reassign_partitions.reassign_partitions, "isray reassign-partitions --list"),

@@ -43,7 +43,7 @@ def study_numbers(
     """Measure what the sources claim in numbers (requirements L1 to L21), in virtual time: claimed, measured, ratio."""
     from experiments.numbers.claims import claims_of
     from experiments.numbers.conditions import Conditions
-    from experiments.numbers.laboratory import MeasurementError
+    from experiments.numbers.measured_cluster import MeasurementError
     from experiments.numbers.page import document, lines, page, write_page
 
     conditions = Conditions(

@@ -16,10 +16,9 @@ from typing import Annotated, Literal
 import typer
 from pydantic import Field
 
-from experiments.cli.administer import administering, exit_if_failed, numbers
-from experiments.cli.output import Json, flag, option, print_json, print_result
+from experiments.cli.cluster_access import Target, addresses, administering, exit_if_failed, numbers
+from experiments.cli.output import flag, option, print_json, print_result
 from experiments.cli.parse import Int32, JsonShape, one_of, only_with, read_json, whole_numbers
-from experiments.cli.target import BootstrapServer, CommandConfig, OwnCluster, Principal, target_of
 from experiments.engines.admin_client import AdminClient, AdminError
 from experiments.explorer.values import message_fields
 from experiments.support.errors import InputError, MissingInput
@@ -57,7 +56,9 @@ class _Topics(JsonShape):
     topics: Annotated[list[_Topic], Field(min_length=1)]
 
 
+@addresses()
 def reassign_partitions(
+    target: Target,
     execute: Annotated[bool, flag("--execute", "Start the reassignment of the file.")] = False,
     verify: Annotated[bool, flag("--verify", "Print how far the reassignment of the file is.")] = False,
     cancel: Annotated[bool, flag("--cancel", "Cancel the reassignments of the file.")] = False,
@@ -68,14 +69,8 @@ def reassign_partitions(
     broker_list: Annotated[str | None, option("0,1,2", "With --generate: the brokers to use.")] = None,
     additional: Annotated[bool, flag("--additional", "With --execute: although others are in progress.")] = False,
     disable_rack_aware: Annotated[bool, flag("--disable-rack-aware", "With --generate: ignore racks.")] = False,
-    bootstrap_server: BootstrapServer = None,
-    name: OwnCluster = None,
-    command_config: CommandConfig = None,
-    principal: Principal = None,
-    as_json: Json = False,
 ) -> None:
     """Move partitions to other brokers: start, verify, cancel, list; or propose where to."""
-    target = target_of(bootstrap_server, name, as_json, command_config, principal)
     action = one_of(
         {"--execute": execute, "--verify": verify, "--cancel": cancel, "--list": list_, "--generate": generate}
     )
@@ -93,15 +88,15 @@ def reassign_partitions(
     brokers = _brokers(broker_list) if generate else []
     with administering(target, "Error") as admin:
         if execute:
-            _execute(admin, assignment, additional, as_json)
+            _execute(admin, assignment, additional, target.as_json)
         elif verify:
-            _verify(admin, assignment, as_json)
+            _verify(admin, assignment, target.as_json)
         elif cancel:
-            _cancel(admin, assignment, as_json)
+            _cancel(admin, assignment, target.as_json)
         elif list_:
-            _list(admin, as_json)
+            _list(admin, target.as_json)
         else:
-            _generate(admin, topics, brokers, not disable_rack_aware, as_json)
+            _generate(admin, topics, brokers, not disable_rack_aware, target.as_json)
 
 
 def _given(option: str, path: Path | None) -> Path:

@@ -36,7 +36,7 @@ def soak(
     """Run a cluster on Ray under load, inject one fault after another, and check what its clients recorded."""
     stay_on_loopback()
     expect_kills()
-    from experiments.engines.ray.ray_output import ray_output_to_stderr
+    from experiments.engines.ray.session import ray_output_to_stderr
     from experiments.hunt.soak.run import SoakOptions
     from experiments.hunt.soak.run import soak as run
 

@@ -15,10 +15,9 @@ from typing import Annotated
 
 import typer
 
-from experiments.cli.administer import administering, exit_if_failed, numbers, require
-from experiments.cli.output import Json, flag, option, print_json, print_result
+from experiments.cli.cluster_access import Target, addresses, administering, exit_if_failed, numbers, require
+from experiments.cli.output import flag, option, print_json, print_result
 from experiments.cli.parse import name_values, one_of, only_with
-from experiments.cli.target import BootstrapServer, CommandConfig, OwnCluster, Principal, target_of
 from experiments.engines.admin_client import AdminClient, AdminError
 from experiments.explorer.values import message_fields
 from experiments.support.errors import InputError, MissingInput
@@ -59,7 +58,9 @@ class Options:
     as_json: bool
 
 
+@addresses()
 def topics(
+    target: Target,
     create: Annotated[bool, flag("--create", "Create a topic.")] = False,
     list_: Annotated[bool, flag("--list", "List the names of topics.")] = False,
     describe: Annotated[bool, flag("--describe", "Describe topics and their partitions.")] = False,
@@ -85,14 +86,8 @@ def topics(
     at_min_isr: Annotated[
         bool, flag("--at-min-isr-partitions", "Only those with exactly min.insync.replicas in sync.")
     ] = False,
-    bootstrap_server: BootstrapServer = None,
-    name: OwnCluster = None,
-    command_config: CommandConfig = None,
-    principal: Principal = None,
-    as_json: Json = False,
 ) -> None:
     """Create, list, describe, delete and alter topics."""
-    target = target_of(bootstrap_server, name, as_json, command_config, principal)
     reports = {
         "--under-replicated-partitions": under_replicated,
         "--unavailable-partitions": unavailable,
@@ -110,7 +105,7 @@ def topics(
         if_not_exists,
         remove_partitions,
         frozenset(option for option, is_given in reports.items() if is_given),
-        as_json,
+        target.as_json,
     )
     _check(action, options)
     with administering(target, FAILING) as admin:

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol, TypeVar
 
+from experiments.engines import admin_requests
 from protocol.errors import ErrorCode, ProtocolInvariantError
 from protocol.ids import TopicPartition
 from protocol.messages.acls import (
@@ -77,12 +78,10 @@ from protocol.messages.partitions import (
     TopicPartitions,
 )
 from protocol.messages.quorum import (
-    AddVoterRequest,
     AddVoterResponse,
     DescribeQuorumRequest,
     DescribeQuorumResponse,
     Endpoint,
-    RemoveVoterRequest,
     RemoveVoterResponse,
 )
 from protocol.messages.topics import (
@@ -142,38 +141,22 @@ class AdminChannel(Protocol):
 
 class AdminClient:
     """Administration of one cluster in the name of `principal` (`User:alice`), None for an anonymous one. Every method
-    raises AdminError where the request fails as a whole.
+    raises AdminError where the request fails as a whole. Records are written and read through the `channel` itself.
     """
 
     def __init__(self, channel: AdminChannel, principal: str | None = None) -> None:
-        self._channel = channel
+        self.channel = channel
         self._principal = principal
 
     def _call(self, request: AdminRequest, answer: type[R]) -> R:
         if self._principal is not None:
             request = replace(request, principal=self._principal)
-        response = self._channel.call(request)
+        response = self.channel.call(request)
         if response.error is not ErrorCode.NONE:
             raise AdminError(response.error, response.message)
         if not isinstance(response, answer):
             raise ProtocolInvariantError(f"{type(response).__name__} answers a {type(request).__name__}")
         return response
-
-    def send_records(self, records: SendRecords) -> SendOutcome:
-        """Sends records as an application with a producer does; the client chooses the command's id."""
-        return self._channel.send(records)
-
-    def produce(self, command: ProduceCommand) -> ProduceOutcome:
-        """Writes a batch of given records; the client chooses the command's id."""
-        return self._channel.produce(command)
-
-    def consume(self, command: ConsumeCommand) -> ConsumeOutcome:
-        """Reads from a partition; the client chooses the command's id."""
-        return self._channel.consume(command)
-
-    def require_reachable(self) -> None:
-        """AdminError where the cluster is lost; for those that wait for something else than the cluster."""
-        self._channel.require_reachable()
 
     # -- topics --------------------------------------------------------------------------------------------------------
 
@@ -331,15 +314,11 @@ class AdminClient:
 
     def add_voter(self, voter_id: int, voter_uuid: str, endpoints: Sequence[Endpoint] = ()) -> None:
         """Adds a controller with this directory id to the voters; returns when the change is committed (D30)."""
-        request = AddVoterRequest(
-            correlation_id=0, voter_id=voter_id, voter_uuid=voter_uuid, endpoints=tuple(endpoints)
-        )
-        self._call(request, AddVoterResponse)
+        self._call(admin_requests.add_voter(voter_id, voter_uuid, endpoints), AddVoterResponse)
 
     def remove_voter(self, voter_id: int, voter_uuid: str) -> None:
         """Removes a controller with this directory id from the voters; returns when the change is committed (D30)."""
-        request = RemoveVoterRequest(correlation_id=0, voter_id=voter_id, voter_uuid=voter_uuid)
-        self._call(request, RemoveVoterResponse)
+        self._call(admin_requests.remove_voter(voter_id, voter_uuid), RemoveVoterResponse)
 
     # -- access control ------------------------------------------------------------------------------------------------
 

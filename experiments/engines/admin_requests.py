@@ -25,7 +25,7 @@ from protocol.messages.partitions import (
     ReassignableTopic,
     TopicPartitions,
 )
-from protocol.messages.quorum import AddVoterRequest, RemoveVoterRequest
+from protocol.messages.quorum import AddVoterRequest, Endpoint, RemoveVoterRequest
 from protocol.messages.topics import (
     CreatableTopic,
     CreatableTopicConfig,
@@ -122,9 +122,9 @@ def update_feature(feature: str, level: int, upgrade_type: UpgradeType = Upgrade
     return UpdateFeaturesRequest(correlation_id=0, feature_updates=(update,))
 
 
-def add_voter(controller: NodeId, uuid: str) -> AddVoterRequest:
+def add_voter(controller: NodeId, uuid: str, endpoints: Sequence[Endpoint] = ()) -> AddVoterRequest:
     """AddVoter for a controller whose disk has this directory id (KIP-853)."""
-    return AddVoterRequest(correlation_id=0, voter_id=controller, voter_uuid=uuid)
+    return AddVoterRequest(correlation_id=0, voter_id=controller, voter_uuid=uuid, endpoints=tuple(endpoints))
 
 
 def remove_voter(controller: NodeId, uuid: str) -> RemoveVoterRequest:

@@ -325,7 +325,12 @@ class Engine(ABC):
         """Each running controller's own view of the quorum: role, epoch, leader, voters."""
 
     def active_controller(self) -> NodeId | None:
-        """The active controller, if any; of two that consider themselves active, the one with the higher epoch."""
+        """The active controller, if any; of two that consider themselves active, the one with the higher epoch. Where
+        the metadata are in a store, the broker that the store names.
+        """
+        if self.spec.has_store_metadata:
+            controller = self.store_view().controller
+            return None if controller == NO_NODE else controller
         active = {node: view.epoch for node, view in self.quorum().items() if view.is_active}
         return max(active, key=active.__getitem__, default=None)
 

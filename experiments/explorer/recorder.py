@@ -15,12 +15,44 @@ from typing import NamedTuple
 from experiments.engines.port import TraceEvent, Violation
 from experiments.engines.sim.cluster import SimCluster
 from experiments.engines.sim.recorder import Change, Recorder
-from experiments.explorer.losses import INVARIANT, AcknowledgedLosses
 from experiments.story.render import Heading
 from protocol.events.base import Trace
+from protocol.events.broker import BecameLeader
+from protocol.events.client import ProduceCompleted
+from protocol.events.controller import TopicDeleted
 from protocol.events.host import IncarnationBegan, IncarnationEnded
-from protocol.ids import NodeId, TimeMs
+from protocol.ids import NodeId, Offset, TimeMs, TopicPartition
 from protocol.messages.base import Message
+
+ACKS_ALL = -1
+INVARIANT = "AcknowledgedRecordsLost"
+"""The name under which the page shows a loss."""
+
+
+class AcknowledgedLosses:
+    """Follows the trace events of a run whose producers send one record per batch."""
+
+    def __init__(self) -> None:
+        self._acknowledged: dict[TopicPartition, set[Offset]] = {}
+
+    def lost_by(self, trace: Trace) -> str | None:
+        """What the event loses, in words; None for one that loses nothing. A record is lost once."""
+        match trace:
+            case ProduceCompleted(acks=acks, base_offset=offset) if trace.is_acknowledged and acks == ACKS_ALL:
+                self._acknowledged.setdefault(trace.partition, set()).add(offset)
+            case TopicDeleted():
+                deleted = [place for place in self._acknowledged if place.topic == trace.topic]
+                for place in deleted:
+                    del self._acknowledged[place]
+            case BecameLeader(partition=place, log_end=end):
+                known = self._acknowledged.get(place, set())
+                lost = sorted(offset for offset in known if offset >= end)
+                known.difference_update(lost)
+                if lost:
+                    count = f"{len(lost)} acknowledged record{'s are' if len(lost) > 1 else ' is'}"
+                    where = f"offsets {lost[0]} to {lost[-1]}" if len(lost) > 1 else f"offset {lost[0]}"
+                    return f"{place}: {count} missing, {where}: the log of the new leader ends at {end}"
+        return None
 
 
 class Sent(NamedTuple):

@@ -11,6 +11,7 @@ it, describe it and draw it. docs/contributing/a-fault.md shows how to add one.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Annotated, ClassVar, Literal
 
@@ -20,21 +21,26 @@ from experiments.faults.cluster_operator import Desired
 from experiments.faults.controls import Controls
 from experiments.faults.targets import Targets
 from experiments.support.fields import Index, Milliseconds, StrictModel
-from protocol.ids import NodeId, TopicPartition
+from protocol.ids import NodeId, TopicPartition, node_name
 
 RequiredNodes = Literal["controllers", "stores"] | None
+Drawn = Mapping[str, Sequence[object]]
 
 
 class Fault(StrictModel, ABC):
     """One fault with its times. `in_swarm` says whether the plans of single faults that `isray fuzz` draws from a seed
     may contain the kind: one added later is left out, so that seeds keep their plans; operated plans may contain all
     kinds. `is_operation`: it is what an operator does, and nothing fails. `requires`: the nodes without which a cluster
-    cannot have the fault.
+    cannot have the fault. `keeps_down`: the nodes that it names do not run until it is healed. `WORDS` is what `words`
+    returns, with fields in braces; `DRAWN` are the values that `draw` draws from, by field.
     """
 
     in_swarm: ClassVar[bool] = True
     is_operation: ClassVar[bool] = False
     requires: ClassVar[RequiredNodes] = None
+    keeps_down: ClassVar[bool] = False
+    WORDS: ClassVar[str] = ""
+    DRAWN: ClassVar[Drawn] = {}
 
     at_ms: Index = Field(description="when the fault begins, in ms of virtual time")
     duration_ms: Milliseconds = Field(description="how long it lasts until it is healed, in ms")
@@ -48,7 +54,7 @@ class Fault(StrictModel, ABC):
     @property
     def nodes(self) -> tuple[NodeId, ...]:
         """The nodes that the fault names. A timeline file is refused if the cluster lacks one of them."""
-        return ()
+        return self.brokers
 
     @property
     def brokers(self) -> tuple[NodeId, ...]:
@@ -58,7 +64,8 @@ class Fault(StrictModel, ABC):
     @property
     def partition_named(self) -> TopicPartition | None:
         """The partition that the fault names, which must exist; partition 0 for a fault of a whole topic."""
-        return None
+        topic = getattr(self, "topic", None)
+        return None if topic is None else TopicPartition(topic, getattr(self, "partition", 0))
 
     @property
     def duplicates_sends(self) -> bool:
@@ -76,15 +83,23 @@ class Fault(StrictModel, ABC):
 
     def heal(self, controls: Controls, number: int) -> None:
         """Ends the fault, where anything is left to be done. Called exactly once, `duration_ms` after `begin`."""
+        for node in sorted(self.nodes) if self.keeps_down else ():
+            controls.release(node, number)
 
-    @abstractmethod
     def words(self) -> str:
         """One clause that says what happens and to which nodes, without the times."""
+        values = {name: getattr(self, name) for name in type(self).model_fields}
+        return self.WORDS.format(**values | ({"node": node_name(values["node"])} if "node" in values else {}))
 
     @classmethod
-    @abstractmethod
     def draw(cls, targets: Targets, rng: Random) -> dict[str, object]:
         """Draws the fields of a fault of this kind, its times excepted."""
+        return cls.draw_subject(targets, rng) | {name: rng.choice(values) for name, values in cls.DRAWN.items()}
+
+    @classmethod
+    def draw_subject(cls, targets: Targets, rng: Random) -> dict[str, object]:
+        """Draws the fields that name what the fault hits."""
+        return {}
 
     @classmethod
     def is_possible(cls, targets: Targets) -> bool:
@@ -102,7 +117,7 @@ class NodeFault(Fault):
         return (self.node,)
 
     @classmethod
-    def draw(cls, targets: Targets, rng: Random) -> dict[str, object]:
+    def draw_subject(cls, targets: Targets, rng: Random) -> dict[str, object]:
         return {"node": targets.draw_server(rng)}
 
 
@@ -127,7 +142,7 @@ class BrokerFault(NodeFault):
     """A fault of one broker."""
 
     @classmethod
-    def draw(cls, targets: Targets, rng: Random) -> dict[str, object]:
+    def draw_subject(cls, targets: Targets, rng: Random) -> dict[str, object]:
         return {"node": targets.draw_broker(rng)}
 
 

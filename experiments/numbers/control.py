@@ -7,7 +7,7 @@ from functools import cache
 
 from experiments.numbers.conditions import Conditions, Row, same
 from experiments.numbers.failover import fail_over, replicas_of, seconds
-from experiments.numbers.laboratory import KEEP, Laboratory
+from experiments.numbers.measured_cluster import KEEP, MeasuredCluster
 from protocol.events.store import CommandCarriedOut, ControllerElected, StoreSessionEnded
 from protocol.ids import TimeMs
 
@@ -25,7 +25,7 @@ class ControllerChange:
 @cache
 def change_controller(conditions: Conditions) -> ControllerChange:
     """Kills a controller that has no replicas, so that nothing else has to be decided."""
-    lab = Laboratory(conditions, brokers=REPLICAS + 1)
+    lab = MeasuredCluster(conditions, brokers=REPLICAS + 1)
     former = lab.controller
     lab.create(replicas_of(conditions.partitions, *lab.others(former)))
     died_ms, commands = lab.now_ms, lab.count(CommandCarriedOut)

@@ -8,7 +8,7 @@ from itertools import combinations
 from experiments.engines.port import Loss
 from experiments.numbers.conditions import Conditions, Row, compared, same
 from experiments.numbers.failover import seconds
-from experiments.numbers.laboratory import KEEP, T0, Laboratory
+from experiments.numbers.measured_cluster import KEEP, T0, MeasuredCluster
 from experiments.scenarios.loader import load_scenario
 from experiments.support.shipped import SCENARIOS
 from protocol.config import MIN_INSYNC_REPLICAS, Generation
@@ -26,7 +26,7 @@ ANSWER_AFTER_MS = 1_000
 
 def proactive_wait(conditions: Conditions) -> TimeMs:
     """A proactive recovery queries two replicas, of which one does not answer: from its begin to the election."""
-    lab = Laboratory(conditions, Generation.KIP_966, config={"unclean.recovery.strategy": "proactive"})
+    lab = MeasuredCluster(conditions, Generation.KIP_966, config={"unclean.recovery.strategy": "proactive"})
     lab.create([(0, 1, 2)], {MIN_INSYNC_REPLICAS: 2})
     for broker in (0, 1, 2):
         lab.engine.crash(broker, KEEP)
@@ -75,7 +75,7 @@ def lost_after_power_losses(conditions: Conditions, min_isr: int, brokers: Seque
     """The ISR has shrunk to min ISR when records are acknowledged; then brokers of it lose power at once, with all that
     is not flushed. All brokers start again: how many acknowledged records are not read.
     """
-    lab = Laboratory(conditions, Generation.KIP_966)
+    lab = MeasuredCluster(conditions, Generation.KIP_966)
     lab.create([(0, 1, 2)], {MIN_INSYNC_REPLICAS: min_isr})
     away = range(min_isr, 3)
     for broker in away:
@@ -114,7 +114,7 @@ def below_min_isr(conditions: Conditions, generation: Generation, acks: int) -> 
     """Two of three replicas are down, with min ISR 2: whether a record is acknowledged, whether a consumer reads it,
     and whether the high watermark moves.
     """
-    lab = Laboratory(conditions, generation)
+    lab = MeasuredCluster(conditions, generation)
     lab.create([(0, 1, 2)], {MIN_INSYNC_REPLICAS: 2})
     for broker in (1, 2):
         lab.engine.crash(broker, KEEP)
@@ -133,7 +133,7 @@ def all_fenced(conditions: Conditions, generation: Generation) -> tuple[str, int
     that is not flushed. One of the two comes back, then the others: what happens before the last one is back, and how
     many records with acks=all and with acks=1 are lost in the end.
     """
-    lab = Laboratory(conditions, generation)
+    lab = MeasuredCluster(conditions, generation)
     lab.create([(0, 1, 2)], {MIN_INSYNC_REPLICAS: 2})
     with_all = [lab.produce() for _ in range(RECORDS)]
     lab.await_acknowledgements(with_all)

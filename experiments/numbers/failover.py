@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from experiments.numbers.conditions import Conditions, Row, compared, same
-from experiments.numbers.laboratory import CONTROLLER, KEEP, LEADER, Laboratory, Sent
+from experiments.numbers.measured_cluster import CONTROLLER, KEEP, LEADER, MeasuredCluster, Sent
 from protocol.config import ISR_UPDATES, LOG_GENERATIONS, Generation
 from protocol.events.broker import BecameLeader
 from protocol.events.controller import MetadataCommitted, SessionExpired
@@ -76,7 +76,7 @@ def fail_over(conditions: Conditions, sessions: int = 1, multi: int = 1, mode: s
     """Kills the broker that leads all partitions of a cluster of three brokers, and is not the controller. `mode` says
     who writes ISRs.
     """
-    lab = Laboratory(conditions, sessions=sessions, multi=multi, config={ISR_UPDATES: mode})
+    lab = MeasuredCluster(conditions, sessions=sessions, multi=multi, config={ISR_UPDATES: mode})
     controller = lab.controller
     victim, survivor = lab.others(controller)
     lab.create(replicas_of(conditions.partitions, victim, controller, survivor))
@@ -134,7 +134,7 @@ class LogFailover:
 @cache
 def fail_over_by_log(conditions: Conditions, generation: Generation) -> LogFailover:
     """The same failover in a later generation, with three controllers."""
-    lab = Laboratory(conditions, generation, controllers=3)
+    lab = MeasuredCluster(conditions, generation, controllers=3)
     lab.create(replicas_of(conditions.partitions, *lab.engine.spec.broker_ids))
     died_ms, led = lab.now_ms, lab.count(BecameLeader)
     lab.engine.crash(0, KEEP)

@@ -12,7 +12,7 @@ from functools import cache
 
 from experiments.numbers.conditions import Conditions, Row, about, compared, same
 from experiments.numbers.failover import replicas_of, seconds
-from experiments.numbers.laboratory import CONTROLLER, KEEP, LEADER, T0, Laboratory
+from experiments.numbers.measured_cluster import CONTROLLER, KEEP, LEADER, T0, MeasuredCluster
 from protocol.config import ISR_UPDATES, Generation
 from protocol.events.base import Trace
 from protocol.events.broker import IsrCommitted, IsrProposed
@@ -40,7 +40,7 @@ def propagation(conditions: Conditions, mode: str) -> TimeMs:
     """A follower leaves the ISR, which the controller hears of at once, and comes back as soon as that is written: how
     long the controller does not know that it is back.
     """
-    lab = Laboratory(conditions, config=_modes(mode))
+    lab = MeasuredCluster(conditions, config=_modes(mode))
     leader, follower = lab.others(lab.controller)
     lab.create([(leader, follower, lab.controller)])
     lab.cut(leader, follower)
@@ -76,7 +76,7 @@ def _round_trip(conditions: Conditions) -> int:
 @cache
 def shutdown(conditions: Conditions, mode: str) -> TimeMs:
     """How long the controller takes to shut down a broker that leads all partitions, from request to response."""
-    lab = Laboratory(conditions, config=_modes(mode))
+    lab = MeasuredCluster(conditions, config=_modes(mode))
     leader, other = lab.others(lab.controller)
     lab.create(replicas_of(conditions.partitions, leader, lab.controller, other))
     began_ms = lab.now_ms
@@ -123,7 +123,7 @@ def come_back(
 ) -> Return:
     """Restarts a follower of all partitions, after it has been missed."""
     is_v3 = generation is Generation.V3
-    lab = Laboratory(conditions, generation, multi=multi, config={ISR_UPDATES: mode} if is_v3 else {})
+    lab = MeasuredCluster(conditions, generation, multi=multi, config={ISR_UPDATES: mode} if is_v3 else {})
     leader, follower = lab.others(lab.controller)[:2]
     [third] = lab.others(leader, follower)
     lab.create(replicas_of(conditions.partitions, leader, third, follower))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from experiments.engines.admin_requests import create_topic
 from experiments.engines.port import Loss
 from experiments.numbers.conditions import Conditions, Row, same
-from experiments.numbers.laboratory import TOPIC, Laboratory
+from experiments.numbers.measured_cluster import TOPIC, MeasuredCluster
 from protocol.config import Generation
 from protocol.errors import ErrorCode
 from protocol.messages.base import Message
@@ -28,7 +28,7 @@ def replicas_per_broker(conditions: Conditions) -> list[Row]:
     """L7: a topic is requested whose partition has two replicas on one broker."""
     rows = []
     for generation in Generation:
-        outcome = Laboratory(conditions, generation).administer(create_topic(TOPIC, [(1, 1)]))
+        outcome = MeasuredCluster(conditions, generation).administer(create_topic(TOPIC, [(1, 1)]))
         expected = ErrorCode.INVALID_REPLICA_ASSIGNMENT.name
         rows.append(same(f"{generation.value}: two replicas on one broker", expected, outcome.error.name))
     return rows
@@ -39,7 +39,7 @@ def replicas_per_broker(conditions: Conditions) -> list[Row]:
 
 def request_limits(conditions: Conditions) -> list[Row]:
     """L13."""
-    lab = Laboratory(conditions, Generation.KIP_966)
+    lab = MeasuredCluster(conditions, Generation.KIP_966)
     rows = []
     for topics, expected in ((MAX_TOPICS, "accepted"), (MAX_TOPICS + 1, ErrorCode.INVALID_REQUEST.name)):
         names = [f"{TOPIC}{number}" for number in range(topics)]
@@ -57,7 +57,7 @@ def request_limits(conditions: Conditions) -> list[Row]:
 def largest_query(conditions: Conditions) -> int:
     """The logs of one partition more than fit into a request are asked for."""
     count = MAX_PARTITIONS + 1
-    lab = Laboratory(conditions, Generation.KIP_966, brokers=1)
+    lab = MeasuredCluster(conditions, Generation.KIP_966, brokers=1)
     lab.create([(0,)] * count)
     lab.engine.crash(0, Loss("all"))
     lab.settle()
@@ -78,7 +78,7 @@ def election_timeout(conditions: Conditions) -> list[Row]:
 
 def sentinel(conditions: Conditions) -> list[Row]:
     """L20: the description of a topic that does not exist."""
-    outcome = Laboratory(conditions, Generation.KIP_966).administer(
+    outcome = MeasuredCluster(conditions, Generation.KIP_966).administer(
         DescribeTopicRequest(correlation_id=0, topics=(TOPIC,))
     )
     assert isinstance(outcome.response, DescribeTopicResponse)

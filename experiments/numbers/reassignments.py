@@ -8,7 +8,7 @@ from experiments.engines.admin_requests import reassign
 from experiments.numbers.conditions import Conditions, Row, compared, same
 from experiments.numbers.failover import seconds
 from experiments.numbers.isr_changes import LAG_MS
-from experiments.numbers.laboratory import CONTROLLER, KEEP, LEADER, T0, TOPIC, Laboratory
+from experiments.numbers.measured_cluster import CONTROLLER, KEEP, LEADER, T0, TOPIC, MeasuredCluster
 from protocol.config import ISR_UPDATES, LOG_GENERATIONS, MIN_INSYNC_REPLICAS, Generation
 from protocol.ids import NodeId, TimeMs
 from protocol.messages.store import GetData, StoreRead
@@ -30,7 +30,7 @@ def _is_moved(state: PartitionState, replicas: set[NodeId]) -> bool:
 
 def agent_period(conditions: Conditions) -> list[Row]:
     """L6: a reassignment that cannot go on, since the new replica does not reach the leader."""
-    lab = Laboratory(conditions, brokers=4)
+    lab = MeasuredCluster(conditions, brokers=4)
     leader, follower, new = lab.others(lab.controller)
     lab.create([(leader, follower)])
     lab.cut(leader, new)
@@ -57,7 +57,7 @@ def waits_after_joining(conditions: Conditions, generation: Generation, mode: st
     config: dict[str, object] = {"replica.lag.time.max.ms": LAG_MS}
     if mode:
         config[ISR_UPDATES] = mode
-    lab = Laboratory(conditions, generation, brokers=4, config=config)
+    lab = MeasuredCluster(conditions, generation, brokers=4, config=config)
     leader, follower, new = lab.others(lab.controller)[:3]
     lab.create([(leader, follower)])
     lab.cut(leader, follower)
@@ -92,7 +92,7 @@ def isr_at_completion(
     """One of three replicas of a partition is to be replaced; before the new one has caught up, the two that stay are
     down, and with `returns` one of them comes back. What becomes of the reassignment.
     """
-    lab = Laboratory(conditions, generation, brokers=5)
+    lab = MeasuredCluster(conditions, generation, brokers=5)
     keeper, first, second, new = lab.others(lab.controller)[:4]
     lab.create([(keeper, first, second)], {MIN_INSYNC_REPLICAS: min_isr})
     lab.cut(keeper, new)

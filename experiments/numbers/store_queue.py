@@ -18,7 +18,7 @@ from experiments.engines.sim.cluster import SimCluster
 from experiments.engines.sim.network import NetworkModel
 from experiments.numbers.conditions import Conditions, Row, about, same
 from experiments.numbers.failover import fail_over
-from experiments.numbers.laboratory import WITHIN_MS, MeasurementError
+from experiments.numbers.measured_cluster import WITHIN_MS, MeasurementError
 from protocol.config import ClusterConfig
 from protocol.contract import Effect, Outbox
 from protocol.ids import FIRST_CLIENT, NodeId, TimeMs, is_client

@@ -7,8 +7,7 @@ from collections.abc import Callable
 from experiments.check.engine import CheckedEngine
 from experiments.engines.port import Violation
 from experiments.explorer.assemble import run_of_journal
-from experiments.explorer.losses import AcknowledgedLosses
-from experiments.explorer.recorder import SimRecorder, TraceCollector
+from experiments.explorer.recorder import AcknowledgedLosses, SimRecorder, TraceCollector
 from experiments.explorer.run import Run
 from experiments.scenarios.model import Scenario
 from experiments.scenarios.runner import Runner, ScenarioResult

@@ -56,7 +56,8 @@ STACKS: dict[str, tuple[frozenset[str], ...]] = {
     ),
     "experiments.engines": (
         frozenset({"port"}),
-        frozenset({"admin_requests", "admin_client"}),
+        frozenset({"admin_requests"}),
+        frozenset({"admin_client"}),
         frozenset({"sim", "ray"}),
     ),
 }

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from actors.process_pool import ProcessPool
+from experiments.engines.ray.engine import ProcessPool
 from experiments.engines.ray.session import ray_session
 
 

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from actors.process_pool import ProcessPool
 from experiments.check.check_recording import check
 from experiments.check.recording import Recording
-from experiments.engines.ray.engine import RayEngine
+from experiments.engines.ray.engine import ProcessPool, RayEngine
 from experiments.scenarios.loader import load_scenario
 from experiments.scenarios.model import Scenario, Step, WaitStep
 from experiments.scenarios.recorded import run_recorded

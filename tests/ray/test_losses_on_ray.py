@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from actors.process_pool import ProcessPool
-from experiments.engines.ray.engine import RayEngine
+from experiments.engines.ray.engine import ProcessPool, RayEngine
 from experiments.scenarios.loader import scenario_from
 from experiments.scenarios.runner import Runner
 from tests.ray.scenario_helpers import check_on_ray_as_on_sim, with_short_times

@@ -15,7 +15,7 @@ from experiments.numbers.claims import CLAIMS, Claim, claims_of
 from experiments.numbers.conditions import Conditions, Row
 from experiments.numbers.control import change_controller
 from experiments.numbers.failover import PUBLISH, durations_of, fail_over, fail_over_by_log
-from experiments.numbers.laboratory import CONTROLLER, LEADER, Laboratory, MeasurementError
+from experiments.numbers.measured_cluster import CONTROLLER, LEADER, MeasuredCluster, MeasurementError
 from experiments.numbers.page import introduction, section, summary
 from experiments.support.errors import InputError
 from protocol.config import LOG_GENERATIONS, Generation
@@ -183,7 +183,7 @@ def test_the_page_has_every_claim_of_the_requirements_in_order() -> None:
 
 
 def test_a_cluster_that_does_not_come_to_a_state_is_an_error() -> None:
-    lab = Laboratory(Conditions())
+    lab = MeasuredCluster(Conditions())
     with pytest.raises(MeasurementError, match="not within 10 ms: a miracle"):
         lab.await_("a miracle", lambda: False, 10)
     with pytest.raises(MeasurementError, match="the topic cannot be created"):

@@ -15,16 +15,21 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from experiments.engines.admin_client import AdminError
 from experiments.engines.ray.cluster_state import ClusterState, read_state, states
-from experiments.engines.ray.control_store import ControlStoreLostError, ask_control_store, require_control_store
-from experiments.engines.ray.ray_output import ray_output_to_stderr
-from experiments.engines.ray.session import Handle, stay_on_loopback
+from experiments.engines.ray.session import (
+    ControlStoreLostError,
+    Handle,
+    ask_control_store,
+    ray_output_to_stderr,
+    require_control_store,
+    stay_on_loopback,
+)
 from experiments.support.errors import InputError, MissingInput, NoClusterRuns
 from protocol.errors import ErrorCode, ProtocolInvariantError
 from protocol.ids import FIRST_CLIENT, node_name
@@ -115,62 +120,62 @@ class RayAdminChannel:
         self._client: Handle = None
 
     def call(self, request: AdminRequest) -> AdminResponse:
-        command = encode(request)
         if request.READ_ONLY:
-            answer = self._repeat(lambda client: client.request.remote(command))
+            answer = self._repeat(request)
         else:
-            try:
-                answer = self._ask(lambda client: client.request.remote(command))
-            except _Gone as error:
-                text = f"{CLIENT} has ended before it answered; the request may have been carried out"
-                raise AdminError(ErrorCode.BROKER_NOT_AVAILABLE, text) from error
+            answer = self._ask_once(request, "the request may have been carried out")
         outcome = _decoded(answer, AdminOutcome)
         if outcome.response is None:
             raise AdminError(outcome.error, outcome.message)
         return outcome.response
 
     def send(self, records: SendRecords) -> SendOutcome:
-        try:
-            return _decoded(self._ask(lambda client: client.request.remote(encode(records))), SendOutcome)
-        except _Gone as error:
-            text = f"{CLIENT} has ended before it answered; records may have been written"
-            raise AdminError(ErrorCode.BROKER_NOT_AVAILABLE, text) from error
+        return _decoded(self._ask_once(records, "records may have been written"), SendOutcome)
 
     def produce(self, command: ProduceCommand) -> ProduceOutcome:
         try:
-            return _decoded(self._ask(lambda client: client.request.remote(encode(command))), ProduceOutcome)
+            return _decoded(self._ask(command), ProduceOutcome)
         except _Gone:
             return ProduceOutcome(command_id=0, error=ErrorCode.BROKER_NOT_AVAILABLE, base_offset=-1, unknown=True)
 
     def consume(self, command: ConsumeCommand) -> ConsumeOutcome:
-        return _decoded(self._repeat(lambda client: client.request.remote(encode(command))), ConsumeOutcome)
+        return _decoded(self._repeat(command), ConsumeOutcome)
 
     def require_reachable(self) -> None:
         with _lost_control_store():
             require_control_store(self._address)
 
-    def _repeat(self, call: Callable[[Handle], Handle]) -> Any:
-        """The result of a call that may be made again with another incarnation of the client."""
+    def _repeat(self, message: Message) -> bytes:
+        """The answer to a message that may be sent again to another incarnation of the client."""
         while True:
             try:
-                return self._ask(call)
+                return self._ask(message)
             except _Gone:
                 continue  # the next incarnation is found, or not in time
 
-    def _ask(self, call: Callable[[Handle], Handle]) -> Any:
-        """The result of a call to the client. _Gone where the client ends meanwhile; AdminError where there is none in
+    def _ask_once(self, message: Message, done: str) -> bytes:
+        """The answer to a message. AdminError where the client ends meanwhile; `done` is what may have happened."""
+        try:
+            return self._ask(message)
+        except _Gone as error:
+            text = f"{CLIENT} has ended before it answered; {done}"
+            raise AdminError(ErrorCode.BROKER_NOT_AVAILABLE, text) from error
+
+    def _ask(self, message: Message) -> bytes:
+        """The client's answer to a message. _Gone where the client ends meanwhile; AdminError where there is none in
         time, or no answer.
         """
         if self._client is None:
             self._client = self._find_client()
         try:
-            return _await(call(self._client), self._address, ANSWER_WITHIN_S)
+            answer: bytes = _await(self._client.request.remote(encode(message)), self._address, ANSWER_WITHIN_S)
         except _Gone:
             self._client = None
             raise
         except TimeoutError as error:
             text = f"{CLIENT} does not answer within {ANSWER_WITHIN_S:.0f} s"
             raise AdminError(ErrorCode.REQUEST_TIMED_OUT, text) from error
+        return answer
 
     def _find_client(self) -> Handle:
         """The client's actor, once it answers. AdminError where none does in time."""

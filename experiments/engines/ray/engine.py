@@ -18,7 +18,7 @@ from __future__ import annotations
 import atexit
 import hashlib
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -30,7 +30,6 @@ from actors.damage import DamageKind as DamageKind
 from actors.damage import damage_tails
 from actors.nodes import NodeSnapshot, PollReport
 from actors.placement import NoRayNodeError, PlacementError
-from actors.process_pool import ProcessPool
 from actors.storage import DiskLossKind, Owner, apply_loss, is_disk_loss
 from experiments.engines.port import (
     ClusterSpec,
@@ -39,15 +38,15 @@ from experiments.engines.port import (
     Loss,
     TraceEvent,
     cluster_view,
+    enables_recovery,
     incarnation_began,
     incarnation_ended,
 )
-from experiments.engines.ray.recovery_manager import needs_recovery_manager
 from experiments.engines.ray.session import ray_session
 from protocol.errors import ProtocolInvariantError
 from protocol.events.base import Trace
 from protocol.events.registry import detail_of
-from protocol.ids import FIRST_LOAD, NO_NODE, RECOVERY_MANAGER, STORE, NodeId, TimeMs, TopicPartition, node_name
+from protocol.ids import FIRST_LOAD, RECOVERY_MANAGER, STORE, NodeId, TimeMs, TopicPartition, node_name
 from protocol.messages.base import Message
 from protocol.messages.batch import RecordBatch
 from protocol.messages.codec import decode
@@ -76,6 +75,31 @@ NODE_FAILURES = (NodeFailedError, NodeNotRunningError, PlacementError, NoRayNode
 _OUTCOMES = (ProduceOutcome, SendOutcome, ConsumeOutcome, AdminOutcome, LoadOutcome, ProbeOutcome)
 _POLL_WAIT_S = 0.05
 _QUERY_WAIT_S = 5.0
+
+
+class ProcessPool:
+    """Hands the processes of one cluster to the next one on the same Ray, where many small clusters follow one another:
+    to start a process costs more than most of what it does in a test.
+    """
+
+    def __init__(self) -> None:
+        self._retired: ActorCluster | None = None
+
+    def take(self) -> ActorCluster | None:
+        """The retired cluster, if there is one, for the next cluster to take over."""
+        retired, self._retired = self._retired, None
+        return retired
+
+    def keep(self, cluster: ActorCluster) -> None:
+        """Retires a cluster, and keeps its processes."""
+        cluster.retire()
+        self._retired = cluster
+
+    def close(self) -> None:
+        """Ends the processes."""
+        retired = self.take()
+        if retired is not None:
+            retired.close()
 
 
 class RayEngine(Engine):
@@ -183,9 +207,7 @@ class RayEngine(Engine):
         kind of loss that only the simulator has.
         """
         self._act()
-        if not is_disk_loss(loss.kind):
-            raise ValueError(f"a loss of the kind {loss.kind!r} is for the simulator only")
-        kind, count = self._of_disk(loss.kind, loss)
+        kind, count = self._disk_loss(loss)
         if self._cluster.is_running(node):
             self._record([(node, report) for report in self._cluster.crash(node, kind, count)])
         else:
@@ -193,11 +215,13 @@ class RayEngine(Engine):
         self._record_end(node, loss.kind)
         self._snapshots.pop(node, None)
 
-    def _of_disk(self, kind: DiskLossKind, loss: Loss) -> tuple[DiskLossKind, int]:
-        """A loss as `apply_loss` takes it now."""
-        if kind == "unflushed" and loss.writeback_ms is not None:
+    def _disk_loss(self, loss: Loss) -> tuple[DiskLossKind, int]:
+        """A loss as `apply_loss` takes it now. ValueError for a kind that only the simulator has."""
+        if not is_disk_loss(loss.kind):
+            raise ValueError(f"a loss of the kind {loss.kind!r} is for the simulator only")
+        if loss.kind == "unflushed" and loss.writeback_ms is not None:
             return "recent", self._clock.now_ms() - loss.writeback_ms
-        return kind, loss.count
+        return loss.kind, loss.count
 
     def _record_end(self, node: NodeId, kind: str) -> None:
         """Passes the end of an incarnation to the recording. The records that its disk lost are known only at the next
@@ -247,9 +271,7 @@ class RayEngine(Engine):
     def lose(self, node: NodeId, loss: Loss) -> None:
         """Applies a loss to the disk of a node of this machine that does not run. ValueError for a kind of loss that
         only the simulator has."""
-        if not is_disk_loss(loss.kind):
-            raise ValueError(f"a loss of the kind {loss.kind!r} is for the simulator only")
-        kind, count = self._of_disk(loss.kind, loss)
+        kind, count = self._disk_loss(loss)
         apply_loss(self._cluster.directory(node), kind, count, Owner(self.run, node), _QUERY_WAIT_S)
         self._record_end(node, loss.kind)
 
@@ -298,12 +320,6 @@ class RayEngine(Engine):
         if found is not None and found.store is not None:
             self._store_view = found.store
         return self._store_view
-
-    def active_controller(self) -> NodeId | None:
-        if not self.spec.has_store_metadata:
-            return super().active_controller()
-        controller = self.store_view().controller
-        return None if controller == NO_NODE else controller
 
     def view(self) -> ClusterView | None:
         if self.spec.has_store_metadata:
@@ -431,3 +447,11 @@ class RayEngine(Engine):
         for node, report in reports:
             if report.failure is not None:
                 raise NodeFailedError(node, report.failure)
+
+
+def needs_recovery_manager(cluster: ActorCluster, reports: Iterable[tuple[NodeId, PollReport]]) -> bool:
+    """Whether the newest reports of the nodes enable unclean recovery, in a generation that begins without it, while no
+    recovery manager runs.
+    """
+    enabled = any(enables_recovery(trace) for _, report in reports for _, trace in report.traces)
+    return enabled and not cluster.is_running(RECOVERY_MANAGER)

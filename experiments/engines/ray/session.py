@@ -26,14 +26,16 @@ import signal
 import socket
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, wait
+from contextlib import AbstractContextManager, contextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
-from typing import Any
+from threading import Thread
+from typing import Any, TextIO, TypeVar, cast
 
-from experiments.engines.ray.ray_output import ray_output_to_stderr
 from experiments.support.build import PACKAGES_FOLDER
 from experiments.support.errors import InputError
 from experiments.support.processes import kill, processes_naming
@@ -194,15 +196,85 @@ def _private_cluster(folder: Path, cpus: int | None) -> RayArguments:
 
 
 @contextmanager
-def orderly_signals() -> Iterator[None]:
-    """Has SIGTERM and SIGHUP raise SystemExit within the block, so that `finally` clauses run."""
-
-    def raise_exit(number: int, frame: FrameType | None) -> None:
-        raise SystemExit(128 + number)
-
-    before = {number: signal.signal(number, raise_exit) for number in (signal.SIGTERM, signal.SIGHUP)}
+def signals_handled(numbers: Iterable[int], handle: Callable[[int], object]) -> Iterator[None]:
+    """Has these signals call `handle` with their number within the block. Call from the main thread."""
+    before = {number: signal.signal(number, lambda number, _: handle(number)) for number in numbers}
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def orderly_signals() -> AbstractContextManager[None]:
+    """Has SIGTERM and SIGHUP raise SystemExit within the block, so that `finally` clauses run."""
+    return signals_handled((signal.SIGTERM, signal.SIGHUP), lambda number: sys.exit(128 + number))
+
+
+# -- the control store -------------------------------------------------------------------------------------------------
+
+
+Result = TypeVar("Result")
+LOST_AFTER_S = 3.0
+_CONNECT_WITHIN_S = 2.0
+_TRY_AGAIN_S = 0.5
+_LOOK_AFTER_S = 1.0
+
+
+class ControlStoreLostError(RuntimeError):
+    """Ray's control store cannot be reached any more."""
+
+
+def require_control_store(address: str) -> None:
+    """ControlStoreLostError where nothing accepts connections at `address` (host:port) for `LOST_AFTER_S`."""
+    host, _, port = address.rpartition(":")
+    deadline_s = time.monotonic() + LOST_AFTER_S
+    while True:
+        try:
+            socket.create_connection((host, int(port)), timeout=_CONNECT_WITHIN_S).close()
+            return
+        except OSError as error:
+            if time.monotonic() > deadline_s:
+                raise ControlStoreLostError(f"the control store of Ray at {address} is lost ({error})") from error
+        time.sleep(_TRY_AGAIN_S)
+
+
+def ask_control_store(call: Callable[[], Result], address: str) -> Result:
+    """The result of a call that Ray makes to its control store at `address`. ControlStoreLostError where that is lost;
+    the call, which blocks then, is left to a thread that ends with the process.
+    """
+    result: Future[Result] = Future()
+
+    def run() -> None:
+        try:
+            result.set_result(call())
+        except (ValueError, RuntimeError) as error:
+            result.set_exception(error)
+        finally:
+            result.cancel()  # after any other error, which is a defect
+
+    Thread(target=run, daemon=True).start()
+    while not wait([result], _LOOK_AFTER_S).done:
+        require_control_store(address)
+    return result.result()
+
+
+# -- what Ray prints ---------------------------------------------------------------------------------------------------
+
+
+class _ByThread:
+    """A text stream that is `main` for the main thread and `others` for all other ones."""
+
+    def __init__(self, main: TextIO, others: TextIO) -> None:
+        self._main, self._others = main, others
+
+    def __getattr__(self, name: str) -> Any:
+        is_main = threading.current_thread() is threading.main_thread()
+        return getattr(self._main if is_main else self._others, name)
+
+
+@contextmanager
+def ray_output_to_stderr() -> Iterator[None]:
+    """Has everything that other threads than the main one print go to standard error during the block."""
+    with redirect_stdout(cast(TextIO, _ByThread(sys.stdout, sys.stderr))):
+        yield

@@ -21,9 +21,8 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from types import FrameType
+from collections.abc import Callable
+from contextlib import suppress
 
 from actors.cluster import ActorCluster
 from actors.machines import UnreachableError, machines
@@ -42,7 +41,7 @@ from experiments.engines.ray.cluster_state import (
     socket_path,
     write_state,
 )
-from experiments.engines.ray.control_store import ControlStoreLostError, require_control_store
+from experiments.engines.ray.engine import needs_recovery_manager
 from experiments.engines.ray.node_commands import (
     ALLOWED,
     NodeAction,
@@ -52,8 +51,14 @@ from experiments.engines.ray.node_commands import (
     NodeServer,
     NodeState,
 )
-from experiments.engines.ray.recovery_manager import needs_recovery_manager
-from experiments.engines.ray.session import RaySession, RayStartError, ray_session
+from experiments.engines.ray.session import (
+    ControlStoreLostError,
+    RaySession,
+    RayStartError,
+    ray_session,
+    require_control_store,
+    signals_handled,
+)
 from experiments.support.errors import InputError
 from protocol.config import ClusterConfig
 from protocol.events.broker import StorageFailed
@@ -373,8 +378,9 @@ def _supervise(
         write_state(state)
         supervisor = Supervisor(cluster, spec, state, report)
         supervisor.start()
-        path = socket_path(options.name)
-        with _stop_signals() as stop, NodeServer(path, supervisor.carry_out) as commands:
+        path, stop = socket_path(options.name), threading.Event()
+        ends = signals_handled((signal.SIGTERM, signal.SIGINT, signal.SIGHUP), lambda _: stop.set())
+        with ends, NodeServer(path, supervisor.carry_out) as commands:
             ready(supervisor.state)
             while not stop.is_set():
                 commands.serve_one(POLL_S)
@@ -387,20 +393,3 @@ def _supervise(
         cluster.close()
         raise
     cluster.close()
-
-
-@contextmanager
-def _stop_signals() -> Iterator[threading.Event]:
-    """An event that SIGTERM, SIGINT and SIGHUP set during the block."""
-    stop = threading.Event()
-
-    def set_stop(number: int, frame: FrameType | None) -> None:
-        stop.set()
-
-    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-    before = {number: signal.signal(number, set_stop) for number in numbers}
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -15,10 +15,10 @@ from experiments.engines.port import (
     incarnation_ended,
 )
 from experiments.engines.sim.cluster import SimCluster
-from experiments.engines.sim.metadata import kept_metadata
 from experiments.engines.sim.network import NetworkModel
 from protocol.events.base import Trace
-from protocol.ids import FIRST_CLIENT, NO_NODE, STORE, NodeId, Offset, TimeMs, TopicIdPartition, TopicPartition
+from protocol.events.controller import ControllerStarted, MetadataCommitted
+from protocol.ids import FIRST_CLIENT, STORE, NodeId, Offset, TimeMs, TopicIdPartition, TopicPartition
 from protocol.messages.base import Message
 from protocol.messages.batch import RecordBatch
 from protocol.messages.commands import Command, ShutdownCommand
@@ -135,12 +135,6 @@ class SimEngine(Engine):
             self._store_view = ((store, store.state.zxid), store_view(tree_nodes(store.state.tree)))
         return self._store_view[1]
 
-    def active_controller(self) -> NodeId | None:
-        if not self.spec.has_store_metadata:
-            return super().active_controller()
-        controller = self.store_view().controller
-        return None if controller == NO_NODE else controller
-
     def view(self) -> ClusterView | None:
         if self.spec.has_store_metadata:
             return cluster_view(self.store_view())
@@ -200,3 +194,25 @@ class SimEngine(Engine):
 
     def close(self) -> None:
         self.cluster.nodes.clear()
+
+
+def kept_metadata(cluster: SimCluster) -> list[MetadataRecord]:
+    """A list that grows with the committed records of the metadata log, from its start: controllers drop those that a
+    snapshot covers. Call it before any node is started.
+    """
+    kept: list[MetadataRecord] = []
+
+    def observe(now_ms: TimeMs, node: NodeId, trace: Trace) -> None:
+        if isinstance(trace, MetadataCommitted):
+            end = trace.end_offset
+        elif isinstance(trace, ControllerStarted):
+            end = trace.next_offset
+        else:
+            return
+        controller = cluster.nodes.get(node)
+        if end > len(kept) and isinstance(controller, ControllerNode):
+            begin = len(kept) - controller.first_record
+            kept.extend(controller.records[begin : end - controller.first_record])
+
+    cluster.trace_observers.append(observe)
+    return kept

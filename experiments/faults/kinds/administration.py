@@ -14,7 +14,7 @@ from experiments.faults.schema import DesiredStateFault, Fault, NodeFault
 from experiments.faults.targets import Targets
 from experiments.support.fields import Index, Nodes, TopicConfig
 from protocol.config import MIN_INSYNC_REPLICAS
-from protocol.ids import NodeId, TopicPartition, node_name
+from protocol.ids import NodeId
 
 
 class Reassign(Fault):
@@ -28,16 +28,8 @@ class Reassign(Fault):
     replicas: Nodes = Field(description="ids of the brokers that are to hold it")
 
     @property
-    def nodes(self) -> tuple[NodeId, ...]:
-        return self.replicas
-
-    @property
     def brokers(self) -> tuple[NodeId, ...]:
         return self.replicas
-
-    @property
-    def partition_named(self) -> TopicPartition:
-        return TopicPartition(self.topic, self.partition)
 
     def begin(self, controls: Controls, number: int) -> None:
         controls.administer(reassign(self.topic, self.partition, self.replicas))
@@ -64,10 +56,6 @@ class Configure(DesiredStateFault):
     topic: str = Field(description="the topic")
     config: TopicConfig = Field(description="values by config name")
 
-    @property
-    def partition_named(self) -> TopicPartition:
-        return TopicPartition(self.topic, 0)
-
     def desired(self) -> Configured:
         return Configured(self.config, self.topic)
 
@@ -86,6 +74,7 @@ class VoterChange(NodeFault):
 
     is_operation: ClassVar[bool] = True
 
+    WORDS = "{node} loses its vote"
     kind: Literal["voter_change"] = "voter_change"
 
     def begin(self, controls: Controls, number: int) -> None:
@@ -94,11 +83,8 @@ class VoterChange(NodeFault):
     def heal(self, controls: Controls, number: int) -> None:
         controls.operator.restore_vote(self.node)
 
-    def words(self) -> str:
-        return f"{node_name(self.node)} loses its vote"
-
     @classmethod
-    def draw(cls, targets: Targets, rng: Random) -> dict[str, object]:
+    def draw_subject(cls, targets: Targets, rng: Random) -> dict[str, object]:
         return {"node": rng.choice(targets.controllers)}
 
     @classmethod

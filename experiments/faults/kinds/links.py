@@ -13,7 +13,7 @@ from pydantic import Field
 
 from experiments.engines.sim.network import Disturbance
 from experiments.faults.controls import Controls, SharedState
-from experiments.faults.schema import BrokerFault, Fault
+from experiments.faults.schema import BrokerFault, Drawn, Fault
 from experiments.faults.targets import Targets
 from experiments.support.fields import Index, Milliseconds, Nodes, PerMille
 from protocol.ids import FIRST_CLIENT, NodeId, node_name
@@ -82,7 +82,6 @@ _DRAWN_MESSAGES: Sequence[MessageKind | None] = (
     "fetches",
     "produce",
 )
-_DRAWN_FLAPS_MS = (20, 200, 1_500)
 
 
 class LinkFault(Fault):
@@ -235,15 +234,13 @@ class HeartbeatLoss(_DisturbingFault, BrokerFault):
 
     requires = "controllers"
 
+    WORDS = "the heartbeats of {node} are lost"
     kind: Literal["heartbeat_loss"] = "heartbeat_loss"
 
     def disturbances(self, controls: Controls) -> Iterator[Disturbance]:
         for controller in controls.engine.spec.controller_ids:
             yield Disturbance(self.node, controller, "lose", only=MESSAGES["heartbeats"])
             yield Disturbance(controller, self.node, "lose", only=MESSAGES["heartbeats"])
-
-    def words(self) -> str:
-        return f"the heartbeats of {node_name(self.node)} are lost"
 
 
 class FlappingLink(LinkFault):
@@ -253,6 +250,7 @@ class FlappingLink(LinkFault):
 
     in_swarm: ClassVar[bool] = False
 
+    DRAWN: ClassVar[Drawn] = dict.fromkeys(("down_ms", "up_ms"), (20, 200, 1_500))
     kind: Literal["flapping_link"] = "flapping_link"
     down_ms: Milliseconds = Field(description="how long the links are down each time, in ms")
     up_ms: Milliseconds = Field(description="how long they are up in between, in ms")
@@ -273,11 +271,9 @@ class FlappingLink(LinkFault):
         return f"the links {self.between(one_way=False)} are down for {self.down_ms} ms of {self.down_ms + self.up_ms}"
 
     @classmethod
-    def draw(cls, targets: Targets, rng: Random) -> dict[str, object]:
+    def draw_subject(cls, targets: Targets, rng: Random) -> dict[str, object]:
         source, target = targets.draw_sides(rng)
-        return {"source": source, "target": target} | {
-            name: rng.choice(_DRAWN_FLAPS_MS) for name in ("down_ms", "up_ms")
-        }
+        return {"source": source, "target": target}
 
 
 KINDS: tuple[type[Fault], ...] = (Cut, Disturb, HeartbeatLoss, FlappingLink)

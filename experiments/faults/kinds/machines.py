@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 from functools import partial
-from random import Random
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
 from experiments.faults.controls import Controls, Holds, SharedState
 from experiments.faults.kinds.processes import loss_of
-from experiments.faults.schema import BrokerFault, Fault, NodeFault
-from experiments.faults.targets import Targets
+from experiments.faults.schema import BrokerFault, Drawn, Fault, NodeFault
 from experiments.support.fields import Milliseconds
 from protocol.events.base import Trace
 from protocol.events.broker import RecordsAppended, RecordsFetched
 from protocol.ids import NodeId, TimeMs, node_name
 
 MAX_SKEW_MS = 60_000
-_DRAWN_SKEWS_MS = (-1_500, -50, 50, 1_500, 20_000)
-_DRAWN_WRITES_MS = (1, 10, 200)
 MAX_DRIFT = 500
-_DRAWN_JUMPS_MS = (0, 0, 700, 3_000)
-_DRAWN_DRIFTS = (-300, -20, 20, 300)
 
 
 class _SlowDisks(SharedState):
@@ -49,6 +43,8 @@ class _SlowDisks(SharedState):
 class SlowDisk(BrokerFault):
     """Each time a broker has written to a log, it takes no input for `write_ms`."""
 
+    WORDS = "each write to the disk of {node} takes {write_ms} ms"
+    DRAWN: ClassVar[Drawn] = {"write_ms": (1, 10, 200)}
     kind: Literal["slow_disk"] = "slow_disk"
     write_ms: Milliseconds = Field(description="how long each write takes, in ms")
 
@@ -57,13 +53,6 @@ class SlowDisk(BrokerFault):
 
     def heal(self, controls: Controls, number: int) -> None:
         del _SlowDisks.in_run(controls).write_ms[self.node][number]
-
-    def words(self) -> str:
-        return f"each write to the disk of {node_name(self.node)} takes {self.write_ms} ms"
-
-    @classmethod
-    def draw(cls, targets: Targets, rng: Random) -> dict[str, object]:
-        return super().draw(targets, rng) | {"write_ms": rng.choice(_DRAWN_WRITES_MS)}
 
 
 class _FullDisks(SharedState):
@@ -77,6 +66,8 @@ class _FullDisks(SharedState):
 class FullDisk(BrokerFault):
     """A broker's disk has no room left. The broker ends at its next write, and is started again at the end."""
 
+    keeps_down = True
+    WORDS = "the disk of {node} is full"
     kind: Literal["full_disk"] = "full_disk"
 
     def begin(self, controls: Controls, number: int) -> None:
@@ -89,10 +80,7 @@ class FullDisk(BrokerFault):
         holds.drop(self.node, number)
         if self.node not in holds:
             controls.cluster.disks[self.node].set_full(False)
-        controls.release(self.node, number)
-
-    def words(self) -> str:
-        return f"the disk of {node_name(self.node)} is full"
+        super().heal(controls, number)
 
 
 def set_clock(controls: Controls, node: NodeId, skew_ms: int) -> None:
@@ -108,6 +96,7 @@ class ClockSkew(NodeFault):
     not jump within an incarnation; its page cache survives.
     """
 
+    DRAWN: ClassVar[Drawn] = {"skew_ms": (-1_500, -50, 50, 1_500, 20_000)}
     kind: Literal["clock_skew"] = "clock_skew"
     skew_ms: Annotated[int, Field(ge=-MAX_SKEW_MS, le=MAX_SKEW_MS)] = Field(
         description="how far the clock is ahead, in ms; negative: behind"
@@ -123,10 +112,6 @@ class ClockSkew(NodeFault):
         side = "ahead" if self.skew_ms >= 0 else "behind"
         return f"the clock of {node_name(self.node)} is {abs(self.skew_ms)} ms {side}"
 
-    @classmethod
-    def draw(cls, targets: Targets, rng: Random) -> dict[str, object]:
-        return super().draw(targets, rng) | {"skew_ms": rng.choice(_DRAWN_SKEWS_MS)}
-
 
 class ClockDrift(NodeFault):
     """The clock of a running node jumps ahead and gains or loses time from then on; timers that are set fire when they
@@ -135,6 +120,7 @@ class ClockDrift(NodeFault):
 
     in_swarm: ClassVar[bool] = False
 
+    DRAWN: ClassVar[Drawn] = {"jump_ms": (0, 0, 700, 3_000), "drift": (-300, -20, 20, 300)}
     kind: Literal["clock_drift"] = "clock_drift"
     jump_ms: Annotated[int, Field(ge=0, le=MAX_SKEW_MS)] = Field(default=0, description="how far it jumps, in ms")
     drift: Annotated[int, Field(ge=-MAX_DRIFT, le=MAX_DRIFT)] = Field(
@@ -152,17 +138,13 @@ class ClockDrift(NodeFault):
         rate = "gains" if self.drift >= 0 else "loses"
         return f"the clock of {node_name(self.node)} {jump}{rate} {abs(self.drift)} ms per second"
 
-    @classmethod
-    def draw(cls, targets: Targets, rng: Random) -> dict[str, object]:
-        node = super().draw(targets, rng)
-        return node | {"jump_ms": rng.choice(_DRAWN_JUMPS_MS), "drift": rng.choice(_DRAWN_DRIFTS)}
-
 
 class DiskError(BrokerFault):
     """The next write to a broker's disk fails, once. The broker ends, and is started again."""
 
     in_swarm: ClassVar[bool] = False
 
+    WORDS = "the next write to the disk of {node} fails"
     kind: Literal["disk_error"] = "disk_error"
 
     def begin(self, controls: Controls, number: int) -> None:
@@ -171,9 +153,6 @@ class DiskError(BrokerFault):
     def heal(self, controls: Controls, number: int) -> None:
         controls.cluster.disks[self.node].fail_next_write(False)
         controls.start(self.node)
-
-    def words(self) -> str:
-        return f"the next write to the disk of {node_name(self.node)} fails"
 
 
 KINDS: tuple[type[Fault], ...] = (SlowDisk, FullDisk, ClockSkew, ClockDrift, DiskError)

@@ -15,7 +15,7 @@ from experiments.engines.admin_requests import reassign, unregister_broker
 from experiments.faults.cluster_operator import Configured, Deleted, Denied, Grown, Levels
 from experiments.faults.controls import Controls
 from experiments.faults.kinds.processes import loss_of
-from experiments.faults.schema import BrokerFault, DesiredStateFault, Fault
+from experiments.faults.schema import BrokerFault, DesiredStateFault, Drawn, Fault
 from experiments.faults.targets import Targets
 from experiments.support.fields import AsTuple, ClusterConfigs, Index, Milliseconds
 from protocol.config import (
@@ -28,7 +28,7 @@ from protocol.config import (
     UNCLEAN_RECOVERY_ENABLED,
     UNCLEAN_RECOVERY_STRATEGY,
 )
-from protocol.ids import FIRST_CLIENT, NodeId, TopicPartition, node_name
+from protocol.ids import FIRST_CLIENT, NodeId, node_name
 from protocol.messages.acls import CLUSTER_NAME, AclEntry, AclOperation, AclPermissionType, AclResourceType
 from protocol.metadata.authorizer import node_principal
 
@@ -56,42 +56,31 @@ class _TopicOperation(DesiredStateFault):
 
     topic: str = Field(description="the topic")
 
-    @property
-    def partition_named(self) -> TopicPartition:
-        return TopicPartition(self.topic, 0)
-
     @classmethod
-    def draw(cls, targets: Targets, rng: Random) -> dict[str, object]:
+    def draw_subject(cls, targets: Targets, rng: Random) -> dict[str, object]:
         return {"topic": targets.draw_partition(rng)[0]}
 
 
 class RecreateTopic(_TopicOperation):
     """A topic is deleted; at the end it is created again under the same name, with the same assignment and configs."""
 
+    WORDS = "topic {topic} is deleted"
     kind: Literal["recreate_topic"] = "recreate_topic"
 
     def desired(self) -> Deleted:
         return Deleted(self.topic)
 
-    def words(self) -> str:
-        return f"topic {self.topic} is deleted"
-
 
 class AddPartitions(_TopicOperation):
     """A topic gets further partitions, which the controller places; at the end they are removed."""
 
+    WORDS = "topic {topic} gets {count} more partitions"
+    DRAWN: ClassVar[Drawn] = {"count": (1, 1, 2)}
     kind: Literal["add_partitions"] = "add_partitions"
     count: Annotated[int, Field(ge=1)] = Field(description="how many partitions")
 
     def desired(self) -> Grown:
         return Grown(self.topic, self.count)
-
-    def words(self) -> str:
-        return f"topic {self.topic} gets {self.count} more partitions"
-
-    @classmethod
-    def draw(cls, targets: Targets, rng: Random) -> dict[str, object]:
-        return super().draw(targets, rng) | {"count": rng.choice((1, 1, 2))}
 
 
 def _check_levels(levels: dict[str, int]) -> dict[str, int]:
@@ -164,16 +153,8 @@ class ReassignmentStorm(Fault):
     every_ms: Milliseconds = Field(description="time between two requests, in ms")
 
     @property
-    def nodes(self) -> tuple[NodeId, ...]:
-        return tuple(sorted({node for replicas in self.targets for node in replicas}))
-
-    @property
     def brokers(self) -> tuple[NodeId, ...]:
-        return self.nodes
-
-    @property
-    def partition_named(self) -> TopicPartition:
-        return TopicPartition(self.topic, self.partition)
+        return tuple(sorted({node for replicas in self.targets for node in replicas}))
 
     def begin(self, controls: Controls, number: int) -> None:
         self._move(controls, 0, controls.cluster.now_ms + self.duration_ms)
@@ -219,10 +200,6 @@ class Deny(DesiredStateFault):
     topic: str | None = Field(default=None, description="the topic; left out for `cluster_action`")
     others: bool = Field(default=False, description="whether another principal is allowed instead")
 
-    @property
-    def partition_named(self) -> TopicPartition | None:
-        return None if self.topic is None else TopicPartition(self.topic, 0)
-
     def desired(self) -> Denied:
         entry = AclEntry(
             resource_type=AclResourceType.CLUSTER if self.topic is None else AclResourceType.TOPIC,
@@ -257,6 +234,7 @@ class ReplaceBroker(BrokerFault):
     is_operation: ClassVar[bool] = True
     requires = "controllers"
 
+    keeps_down = True
     kind: Literal["replace_broker"] = "replace_broker"
     new_disk: bool = Field(default=False, description="whether its disk is replaced by an empty one")
 
@@ -264,9 +242,6 @@ class ReplaceBroker(BrokerFault):
         controls.down.add(self.node, number)
         controls.kill(self.node, loss_of("all" if self.new_disk else "nothing"))
         controls.administer(unregister_broker(self.node))
-
-    def heal(self, controls: Controls, number: int) -> None:
-        controls.release(self.node, number)
 
     def words(self) -> str:
         return f"{node_name(self.node)} is killed and unregistered{', its disk replaced' if self.new_disk else ''}"

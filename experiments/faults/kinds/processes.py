@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 
 from experiments.engines.port import Loss
 from experiments.faults.controls import Controls
-from experiments.faults.schema import BrokerFault, Fault, NodeFault
+from experiments.faults.schema import BrokerFault, Drawn, Fault, NodeFault
 from experiments.faults.targets import Targets
 from experiments.support.fields import Index, Nodes
 from protocol.config import ISR_UPDATES
@@ -41,6 +41,7 @@ class Crash(NodeFault):
     started again on what its disk holds.
     """
 
+    keeps_down = True
     kind: Literal["crash"] = "crash"
     loses: Loses = Field(
         default="nothing",
@@ -66,9 +67,6 @@ class Crash(NodeFault):
         controls.down.add(self.node, number)
         controls.kill(self.node, self.loss)
 
-    def heal(self, controls: Controls, number: int) -> None:
-        controls.release(self.node, number)
-
     def words(self) -> str:
         lost = _LOSS_WORDS.get(self.loses, f"each log loses its last {self.count} unflushed records")
         return f"{node_name(self.node)} crashes; {lost}"
@@ -86,6 +84,7 @@ class PowerLoss(Fault):
     that had ended before. At the end they are started again.
     """
 
+    keeps_down = True
     kind: Literal["power_loss"] = "power_loss"
     rack: Nodes = Field(description="ids of the nodes")
 
@@ -97,10 +96,6 @@ class PowerLoss(Fault):
         for node in sorted(self.rack):
             controls.down.add(node, number)
             controls.kill(node, loss_of("unflushed"))
-
-    def heal(self, controls: Controls, number: int) -> None:
-        for node in sorted(self.rack):
-            controls.release(node, number)
 
     def words(self) -> str:
         return f"{', '.join(map(node_name, self.rack))} lose power and what was not flushed"
@@ -115,6 +110,7 @@ class PowerLoss(Fault):
 class Pause(NodeFault):
     """A node takes no input, as in a long garbage collection; messages and timers wait."""
 
+    WORDS = "{node} is paused"
     kind: Literal["pause"] = "pause"
 
     def begin(self, controls: Controls, number: int) -> None:
@@ -123,29 +119,23 @@ class Pause(NodeFault):
     def heal(self, controls: Controls, number: int) -> None:
         controls.resume(self.node, number)
 
-    def words(self) -> str:
-        return f"{node_name(self.node)} is paused"
-
 
 class _ControlledRestart(BrokerFault):
     """The command for a controlled shutdown, and the start at the end."""
+
+    keeps_down = True
 
     def begin(self, controls: Controls, number: int) -> None:
         controls.down.add(self.node, number)
         if controls.engine.is_running(self.node) and not controls.engine.is_paused(self.node):
             controls.engine.terminate(self.node)
 
-    def heal(self, controls: Controls, number: int) -> None:
-        controls.release(self.node, number)
-
 
 class Restart(_ControlledRestart):
     """A broker gets the command for a controlled shutdown; at the end it is started again, once it has ended."""
 
+    WORDS = "{node} shuts down in a controlled way"
     kind: Literal["restart"] = "restart"
-
-    def words(self) -> str:
-        return f"{node_name(self.node)} shuts down in a controlled way"
 
 
 class Bump(_ControlledRestart):
@@ -157,6 +147,7 @@ class Bump(_ControlledRestart):
     in_swarm: ClassVar[bool] = False
     requires = "stores"
 
+    DRAWN: ClassVar[Drawn] = {"isr_updates": ("leader", "controller")}
     kind: Literal["bump"] = "bump"
     isr_updates: Literal["leader", "controller"] = Field(
         description="the broker's `inter.broker.protocol.isr.updates` from its next start on"
@@ -173,10 +164,6 @@ class Bump(_ControlledRestart):
 
     def _writer(self) -> str:
         return "it writes" if self.isr_updates == "leader" else "the controller writes"
-
-    @classmethod
-    def draw(cls, targets: Targets, rng: Random) -> dict[str, object]:
-        return super().draw(targets, rng) | {"isr_updates": rng.choice(("leader", "controller"))}
 
 
 class Expire(BrokerFault):
@@ -208,17 +195,11 @@ class ClientCrash(Fault):
 
     in_swarm: ClassVar[bool] = False
 
+    WORDS = "the client crashes and is started again"
     kind: Literal["client_crash"] = "client_crash"
 
     def begin(self, controls: Controls, number: int) -> None:
         controls.replace_client(FIRST_CLIENT)
-
-    def words(self) -> str:
-        return "the client crashes and is started again"
-
-    @classmethod
-    def draw(cls, targets: Targets, rng: Random) -> dict[str, object]:
-        return {}
 
 
 KINDS: tuple[type[Fault], ...] = (Crash, PowerLoss, Pause, Restart, Expire, ClientCrash, Bump)

@@ -12,11 +12,10 @@ from dataclasses import dataclass, replace
 from typing import overload
 
 from experiments.engines.port import Violation
+from experiments.engines.sim.engine import kept_metadata
 from experiments.engines.sim.memory import rare_collections
-from experiments.engines.sim.metadata import kept_metadata
 from experiments.explorer.assemble import run_of_journal
-from experiments.explorer.losses import INVARIANT
-from experiments.explorer.recorder import Entry, Journal, SimRecorder
+from experiments.explorer.recorder import INVARIANT, Entry, Journal, SimRecorder
 from experiments.explorer.run import Run
 from experiments.story.render import Line
 from experiments.studies.design.estimator import choose

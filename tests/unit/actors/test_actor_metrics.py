@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import pytest
 
 from actors import metrics
-from actors.metrics import Changes, ClusterMeter, PartitionSamples, RayMeter, Sample, lag_sample
+from actors.metrics import Changes, ClusterMeter, NodeReadings, PartitionSamples, RayMeter, Sample, lag_sample
 from protocol.events.base import Trace
 from protocol.events.broker import (
     BecameFollower,
@@ -60,7 +60,7 @@ class FakeClock:
         return self.time_ms
 
 
-class FakeReadings:
+class FakeReadings(NodeReadings):
     """The gauges of a node, as the test sets them."""
 
     def __init__(self) -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actors.damage import MAX_DAMAGE_BYTES, DamageKind, damage_tails
-from actors.full_disk import LimitedFiles
+from actors.log.files import LimitedFiles
 from actors.storage import DiskStorage
 from protocol.contract import BATCH_OVERHEAD_BYTES
 from protocol.errors import StorageFullError

@@ -7,7 +7,6 @@ import asyncio
 
 import pytest
 
-import actors.resequencer as order_module
 import actors.transport as module
 from actors.transport import NOTHING, PeerGoneError, pack_frame, unpack_frame
 from protocol.errors import CodecError
@@ -28,14 +27,18 @@ from tests.unit.actors.transport_helpers import (
 )
 
 
+@pytest.fixture
+def peers() -> FakePeers:
+    return FakePeers()
+
+
 @pytest.fixture(autouse=True)
 def one_call_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "WINDOW", 1)
 
 
 @on_loop
-async def test_messages_wait_while_a_call_is_in_flight_and_leave_together_in_order() -> None:
-    peers = FakePeers()
+async def test_messages_wait_while_a_call_is_in_flight_and_leave_together_in_order(peers: FakePeers) -> None:
     await peers.send(0)
     await peers.send(*range(1, 5))
     assert peers.calls == [(1, DATA, [0])]
@@ -44,15 +47,13 @@ async def test_messages_wait_while_a_call_is_in_flight_and_leave_together_in_ord
 
 
 @on_loop
-async def test_the_messages_of_one_input_to_a_peer_are_one_frame() -> None:
-    peers = FakePeers()
+async def test_the_messages_of_one_input_to_a_peer_are_one_frame(peers: FakePeers) -> None:
     await peers.send(*range(3))
     assert peers.calls == [(1, DATA, [0, 1, 2])]
 
 
 @on_loop
-async def test_a_blocked_data_channel_blocks_neither_control_nor_other_peers() -> None:
-    peers = FakePeers()
+async def test_a_blocked_data_channel_blocks_neither_control_nor_other_peers(peers: FakePeers) -> None:
     await peers.send(0)
     peers.transport.send(1, data(1))
     peers.transport.send(1, control(2))
@@ -62,8 +63,7 @@ async def test_a_blocked_data_channel_blocks_neither_control_nor_other_peers() -
 
 
 @on_loop
-async def test_a_frame_to_a_dead_peer_is_dropped_and_not_repeated() -> None:
-    peers = FakePeers()
+async def test_a_frame_to_a_dead_peer_is_dropped_and_not_repeated(peers: FakePeers) -> None:
     await peers.send(0)
     peers.transport.send(1, data(1))
     await peers.answer(PeerGoneError("dead"))
@@ -72,16 +72,14 @@ async def test_a_frame_to_a_dead_peer_is_dropped_and_not_repeated() -> None:
 
 
 @on_loop
-async def test_any_other_error_is_reported() -> None:
-    peers = FakePeers()
+async def test_any_other_error_is_reported(peers: FakePeers) -> None:
     await peers.send(0)
     await peers.answer(CodecError("bad"))
     assert [str(failure) for failure in peers.failures] == ["bad"]
 
 
 @on_loop
-async def test_a_cut_is_one_way_drops_queued_messages_and_heals() -> None:
-    peers = FakePeers()
+async def test_a_cut_is_one_way_drops_queued_messages_and_heals(peers: FakePeers) -> None:
     await peers.send(0)
     peers.transport.send(1, data(1))
     peers.transport.cut(to=[1], sources=[2])
@@ -97,15 +95,13 @@ async def test_a_cut_is_one_way_drops_queued_messages_and_heals() -> None:
 
 
 @on_loop
-async def test_messages_of_the_experiment_pass_any_cut() -> None:
-    peers = FakePeers()
+async def test_messages_of_the_experiment_pass_any_cut(peers: FakePeers) -> None:
     peers.transport.cut(to=[], sources=[DRIVER])
     assert peers.transport.accepts_from(DRIVER)
 
 
 @on_loop
-async def test_a_paused_transport_sends_nothing_and_loses_nothing() -> None:
-    peers = FakePeers()
+async def test_a_paused_transport_sends_nothing_and_loses_nothing(peers: FakePeers) -> None:
     peers.transport.pause()
     await peers.send(0)
     assert peers.calls == []
@@ -116,8 +112,7 @@ async def test_a_paused_transport_sends_nothing_and_loses_nothing() -> None:
 
 
 @on_loop
-async def test_a_closed_transport_sends_nothing() -> None:
-    peers = FakePeers()
+async def test_a_closed_transport_sends_nothing(peers: FakePeers) -> None:
     peers.transport.send(1, data(0))
     peers.transport.close()
     await peers.send(1)
@@ -125,9 +120,10 @@ async def test_a_closed_transport_sends_nothing() -> None:
 
 
 @on_loop
-async def test_a_full_channel_drops_new_messages_until_it_has_room(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_full_channel_drops_new_messages_until_it_has_room(
+    peers: FakePeers, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "MAX_QUEUED_BYTES", 800)
-    peers = FakePeers()
     await peers.send(0)
     for number in range(1, 6):
         peers.transport.send(1, data(number, "t" * 300))
@@ -139,9 +135,10 @@ async def test_a_full_channel_drops_new_messages_until_it_has_room(monkeypatch: 
 
 
 @on_loop
-async def test_a_frame_has_a_size_limit_but_always_room_for_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_frame_has_a_size_limit_but_always_room_for_one_message(
+    peers: FakePeers, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "MAX_FRAME_BYTES", 800)
-    peers = FakePeers()
     for number in range(4):
         peers.transport.send(1, data(number, "t" * (900 if number == 0 else 300)))
     for _ in range(3):
@@ -151,8 +148,7 @@ async def test_a_frame_has_a_size_limit_but_always_room_for_one_message(monkeypa
 
 
 @on_loop
-async def test_settle_waits_for_queued_messages() -> None:
-    peers = FakePeers()
+async def test_settle_waits_for_queued_messages(peers: FakePeers) -> None:
     await peers.send(0)
     peers.transport.send(1, data(1))
     waiting = asyncio.create_task(peers.transport.await_delivery(60))
@@ -164,10 +160,11 @@ async def test_settle_waits_for_queued_messages() -> None:
 
 
 @on_loop
-async def test_a_second_call_gathers_messages_before_it_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_second_call_gathers_messages_before_it_is_sent(
+    peers: FakePeers, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "WINDOW", 2)
     monkeypatch.setattr(module, "GATHER_S", 0)
-    peers = FakePeers()
     for number in range(3):
         peers.transport.send(1, data(number))
         await asyncio.sleep(0)
@@ -182,11 +179,10 @@ async def test_a_second_call_gathers_messages_before_it_is_sent(monkeypatch: pyt
 
 @on_loop
 async def test_gathered_messages_are_sent_when_the_first_call_ends_or_the_frame_is_full(
-    monkeypatch: pytest.MonkeyPatch,
+    peers: FakePeers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "WINDOW", 2)
     monkeypatch.setattr(module, "GATHER_S", 3_600)
-    peers = FakePeers()
     for number in range(2):
         peers.transport.send(1, data(number))
         await settled()
@@ -202,8 +198,7 @@ async def test_gathered_messages_are_sent_when_the_first_call_ends_or_the_frame_
 
 
 @on_loop
-async def test_a_message_that_can_wait_does_not_end_a_held_call() -> None:
-    peers = FakePeers()
+async def test_a_message_that_can_wait_does_not_end_a_held_call(peers: FakePeers) -> None:
     peers.transport.send(1, high_watermark(100))
     call = peers.call(frame_of(5))
     await settled()
@@ -213,8 +208,7 @@ async def test_a_message_that_can_wait_does_not_end_a_held_call() -> None:
 
 
 @on_loop
-async def test_a_message_that_can_wait_is_sent_in_order_with_one_that_cannot() -> None:
-    peers = FakePeers()
+async def test_a_message_that_can_wait_is_sent_in_order_with_one_that_cannot(peers: FakePeers) -> None:
     peers.transport.send(1, high_watermark(100))
     await settled()
     assert peers.calls == []
@@ -223,9 +217,10 @@ async def test_a_message_that_can_wait_is_sent_in_order_with_one_that_cannot() -
 
 
 @on_loop
-async def test_a_message_that_can_wait_is_sent_after_the_maximal_delay(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_message_that_can_wait_is_sent_after_the_maximal_delay(
+    peers: FakePeers, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "MAX_DELAY_S", 0)
-    peers = FakePeers()
     peers.transport.send(1, high_watermark(100))
     await asyncio.sleep(0)
     await settled()
@@ -233,8 +228,7 @@ async def test_a_message_that_can_wait_is_sent_after_the_maximal_delay(monkeypat
 
 
 @on_loop
-async def test_a_message_is_sent_in_the_answer_to_an_open_call() -> None:
-    peers = FakePeers()
+async def test_a_message_is_sent_in_the_answer_to_an_open_call(peers: FakePeers) -> None:
     call = peers.call(frame_of(5))
     await settled()
     assert peers.taken == [(1, [5])]
@@ -245,8 +239,7 @@ async def test_a_message_is_sent_in_the_answer_to_an_open_call() -> None:
 
 
 @on_loop
-async def test_the_next_call_ends_the_previous_one() -> None:
-    peers = FakePeers()
+async def test_the_next_call_ends_the_previous_one(peers: FakePeers) -> None:
     first, second = peers.call(frame_of(5)), peers.call(frame_of(6, number=2))
     await settled()
     assert await first == NOTHING
@@ -261,8 +254,7 @@ async def test_a_held_call_is_answered_after_the_maximal_hold_time(monkeypatch: 
 
 
 @on_loop
-async def test_a_call_is_answered_only_after_its_frame_has_been_handled() -> None:
-    peers = FakePeers()
+async def test_a_call_is_answered_only_after_its_frame_has_been_handled(peers: FakePeers) -> None:
     peers.unhandled = []
     call = peers.call(frame_of(5))
     await settled()
@@ -275,8 +267,7 @@ async def test_a_call_is_answered_only_after_its_frame_has_been_handled() -> Non
 
 
 @on_loop
-async def test_a_call_ends_only_after_the_frame_in_its_answer_has_been_handled() -> None:
-    peers = FakePeers()
+async def test_a_call_ends_only_after_the_frame_in_its_answer_has_been_handled(peers: FakePeers) -> None:
     peers.unhandled = []
     for number in (0, 1):
         peers.transport.send(1, data(number))
@@ -290,9 +281,10 @@ async def test_a_call_ends_only_after_the_frame_in_its_answer_has_been_handled()
 
 
 @on_loop
-async def test_a_message_too_large_for_an_answer_is_sent_in_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_message_too_large_for_an_answer_is_sent_in_a_call(
+    peers: FakePeers, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "MAX_ANSWER_BYTES", 100)
-    peers = FakePeers()
     call = peers.call(frame_of(5))
     await settled()
     peers.transport.send(1, data(6, "t" * 100))
@@ -302,8 +294,7 @@ async def test_a_message_too_large_for_an_answer_is_sent_in_a_call(monkeypatch: 
 
 
 @on_loop
-async def test_a_paused_transport_answers_no_call() -> None:
-    peers = FakePeers()
+async def test_a_paused_transport_answers_no_call(peers: FakePeers) -> None:
     call = peers.call(frame_of(5))
     await settled()
     peers.transport.pause()
@@ -314,8 +305,7 @@ async def test_a_paused_transport_answers_no_call() -> None:
 
 
 @on_loop
-async def test_frames_that_overtake_each_other_are_handled_in_order() -> None:
-    peers = FakePeers()
+async def test_frames_that_overtake_each_other_are_handled_in_order(peers: FakePeers) -> None:
     calls = [peers.call(frame_of(number, number=number)) for number in (1, 3, 4, 2)]
     await settled()
     assert [numbers for _, numbers in peers.taken] == [[1], [2], [3], [4]]
@@ -324,9 +314,8 @@ async def test_frames_that_overtake_each_other_are_handled_in_order() -> None:
 
 
 @on_loop
-async def test_a_lost_frame_is_awaited_and_then_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(order_module, "GAP_S", 0)
-    peers = FakePeers()
+async def test_a_lost_frame_is_awaited_and_then_skipped(peers: FakePeers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "GAP_S", 0)
     calls = [peers.call(frame_of(number, number=number)) for number in (1, 3)]
     await settled()
     assert [numbers for _, numbers in peers.taken] == [[1], [3]]
@@ -338,8 +327,9 @@ async def test_a_lost_frame_is_awaited_and_then_skipped(monkeypatch: pytest.Monk
 
 
 @on_loop
-async def test_each_incarnation_of_a_peer_has_its_own_frame_numbers_and_the_former_gets_no_answer() -> None:
-    peers = FakePeers()
+async def test_each_incarnation_of_a_peer_has_its_own_frame_numbers_and_the_former_gets_no_answer(
+    peers: FakePeers,
+) -> None:
     first = peers.call(frame_of(1, number=1, incarnation=1))
     await settled()
     new = peers.call(frame_of(2, number=1, incarnation=2))
@@ -352,8 +342,9 @@ async def test_each_incarnation_of_a_peer_has_its_own_frame_numbers_and_the_form
 
 
 @on_loop
-async def test_frames_to_another_incarnation_of_this_node_are_counted_from_the_first_that_arrives() -> None:
-    peers = FakePeers()
+async def test_frames_to_another_incarnation_of_this_node_are_counted_from_the_first_that_arrives(
+    peers: FakePeers,
+) -> None:
     calls = [peers.call(frame_of(number, number=number, to_incarnation=6)) for number in (9, 11, 10)]
     await settled()
     assert [numbers for _, numbers in peers.taken] == [[9], [10], [11]]
@@ -362,9 +353,8 @@ async def test_frames_to_another_incarnation_of_this_node_are_counted_from_the_f
 
 
 @on_loop
-async def test_frames_to_a_new_incarnation_are_numbered_from_1_once_earlier_calls_have_ended() -> None:
+async def test_frames_to_a_new_incarnation_are_numbered_from_1_once_earlier_calls_have_ended(peers: FakePeers) -> None:
     """Otherwise an answer would overtake a call that still looks up the peer."""
-    peers = FakePeers()
     await peers.send(0)
     call = peers.call(frame_of(5))
     await peers.send(1)
@@ -376,15 +366,13 @@ async def test_frames_to_a_new_incarnation_are_numbered_from_1_once_earlier_call
 
 
 @on_loop
-async def test_calls_of_the_experiment_are_not_held() -> None:
-    peers = FakePeers()
+async def test_calls_of_the_experiment_are_not_held(peers: FakePeers) -> None:
     assert await peers.call(pack_frame([encode(data(3))]), DRIVER) == NOTHING
     assert peers.taken == [(DRIVER, [3])]
 
 
 @on_loop
-async def test_frames_over_a_cut_link_are_dropped_in_calls_and_in_answers() -> None:
-    peers = FakePeers()
+async def test_frames_over_a_cut_link_are_dropped_in_calls_and_in_answers(peers: FakePeers) -> None:
     await peers.send(0)
     peers.transport.cut(to=[], sources=[1])
     assert await peers.call(frame_of(5)) == NOTHING

@@ -9,10 +9,20 @@ import pytest
 
 from actors.storage import DiskStorage
 from experiments.bench.controller import cluster_records, state_of
-from experiments.bench.quorum import COLUMNS, report_of
-from experiments.bench.quorum_elections import bound_ms, config, distribution, rank, simulated_ms
+from experiments.bench.quorum import (
+    COLUMNS,
+    SnapshotRow,
+    bound_ms,
+    config,
+    distribution,
+    load,
+    measure,
+    rank,
+    report_of,
+    simulated_ms,
+    write,
+)
 from experiments.bench.quorum_ray import CONFIGS, RECORDS, TOPICS, Commits, bare_appends
-from experiments.bench.quorum_snapshot import SnapshotRow, load, measure, write
 from protocol.ids import METADATA_LOG
 from protocol.quorum.log import QuorumLog
 from protocol.quorum.voters import VoterSet

@@ -8,8 +8,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from experiments.bench.sim import REFERENCE, run
-from experiments.bench.sim_trials import bare_events, simulate
+from experiments.bench.sim import REFERENCE, bare_events, run, simulate
 from experiments.bench.simpy_model import exchange
 from experiments.cli.main import app
 from experiments.engines.sim.memory import YOUNG_OBJECTS, rare_collections

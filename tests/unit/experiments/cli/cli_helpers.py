@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 import pytest
 
 from experiments.check.engine import CheckedEngine
-from experiments.cli import administer, main
-from experiments.cli.target import Target
+from experiments.cli import cluster_access, main
+from experiments.cli.cluster_access import Target
 from experiments.engines.admin_client import AdminClient, AdminError
 from experiments.engines.port import ClusterSpec, Loss
 from protocol.config import ClusterConfig, Generation
@@ -139,7 +139,7 @@ class CliBench(Commands):
         for node in self.engine.spec.node_ids:
             self.engine.start(node)
         self.await_(lambda: self.engine.unfenced() == set(range(brokers)))
-        monkeypatch.setattr(administer, "open_admin", self._open_admin)
+        monkeypatch.setattr(cluster_access, "open_admin", self._open_admin)
 
     @contextmanager
     def _open_admin(self, wanted: Target, asks_nodes: bool = False) -> Iterator[tuple[AdminClient, set[str]]]:

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from experiments.cli import administer
+from experiments.cli import cluster_access
 from tests.unit.experiments.cli.cli_helpers import CliBench, Commands, MakeBench
 
 
@@ -17,7 +17,7 @@ def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
     def connect(*_: object, **__: object) -> None:
         raise AssertionError("the command connects to a cluster")
 
-    monkeypatch.setattr(administer, "open_admin", connect)
+    monkeypatch.setattr(cluster_access, "open_admin", connect)
     return Commands(monkeypatch, capsys)
 
 

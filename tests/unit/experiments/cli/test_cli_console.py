@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.cli.console_producer import BATCH_BYTES, BATCH_LINES, InputLines
+from experiments.cli.records import BATCH_BYTES, BATCH_LINES, InputLines
 from experiments.engines.admin_client import AdminError
 from protocol.errors import ErrorCode
 from tests.unit.experiments.cli.cli_helpers import CliBench, MakeBench

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from experiments.cli.produce import summary
+from experiments.cli.records import summary
 from protocol.errors import ErrorCode
 from protocol.messages.commands import SendOutcome, SentRange
 from tests.unit.experiments.cli.cli_helpers import MakeBench

@@ -8,8 +8,8 @@ from functools import partial
 
 import pytest
 
-from experiments.cli import administer
-from experiments.cli.target import Target
+from experiments.cli import cluster_access
+from experiments.cli.cluster_access import Target
 from experiments.engines.admin_client import AdminClient
 from experiments.engines.port import Loss
 from experiments.hunt.quorum.harness import CLUSTER, QuorumHarness
@@ -40,7 +40,7 @@ class QuorumBench(Commands):
         self.requests: list[AdminRequest] = []
         self.harness.start(*self.harness.disks)
         self.settle()
-        monkeypatch.setattr(administer, "open_admin", self._open_admin)
+        monkeypatch.setattr(cluster_access, "open_admin", self._open_admin)
         for node in self.harness.ids[1:voters]:
             self.ok("metadata-quorum", "add-controller", "--controller-id", str(node))
 

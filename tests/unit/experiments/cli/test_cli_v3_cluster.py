@@ -50,8 +50,8 @@ def test_a_broker_that_has_ended_is_shown_as_not_registered(cluster: CliBench) -
     started = [node_name(node) for node in cluster.engine.spec.node_ids]
     running = {node_name(node) for node in cluster.engine.spec.node_ids if cluster.engine.is_running(node)}
     found = cluster_document(AdminClient(cluster.port), running, started)
-    assert not found["healthy"]
-    assert [row["state"] for row in found["brokers"]] == ["unfenced", "unfenced", "not registered"]
+    assert not found.healthy
+    assert [row.state for row in found.brokers] == ["unfenced", "unfenced", "not registered"]
 
 
 def test_status_names_the_controller_and_the_brokers_that_are_not_registered(cluster: CliBench) -> None:

@@ -17,8 +17,8 @@ import pytest
 import typer
 import yaml
 
+from experiments.cli.help import as_input_error
 from experiments.cli.main import app
-from experiments.cli.usage import as_input_error
 from experiments.hunt.mutants.registry import all_mutants
 from experiments.scenarios.loader import load_scenario
 from experiments.studies.design.loader import load_study

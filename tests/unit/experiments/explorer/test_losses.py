@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from experiments.explorer.losses import AcknowledgedLosses
+from experiments.explorer.recorder import AcknowledgedLosses
 from protocol.events.broker import BecameLeader
 from protocol.events.client import ProduceCompleted
 from protocol.events.controller import TopicDeleted

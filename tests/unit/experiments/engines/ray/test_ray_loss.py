@@ -8,9 +8,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from experiments.engines.ray import control_store
-from experiments.engines.ray.control_store import ControlStoreLostError, ask_control_store, require_control_store
-from experiments.engines.ray.ray_output import ray_output_to_stderr
+from experiments.engines.ray import session
+from experiments.engines.ray.session import (
+    ControlStoreLostError,
+    ask_control_store,
+    ray_output_to_stderr,
+    require_control_store,
+)
 
 
 @pytest.fixture
@@ -23,8 +27,8 @@ def store() -> Iterator[str]:
 @pytest.fixture
 def lost_store(monkeypatch: pytest.MonkeyPatch) -> str:
     """The address of nothing, which counts as lost at once."""
-    monkeypatch.setattr(control_store, "LOST_AFTER_S", 0.0)
-    monkeypatch.setattr(control_store, "_TRY_AGAIN_S", 0.0)
+    monkeypatch.setattr(session, "LOST_AFTER_S", 0.0)
+    monkeypatch.setattr(session, "_TRY_AGAIN_S", 0.0)
     with socket.create_server(("127.0.0.1", 0)) as server:
         return f"127.0.0.1:{server.getsockname()[1]}"
 
@@ -42,7 +46,7 @@ def test_a_control_store_that_refuses_connections_is_lost(lost_store: str) -> No
 def test_a_call_that_blocks_ends_when_the_control_store_is_lost(
     lost_store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(control_store, "_LOOK_AFTER_S", 0.0)
+    monkeypatch.setattr(session, "_LOOK_AFTER_S", 0.0)
     never = threading.Event()
     with pytest.raises(ControlStoreLostError):
         ask_control_store(never.wait, lost_store)

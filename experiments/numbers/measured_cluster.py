@@ -26,6 +26,7 @@ from protocol.messages.base import Message
 from protocol.messages.commands import (
     AdminCommand,
     AdminOutcome,
+    Command,
     ConsumeCommand,
     ConsumeOutcome,
     ProduceCommand,
@@ -64,7 +65,7 @@ class Sent:
     message: Message
 
 
-class Journal(Recorder):
+class MessageLog(Recorder):
     """All messages of a cluster, and nothing else of what a recorder is called with."""
 
     def __init__(self) -> None:
@@ -79,7 +80,7 @@ class Journal(Recorder):
         self.messages.append(Sent(time_ms, min(arrivals, default=None), source, target, message))
 
 
-class Laboratory:
+class MeasuredCluster:
     """A cluster of a generation with all its nodes started and, once `create` has been called, the topic `t`."""
 
     def __init__(
@@ -99,8 +100,8 @@ class Laboratory:
         spec = ClusterSpec(brokers, controllers, ClusterConfig.of(generation, config), conditions.seed, store=store)
         self.engine = SimEngine(spec, NetworkModel(conditions.network_ms, 0))
         self.cluster = self.engine.cluster
-        self.journal = Journal()
-        self.cluster.recorder = self.journal
+        self._sent_messages = MessageLog()
+        self.cluster.recorder = self._sent_messages
         self._counts: Counter[type[Trace]] = Counter()
         self.cluster.trace_observers.append(lambda now_ms, node, trace: self._counts.update((type(trace),)))
         self._commands = 0
@@ -126,15 +127,22 @@ class Laboratory:
 
     # -- commands ------------------------------------------------------------------------------------------------------
 
+    def _next_id(self) -> int:
+        self._commands += 1
+        return self._commands
+
+    def _carry_out(self, command: Command, kind: type[Kind]) -> Kind:
+        """Submits a command, and waits for its outcome."""
+        self.engine.submit(command)
+        what = f"an outcome of {type(command).__name__}"
+        self.await_(what, lambda: self.engine.outcome(command.command_id) is not None)
+        outcome = self.engine.outcome(command.command_id)
+        assert isinstance(outcome, kind)
+        return outcome
+
     def administer(self, request: AdminRequest) -> AdminOutcome:
         """Carries out a request of an admin."""
-        self._commands += 1
-        number = self._commands
-        self.engine.submit(AdminCommand(command_id=number, request=request))
-        self.await_(f"an answer to {type(request).__name__}", lambda: self.engine.outcome(number) is not None)
-        outcome = self.engine.outcome(number)
-        assert isinstance(outcome, AdminOutcome)
-        return outcome
+        return self._carry_out(AdminCommand(command_id=self._next_id(), request=request), AdminOutcome)
 
     def create(self, replicas: Sequence[Sequence[int]], config: Mapping[str, object] | None = None) -> None:
         """Creates the topic with these replicas of each partition, and waits until all of them have their roles."""
@@ -149,17 +157,17 @@ class Laboratory:
 
     def produce(self, partition: int = 0, acks: int = -1) -> int:
         """Begins to produce one record; returns the number of the command."""
-        self._commands += 1
+        number = self._next_id()
         command = ProduceCommand(
-            command_id=self._commands,
+            command_id=number,
             topic=TOPIC,
             partition=partition,
             acks=acks,
             record_count=1,
-            payload=str(self._commands).encode(),
+            payload=str(number).encode(),
         )
         self.engine.submit(command)
-        return self._commands
+        return number
 
     def await_acknowledgements(self, numbers: Iterable[int]) -> TimeMs:
         """Waits until records are acknowledged, and returns the time. MeasurementError if one is refused."""
@@ -176,12 +184,8 @@ class Laboratory:
 
     def visible(self) -> set[int]:
         """The numbers of the produce commands whose records a consumer reads from partition 0."""
-        self._commands += 1
-        number = self._commands
-        self.engine.submit(ConsumeCommand(command_id=number, topic=TOPIC, partition=0, offset=0))
-        self.await_("a consumer's answer", lambda: self.engine.outcome(number) is not None)
-        outcome = self.engine.outcome(number)
-        assert isinstance(outcome, ConsumeOutcome)
+        command = ConsumeCommand(command_id=self._next_id(), topic=TOPIC, partition=0, offset=0)
+        outcome = self._carry_out(command, ConsumeOutcome)
         return {int(batch.payload) for batch in outcome.batches}
 
     # -- what has happened ---------------------------------------------------------------------------------------------
@@ -192,7 +196,7 @@ class Laboratory:
 
     def sent(self, kind: type[Message]) -> int:
         """How many messages of a kind have been sent."""
-        return self.journal.counts[kind]
+        return self._sent_messages.counts[kind]
 
     def events(self, kind: type[Event], since_ms: TimeMs = 0) -> Iterator[tuple[TimeMs, NodeId, Event]]:
         """The trace events of a kind."""
@@ -209,7 +213,7 @@ class Laboratory:
         """The messages of a kind that were sent, of those between certain nodes."""
         return [
             (sent, sent.message)
-            for sent in self.journal.messages
+            for sent in self._sent_messages.messages
             if isinstance(sent.message, kind)
             and sent.sent_ms >= since_ms
             and source in (None, sent.source)

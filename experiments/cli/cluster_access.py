@@ -1,0 +1,159 @@
+"""Which running cluster a tool addresses, and as which principal.
+
+A tool has the options that select a `Target`: `--bootstrap-server`, or `--name` for a cluster of this user on this
+machine, or neither where only one runs here; and `--principal`, or as in Kafka's tools a properties file
+(`--command-config`) with `principal=User:NAME`. Each option is declared here once; `addresses` gives them to a command.
+
+A request that the cluster refuses is exit code 1 and one line on standard error; with `--json`, the document on
+standard output reports it, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+from experiments.cli.help import Function, with_options
+from experiments.cli.output import Json, fail, fail_if, option
+from experiments.cli.parse import read_properties
+from experiments.engines.admin_client import AdminClient, AdminError
+from experiments.support.errors import InputError
+from protocol.errors import ErrorCode
+from protocol.messages.admin import Result
+
+PRINCIPAL_KEY = "principal"
+BootstrapServer = Annotated[
+    str | None,
+    option("HOST:PORT", "The cluster's Ray head, as `isray up` prints it. Default: the only cluster that runs here."),
+]
+OwnCluster = Annotated[str | None, option("NAME", "Your cluster of this name on this machine (isray up --name).")]
+CommandConfig = Annotated[
+    Path | None, option("FILE", "A properties file; principal=User:NAME makes requests as NAME.", "--command-config")
+]
+Principal = Annotated[str | None, option("User:NAME", "The principal of the requests; goes before the file's.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The cluster to address, the principal of the requests, and whether the answer is printed as JSON."""
+
+    bootstrap: str | None = None
+    name: str | None = None
+    principal: str | None = None
+    as_json: bool = False
+
+
+OPTIONS: Mapping[str, object] = {
+    "bootstrap_server": BootstrapServer,
+    "name": OwnCluster,
+    "command_config": CommandConfig,
+    "principal": Principal,
+    "as_json": Json,
+}
+
+
+def addresses(*names: str, **others: object) -> Callable[[Function], Function]:
+    """Makes a command of a function with a parameter `target`: in its place the command has the `OPTIONS` of these
+    names (of none: all), and `others` of its own.
+    """
+    options = {name: OPTIONS[name] for name in names or OPTIONS} | others
+
+    def decorate(function: Function) -> Function:
+        def call(values: dict[str, Any]) -> object:
+            given = {name: values.pop(name) for name in options}
+            return function(target=_target(values.pop("context"), **given), **values)
+
+        return with_options(function, options, call, "target")
+
+    return decorate
+
+
+def keep_options(
+    context: typer.Context,
+    bootstrap_server: BootstrapServer = None,
+    name: OwnCluster = None,
+    command_config: CommandConfig = None,
+    principal: Principal = None,
+) -> None:
+    """The callback of a tool with subcommands: as in Kafka's tools these options may come before the subcommand."""
+    context.obj = {
+        "bootstrap_server": bootstrap_server,
+        "name": name,
+        "command_config": command_config,
+        "principal": principal,
+    }
+
+
+def _target(context: typer.Context, as_json: bool, **given: Any) -> Target:
+    """The target that the options of a command select; one that is not given takes its value from before the
+    subcommand. InputError for contradicting options, and for a principal of another form than `User:NAME`.
+    """
+    kept = context.obj or {}
+    found = {name: kept.get(name) if given.get(name) is None else given[name] for name in OPTIONS}
+    if found["bootstrap_server"] is not None and found["name"] is not None:
+        raise InputError("--name", "", "--name with --bootstrap-server", "one of the two")
+    principal, place = found["principal"], ("--principal", "")
+    if principal is None and (config := found["command_config"]) is not None:
+        place = (str(config), PRINCIPAL_KEY)
+        principal = read_properties(config).get(PRINCIPAL_KEY)
+    if principal is not None and not is_principal(principal):
+        raise InputError(*place, principal, "User:NAME")
+    return Target(found["bootstrap_server"], found["name"], principal, as_json)
+
+
+def is_principal(text: str) -> bool:
+    """Whether a text is `User:NAME`."""
+    return text.startswith("User:") and text != "User:"
+
+
+@contextmanager
+def open_admin(target: Target, asks_nodes: bool = False) -> Iterator[tuple[AdminClient, set[str]]]:
+    """An administration client of the cluster, and the names of its nodes that run. With `asks_nodes`, requests that
+    only read are made of the nodes themselves, without the cluster's client.
+    """
+    from experiments.engines.ray.connection import connection, find_cluster
+
+    with connection(find_cluster(target.bootstrap, target.name)) as connected:
+        port = connected.nodes if asks_nodes else connected.client
+        yield AdminClient(port, target.principal), set(connected.names)
+
+
+@contextmanager
+def administering(target: Target, failing: str) -> Iterator[AdminClient]:
+    """An administration client for the block; an AdminError ends the command with exit code 1 and a line that begins
+    with `failing`.
+    """
+    try:
+        with open_admin(target) as (admin, _):
+            yield admin
+    except AdminError as error:
+        exit_refused(failing, error, target.as_json)
+
+
+def exit_refused(failing: str, error: AdminError, as_json: bool) -> NoReturn:
+    """Reports a refused request, and ends the command with exit code 1."""
+    fail(f"{failing}: {error}", {"error": error.error.name, "message": error.message} if as_json else None)
+
+
+def require(result: Result) -> None:
+    """Raises AdminError where a part of a request failed."""
+    if result.error is not ErrorCode.NONE:
+        raise AdminError(result.error, result.message)
+
+
+def exit_if_failed(results: Iterable[tuple[str, Result]]) -> None:
+    """Prints a line `text: error` for each failed result, given with its text; exit code 1 if there are any."""
+    failed = [(text, result) for text, result in results if result.error is not ErrorCode.NONE]
+    for text, result in failed:
+        typer.echo(f"{text}: {AdminError(result.error, result.message)}", err=True)
+    fail_if(failed)
+
+
+def numbers(values: Sequence[int]) -> str:
+    """Broker ids as Kafka's tools list them."""
+    return ",".join(map(str, values))

@@ -1,0 +1,364 @@
+"""Records of a running cluster: written and read as by Kafka's tools.
+
+`isray produce`: kafka-producer-perf-test.sh without its measurements. It writes records that the client generates.
+
+The client is an idempotent producer: it batches records, and repeats what fails with a retriable error until
+`delivery.timeout.ms`. A record that is not acknowledged is exit code 1: the first error, and how many records are known
+not to be written. The others may have been written (their outcome is unknown).
+
+`isray console-producer`: kafka-console-producer.sh. Writes the lines of standard input, each as one record.
+
+On a terminal every line is a batch of its own. Otherwise a batch begins with a line and takes the lines that come while
+it lingers, as the batches of Kafka's producer do: it is sent `--timeout` milliseconds after its first line, or as soon
+as it is full or the input ends. Kafka's tool lingers 1,000 ms by default; this one sends sooner. One batch is under way
+at a time, and the next one grows meanwhile. The batches go round the partitions of the topic unless `--partition` is
+given. The records have no keys. A batch that is not acknowledged is one line on standard error; the command goes on
+with the next lines, and ends with exit code 1. If the cluster is lost, it ends at once, and still prints its counts.
+
+`isray console-consumer`: kafka-console-consumer.sh. Prints the committed records of a topic, one per line.
+
+It begins behind the last record, or with `--from-beginning` or `--offset` elsewhere, and goes on until `--max-messages`
+records, until no record has come for `--timeout-ms`, or until Ctrl-C. Order holds within a partition. Bytes other than
+UTF-8 are printed as hexadecimal escapes. At the end it says on standard error how many records it has printed.
+
+A partition without a leader is a warning on standard error. As Kafka's consumer does, the command waits for a leader,
+and reads the other partitions meanwhile. One without a leader when `--timeout-ms` ends the command is exit code 1.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from enum import StrEnum
+from itertools import cycle, islice
+from select import select
+from typing import Annotated
+
+import typer
+
+from experiments.cli.cluster_access import Target, addresses, administering, require
+from experiments.cli.output import fail_if, option, print_json, print_result
+from experiments.engines.admin_client import AdminClient, AdminError
+from experiments.explorer.values import message_fields
+from experiments.support.errors import InputError, MissingInput
+from protocol.client.records import MIN_RECORD_BYTES, join, split
+from protocol.config import INT_MAX
+from protocol.errors import ErrorCode
+from protocol.ids import Offset
+from protocol.messages.commands import (
+    ROUND_ROBIN,
+    ConsumeCommand,
+    ConsumeOutcome,
+    ProduceCommand,
+    SendOutcome,
+    SendRecords,
+)
+from protocol.messages.data import EARLIEST, LATEST
+
+PRODUCING = "Error while producing"
+MAX_RECORDS = 1_000_000
+MAX_RECORD_BYTES = 1_000_000
+
+
+class Acks(StrEnum):
+    """How many copies the producer waits for."""
+
+    ALL = "all"
+    ONE = "1"
+    NONE = "0"
+
+    @property
+    def wire(self) -> int:
+        """The value in a request: -1 is all."""
+        return -1 if self is Acks.ALL else int(self.value)
+
+
+@addresses("bootstrap_server", "name", "as_json")
+def produce(
+    target: Target,
+    topic: Annotated[str, option("TOPIC", "The topic to write to.")],
+    num_records: Annotated[int, option("N", "How many records.", min=1, max=MAX_RECORDS)] = 1,
+    record_size: Annotated[
+        int, option("BYTES", "Bytes of a record.", min=MIN_RECORD_BYTES, max=MAX_RECORD_BYTES)
+    ] = 100,
+    partition: Annotated[
+        int | None, option("N", "The partition. Default: batches go round the partitions.", min=0, max=INT_MAX)
+    ] = None,
+    acks: Annotated[Acks, option(None, "The copies to wait for.")] = Acks.ALL,
+) -> None:
+    """Write records to a topic of a running cluster, and wait until they are acknowledged."""
+    records = SendRecords(
+        command_id=0,
+        topic=topic,
+        partition=ROUND_ROBIN if partition is None else partition,
+        acks=acks.wire,
+        record_count=num_records,
+        record_bytes=record_size,
+    )
+    with administering(target, PRODUCING) as admin:
+        outcome = admin.channel.send(records)
+    print_result(target.as_json, message_fields(outcome), typer.echo, summary(outcome))
+    fail_if(outcome.error is not ErrorCode.NONE)
+
+
+def summary(outcome: SendOutcome) -> str:
+    """The outcome of all records as one line."""
+    counts = {"acknowledged": 0, "failed": 0, "unknown": 0}
+    for sent in outcome.ranges:
+        kind = "unknown" if sent.unknown else "acknowledged" if sent.error is ErrorCode.NONE else "failed"
+        counts[kind] += sent.count
+    reason = "" if outcome.error is ErrorCode.NONE else f" ({outcome.error.name})"
+    shown = ", ".join(f"{count} {kind}" for kind, count in counts.items() if count or kind == "acknowledged")
+    return f"records: {shown}{reason}"
+
+
+BATCH_LINES = 200
+BATCH_BYTES = 16_384
+"""The size from which on a batch is full; a longer line is a batch of its own."""
+LINGER_MS = 100
+_IDLE_S = 1.0
+
+
+@addresses("bootstrap_server", "name", "as_json")
+def console_producer(
+    target: Target,
+    topic: Annotated[str, option("TOPIC", "The topic to write to.")],
+    partition: Annotated[
+        int | None, option("N", "The partition. Default: batches go round the partitions.", min=0, max=INT_MAX)
+    ] = None,
+    acks: Annotated[Acks, option(None, "The copies to wait for.", "--request-required-acks", "--acks")] = Acks.ALL,
+    timeout: Annotated[
+        int, option("MS", "How long a batch waits for more lines, unless it is full.", min=0, max=INT_MAX)
+    ] = LINGER_MS,
+) -> None:
+    """Write the lines of standard input to a topic of a running cluster."""
+    counts = Counter({"acknowledged": 0, "failed": 0, "unknown": 0})
+    with administering(target, PRODUCING) as admin:
+        partitions = cycle(partitions_of(admin, topic, partition))
+        is_lost = False
+        try:
+            for lines in _batches(timeout, admin.channel.require_reachable):
+                _write(admin, topic, next(partitions), acks, lines, counts)
+        except AdminError as error:
+            is_lost = True
+            typer.echo(f"{PRODUCING}: {error}", err=True)
+        print_result(target.as_json, counts, lambda: None)
+    fail_if(is_lost or counts["failed"] or counts["unknown"])
+
+
+def _write(
+    admin: AdminClient, topic: str, partition: int, acks: Acks, lines: Sequence[bytes], counts: Counter[str]
+) -> None:
+    """Writes lines as one batch and counts them by outcome, as `unknown` also where AdminError is raised."""
+    command = ProduceCommand(
+        command_id=0, topic=topic, partition=partition, acks=acks.wire, record_count=len(lines), payload=join(lines)
+    )
+    counts["unknown"] += len(lines)
+    outcome = admin.channel.produce(command)
+    is_done = outcome.error is ErrorCode.NONE
+    counts["unknown"] -= len(lines)
+    counts["unknown" if outcome.unknown else "acknowledged" if is_done else "failed"] += len(lines)
+    if not is_done:
+        typer.echo(f"{PRODUCING}: {len(lines)} records to {topic}-{partition}: {outcome.error.name}", err=True)
+
+
+def partitions_of(admin: AdminClient, topic: str, partition: int | None) -> list[int]:
+    """The partitions that a command addresses: the given one, or all. AdminError where the topic does not exist,
+    InputError where it has no such partition.
+    """
+    [described] = admin.describe_topics([topic])
+    require(described)
+    known = [item.partition_index for item in described.partitions]
+    if partition is not None and partition not in known:
+        raise InputError("--partition", "", partition, f"{known[0]} to {known[-1]}")
+    return known if partition is None else [partition]
+
+
+def _batches(linger_ms: int, while_idle: Callable[[], None]) -> Iterator[list[bytes]]:
+    """The lines of standard input in batches; on a terminal one by one, each at a prompt."""
+    is_terminal, lines = sys.stdin.isatty(), InputLines(sys.stdin.fileno(), while_idle)
+    while True:
+        if is_terminal:
+            typer.echo(">", nl=False)
+        batch = lines.take(1, 0) if is_terminal else lines.take(BATCH_LINES, linger_ms)
+        if not batch:
+            return
+        yield batch
+
+
+class InputLines:
+    """The lines that come from an open file, a pipe or a terminal, without their ends; the last one may have none.
+    While no line comes, `while_idle` is called about once a second.
+    """
+
+    def __init__(self, descriptor: int, while_idle: Callable[[], None]) -> None:
+        self._descriptor = descriptor
+        self._while_idle = while_idle
+        self._lines: deque[bytes] = deque()
+        self._waiting_bytes = 0
+        self._begun = b""
+        self._has_ended = False
+
+    def take(self, most: int, linger_ms: int) -> list[bytes]:
+        """Waits for a line, then for up to `linger_ms` for more lines; returns at most `most` of them, of `BATCH_BYTES`
+        together unless the first one is longer. Empty at the end of the input.
+        """
+        while not (self._lines or self._has_ended):
+            if not self._read(_IDLE_S):
+                self._while_idle()
+        deadline_s = time.monotonic() + linger_ms / 1000
+        while len(self._lines) < most and self._waiting_bytes < BATCH_BYTES and not self._has_ended:
+            if not self._read(max(0.0, deadline_s - time.monotonic())):
+                break
+        batch: list[bytes] = []
+        size = 0
+        while self._lines and len(batch) < most and (not batch or size + len(self._lines[0]) <= BATCH_BYTES):
+            batch.append(self._lines.popleft())
+            size += len(batch[-1])
+        self._waiting_bytes -= size
+        return batch
+
+    def _read(self, wait_s: float) -> bool:
+        """Reads what has come, waiting up to `wait_s` for it; returns whether anything has."""
+        if not select([self._descriptor], [], [], wait_s)[0]:
+            return False
+        chunk = os.read(self._descriptor, BATCH_BYTES)
+        self._has_ended = not chunk
+        *whole, self._begun = (self._begun + chunk).split(b"\n")
+        if self._has_ended and self._begun:
+            whole, self._begun = [self._begun], b""
+        lines = [line.rstrip(b"\r") for line in whole]
+        self._lines += lines
+        self._waiting_bytes += sum(map(len, lines))
+        return True
+
+
+CONSUMING = "Error processing message, terminating consumer process"
+READ_BYTES = 1_048_576
+WAIT_MS = 500
+"""How long one round over the partitions waits for records."""
+PROPERTIES = ("print.partition", "print.offset", "print.timestamp")
+LEADERLESS = ErrorCode.LEADER_NOT_AVAILABLE
+_NAMED = {"earliest": EARLIEST, "latest": LATEST}
+
+
+@addresses("bootstrap_server", "name", "as_json")
+def console_consumer(
+    target: Target,
+    topic: Annotated[str, option("TOPIC", "The topic to read.")],
+    partition: Annotated[
+        int | None, option("N", "The partition. Default: all of the topic.", min=0, max=INT_MAX)
+    ] = None,
+    offset: Annotated[
+        str | None, option("OFFSET", "Where to begin: earliest, latest or a number; with --partition.")
+    ] = None,
+    from_beginning: Annotated[bool, typer.Option("--from-beginning", help="Begin with the first record.")] = False,
+    max_messages: Annotated[int | None, option("N", "End after this many records.", min=1, max=INT_MAX)] = None,
+    timeout_ms: Annotated[
+        int | None, option("MS", "End when no record has come for this long.", min=1, max=INT_MAX)
+    ] = None,
+    shown: Annotated[
+        list[str] | None, option("NAME=true", f"{', '.join(PROPERTIES)}; may be repeated.", "--property")
+    ] = None,
+) -> None:
+    """Print the records of a topic of a running cluster."""
+    first = _first(offset, partition, from_beginning)
+    properties = [_property(text) for text in shown or ()]
+    if target.as_json and max_messages is None and timeout_ms is None:
+        raise MissingInput("--max-messages", "--max-messages or --timeout-ms with --json")
+    printed: list[dict[str, object]] = []
+    with administering(target, CONSUMING) as admin:
+        reader = _Reader(admin, topic, dict.fromkeys(partitions_of(admin, topic, partition), first), timeout_ms)
+        for record in islice(reader.records(), max_messages):
+            printed.append(record if target.as_json else {})
+            if not target.as_json:
+                typer.echo("\t".join([*(_shown(record, name) for name in properties), str(record["value"])]))
+    typer.echo(f"Processed a total of {len(printed)} messages", err=True)
+    if target.as_json:
+        print_json(printed)
+    if len(printed) != max_messages:
+        fail_if(reader.leaderless)
+
+
+def _first(offset: str | None, partition: int | None, from_beginning: bool) -> Offset:
+    """The offset to begin at."""
+    if offset is None:
+        return EARLIEST if from_beginning else LATEST
+    if from_beginning or partition is None:
+        found = f"{offset} {'with --from-beginning' if from_beginning else 'without --partition'}"
+        raise InputError("--offset", "", found, "an offset with --partition, and without --from-beginning")
+    if offset in _NAMED:
+        return _NAMED[offset]
+    if not offset.isdecimal():
+        raise InputError("--offset", "", offset, "earliest, latest or a number from 0")
+    return int(offset)
+
+
+def _property(text: str) -> str:
+    name, _, value = text.partition("=")
+    if name not in PROPERTIES or value != "true":
+        raise InputError("--property", "", text, " | ".join(f"{name}=true" for name in PROPERTIES))
+    return name
+
+
+def _shown(record: dict[str, object], name: str) -> str:
+    """A property of a record as Kafka's tool prints it."""
+    title = {"print.partition": "Partition", "print.offset": "Offset", "print.timestamp": "CreateTime"}[name]
+    return f"{title}:{record[title.lower()]}"
+
+
+class _Reader:
+    """Reads partitions of a topic from their `positions` on; `leaderless` are those that had no leader when they were
+    read last.
+    """
+
+    def __init__(self, admin: AdminClient, topic: str, positions: dict[int, Offset], timeout_ms: int | None) -> None:
+        self._admin, self._topic, self._positions, self._timeout_ms = admin, topic, positions, timeout_ms
+        self._wait_ms = max(1, min(WAIT_MS, timeout_ms or WAIT_MS) // len(positions))
+        self.leaderless: set[int] = set()
+
+    def records(self) -> Iterator[dict[str, object]]:
+        """The records, until none has come for `timeout_ms`. AdminError where a partition cannot be read."""
+        last_s = time.monotonic()
+        while self._timeout_ms is None or (time.monotonic() - last_s) * 1000 < self._timeout_ms:
+            for partition in self._positions:
+                for record in self._next(partition):
+                    yield record
+                    last_s = time.monotonic()
+
+    def _next(self, partition: int) -> Iterator[dict[str, object]]:
+        """The next records of a partition; it waits for some."""
+        position, name = self._positions[partition], f"{self._topic}-{partition}"
+        command = ConsumeCommand(
+            command_id=0,
+            topic=self._topic,
+            partition=partition,
+            offset=position,
+            max_bytes=READ_BYTES,
+            max_wait_ms=self._wait_ms,
+            final_errors=(LEADERLESS,),
+        )
+        outcome = self._admin.channel.consume(command)
+        if outcome.error is LEADERLESS:
+            if partition not in self.leaderless:
+                self.leaderless.add(partition)
+                typer.echo(f"{name}: {LEADERLESS.name}; waiting for a leader", err=True)
+            time.sleep(self._wait_ms / 1000)
+            return
+        if outcome.error is not ErrorCode.NONE:
+            raise AdminError(outcome.error, name)
+        self.leaderless.discard(partition)
+        self._positions[partition] = outcome.next_offset
+        yield from _of_outcome(outcome, partition, position)
+
+
+def _of_outcome(outcome: ConsumeOutcome, partition: int, position: Offset) -> Iterator[dict[str, object]]:
+    """The records of an outcome, without those of its first batch that are below the position."""
+    for batch in outcome.batches:
+        for offset, value in enumerate(split(batch.payload), batch.base_offset):
+            if offset >= position:
+                text = value.decode(errors="backslashreplace")
+                yield {"partition": partition, "offset": offset, "createtime": batch.timestamp_ms, "value": text}
