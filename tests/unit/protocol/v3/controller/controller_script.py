@@ -3,8 +3,8 @@
 `handle` lets the controller carry out its procedures, and prints each step that has an effect: the transactions
 (`write`, each with its operations; `refused` where the store has not carried it out), the commands to brokers (`to 1,2`
 with leader/leader epoch, ISR and node version of each partition, or `stop` and the leader epoch), and alerts. What
-comes several times in succession is printed once. `t-0` is the node of a partition's leader and ISR, `t` that of a topic;
-other nodes have their path.
+comes several times in succession is printed once. `t-0` is the node of a partition's leader and ISR, `t` that of a
+topic; other nodes have their path.
 """
 
 from __future__ import annotations
