@@ -25,7 +25,7 @@ BACKOFF_MS, DELIVERY_MS, REQUEST_MS = 100, 30_000, 5_000
 
 
 class ClientBench:
-    """A client of brokers 0 and 1, if nothing else is said. All nodes answer metadata requests at once with `leader` and
+    """A client of brokers 0 and 1, or others. All nodes answer metadata requests at once with `leader` and
     `leader_epoch` for every partition of topic `t`, or not at all if `leader` is None. `producer_ids` are assigned in
     order, at once.
     """
