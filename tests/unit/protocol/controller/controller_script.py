@@ -109,6 +109,9 @@ class ControllerScript(AdminScript):
         elif kind == "level":
             for name, value in command.named().items():
                 yield FeatureLevelRecord(name=name, feature_level=int(value))
+        elif kind == "topic":
+            name = command.next()
+            yield TopicRecord(name=name, topic_id=name.upper())
         elif kind == "allow":
             yield principal_entry(command.next(), command.next())
         else:
