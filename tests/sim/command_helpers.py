@@ -7,10 +7,12 @@ import sys
 import pytest
 
 from experiments.cli import main
+from tests.unit.experiments.cli.cli_helpers import command_line
 
 
 def leave(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int | str | None:
     monkeypatch.setattr(sys, "argv", ["isray", *arguments])
+    monkeypatch.setattr(main, "app", command_line())
     try:
         main.run()
     except SystemExit as left:

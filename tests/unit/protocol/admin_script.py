@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
+from itertools import groupby
 
 from experiments.engines import admin_requests
 from protocol.messages.admin import AdminRequest
@@ -24,10 +25,24 @@ from protocol.messages.partitions import (
     ReassignableTopic,
     TopicPartitions,
 )
+from protocol.messages.topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    DeleteTopicState,
+    RemovePartitionsRequest,
+    RemovePartitionsTopic,
+    ReplicaAssignment,
+)
 from tests.unit.protocol.transcripts import Command, Script, numbers
 
 
 class AdminScript(Script):
+    """Requests for several topics have `/` between the topics."""
+
     principal = ""
 
     def ask(self, request: AdminRequest) -> Iterator[str]:
@@ -63,6 +78,37 @@ class AdminScript(Script):
             topics.append(ReassignableTopic(name=topic, partitions=(part,)))
         yield from self.ask(AlterPartitionReassignmentsRequest(correlation_id=5, topics=tuple(topics)))
 
+    def do_create(self, command: Command) -> Iterator[str]:
+        """`create a 0,1,2 3,4 flush.ms=5 / b partitions=2 replicas=3`: by replicas of each partition, or by counts."""
+        only = command.flag("only")
+        topics = tuple(_creatable(Command(shlex.join(words))) for words in _by_topic(command))
+        yield from self.ask(CreateTopicsRequest(correlation_id=1, topics=topics, validate_only=only))
+
+    def do_delete(self, command: Command) -> Iterator[str]:
+        """`delete t / id=W`; `delete nothing` has neither name nor id."""
+        topics = []
+        for words in _by_topic(command):
+            names = [word for word in words if "=" not in word and word != "nothing"]
+            ids = [word.removeprefix("id=") for word in words if "=" in word]
+            topics.append(DeleteTopicState(name=next(iter(names), None), topic_id=next(iter(ids), None)))
+        yield from self.ask(DeleteTopicsRequest(correlation_id=1, topics=tuple(topics)))
+
+    def do_add(self, command: Command) -> Iterator[str]:
+        """`add t 3 1,2,0 4,2,3 / w 4`: up to so many partitions; `assigned` has an empty assignment."""
+        only, topics = command.flag("only"), []
+        for name, count, *replicas in _by_topic(command):
+            assignments = tuple(numbers(word) for word in replicas if word != "assigned") if replicas else None
+            topics.append(CreatePartitionsTopic(name=name, count=int(count), assignments=assignments))
+        yield from self.ask(CreatePartitionsRequest(correlation_id=1, topics=tuple(topics), validate_only=only))
+
+    def do_remove(self, command: Command) -> Iterator[str]:
+        """`remove w 3 1 2 / t 0`: partitions."""
+        topics = tuple(
+            RemovePartitionsTopic(name=name, partitions=tuple(map(int, indexes)))
+            for name, *indexes in _by_topic(command)
+        )
+        yield from self.ask(RemovePartitionsRequest(correlation_id=1, topics=topics))
+
     def do_unregister(self, command: Command) -> Iterator[str]:
         yield from self.ask(admin_requests.unregister_broker(int(command.next())))
 
@@ -88,6 +134,28 @@ class AdminScript(Script):
             updates.append(FeatureUpdate(feature=name, max_version_level=int(level), upgrade_type=kinds[kind]))
         request = UpdateFeaturesRequest(correlation_id=1, feature_updates=tuple(updates), validate_only=only)
         yield from self.ask(request)
+
+
+def _by_topic(command: Command) -> list[list[str]]:
+    return [list(words) for is_separator, words in groupby(command.words(), "/".__eq__) if not is_separator]
+
+
+def _creatable(command: Command) -> CreatableTopic:
+    """A topic; `2:0,1` assigns partition 2, and `nnn*90` is a name of 270 letters."""
+    text, _, times = command.name.partition("*")
+    name = "" if text == "no-name" else text.replace("\\n", "\n") * int(times or 1)
+    counts = {"num_partitions": command.get("partitions"), "replication_factor": command.get("replicas")}
+    placed = [word.rpartition(":") for word in command.positional()]
+    assignments = tuple(
+        ReplicaAssignment(partition_index=int(index) if index else turn, broker_ids=numbers(replicas))
+        for turn, (index, _, replicas) in enumerate(placed)
+    )
+    configs = tuple(
+        CreatableTopicConfig(name=key, value=None if value == "null" else value)
+        for key, value in command.named().items()
+    )
+    given = {field: int(count) for field, count in counts.items() if count}
+    return CreatableTopic(**({"name": name, "assignments": assignments, "configs": configs} | given))
 
 
 def split_place(place: str) -> tuple[str, int]:

@@ -12,7 +12,11 @@ from protocol.messages.records import (
     FeatureLevelRecord,
     MetadataRecord,
     PartitionChangeRecord,
+    PartitionRecord,
     RegisterBrokerRecord,
+    RemovePartitionRecord,
+    RemoveTopicRecord,
+    TopicRecord,
     UnregisterBrokerRecord,
 )
 from protocol.metadata.partition import PartitionState
@@ -32,6 +36,7 @@ NUMBERS = {
     "recovering": "leader_recovery_state",
     "leader_epoch": "leader_epoch",
     "partition_epoch": "partition_epoch",
+    "first_leader_epoch": "first_leader_epoch",
 }
 
 
@@ -75,6 +80,15 @@ def said_of_record(record: MetadataRecord, name_of: Callable[[str], str] = str.l
     match record:
         case PartitionChangeRecord():
             return f"change {name_of(record.topic_id)}-{record.partition_id} {said_of_change(record)}"
+        case PartitionRecord():
+            placed = f"replicas={listed(record.replicas)} leader={record.leader} isr={listed(record.isr)}"
+            return f"partition {name_of(record.topic_id)}-{record.partition_id} {placed}"
+        case TopicRecord():
+            return f"topic {record.name}"
+        case RemoveTopicRecord():
+            return f"removed {name_of(record.topic_id)}"
+        case RemovePartitionRecord():
+            return f"removed {name_of(record.topic_id)}-{record.partition_id}"
         case ConfigRecord():
             value = "-" if record.value is None else record.value
             return f"set {name_of(record.topic_id) if record.topic_id else '*'} {record.name}={value}"

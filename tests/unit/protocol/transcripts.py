@@ -128,7 +128,7 @@ def numbers(text: str) -> tuple[int, ...]:
     if text in ("-", ""):
         return ()
     first, dash, last = text.partition("-")
-    if dash and first:
+    if dash and first.isdigit():
         return tuple(range(int(first), int(last) + 1))
     return tuple(int(part) for part in text.split(","))
 

@@ -7,9 +7,11 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache
 from typing import Any, TypeVar
 
 import pytest
+import typer
 
 from experiments.check.engine import CheckedEngine
 from experiments.cli import cluster_access, main
@@ -77,12 +79,19 @@ class SimPort:
         return outcome
 
 
+@cache
+def command_line() -> Any:
+    """The commands and options of `isray`, which Typer otherwise makes from the functions in each call."""
+    return typer.main.get_command(main.app)
+
+
 class Commands:
     """The command line; `targets` are the clusters that it has connected to."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
         self._monkeypatch, self._capsys = monkeypatch, capsys
         self.targets: list[Target] = []
+        monkeypatch.setattr(main, "app", command_line())
 
     def run(self, *arguments: str) -> tuple[int, str, str]:
         """Exit code, standard output, standard error."""

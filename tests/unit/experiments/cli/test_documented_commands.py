@@ -18,12 +18,11 @@ import typer
 import yaml
 
 from experiments.cli.help import as_input_error
-from experiments.cli.main import app
 from experiments.hunt.mutants.registry import all_mutants
 from experiments.scenarios.loader import load_scenario
 from experiments.studies.design.loader import load_study
 from experiments.support.errors import InputError, MissingInput
-from tests.unit.experiments.cli.cli_helpers import Commands, MakeBench
+from tests.unit.experiments.cli.cli_helpers import Commands, MakeBench, command_line
 
 ROOT = Path(__file__).parents[4]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -130,7 +129,7 @@ def block_lines() -> list[str]:
 
 def inline_lines() -> list[str]:
     """Commands named within text, with their optional parts."""
-    names = getattr(typer.main.get_command(app), "commands", {})
+    names = command_line().commands
     found = {
         re.sub(r"[\[\]]", "", line) for page in PAGES for line in _INLINE.findall(page.read_text(encoding="utf-8"))
     }
@@ -139,7 +138,7 @@ def inline_lines() -> list[str]:
 
 def parse(line: str) -> InputError | None:
     """Parses a command line as `isray` does, without running it; returns what is wrong."""
-    command: Any = typer.main.get_command(app)
+    command: Any = command_line()
     try:
         context = command.make_context("isray", shlex.split(line))
         while rest := [*getattr(context, "_protected_args", ()), *context.args]:

@@ -13,19 +13,32 @@ from typing import Any
 
 import pytest
 
-from experiments.engines.sim.disk import SimStorage
 from protocol.broker import leader, reads
 from protocol.broker.fetcher import SESSIONS_PER_EPOCH
+from protocol.broker.flushing import CHECKPOINT_FILE
+from protocol.broker.lifecycle import LifecycleState
 from protocol.broker.recovery import no_routine
 from protocol.config import ClusterConfig, Generation
 from protocol.contract import CancelTimer, Effect, Exit, Send
-from protocol.errors import ErrorCode
-from protocol.events.base import Trace
-from protocol.events.broker import DataLossHandled, DataLossRoutineBegan, HighWatermarkAdvanced, LogReset, LogTruncated
-from protocol.ids import TopicIdPartition, TopicPartition
+from protocol.errors import CorruptLogError, ErrorCode, StorageError, StorageFullError
+from protocol.events.broker import (
+    DataLossHandled,
+    DataLossRoutineBegan,
+    HighWatermarkAdvanced,
+    LogReset,
+    LogTruncated,
+    StorageFailed,
+)
+from protocol.ids import DRIVER, RECOVERY_MANAGER, TopicIdPartition, TopicPartition
 from protocol.messages.base import Message
 from protocol.messages.batch import RecordBatch
-from protocol.messages.control import AlterPartitionRequest, AlterPartitionResponse, PartitionIsrResult
+from protocol.messages.commands import ShutdownCommand
+from protocol.messages.control import (
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    BrokerRegistrationRequest,
+    PartitionIsrResult,
+)
 from protocol.messages.data import (
     EARLIEST,
     LATEST,
@@ -41,6 +54,7 @@ from protocol.messages.data import (
     ProduceRequest,
     ProduceResponse,
 )
+from protocol.messages.quorum import QuorumFetchRequest
 from protocol.messages.records import (
     BrokerRegistrationChangeRecord,
     ConfigRecord,
@@ -51,9 +65,22 @@ from protocol.messages.records import (
     RemoveTopicRecord,
     TopicRecord,
 )
-from tests.unit.protocol.node_helpers import CLIENT, CONTROLLER, BrokerBench, batch, fencing, topic_records
+from protocol.messages.recovery import GetReplicaLogInfoRequest, GetReplicaLogInfoResponse, ReplicaLogInfoTopic
+from protocol.metadata.image import MetadataImage
+from tests.unit.protocol.broker.broker_words import said_of_log_info, said_of_read, said_of_result
+from tests.unit.protocol.broker.failing_disk import BrokenLog, FailingStorage
+from tests.unit.protocol.node_helpers import (
+    CLIENT,
+    CONTROLLER,
+    BrokerBench,
+    batch,
+    config_of,
+    fencing,
+    registrations,
+    topic_records,
+)
 from tests.unit.protocol.partition_words import partition_fields
-from tests.unit.protocol.transcripts import Command, Script, listed
+from tests.unit.protocol.transcripts import Command, Script, listed, numbers
 
 
 class BrokerScript(Script):
@@ -61,9 +88,10 @@ class BrokerScript(Script):
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.monkeypatch = monkeypatch
-        self.bench = BrokerBench()
+        self.disk = FailingStorage()
+        self.bench = BrokerBench(storage=self.disk)
         self.proposal: AlterPartitionRequest | None = None
-        self.is_running = False
+        self.is_running = self.is_new = False
         self.routine_ms = 0
         self.calls: list[str] = []
 
@@ -78,19 +106,28 @@ class BrokerScript(Script):
 
     def do_broker(self, command: Command) -> None:
         """`broker 1 generation=kip-497 routine=500 request.timeout.ms=5000`: one that has not started. With
-        `same-disk` it has the disk of the one before it.
+        `same-disk` it has the disk of the one before it; `stored=2 epoch=1 hw=2`: on its disk are so many batches of
+        `t-0`, and a checkpointed high watermark.
         """
         same_disk, me = command.flag("same-disk"), int(command.next("0"))
         generation = Generation(command.get("generation", "kip-966"))
         self.routine_ms = command.number("routine", 0)
+        stored, epoch, high_watermark = (command.number(name, 0) for name in ("stored", "epoch", "hw"))
         static: dict[str, object] = {
             name: int(value) if value.isdigit() else value == "true" if value in ("true", "false") else value
             for name, value in command.named().items()
         }
         hook = self.routine if self.routine_ms else no_routine
-        storage = self.bench.storage if same_disk else SimStorage()
-        self.bench = BrokerBench(me, ClusterConfig.of(generation, static), storage, hook)
+        self.disk = self.disk if same_disk else FailingStorage()
+        self.store(stored, epoch, high_watermark)
+        self.bench = BrokerBench(me, ClusterConfig.of(generation, static), self.disk, hook)
         self.proposal, self.is_running = None, False
+
+    def store(self, count: int, epoch: int, high_watermark: int) -> None:
+        for offset in range(count):
+            self.disk.open_log("T/0").append(batch(1, offset, epoch))
+        if high_watermark:
+            self.disk.write_file(CHECKPOINT_FILE, b'{"T/0": %d}' % high_watermark)
 
     def routine(self, partition: TopicPartition, leader_epoch: int, log_end: int) -> int:
         self.calls.append(f"called for {partition} in epoch {leader_epoch}, log end {log_end}")
@@ -104,11 +141,13 @@ class BrokerScript(Script):
 
     def do_topic(self, command: Command) -> None:
         """`topic min_isr=1 isr=0,1 flush.ms=7`: `t-0`, on 0, 1, 2 and led by 0 if nothing else is said. A broker that
-        has not started runs with it from its first metadata on, and prints nothing.
+        has not started runs with it from its first metadata on, and prints nothing; with `/ removed` and so on it has
+        these records at once, too.
         """
+        more = self.records_after(command)
         created, *rest = topic_records(command.number("min_isr", 2), **partition_fields(command))
         configs = [ConfigRecord(topic_id="T", name=name, value=value) for name, value in command.named().items()]
-        records = [created, *configs, *rest]
+        records = [created, *configs, *rest, *more]
         if self.is_running:
             self.bench.publish(*records)
             return
@@ -132,10 +171,23 @@ class BrokerScript(Script):
 
     # -- metadata ------------------------------------------------------------------------------------------------------
 
+    def records_after(self, command: Command) -> list[MetadataRecord]:
+        """The records that a command names after its own words: `... / removed / partition 0 leader=1`."""
+        first, *others = f" {' '.join(command.left)}".split(" / ")
+        command.left = first.split()
+        return [self.record(Command(text)) for text in others]
+
+    def do_snapshot(self, command: Command) -> None:
+        """`snapshot 12 / removed`: the broker fetches a snapshot that ends there, of topic `t` after these records."""
+        image, more = MetadataImage(config_of()), self.records_after(command)
+        for record in (*registrations(), *topic_records(), *more):
+            image.replay(record)
+        self.bench.fetched_snapshot(image, int(command.next()))
+
     def do_publish(self, command: Command) -> None:
-        """`publish change leader=1 / fenced 2`: the broker receives these records in one batch."""
+        """`publish change leader=1 / fenced 2`: the broker receives these records in one batch, or none."""
         parts = " ".join(command.words()).split(" / ")
-        self.bench.publish(*(self.record(Command(part)) for part in parts))
+        self.bench.publish(*(self.record(Command(part)) for part in parts if part))
 
     def record(self, command: Command) -> MetadataRecord:
         match command.name:
@@ -150,6 +202,8 @@ class BrokerScript(Script):
             case "set":
                 name, _, value = command.words()[0].partition("=")
                 return ConfigRecord(topic_id="T", name=name, value=value)
+            case "registered":
+                return registrations()[int(command.next())]
             case "removed":
                 return RemovePartitionRecord(topic_id="T", partition_id=int(command.next("0")))
             case "created":
@@ -284,6 +338,17 @@ class BrokerScript(Script):
     def do_reset_log(self, command: Command) -> None:
         self.bench.replica.log.reset(int(command.next()))
 
+    def do_fail(self, command: Command) -> None:
+        """`fail append full`: this call of the disk raises from now on; `corrupt`, or by default an I/O error. `fail
+        none`: the disk works.
+        """
+        call, error = command.next(), command.next("broken")
+        kinds = {"full": StorageFullError, "corrupt": CorruptLogError, "broken": StorageError}
+        if call == "none":
+            self.disk.failing.clear()
+        else:
+            self.disk.failing[call] = kinds[error](error)
+
     def do_write(self, command: Command) -> None:
         """`write NAME CONTENT`: a file of the broker's disk."""
         self.bench.storage.write_file(command.next(), command.words()[0].encode())
@@ -296,6 +361,39 @@ class BrokerScript(Script):
         self.bench.start().registered()
         self.bench.effects = []
 
+    def do_boot(self, command: Command) -> None:
+        """It starts, and asks for its registration and for metadata; this is printed from now on."""
+        self.is_new = True
+        self.bench.start()
+
+    def do_registered(self, command: Command) -> None:
+        self.bench.registered()
+
+    def do_shutdown(self, command: Command) -> None:
+        """It is told to shut down, and the controller permits it."""
+        self.bench.receive(DRIVER, ShutdownCommand())
+        before, self.bench.effects = self.bench.effects, []
+        self.bench.heartbeat_answered(should_shut_down=True)
+        self.bench.effects = [*before, *self.bench.effects]
+
+    def do_log_info(self, command: Command) -> None:
+        """`log-info 2,0 topic=U broker=1 sender=3000`: GetReplicaLogInfo for these partitions, or `all`."""
+        wanted, topic = command.next(), command.get("topic", "T")
+        named = (ReplicaLogInfoTopic(topic_id=topic, partitions=numbers(wanted)),) if wanted != "all" else None
+        request = GetReplicaLogInfoRequest(
+            correlation_id=9, broker_id=command.number("broker", 0), topic_partitions=named
+        )
+        self.bench.receive(command.number("sender", RECOVERY_MANAGER), request)
+
+    def do_break_log(self, command: Command) -> None:
+        """The disk of this log has failed: its end is not known."""
+        log = self.bench.node.context.replicas[TopicIdPartition("T", int(command.next()))].log
+        log.storage = BrokenLog()  # type: ignore[assignment]
+
+    def do_close(self, command: Command) -> None:
+        """The replica of this partition is not open."""
+        del self.bench.node.context.replicas[TopicIdPartition("T", int(command.next()))]
+
     def do_flush(self, command: Command) -> None:
         self.bench.node.flush_all()
 
@@ -305,6 +403,9 @@ class BrokerScript(Script):
         replica = self.bench.node.context.replicas.get(TopicIdPartition("T", 0))
         if what == "logs":
             yield f"logs {listed(self.bench.storage.log_names())}"
+        elif what == "snapshot":
+            snapshot = self.disk.open_log("T/0").snapshot()
+            yield "no snapshot" if snapshot is None else f"snapshot at {snapshot[0]}"
         elif what == "file":
             yield str(self.bench.storage.read_file(command.next()))
         elif replica is None:
@@ -340,9 +441,10 @@ class BrokerScript(Script):
             case DataLossHandled():
                 return f"routine over in epoch {effect.leader_epoch}"
             case Exit():
+                assert self.bench.node.state is LifecycleState.STOPPED
                 return "exit"
-            case Trace() if effect.kind == "storage_error":
-                return "storage error"
+            case StorageFailed():
+                return "storage error, the broker stops" if effect.halted else "storage error"
         return ""
 
     def said_of_message(self, to: int, message: Message) -> str:
@@ -351,7 +453,7 @@ class BrokerScript(Script):
             case ProduceResponse():
                 return f"produce {message.correlation_id}{whose}: {message.error.name} at {message.base_offset}"
             case ConsumeResponse():
-                return f"consume {message.correlation_id}{whose}: {_read(message)} hw {message.high_watermark}"
+                return f"consume {message.correlation_id}{whose}: {said_of_read(message)} hw {message.high_watermark}"
             case ListOffsetsResponse():
                 return f"offset {message.correlation_id}{whose}: {message.error.name} {message.offset}"
             case AlterPartitionRequest():
@@ -363,7 +465,7 @@ class BrokerScript(Script):
                 )
             case FetchResponse():
                 error = f" {message.error.name}" if message.error is not ErrorCode.NONE else ""
-                return f"to {to}:{error} " + ", ".join(_result(result) for result in message.partitions)
+                return f"to {to}:{error} " + ", ".join(said_of_result(result) for result in message.partitions)
             case FetchRequest():
                 session = message.session % SESSIONS_PER_EPOCH
                 new = f" as {message.replica_id}@{message.replica_epoch}, session {session}"
@@ -373,32 +475,16 @@ class BrokerScript(Script):
                     for part in message.partitions
                 )
                 return f"fetch from {to}{new if message.number == 0 else ''}: " + ", ".join(states)
+            case GetReplicaLogInfoResponse():
+                error = "" if message.error is ErrorCode.NONE else f" {message.error.name}"
+                whose = f" for {to}" if to != RECOVERY_MANAGER else ""
+                return f"log info {message.correlation_id}{whose}{error}: {said_of_log_info(message)}"
+            case BrokerRegistrationRequest() if self.is_new:
+                return "register"
+            case QuorumFetchRequest() if self.is_new:
+                return f"fetch of metadata at {message.fetch_offset}"
             case FetchRenewal():
                 counts = f"{message.requests} requests, {message.answers} answers"
                 renewed = f"session {message.session % SESSIONS_PER_EPOCH}"
                 return f"renewal to {to} as {message.replica_id}@{message.replica_epoch}, {renewed}: {counts}"
         return ""
-
-
-def _offsets(batches: tuple[RecordBatch, ...]) -> str:
-    return listed(found.base_offset for found in batches)
-
-
-def _read(message: ConsumeResponse) -> str:
-    """What a consumer gets: the offsets of its batches, or the error."""
-    if message.error is not ErrorCode.NONE:
-        return f"{message.error.name} log start {message.log_start_offset}"
-    diverging = message.diverging_epoch
-    return (
-        _offsets(message.batches) if diverging is None else f"diverging {diverging.leader_epoch}@{diverging.end_offset}"
-    )
-
-
-def _result(result: FetchPartitionResult) -> str:
-    """What a follower gets of a partition."""
-    place = f"t-{result.partition_id}@{result.leader_epoch} from {result.fetch_offset}: "
-    if result.error is not ErrorCode.NONE:
-        return f"{place}{result.error.name} log start {result.log_start_offset}"
-    if result.diverging_epoch is not None:
-        return f"{place}diverging {result.diverging_epoch.leader_epoch}@{result.diverging_epoch.end_offset}"
-    return f"{place}{_offsets(result.batches)} hw {result.high_watermark}"

@@ -25,8 +25,9 @@ BACKOFF_MS, DELIVERY_MS, REQUEST_MS = 100, 30_000, 5_000
 
 
 class ClientBench:
-    """A client of brokers 0 and 1. All nodes answer metadata requests at once with `leader` and `leader_epoch` for
-    every partition of topic `t`, or not at all if `leader` is None. `producer_ids` are assigned in order, at once.
+    """A client of brokers 0 and 1, or others. All nodes answer metadata requests at once with `leader` and
+    `leader_epoch` for every partition of topic `t`, or not at all if `leader` is None. `producer_ids` are assigned in
+    order, at once.
     """
 
     def __init__(
@@ -36,9 +37,10 @@ class ClientBench:
         checksum: Checksum | None = None,
         controllers: Sequence[int] = (CONTROLLER,),
         config: ClusterConfig | None = None,
+        brokers: Sequence[int] = (0, 1),
     ) -> None:
         config = config or client_config()
-        self.node = ClientNode(CLIENT, (0, 1), controllers, config, checksum=checksum)
+        self.node = ClientNode(CLIENT, brokers, controllers, config, checksum=checksum)
         self.now_ms = 0
         self.partitions = partitions
         self.leader: int | None = 0

@@ -1,16 +1,15 @@
-"""The client's consumer: start offset, end of a read, and a leader whose log has diverged."""
+"""The client's consumer, whatever the leader answers. Examples: `testdata/client/consumer.txt`."""
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from experiments.engines.sim.disk import SimLog
 from protocol.broker.reads import read
-from protocol.client.context import DEADLINE_PREFIX, WATCH_MS, WATCH_PREFIX
+from protocol.client.context import WATCH_PREFIX
 from protocol.errors import ErrorCode
-from protocol.ids import DRIVER, NO_LEADER
+from protocol.ids import DRIVER
 from protocol.log.replica_log import ReplicaLog
 from protocol.messages.commands import ConsumeCommand, ConsumeOutcome
 from protocol.messages.data import (
@@ -21,7 +20,7 @@ from protocol.messages.data import (
     ListOffsetsRequest,
     ListOffsetsResponse,
 )
-from tests.unit.protocol.client.client_helpers import BACKOFF_MS, DELIVERY_MS, ClientBench
+from tests.unit.protocol.client.client_helpers import ClientBench
 from tests.unit.protocol.node_helpers import batch
 
 NONE = ErrorCode.NONE
@@ -61,11 +60,6 @@ class Reader(ClientBench):
                 self.receive(0, read(self.log, fetch, max_bytes))
         return self
 
-    def refuse(self, error: ErrorCode) -> Reader:
-        [fetch] = self.messages(ConsumeRequest)
-        self.receive(0, ConsumeResponse(correlation_id=fetch.correlation_id, error=error))
-        return self
-
     def outcome(self) -> ConsumeOutcome:
         [found] = self.outcomes
         assert isinstance(found, ConsumeOutcome)
@@ -74,131 +68,6 @@ class Reader(ClientBench):
 
     def offsets(self) -> list[int]:
         return [item.base_offset for item in self.outcome().batches]
-
-
-BEGINNINGS: dict[str, tuple[int, list[int]]] = {
-    "earliest": (EARLIEST, [10, 11, 12]),
-    "latest": (LATEST, []),
-    "in the middle": (11, [11, 12]),
-    "at the end": (13, []),
-    "at the log start": (10, [10, 11, 12]),
-}
-
-
-@pytest.mark.parametrize(("offset", "expected"), BEGINNINGS.values(), ids=BEGINNINGS)
-def test_the_start_offset_of_a_read(offset: int, expected: list[int]) -> None:
-    reader = Reader(log_of(0, 0, 0, start=10), offset=offset).serve(5)
-    assert reader.offsets() == expected
-    assert reader.outcome().next_offset == 13
-
-
-@pytest.mark.parametrize("offset", [9, 14, 2**62])
-def test_out_of_range_carries_the_valid_range(offset: int) -> None:
-    outcome = Reader(log_of(0, 0, 0, start=10), offset=offset).serve(5).outcome()
-    assert (outcome.error, outcome.log_start_offset, outcome.high_watermark) == (OUT_OF_RANGE, 10, 13)
-    assert (outcome.batches, outcome.next_offset) == ((), -1)
-
-
-@pytest.mark.covers("E7")
-def test_uncommitted_records_are_not_read() -> None:
-    reader = Reader(log_of(0, 0, 0, 0, committed=2)).serve(5)
-    assert (reader.offsets(), reader.outcome().high_watermark) == ([0, 1], 2)
-
-
-def test_a_read_reports_the_highest_high_watermark_of_all_leaders() -> None:
-    reader = Reader(log_of(0, 0)).serve()
-    reader.log = log_of(0, 0, committed=0)
-    reader.serve()
-    assert (reader.offsets(), reader.outcome().high_watermark) == ([0], 2)
-
-
-def test_a_read_ends_at_the_high_watermark_of_the_first_response() -> None:
-    reader = Reader(log_of(0, 0)).serve()
-    reader.log.append_as_leader(batch(), 0)
-    reader.log.advance_high_watermark(3)
-    assert reader.serve(5).offsets() == [0, 1]
-
-
-def test_a_read_ends_at_max_bytes() -> None:
-    reader = Reader(log_of(0, 0, 0, 0), max_bytes=2).serve(5)
-    assert (reader.offsets(), reader.outcome().next_offset) == ([0, 1], 2)
-    assert [fetch.max_bytes for fetch in reader.asked] == [2, 1]
-
-
-def test_only_the_first_request_waits_for_records() -> None:
-    reader = Reader(log_of(0, 0), max_wait_ms=700)
-    assert reader.timers[f"{WATCH_PREFIX}1"] == WATCH_MS + 700
-    assert reader.timers[f"{DEADLINE_PREFIX}1"] == DELIVERY_MS + 700
-    assert [fetch.max_wait_ms for fetch in reader.serve(5).asked] == [700, 0]
-
-
-def test_a_read_continues_at_the_next_leader_from_its_position() -> None:
-    reader = Reader(log_of(0, 0, 0)).serve(2)
-    reader.leader, reader.leader_epoch = 1, 1
-    reader.refuse(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-    assert reader.timers[f"{WATCH_PREFIX}1"] == BACKOFF_MS
-    reader.fire(WATCH_PREFIX)
-    [(to, fetch)] = [(to, sent) for to, sent in reader.sent if isinstance(sent, ConsumeRequest)]
-    assert (to, fetch.fetch_offset, fetch.last_fetched_epoch) == (1, 2, 0)
-    assert reader.serve(5).offsets() == [0, 1, 2]
-
-
-def test_a_request_without_a_response_is_repeated() -> None:
-    reader = Reader(log_of(0, 0)).serve()
-    [lost] = reader.messages(ConsumeRequest)
-    [again] = reader.fire(WATCH_PREFIX).messages(ConsumeRequest)
-    assert again.fetch_offset == lost.fetch_offset == 1
-    reader.serve(5)
-    late = read(reader.log, lost, 100)
-    assert reader.receive(0, late).sent == []
-    assert reader.offsets() == [0, 1]
-
-
-def test_batches_lost_in_an_unclean_election_are_replaced_by_the_new_ones() -> None:
-    reader = Reader(log_of(0, 0, 0, 0)).serve(3)
-    reader.log = log_of(0, 0, 2, 2, 2)
-    outcome = reader.serve(6).outcome()
-    assert [(item.base_offset, item.leader_epoch) for item in outcome.batches] == [(0, 0), (1, 0), (2, 2), (3, 2)]
-
-
-def test_a_read_from_earliest_begins_again_when_the_log_is_shorter() -> None:
-    reader = Reader(log_of(0, 0, 0, 0)).serve(3)
-    reader.log = log_of(0)
-    reader.serve(1).fire(WATCH_PREFIX)
-    assert reader.serve(5).offsets() == [0]
-
-
-def test_a_non_retriable_error_is_final() -> None:
-    denied = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-    assert Reader(log_of(0)).refuse(denied).outcome().error is denied
-
-
-def test_a_read_of_a_partition_without_a_leader_waits_for_one() -> None:
-    reader = Reader(log_of(0, 0), leader=NO_LEADER)
-    assert not reader.messages(ConsumeRequest)
-    reader.leader, reader.leader_epoch = 0, 1
-    assert reader.fire(WATCH_PREFIX).serve(5).offsets() == [0, 1]
-
-
-def test_a_partition_that_gets_no_leader_fails_the_read_with_leader_not_available() -> None:
-    reader = Reader(log_of(0), leader=NO_LEADER)
-    reader.run_until(DELIVERY_MS)
-    assert reader.outcome().error is ErrorCode.LEADER_NOT_AVAILABLE
-
-
-@pytest.mark.parametrize("error", [ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.NOT_LEADER_OR_FOLLOWER])
-def test_a_final_error_ends_the_read_at_once(error: ErrorCode) -> None:
-    if error is ErrorCode.LEADER_NOT_AVAILABLE:
-        reader = Reader(log_of(0), leader=NO_LEADER, final_errors=(error,))
-    else:
-        reader = Reader(log_of(0), final_errors=(error,)).refuse(error)
-    assert (reader.outcome().error, reader.now_ms) == (error, 0)
-
-
-def test_a_silent_leader_fails_the_read_at_the_deadline() -> None:
-    reader = Reader(log_of(0))
-    reader.run_until(DELIVERY_MS)
-    assert reader.outcome().error is ErrorCode.REQUEST_TIMED_OUT
 
 
 @settings(deadline=None)

@@ -7,6 +7,7 @@ it leaves, without what is empty. `epochs` are leader epoch and partition epoch.
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -18,7 +19,7 @@ from protocol.controller.recovery_decisions import recovery_need
 from protocol.errors import ErrorCode
 from protocol.ids import TopicIdPartition
 from protocol.messages.acls import AclEntry, AclOperation, AclResourceType
-from protocol.messages.admin import AdminRequest
+from protocol.messages.admin import AdminRequest, Result
 from protocol.messages.control import BrokerState, PartitionIsrProposal
 from protocol.messages.records import (
     AccessControlEntryRecord,
@@ -31,6 +32,12 @@ from protocol.messages.records import (
     RegisterBrokerRecord,
     TopicRecord,
     UnregisterBrokerRecord,
+)
+from protocol.messages.topics import (
+    CreatableTopicResult,
+    CreateTopicsResponse,
+    DeletableTopicResult,
+    DeleteTopicsResponse,
 )
 from tests.unit.protocol.admin_script import AdminScript, split_place
 from tests.unit.protocol.node_helpers import ControllerBench, fencing, registrations, topic_records
@@ -55,6 +62,8 @@ class ControllerScript(AdminScript):
     def __init__(self) -> None:
         self.bench = ControllerBench()
         self.trying = False
+        self.names: dict[str, str] = {}
+        self.seen: set[str] = set()
 
     # -- what is given -------------------------------------------------------------------------------------------------
 
@@ -100,6 +109,9 @@ class ControllerScript(AdminScript):
         elif kind == "level":
             for name, value in command.named().items():
                 yield FeatureLevelRecord(name=name, feature_level=int(value))
+        elif kind == "topic":
+            name = command.next()
+            yield TopicRecord(name=name, topic_id=name.upper())
         elif kind == "allow":
             yield principal_entry(command.next(), command.next())
         else:
@@ -183,12 +195,15 @@ class ControllerScript(AdminScript):
         if self.principal:
             request = replace(request, principal=self.principal)
         found = handle(self.bench.state, request)
+        assert found.response.correlation_id == request.correlation_id
         if found.response.error is not ErrorCode.NONE:
             yield f"refused {found.response.error.name}: {found.response.message}"
         parts = found.response.parts()
-        for part in parts if any(item.error is not ErrorCode.NONE for item in parts) else ():
+        is_told = any(item.error is not ErrorCode.NONE for item in parts) or isinstance(found.response, TOPIC_RESULTS)
+        for part in parts if is_told else ():
             name = " ".join(str(value) for key in NAMING if (value := getattr(part, key, "")) not in ("", None))
-            yield " ".join([name or "*", part.error.name]) + (f": {part.message}" if part.message else "")
+            said = " ".join([name or "*", *said_of_topic(part), part.error.name]).replace("\n", "\\n")
+            yield said + (f": {part.message}" if part.message else "")
         if found.awaited is not None:
             places = listed(f"{key.topic_id.lower()}-{key.partition}" for key in found.awaited.places)
             yield f"awaited: {places} {found.awaited.mode.name} for {found.awaited.timeout_ms} ms"
@@ -198,7 +213,9 @@ class ControllerScript(AdminScript):
     # -- what has become of it -----------------------------------------------------------------------------------------
 
     def do_show(self, command: Command) -> Iterator[str]:
-        """`show t-0`, `show brokers`, `show t flush.ms`: the config in force; `show overrides`, `show need`."""
+        """`show t-0`, `show brokers`, `show t flush.ms`: the config in force; `show overrides`, `show need`;
+        `show topics`; `show id t`: how many different ids were shown; `show first t-0`: leader epochs.
+        """
         what, image = command.next(), self.bench.state.image
         names = command.positional()
         if what == "brokers":
@@ -209,6 +226,15 @@ class ControllerScript(AdminScript):
         elif what == "overrides":
             configs = {scope or "*": dict(sorted(values.items())) for scope, values in image.configs.items()}
             yield " ".join(f"{scope} {name}={value}" for scope in configs for name, value in configs[scope].items())
+        elif what == "topics":
+            yield listed(image.topic_ids)
+        elif what == "id":
+            self.seen |= {image.topic_ids[name] for name in names}
+            yield f"{len(self.seen)} different ids"
+        elif what == "first":
+            topic, index = split_place(names[0])
+            state = self.bench.partition(TopicIdPartition(image.topic_ids[topic], index))
+            yield f"{names[0]} leader epoch {state.leader_epoch}, the first one {state.first_leader_epoch}"
         elif what == "holds":
             found = self.bench.state.partitions_with(int(names[0]))
             yield f"broker {names[0]} holds {listed(f'{key.topic_id.lower()}-{key.partition}' for key in found)}"
@@ -224,17 +250,24 @@ class ControllerScript(AdminScript):
         """One line: the records in their order, for one of a partition the state that it leaves."""
         line: list[str] = []
         for record in records:
+            if isinstance(record, TopicRecord):
+                assert re.fullmatch(r"[A-Za-z0-9_-]{22}", record.topic_id)
+                self.names[record.topic_id] = record.name
             if not self.trying:
                 self.bench.apply([record])
             if isinstance(record, PartitionRecord | PartitionChangeRecord) and not self.trying:
                 key = TopicIdPartition(record.topic_id, record.partition_id)
-                line.append(f"{record.topic_id.lower()}-{record.partition_id} {said_of(self.bench.partition(key))}")
+                name = self.name_of(record.topic_id)
+                line.append(f"{name}-{record.partition_id} {said_of(self.bench.partition(key))}")
             else:
                 line.append(self.said(record))
         yield " | ".join(line) or "no records"
 
     def said(self, record: MetadataRecord) -> str:
-        return said_of_record(record)
+        return said_of_record(record, self.name_of)
+
+    def name_of(self, topic_id: str) -> str:
+        return self.names.get(topic_id, topic_id.lower())
 
     def epoch_of(self, broker: int) -> int:
         epoch = self.bench.state.image.broker_epoch(broker)
@@ -246,8 +279,20 @@ class ControllerScript(AdminScript):
         return None if topic == "*" else topic.upper()
 
 
+TOPIC_RESULTS = (CreateTopicsResponse, DeleteTopicsResponse)
+"""Responses whose parts say more than an error."""
 NAMING = ("topic", "name", "partition_index", "resource_name")
 """Fields by which the results of a request name its parts."""
+
+
+def said_of_topic(part: Result) -> Iterator[str]:
+    """The counts of a topic that was created, the id of one that was deleted."""
+    if isinstance(part, DeletableTopicResult) and part.topic_id:
+        yield f"id={part.topic_id}"
+    if isinstance(part, CreatableTopicResult):
+        assert part.topic_id or part.num_partitions == part.replication_factor == -1
+        if part.topic_id:
+            yield f"{part.num_partitions}x{part.replication_factor}" if part.num_partitions >= 0 else "counts hidden"
 
 
 def parsed(value: str) -> object:

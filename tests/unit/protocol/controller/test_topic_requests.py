@@ -1,143 +1,150 @@
-"""Requests for topics: authorization, and properties over generated requests."""
+"""Requests for topics and partitions: bounds, placement, and properties over generated requests.
+
+Results, records and rights: `testdata/topics.txt`, `testdata/topic_names_and_assignments.txt`.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from experiments.engines import admin_requests
 from protocol.controller.administration import handle
+from protocol.controller.controller_result import ControllerResult
 from protocol.controller.topic_names import name_error
 from protocol.errors import ErrorCode
-from protocol.messages.acls import AclEntry, AclOperation, AclPermissionType, AclResourceType
 from protocol.messages.admin import AdminRequest
-from protocol.messages.records import AccessControlEntryRecord
+from protocol.messages.records import BrokerRegistrationChangeRecord, MetadataRecord, PartitionRecord, TopicRecord
 from protocol.messages.topics import (
     CreatableTopic,
     CreatableTopicConfig,
-    CreatableTopicResult,
+    CreatePartitionsRequest,
     CreatePartitionsTopic,
-    DeleteTopicsResponse,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
     DeleteTopicState,
+    RemovePartitionsRequest,
     RemovePartitionsTopic,
     ReplicaAssignment,
 )
-from tests.unit.protocol.controller.topic_helpers import (
-    BAD_NAME,
-    NO_TOPIC,
-    NONE,
-    UNAUTHORIZED,
-    add,
-    another,
-    bench,
-    create,
-    delete,
-    errors_of,
-    fewer,
-    more,
-    named,
-    new,
-    remove,
-    with_id,
-)
-from tests.unit.protocol.node_helpers import ControllerBench, config_of
+from tests.unit.protocol.node_helpers import ControllerBench, registrations, topic_records
 
-# -- who may -----------------------------------------------------------------------------------------------------------
-
-ALICE = "User:alice"
-Op = AclOperation
+NONE = ErrorCode.NONE
 
 
-def entry(operation: AclOperation, topic_name: str | None = "t") -> AccessControlEntryRecord:
-    """Alice may do this to the topic, or to the cluster (None)."""
-    kind = AclResourceType.CLUSTER if topic_name is None else AclResourceType.TOPIC
-    found = AclEntry(
-        resource_type=kind,
-        resource_name=topic_name or "kafka-cluster",
-        principal=ALICE,
-        operation=operation,
-        permission_type=AclPermissionType.ALLOW,
-    )
-    return AccessControlEntryRecord(entry=found)
+def bench(*records: MetadataRecord) -> ControllerBench:
+    """Brokers 0..3 are active, 4 is fenced, 5 is shutting down; topic `t` has one partition on 0, 1, 2."""
+    leaving = BrokerRegistrationChangeRecord(broker_id=5, broker_epoch=5, in_controlled_shutdown=True)
+    base = [*registrations(range(6), fenced=(4,)), leaving, *topic_records(2)]
+    return ControllerBench(*base, *records)
 
 
-def guarded(*allowed: AccessControlEntryRecord) -> ControllerBench:
-    return bench(*another("w", "W", 3), *allowed, config=config_of(authorizer_class_name="standard"))
+def new(name: str = "new", *replicas: tuple[int, ...], **fields: Any) -> CreatableTopic:
+    """A topic by assignment, or by count where no replicas are given."""
+    assigned = tuple(ReplicaAssignment(partition_index=turn, broker_ids=ids) for turn, ids in enumerate(replicas))
+    return CreatableTopic(**{"name": name, "assignments": assigned} | fields)
 
 
-CREATES = create(new("a", (0,)), new("b", (0,)), new("a b", (0,)), new("t", (0,)), principal=ALICE)
-DELETES = delete(*named("t"), *with_id("W"), *named("u"), *with_id("U"), principal=ALICE)
-GONE = ErrorCode.UNKNOWN_TOPIC_ID
-EXISTS = ErrorCode.TOPIC_ALREADY_EXISTS
-PERMISSIONS: dict[str, tuple[AdminRequest, list[AccessControlEntryRecord], list[ErrorCode]]] = {
-    "create: nothing": (CREATES, [], [UNAUTHORIZED] * 4),
-    "create: on the cluster": (CREATES, [entry(Op.CREATE, None)], [NONE, NONE, BAD_NAME, EXISTS]),
-    "create: on one topic": (CREATES, [entry(Op.CREATE, "b")], [UNAUTHORIZED, NONE, UNAUTHORIZED, UNAUTHORIZED]),
-    "create: another operation": (CREATES, [entry(Op.ALTER, None), entry(Op.DELETE, "a")], [UNAUTHORIZED] * 4),
-    "delete: nothing": (DELETES, [], [UNAUTHORIZED, UNAUTHORIZED, UNAUTHORIZED, GONE]),
-    "delete: on the cluster": (DELETES, [entry(Op.DELETE, None)], [NONE, NONE, NO_TOPIC, GONE]),
-    "delete: on topics": (DELETES, [entry(Op.DELETE), entry(Op.DELETE, "u")], [NONE, UNAUTHORIZED, NO_TOPIC, GONE]),
-    "delete: described only": (
-        DELETES,
-        [entry(Op.DESCRIBE, name) for name in ("t", "w", "u")],
-        [UNAUTHORIZED, UNAUTHORIZED, NO_TOPIC, GONE],
-    ),
-    "add: nothing": (add(more(2), more(2, name="u"), principal=ALICE), [], [UNAUTHORIZED, UNAUTHORIZED]),
-    "add: ALTER": (
-        add(more(2), more(4, name="w"), more(2, name="u"), principal=ALICE),
-        [entry(Op.ALTER), entry(Op.ALTER, "u")],
-        [NONE, UNAUTHORIZED, NO_TOPIC],
-    ),
-    "add: on the cluster is not enough": (add(more(2), principal=ALICE), [entry(Op.ALTER, None)], [UNAUTHORIZED]),
-    "remove: nothing": (remove(fewer(2, name="w"), principal=ALICE), [], [UNAUTHORIZED]),
-    "remove: ALTER": (
-        remove(fewer(2, name="w"), fewer(0), principal=ALICE),
-        [entry(Op.ALTER, "w")],
-        [NONE, UNAUTHORIZED],
-    ),
+def create(*topics: CreatableTopic) -> CreateTopicsRequest:
+    return CreateTopicsRequest(correlation_id=1, topics=topics)
+
+
+def delete(*topics: DeleteTopicState) -> DeleteTopicsRequest:
+    return DeleteTopicsRequest(correlation_id=1, topics=topics)
+
+
+def more(count: int, *replicas: tuple[int, ...], name: str = "t") -> CreatePartitionsTopic:
+    """Partitions to add as assigned, or by count where no replicas are given."""
+    return CreatePartitionsTopic(name=name, count=count, assignments=replicas or None)
+
+
+def add(*topics: CreatePartitionsTopic) -> CreatePartitionsRequest:
+    return CreatePartitionsRequest(correlation_id=1, topics=topics)
+
+
+def fewer(*partitions: int, name: str = "t") -> RemovePartitionsTopic:
+    return RemovePartitionsTopic(name=name, partitions=partitions)
+
+
+def remove(*topics: RemovePartitionsTopic) -> RemovePartitionsRequest:
+    return RemovePartitionsRequest(correlation_id=1, topics=topics)
+
+
+def another(name: str, topic_id: str, partitions: int = 1) -> list[MetadataRecord]:
+    """One more topic, its partitions on brokers 0 and 1."""
+    return [
+        TopicRecord(name=name, topic_id=topic_id),
+        *(
+            PartitionRecord(topic_id=topic_id, partition_id=index, replicas=(0, 1), isr=(0, 1), leader=0)
+            for index in range(partitions)
+        ),
+    ]
+
+
+def errors_of(found: ControllerResult) -> list[ErrorCode]:
+    return [result.error for result in found.response.parts()]
+
+
+def partitions_in(records: Sequence[MetadataRecord]) -> list[PartitionRecord]:
+    return [record for record in records if isinstance(record, PartitionRecord)]
+
+
+TOO_MUCH: dict[str, AdminRequest] = {
+    "one topic by count": create(new(num_partitions=10_001, replication_factor=1)),
+    "the largest number": create(new(num_partitions=2**31 - 1, replication_factor=1)),
+    "two topics": create(new("a", num_partitions=10_000), new("b")),
+    "by assignment": create(new("a", *[(0,)] * 10_001)),
+    "beside one that is wrong": create(new("a b", num_partitions=10_001), new("c", (0,))),
+    "added": add(more(10_002)),
+    "the largest number added": add(more(2**31 - 1)),
+    "added to two": add(more(6_001), more(4_002, name="w")),
+    "removed": remove(fewer(*range(10_001))),
+    "deleted": delete(*(DeleteTopicState(name=f"v{index}") for index in range(10_001))),
 }
 
 
-@pytest.mark.covers("G32")
-@pytest.mark.parametrize(("request_", "allowed", "errors"), PERMISSIONS.values(), ids=PERMISSIONS)
-def test_permissions(request_: AdminRequest, allowed: list[AccessControlEntryRecord], errors: list[ErrorCode]) -> None:
-    found = handle(guarded(*allowed).state, request_)
-    assert errors_of(found) == errors
-    assert bool(found.records) == (NONE in errors)
+@pytest.mark.parametrize("request_", TOO_MUCH.values(), ids=TOO_MUCH)
+def test_a_request_over_the_limit_is_refused_as_a_whole(request_: AdminRequest) -> None:
+    names = request_.topics if isinstance(request_, DeleteTopicsRequest) else ()
+    topics = [record for index, item in enumerate(names) for record in another(str(item.name), f"V{index}")]
+    found = handle(bench(*another("w", "W"), *topics).state, request_)
+    assert (found.response.error, list(found.records)) == (ErrorCode.POLICY_VIOLATION, [])
 
 
-@pytest.mark.covers("G32")
-def test_the_response_does_not_disclose_topics_without_describe() -> None:
-    asked = delete(*with_id("W"), principal=ALICE)
-    hidden = handle(guarded().state, asked).response
-    assert isinstance(hidden, DeleteTopicsResponse)
-    assert hidden.topics[0].name is None
-    assert "'w'" not in hidden.topics[0].message
-    described = handle(guarded(entry(Op.DESCRIBE, "w")).state, asked).response
-    assert isinstance(described, DeleteTopicsResponse)
-    assert (described.topics[0].name, described.topics[0].error) == ("w", UNAUTHORIZED)
-    asked = delete(*named("t", "no-such"), principal=ALICE)
-    [present, absent] = handle(guarded().state, asked).response.parts()
-    assert (present.error, present.message) == (absent.error, absent.message)
+def test_ten_thousand_partitions_are_within_the_limit() -> None:
+    found = handle(bench().state, create(new(num_partitions=10_000, replication_factor=3)))
+    assert errors_of(found) == [NONE]
+    assert len(partitions_in(found.records)) == 10_000
+    assert errors_of(handle(bench().state, add(more(10_001)))) == [NONE]
 
 
-@pytest.mark.covers("G32")
-def test_the_counts_of_a_new_topic_need_describe_configs() -> None:
-    for extra, counts in (((), (-1, -1)), ((entry(Op.DESCRIBE_CONFIGS, "a"),), (2, 1))):
-        controller = guarded(entry(Op.CREATE, "a"), *extra)
-        [result] = handle(controller.state, create(new("a", (0,), (1,)), principal=ALICE)).response.parts()
-        assert isinstance(result, CreatableTopicResult)
-        assert result.topic_id
-        assert (result.num_partitions, result.replication_factor) == counts
+def test_placement_prefers_active_brokers_and_excludes_those_in_controlled_shutdown() -> None:
+    placed = partitions_in(handle(bench().state, create(new(num_partitions=50, replication_factor=4))).records)
+    assert all(set(item.replicas) == {0, 1, 2, 3} for item in placed)
+    placed = partitions_in(handle(bench().state, create(new(num_partitions=50, replication_factor=5))).records)
+    assert all(item.replicas[-1] == 4 and set(item.isr) == {0, 1, 2, 3} for item in placed)
 
 
-@pytest.mark.covers("G32")
-def test_unauthorized_topics_do_not_count_towards_the_limit() -> None:
-    asked = create(new("a", num_partitions=10_001), new("b", (0,)), principal=ALICE)
-    assert errors_of(handle(guarded(entry(Op.CREATE, "b")).state, asked)) == [UNAUTHORIZED, NONE]
+def test_the_request_builders_of_experiments_make_the_same_requests() -> None:
+    controller = bench()
+    image = controller.state.image
+    for request, partitions in (
+        (admin_requests.add_partitions("t", 1, ((1, 2, 3),)), [0, 1]),
+        (admin_requests.remove_partitions("t", (1,)), [0]),
+        (admin_requests.delete_topic("t"), None),
+        (admin_requests.create_topic("t", ((0,),), {"flush.ms": 5}), [0]),
+    ):
+        controller.apply(handle(controller.state, request).records)
+        found = image.topic_named("t")
+        assert (found and list(found.partitions)) == partitions
+    assert image.config(image.topic_ids["t"], "flush.ms") == 5
 
 
-# -- anything at all ---------------------------------------------------------------------------------------------------
+# -- any requests ------------------------------------------------------------------------------------------------------
 
 NAMES = st.one_of(st.sampled_from(["t", "w", "x", "a.b", "a_b", "", "__cluster_metadata"]), st.text(max_size=4))
 BROKERS = st.one_of(st.integers(0, 5), st.integers(-(2**31), 2**31 - 1))

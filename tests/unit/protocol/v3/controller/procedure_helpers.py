@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from protocol.ids import NO_LEADER, BrokerId, TopicPartition
+from protocol.ids import BrokerId, TopicPartition
 from protocol.messages.control import AlterPartitionRequest, BrokerState, PartitionIsrProposal
 from protocol.messages.store import Check, Create, Delete, OperationResult, SetData, StoreError, WriteOperation
 from protocol.messages.v3 import LeaderAndIsrPartition
@@ -96,6 +96,7 @@ class World:
         self.zxid, self.sessions = 0, ADMIN
         self.brokers: dict[BrokerId, ModelBroker] = {}
         self.steps: list[Any] = []
+        self.refused: list[tuple[WriteOperation, ...]] = []
         self.alerts: list[str] = []
         self.events: list[Event] = []
         self.timers: dict[Event, None] = {}
@@ -173,7 +174,9 @@ class World:
                         self._watch(operation)
                 return tuple(self.tree.read(operation) for operation in operations)
             case Writes(units, is_fenced):
-                return [self._write(unit, is_fenced) for unit in units]
+                results = [self._write(unit, is_fenced) for unit in units]
+                self.refused += [unit for unit, found in zip(units, results, strict=True) if found[-1].error]
+                return results
             case Commands(commands):
                 for command in commands:
                     self._effect()
@@ -373,7 +376,3 @@ class World:
             broker: {key: part.leader_epoch for key, part in self.brokers[broker].replicas.items()} for broker in wanted
         }
         assert found == wanted
-
-
-def has_leader(state: LeaderAndIsr) -> bool:
-    return state.leader != NO_LEADER
