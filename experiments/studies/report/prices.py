@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 from experiments.studies.report.settings import Setting
-from experiments.studies.report.words import listed, rounded, times
+from experiments.studies.report.words import capitalised, listed, rounded, times
 from experiments.studies.trace.metrics import UNWRITABLE
 
 PRICES = (
@@ -66,8 +66,7 @@ def _sentences(found: list[Price]) -> Iterator[str]:
             yield f"{begin}: {'; '.join(clauses)}."
     others = [str(each) for each in found if each.kind in ("none", "unknown") or not each.size]
     if others:
-        text = "; ".join(others)
-        yield f"{text[0].upper()}{text[1:]}."
+        yield f"{capitalised('; '.join(others))}."
 
 
 def shares(setting: Setting, written: Iterator[str]) -> str:

@@ -31,12 +31,11 @@ from experiments.studies.report.charts.tradeoff import tradeoff_chart
 from experiments.studies.report.example import Example, example_of
 from experiments.studies.report.harshness import beside_published, harshness_words
 from experiments.studies.report.left_out import LeftOut, read_left_out
-from experiments.studies.report.objectives import OBJECTIVES
 from experiments.studies.report.settings import Group, groups
 from experiments.studies.sweeps.output import StudyRecord, read_record
 from experiments.studies.sweeps.staging import LOSS_PAGE, REPORT
 from experiments.studies.sweeps.storage import Location, store_at
-from experiments.studies.trace.metrics import CAUSES, FRACTION, METRICS, RATES
+from experiments.studies.trace.metrics import BY_NAME, CAUSES, FRACTION, METRICS, RATES
 from experiments.support.atomic import write_text
 from experiments.support.templates import templates
 
@@ -177,7 +176,7 @@ def _tables(study: StudyPlan, found: Sequence[Group]) -> dict[str, object]:
         "trade_offs": rows,
         "references": list(dict.fromkeys(group.reference.name for group in found if group.others)),
         "gains": sorted(row.gain for row in rows if row.gain is not None),
-        "noun": OBJECTIVES[study.objective].noun,
+        "noun": BY_NAME[study.objective].noun,
         "has_tiny_rates": study.objective in RATES
         and any(0.0 < setting.estimates.value(study.objective) < BEYOND_THE_MODEL for setting in settings),
         "has_immediate_catch_up": all(cell.parameters.catch_up is None for cell in study.cells),
@@ -209,7 +208,7 @@ def _measured(
 
 def _charts(study: StudyPlan, found: Sequence[Group]) -> dict[str, Chart | list[Chart] | None]:
     """The charts of the page, by the name of their place."""
-    objective = verdict.metric_of(study)
+    objective = BY_NAME[study.objective]
     compared = [
         objective,
         *(metric for metric in METRICS if metric.name in tradeoffs.AVAILABILITY and metric != objective),

@@ -9,10 +9,9 @@ from experiments.studies.design.study import StudyPlan
 from experiments.studies.estimation.pairs import Comparison, Difference
 from experiments.studies.estimation.selection import are_equivalent
 from experiments.studies.report.alike import are_alike
-from experiments.studies.report.objectives import OBJECTIVES
 from experiments.studies.report.settings import Group, Setting
-from experiments.studies.report.words import rounded
-from experiments.studies.trace.metrics import UNWRITABLE
+from experiments.studies.report.words import capitalised, rounded
+from experiments.studies.trace.metrics import BY_NAME, UNWRITABLE
 
 AVAILABILITY = ("offline_fraction", UNWRITABLE)
 
@@ -42,7 +41,7 @@ def _trade_off(study: StudyPlan, reference: Setting, setting: Setting) -> TradeO
     found = setting.against_reference(study.objective)
     offline, unwritable = (rounded(setting.against_reference(metric).difference) for metric in AVAILABILITY)
     words = "; ".join(_words(study, reference, setting))
-    verdict = f"{words[0].upper()}{words[1:]}."
+    verdict = f"{capitalised(words)}."
     return TradeOff(
         setting, rounded(found.difference), offline, unwritable, found.ratio.estimate, verdict, found.pairing_gain
     )
@@ -50,7 +49,7 @@ def _trade_off(study: StudyPlan, reference: Setting, setting: Setting) -> TradeO
 
 def _words(study: StudyPlan, reference: Setting, setting: Setting) -> Iterator[str]:
     """What the intervals show, the objective first."""
-    compared, noun = setting.against_reference(study.objective), OBJECTIVES[study.objective].noun
+    compared, noun = setting.against_reference(study.objective), BY_NAME[study.objective].noun
     shown = _shown(study.objective, compared)
     if compared.degenerate:
         yield f"{noun} not comparable, as weights degenerate"
@@ -72,5 +71,5 @@ def _shown(metric: str, compared: Comparison) -> str | None:
     if compared.degenerate:
         return None
     if compared.difference.ci_low > 0.0:
-        return OBJECTIVES[metric].more
-    return OBJECTIVES[metric].less if compared.difference.ci_high < 0.0 else None
+        return BY_NAME[metric].more
+    return BY_NAME[metric].less if compared.difference.ci_high < 0.0 else None

@@ -70,6 +70,11 @@ def listed(names: Sequence[str], word: str = "and") -> str:
     return f"{', '.join(names[:-1])} {word} {names[-1]}" if len(names) > 1 else "".join(names)
 
 
+def capitalised(text: str) -> str:
+    """The text with its first letter as a capital."""
+    return f"{text[:1].upper()}{text[1:]}"
+
+
 def counted(count: int, name: str) -> str:
     """`1 setting`, `4 settings`."""
     return f"{count:,} {name}{'s' * (count != 1)}"

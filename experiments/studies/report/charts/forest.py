@@ -24,9 +24,17 @@ from experiments.studies.report.charts.theme import (
     spans,
     written,
 )
-from experiments.studies.report.objectives import OBJECTIVES
 from experiments.studies.report.settings import Group
-from experiments.studies.report.words import bound, minutes, number, rounded, signed_number, time_unit, times
+from experiments.studies.report.words import (
+    bound,
+    capitalised,
+    minutes,
+    number,
+    rounded,
+    signed_number,
+    time_unit,
+    times,
+)
 from experiments.studies.trace.metrics import FRACTION, Metric
 
 NAME_DY, MARK_DY = -9, 9
@@ -66,13 +74,13 @@ def estimates_chart(metric: Metric, groups: Sequence[Group]) -> Chart:
         *_points(rows, base, y, colour),
         *_names(base, y, text),
     ]
-    note = f"{metric.meaning[0].upper()}{metric.meaning[1:]}: the point is the estimate, the bar its 95 % interval."
+    note = f"{capitalised(metric.meaning)}: the point is the estimate, the bar its 95 % interval."
     label = " ".join(f"{row['name']}: {row['words']}." for row in rows)
     return finished(
         layers,
         ROW * len(rows),
         name=metric.name,
-        title=f"{OBJECTIVES[metric.name].noun[0].upper()}{OBJECTIVES[metric.name].noun[1:]}",
+        title=capitalised(metric.noun),
         note=note,
         label=label,
         scaled=scaled,
@@ -183,7 +191,7 @@ def differences_chart(metric: Metric, group: Group, number_of_group: int) -> Cha
         layers,
         ROW * len(rows),
         name=f"difference-{metric.name}-{number_of_group}",
-        title=f"{metric.title[0].upper()}{metric.title[1:]}{where}",
+        title=f"{capitalised(metric.title)}{where}",
         note="",
         label=" ".join(f"{row['name']}: {row['words']}." for row in rows),
         scaled=scaled,

@@ -30,14 +30,13 @@ from experiments.studies.report.charts.theme import (
     written,
 )
 from experiments.studies.report.settings import Group, Setting
-from experiments.studies.report.words import bound, cell_name, minutes, number, shown
+from experiments.studies.report.words import bound, capitalised, cell_name, minutes, number, shown
 from experiments.studies.trace.metrics import FRACTION, Metric
 
 HEIGHT = 320
 MAPS_AT_MOST = 6
 POINTS_AT_LEAST = 3
 TILE = 52
-CURVES_AT_MOST = 6
 
 
 def _all(groups: Sequence[Group]) -> list[Setting]:
@@ -212,7 +211,7 @@ def _curve(metric: Metric, name: str, points: Sequence[tuple[float, Setting]]) -
         layers,
         HEIGHT,
         name=f"curve-{name}",
-        title=f"{metric.title[0].upper()}{metric.title[1:]} against {_axis_title(name)}",
+        title=f"{capitalised(metric.title)} against {_axis_title(name)}",
         note="",
         label=" ".join(words),
         scaled=scaled,
