@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 
 import typer
@@ -18,7 +19,7 @@ from experiments.studies.pipeline.options import SparkOptions
 from experiments.studies.pipeline.readme import readme
 from experiments.studies.pipeline.session import spark_path, spark_session
 from experiments.studies.pipeline.spark import LossesDisagree, Work, analyse
-from experiments.studies.pipeline.stages import report_note, report_refusal
+from experiments.studies.pipeline.stages import report
 from experiments.studies.sweeps.output import README, read_record
 from experiments.studies.sweeps.storage import store_at
 from experiments.studies.trials.batch import Batch
@@ -36,11 +37,11 @@ def main(work: Path) -> None:
     java_home, options = Path(asked["java_home"]), SparkOptions(asked["master"], asked["settings"])
     with orderly_signals(), spark_session(java_home, options, little=asked["little"]) as spark:
         try:
-            with nullcontext() if options.is_local else watched_executors(spark, report_note):
+            with nullcontext() if options.is_local else watched_executors(spark, partial(report, "note")):
                 analyse(spark, Work(store, spark_path(store), record, batches, asked["targets"]))
             store.write(README, readme(record).encode())
         except (InputError, LossesDisagree) as error:
-            report_refusal(str(error))
+            report("refused", str(error))
             raise typer.Exit(2) from error
 
 

@@ -23,7 +23,7 @@ from experiments.studies.estimation.estimates import CellEstimates, read_cells
 from experiments.studies.pipeline.failures import MASTERS, PipelineFailed, reason
 from experiments.studies.pipeline.java import java_home
 from experiments.studies.pipeline.options import LOCAL, SparkOptions
-from experiments.studies.pipeline.stages import note_of, refusal_of, stage_of
+from experiments.studies.pipeline.stages import reported
 from experiments.studies.sweeps.batches import file_names
 from experiments.studies.sweeps.output import StudyRecord, exclusive, read_record
 from experiments.studies.sweeps.staging import local_copy
@@ -131,12 +131,13 @@ def show_output(lines: Iterable[str], progress: Progress, log: TextIO) -> str | 
     reason if it refused the input."""
     refusal = None
     for line in lines:
-        if (stage := stage_of(line)) is not None:
-            progress.show(stage)
-        elif (note := note_of(line)) is not None:
-            progress.note(note)
+        kind, text = reported(line)
+        if kind == "stage":
+            progress.show(text)
+        elif kind == "note":
+            progress.note(text)
         else:
-            refusal = refusal_of(line) or refusal
+            refusal = text if kind == "refused" else refusal
             log.write(line)
     return refusal
 

@@ -35,7 +35,7 @@ from experiments.studies.pipeline.distributions import (
 )
 from experiments.studies.pipeline.files import run_folder, write_tables
 from experiments.studies.pipeline.schemas import SILVER, Columns, ddl, digests, trial_columns
-from experiments.studies.pipeline.stages import GOLD, READING, SILVER_STAGE, report_note, report_stage
+from experiments.studies.pipeline.stages import GOLD, READING, SILVER_STAGE, report
 from experiments.studies.pipeline.tables import NAMES, tables_of
 from experiments.studies.sweeps.output import StudyRecord
 from experiments.studies.sweeps.storage import Folder, ObjectStore, Store
@@ -74,15 +74,15 @@ def analyse(spark: SparkSession, work: Work) -> None:
     """Trace to silver to gold."""
     found = manifest.usable(manifest.read_manifest(work.store), work.batches)
     manifest.remove_unlisted(work.store, found, NAMES)
-    report_stage(READING)
+    report("stage", READING)
     new = [batch for batch in work.batches if batch not in found.batches]
     checked = check_batches(spark, work.store, new)
     bad = [each for each in checked if each.reason is not None]
     for each in bad:
-        report_note(f"{each.file}: quarantined, {each.reason}")
+        report("note", f"{each.file}: quarantined, {each.reason}")
     good = [each for each in checked if each.reason is None]
     _require_trials(work, {*found.batches, *(each.batch for each in good)})
-    report_stage(SILVER_STAGE)
+    report("stage", SILVER_STAGE)
     if good:
         _add_run(spark, work, found.next_run, good)
         run = manifest.AnalysisRun(tuple(each.batch for each in good), sum(each.size for each in good))
@@ -91,7 +91,7 @@ def analyse(spark: SparkSession, work: Work) -> None:
     if small:
         _compact(spark, work, small, one)
         found = _listed(work, one)
-    report_stage(GOLD)
+    report("stage", GOLD)
     _write_gold(spark, work, list(found.runs), bad)
 
 
