@@ -16,10 +16,8 @@ from typing import Annotated, Any
 
 from pydantic import Field, JsonValue, TypeAdapter
 
-from experiments.studies.design.decisions import groups_of
 from experiments.studies.design.estimator import choose, sentence
-from experiments.studies.design.functions import metrics_of
-from experiments.studies.design.study import Cell, StudyPlan
+from experiments.studies.design.study import Cell, StudyPlan, groups_of, metrics_of
 from experiments.studies.estimation import selection
 from experiments.studies.estimation.intervals import interval, limits
 from experiments.studies.estimation.moments import ALPHA, Estimate, Sums
@@ -66,7 +64,7 @@ class CellEstimates:
     """The numbers of one cell: `estimates` by the names of the metrics, and comparisons by them too.
 
     `estimator`: that of the trials (`plain`, `importance`, `splitting`). `compared_with_first`: each at 95 %. The other
-    fields are about the group of cells that share all assumptions (`design/decisions.py`). `reference`: the cell that
+    fields are about the group of cells that share all assumptions (`design/study.py`). `reference`: the cell that
     the others of its group are compared with, which is the recommended one, or the one with the lowest estimate if none
     is. `compared_with_reference`: they hold together, for all cells of the group, at 95 %. `may_be_best`: the study
     does not eliminate this cell. `recommended`: the study shows that it is the best. `trials_to_distinguish`: how many

@@ -1,6 +1,6 @@
 """Which cells of a group may be the best, which one to recommend if any, with the error of selecting in mind.
 
-Cells of a group share all assumptions (`design/decisions.py`). The best is the one with the lowest value of the study's
+Cells of a group share all assumptions (`design/study.py`). The best is the one with the lowest value of the study's
 objective, which is the loss rate unless the study names another metric.
 
 The cell with the lowest estimate is likely to have been lucky, the more cells there are the luckier. So the study keeps

@@ -22,9 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from experiments.studies.design.study import Precision
-from experiments.studies.estimation.fractions import fraction_limits
+from experiments.studies.estimation.intervals import fraction_limits, rate_limits
 from experiments.studies.estimation.moments import Estimate, Sums
-from experiments.studies.estimation.rates import rate_limits
 from experiments.studies.trace.metrics import FRACTIONS
 
 FIRST_LOOK = 64

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TextIO
 
 from experiments.engines.ray.session import orderly_signals
-from experiments.studies.design.functions import metrics_of
+from experiments.studies.design.study import metrics_of
 from experiments.studies.estimation.estimates import CellEstimates, read_cells
 from experiments.studies.pipeline.failures import MASTERS, PipelineFailed, reason
 from experiments.studies.pipeline.java import java_home

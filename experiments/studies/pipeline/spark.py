@@ -3,6 +3,12 @@
 Tables of `silver/` are written once and read again by what follows, so that no step computes another one again, and an
 analysis of an extended study goes on from them (`manifest.py`). Nothing is collected in the driver but rows per batch,
 per cell and metric, and per bucket of a distribution.
+
+The losses that the simulator counted are checked by joins over tables of silver. The simulator compares the payloads of
+acknowledged records with the log of each new leader, and counts what is missing (`counts`). The same losses follow from
+the trace without its counters: an acknowledged record is lost if a later election cuts the log at or below the record's
+offset while the record is followed (`cuts`). And `records` says of each record whether it is lost. All three have to
+agree in every partition of every trial.
 """
 
 from __future__ import annotations
@@ -14,10 +20,10 @@ from dataclasses import asdict, dataclass, fields
 from functools import reduce
 from typing import TypeVar
 
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
-from experiments.studies.design.functions import metrics_of
+from experiments.studies.design.study import metrics_of
 from experiments.studies.estimation.estimates import CellSums, FailoverTimes, estimate_cells
 from experiments.studies.estimation.measured import Quantiles, measured_document
 from experiments.studies.estimation.moments import Sums
@@ -25,7 +31,6 @@ from experiments.studies.estimation.pairs import Products
 from experiments.studies.estimation.times import CATCH_UP, FAILOVER, KINDS, RECOVERED
 from experiments.studies.pipeline import gold, manifest
 from experiments.studies.pipeline.bronze import Checked, check_batches, listed
-from experiments.studies.pipeline.checks import disagreements
 from experiments.studies.pipeline.distributions import (
     distributions,
     lasting_times,
@@ -262,3 +267,30 @@ def _quantiles(frame: DataFrame) -> dict[int, dict[str, Quantiles]]:
     for row in frame.collect():
         found.setdefault(row["cell"], {})[row["kind"]] = Quantiles(row["p50"], row["p99"], row["max"])
     return found
+
+
+PARTITION = ("cell", "trial", "partition")
+
+
+def disagreements(records: DataFrame, cuts: DataFrame, counts: DataFrame) -> DataFrame:
+    """One row per partition of a trial in which the numbers of lost records differ: cell, trial, partition, `counted`
+    by the simulator, `cut` off by elections, `recorded` as lost in `records`. The arguments are the tables of silver
+    of these names; a partition whose records were not followed has no row in `counts` and is left out."""
+    acknowledged = records.where("acknowledged_ms IS NOT NULL").select(*PARTITION, "seq", "offset", "lost_ms")
+    is_cut = (
+        _same_partition(acknowledged, cuts)
+        & (cuts["seq"] > acknowledged["seq"])
+        & (cuts["offset"] <= acknowledged["offset"])
+        & (cuts["since"] <= acknowledged["seq"])
+    )
+    cut = acknowledged.join(cuts, is_cut, "left_semi").groupBy(*PARTITION).agg(F.count("*").alias("cut"))
+    lost = acknowledged.where("lost_ms IS NOT NULL").groupBy(*PARTITION).agg(F.count("*").alias("recorded"))
+    together = (
+        counts.withColumnRenamed("lost", "counted").join(cut, [*PARTITION], "left").join(lost, [*PARTITION], "left")
+    )
+    found = together.fillna(0, ["cut", "recorded"]).select(*PARTITION, "counted", "cut", "recorded")
+    return found.where("counted != cut OR counted != recorded")
+
+
+def _same_partition(one: DataFrame, other: DataFrame) -> Column:
+    return (one["cell"] == other["cell"]) & (one["trial"] == other["trial"]) & (one["partition"] == other["partition"])

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from experiments.studies.design.decisions import DECISIONS
 from experiments.studies.design.model import PARAMETERS, CellParameters
+from experiments.studies.design.study import DECISIONS
 from experiments.support.durations import format_duration
 from protocol.config import ENABLE_OF_STRATEGY
 

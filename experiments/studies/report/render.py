@@ -15,8 +15,7 @@ from pathlib import Path
 from jinja2 import Environment
 from markupsafe import Markup, escape
 
-from experiments.studies.design.functions import metrics_of
-from experiments.studies.design.study import StudyPlan
+from experiments.studies.design.study import StudyPlan, metrics_of
 from experiments.studies.estimation.estimates import CellEstimates, read_cells
 from experiments.studies.estimation.measured import Quantiles, read_measured
 from experiments.studies.estimation.pairs import Difference

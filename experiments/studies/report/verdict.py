@@ -25,8 +25,8 @@ from experiments.studies.estimation.moments import Estimate
 from experiments.studies.estimation.pairs import Comparison, Difference
 from experiments.studies.report.alike import alike, are_alike, caution, reasons, separators
 from experiments.studies.report.kafka import has_release, release
-from experiments.studies.report.prices import PRICES, price, prices, shares
 from experiments.studies.report.settings import Group, Setting
+from experiments.studies.report.tradeoffs import PRICES, price, prices, shares
 from experiments.studies.report.words import (
     PER_PARTITION,
     Rate,

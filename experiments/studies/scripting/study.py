@@ -8,9 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from pydantic import Field, ModelWrapValidatorHandler, SkipValidation, ValidationError, model_validator
 
-from experiments.studies.design.functions import METRIC_NAME, CustomFunctions, MetricDeclaration
 from experiments.studies.design.loader import StudyFile, study_from
-from experiments.studies.design.study import StudyPlan
+from experiments.studies.design.study import METRIC_NAME, CustomFunctions, MetricDeclaration, StudyPlan
 from experiments.studies.scripting.content import content_digest
 from experiments.studies.scripting.functions import (
     SOURCE,

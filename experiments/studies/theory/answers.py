@@ -22,8 +22,7 @@ from functools import lru_cache
 
 from experiments.studies.design.model import YEAR_MS, CellParameters
 from experiments.studies.theory.model import Model
-from experiments.studies.theory.partition import LOSS, UNCLEAN_RECOVERY
-from experiments.studies.theory.state import ISR, RUNNING, ChainState, Rules
+from experiments.studies.theory.partition import ISR, LOSS, RUNNING, UNCLEAN_RECOVERY, ChainState, Rules
 
 PHASES = 2
 DETECTED_AFTER = 7 / 8

@@ -15,8 +15,8 @@ from scipy.stats import binom
 
 from experiments.studies.design.loader import study_from
 from experiments.studies.design.model import CellParameters
+from experiments.studies.estimation.intervals import rate_limits
 from experiments.studies.estimation.moments import Sums
-from experiments.studies.estimation.rates import rate_limits
 from experiments.studies.theory.first_order import loss_rate
 from experiments.studies.trace.measures import measure
 from experiments.studies.trials.batch import trial_seed

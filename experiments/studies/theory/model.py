@@ -26,14 +26,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from experiments.studies.theory.chain import Chain, Flow, explore
-from experiments.studies.theory.partition import Partition
-from experiments.studies.theory.state import (
+from experiments.studies.theory.partition import (
     DOWN,
     ISR,
     RESTARTED,
     RUNNING,
     UNNOTICED,
     ChainState,
+    Partition,
     Replica,
     Rules,
     canonical,

@@ -9,7 +9,7 @@ A simulated trial also lists what its losses can be computed from again: each wr
 (:class:`Produced`), each leader with the offset from which on its log lacks what the leader before it had
 (:class:`Elected`), and when all replicas have all records, so that only the last one is followed on
 (:class:`Checkpoint`). The simulator finds losses by comparing the records' payloads; the pipeline finds them by joining
-these rows, and compares (`pipeline/checks.py`).
+these rows, and compares (`pipeline/spark.py`).
 
 A class is the declaration of its kind. `KIND` is its name in files. A field fills the column of its name, or the one
 that its :class:`In` names, which may also say the least value. `BEGINS_PARTITION`: the first row of each partition is

@@ -3,7 +3,8 @@
 A write follows every change of a partition's ISR or leader, and precedes every failure (`trial.py`), so that there is
 always an acknowledged record that depends on the present ISR and would show a loss (`writer.py`). Losses are measured
 against ground truth, not by the protocol's own state: the log of each new leader is compared with the records that were
-acknowledged to the client."""
+acknowledged to the client.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +14,6 @@ from collections.abc import Callable
 from experiments.engines.sim.cluster import SimCluster
 from experiments.studies.design.model import CellParameters
 from experiments.studies.trace.kinds import ACKED, Checkpoint, Elected, Observation, Produced, Recovery
-from experiments.studies.trials.published import partition_changed
 from experiments.studies.trials.reader import Reader
 from experiments.studies.trials.setting import replicas_of
 from experiments.studies.trials.states import PartitionStates
@@ -22,9 +22,11 @@ from protocol.events.base import Trace
 from protocol.events.broker import BecameLeader, HighWatermarkAdvanced
 from protocol.events.controller import PartitionChanged, RecoveryDecided
 from protocol.events.store import StoreChanged
-from protocol.ids import NodeId, TimeMs, TopicPartition
+from protocol.ids import NO_LEADER, NodeId, TimeMs, TopicPartition
 from protocol.log.replica_log import ReplicaLog
 from protocol.nodes.base_broker import BaseBroker
+from protocol.v3.store import paths
+from protocol.v3.store.records import stored_state
 
 _OBSERVED = frozenset((PartitionChanged, StoreChanged, BecameLeader, HighWatermarkAdvanced, RecoveryDecided))
 Lineage = list[tuple[int, int]]
@@ -211,3 +213,31 @@ def shared_end(before: Lineage | None, lineage: Lineage, log_end: int) -> int:
             return min(end, ends_before[epoch])
         end = start
     return 0
+
+
+_DELETED = -1
+
+
+def partition_changed(trace: StoreChanged, min_isr: int) -> PartitionChanged | None:
+    """The change of a partition that `trace` reports; None if it reports another one. `min_isr`: of the topic, since a
+    store that publishes an ISR does not say how many members it needs.
+    """
+    root, names = paths.locate(trace.path) if trace.path.startswith(f"{paths.TOPICS}/") else ("", ())
+    if trace.version == _DELETED or root != paths.TOPICS or names[2:] != (paths.LEADER_AND_ISR,):
+        return None
+    state = stored_state(trace.path, trace.data.encode())
+    if state is None:
+        return None
+    return PartitionChanged(
+        TopicPartition(names[0], paths.number(paths.TOPICS, names[1])),
+        leader=state.leader,
+        leader_epoch=state.leader_epoch,
+        partition_epoch=trace.version,
+        replicas=(),
+        isr=state.isr,
+        elr=(),
+        last_known_elr=(),
+        last_known_leader=NO_LEADER,
+        recovering=state.is_unclean_leader,
+        min_isr=min_isr,
+    )

@@ -22,14 +22,13 @@ from experiments.engines.sim.cluster import SimCluster
 from experiments.engines.sim.memory import rare_collections
 from experiments.engines.sim.network import NetworkModel
 from experiments.studies.design.model import CellParameters
-from experiments.studies.failures.slow import episodes
 from experiments.studies.failures.timeline import DrawnTimeline, Event, Timeline, warm_up_ms
 from experiments.studies.trace.kinds import Crash, End, Observation, Stamped, Start, TrialResult
 from experiments.studies.trials.catch_up import CatchUps
 from experiments.studies.trials.compression import CompressedTimeline, compressed, stretched
 from experiments.studies.trials.observer import Observer
 from experiments.studies.trials.setting import cluster_spec, loss_of, replicas_of, topic_request
-from experiments.studies.trials.slow import SlowBrokers
+from experiments.studies.trials.slow import SlowBrokers, episodes
 from experiments.studies.trials.writer import LEARNING_MS
 from protocol.ids import FIRST_CLIENT, NodeId, TimeMs, is_client
 from protocol.messages.commands import ShutdownCommand

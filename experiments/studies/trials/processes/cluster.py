@@ -22,8 +22,7 @@ from experiments.engines.port import TraceEvent
 from experiments.engines.ray.engine import RayEngine
 from experiments.studies.design.model import CellParameters
 from experiments.studies.trials.processes import folders
-from experiments.studies.trials.processes.recording import Lost, TrialEvents
-from experiments.studies.trials.processes.rows import USED
+from experiments.studies.trials.processes.rows import USED, Lost, TrialEvents
 from experiments.studies.trials.setting import ACKS, cluster_spec, topic_request, write_of
 from experiments.studies.trials.states import TOPIC
 from protocol.errors import ErrorCode
