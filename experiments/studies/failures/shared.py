@@ -18,29 +18,28 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from random import Random
 
 from experiments.studies.design.mappings import RollingRestart
 from experiments.studies.design.model import CellParameters
 from experiments.studies.design.recorded import RecordedFailures
-from experiments.studies.failures.sources import Outage, poisson_outages, poisson_sources
+from experiments.studies.failures.sources import Branch, Outage, poisson_outages, poisson_sources
+
+CAUSE = "recorded"
 
 
-def shared_outages(params: CellParameters, seed: int, begins_ms: int) -> Iterator[Outage]:
-    """The outages of Poisson events, rolling restarts and recorded failures from `begins_ms` on, by time."""
-    sources = [poisson_outages(source, seed, begins_ms) for source in poisson_sources(params)]
-    return heapq.merge(*sources, *scheduled_outages(params, seed, begins_ms))
-
-
-def scheduled_outages(params: CellParameters, seed: int, begins_ms: int) -> list[Iterator[Outage]]:
-    """The outages that are no Poisson process: rolling restarts and recorded failures."""
-    found = []
+def shared_outages(
+    params: CellParameters, seed: int, begins_ms: int, branches: Sequence[Branch] = ()
+) -> Iterator[Outage]:
+    """The outages of Poisson events, rolling restarts and recorded failures from `begins_ms` on, by time. What is
+    scheduled is the same in all branches."""
+    found = [poisson_outages(source, seed, begins_ms, branches) for source in poisson_sources(params)]
     if params.rolling_restart is not None:
         found.append(restarts(params.rolling_restart, params, seed, begins_ms))
     if params.failures is not None:
         found.append(recorded_outages(params.failures, seed, begins_ms))
-    return found
+    return heapq.merge(*found)
 
 
 def restarts(rolling: RollingRestart, params: CellParameters, seed: int, begins_ms: int) -> Iterator[Outage]:
@@ -53,9 +52,6 @@ def restarts(rolling: RollingRestart, params: CellParameters, seed: int, begins_
             at_ms = first_ms + number * rolling.every_ms + turn * (rolling.down_ms + rolling.pause_ms)
             if at_ms >= begins_ms:
                 yield Outage(at_ms, at_ms + rolling.down_ms, turn, "clean", "rolling restart")
-
-
-CAUSE = "recorded"
 
 
 def recorded_outages(record: RecordedFailures, seed: int, begins_ms: int) -> Iterator[Outage]:

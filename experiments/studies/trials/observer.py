@@ -148,27 +148,21 @@ class Observer:
         upper bound.
         """
         acked, log = self.writer.writes[name].acked, self._log(name, leader)
-        if not self._logs_match:
+        first = len(acked)
+        if self._logs_match:
+            while first and not _has(log, log_end, *acked[first - 1]):
+                first -= 1
+        else:
             first = self._first_missing(acked, log, log_end)
-            lost = len(acked) - first
-            del acked[first:]
-            return lost
-        lost = 0
-        while acked:
-            offset, payload = acked[-1]
-            if offset < log.start_offset:
-                break
-            if _has(log, log_end, offset, payload):
-                break
-            acked.pop()
-            lost += 1
+        lost = len(acked) - first
+        del acked[first:]
         return lost
 
     @staticmethod
     def _first_missing(acked: list[tuple[int, bytes]], log: ReplicaLog, log_end: int) -> int:
         """The index of the first acknowledged record that the log lacks; the number of records if it has all."""
         for index, (offset, payload) in enumerate(acked):
-            if offset >= log.start_offset and not _has(log, log_end, offset, payload):
+            if not _has(log, log_end, offset, payload):
                 return index
         return len(acked)
 
@@ -196,7 +190,8 @@ class Observer:
 
 
 def _has(log: ReplicaLog, log_end: int, offset: int, payload: bytes) -> bool:
-    return offset < log_end and log.storage.read(offset, 1)[0].payload == payload
+    """Whether a log that ends there has the record, or has deleted it by retention."""
+    return offset < log.start_offset or (offset < log_end and log.storage.read(offset, 1)[0].payload == payload)
 
 
 def shared_end(before: Lineage | None, lineage: Lineage, log_end: int) -> int:

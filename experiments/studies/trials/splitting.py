@@ -40,7 +40,8 @@ from experiments.engines.sim.memory import rare_collections
 from experiments.studies.design.estimator import lost_tails
 from experiments.studies.design.model import CellParameters
 from experiments.studies.design.placement import assignments
-from experiments.studies.failures.branching import Branch, BranchingTimeline
+from experiments.studies.failures.branching import BranchingTimeline
+from experiments.studies.failures.sources import Branch
 from experiments.studies.failures.timeline import DrawnTimeline, Event, events_until, warm_up_ms
 from experiments.studies.trace.kinds import (
     FOLLOWED,
