@@ -87,6 +87,11 @@ class Cell(StudyModel):
     swept: dict[str, object]
     parameters: CellParameters
 
+    @property
+    def name(self) -> str:
+        """The swept parameters, as the file gives them."""
+        return ", ".join(f"{name} {value}" for name, value in self.swept.items())
+
 
 class StudyHeader(StudyModel):
     """The fields that a study has as its file gives them. Exactly one of `trials` and `precision` is set."""

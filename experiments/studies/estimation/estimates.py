@@ -8,8 +8,7 @@ and the cell to recommend, if any (`selection.py`). The report and the tables re
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from dataclasses import fields as dataclass_fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
@@ -76,13 +75,13 @@ class CellEstimates:
     estimator: str
     estimates: Mapping[str, Estimate]
     failover_ms: FailoverTimes
-    compared_with_first: Mapping[str, Comparison]
-    compared_with_reference: Mapping[str, Comparison]
-    may_be_best: bool
-    recommended: bool
-    reference: bool
-    trials_to_distinguish: int | None
-    warnings: tuple[str, ...]
+    compared_with_first: Mapping[str, Comparison] = field(default_factory=dict)
+    compared_with_reference: Mapping[str, Comparison] = field(default_factory=dict)
+    may_be_best: bool = False
+    recommended: bool = False
+    reference: bool = False
+    trials_to_distinguish: int | None = None
+    warnings: tuple[str, ...] = ()
 
     def value(self, metric: str) -> float:
         """The estimate of the metric of that name, without its interval."""
@@ -90,11 +89,11 @@ class CellEstimates:
 
     def document(self, swept: Mapping[str, object]) -> dict[str, object]:
         """The cell's object in `gold/cells.json`, beginning with the swept parameters."""
-        fields = asdict(self)
-        estimates = fields.pop("estimates")
-        begin = {name: fields.pop(name) for name in ("trials", "partition_years", "estimator")}
+        rest = asdict(self)
+        estimates = rest.pop("estimates")
+        begin = {name: rest.pop(name) for name in ("trials", "partition_years", "estimator")}
         writable = asdict(self.estimates[UNWRITABLE].complement())
-        return {**swept, **begin, **estimates, WRITABLE: writable, **fields, "warnings": list(self.warnings)}
+        return {**swept, **begin, **estimates, WRITABLE: writable, **rest, "warnings": list(self.warnings)}
 
 
 def estimate_cells(plan: StudyPlan, cells: Sequence[CellSums], products_with: ProductsWith) -> list[CellEstimates]:
@@ -198,12 +197,6 @@ def _single(plan: StudyPlan, asked: Cell, cell: CellSums, sizes: Mapping[str, fl
         estimator=choice.estimator,
         estimates=estimates,
         failover_ms=cell.failover_ms,
-        compared_with_first={},
-        compared_with_reference={},
-        may_be_best=False,
-        recommended=False,
-        reference=False,
-        trials_to_distinguish=None,
         warnings=tuple(warnings),
     )
 
@@ -238,7 +231,5 @@ def read_cells(out: Path, cells: Sequence[Cell], metrics: Sequence[Metric] = MET
 
 def _read_document(document: Mapping[str, JsonValue], metrics: Sequence[Metric]) -> CellEstimates:
     estimates = {metric.name: document[metric.name] for metric in metrics}
-    fields = {
-        field.name: document[field.name] for field in dataclass_fields(CellEstimates) if field.name != "estimates"
-    }
-    return _ESTIMATES.validate_python({**fields, "estimates": estimates})
+    rest = {each.name: document[each.name] for each in fields(CellEstimates) if each.name != "estimates"}
+    return _ESTIMATES.validate_python({**rest, "estimates": estimates})

@@ -26,8 +26,7 @@ _EXCEPTION = re.compile(r"^(?:[a-z]\w*\.)+\w+(?:Exception|Error): .+|^\w+Error: 
 KEPT = "what was there before is kept, and the same command goes on"
 MASTERS = "the URL of a Spark master that runs: spark://HOST:PORT, k8s://https://HOST:PORT, or local[N]"
 _INPUTS: Mapping[str, tuple[str, str, str]] = {
-    r"All masters are unresponsive": ("--spark-master", "no answer from {master}", MASTERS),
-    r"KubernetesClientException(?s:.*)(?:Connection refused|UnknownHost|[Tt]imed? ?out)": (
+    r"All masters are unresponsive|KubernetesClientException(?s:.*)(?:Connection refused|UnknownHost|[Tt]imed? ?out)": (
         "--spark-master",
         "no answer from {master}",
         MASTERS,
@@ -42,11 +41,7 @@ _INPUTS: Mapping[str, tuple[str, str, str]] = {
         "spark.driver.memory={0}",
         "a size such as 2g",
     ),
-    r"\[INVALID_(?:DRIVER|EXECUTOR)_MEMORY\S* (.*)": (
-        "--spark-conf",
-        "{0}",
-        "at least 512m",
-    ),
+    r"\[INVALID_(?:DRIVER|EXECUTOR)_MEMORY\S* (.*)": ("--spark-conf", "{0}", "at least 512m"),
     r"Class org\.apache\.hadoop\.fs\.(\S+) not found|No FileSystem for scheme \"(\S+)\"": (
         "--spark-master",
         "{out}, for which Spark has no file system ({0})",

@@ -20,11 +20,11 @@ from experiments.studies.trace.metrics import FRACTIONS
 from experiments.studies.trace.schema import Values
 
 _PARTITION: Final = {"cell": "int", "trial": "int", "partition": "int"}
-_METRIC: Final = (
-    "struct<value: double, events: bigint, weight: double, weight_squares: double, largest_weight: double, "
-    "size_squares: double, largest_size: double>"
+_FIELDS: Final = {"value": "double", "events": "bigint"} | dict.fromkeys(
+    ("weight", "weight_squares", "largest_weight", "size_squares", "largest_size"), "double"
 )
 """One metric of one trial: the fields of `estimation.moments.Sums` that a trial has."""
+_METRIC: Final = f"struct<{', '.join(f'{name}: {kind}' for name, kind in _FIELDS.items())}>"
 
 _SHARES: Final = tuple(metric.column for metric in FRACTIONS.values())
 
@@ -86,12 +86,6 @@ GOLD: Final[Mapping[str, Columns]] = {
 }
 
 
-def _fields(struct: str) -> dict[str, str]:
-    """The fields of a struct of plain types, as DDL writes it."""
-    inside = struct.removeprefix("struct<").removesuffix(">")
-    return dict(part.split(": ") for part in inside.split(", "))
-
-
 def conform(frame: DataFrame, columns: Columns) -> DataFrame:
     """The frame with these columns, in this order and of these types, and no other."""
     return frame.select(*(F.col(name).cast(kind).alias(name) for name, kind in columns.items()))
@@ -111,8 +105,8 @@ _TYPES: Final = {
     "string": pa.string(),
     "array<string>": pa.list_(pa.string()),
 }
-METRIC_FIELDS: Final = tuple(_fields(_METRIC))
-_METRIC_TYPE: Final = pa.struct([(name, _TYPES[kind]) for name, kind in _fields(_METRIC).items()])
+METRIC_FIELDS: Final = tuple(_FIELDS)
+_TYPES[_METRIC] = pa.struct([(name, _TYPES[kind]) for name, kind in _FIELDS.items()])
 
 
 class Nullable(NamedTuple):
@@ -145,10 +139,9 @@ def table(columns: Columns, cell: str, values: Named, **others: Values | pa.Arra
         if name == "cell":
             continue
         found = others[name] if name in others else values[name]
-        arrow = _METRIC_TYPE if kind == _METRIC else _TYPES[kind]
         if isinstance(found, Nullable):
             found = pa.array(found.values, mask=found.missing)
-        arrays[name] = (found if isinstance(found, pa.Array) else pa.array(found)).cast(arrow)
+        arrays[name] = (found if isinstance(found, pa.Array) else pa.array(found)).cast(_TYPES[kind])
     length = len(arrays["trial"])
     codes = pa.array(np.zeros(length, np.int32))
     return pa.table({"cell": pa.array([cell]).take(codes), **arrays})

@@ -118,7 +118,7 @@ def replay(study: StudyPlan, cell: int, trial: int, loss: int = 0) -> Replayed:
         result = running.run()
     losses = len(recorder.losses)
     chosen = loss if loss < losses else None
-    title = f"{study.name}, {_name(found.swept)}, trial {trial}"
+    title = f"{study.name}, {found.name or 'the one setting'}, trial {trial}"
     facts = [
         ("generation", params.generation),
         ("estimator", choose(params).estimator),
@@ -158,10 +158,6 @@ def _note(loss: int | None, losses: int) -> str:
     if loss is None:
         return "The trial has no such loss; this is its end."
     return f"Loss {loss + 1} of {losses}, from the last time before it that all replicas were in sync."
-
-
-def _name(swept: dict[str, object]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in swept.items()) or "the one setting"
 
 
 def recorded_trace(out: Location, record: StudyRecord, cell: int, trial: int) -> str | None:

@@ -95,7 +95,7 @@ def sweep(
         with ray_session(address):
             progress.show("sweep", before, schedule.target)
             for index, _, _ in run_batches(study, cells, schedule, job, progress):
-                progress.show("sweep", schedule.trials, schedule.target, _swept(study, index))
+                progress.show("sweep", schedule.trials, schedule.target, study.cells[index].name)
         return schedule.trials - before
 
 
@@ -235,11 +235,6 @@ def _summary(reference: Reference, batch: Batch) -> Summary:
     if isinstance(found, FunctionFailed):
         raise found
     return found
-
-
-def _swept(study: StudyPlan, index: int) -> str:
-    """The swept parameters of a cell, as the file gives them."""
-    return ", ".join(f"{name} {value}" for name, value in study.cells[index].swept.items())
 
 
 def needed_batches(record: StudyRecord, store: Store) -> tuple[list[Batch], Schedule]:
