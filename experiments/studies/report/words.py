@@ -15,6 +15,7 @@ from experiments.studies.design.model import PARAMETERS, CellParameters
 from experiments.studies.estimation.moments import Estimate
 from experiments.studies.estimation.pairs import Difference
 from experiments.studies.estimation.selection import NEARLY_EQUAL
+from experiments.studies.trace.metrics import FRACTION, Metric
 
 MINUTES_PER_YEAR = 365 * 24 * 60
 SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -115,6 +116,11 @@ def minutes(fraction: float) -> str:
     if seconds >= 1.0:
         return f"{number(seconds)} s"
     return f"{number(seconds * 1000.0)} ms" if seconds >= 0.001 else "<1 ms"
+
+
+def in_words(metric: Metric) -> Callable[[float], str]:
+    """How a value of the metric is written: a share of time as time per year, a rate as a number."""
+    return minutes if metric.estimator is FRACTION else number
 
 
 def time_unit(fractions: Sequence[float]) -> tuple[str, float]:

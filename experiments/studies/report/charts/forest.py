@@ -16,10 +16,10 @@ from experiments.studies.report.charts.theme import (
     SERIES,
     Chart,
     ChartRow,
+    axis,
     finished,
     fitting,
     floor_of,
-    log_axis,
     scalable,
     spans,
     written,
@@ -28,7 +28,7 @@ from experiments.studies.report.settings import Group
 from experiments.studies.report.words import (
     bound,
     capitalised,
-    minutes,
+    in_words,
     number,
     rounded,
     signed_number,
@@ -60,7 +60,7 @@ def estimates_chart(metric: Metric, groups: Sequence[Group]) -> Chart:
     for index, row in enumerate(rows):
         row |= {"row": index, "low": max(row["low"], floor) if logs else row["low"]}
     base = scalable(rows, ("estimate", "low", "high"), scaled=scaled)
-    x = _x(logs, f"{metric.title}, {unit}")
+    x = axis(alt.X, "low:Q", f"{metric.title}, {unit}", alt.Scale(zero=True), logs=logs, nice=True)
     y = alt.Y("row:O", axis=None)
     colour = alt.Color(
         "best:N", scale=alt.Scale(domain=[True, False], range=["var(--best)", "var(--other)"]), legend=None
@@ -75,14 +75,13 @@ def estimates_chart(metric: Metric, groups: Sequence[Group]) -> Chart:
         *_names(base, y, text),
     ]
     note = f"{capitalised(metric.meaning)}: the point is the estimate, the bar its 95 % interval."
-    label = " ".join(f"{row['name']}: {row['words']}." for row in rows)
     return finished(
         layers,
         ROW * len(rows),
+        rows,
         name=metric.name,
         title=capitalised(metric.noun),
         note=note,
-        label=label,
         scaled=scaled,
     )
 
@@ -101,19 +100,14 @@ def _points(rows: Sequence[ChartRow], base: alt.Chart, y: alt.Y, colour: alt.Col
     ]
 
 
-def _x(logs: bool, unit: str) -> alt.X:
-    if logs:
-        return alt.X("low:Q", scale=alt.Scale(type="log", nice=True), axis=log_axis(f"{unit} (log scale)"))
-    return alt.X("low:Q", scale=alt.Scale(zero=True), axis=alt.Axis(title=unit, tickCount=5))
-
-
 def _row(metric: Metric, group: Group, position: int, factor: float) -> ChartRow:
     setting = group.settings[position]
     value = setting.estimates.estimates[metric.name]
-    text = minutes if metric.estimator is FRACTION else number
-    shown, limits = (text(value.estimate), f"{text(value.ci_low)} to {text(value.ci_high)}")
+    text = in_words(metric)
     if metric.estimator is FRACTION:
         shown, limits = times(value.estimate, value.ci_low, value.ci_high)
+    else:
+        shown, limits = number(value.estimate), f"{number(value.ci_low)} to {number(value.ci_high)}"
     return {
         "name": setting.full_name,
         "estimate": value.estimate * factor,
@@ -190,10 +184,9 @@ def differences_chart(metric: Metric, group: Group, number_of_group: int) -> Cha
     return finished(
         layers,
         ROW * len(rows),
+        rows,
         name=f"difference-{metric.name}-{number_of_group}",
         title=f"{capitalised(metric.title)}{where}",
-        note="",
-        label=" ".join(f"{row['name']}: {row['words']}." for row in rows),
         scaled=scaled,
     )
 

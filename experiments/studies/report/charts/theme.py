@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 import altair as alt
 import vl_convert
@@ -23,6 +23,9 @@ SERIES = tuple(f"var(--series-{index})" for index in range(1, 7))
 SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down")
 ROW = 46
 _DIGITS = "['⁰','¹','²','³','⁴','⁵','⁶','⁷','⁸','⁹']"
+
+
+Channel = TypeVar("Channel", alt.X, alt.Y)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +45,17 @@ class Chart:
 def finished(
     layers: Sequence[alt.Chart],
     height: int,
+    rows: Iterable[ChartRow] = (),
     *,
     name: str,
     title: str,
-    note: str,
-    label: str,
+    note: str = "",
+    label: str = "",
     scaled: bool = False,
 ) -> Chart:
-    """The layers as one chart of that `height` in pixels, in both forms."""
+    """The layers as one chart of that `height` in pixels, in both forms. Without a `label`, its content in words is
+    that of the `rows`."""
+    label = label or " ".join(f"{row['name']}: {row['words']}." for row in rows)
     chart = alt.LayerChart(layer=list(layers)).properties(height=height)
     if scaled:
         chart = chart.add_params(alt.param(name=PARTITIONS, value=1))
@@ -110,6 +116,25 @@ def log_axis(title: str | None) -> alt.Axis:
     label = f"{_IS_POWER} ? (datum.value < 1e-4 || datum.value > 1e5 ? {_POWER} : {plain}) : ''"
     at_powers = alt.condition(_IS_POWER, alt.value(1), alt.value(0))
     return alt.Axis(title=title, labelExpr=label, labelOverlap=True, gridOpacity=at_powers, tickOpacity=at_powers)
+
+
+def axis(
+    channel: type[Channel], name: str, title: str, linear: alt.Scale, ticks: int = 5, *, logs: bool, nice: bool = False
+) -> Channel:
+    """The field of that name on a log scale if `logs`, otherwise on the scale `linear` with about so many `ticks`."""
+    if not logs:
+        return channel(name, scale=linear, axis=alt.Axis(title=title, tickCount=ticks))
+    scale = alt.Scale(type="log", nice=True) if nice else alt.Scale(type="log")
+    return channel(name, scale=scale, axis=log_axis(f"{title} (log scale)"))
+
+
+def by_name(names: Sequence[str]) -> tuple[alt.Scale, alt.Scale]:
+    """The scales that give each name a colour and a shape."""
+    pick = [index % len(SERIES) for index in range(len(names))]
+    return (
+        alt.Scale(domain=names, range=[SERIES[index] for index in pick]),
+        alt.Scale(domain=names, range=[SHAPES[index] for index in pick]),
+    )
 
 
 def fitting(text: str) -> str:

@@ -113,10 +113,10 @@ def _chart(kind: str, found: Sequence[tuple[str, Times]]) -> Chart:
     return finished(
         layers,
         height,
+        rows,
         name=f"times-{kind}",
         title=words.title,
         note=words.meaning,
-        label=" ".join(f"{row['name']}: {row['words']}." for row in rows),
     )
 
 
