@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Literal, get_args
 
-from pydantic import BeforeValidator, TypeAdapter
+from pydantic import BeforeValidator
 
 from experiments.studies.design.distribution import DISTRIBUTION, Distribution
 from experiments.studies.design.mappings import Burst
-from experiments.support.yaml_input import read_yaml_mapping
+from experiments.support.declared import declared
 
 PresetName = Literal[
     "none", "ford-2010", "dean-first-year", "hdfs-2010", "cloud-vm-1", "cloud-vm-5", "weekly-crash", "preemptible"
@@ -46,6 +45,5 @@ class Preset:
     leaves_out: str
 
 
-_DECLARED = read_yaml_mapping(Path(__file__).with_name("presets.yaml"), "failure models by name")
-PRESETS = TypeAdapter(dict[str, Preset]).validate_python(_DECLARED)
+PRESETS = declared(dict[str, Preset], __file__, "presets.yaml")
 assert {"none", *PRESETS} == set(get_args(PresetName))

@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from pydantic import TypeAdapter
 
-from experiments.studies.trace.kinds import Acknowledged, Failover, Restarted, Throughput
+from experiments.studies.trace.kinds import Throughput
+from experiments.support.declared import declared
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,29 +27,15 @@ class Quantiles:
     max: float
 
 
-KEYS: Mapping[str, tuple[str, str, str]] = {
-    "throughput": (
-        Throughput.KIND,
-        "records/s",
-        "acknowledged records per second of a producer that sends without pause, before the failures begin; median",
-    ),
-    "acked_latency_ms": (
-        Acknowledged.KIND,
-        "ms",
-        "`{p50, p99, max}` of the time from sending a write to its acknowledgement, failovers included",
-    ),
-    "client_failover_ms": (
-        Failover.KIND,
-        "ms",
-        "`{p50, p99, max}` of the time from the crash of a leader to the first acknowledgement of a later write",
-    ),
-    "restart_ms": (
-        Restarted.KIND,
-        "ms",
-        "`{p50, p99, max}` of the time from the start of a broker's process until the controller has unfenced it",
-    ),
-}
-"""Keys of `gold/cells.json`: the kind of row, the unit, the meaning."""
+class MeasuredKey(NamedTuple):
+    """A key of `gold/cells.json`: the kind of row that it is measured by, the unit, the meaning."""
+
+    kind: str
+    unit: str
+    meaning: str
+
+
+KEYS = declared(dict[str, MeasuredKey], __file__, "measured.yaml")
 
 
 _DOCUMENTS = TypeAdapter(list[dict[str, object]])

@@ -18,65 +18,40 @@ import os
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from experiments.studies.pipeline.options import CORES, LOCAL, SparkOptions
+from experiments.studies.pipeline.options import LOCAL, SparkOptions
 from experiments.studies.sweeps.storage import Folder, ObjectStore, Store
 from experiments.support.build import PACKAGES_FOLDER
+from experiments.support.declared import declared
 
 JVM_EXIT_S = 60
 
-Settings = Mapping[str, str]
-"""Spark's settings by their names."""
 
-DEFAULTS: Settings = {
-    "spark.driver.memory": "1g",
-    "spark.sql.session.timeZone": "UTC",
-    "spark.sql.catalogImplementation": "in-memory",
-    "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
-    "spark.sql.adaptive.enabled": "true",
-    "spark.sql.adaptive.skewJoin.enabled": "true",
-    "spark.sql.adaptive.coalescePartitions.parallelismFirst": "false",
-    "spark.sql.adaptive.advisoryPartitionSizeInBytes": "64m",
-    "spark.sql.shuffle.partitions": "8",
-    "spark.sql.requireAllClusterKeysForCoPartition": "false",
-    # Spark lists more paths than this in a job of one task per path; the paths of a study are files, which the driver
-    # looks up in parallel threads.
-    "spark.sql.sources.parallelPartitionDiscovery.threshold": "1000000",
-    "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "100000",
-}
-"""Settings that `--spark-conf` may replace."""
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Spark's settings by their names. `defaults`: those that `--spark-conf` may replace. `little`: for little data, on
+    which the time goes into planning and compiling queries: these are interpreted, in few tasks, by a JVM that
+    optimises little. `logging`: Log4j's properties."""
 
-FOR_LITTLE: Settings = {
-    "spark.sql.adaptive.enabled": "false",
-    "spark.sql.shuffle.partitions": str(CORES),
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-}
-"""Settings for little data, on which the time goes into planning and compiling queries: these are interpreted, in few
-tasks, by a JVM that optimises little."""
+    defaults: dict[str, str]
+    little: dict[str, str]
+    logging: str
+
+
+SETTINGS = declared(Settings, __file__, "spark.yaml")
 _LITTLE_JAVA = " -XX:TieredStopAtLevel=1"
-
-_QUIET_LOGGING = """rootLogger.level = error
-rootLogger.appenderRef.stderr.ref = stderr
-appender.stderr.type = Console
-appender.stderr.name = stderr
-appender.stderr.target = SYSTEM_ERR
-appender.stderr.layout.type = PatternLayout
-appender.stderr.layout.pattern = %p %c{1}: %m%n
-"""
 
 
 @contextmanager
 def spark_session(java_home: Path, options: SparkOptions = LOCAL, *, little: bool = False) -> Iterator[SparkSession]:
-    """Spark on the given Java, for the block. The settings of `options` replace those of `DEFAULTS`, and for `little`
-    data those of `FOR_LITTLE`."""
+    """Spark on the given Java, for the block. The settings of `options` replace the project's (`SETTINGS`)."""
     os.environ |= {"JAVA_HOME": str(java_home), "PYSPARK_PYTHON": sys.executable}
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     with tempfile.TemporaryDirectory(prefix="isray-spark-", ignore_cleanup_errors=True) as folder:
@@ -97,9 +72,9 @@ def spark_path(store: Store) -> str:
 
 def _start(folder: Path, options: SparkOptions, little: bool) -> SparkSession:
     logging = folder / "log4j2.properties"
-    logging.write_text(_QUIET_LOGGING, encoding="utf-8")
+    logging.write_text(SETTINGS.logging, encoding="utf-8")
     java_options = f"-Djava.io.tmpdir={folder} -Dlog4j2.configurationFile=file:{logging} -XX:+UseSerialGC"
-    own = {**FOR_LITTLE} if little else {}
+    own = dict(SETTINGS.little) if little else {}
     own |= {
         "spark.driver.extraJavaOptions": java_options + _LITTLE_JAVA * little,
         "spark.local.dir": str(folder),
@@ -109,7 +84,7 @@ def _start(folder: Path, options: SparkOptions, little: bool) -> SparkSession:
     if options.is_local:
         os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
         own |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-    found: dict[str, bool | float | int | str | None] = {**DEFAULTS, **own, **options.settings}
+    found: dict[str, bool | float | int | str | None] = {**SETTINGS.defaults, **own, **options.settings}
     return SparkSession.builder.master(options.master).appName("isray").config(map=found).getOrCreate()
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from experiments.studies.design.estimator import obstacle_to_importance
@@ -18,9 +18,9 @@ from experiments.studies.design.loader import TOP_LEVEL, parse_study, study_from
 from experiments.studies.design.model import CellParameters
 from experiments.studies.theory.answers import model_of
 from experiments.studies.theory.validation import MAX_FAILURES, MIN_TRIALS, WEIGHTED_TRIALS, ValidationCell, sized
+from experiments.support.declared import declared
 from experiments.support.errors import InputError
-from experiments.support.fields import StrictModel
-from experiments.support.yaml_input import kind_of, parse_yaml, read_text, read_yaml_mapping, validated
+from experiments.support.yaml_input import kind_of, parse_yaml, read_text
 
 WHAT = "a list of cells, each a mapping of study parameters; or a study file"
 COVERS = (
@@ -31,7 +31,8 @@ COVERS = (
 _BUILT_IN_FAILURES = 1_800
 
 
-class _BuiltIn(StrictModel):
+@dataclass(frozen=True, slots=True)
+class _BuiltIn:
     """The content of `cells.yaml`: every one of `settings` is a cell with each of `generations`."""
 
     generations: list[dict[str, object]]
@@ -44,8 +45,7 @@ def default_cells() -> list[ValidationCell]:
     """Every generation and strategy with 3 and 5 replicas, min ISR 1 to 3 and MTTR / MTTF from 0.003 to 0.5. A share of
     0.1 to 1 of all failures loses records; the others are clean shutdowns, or crashes that lose nothing; nothing is
     written back. These have plain trials; cells of rarer losses follow, which have importance sampling."""
-    path = Path(__file__).with_name("cells.yaml")
-    built_in, source = validated(_BuiltIn, read_yaml_mapping(path, WHAT), path.name), "built-in cells"
+    built_in, source = declared(_BuiltIn, __file__, "cells.yaml"), "built-in cells"
     cells = [generation | setting for setting in built_in.settings for generation in built_in.generations]
     common = [
         _cell(cell, source, f"cells[{index}]", _BUILT_IN_FAILURES)

@@ -8,13 +8,12 @@ state are in `pipeline/silver.py`; the formulas of the intervals in `estimation/
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated
 
-import yaml
-from pydantic import BeforeValidator, TypeAdapter
+from pydantic import BeforeValidator
 
 from experiments.studies.trace.kinds import KINDS, Observation
+from experiments.support.declared import declared
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +64,7 @@ WRITABLE = "writable_fraction"
 """The rest of the time, in `gold/cells.json` and tables: 1 - `unwritable_fraction`."""
 ACKNOWLEDGED_LOSS_RATE = "acknowledged_loss_rate"
 """The rate of losses that compares cells of different acks."""
-_DECLARATIONS = Path(__file__).with_name("metrics.yaml").read_text(encoding="utf-8")
-METRICS = TypeAdapter(tuple[Metric, ...]).validate_python(yaml.safe_load(_DECLARATIONS))
+METRICS = declared(tuple[Metric, ...], __file__, "metrics.yaml")
 BY_NAME = {metric.name: metric for metric in METRICS}
 CAUSES = tuple(metric for metric in METRICS if metric.name.startswith("unwritable_") and metric.name != UNWRITABLE)
 """The parts of `unwritable_fraction`, which add up to it."""
