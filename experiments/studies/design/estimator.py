@@ -41,8 +41,7 @@ class Choice(NamedTuple):
 
 
 def choose(params: CellParameters, scripted: bool = False) -> Choice:
-    """The estimator that the trials of the cell use. `scripted`: functions of a script replace the failures, or measure
-    trials, which they do without weights."""
+    """The estimator of the cell's trials. `scripted`: functions of a script replace failures or measure trials."""
     needs_plain = (
         (scripted, "functions of a script need plain trials"),
         (params.failures is not None, "recorded failures cannot be drawn anew"),

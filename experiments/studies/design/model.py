@@ -349,8 +349,7 @@ class CellParameters(WrittenModel):
 
     @property
     def longest_absence_ms(self) -> int:
-        """The mean time for which a failure of the longest kind keeps a replica out of sync: the down time, the start
-        of the process, and the catch-up."""
+        """The mean time that the longest kind of failure keeps a replica out of sync: down, start, catch-up."""
         down_ms = self.longest_repair_ms
         absence_ms = down_ms + self.restart_time_ms
         if self.catch_up is not None:
@@ -361,8 +360,7 @@ class CellParameters(WrittenModel):
 
     @property
     def exposed_ms(self) -> float:
-        """How long an acknowledged record may be lost by a crash of the machine: until it is written back or flushed;
-        infinite if neither happens."""
+        """How long a crash of the machine may lose an acknowledged record: until written back or flushed."""
         limits = [limit for limit in (self.writeback_ms, self.flush_interval_ms) if limit is not None]
         return min(limits, default=math.inf)
 

@@ -133,9 +133,8 @@ class StudyHeader(StudyModel):
 
 
 class StudyPlan(StudyHeader):
-    """A study as it runs: every cell with all parameters resolved. `source` is the file as the user wrote it, with
-    overrides applied, and `text` its YAML with the comments; two plans are of the same study if their sources are
-    equal."""
+    """A study as it runs, all parameters resolved. `source` is the file as the user wrote it, with overrides applied,
+    and `text` its YAML with the comments; plans with equal sources are of the same study."""
 
     cells: tuple[Cell, ...] = Field(min_length=1)
     source: dict[str, object]

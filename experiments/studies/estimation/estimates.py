@@ -48,8 +48,7 @@ class FailoverTimes:
 
 @dataclass(frozen=True, slots=True)
 class CellSums:
-    """What the trials of a cell add up to. `sums`: by the names of the metrics. `changes`: of state, per
-    partition and trial on average."""
+    """What the trials of a cell add up to, by metric. `changes`: of state, per partition and trial on average."""
 
     trials: int
     partition_years: float

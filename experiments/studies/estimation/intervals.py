@@ -47,8 +47,7 @@ from experiments.studies.trace.metrics import FRACTION, Metric
 
 
 def rate_limits(sums: Sums, size: float = 1.0, alpha: float = ALPHA) -> tuple[float, float]:
-    """The two-sided limits of the rate `sums.ratio` at confidence 1 - `alpha`, per partition-year. `size`: the assumed
-    size of an event."""
+    """The two-sided limits of a rate at confidence 1 - `alpha`, per year. `size`: assumed size of an event."""
     if sums.value <= 0.0:
         return 0.0, zero_bound(sums.years, alpha / 2.0) * size
     variance = max(sums.size_squares, sums.variance * widening(sums.trials, alpha))
@@ -97,8 +96,7 @@ def effective_trials(sums: Sums, alpha: float = ALPHA) -> float:
 
 
 def limits(metric: Metric, sums: Sums, sizes: Mapping[str, float], alpha: float = ALPHA) -> tuple[float, float]:
-    """The two-sided limits of a metric at confidence 1 - `alpha`. `sizes`: the assumed size of an event or episode, by
-    the columns of the metrics (`sizes.py`)."""
+    """The two-sided limits at confidence 1 - `alpha`. `sizes`: assumed size of an event or episode, by column."""
     low, high = 0.0, 0.0
     if sums.value > 0.0:
         limits_of = fraction_limits if metric.estimator is FRACTION else rate_limits

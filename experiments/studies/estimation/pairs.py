@@ -43,9 +43,8 @@ Bounded = tuple[float, float, float]
 
 @dataclass(frozen=True, slots=True)
 class Products:
-    """Sums over the common trials of two cells, this one and a reference: `pairs` is their number; of the products of
-    this cell's value or exposure (first) with the reference's value or exposure (second). `differing`: the number of
-    pairs whose values differ by more than rounding."""
+    """Sums over the common trials of two cells: `pairs` is their number; of the products of this cell's value or
+    exposure (first) with the reference's (second). `differing`: pairs whose values differ by more than rounding."""
 
     pairs: int
     value_value: float

@@ -83,8 +83,7 @@ def most_available(cells: Sequence[Mapping[str, float]], among: Sequence[int]) -
 
 
 def are_equivalent(compared: Comparison, margin: float | None) -> bool:
-    """Whether the interval of the ratio lies within 1 / (1 + `margin`) and 1 + `margin`; never without a margin, or if
-    weights degenerate."""
+    """Whether the interval of the ratio is within 1 / (1 + `margin`) and 1 + `margin`; not if degenerate."""
     ratio = compared.ratio
     if margin is None or ratio.ci_high is None or compared.degenerate:
         return False
@@ -92,8 +91,7 @@ def are_equivalent(compared: Comparison, margin: float | None) -> bool:
 
 
 def is_less_available(compared: Mapping[str, Comparison]) -> bool:
-    """Whether a cell is shown to be less available than its reference, in one share of time and without being better
-    in another."""
+    """Whether a cell is shown to be less available than its reference."""
     found = [compared[metric].difference for metric in AVAILABILITY if not compared[metric].degenerate]
     return any(each.ci_low > 0.0 for each in found) and not any(each.ci_high < 0.0 for each in found)
 

@@ -61,8 +61,7 @@ class LeadingTrials:
 
 
 def wanted_trials(precision: Precision, leading: LeadingTrials) -> int:
-    """How many trials a cell needs as far as its leading trials show: not more than these if they suffice, otherwise
-    the number at which it looks next."""
+    """How many trials a cell needs by its leading trials: these if they suffice, or where it looks next."""
     look = min(FIRST_LOOK, precision.max_trials)
     while look < precision.max_trials and look <= len(leading.values):
         estimate, effective = leading.estimate(precision.metric, look)
@@ -94,8 +93,7 @@ def _next_look(look: int, needed: float) -> int:
 
 
 def shortfall(precision: Precision, estimate: Estimate, trials: int) -> str | None:
-    """One line if the precision is not met by `trials` trials, which says how many would meet it if the
-    weights tell; None if it is met."""
+    """One line on what precision is reached and how many trials would meet it; None if it is met."""
     if is_precise(precision, estimate):
         return None
     asked = f"{precision.relative_error:g} of {precision.metric} asked"

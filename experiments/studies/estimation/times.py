@@ -26,8 +26,7 @@ ALLOWED = "what `isray study analyze` writes; run it again"
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """The times of one kind in one cell. `buckets`: the longest time of each in ms, and the share of times up to it, in
-    ascending order; the last share is 1."""
+    """The times of one kind in one cell. `buckets`: (longest time in ms, share of times up to it), ascending to 1."""
 
     quantiles: FailoverTimes
     buckets: tuple[tuple[float, float], ...]

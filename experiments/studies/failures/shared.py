@@ -32,8 +32,7 @@ CAUSE = "recorded"
 def shared_outages(
     params: CellParameters, seed: int, begins_ms: int, branches: Sequence[Branch] = ()
 ) -> Iterator[Outage]:
-    """The outages of Poisson events, rolling restarts and recorded failures from `begins_ms` on, by time. What is
-    scheduled is the same in all branches."""
+    """All outages with shared or scheduled causes from `begins_ms` on, by time; branches share the scheduled."""
     found = [poisson_outages(source, seed, begins_ms, branches) for source in poisson_sources(params)]
     if params.rolling_restart is not None:
         found.append(restarts(params.rolling_restart, params, seed, begins_ms))

@@ -126,8 +126,7 @@ class Branch(NamedTuple):
 def poisson_outages(
     source: PoissonSource, seed: int, begins_ms: int, branches: Sequence[Branch] = ()
 ) -> Iterator[Outage]:
-    """The outages of a source from `begins_ms` on, by time, without end. An event that has struck before a branch keeps
-    its outages after it."""
+    """The outages of a source by time, without end. Events before a branch keep their outages after it."""
     due: list[Outage] = []
     ends_ms = [*(branch.at_ms for branch in branches), math.inf]
     for part, end_ms in zip([Branch(begins_ms, seed), *branches], ends_ms, strict=True):
@@ -215,8 +214,7 @@ def _bursts(
 
 def split_bursts(params: CellParameters) -> list[PoissonSource]:
     """The bursts as one source for each set of brokers that a burst may strike, whose events strike all of the set;
-    events that strike no broker are left out. The one source that draws the set where there are more than `MOST_SETS`;
-    none without bursts."""
+    without empty sets. One source that draws the set where there are more than `MOST_SETS`; none without bursts."""
     burst = params.burst
     if burst is None:
         return []
@@ -237,8 +235,7 @@ def _number_of_sets(burst: Burst, brokers: int) -> int:
 
 
 def _sets(burst: Burst, domain: Sequence[NodeId]) -> Iterator[tuple[tuple[NodeId, ...], float]]:
-    """The sets of brokers of the domain that a burst there may strike, without the empty one, and their
-    probabilities."""
+    """The sets of brokers that a burst in the domain may strike, and their probabilities; not the empty one."""
     if burst.size is not None:
         sets = list(combinations(domain, min(burst.size, len(domain))))
         yield from ((struck, 1.0 / len(sets)) for struck in sets)

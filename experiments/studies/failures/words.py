@@ -53,8 +53,7 @@ def shared_assumptions(
 
 
 def remarks(cells: Iterable[CellParameters]) -> list[str]:
-    """What the user should know before the first trial, in one line each: values that are accepted and have another
-    effect than they seem to have."""
+    """What the user should know before the first trial, in one line each: values with another effect than expected."""
     return list(dict.fromkeys(line for params in cells for line in (*_settings(params), *_shared_racks(params))))
 
 

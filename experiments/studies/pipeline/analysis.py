@@ -127,8 +127,7 @@ def _run_pipeline(work: Mapping[str, object], spark: SparkOptions, progress: Pro
 
 
 def show_output(lines: Iterable[str], progress: Progress, log: TextIO) -> str | None:
-    """Shows the stages and notes among the lines that the Spark process writes, and logs the other lines; returns the
-    reason if it refused the input."""
+    """Shows the process's stages and notes, logs its other lines; returns why it refused the input, if it did."""
     refusal = None
     for line in lines:
         kind, text = reported(line)

@@ -27,8 +27,7 @@ CHECKED = "digest string, first int, stop int, bytes long, rows long, file strin
 
 
 class Checked(NamedTuple):
-    """The result of a check. `size`: bytes of the trace; `rows`: of the trace. `file`, `reason`: why the batch is
-    quarantined, None for a good one."""
+    """`size`: bytes of the trace; `rows`: of the trace. `file`, `reason`: why it is quarantined, None if good."""
 
     batch: Batch
     size: int

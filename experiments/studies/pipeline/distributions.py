@@ -63,8 +63,7 @@ def places(times: DataFrame) -> DataFrame:
 
 
 def distributions(placed: DataFrame) -> DataFrame:
-    """One row per cell, kind and bucket: the longest time in it, its events and weight, and the share of times up to
-    its end."""
+    """One row per cell, kind and bucket: longest time, events, weight, the share of times up to its end."""
     found = placed.groupBy(*KEY, "bucket").agg(
         F.max("ms").alias("up_to_ms"),
         F.sum("events").alias("events"),

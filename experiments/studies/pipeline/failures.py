@@ -58,8 +58,7 @@ _INPUTS: Mapping[str, tuple[str, str, str]] = {
 
 
 class PipelineFailed(RuntimeError):
-    """The Spark process failed; the message is one line where the reason is known, and otherwise ends with the last
-    lines of its output."""
+    """The Spark process failed; one line where the reason is known, otherwise the last lines of its output."""
 
 
 def reason(log: Sequence[str], out: str, spark: SparkOptions) -> InputError | PipelineFailed:

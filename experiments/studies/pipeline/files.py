@@ -41,8 +41,7 @@ def run_folder(table: str, run: int) -> str:
 
 
 class TableFile:
-    """A Parquet file in memory, which grows by the rows of one batch after the other. It holds compressed row groups,
-    and the rows of less than one that is to come."""
+    """A Parquet file in memory that grows batch by batch: row groups, and the rows of less than one to come."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self._sink = pa.BufferOutputStream()

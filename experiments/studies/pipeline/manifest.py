@@ -87,8 +87,7 @@ def usable(manifest: Manifest, needed: Iterable[Batch]) -> Manifest:
 
 
 def compacted(manifest: Manifest) -> tuple[tuple[int, ...], Manifest]:
-    """The runs that are to become one, which are none or more than `MOST_SMALL_RUNS`, and the manifest with that one,
-    of the next number, in their place."""
+    """The runs that become one (none, or more than `MOST_SMALL_RUNS`), and the manifest with that one instead."""
     small = {number: run for number, run in manifest.runs.items() if run.size < FILE_BYTES}
     if len(small) <= MOST_SMALL_RUNS:
         return (), manifest

@@ -11,8 +11,7 @@ LOCAL_MASTER = f"local[{CORES}]"
 
 @dataclass(frozen=True, slots=True)
 class SparkOptions:
-    """Where Spark runs. `master`: as `spark-submit --master`. `settings`: Spark's settings, which replace those of
-    `pipeline/session.py`."""
+    """`master`: as `spark-submit --master`. `settings`: replace those of `pipeline/session.py`."""
 
     master: str = LOCAL_MASTER
     settings: Mapping[str, str] = field(default_factory=dict)

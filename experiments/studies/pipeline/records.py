@@ -107,8 +107,7 @@ def _at(positions: Values, length: int) -> Values:
 
 
 def _running(mask: Values, first: Values) -> Values:
-    """The position of the last row so far, in its group, for which `mask` is true; -1 without one. `first`: the
-    position of each row's group."""
+    """The last row so far, in its group, for which `mask` is true, or -1. `first`: where each row's group begins."""
     last = np.maximum.accumulate(np.where(mask, np.arange(len(mask)), -1))
     return np.where(last >= first, last, -1)
 

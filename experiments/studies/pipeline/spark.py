@@ -234,8 +234,7 @@ def _trials(batch: Batch) -> list[int]:
 
 @contextmanager
 def _gold_folder(work: Work) -> Iterator[tuple[Store, str]]:
-    """Where gold is written, as a store and as Spark's path: in a folder beside the old one, which it replaces as a
-    whole; in an object store in its place."""
+    """Where gold is written, as store and Spark path: beside the old one, or in place in an object store."""
     if isinstance(work.store, Folder):
         with replaced_folder(work.store.root / "gold") as folder:
             yield Folder(folder), f"file://{folder}"

@@ -120,8 +120,7 @@ assert set(_WRITERS) == DECISIONS
 
 
 def configs(cells: Sequence[CellParameters]) -> list[Config]:
-    """One row for each value of each setting that the cells have, in the order of the parameters; none where Kafka has
-    nothing to type."""
+    """One row for each value of each setting of the cells, by parameter; none where nothing is to be typed."""
     rows: dict[tuple[str, str], Config] = {}
     for name, write in _WRITERS.items():
         item = PARAMETERS[name]

@@ -71,9 +71,8 @@ def write_report(out: Path, source: Location | None = None) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class PageExtras:
-    """What a page shows besides the estimates of the cells. By the cells in their order: `times`, how long failovers
-    and the like take; `measured`, what clients and operators measured. `left_out`: the files that the numbers were
-    computed without; `example`: a loss."""
+    """What a page shows besides the estimates of the cells. By cell: `times`, of failovers and the like; `measured`, by
+    clients and operators. `left_out`: files that the numbers are computed without; `example`: a loss."""
 
     times: Sequence[Mapping[str, Times]] = ()
     measured: Sequence[Mapping[str, Quantiles | float]] = ()
@@ -195,8 +194,7 @@ def _repeated(study: StudyPlan) -> frozenset[str]:
 def _measured(
     study: StudyPlan, cells: Sequence[CellEstimates], measured: Sequence[Mapping[str, Quantiles | float]]
 ) -> dict[str, object]:
-    """What clients and operators measured in the settings that have plain trials, whose times all count alike, and the
-    keys that any of them has."""
+    """What was measured in the settings with plain trials, whose times count alike, and the keys that occur."""
     rows = [
         (words.cell_name(asked.swept), found)
         for asked, cell, found in zip(study.cells, cells, measured or [{}] * len(cells), strict=True)

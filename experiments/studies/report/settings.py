@@ -18,8 +18,7 @@ from experiments.studies.report.words import cell_name
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One cell. `index`: its position in the study. `decided`, `assumed`: its swept parameters of each kind; `name`:
-    of the setting alone, `full_name`: with its assumptions."""
+    """One cell. `index`: in the study. `decided`, `assumed`: its swept parameters; `full_name`: with assumptions."""
 
     index: int
     decided: dict[str, object]

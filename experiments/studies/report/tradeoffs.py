@@ -23,9 +23,8 @@ AVAILABILITY = ("offline_fraction", UNWRITABLE)
 
 @dataclass(frozen=True, slots=True)
 class TradeOff:
-    """What changes if `setting` is run instead of the reference of its group. `objective`, `offline`, `unwritable`:
-    differences; `ratio`: of the objective, None without a value; `gain`: by what factor pairing saved trials in the
-    difference of the objective."""
+    """What changes if `setting` is run instead of the reference of its group. `ratio`: of the objective, None without a
+    value; `gain`: by what factor pairing saved trials in the difference of the objective."""
 
     setting: Setting
     objective: Difference

@@ -182,9 +182,7 @@ def cautions(study: StudyPlan) -> list[str]:
 
 
 def _shown_price(study: StudyPlan, group: Group) -> Sentence:
-    """What the reference costs against the setting that is second best, as far as the study shows it; empty otherwise:
-    a headline that names a gain names its price.
-    """
+    """What the reference costs against the second best setting, if the study shows it; empty otherwise."""
     second = min(group.others, key=lambda setting: setting.estimates.value(study.objective))
     for metric, clause in PRICES:
         found = price(second, metric, clause)
@@ -266,8 +264,7 @@ def _two_digits(value: float) -> float:
 
 
 def _effects(study: StudyPlan, group: Group) -> Iterator[Sentence]:
-    """What the reference changes against settings that differ from it in one decision, or else against the first one;
-    each with the change in availability."""
+    """The effect of the reference against settings that differ in one decision (else the first), and its price."""
     reference = group.reference
     near = [other for other in group.others if len(_changed(reference, other)) == 1]
     for other in (near or group.others)[:EFFECTS_AT_MOST]:
@@ -343,8 +340,7 @@ def _with_limits(value: Estimate | Difference, *, signed: bool = False) -> str:
 
 
 def _brief(study: StudyPlan, group: Group) -> Sentence:
-    """The answer of a group in short: the settings with their values, what would tell them apart, and the price of the
-    reference against the setting beside it."""
+    """The answer of a group in short: settings with values, what would tell them apart, the reference's price."""
     metric, best = BY_NAME[study.objective], group.recommended
     named = group.undecided[:NAMED_AT_MOST] if best is None else (best, *group.others)[:NAMED_AT_MOST]
     begin = "not told apart: " if best is None else f"{best.name} {metric.best}: "

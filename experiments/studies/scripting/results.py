@@ -48,8 +48,7 @@ class Trials:
         return split_custom(self._table(1, swept=True), names)
 
     def trace(self) -> pa.Table:
-        """The rows of all trials in time order, by cell and trial: `cell`, and the columns of `trace/`. It is read into
-        memory as a whole."""
+        """The rows of all trials by cell, trial and time: `cell`, and the columns of `trace/`; all in memory."""
         return self._table(0, swept=False)
 
     def _table(self, which: int, swept: bool) -> pa.Table:

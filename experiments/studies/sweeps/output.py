@@ -56,8 +56,7 @@ class StudyRecord(NamedTuple):
 
 @contextmanager
 def exclusive(store: Store) -> Iterator[None]:
-    """Locks a directory against other commands that write to it. Raises InputError if another one holds the lock, or
-    the directory cannot be written."""
+    """Locks a directory against commands that write to it. InputError if it is locked or cannot be written."""
     if not isinstance(store, Folder):
         yield
         return

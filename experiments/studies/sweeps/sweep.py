@@ -245,9 +245,8 @@ def needed_batches(record: StudyRecord, store: Store) -> tuple[list[Batch], Sche
 
 
 def complete_batches(record: StudyRecord, out: Location) -> tuple[list[Batch], list[int]]:
-    """The batches of a complete sweep, each trial once, and the number of trials that each cell needs. The content of
-    the files is not checked. Raises InputError if trials are missing (an incomplete sweep is not analysed),
-    StorageFailed."""
+    """The batches of a complete sweep, each trial once, and the trials that each cell needs. Contents are not checked.
+    Raises InputError if trials are missing (an incomplete sweep is not analysed), StorageFailed."""
     store = store_at(out)
     batches, schedule = needed_batches(record, store)
     missing = schedule.target - schedule.trials

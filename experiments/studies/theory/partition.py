@@ -41,10 +41,9 @@ NO_MEMBER, ISR, ELR, LAST_KNOWN_ELR = range(4)
 
 
 class Replica(NamedTuple):
-    """`process` and `member` are of the constants above; `phases` are the stages left until the controller notices a
-    failure; `clean`: the broker was shut down cleanly; `log` and `flushed` are levels; `last_known`: it is the leader
-    that kip-966-elr keeps in `last_known_elr`; `leads`: it is the recorded leader.
-    """
+    """`process`, `member`: of the constants above; `phases`: stages left until the controller notices a failure;
+    `clean`: shut down cleanly; `log`, `flushed`: levels; `last_known`: the leader that kip-966-elr keeps in
+    `last_known_elr`; `leads`: the recorded leader."""
 
     process: int
     phases: int
@@ -76,9 +75,7 @@ class ChainState(NamedTuple):
 class Rules:
     """The protocol's settings. `min_isr` is at most the number of replicas; `strategy` matters in kip-966 only;
     `phases`: stages until the controller notices a failure, 0 = at once; `loses`: some failures lose what was not
-    flushed; `flushes`: a controlled shutdown flushes the log; `partly`: a log of which a part is flushed keeps that
-    part, otherwise it counts as not flushed.
-    """
+    flushed; `flushes`: a controlled shutdown flushes the log; `partly`: a partly flushed log keeps that part."""
 
     generation: Generation
     strategy: Strategy
@@ -152,9 +149,8 @@ class _Place:
 
 
 class Partition:
-    """A partition during one event. One of the methods named like an event is called, with the index of the replica
-    whose broker it concerns; then :meth:`settle` gives the states that follow.
-    """
+    """A partition during one event. A method named like an event is called with the index of the replica whose broker
+    it concerns; then :meth:`settle` gives the states that follow."""
 
     def __init__(self, rules: Rules, state: ChainState) -> None:
         self._rules = rules

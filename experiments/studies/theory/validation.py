@@ -254,8 +254,7 @@ def compared(
 
 
 def _says_enough(sums: Sums, answer: Answer, weighted: bool) -> bool:
-    """Whether a result is worth a comparison: by the events seen or expected; of weighted ones, by how many of equal
-    weight their variance is that of."""
+    """Whether a result is worth a comparison: by the events seen or expected, or by their effective number."""
     if weighted:
         return sums.events >= MIN_EVENTS and sums.value**2 >= LEAST_EFFECTIVE * sums.variance
     return max(sums.events, answer.events * sums.exposure) >= MIN_EVENTS

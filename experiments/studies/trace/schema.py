@@ -29,8 +29,7 @@ _TYPES: Final = {int: pa.int32(), str: pa.string(), bool: pa.bool_(), float: pa.
 class TraceRow(NamedTuple):
     """A row of a file, which functions of scripts see as well: `time_ms`, `kind` and `log_weight` as in
     :class:`~experiments.studies.trace.kinds.Stamped`, and a column for each field of any kind. A column that the kind
-    of a row does not use is -1 (`partition`, `node`, `leader`, `epoch`, `offset`), 0, empty or False.
-    """
+    of a row does not use is -1 (`partition`, `node`, `leader`, `epoch`, `offset`), 0, empty or False."""
 
     time_ms: Wide
     kind: str

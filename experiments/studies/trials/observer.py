@@ -214,9 +214,8 @@ _DELETED = -1
 
 
 def partition_changed(trace: StoreChanged, min_isr: int) -> PartitionChanged | None:
-    """The change of a partition that `trace` reports; None if it reports another one. `min_isr`: of the topic, since a
-    store that publishes an ISR does not say how many members it needs.
-    """
+    """The change of a partition that `trace` reports; None if it reports another one. `min_isr`: of the topic, which a
+    store that publishes an ISR does not say."""
     root, names = paths.locate(trace.path) if trace.path.startswith(f"{paths.TOPICS}/") else ("", ())
     if trace.version == _DELETED or root != paths.TOPICS or names[2:] != (paths.LEADER_AND_ISR,):
         return None

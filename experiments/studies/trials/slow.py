@@ -34,8 +34,7 @@ class Episode(NamedTuple):
 
 
 def episodes(slow: SlowEpisodes, params: CellParameters, seed: int, begins_ms: int) -> Iterator[Episode]:
-    """The episodes of all brokers from `begins_ms` on, by time, without end. With a stationary start those that are
-    under way then are among them."""
+    """The episodes of all brokers from `begins_ms` on, by time; with a stationary start those under way, too."""
     history_ms = HISTORY_EPISODES * slow.duration.mean_ms if params.start == "stationary" else 0
     each = (_of_broker(slow, broker, seed, begins_ms - history_ms) for broker in range(params.brokers))
     for episode in heapq.merge(*each):

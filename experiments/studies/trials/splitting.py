@@ -124,8 +124,7 @@ class Path(Trial):
 
 
 def run_splitting_trial(params: CellParameters, seed: int) -> TrialResult:
-    """Runs one trial by splitting: `EFFORT` paths for each level that is reached, and a plain one; a pure function of
-    its arguments."""
+    """Runs one trial by splitting: `EFFORT` paths for each level that is reached, and a plain one."""
     with rare_collections():
         plain = Path(params, seed, (), None)
         found = plain.run()

@@ -215,8 +215,7 @@ def run_through(params: CellParameters, seed: int, timeline: Callable[[], Timeli
 
 
 def simulated(params: CellParameters, seed: int, timeline: Timeline) -> Trial:
-    """The simulated trial, not yet run, of a cell in plain sampling. With time compression its times are those of the
-    compressed trial."""
+    """The simulated trial, not yet run, of a cell in plain sampling; with time compression the compressed one."""
     if params.time_compression == 1.0:
         return Trial(params, seed, timeline)
     return Trial(compressed(params), seed, CompressedTimeline(timeline, params.time_compression))

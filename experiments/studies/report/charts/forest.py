@@ -121,8 +121,7 @@ def _row(metric: Metric, group: Group, position: int, factor: float) -> ChartRow
 
 
 def _names(base: alt.Chart, y: alt.Y, text: str) -> list[alt.Chart]:
-    """The name of each row at the left, its number at the right, above the mark; without the number where the chart is
-    too narrow for both."""
+    """The name of each row at the left; its number at the right unless the chart is too narrow for both."""
     name = base.mark_text(align="left", baseline="middle", yOffset=NAME_DY, fontWeight=600, limit=alt.expr("width"))
     value = base.transform_calculate(whole=text).transform_calculate(text=fitting("datum.whole"))
     value = value.mark_text(align="right", baseline="middle", yOffset=NAME_DY)

@@ -53,8 +53,7 @@ def finished(
     label: str = "",
     scaled: bool = False,
 ) -> Chart:
-    """The layers as one chart of that `height` in pixels, in both forms. Without a `label`, its content in words is
-    that of the `rows`."""
+    """One chart of that `height` in pixels, in both forms. `label`: in words, by default those of the `rows`."""
     label = label or " ".join(f"{row['name']}: {row['words']}." for row in rows)
     chart = alt.LayerChart(layer=list(layers)).properties(height=height)
     if scaled:
@@ -78,9 +77,8 @@ def _size(svg: str, which: str) -> str:
 
 
 def scalable(rows: Sequence[ChartRow], names: Sequence[str], *, scaled: bool) -> alt.Chart:
-    """The rows as data, in which the fields of these names are multiplied by the number of partitions if they are
-    `scaled`. The values for one partition keep fields of their own: Vega evaluates the product whenever the number
-    changes."""
+    """The rows as data, in which the fields of these names are multiplied by the number of partitions if `scaled`; Vega
+    evaluates the products whenever the number changes."""
     one = [row | {f"one_{name}": row[name] for name in names} for row in rows]
     times = f" * {PARTITIONS}" if scaled else ""
     return alt.Chart(alt.InlineData(one)).transform_calculate(**{name: f"datum.one_{name}{times}" for name in names})
@@ -138,8 +136,7 @@ def by_name(names: Sequence[str]) -> tuple[alt.Scale, alt.Scale]:
 
 
 def fitting(text: str) -> str:
-    """A Vega expression: the text that the expression `text` gives, nothing where the chart is too narrow for it beside
-    the name of its row."""
+    """A Vega expression: `text`, or nothing where the chart is too narrow for it beside the name of its row."""
     return f"7.6 * length(datum.name) + 7 * length({text}) < width ? {text} : ''"
 
 

@@ -54,9 +54,8 @@ class SetUpError(RuntimeError):
 
 @dataclass(slots=True)
 class _Writer:
-    """The writer of a partition. `acked` holds (offset, payload) of acknowledged records, by offset, none with acks=0;
-    `leader` is the event of the newest leader, of `leader_epoch`, None once its log has been compared.
-    """
+    """The writer of a partition. `acked`: (offset, payload) of acknowledged records, by offset, none with acks=0;
+    `leader`: the event of the newest leader, of `leader_epoch`, None once its log has been compared."""
 
     acked: list[Acknowledged] = field(default_factory=list)
     outstanding: int | None = None
@@ -67,8 +66,7 @@ class _Writer:
 
 
 class ProcessCluster:
-    """The cluster that `params` describe, on the Ray that this process is connected to. `recording` takes what happens;
-    `close` ends the processes."""
+    """The cluster of `params` on the Ray of this process. `recording` takes what happens."""
 
     def __init__(self, params: CellParameters, seed: int, recording: TrialEvents) -> None:
         self.recording = recording

@@ -25,8 +25,8 @@ from protocol.ids import Epoch, NodeId, TimeMs, TopicPartition
 
 
 class Failed(NamedTuple):
-    """A broker was ended from `at_ms` on; at `gone_ms` its process took no more part (for `clean`, a controlled
-    shutdown, when it was requested)."""
+    """A broker was ended from `at_ms` on; at `gone_ms` its process took no more part (`clean`: was requested to
+    end)."""
 
     at_ms: TimeMs
     gone_ms: TimeMs
@@ -52,10 +52,9 @@ class Lost(NamedTuple):
 
 @dataclass(slots=True)
 class TrialEvents:
-    """One trial. `events` are the nodes' trace events in the order of their arrival, of the kinds that `rows.py` uses;
-    `sent_ms` has the time of each write by its command id. The measurement lasts from `begins_ms` to `ends_ms`.
-    `throughput`: acknowledged records per second before the measurement.
-    """
+    """One trial. `events`: the nodes' trace events in the order of arrival, of the kinds in `USED`; `sent_ms`: the time
+    of each write by command id. The measurement lasts from `begins_ms` to `ends_ms`. `throughput`: acknowledged records
+    per second before it."""
 
     events: list[TraceEvent] = field(default_factory=list)
     sent_ms: dict[int, TimeMs] = field(default_factory=dict)
