@@ -359,6 +359,11 @@ class CellParameters(WrittenModel):
         return absence_ms
 
     @property
+    def tail_lost_with_power(self) -> float:
+        """The probability that a power event loses the unflushed tail of a broker's logs."""
+        return self.tail_loss_probability if self.power_loss_probability is None else self.power_loss_probability
+
+    @property
     def exposed_ms(self) -> float:
         """How long a crash of the machine may lose an acknowledged record: until written back or flushed."""
         limits = [limit for limit in (self.writeback_ms, self.flush_interval_ms) if limit is not None]

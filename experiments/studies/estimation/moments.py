@@ -89,15 +89,9 @@ class Sums:
         values: Sequence[float] | NDArray[np.float64],
         exposures: Sequence[float] | NDArray[np.float64],
         events: int | None = None,
-        *,
-        size_squares: float | None = None,
-        largest_size: float | None = None,
     ) -> Sums:
-        """The sums of unweighted trials, with one value and one exposure each.
-
-        `events`: how many events the values count; by default the values' sum, events that count as one each.
-        `size_squares`, `largest_size`: by default all events are of one size.
-        """
+        """The sums of unweighted trials, with one value and one exposure each, and events of one size. `events`: how
+        many events the values count; by default the values' sum, events that count as one each."""
         x, w = np.asarray(values, float), np.asarray(exposures, float)
         seen = round(float(x.sum())) if events is None else events
         size = float(x.sum()) / seen if seen else 0.0
@@ -113,8 +107,8 @@ class Sums:
             weight=float(seen),
             weight_squares=float(seen),
             largest_weight=float(seen > 0),
-            size_squares=size * size * seen if size_squares is None else size_squares,
-            largest_size=size if largest_size is None else largest_size,
+            size_squares=size * size * seen,
+            largest_size=size,
         )
 
     def with_mean_weight(self, size: float) -> Sums:

@@ -37,15 +37,6 @@ from experiments.studies.trace.metrics import ACKNOWLEDGED_LOSS_RATE, UNWRITABLE
 
 NEARLY_EQUAL = 1e-6
 """A difference below this part of its interval is the rounding of weights, not a difference."""
-AVAILABILITY = (UNWRITABLE,)
-"""The shares of time that decide among equivalent cells."""
-
-
-def unavailability(ratios: Mapping[str, float]) -> float:
-    """The share of time in which writes fail, by the names of the metrics."""
-    return ratios[UNWRITABLE]
-
-
 COUNTED_ACKS: Mapping[str, tuple[str, ...]] = {
     "loss_rate": ("all",),
     "lost_records_per_year": ("all",),
@@ -67,7 +58,7 @@ def lowest(cells: Sequence[Mapping[str, float]], objective: str, among: Sequence
     never a reason for fewer copies."""
 
     def rank(index: int) -> tuple[float, int, float]:
-        return float(f"{cells[index][objective]:.9e}"), -copies[index], unavailability(cells[index])
+        return float(f"{cells[index][objective]:.9e}"), -copies[index], cells[index][UNWRITABLE]
 
     return min(among, key=rank)
 
@@ -79,7 +70,7 @@ def least_copies(params: CellParameters) -> int:
 
 def most_available(cells: Sequence[Mapping[str, float]], among: Sequence[int]) -> int:
     """The index of the cell with the highest estimated availability."""
-    return min(among, key=lambda index: unavailability(cells[index]))
+    return min(among, key=lambda index: cells[index][UNWRITABLE])
 
 
 def are_equivalent(compared: Comparison, margin: float | None) -> bool:
@@ -92,8 +83,8 @@ def are_equivalent(compared: Comparison, margin: float | None) -> bool:
 
 def is_less_available(compared: Mapping[str, Comparison]) -> bool:
     """Whether a cell is shown to be less available than its reference."""
-    found = [compared[metric].difference for metric in AVAILABILITY if not compared[metric].degenerate]
-    return any(each.ci_low > 0.0 for each in found) and not any(each.ci_high < 0.0 for each in found)
+    found = compared[UNWRITABLE]
+    return found.difference.ci_low > 0.0 and not found.degenerate
 
 
 def is_surpassed(rival: Mapping[str, Comparison], objective: str, margin: float | None) -> bool:

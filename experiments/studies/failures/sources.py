@@ -166,7 +166,7 @@ def _power(
 ) -> PoissonSource:
     """Power events of a domain: all its brokers fail at once, each with its own draw of whether the tail is lost. They
     come back together after `common_down`, or each after a repair time of its own."""
-    loss = params.tail_loss_probability if params.power_loss_probability is None else params.power_loss_probability
+    loss = params.tail_lost_with_power
 
     def strike(at_ms: int, draws: Draws) -> list[Outage]:
         common_ms = None if common_down is None else common_down.sample_ms(draws.event)

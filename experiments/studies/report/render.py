@@ -28,7 +28,7 @@ from experiments.studies.report.charts.theme import Chart, library
 from experiments.studies.report.charts.times import times_charts
 from experiments.studies.report.charts.tradeoff import tradeoff_chart
 from experiments.studies.report.example import Example, example_of
-from experiments.studies.report.harshness import beside_published, harshness_words
+from experiments.studies.report.failure_rates import beside_published, in_comparison
 from experiments.studies.report.left_out import LeftOut, read_left_out
 from experiments.studies.report.settings import Group, groups
 from experiments.studies.sweeps.output import StudyRecord, read_record
@@ -141,8 +141,8 @@ def _assumptions(study: StudyPlan, found: Sequence[Group]) -> dict[str, object]:
     return {
         "assumed": common,
         "assumed_of_some": of_some,
-        "harshness": beside_published(rates) if rates else [],
-        "harsh": harshness_words(rates),
+        "failure_rates": beside_published(rates) if rates else [],
+        "harsh": in_comparison(rates),
         "parameters": words.parameter_rows([cell.parameters for cell in study.cells]),
         "on_processes": all(cell.parameters.engine == "ray" for cell in study.cells),
     }

@@ -13,7 +13,6 @@ import altair as alt
 
 from experiments.studies.estimation.moments import Estimate
 from experiments.studies.estimation.pairs import ROUNDING
-from experiments.studies.estimation.selection import unavailability
 from experiments.studies.report.charts.theme import (
     Chart,
     ChartRow,
@@ -46,9 +45,8 @@ def frontier(settings: Sequence[Setting]) -> tuple[Setting, ...]:
 
 
 def _point(setting: Setting) -> tuple[float, float]:
-    ratios = {name: found.estimate for name, found in setting.estimates.estimates.items()}
     losses = setting.estimates.estimates[LOSSES]
-    return losses.ci_high if losses.degenerate else losses.estimate, unavailability(ratios)
+    return losses.ci_high if losses.degenerate else losses.estimate, setting.estimates.value(UNWRITABLE)
 
 
 def tradeoff_chart(group: Group, number_of_group: int) -> Chart | None:
