@@ -23,8 +23,7 @@ from experiments.bench.pipeline_data import write_study
 from experiments.bench.report import BenchReport, growth
 from experiments.bench.usage import sampled
 from experiments.studies.pipeline.analysis import work_of
-from experiments.studies.pipeline.options import SparkOptions
-from experiments.studies.pipeline.stages import reported
+from experiments.studies.pipeline.options import SparkOptions, reported
 from experiments.studies.sweeps.output import read_record
 from experiments.support.build import PACKAGES_FOLDER
 

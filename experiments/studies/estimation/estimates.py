@@ -11,19 +11,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field, JsonValue, TypeAdapter
 
 from experiments.studies.design.estimator import choose, sentence
 from experiments.studies.design.study import Cell, StudyPlan, groups_of, metrics_of
 from experiments.studies.estimation import selection
-from experiments.studies.estimation.intervals import interval, limits
-from experiments.studies.estimation.moments import ALPHA, Estimate, Sums
+from experiments.studies.estimation.intervals import assumed_sizes, interval, limits
+from experiments.studies.estimation.moments import ALPHA, Estimate, Sums, degeneracy
 from experiments.studies.estimation.pairs import Comparison, Products, compare
-from experiments.studies.estimation.sizes import assumed_sizes
 from experiments.studies.estimation.stopping import shortfall
-from experiments.studies.estimation.weights import degeneracy
 from experiments.studies.trace.metrics import METRICS, UNWRITABLE, WRITABLE, Metric
 from experiments.support.errors import InputError
 
@@ -106,8 +104,8 @@ def estimate_cells(plan: StudyPlan, cells: Sequence[CellSums], products_with: Pr
     with_first = comparing.compared(everything, 0, ALPHA)
     found = [replace(cell, compared_with_first=with_first[index]) for index, cell in enumerate(single)]
     for group in groups_of(plan.cells):
-        for index, changes in _selected(plan, single, group, comparing).items():
-            found[index] = replace(found[index], **changes)
+        for index, cell in _selected(plan, found, group, comparing).items():
+            found[index] = cell
     return found
 
 
@@ -143,8 +141,8 @@ class _Comparing:
 
 def _selected(
     plan: StudyPlan, single: Sequence[CellEstimates], group: Sequence[int], comparing: _Comparing
-) -> dict[int, dict[str, Any]]:
-    """The fields of the cells of one group that say which of them may be the best, and how they compare."""
+) -> dict[int, CellEstimates]:
+    """The cells of one group with the fields that say which of them may be the best, and how they compare."""
     parameters, objective = [cell.parameters for cell in plan.cells], plan.objective
     candidates = [index for index in group if selection.is_candidate(parameters[index], objective)]
     reliable = [index for index in candidates if not single[index].estimates[objective].degenerate]
@@ -162,18 +160,22 @@ def _selected(
         if all(selection.is_surpassed(rival, objective, plan.equivalence_margin) for rival in rivals):
             reference = recommended = available
     compared = comparing.compared(group, reference, alpha)
+    needed = {
+        index: selection.trials_to_distinguish(
+            screened[index][objective], max(single[index].trials, single[least].trials)
+        )
+        for index in kept
+        if index != least
+    }
     return {
-        index: {
-            "compared_with_reference": compared[index],
-            "may_be_best": index in kept,
-            "recommended": index == recommended,
-            "reference": index == reference,
-            "trials_to_distinguish": selection.trials_to_distinguish(
-                screened[index][objective], max(single[index].trials, single[least].trials)
-            )
-            if index in kept and index != least
-            else None,
-        }
+        index: replace(
+            single[index],
+            compared_with_reference=compared[index],
+            may_be_best=index in kept,
+            recommended=index == recommended,
+            reference=index == reference,
+            trials_to_distinguish=needed.get(index),
+        )
         for index in group
     }
 

@@ -16,7 +16,7 @@ independent events: the guard only widens.
 
 With nothing seen, low is 0 and high = -ln(alpha / 2) / T after T partition-years; as a one-sided bound,
 -ln(0.05) / T = 3.00 / T (the "rule of three"). Lost records have that bound times the assumed size of an event
-(`sizes.py`), and the sizes of few events are averaged with it: m is at least (size + y) / (events + 1). Partitions
+(`assumed_sizes`), and the sizes of few events are averaged with it: m is at least (size + y) / (events + 1). Partitions
 count as independent until events are seen together.
 
 *Shares of time*: offline, rejecting, stalled. A share p has the effective sample size n* = p (1 - p) / Var(p) (Korn and
@@ -31,7 +31,19 @@ exponential length, 2 p^2 / k after k episodes, and the upper limit is at least 
 length D (of the largest weight), the assumed mean length of an episode: a repair, or the detection of a failure. With
 no episode in T years it is the bound of the episodes' rate times D: 3.00 / T x D as a one-sided 95 % bound.
 
-Where the weights of the trials degenerate (`weights.py`) the interval is from 0 to a bound that does not rest on them.
+Where the weights of the trials degenerate (`moments.py`) the interval is from 0 to a bound that does not rest on them.
+
+*Assumed sizes.* The bound of a total of which nothing was seen is the bound of the rate of its events times the mean
+size of an event, which is assumed:
+
+- *stalled*: until the controller fences the silent broker and a leader answers: `detection`, and a second.
+- *offline*, *rejecting*, *not writable*: until replicas return. Even if all replicas are down and all of them are
+  waited for, that is the longest of `replication_factor` times to repair: (1 + 1/2 + ... + 1/RF) mean down times if
+  they are exponential (Renyi, 1953). Detection and a second come on top.
+- *lost records*: all records that a trial writes to the partition, one for each change of its state at most.
+- other counts: an event counts as one.
+
+Overlapping repairs that keep extending an episode, repair times with a heavy tail and manual recovery may last longer.
 """
 
 from __future__ import annotations
@@ -41,9 +53,10 @@ from collections.abc import Mapping
 
 from scipy.special import betaincinv, gammaincinv
 
-from experiments.studies.estimation.moments import ALPHA, Estimate, Sums, widening
-from experiments.studies.estimation.weights import degeneracy, effective_years
-from experiments.studies.trace.metrics import FRACTION, Metric
+from experiments.studies.design.model import CellParameters
+from experiments.studies.estimation.moments import ALPHA, Estimate, Sums, degeneracy, effective_years, widening
+from experiments.studies.trace.metrics import FRACTION, FRACTIONS, METRICS, Metric
+from experiments.studies.trace.schema import YEAR_MS
 
 
 def rate_limits(sums: Sums, size: float = 1.0, alpha: float = ALPHA) -> tuple[float, float]:
@@ -120,3 +133,17 @@ def _unseen(metric: Metric, sums: Sums, sizes: Mapping[str, float], alpha: float
     """The one-sided upper bound of a metric of which nothing was seen."""
     bound = zero_bound(effective_years(sums), alpha) * sizes.get(metric.column, 1.0)
     return min(1.0, bound) if metric.estimator is FRACTION else bound
+
+
+ELECTION_MS = 1_000
+
+
+def assumed_sizes(parameters: CellParameters, records: float = 1.0) -> dict[str, float]:
+    """The assumed mean size of an event or episode, by the columns of the metrics; of an episode its length in years.
+    `records`: written to a partition in a trial."""
+    detection_ms = (parameters.detection_ms or 0) + ELECTION_MS
+    longest = sum(1.0 / down for down in range(1, parameters.replication_factor + 1))
+    repair_ms = longest * parameters.longest_absence_ms + detection_ms
+    years = dict.fromkeys((share.column for share in FRACTIONS.values()), repair_ms / YEAR_MS)
+    years["stalled"] = detection_ms / YEAR_MS
+    return dict.fromkeys((metric.column for metric in METRICS), 1.0) | years | {"lost_records": records}

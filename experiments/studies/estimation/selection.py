@@ -17,7 +17,7 @@ within a margin that the study names, and if the differences in availability exc
 in all trials by structure (`pairs.py`) are never separated by availability: the failures of the study bring nothing
 into play in which they differ, which says nothing about other failures.
 
-A cell whose weights degenerate (`weights.py`) has an estimate that is not reliable: it is neither recommended nor
+A cell whose weights degenerate (`moments.py`) has an estimate that is not reliable: it is neither recommended nor
 eliminated, eliminates no other cell unless all are like it, and gives no number of trials.
 
 The cell that the others are compared with is chosen by the data, so these comparisons are simultaneous over all

@@ -14,10 +14,9 @@ from pathlib import Path
 import typer
 
 from experiments.engines.ray.session import orderly_signals
-from experiments.studies.pipeline.options import SparkOptions
+from experiments.studies.pipeline.options import SparkOptions, report
 from experiments.studies.pipeline.session import spark_path, spark_session, watched_executors
 from experiments.studies.pipeline.spark import LossesDisagree, Work, analyse
-from experiments.studies.pipeline.stages import report
 from experiments.studies.pipeline.tables import readme
 from experiments.studies.sweeps.output import README, read_record
 from experiments.studies.sweeps.storage import store_at

@@ -2,7 +2,7 @@
 
 Spark starts after Ray has ended, since two cores cannot feed both, and in another process, which ends with this command
 and keeps its JVM, settings and output apart. The process reports its stages and what the user should know on standard
-output (`pipeline/stages.py`); its standard error goes to a log, the end of which is shown if it fails.
+output (`pipeline/options.py`); its standard error goes to a log, the end of which is shown if it fails.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ from experiments.studies.design.study import metrics_of
 from experiments.studies.estimation.estimates import CellEstimates, read_cells
 from experiments.studies.pipeline.failures import MASTERS, PipelineFailed, reason
 from experiments.studies.pipeline.java import java_home
-from experiments.studies.pipeline.options import LOCAL, SparkOptions
-from experiments.studies.pipeline.stages import reported
+from experiments.studies.pipeline.options import LOCAL, SparkOptions, reported
 from experiments.studies.sweeps.batches import file_names
 from experiments.studies.sweeps.output import StudyRecord, exclusive, read_record
 from experiments.studies.sweeps.staging import local_copy

@@ -39,8 +39,8 @@ from experiments.studies.pipeline.distributions import (
     quantiles,
 )
 from experiments.studies.pipeline.files import run_folder, write_tables
+from experiments.studies.pipeline.options import GOLD, READING, SILVER_STAGE, report
 from experiments.studies.pipeline.schemas import SILVER, Columns, ddl, digests, trial_columns
-from experiments.studies.pipeline.stages import GOLD, READING, SILVER_STAGE, report
 from experiments.studies.pipeline.tables import NAMES, tables_of
 from experiments.studies.sweeps.output import StudyRecord
 from experiments.studies.sweeps.storage import Folder, ObjectStore, Store

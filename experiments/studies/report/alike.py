@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 
 from experiments.studies.design.model import CellParameters
-from experiments.studies.estimation.weights import LEAST_EFFECTIVE_SAMPLE_SIZE
+from experiments.studies.estimation.moments import LEAST_EFFECTIVE_SAMPLE_SIZE
 from experiments.studies.report.settings import Group, Setting
 from experiments.studies.report.words import listed
 

@@ -9,7 +9,7 @@ has one setting and nothing to choose.
 
 Every statement about two settings rests on the interval of their difference: "more" or "less" is said where it excludes
 0, "equivalent" where the study names a margin and the interval of the ratio lies within it. Where weights degenerate
-(`estimation/weights.py`) there is an upper limit and no estimate, and nothing is said about a difference.
+(`estimation/moments.py`) there is an upper limit and no estimate, and nothing is said about a difference.
 """
 
 from __future__ import annotations

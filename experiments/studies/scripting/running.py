@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from experiments.studies.failures.words import remarks
@@ -51,10 +50,5 @@ def run(study: Study, *, out: Out = None, address: str | None = None, progress: 
     return Results(trials)
 
 
-@contextmanager
-def _progress(wanted: bool) -> Iterator[Progress]:
-    if not wanted:
-        yield SILENT
-        return
-    with shown_progress("isray study") as shown:
-        yield shown
+def _progress(wanted: bool) -> AbstractContextManager[Progress]:
+    return shown_progress("isray study") if wanted else nullcontext(SILENT)

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from experiments.engines.ray.session import ray_session
 from experiments.studies.design.estimator import choose, fallbacks
 from experiments.studies.design.study import Cell, StudyPlan
-from experiments.studies.estimation.sizes import assumed_sizes
+from experiments.studies.estimation.intervals import assumed_sizes
 from experiments.studies.estimation.stopping import LeadingTrials, wanted_trials
 from experiments.studies.sweeps.batches import committed, disjoint, read_trials, remove_leftovers
 from experiments.studies.sweeps.identity import cell_digests, trial_code_digest

@@ -29,9 +29,8 @@ from scipy.special import gammainc, gammaincc, ndtri, stdtr
 
 from experiments.studies.design.estimator import obstacle_to_importance
 from experiments.studies.design.model import CellParameters
-from experiments.studies.estimation.intervals import fraction_limits, rate_limits
+from experiments.studies.estimation.intervals import assumed_sizes, fraction_limits, rate_limits
 from experiments.studies.estimation.moments import Sums
-from experiments.studies.estimation.sizes import assumed_sizes
 from experiments.studies.theory.answers import Answer, model_of, solved
 from experiments.studies.theory.model import Model
 from experiments.studies.trace.measures import Measures, measure

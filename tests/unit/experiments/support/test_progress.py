@@ -9,7 +9,7 @@ from rich import progress as rich
 from rich.console import Console
 
 from experiments.studies.pipeline.analysis import show_output
-from experiments.studies.pipeline.stages import GOLD, READING, SILVER_STAGE, report
+from experiments.studies.pipeline.options import GOLD, READING, SILVER_STAGE, report
 from experiments.support.progress import Bar, LogLines, duration_words
 
 LONGEST_SILENCE_S = 10

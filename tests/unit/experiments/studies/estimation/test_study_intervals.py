@@ -12,6 +12,7 @@ from scipy.stats import binomtest
 
 from experiments.studies.design.model import CellParameters
 from experiments.studies.estimation.intervals import (
+    assumed_sizes,
     effective_trials,
     fraction_limits,
     gamma_limits,
@@ -20,9 +21,7 @@ from experiments.studies.estimation.intervals import (
     rate_limits,
     zero_bound,
 )
-from experiments.studies.estimation.moments import Sums, widening
-from experiments.studies.estimation.sizes import assumed_sizes
-from experiments.studies.estimation.weights import degeneracy, effective_years
+from experiments.studies.estimation.moments import Sums, degeneracy, effective_years, widening
 from experiments.studies.trace.metrics import METRICS
 from experiments.studies.trace.schema import YEAR_MS
 
