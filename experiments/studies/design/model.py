@@ -4,7 +4,7 @@ The types here are resolved: durations are whole milliseconds, `instant` and `ne
 value. The loader (`loader.py`) turns a study file into them; `study.py` has what a study is beside its cells. A trial
 depends on its cell's parameters and its seed, and on nothing else.
 
-Model (the project's interfaces, section 2; docs/failure-models.md). Brokers fail independently: the time to failure
+Model (docs/failure-models.md). Brokers fail independently: the time to failure
 while up is drawn from `broker_mttf`, the time to repair from `broker_mttr`. A crash is unclean with
 `unclean_probability` (it leaves no clean-shutdown file), and an unclean crash loses the unflushed tail of its logs with
 `tail_loss_probability`. The controller fences a crashed broker after `detection_ms`. Writes are continuous: every

@@ -127,7 +127,7 @@ class Sums:
 
     def with_mean_weight(self, size: float) -> Sums:
         """The sums of weighted trials whose events' weights are not known one by one: an event is taken to weigh as
-        much as those seen do in the mean. `size`: the assumed size of an event of weight 1."""
+        much as those seen do on average. `size`: the assumed size of an event of weight 1."""
         if not self.events:
             return self
         return replace(self, largest_weight=self.value / (self.events * size))

@@ -4,7 +4,7 @@ Importance sampling draws failures from another distribution P' than the model's
 likelihood ratio dP/dP' of all that was drawn so far, which makes every weighted sum unbiased (Asmussen and Glynn,
 Stochastic Simulation, 2007, chapter V). It needs failures without memory: while a set of brokers is up, each
 *transition* i (one broker fails by itself, or a shared event ends several) comes at a constant rate l_i. Repair times
-may have any distribution. Candidates are drawn anew at each change: a failure, a start, a regeneration.
+may have any distribution. The next candidate is drawn at each change: a failure, a start, a regeneration.
 
 **When.** In the regeneration state (all brokers up, nothing pending: `trials/importance.py`) the rates are the model's.
 A broker is *absent* from its failure until it is started, its process takes part, its replicas have caught up

@@ -1,4 +1,4 @@
-"""A timeline that follows another one up to a given time, and is drawn anew from there.
+"""A timeline that follows another one up to a given time, and is drawn with another seed from there.
 
 Splitting continues a path several times from the same state. The simulated cluster cannot be copied, so a path is
 repeated from its beginning with the same random numbers up to the time of the branch, and with others afterwards. The
@@ -40,7 +40,7 @@ class BranchingTimeline(DrawnTimeline):
         return super()._advance()
 
     def _begin_branch(self, branch: Branch) -> None:
-        """Draws the remaining lifetimes and own repairs anew, given what has passed of them."""
+        """Redraws the remaining lifetimes and own repairs, given what has passed of them."""
         self._seed_streams(branch.seed)
         for broker, since_ms in enumerate(self._since_ms):
             passed_ms = branch.at_ms - since_ms

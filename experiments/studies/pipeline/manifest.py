@@ -8,8 +8,8 @@ Many small runs are made into one (`compacted` decides which), in the same way: 
 lists it instead of those that it is made of, and their folders are removed. So the number of files grows with the data,
 not with the number of analyses, and a run is no longer rewritten when it has the size of a file.
 
-Silver is made anew if it is of another version of its tables, or holds trials in other batches than the study has now
-(two sweeps at the same time may have written the same trials twice).
+Silver is computed from scratch if it is of another version of its tables, or holds trials in other batches than the
+study has now (two sweeps at the same time may have written the same trials twice).
 """
 
 from __future__ import annotations

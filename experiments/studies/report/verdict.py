@@ -3,9 +3,9 @@
 Four kinds of answer. *Decided*: one setting is shown to be the best under its assumptions (`estimation/selection.py`);
 the answer names it, the effect of each decision by pairs of trials, and its price in availability. *Equal*: all that
 may be the best meet the same events (`alike.py`), so that more trials would not separate them; the answer says why, and
-what would. *Undecided*: several settings may be the best; the answer says so first, and how many trials would tell, and
-recommends none of them, since a small study would else recommend whichever is available longest. *Described*: the study
-has one setting and nothing to choose.
+what would. *Undecided*: several settings may be the best; the answer says so first, and how many trials would decide,
+and recommends none of them, since a small study would else recommend whichever is available longest. *Described*: the
+study has one setting and nothing to choose.
 
 Every statement about two settings rests on the interval of their difference: "more" or "less" is said where it excludes
 0, "equivalent" where the study names a margin and the interval of the ratio lies within it. Where weights degenerate

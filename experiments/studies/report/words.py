@@ -2,7 +2,7 @@
 
 A rate per partition grows with the number of partitions that a reader has. So a sentence is a sequence of parts, of
 which some are rates (`Rate`) and their unit (`PER_PARTITION`): the page marks them up, and its script scales them.
-`charts/numbers.py` writes numbers in charts by the same rules.
+`charts/theme.py` writes numbers in charts by the same rules.
 """
 
 from __future__ import annotations

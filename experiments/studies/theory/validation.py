@@ -185,8 +185,8 @@ def validate(
         for item in found[index]:
             if not item.agrees:
                 doubt(item)
-    anew = [replace(cells[i], first=cells[i].first + cells[i].trials, trials=2 * cells[i].trials) for i in again]
-    for index, items in zip(again, compare(anew, jobs, report), strict=True):
+    repeated = [replace(cells[i], first=cells[i].first + cells[i].trials, trials=2 * cells[i].trials) for i in again]
+    for index, items in zip(again, compare(repeated, jobs, report), strict=True):
         found[index] = items
     return [item for items in found for item in items]
 

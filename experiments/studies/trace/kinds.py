@@ -5,11 +5,11 @@ so that quantities over time (offline, rejecting, stalled) are sums of intervals
 (loss, unclean recovery, regression of the high watermark) is a row of its own, and so is each measured time: the
 failover that clients saw, and on real processes (engine `ray`) also acknowledgements, restarts and the throughput.
 
-A simulated trial also lists what its losses can be computed from again: each write with its offset
-(:class:`Produced`), each leader with the offset from which on its log lacks what the leader before it had
-(:class:`Elected`), and when all replicas have all records, so that only the last one is followed on
-(:class:`Checkpoint`). The simulator finds losses by comparing the records' payloads; the pipeline finds them by joining
-these rows, and compares (`pipeline/spark.py`).
+A simulated trial also lists what its losses can be computed from again: each write with its offset (:class:`Produced`),
+each leader with the offset from which on its log lacks what the leader before it had (:class:`Elected`), and when all
+replicas have all records, so that only the last one is followed on (:class:`Checkpoint`). The simulator finds losses by
+comparing the records' payloads; the pipeline finds them from these rows, with numpy and by a join in Spark, and
+compares (`pipeline/spark.py`).
 
 A class is the declaration of its kind. `KIND` is its name in files. A field fills the column of its name, or the one
 that its :class:`In` names, which may also say the least value. `BEGINS_PARTITION`: the first row of each partition is

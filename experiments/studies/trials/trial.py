@@ -201,7 +201,7 @@ def write_time_ms(params: CellParameters) -> int:
 
 
 def run_through(params: CellParameters, seed: int, timeline: Callable[[], Timeline]) -> TrialResult:
-    """Runs one trial through a timeline, on the cell's engine; `timeline` returns it anew for each attempt of a trial
+    """Runs one trial through a timeline, on the cell's engine; `timeline` creates it for each attempt of a trial
     on processes. On sim the trial is a pure function of its arguments."""
     if params.engine == "ray":
         from experiments.studies.trials.processes.trial import run_process_trial

@@ -103,7 +103,7 @@ class ProcessTrial:
 
 
 def run_process_trial(params: CellParameters, seed: int, timeline: Callable[[], Timeline]) -> TrialResult:
-    """Runs one trial on the Ray that this process is connected to; `timeline` returns its timeline, anew for each
+    """Runs one trial on the Ray that this process is connected to; `timeline` creates its timeline for each
     attempt. Raises SetUpError if the cluster fails by itself `ATTEMPTS` times."""
     reasons: list[str] = []
     for attempt in range(1, ATTEMPTS + 1):
