@@ -12,10 +12,12 @@ import altair as alt
 import vl_convert
 
 from experiments.studies.report.words import TIMES_TEN
+from experiments.support.declared import declared
 
 ChartRow = dict[str, Any]
 """A row of a chart's data, or an object of its specification: names and values of JSON."""
 
+_CONFIG = declared(ChartRow, __file__, "theme.yaml")
 PARTITIONS = "partitions"
 STATIC_WIDTH = 760
 SERIES = tuple(f"var(--series-{index})" for index in range(1, 7))
@@ -150,34 +152,3 @@ def floor_of(estimates: Sequence[float], limits: Sequence[float]) -> float:
     """Where a log axis begins: below all estimates, and the limits of those that are 0."""
     found = [value / 4.0 for value in estimates if value > 0.0] + [value / 10.0 for value in limits if value > 0.0]
     return 10.0 ** math.floor(math.log10(min(found))) if found else 1e-3
-
-
-_CONFIG: ChartRow = {
-    "background": "transparent",
-    "font": "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif",
-    "padding": 4,
-    "view": {"stroke": None},
-    "axis": {
-        "labelColor": "var(--muted)",
-        "titleColor": "var(--muted)",
-        "domainColor": "var(--grid)",
-        "tickColor": "var(--grid)",
-        "gridColor": "var(--grid)",
-        "labelFontSize": 12,
-        "titleFontSize": 12,
-        "titleFontWeight": "normal",
-        "titlePadding": 10,
-        "labelPadding": 6,
-    },
-    "legend": {
-        "orient": "bottom",
-        "direction": "vertical",
-        "labelColor": "var(--ink)",
-        "titleColor": "var(--muted)",
-        "labelFontSize": 12,
-        "labelLimit": 0,
-        "symbolStrokeWidth": 2,
-        "symbolOpacity": 1,
-    },
-    "text": {"fill": "var(--ink)", "fontSize": 12},
-}
