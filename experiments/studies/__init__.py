@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from experiments.studies.scripting.functions import CustomMetric as CustomMetric
     from experiments.studies.scripting.results import Results as Results
     from experiments.studies.scripting.results import Trials as Trials
-    from experiments.studies.scripting.running import run as run
-    from experiments.studies.scripting.running import sweep as sweep
     from experiments.studies.scripting.study import Study as Study
+    from experiments.studies.scripting.study import run as run
+    from experiments.studies.scripting.study import sweep as sweep
     from experiments.studies.trace.schema import TraceRow as TraceRow
 
 _MODULES = {
@@ -43,8 +43,8 @@ _MODULES = {
     "Study": "scripting.study",
     "TraceRow": "trace.schema",
     "Trials": "scripting.results",
-    "run": "scripting.running",
-    "sweep": "scripting.running",
+    "run": "scripting.study",
+    "sweep": "scripting.study",
 }
 
 

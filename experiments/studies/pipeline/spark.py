@@ -25,12 +25,11 @@ from pyspark.sql import functions as F
 
 from experiments.studies.design.study import metrics_of
 from experiments.studies.estimation.estimates import CellSums, FailoverTimes, estimate_cells
-from experiments.studies.estimation.measured import Quantiles, measured_document
 from experiments.studies.estimation.moments import Sums
 from experiments.studies.estimation.pairs import Products
-from experiments.studies.estimation.times import CATCH_UP, FAILOVER, KINDS, RECOVERED
+from experiments.studies.estimation.times import CATCH_UP, FAILOVER, KINDS, RECOVERED, Quantiles, measured_document
 from experiments.studies.pipeline import gold, manifest
-from experiments.studies.pipeline.bronze import Checked, check_batches, listed
+from experiments.studies.pipeline.bronze import Checked, check_batches, listed, run_folder, write_tables
 from experiments.studies.pipeline.distributions import (
     distributions,
     lasting_times,
@@ -38,7 +37,6 @@ from experiments.studies.pipeline.distributions import (
     places,
     quantiles,
 )
-from experiments.studies.pipeline.files import run_folder, write_tables
 from experiments.studies.pipeline.options import GOLD, READING, SILVER_STAGE, report
 from experiments.studies.pipeline.schemas import SILVER, Columns, ddl, digests, trial_columns
 from experiments.studies.pipeline.tables import NAMES, tables_of

@@ -17,9 +17,8 @@ from markupsafe import Markup, escape
 
 from experiments.studies.design.study import StudyPlan, metrics_of
 from experiments.studies.estimation.estimates import CellEstimates, read_cells
-from experiments.studies.estimation.measured import Quantiles, read_measured
 from experiments.studies.estimation.pairs import Difference
-from experiments.studies.estimation.times import Times, read_times
+from experiments.studies.estimation.times import Quantiles, Times, read_measured, read_times
 from experiments.studies.failures.words import shared_assumptions
 from experiments.studies.report import kafka, tradeoffs, verdict, words
 from experiments.studies.report.charts.forest import differences_chart, estimates_chart

@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from experiments.studies.pipeline import files
-from experiments.studies.pipeline.files import TableFile
+from experiments.studies.pipeline.bronze import TableFile
 from experiments.studies.pipeline.schemas import SILVER, table
 
 

@@ -14,8 +14,7 @@ import pytest
 from experiments.studies.design.model import CellParameters
 from experiments.studies.design.study import StudyPlan
 from experiments.studies.estimation.estimates import FailoverTimes
-from experiments.studies.estimation.measured import Quantiles, measured_document, read_measured
-from experiments.studies.estimation.times import KINDS, Times, read_times
+from experiments.studies.estimation.times import KINDS, Quantiles, Times, measured_document, read_measured, read_times
 from experiments.studies.report import kafka, words
 from experiments.studies.report.charts.times import times_charts
 from experiments.studies.report.failure_rates import beside_published, failure_rates, in_comparison
