@@ -23,8 +23,7 @@ from experiments.bench.pipeline_data import write_study
 from experiments.bench.report import BenchReport, growth
 from experiments.bench.usage import sampled
 from experiments.studies.pipeline.analysis import work_of
-from experiments.studies.pipeline.options import SparkOptions
-from experiments.studies.pipeline.stages import stage_of
+from experiments.studies.pipeline.options import SparkOptions, reported
 from experiments.studies.sweeps.output import read_record
 from experiments.support.build import PACKAGES_FOLDER
 
@@ -99,7 +98,7 @@ def _run(*command: str) -> ProcessFigures:
     assert process.stdout is not None
     with sampled(process.pid) as usage:
         for line in process.stdout:
-            if not start_s and stage_of(line) is not None:
+            if not start_s and reported(line)[0] == "stage":
                 start_s, began_s = usage.cpu_s, time.perf_counter()
         process.wait()
     if process.returncode:

@@ -273,7 +273,7 @@ def _documents(out: Path) -> object:
 
 
 def _print_table(study: StudyPlan, cells: Sequence[CellEstimates]) -> None:
-    from experiments.studies.design.functions import metrics_of
+    from experiments.studies.design.study import metrics_of
     from experiments.studies.report.words import cell_name, interval, minutes, number
     from experiments.studies.trace.metrics import FRACTION
 

@@ -14,7 +14,7 @@ From a study file to a number in the report, in this order:
 - `theory/`: Markov models of small clusters, which the simulation must agree with.
 - `scripting/`: studies from Python: `from experiments.studies import Study, run, sweep` (docs/studies.md).
 
-The names in `__all__` are imported when they are used: `import experiments.studies` alone is light.
+The names in `_MODULES` are imported when they are used: `import experiments.studies` alone is light.
 """
 
 from __future__ import annotations
@@ -23,27 +23,16 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from experiments.studies.design.model import CellParameters
-    from experiments.studies.design.study import Precision
-    from experiments.studies.failures.sources import Outage
-    from experiments.studies.scripting.functions import CustomMetric
-    from experiments.studies.scripting.results import Results, Trials
-    from experiments.studies.scripting.running import run, sweep
-    from experiments.studies.scripting.study import Study
-    from experiments.studies.trace.schema import TraceRow
-
-__all__ = [
-    "CellParameters",
-    "CustomMetric",
-    "Outage",
-    "Precision",
-    "Results",
-    "Study",
-    "TraceRow",
-    "Trials",
-    "run",
-    "sweep",
-]
+    from experiments.studies.design.model import CellParameters as CellParameters
+    from experiments.studies.design.study import Precision as Precision
+    from experiments.studies.failures.sources import Outage as Outage
+    from experiments.studies.scripting.functions import CustomMetric as CustomMetric
+    from experiments.studies.scripting.results import Results as Results
+    from experiments.studies.scripting.results import Trials as Trials
+    from experiments.studies.scripting.study import Study as Study
+    from experiments.studies.scripting.study import run as run
+    from experiments.studies.scripting.study import sweep as sweep
+    from experiments.studies.trace.schema import TraceRow as TraceRow
 
 _MODULES = {
     "CellParameters": "design.model",
@@ -54,8 +43,8 @@ _MODULES = {
     "Study": "scripting.study",
     "TraceRow": "trace.schema",
     "Trials": "scripting.results",
-    "run": "scripting.running",
-    "sweep": "scripting.running",
+    "run": "scripting.study",
+    "sweep": "scripting.study",
 }
 
 

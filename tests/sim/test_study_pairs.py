@@ -6,10 +6,9 @@ import pytest
 
 from experiments.studies.design.distribution import Distribution
 from experiments.studies.design.model import DAY_MS, CellParameters
-from experiments.studies.estimation.intervals import limits
+from experiments.studies.estimation.intervals import assumed_sizes, limits
 from experiments.studies.estimation.moments import Sums
 from experiments.studies.estimation.pairs import Comparison, Products, compare
-from experiments.studies.estimation.sizes import assumed_sizes
 from experiments.studies.trace.measures import Measures, measure
 from experiments.studies.trace.metrics import FRACTIONS
 from experiments.studies.trials.batch import trial_seed

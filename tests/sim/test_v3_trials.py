@@ -12,7 +12,7 @@ from experiments.studies.report.kafka import commands, configs, release
 from experiments.studies.theory.answers import model_of
 from experiments.studies.trace.kinds import Crash, Elected, HwRegression, Loss, Start, State, TrialResult
 from experiments.studies.trials.batch import trial_seed
-from experiments.studies.trials.published import partition_changed
+from experiments.studies.trials.observer import partition_changed
 from experiments.studies.trials.trial import run_trial
 from protocol.events.store import StoreChanged
 from protocol.ids import TopicPartition

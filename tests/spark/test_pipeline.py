@@ -20,10 +20,9 @@ import pytest
 from experiments.studies.design.loader import study_from
 from experiments.studies.design.model import CellParameters
 from experiments.studies.design.study import StudyPlan
-from experiments.studies.estimation.intervals import interval, limits
+from experiments.studies.estimation.intervals import assumed_sizes, interval, limits
 from experiments.studies.estimation.moments import Sums
 from experiments.studies.estimation.pairs import Products, compare
-from experiments.studies.estimation.sizes import assumed_sizes
 from experiments.studies.pipeline import analysis
 from experiments.studies.pipeline.analysis import analyze
 from experiments.studies.pipeline.failures import PipelineFailed

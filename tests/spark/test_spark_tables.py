@@ -20,11 +20,10 @@ from experiments.studies.design.loader import study_from
 from experiments.studies.design.model import CellParameters
 from experiments.studies.design.study import StudyPlan
 from experiments.studies.pipeline import manifest
-from experiments.studies.pipeline.checks import disagreements
-from experiments.studies.pipeline.readme import readme
 from experiments.studies.pipeline.schemas import GOLD, SILVER, ddl, digests
 from experiments.studies.pipeline.session import spark_path
-from experiments.studies.pipeline.spark import LossesDisagree, Work, analyse
+from experiments.studies.pipeline.spark import LossesDisagree, Work, analyse, disagreements
+from experiments.studies.pipeline.tables import readme
 from experiments.studies.report.render import write_report
 from experiments.studies.sweeps.batches import batch_name
 from experiments.studies.sweeps.output import read_record

@@ -21,8 +21,7 @@ import pytest
 from experiments.bench.pipeline_data import write_study
 from experiments.studies.pipeline.analysis import analyze
 from experiments.studies.pipeline.java import java_home
-from experiments.studies.pipeline.options import SparkOptions
-from experiments.studies.pipeline.stages import SILVER_STAGE
+from experiments.studies.pipeline.options import SILVER_STAGE, SparkOptions
 from experiments.support.progress import Progress
 from tests.spark.gold_helpers import assert_gold_equals_that_of_duckdb
 

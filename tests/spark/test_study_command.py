@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from experiments.cli.study import app
-from experiments.studies.pipeline.stages import GOLD, READING, SILVER_STAGE
+from experiments.studies.pipeline.options import GOLD, READING, SILVER_STAGE
 from experiments.studies.trials import estimators
 from experiments.support.errors import InputError
 from tests.spark.trial_helpers import fake_trial

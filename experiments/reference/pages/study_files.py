@@ -10,7 +10,7 @@ from experiments.studies.design.loader import SWEEPABLE, StudyFile
 from experiments.studies.design.model import PARAMETERS
 from experiments.studies.design.parameter import Parameter
 from experiments.studies.design.study import Precision
-from experiments.studies.estimation.measured import KEYS
+from experiments.studies.estimation.times import KEYS
 from experiments.studies.sweeps.output import LAYOUT
 from experiments.studies.trace.metrics import METRICS
 from experiments.studies.trace.schema import TRACE_SCHEMA

@@ -69,6 +69,5 @@ def split_record(record: str) -> tuple[str, str]:
 
 
 def study_text(text: str) -> str:
-    """The text of the study in a file: the whole file, or its part of a `study.yaml`, which begins with a key that
-    files of users do not have."""
+    """The text of the study in a file: the whole file, or the part of a `study.yaml`."""
     return split_record(text)[0] if text.startswith(_RECORD) and "\nruns:" in text else text

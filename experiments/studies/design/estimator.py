@@ -41,17 +41,18 @@ class Choice(NamedTuple):
 
 
 def choose(params: CellParameters, scripted: bool = False) -> Choice:
-    """The estimator that the trials of the cell use. `scripted`: functions of a script replace the failures, or measure
-    trials, which they do without weights."""
-    if scripted:
-        reason = "functions of a script need plain trials"
-        return Choice("plain", reason, falls_back=params.estimator in ("importance", "splitting"))
-    if params.failures is not None:
-        reason = "recorded failures cannot be drawn anew"
-        return Choice("plain", reason, falls_back=params.estimator in ("importance", "splitting"))
-    if params.engine != "sim" or params.time_compression != 1.0:
-        reason = "other estimators need the simulator, in uncompressed time"
-        return Choice("plain", reason, falls_back=params.estimator in ("importance", "splitting"))
+    """The estimator of the cell's trials. `scripted`: functions of a script replace failures or measure trials."""
+    needs_plain = (
+        (scripted, "functions of a script need plain trials"),
+        (params.failures is not None, "recorded failures cannot be drawn anew"),
+        (
+            params.engine != "sim" or params.time_compression != 1.0,
+            "other estimators need the simulator, in uncompressed time",
+        ),
+    )
+    for is_needed, reason in needs_plain:
+        if is_needed:
+            return Choice("plain", reason, falls_back=params.estimator in ("importance", "splitting"))
     obstacle = obstacle_to_importance(params)
     if params.estimator == "importance" and obstacle:
         return Choice("splitting", f"importance sampling is impossible, as {obstacle}", falls_back=True)

@@ -1,6 +1,6 @@
 """Study files: YAML in, a `StudyPlan` out, or one line that says what is wrong.
 
-`docs/reference/study-files.md` lists the format (the project's interfaces, section 2). :class:`StudyFile` holds the
+`docs/reference/study-files.md` lists the format. :class:`StudyFile` holds the
 fields of the file, :data:`~experiments.studies.design.model.PARAMETERS` those of `base`. Every cell is checked as a
 whole before the first trial runs, so that a sweep cannot fail on its last cell.
 """

@@ -20,10 +20,9 @@ MOST_PER_YEAR = 100_000.0
 
 
 class Burst(WrittenModel):
-    """Bursts: failures of several brokers within a short window. An event strikes `size` random brokers of the cluster,
-    or each broker with probability `fraction`; with probability `same_rack`, only brokers of one random rack. Each
-    fails at a uniform time of the window. `down`: one down time for all brokers of an event; without it each has a
-    repair time of its own."""
+    """Failures of several brokers within a short window. An event strikes `size` random brokers of the cluster, or each
+    broker with probability `fraction`; with probability `same_rack`, only brokers of one random rack. Each fails at a
+    uniform time of the window. `down`: one down time for all of an event; without it each has its own repair time."""
 
     per_year: Finite | None = Field(None, gt=0, le=MOST_PER_YEAR, description="bursts per cluster-year")
     per_broker_year: Finite | None = Field(
@@ -59,8 +58,7 @@ class Burst(WrittenModel):
 
 
 class RollingRestart(WrittenModel):
-    """A controlled shutdown of each broker in turn, every so often. Each is `down` for that time; the next one is shut
-    down `pause` after the former was started."""
+    """A controlled shutdown of each broker in turn, for `down`; the next one follows `pause` after the start."""
 
     every_ms: DurationMs = Field(gt=0)
     down_ms: DurationMs = Field(gt=0)

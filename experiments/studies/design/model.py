@@ -4,7 +4,7 @@ The types here are resolved: durations are whole milliseconds, `instant` and `ne
 value. The loader (`loader.py`) turns a study file into them; `study.py` has what a study is beside its cells. A trial
 depends on its cell's parameters and its seed, and on nothing else.
 
-Model (the project's interfaces, section 2; docs/failure-models.md). Brokers fail independently: the time to failure
+Model (docs/failure-models.md). Brokers fail independently: the time to failure
 while up is drawn from `broker_mttf`, the time to repair from `broker_mttr`. A crash is unclean with
 `unclean_probability` (it leaves no clean-shutdown file), and an unclean crash loses the unflushed tail of its logs with
 `tail_loss_probability`. The controller fences a crashed broker after `detection_ms`. Writes are continuous: every
@@ -21,6 +21,7 @@ a-study-parameter.md` says how to add one.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
@@ -278,55 +279,57 @@ class CellParameters(WrittenModel):
 
     @model_validator(mode="after")
     def _check_conflicts(self) -> CellParameters:
+        for name, found, allowed in self._conflicts():
+            raise WrongField(name, found, allowed)
+        return self
+
+    def _conflicts(self) -> Iterator[tuple[str, object, str]]:
+        """Values that others exclude: the parameter, its value, what is allowed."""
+        at_most = f"at most the number of brokers ({self.brokers})"
         if self.replication_factor > self.brokers:
-            allowed = f"at most the number of brokers ({self.brokers})"
-            raise WrongField("replication_factor", self.replication_factor, allowed)
+            yield "replication_factor", self.replication_factor, at_most
         if self.generation == "v3" and self.engine == "ray":
-            raise WrongField("generation", self.generation, "kip-497, kip-966-elr or kip-966 on engine ray")
+            yield "generation", self.generation, "kip-497, kip-966-elr or kip-966 on engine ray"
         if self.unclean_recovery_strategy == "manual" and self.generation != "kip-966":
             allowed = f"proactive or balanced in {self.generation}: only kip-966 has manual recovery"
-            raise WrongField("unclean_recovery_strategy", "manual", allowed)
+            yield "unclean_recovery_strategy", "manual", allowed
         if self.racks > self.brokers:
-            raise WrongField("racks", self.racks, f"at most the number of brokers ({self.brokers})")
+            yield "racks", self.racks, at_most
         if self.burst is not None and (self.burst.size or 0) > self.brokers:
-            allowed = f"size of at most the number of brokers ({self.brokers})"
-            raise WrongField("burst", self.burst.words(), allowed)
+            yield "burst", self.burst.words(), f"size of {at_most}"
         rolling = self.rolling_restart
         if rolling is not None and self.brokers * (rolling.down_ms + rolling.pause_ms) > rolling.every_ms:
             allowed = f"every of at least brokers x (down + pause), for {self.brokers} brokers"
-            raise WrongField("rolling_restart", rolling.words(), allowed)
+            yield "rolling_restart", rolling.words(), allowed
         if self.failures is not None and any(outage.node >= self.brokers for outage in self.failures.outages):
-            raise WrongField("failures", self.failures.file, f"nodes from 0 to {self.brokers - 1}, the brokers")
+            yield "failures", self.failures.file, f"nodes from 0 to {self.brokers - 1}, the brokers"
         heartbeat_ms = self.heartbeat_interval_ms
         if heartbeat_ms is not None and self.network_latency_ms > heartbeat_ms:
-            allowed = f"at most a quarter of detection ({self.detection_ms} ms)"
-            raise WrongField("network_latency", self.network_latency_ms, allowed)
+            yield "network_latency", self.network_latency_ms, f"at most a quarter of detection ({self.detection_ms} ms)"
         if self.time_compression != 1.0:
-            self._refuse_mappings("no time_compression: the times of this parameter are not compressed")
+            yield from self._given_mappings("no time_compression: the times of this parameter are not compressed")
         if self.engine == "ray":
-            self._check_processes()
-        return self
+            yield from self._conflicts_on_processes()
 
-    def _refuse_mappings(self, allowed: str) -> None:
-        for name in ("catch_up", "slow"):
-            found = getattr(self, name)
+    def _given_mappings(self, allowed: str) -> Iterator[tuple[str, object, str]]:
+        for name, found in (("catch_up", self.catch_up), ("slow", self.slow)):
             if found is not None:
-                raise WrongField(name, found.words(), allowed)
+                yield name, found.words(), allowed
 
-    def _check_processes(self) -> None:
+    def _conflicts_on_processes(self) -> Iterator[tuple[str, object, str]]:
         """A trial on processes runs in real time, and has no parts that only the simulator has."""
         if self.detection_ms is None:
-            raise WrongField("detection", "instant", "a duration with engine ray: processes detect crashes by timeouts")
-        self._refuse_mappings("the engine sim: only the simulator delays messages")
+            yield "detection", "instant", "a duration with engine ray: processes detect crashes by timeouts"
+        yield from self._given_mappings("the engine sim: only the simulator delays messages")
         if self.consumer != "none":
-            raise WrongField("consumer", self.consumer, "none with engine ray: only the simulator records reads")
+            yield "consumer", self.consumer, "none with engine ray: only the simulator records reads"
         real_ms = self.duration_ms / self.time_compression
         if real_ms > LONGEST_PROCESS_TRIAL_MS:
             allowed = (
                 f"at most {format_duration(LONGEST_PROCESS_TRIAL_MS)} of real time with engine ray, after division by "
                 f"time_compression ({self.time_compression:g}); a trial would take {format_duration(round(real_ms))}"
             )
-            raise WrongField("duration", format_duration(self.duration_ms), allowed)
+            yield "duration", format_duration(self.duration_ms), allowed
 
     @property
     def heartbeat_interval_ms(self) -> int | None:
@@ -346,8 +349,7 @@ class CellParameters(WrittenModel):
 
     @property
     def longest_absence_ms(self) -> int:
-        """The mean time for which a failure of the longest kind keeps a replica out of sync: the down time, the start
-        of the process, and the catch-up."""
+        """The mean time that the longest kind of failure keeps a replica out of sync: down, start, catch-up."""
         down_ms = self.longest_repair_ms
         absence_ms = down_ms + self.restart_time_ms
         if self.catch_up is not None:
@@ -357,9 +359,13 @@ class CellParameters(WrittenModel):
         return absence_ms
 
     @property
+    def tail_lost_with_power(self) -> float:
+        """The probability that a power event loses the unflushed tail of a broker's logs."""
+        return self.tail_loss_probability if self.power_loss_probability is None else self.power_loss_probability
+
+    @property
     def exposed_ms(self) -> float:
-        """How long an acknowledged record may be lost by a crash of the machine: until it is written back or flushed;
-        infinite if neither happens."""
+        """How long a crash of the machine may lose an acknowledged record: until written back or flushed."""
         limits = [limit for limit in (self.writeback_ms, self.flush_interval_ms) if limit is not None]
         return min(limits, default=math.inf)
 

@@ -19,8 +19,8 @@ from experiments.support.fields import Notation, WrittenModel, allowed_values
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A declared parameter: `name` in a study file, `field` of the model; `default` and `allowed` in the file's
-    notation; `whole`: its values are whole numbers."""
+    """`name` in a study file, `field` of the model; `default` and `allowed` as files write them; `whole`: whole
+    numbers."""
 
     name: str
     field: str

@@ -43,9 +43,8 @@ class RecordedOutage(NamedTuple):
 
 
 class FailureFile(WrittenModel):
-    """A file of recorded failures: `replay` takes them as they are, `blocks` draws blocks of that length from them.
-    `begins`: the time of the file, in its milliseconds, at which the record begins. `length`: how long the record is
-    from then on, by default until its last outage ends."""
+    """`replay` takes the recorded failures as they are, `blocks` draws blocks of that length. `begins`: when the record
+    begins, in the file's milliseconds. `length`: of the record, by default until its last outage ends."""
 
     file: str = Field(min_length=1)
     mode: Literal["replay", "blocks"] = "replay"

@@ -1,20 +1,61 @@
 """A study: one question, asked of many cells (combinations of parameters) by many trials each.
 
-The loader (`loader.py`) turns a study file into a :class:`StudyPlan`. A trial depends on its cell's parameters
-(`model.py`) and its seed, and on nothing else; the study says which cells there are, how many trials each gets, and
-which metric decides.
+The loader (`loader.py`) turns a study file into a :class:`StudyPlan`. The study says which cells there are, how many
+trials each gets, and which metric decides. Of the functions that a script adds (`scripting/functions.py`) it has names,
+units and words, which the record of the study, the pipeline and the report need.
+
+A study compares settings under the same assumptions. Cells that differ in an assumption (how often machines fail, how
+large the cluster is, how trials are sampled) are answers to different questions: none of them is better than another,
+since an operator does not choose how machines fail. So cells are compared within groups that share all assumptions.
 """
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
 
-from experiments.studies.design.functions import CustomFunctions
 from experiments.studies.design.model import CellParameters
-from experiments.studies.trace.metrics import METRICS
-from experiments.support.fields import StrictModel, Switch, one_of
+from experiments.studies.trace.metrics import FRACTION, METRICS, RATE, Metric
+from experiments.support.fields import AsTuple, StrictModel, Switch, one_of
+
+METRIC_NAME = "[a-z][a-z0-9_]*"
+
+
+class MetricDeclaration(StrictModel):
+    """A custom metric: `unit` says whether its value per trial is a count or a share of the trial."""
+
+    name: str = Field(pattern=f"^{METRIC_NAME}$", description="Its key in `gold/cells.json`.")
+    unit: Literal["rate", "fraction"] = Field(description="A count per partition-year, or a share of time.")
+    meaning: str = Field(description="Its words in the report.")
+
+
+class CustomFunctions(StrictModel):
+    """The custom metrics in the order of their values in `trials/`, and the name of the failure model."""
+
+    metrics: Annotated[tuple[MetricDeclaration, ...], AsTuple] = Field((), description="Custom metrics.")
+    failure_model: str | None = Field(None, description="The function that replaces the failures of the parameters.")
+
+
+def metrics_of(functions: CustomFunctions | None) -> tuple[Metric, ...]:
+    """Every metric of a study: the built-in ones, then the custom ones."""
+    custom = () if functions is None else functions.metrics
+    return (
+        *METRICS,
+        *(
+            Metric(
+                item.name,
+                item.name,
+                FRACTION if item.unit == "fraction" else RATE,
+                item.name.replace("_", " "),
+                item.meaning,
+            )
+            for item in custom
+        ),
+    )
+
 
 METRIC_NAMES = [metric.name for metric in METRICS]
 
@@ -45,6 +86,11 @@ class Cell(StudyModel):
     index: int = Field(ge=0)
     swept: dict[str, object]
     parameters: CellParameters
+
+    @property
+    def name(self) -> str:
+        """The swept parameters, as the file gives them."""
+        return ", ".join(f"{name} {value}" for name, value in self.swept.items())
 
 
 class StudyHeader(StudyModel):
@@ -87,9 +133,8 @@ class StudyHeader(StudyModel):
 
 
 class StudyPlan(StudyHeader):
-    """A study as it runs: every cell with all parameters resolved. `source` is the file as the user wrote it, with
-    overrides applied, and `text` its YAML with the comments; two plans are of the same study if their sources are
-    equal."""
+    """A study as it runs, all parameters resolved. `source` is the file as the user wrote it, with overrides applied,
+    and `text` its YAML with the comments; plans with equal sources are of the same study."""
 
     cells: tuple[Cell, ...] = Field(min_length=1)
     source: dict[str, object]
@@ -104,3 +149,28 @@ class StudyPlan(StudyHeader):
     def has_consumer(self) -> bool:
         """Whether a cell's trials have a consumer, and so `silver/reads`."""
         return any(cell.parameters.consumer != "none" for cell in self.cells)
+
+
+DECISIONS = frozenset(
+    {"generation", "replication_factor", "min_insync_replicas", "unclean_recovery_strategy", "acks", "detection"}
+    | {"flush_interval", "placement", "rolling_restart", "delivery_timeout"}
+)
+"""The parameters, by their names in study files, that are settings of a cluster; all others are assumptions."""
+
+
+def decided(swept: Mapping[str, object]) -> dict[str, object]:
+    """The swept parameters that are decisions, in the order of the file."""
+    return {name: value for name, value in swept.items() if name in DECISIONS}
+
+
+def assumed(swept: Mapping[str, object]) -> dict[str, object]:
+    """The swept parameters that are assumptions, in the order of the file."""
+    return {name: value for name, value in swept.items() if name not in DECISIONS}
+
+
+def groups_of(cells: Sequence[Cell]) -> tuple[tuple[int, ...], ...]:
+    """The positions of the cells that share all assumptions, group by group, in the order of their first cells."""
+    groups: dict[str, list[int]] = {}
+    for position, cell in enumerate(cells):
+        groups.setdefault(json.dumps(assumed(cell.swept), sort_keys=True, default=str), []).append(position)
+    return tuple(tuple(group) for group in groups.values())

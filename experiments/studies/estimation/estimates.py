@@ -8,25 +8,20 @@ and the cell to recommend, if any (`selection.py`). The report and the tables re
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from dataclasses import fields as dataclass_fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field, JsonValue, TypeAdapter
 
-from experiments.studies.design.decisions import groups_of
 from experiments.studies.design.estimator import choose, sentence
-from experiments.studies.design.functions import metrics_of
-from experiments.studies.design.study import Cell, StudyPlan
+from experiments.studies.design.study import Cell, StudyPlan, groups_of, metrics_of
 from experiments.studies.estimation import selection
-from experiments.studies.estimation.intervals import interval, limits
-from experiments.studies.estimation.moments import ALPHA, Estimate, Sums
+from experiments.studies.estimation.intervals import assumed_sizes, interval, limits
+from experiments.studies.estimation.moments import ALPHA, Estimate, Sums, degeneracy
 from experiments.studies.estimation.pairs import Comparison, Products, compare
-from experiments.studies.estimation.sizes import assumed_sizes
 from experiments.studies.estimation.stopping import shortfall
-from experiments.studies.estimation.weights import degeneracy
 from experiments.studies.trace.metrics import METRICS, UNWRITABLE, WRITABLE, Metric
 from experiments.support.errors import InputError
 
@@ -51,8 +46,7 @@ class FailoverTimes:
 
 @dataclass(frozen=True, slots=True)
 class CellSums:
-    """What the trials of a cell add up to. `sums`: by the names of the metrics. `changes`: of state, per
-    partition and trial on average."""
+    """What the trials of a cell add up to, by metric. `changes`: of state, per partition and trial on average."""
 
     trials: int
     partition_years: float
@@ -66,7 +60,7 @@ class CellEstimates:
     """The numbers of one cell: `estimates` by the names of the metrics, and comparisons by them too.
 
     `estimator`: that of the trials (`plain`, `importance`, `splitting`). `compared_with_first`: each at 95 %. The other
-    fields are about the group of cells that share all assumptions (`design/decisions.py`). `reference`: the cell that
+    fields are about the group of cells that share all assumptions (`design/study.py`). `reference`: the cell that
     the others of its group are compared with, which is the recommended one, or the one with the lowest estimate if none
     is. `compared_with_reference`: they hold together, for all cells of the group, at 95 %. `may_be_best`: the study
     does not eliminate this cell. `recommended`: the study shows that it is the best. `trials_to_distinguish`: how many
@@ -78,13 +72,13 @@ class CellEstimates:
     estimator: str
     estimates: Mapping[str, Estimate]
     failover_ms: FailoverTimes
-    compared_with_first: Mapping[str, Comparison]
-    compared_with_reference: Mapping[str, Comparison]
-    may_be_best: bool
-    recommended: bool
-    reference: bool
-    trials_to_distinguish: int | None
-    warnings: tuple[str, ...]
+    compared_with_first: Mapping[str, Comparison] = field(default_factory=dict)
+    compared_with_reference: Mapping[str, Comparison] = field(default_factory=dict)
+    may_be_best: bool = False
+    recommended: bool = False
+    reference: bool = False
+    trials_to_distinguish: int | None = None
+    warnings: tuple[str, ...] = ()
 
     def value(self, metric: str) -> float:
         """The estimate of the metric of that name, without its interval."""
@@ -92,11 +86,11 @@ class CellEstimates:
 
     def document(self, swept: Mapping[str, object]) -> dict[str, object]:
         """The cell's object in `gold/cells.json`, beginning with the swept parameters."""
-        fields = asdict(self)
-        estimates = fields.pop("estimates")
-        begin = {name: fields.pop(name) for name in ("trials", "partition_years", "estimator")}
+        rest = asdict(self)
+        estimates = rest.pop("estimates")
+        begin = {name: rest.pop(name) for name in ("trials", "partition_years", "estimator")}
         writable = asdict(self.estimates[UNWRITABLE].complement())
-        return {**swept, **begin, **estimates, WRITABLE: writable, **fields, "warnings": list(self.warnings)}
+        return {**swept, **begin, **estimates, WRITABLE: writable, **rest, "warnings": list(self.warnings)}
 
 
 def estimate_cells(plan: StudyPlan, cells: Sequence[CellSums], products_with: ProductsWith) -> list[CellEstimates]:
@@ -110,8 +104,8 @@ def estimate_cells(plan: StudyPlan, cells: Sequence[CellSums], products_with: Pr
     with_first = comparing.compared(everything, 0, ALPHA)
     found = [replace(cell, compared_with_first=with_first[index]) for index, cell in enumerate(single)]
     for group in groups_of(plan.cells):
-        for index, changes in _selected(plan, single, group, comparing).items():
-            found[index] = replace(found[index], **changes)
+        for index, cell in _selected(plan, found, group, comparing).items():
+            found[index] = cell
     return found
 
 
@@ -147,8 +141,8 @@ class _Comparing:
 
 def _selected(
     plan: StudyPlan, single: Sequence[CellEstimates], group: Sequence[int], comparing: _Comparing
-) -> dict[int, dict[str, Any]]:
-    """The fields of the cells of one group that say which of them may be the best, and how they compare."""
+) -> dict[int, CellEstimates]:
+    """The cells of one group with the fields that say which of them may be the best, and how they compare."""
     parameters, objective = [cell.parameters for cell in plan.cells], plan.objective
     candidates = [index for index in group if selection.is_candidate(parameters[index], objective)]
     reliable = [index for index in candidates if not single[index].estimates[objective].degenerate]
@@ -166,18 +160,22 @@ def _selected(
         if all(selection.is_surpassed(rival, objective, plan.equivalence_margin) for rival in rivals):
             reference = recommended = available
     compared = comparing.compared(group, reference, alpha)
+    needed = {
+        index: selection.trials_to_distinguish(
+            screened[index][objective], max(single[index].trials, single[least].trials)
+        )
+        for index in kept
+        if index != least
+    }
     return {
-        index: {
-            "compared_with_reference": compared[index],
-            "may_be_best": index in kept,
-            "recommended": index == recommended,
-            "reference": index == reference,
-            "trials_to_distinguish": selection.trials_to_distinguish(
-                screened[index][objective], max(single[index].trials, single[least].trials)
-            )
-            if index in kept and index != least
-            else None,
-        }
+        index: replace(
+            single[index],
+            compared_with_reference=compared[index],
+            may_be_best=index in kept,
+            recommended=index == recommended,
+            reference=index == reference,
+            trials_to_distinguish=needed.get(index),
+        )
         for index in group
     }
 
@@ -200,12 +198,6 @@ def _single(plan: StudyPlan, asked: Cell, cell: CellSums, sizes: Mapping[str, fl
         estimator=choice.estimator,
         estimates=estimates,
         failover_ms=cell.failover_ms,
-        compared_with_first={},
-        compared_with_reference={},
-        may_be_best=False,
-        recommended=False,
-        reference=False,
-        trials_to_distinguish=None,
         warnings=tuple(warnings),
     )
 
@@ -240,7 +232,5 @@ def read_cells(out: Path, cells: Sequence[Cell], metrics: Sequence[Metric] = MET
 
 def _read_document(document: Mapping[str, JsonValue], metrics: Sequence[Metric]) -> CellEstimates:
     estimates = {metric.name: document[metric.name] for metric in metrics}
-    fields = {
-        field.name: document[field.name] for field in dataclass_fields(CellEstimates) if field.name != "estimates"
-    }
-    return _ESTIMATES.validate_python({**fields, "estimates": estimates})
+    rest = {each.name: document[each.name] for each in fields(CellEstimates) if each.name != "estimates"}
+    return _ESTIMATES.validate_python({**rest, "estimates": estimates})

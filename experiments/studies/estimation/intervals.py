@@ -1,20 +1,115 @@
-"""The interval of each metric: which limits it has, and what is reported where nothing was seen or weights
-degenerate."""
+"""The limits of each metric, at confidence 1 - alpha.
+
+*Rates*: events, or lost records, per partition-year. The total y = sum of w_j over events is a weighted sum of Poisson
+counts with variance v = sum of w_j^2. The gamma limits of Fay and Feuer (Statistics in Medicine 16, 1997) are, with the
+largest weight m,
+
+    low  =  v / (2 y)              chi2(alpha / 2;      2 y^2 / v)
+    high = (v + m^2) / (2 (y + m)) chi2(1 - alpha / 2;  2 (y + m)^2 / (v + m^2)).
+
+With all weights 1 they are Garwood's exact Poisson limits (Biometrika 28, 1936). The weights are the records lost in an
+event, the likelihood ratio of a biased sample, or both.
+
+Events of one trial may come together. So v is at least the variance of the total over trials (`moments.py`), widened by
+(t / z)^2 because it is estimated, and m is at least v / y, the size of a cluster. Neither is ever less than for single
+independent events: the guard only widens.
+
+With nothing seen, low is 0 and high = -ln(alpha / 2) / T after T partition-years; as a one-sided bound,
+-ln(0.05) / T = 3.00 / T (the "rule of three"). Lost records have that bound times the assumed size of an event
+(`assumed_sizes`), and the sizes of few events are averaged with it: m is at least (size + y) / (events + 1). Partitions
+count as independent until events are seen together.
+
+*Shares of time*: offline, rejecting, stalled. A share p has the effective sample size n* = p (1 - p) / Var(p) (Korn and
+Graubard, Survey Methodology 24, 1998): so many independent observations have a mean of the same variance. Var(p) is
+taken over trials and widened by (t / z)^2, which is their adjustment for design degrees of freedom, here trials - 1.
+The limits are Clopper and Pearson's (Biometrika 26, 1934) with p n* of n* successes:
+
+    low = Beta(alpha / 2; p n*, n* - p n* + 1),    high = Beta(1 - alpha / 2; p n* + 1, n* - p n*).
+
+Few episodes say little about how long the next one lasts. Var(p) is therefore at least that of independent episodes of
+exponential length, 2 p^2 / k after k episodes, and the upper limit is at least the gamma limit with one more episode of
+length D (of the largest weight), the assumed mean length of an episode: a repair, or the detection of a failure. With
+no episode in T years it is the bound of the episodes' rate times D: 3.00 / T x D as a one-sided 95 % bound.
+
+Where the weights of the trials degenerate (`moments.py`) the interval is from 0 to a bound that does not rest on them.
+
+*Assumed sizes.* The bound of a total of which nothing was seen is the bound of the rate of its events times the mean
+size of an event, which is assumed:
+
+- *stalled*: until the controller fences the silent broker and a leader answers: `detection`, and a second.
+- *offline*, *rejecting*, *not writable*: until replicas return. Even if all replicas are down and all of them are
+  waited for, that is the longest of `replication_factor` times to repair: (1 + 1/2 + ... + 1/RF) mean down times if
+  they are exponential (Renyi, 1953). Detection and a second come on top.
+- *lost records*: all records that a trial writes to the partition, one for each change of its state at most.
+- other counts: an event counts as one.
+
+Overlapping repairs that keep extending an episode, repair times with a heavy tail and manual recovery may last longer.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
-from experiments.studies.estimation.fractions import fraction_limits
-from experiments.studies.estimation.moments import ALPHA, Estimate, Sums
-from experiments.studies.estimation.rates import rate_limits, zero_bound
-from experiments.studies.estimation.weights import degeneracy, effective_years
-from experiments.studies.trace.metrics import FRACTION, Metric
+from scipy.special import betaincinv, gammaincinv
+
+from experiments.studies.design.model import CellParameters
+from experiments.studies.estimation.moments import ALPHA, Estimate, Sums, degeneracy, effective_years, widening
+from experiments.studies.trace.metrics import FRACTION, FRACTIONS, METRICS, Metric
+from experiments.studies.trace.schema import YEAR_MS
+
+
+def rate_limits(sums: Sums, size: float = 1.0, alpha: float = ALPHA) -> tuple[float, float]:
+    """The two-sided limits of a rate at confidence 1 - `alpha`, per year. `size`: assumed size of an event."""
+    if sums.value <= 0.0:
+        return 0.0, zero_bound(sums.years, alpha / 2.0) * size
+    variance = max(sums.size_squares, sums.variance * widening(sums.trials, alpha))
+    average = (size * sums.largest_weight + sums.value) / (sums.events + 1)
+    largest = max(sums.largest_size, variance / sums.value, average)
+    low, high = gamma_limits(sums.value, variance, largest, alpha)
+    return low / sums.exposure, high / sums.exposure
+
+
+def gamma_limits(total: float, variance: float, largest: float, alpha: float) -> tuple[float, float]:
+    """Fay and Feuer's limits of a `total` > 0 with that `variance`, one more event counting as `largest`."""
+    tail = alpha / 2.0
+    low = variance / total * gammaincinv(total * total / variance, tail)
+    more, spread = total + largest, variance + largest * largest
+    return float(low), float(spread / more * gammaincinv(more * more / spread, 1.0 - tail))
+
+
+def zero_bound(years: float, alpha: float = ALPHA) -> float:
+    """The one-sided upper bound of a rate at confidence 1 - `alpha`, with no event in `years`: 3.00 / years at 95 %."""
+    return -math.log(alpha) / years
+
+
+def fraction_limits(sums: Sums, size: float, alpha: float = ALPHA) -> tuple[float, float]:
+    """The two-sided limits of the share `sums.ratio` at confidence 1 - `alpha`. `size`: D, in years."""
+    if sums.value <= 0.0:
+        return 0.0, min(1.0, zero_bound(sums.years, alpha / 2.0) * size)
+    share = min(1.0, sums.ratio)
+    n = effective_trials(sums, alpha)
+    low = float(betaincinv(share * n, n - share * n + 1.0, alpha / 2.0))
+    if share >= 1.0:
+        return low, 1.0
+    high = float(betaincinv(share * n + 1.0, n - share * n, 1.0 - alpha / 2.0))
+    variance = share * (1.0 - share) / n * sums.exposure**2
+    _, bound = gamma_limits(sums.value, variance, size * sums.largest_weight, alpha)
+    return low, min(1.0, max(high, bound / sums.exposure))
+
+
+def effective_trials(sums: Sums, alpha: float = ALPHA) -> float:
+    """Korn and Graubard's n*, adjusted for the degrees of freedom; the number of trials if they all agree."""
+    share = min(1.0, sums.ratio)
+    variance = sums.variance / sums.exposure**2 * widening(sums.trials, alpha)
+    if variance > 0.0 and sums.events:
+        variance = max(variance, 2.0 * share * share / sums.effective_sample_size * (1.0 - share))
+    spread = share * (1.0 - share)
+    return spread / variance if variance > 0.0 and spread > 0.0 else float(sums.trials)
 
 
 def limits(metric: Metric, sums: Sums, sizes: Mapping[str, float], alpha: float = ALPHA) -> tuple[float, float]:
-    """The two-sided limits of a metric at confidence 1 - `alpha`. `sizes`: the assumed size of an event or episode, by
-    the columns of the metrics (`sizes.py`)."""
+    """The two-sided limits at confidence 1 - `alpha`. `sizes`: assumed size of an event or episode, by column."""
     low, high = 0.0, 0.0
     if sums.value > 0.0:
         limits_of = fraction_limits if metric.estimator is FRACTION else rate_limits
@@ -38,3 +133,17 @@ def _unseen(metric: Metric, sums: Sums, sizes: Mapping[str, float], alpha: float
     """The one-sided upper bound of a metric of which nothing was seen."""
     bound = zero_bound(effective_years(sums), alpha) * sizes.get(metric.column, 1.0)
     return min(1.0, bound) if metric.estimator is FRACTION else bound
+
+
+ELECTION_MS = 1_000
+
+
+def assumed_sizes(parameters: CellParameters, records: float = 1.0) -> dict[str, float]:
+    """The assumed mean size of an event or episode, by the columns of the metrics; of an episode its length in years.
+    `records`: written to a partition in a trial."""
+    detection_ms = (parameters.detection_ms or 0) + ELECTION_MS
+    longest = sum(1.0 / down for down in range(1, parameters.replication_factor + 1))
+    repair_ms = longest * parameters.longest_absence_ms + detection_ms
+    years = dict.fromkeys((share.column for share in FRACTIONS.values()), repair_ms / YEAR_MS)
+    years["stalled"] = detection_ms / YEAR_MS
+    return dict.fromkeys((metric.column for metric in METRICS), 1.0) | years | {"lost_records": records}

@@ -10,6 +10,20 @@ trials, by linearisation (Cochran, Sampling Techniques, 1977, 6.4): with the res
 
 Only sums occur, so that Spark adds them up and Python needs no trial. Two cells that saw the same failures have in
 addition the products of their trials' values (`pairs.py`).
+
+*The health of weights.* With importance sampling or splitting a few trials may carry most of the total weight: then the
+variance over trials is as unknown as the total, and an interval made of it is too narrow, without a sign of it in the
+interval. The signs are in the weights (Owen, Monte Carlo theory, methods and examples, 2013, 9.3):
+
+- Kish's effective sample size (sum w)^2 / sum w^2 of the events is below :data:`LEAST_EFFECTIVE_SAMPLE_SIZE`;
+- one event has more than :data:`LARGEST_SHARE` of the weight;
+- trials differ so much that their total is worth fewer independent events than that, (sum x)^2 / Var(sum x): events of
+  one trial may be copies of each other, as the paths of splitting are;
+- the mean weight of the exposure, which is 1 in expectation, is not within a factor :data:`MEAN_WEIGHT` of it.
+
+An estimate with any of them is degenerate. Its interval is from 0 to an upper bound that does not rest on the weights
+of its events: the bound of a rate of which nothing was seen in the effective exposure of the trials, if that is larger.
+Plain sampling, with all weights 1, is never degenerate: its intervals are exact for few events.
 """
 
 from __future__ import annotations
@@ -31,7 +45,7 @@ class Estimate:
     """A number with its 95 % confidence interval.
 
     `one_sided`: nothing was observed, `ci_low` is 0 and `ci_high` the upper bound at one-sided 95 %. `degenerate`: the
-    weights are too uneven for an interval (`weights.py`); `ci_low` is 0 and `ci_high` an upper bound that does not rest
+    weights are too uneven for an interval (`moments.py`); `ci_low` is 0 and `ci_high` an upper bound that does not rest
     on them. `events`: the events or episodes seen; `effective_sample_size`: as many events of equal weight say as much.
     """
 
@@ -89,15 +103,9 @@ class Sums:
         values: Sequence[float] | NDArray[np.float64],
         exposures: Sequence[float] | NDArray[np.float64],
         events: int | None = None,
-        *,
-        size_squares: float | None = None,
-        largest_size: float | None = None,
     ) -> Sums:
-        """The sums of unweighted trials, with one value and one exposure each.
-
-        `events`: how many events the values count; by default the values' sum, events that count as one each.
-        `size_squares`, `largest_size`: by default all events are of one size.
-        """
+        """The sums of unweighted trials, with one value and one exposure each, and events of one size. `events`: how
+        many events the values count; by default the values' sum, events that count as one each."""
         x, w = np.asarray(values, float), np.asarray(exposures, float)
         seen = round(float(x.sum())) if events is None else events
         size = float(x.sum()) / seen if seen else 0.0
@@ -113,13 +121,13 @@ class Sums:
             weight=float(seen),
             weight_squares=float(seen),
             largest_weight=float(seen > 0),
-            size_squares=size * size * seen if size_squares is None else size_squares,
-            largest_size=size if largest_size is None else largest_size,
+            size_squares=size * size * seen,
+            largest_size=size,
         )
 
     def with_mean_weight(self, size: float) -> Sums:
         """The sums of weighted trials whose events' weights are not known one by one: an event is taken to weigh as
-        much as those seen do in the mean. `size`: the assumed size of an event of weight 1."""
+        much as those seen do on average. `size`: the assumed size of an event of weight 1."""
         if not self.events:
             return self
         return replace(self, largest_weight=self.value / (self.events * size))
@@ -154,3 +162,40 @@ def widening(trials: int, alpha: float) -> float:
     if trials < 2:
         return 1.0
     return float((stdtrit(trials - 1, 1.0 - alpha / 2.0) / ndtri(1.0 - alpha / 2.0)) ** 2)
+
+
+LEAST_EFFECTIVE_SAMPLE_SIZE = 10.0
+LARGEST_SHARE = 0.2
+MEAN_WEIGHT = 2.0
+_EQUAL = 1e-9
+
+
+def is_weighted(sums: Sums) -> bool:
+    """Whether any weight differs from 1."""
+    return (
+        abs(sums.exposure - sums.years) > _EQUAL * sums.years or abs(sums.weight - sums.events) > _EQUAL * sums.events
+    )
+
+
+def degeneracy(sums: Sums) -> str | None:
+    """What is wrong with the weights, in words; None if nothing is."""
+    if not is_weighted(sums):
+        return None
+    if sums.events and sums.effective_sample_size < LEAST_EFFECTIVE_SAMPLE_SIZE:
+        return f"{sums.events} events are worth {sums.effective_sample_size:.1f} of equal weight"
+    if sums.events and sums.largest_weight > LARGEST_SHARE * sums.weight:
+        return f"one event has {100.0 * sums.largest_weight / sums.weight:.0f} % of the weight"
+    if sums.value**2 < LEAST_EFFECTIVE_SAMPLE_SIZE * sums.variance:
+        return f"{sums.trials} trials are worth {sums.value**2 / sums.variance:.1f} independent events"
+    mean = sums.exposure / sums.years
+    if not 1.0 / MEAN_WEIGHT <= mean <= MEAN_WEIGHT:
+        return f"the mean weight of the exposure is {mean:.2g}, not 1"
+    return None
+
+
+def effective_years(sums: Sums) -> float:
+    """The exposure that trials of equal weight would need to say as much as these: Kish's size of the trials' exposures
+    times the mean length of a trial; in plain sampling the exposure itself."""
+    if not is_weighted(sums) or sums.exposure_squares <= 0.0:
+        return sums.years
+    return sums.exposure**2 / sums.exposure_squares / sums.trials * sums.years

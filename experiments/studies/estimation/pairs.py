@@ -29,8 +29,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from experiments.studies.estimation.moments import Sums
-from experiments.studies.estimation.weights import degeneracy
+from experiments.studies.estimation.moments import Sums, degeneracy
 
 ROUNDING = 1e-9
 """Relative to the larger of two estimates: a smaller difference is that of rounded sums. A weight is the exponential of
@@ -43,9 +42,8 @@ Bounded = tuple[float, float, float]
 
 @dataclass(frozen=True, slots=True)
 class Products:
-    """Sums over the common trials of two cells, this one and a reference: `pairs` is their number; of the products of
-    this cell's value or exposure (first) with the reference's value or exposure (second). `differing`: the number of
-    pairs whose values differ by more than rounding."""
+    """Sums over the common trials of two cells: `pairs` is their number; of the products of this cell's value or
+    exposure (first) with the reference's (second). `differing`: pairs whose values differ by more than rounding."""
 
     pairs: int
     value_value: float
@@ -78,7 +76,7 @@ class Comparison:
     """One metric of a cell against a reference cell. `pairs`: the number of pairs of trials, 0 for independent cells.
     `pairing_gain`: by what factor pairing saved trials; None without pairs or variance. `identical`: all trials are
     pairs, something was seen, and no pair differs. `degenerate`: the limits of one of the cells do not rest on its
-    weights (`weights.py`), so the comparison shows nothing."""
+    weights (`moments.py`), so the comparison shows nothing."""
 
     difference: Difference
     ratio: Ratio

@@ -35,8 +35,7 @@ class Shares:
 
 
 def shares_of(levels: Iterable[tuple[float, Sums]]) -> list[Shares]:
-    """The limits of each quantile. `levels`: its p, and the sums over trials of the outages up to the estimated
-    quantile (value) and of all outages (exposure)."""
+    """The limits of each quantile: its p, and the sums of the outages up to it (value) and of all (exposure)."""
     found = list(levels)
     independent = min((independent_times(p, sums) for p, sums in found), default=0.0)
     return [rank_shares(p, independent) for p, _ in found]

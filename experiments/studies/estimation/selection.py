@@ -1,6 +1,6 @@
 """Which cells of a group may be the best, which one to recommend if any, with the error of selecting in mind.
 
-Cells of a group share all assumptions (`design/decisions.py`). The best is the one with the lowest value of the study's
+Cells of a group share all assumptions (`design/study.py`). The best is the one with the lowest value of the study's
 objective, which is the loss rate unless the study names another metric.
 
 The cell with the lowest estimate is likely to have been lucky, the more cells there are the luckier. So the study keeps
@@ -17,7 +17,7 @@ within a margin that the study names, and if the differences in availability exc
 in all trials by structure (`pairs.py`) are never separated by availability: the failures of the study bring nothing
 into play in which they differ, which says nothing about other failures.
 
-A cell whose weights degenerate (`weights.py`) has an estimate that is not reliable: it is neither recommended nor
+A cell whose weights degenerate (`moments.py`) has an estimate that is not reliable: it is neither recommended nor
 eliminated, eliminates no other cell unless all are like it, and gives no number of trials.
 
 The cell that the others are compared with is chosen by the data, so these comparisons are simultaneous over all
@@ -37,15 +37,6 @@ from experiments.studies.trace.metrics import ACKNOWLEDGED_LOSS_RATE, UNWRITABLE
 
 NEARLY_EQUAL = 1e-6
 """A difference below this part of its interval is the rounding of weights, not a difference."""
-AVAILABILITY = (UNWRITABLE,)
-"""The shares of time that decide among equivalent cells."""
-
-
-def unavailability(ratios: Mapping[str, float]) -> float:
-    """The share of time in which writes fail, by the names of the metrics."""
-    return ratios[UNWRITABLE]
-
-
 COUNTED_ACKS: Mapping[str, tuple[str, ...]] = {
     "loss_rate": ("all",),
     "lost_records_per_year": ("all",),
@@ -67,7 +58,7 @@ def lowest(cells: Sequence[Mapping[str, float]], objective: str, among: Sequence
     never a reason for fewer copies."""
 
     def rank(index: int) -> tuple[float, int, float]:
-        return float(f"{cells[index][objective]:.9e}"), -copies[index], unavailability(cells[index])
+        return float(f"{cells[index][objective]:.9e}"), -copies[index], cells[index][UNWRITABLE]
 
     return min(among, key=rank)
 
@@ -79,12 +70,11 @@ def least_copies(params: CellParameters) -> int:
 
 def most_available(cells: Sequence[Mapping[str, float]], among: Sequence[int]) -> int:
     """The index of the cell with the highest estimated availability."""
-    return min(among, key=lambda index: unavailability(cells[index]))
+    return min(among, key=lambda index: cells[index][UNWRITABLE])
 
 
 def are_equivalent(compared: Comparison, margin: float | None) -> bool:
-    """Whether the interval of the ratio lies within 1 / (1 + `margin`) and 1 + `margin`; never without a margin, or if
-    weights degenerate."""
+    """Whether the interval of the ratio is within 1 / (1 + `margin`) and 1 + `margin`; not if degenerate."""
     ratio = compared.ratio
     if margin is None or ratio.ci_high is None or compared.degenerate:
         return False
@@ -92,10 +82,9 @@ def are_equivalent(compared: Comparison, margin: float | None) -> bool:
 
 
 def is_less_available(compared: Mapping[str, Comparison]) -> bool:
-    """Whether a cell is shown to be less available than its reference, in one share of time and without being better
-    in another."""
-    found = [compared[metric].difference for metric in AVAILABILITY if not compared[metric].degenerate]
-    return any(each.ci_low > 0.0 for each in found) and not any(each.ci_high < 0.0 for each in found)
+    """Whether a cell is shown to be less available than its reference."""
+    found = compared[UNWRITABLE]
+    return found.difference.ci_low > 0.0 and not found.degenerate
 
 
 def is_surpassed(rival: Mapping[str, Comparison], objective: str, margin: float | None) -> bool:

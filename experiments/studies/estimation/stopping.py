@@ -22,9 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from experiments.studies.design.study import Precision
-from experiments.studies.estimation.fractions import fraction_limits
+from experiments.studies.estimation.intervals import fraction_limits, rate_limits
 from experiments.studies.estimation.moments import Estimate, Sums
-from experiments.studies.estimation.rates import rate_limits
 from experiments.studies.trace.metrics import FRACTIONS
 
 FIRST_LOOK = 64
@@ -42,8 +41,8 @@ Numbers = Sequence[float] | NDArray[np.float64]
 class LeadingTrials:
     """What the trials 0, 1, ... of a cell measured, up to the first that is missing: per trial the value of the metric
     that decides, the exposure (both weighted, in partition-years where they are times), and the number of events or
-    episodes. `size`: the assumed size of one of them (`sizes.py`). `is_weighted`: the trials are those of an estimator
-    for rare events."""
+    episodes. `size`: the assumed size of one of them (`assumed_sizes`). `is_weighted`: the trials are those of an
+    estimator for rare events."""
 
     values: Numbers
     exposures: Numbers
@@ -62,8 +61,7 @@ class LeadingTrials:
 
 
 def wanted_trials(precision: Precision, leading: LeadingTrials) -> int:
-    """How many trials a cell needs as far as its leading trials show: not more than these if they suffice, otherwise
-    the number at which it looks next."""
+    """How many trials a cell needs by its leading trials: these if they suffice, or where it looks next."""
     look = min(FIRST_LOOK, precision.max_trials)
     while look < precision.max_trials and look <= len(leading.values):
         estimate, effective = leading.estimate(precision.metric, look)
@@ -95,8 +93,7 @@ def _next_look(look: int, needed: float) -> int:
 
 
 def shortfall(precision: Precision, estimate: Estimate, trials: int) -> str | None:
-    """One line if the precision is not met by `trials` trials, which says how many would meet it if the
-    weights tell; None if it is met."""
+    """One line on what precision is reached and how many trials would meet it; None if it is met."""
     if is_precise(precision, estimate):
         return None
     asked = f"{precision.relative_error:g} of {precision.metric} asked"

@@ -1,21 +1,28 @@
-"""Lengths of time of a cell, by kind: as a distribution and as quantiles with limits.
+"""Lengths of time of a cell by kind, and what clients and operators would have measured, as `gold/` has them.
 
-The pipeline writes the distribution as buckets of equal ratio (`gold/distributions`), and the quantiles, which are
-exact, into `gold/cells.json`. Handovers, where the leader had not failed, are a kind of their own: they would else pass
-for fast failovers.
+The pipeline writes the distribution of a kind of time as buckets of equal ratio (`gold/distributions`), and its
+quantiles, which are exact, into `gold/cells.json`. Handovers, where the leader had not failed, are a kind of their own:
+they would else pass for fast failovers.
+
+What clients and operators would have measured are the values of the trace's measured rows (`trace/kinds.py`),
+unweighted and in real time, over all trials of a cell. A quantile is null where nothing was measured: the simulator has
+no throughput, acknowledgement or restart times, since it charges no time for work.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import TypeAdapter, ValidationError
 
 from experiments.studies.estimation.estimates import FailoverTimes
+from experiments.studies.trace.kinds import Throughput
+from experiments.support.declared import declared
 from experiments.support.errors import InputError
 
 FAILOVER, HANDOVER, RECOVERED, CATCH_UP = "failover", "handover", "recovery", "catch_up"
@@ -26,15 +33,14 @@ ALLOWED = "what `isray study analyze` writes; run it again"
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """The times of one kind in one cell. `buckets`: the longest time of each in ms, and the share of times up to it, in
-    ascending order; the last share is 1."""
+    """The times of one kind in one cell. `buckets`: (longest time in ms, share of times up to it), ascending to 1."""
 
     quantiles: FailoverTimes
     buckets: tuple[tuple[float, float], ...]
 
 
 _DOCUMENTS = TypeAdapter(list[dict[str, object]])
-_QUANTILES = TypeAdapter(FailoverTimes)
+_FAILOVER_TIMES = TypeAdapter(FailoverTimes)
 
 
 def read_times(out: Path) -> list[Mapping[str, Times]]:
@@ -45,7 +51,7 @@ def read_times(out: Path) -> list[Mapping[str, Times]]:
         documents = _DOCUMENTS.validate_json((out / "gold" / "cells.json").read_bytes())
         rows = pq.read_table(path, columns=["cell", "kind", "up_to_ms", "share"]).to_pylist()
         quantiles = [
-            {kind: _QUANTILES.validate_python(document[f"{kind}_ms"]) for kind in KINDS} for document in documents
+            {kind: _FAILOVER_TIMES.validate_python(document[f"{kind}_ms"]) for kind in KINDS} for document in documents
         ]
     except FileNotFoundError as error:
         raise InputError(str(error.filename or path), "", "no such file", ALLOWED) from error
@@ -58,3 +64,53 @@ def read_times(out: Path) -> list[Mapping[str, Times]]:
         {kind: Times(of[kind], tuple(sorted(buckets[index, kind]))) for kind in KINDS if (index, kind) in buckets}
         for index, of in enumerate(quantiles)
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class Quantiles:
+    """Quantiles of the values of one kind of row in one cell, in ms, or records/s for `throughput`."""
+
+    p50: float
+    p99: float
+    max: float
+
+
+class MeasuredKey(NamedTuple):
+    """A key of `gold/cells.json`: the kind of row that it is measured by, the unit, the meaning."""
+
+    kind: str
+    unit: str
+    meaning: str
+
+
+KEYS = declared(dict[str, MeasuredKey], __file__, "measured.yaml")
+
+
+_QUANTILES = TypeAdapter(Quantiles)
+
+
+def read_measured(out: Path) -> list[dict[str, Quantiles | float]]:
+    """What was measured of each cell in `out/gold/cells.json`, which :func:`read_cells` has checked, by the keys of
+    `KEYS`; a key is missing where nothing was measured."""
+    documents = _DOCUMENTS.validate_json((out / "gold" / "cells.json").read_bytes())
+    return [
+        {key: found for key in KEYS if (found := _measured(document.get(key))) is not None} for document in documents
+    ]
+
+
+def _measured(value: object) -> Quantiles | float | None:
+    if isinstance(value, dict):
+        return None if value["p50"] is None else _QUANTILES.validate_python(value)
+    return value if isinstance(value, float) else None
+
+
+def measured_document(found: Mapping[str, Quantiles]) -> dict[str, object]:
+    """The keys of a cell from its quantiles by kind of row."""
+    document: dict[str, object] = {}
+    for key, (kind, _, _) in KEYS.items():
+        values = found.get(kind)
+        if kind == Throughput.KIND:
+            document[key] = None if values is None else values.p50
+        else:
+            document[key] = {"p50": None, "p99": None, "max": None} if values is None else asdict(values)
+    return document

@@ -4,7 +4,7 @@ Importance sampling draws failures from another distribution P' than the model's
 likelihood ratio dP/dP' of all that was drawn so far, which makes every weighted sum unbiased (Asmussen and Glynn,
 Stochastic Simulation, 2007, chapter V). It needs failures without memory: while a set of brokers is up, each
 *transition* i (one broker fails by itself, or a shared event ends several) comes at a constant rate l_i. Repair times
-may have any distribution. Candidates are drawn anew at each change: a failure, a start, a regeneration.
+may have any distribution. The next candidate is drawn at each change: a failure, a start, a regeneration.
 
 **When.** In the regeneration state (all brokers up, nothing pending: `trials/importance.py`) the rates are the model's.
 A broker is *absent* from its failure until it is started, its process takes part, its replicas have caught up
@@ -101,9 +101,8 @@ def transitions_of(params: CellParameters) -> list[Transition]:
 
 
 class _Change(NamedTuple):
-    """The next change, at `time_ms`: a broker is started, an event strikes, or neither. `outages` begin at once,
-    `later` ones afterwards; a burst may strike nothing. `log_ratio`: of the interval that the change ends, and of the
-    outages."""
+    """The next change: a broker is started, an event strikes, or neither. `outages` begin at once, `later` ones after
+    it; a burst may strike nothing. `log_ratio`: of the interval that the change ends, and of the outages."""
 
     time_ms: int
     log_ratio: float
@@ -380,8 +379,7 @@ def draw_lengths(down: Distribution, number: int, long: float, random: Random) -
 
 
 def draw_kind(kinds: Mapping[OutageKind, float], least: float, random: Random) -> tuple[OutageKind, float]:
-    """A kind of failure, and the logarithm of its likelihood ratio: those that lose data have probability `least` at
-    least, if they are possible at all."""
+    """A kind of failure and its log likelihood ratio: those that lose data have probability `least` or more."""
     losing = sum(chance for kind, chance in kinds.items() if kind in LOSING)
     factors = dict.fromkeys(kinds, 1.0)
     if 0.0 < losing < least:

@@ -1,4 +1,4 @@
-"""A timeline that follows another one up to a given time, and is drawn anew from there.
+"""A timeline that follows another one up to a given time, and is drawn with another seed from there.
 
 Splitting continues a path several times from the same state. The simulated cluster cannot be copied, so a path is
 repeated from its beginning with the same random numbers up to the time of the branch, and with others afterwards. The
@@ -10,27 +10,18 @@ shared events that have struck) stays as it is.
 
 from __future__ import annotations
 
-import heapq
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from random import Random
 from statistics import NormalDist
-from typing import NamedTuple
 
 from experiments.studies.design.distribution import Distribution
 from experiments.studies.design.model import CellParameters
 from experiments.studies.design.recorded import OutageKind
-from experiments.studies.failures.shared import scheduled_outages
-from experiments.studies.failures.sources import Outage, PoissonSource, poisson_events, poisson_sources
+from experiments.studies.failures.shared import shared_outages
+from experiments.studies.failures.sources import Branch, Outage
 from experiments.studies.failures.timeline import DrawnTimeline, Event, history_ms
 from protocol.ids import NodeId
-
-
-class Branch(NamedTuple):
-    """Events after `at_ms` are drawn with `seed`."""
-
-    at_ms: int
-    seed: int
 
 
 class BranchingTimeline(DrawnTimeline):
@@ -40,10 +31,7 @@ class BranchingTimeline(DrawnTimeline):
         self._branches = list(branches)
         self._since_ms = [begins_ms] * params.brokers
         self._own_repair = [False] * params.brokers
-        shared_begin_ms = begins_ms - history_ms(params)
-        seeds = [Branch(shared_begin_ms, seed), *branches]
-        sources = [branching_outages(source, seeds) for source in poisson_sources(params)]
-        outages = heapq.merge(*sources, *scheduled_outages(params, seed, shared_begin_ms))
+        outages = shared_outages(params, seed, begins_ms - history_ms(params), branches)
         super().__init__(params, seed, begins_ms, outages)
 
     def _advance(self) -> Event | None:
@@ -52,7 +40,7 @@ class BranchingTimeline(DrawnTimeline):
         return super()._advance()
 
     def _begin_branch(self, branch: Branch) -> None:
-        """Draws the remaining lifetimes and own repairs anew, given what has passed of them."""
+        """Redraws the remaining lifetimes and own repairs, given what has passed of them."""
         self._seed_streams(branch.seed)
         for broker, since_ms in enumerate(self._since_ms):
             passed_ms = branch.at_ms - since_ms
@@ -76,21 +64,6 @@ class BranchingTimeline(DrawnTimeline):
     def _schedule_failure(self, broker: NodeId, up_ms: int) -> None:
         self._since_ms[broker] = up_ms
         super()._schedule_failure(broker, up_ms)
-
-
-def branching_outages(source: PoissonSource, branches: Sequence[Branch]) -> Iterator[Outage]:
-    """The outages of a source, by time, without end; the first branch is its beginning. An event that has struck before
-    a branch keeps its outages after it."""
-    due: list[Outage] = []
-    for index, (begins_ms, seed) in enumerate(branches):
-        ends_ms = branches[index + 1].at_ms if index + 1 < len(branches) else math.inf
-        for at_ms, draws in poisson_events(source.name, source.rate_per_ms, seed, begins_ms):
-            if at_ms > ends_ms:
-                break
-            while due and due[0].down_ms <= at_ms:
-                yield heapq.heappop(due)
-            for outage in source.strike(at_ms, draws):
-                heapq.heappush(due, outage)
 
 
 def longer_than_ms(distribution: Distribution, passed_ms: int, random: Random) -> int:

@@ -1,27 +1,76 @@
-"""All outages of a cell that do not come from a broker's own renewal process, in time order."""
+"""The outages of a cell that do not come from a broker's own renewal process, by time.
+
+Poisson events are declared in `sources.py`. The others are scheduled:
+
+- *Rolling restarts*: an operator, or an upgrade, restarts every broker in turn. A round begins every so often. In a
+  round broker 0 is shut down in a controlled way, is started again after its down time, and after a pause comes broker
+  1. A broker that is down when its turn comes is left out. With a stationary start the phase of the calendar is uniform
+  over a period; with a fresh start the first round begins one period after time 0.
+- *Recorded failures, replayed*: the record as it is from time 0, so every trial has the same failures.
+- *Recorded failures, in blocks*: the circular block bootstrap (Politis and Romano, A circular block-resampling
+  procedure for stationary data, 1992), a moving-block bootstrap on the record joined end to start, in which every
+  moment of the record is drawn equally often. A trial is a sequence of blocks, each of which begins at a uniform random
+  time of the record. A block has the outages of all brokers that begin in it, so that the correlation between brokers
+  is kept, and that over times shorter than a block. An outage keeps its length, also beyond the end of its block.
+"""
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Sequence
+from random import Random
 
+from experiments.studies.design.mappings import RollingRestart
 from experiments.studies.design.model import CellParameters
-from experiments.studies.failures.calendar import restarts
-from experiments.studies.failures.recorded import recorded_outages
-from experiments.studies.failures.sources import Outage, poisson_outages, poisson_sources
+from experiments.studies.design.recorded import RecordedFailures
+from experiments.studies.failures.sources import Branch, Outage, poisson_outages, poisson_sources
+
+CAUSE = "recorded"
 
 
-def shared_outages(params: CellParameters, seed: int, begins_ms: int) -> Iterator[Outage]:
-    """The outages of Poisson events, rolling restarts and recorded failures from `begins_ms` on, by time."""
-    sources = [poisson_outages(source, seed, begins_ms) for source in poisson_sources(params)]
-    return heapq.merge(*sources, *scheduled_outages(params, seed, begins_ms))
-
-
-def scheduled_outages(params: CellParameters, seed: int, begins_ms: int) -> list[Iterator[Outage]]:
-    """The outages that are no Poisson process: rolling restarts and recorded failures."""
-    found = []
+def shared_outages(
+    params: CellParameters, seed: int, begins_ms: int, branches: Sequence[Branch] = ()
+) -> Iterator[Outage]:
+    """All outages with shared or scheduled causes from `begins_ms` on, by time; branches share the scheduled."""
+    found = [poisson_outages(source, seed, begins_ms, branches) for source in poisson_sources(params)]
     if params.rolling_restart is not None:
         found.append(restarts(params.rolling_restart, params, seed, begins_ms))
     if params.failures is not None:
         found.append(recorded_outages(params.failures, seed, begins_ms))
-    return found
+    return heapq.merge(*found)
+
+
+def restarts(rolling: RollingRestart, params: CellParameters, seed: int, begins_ms: int) -> Iterator[Outage]:
+    """The outages of all rounds from `begins_ms` on, by time, without end."""
+    phase = Random(f"{seed}/cluster/restarts").random() if params.start == "stationary" else 1.0
+    first_ms = round(phase * rolling.every_ms)
+    rounds_before = 0 if params.start == "fresh" else (first_ms - begins_ms) // rolling.every_ms + 1
+    for number in itertools.count(-rounds_before):
+        for turn in range(params.brokers):
+            at_ms = first_ms + number * rolling.every_ms + turn * (rolling.down_ms + rolling.pause_ms)
+            if at_ms >= begins_ms:
+                yield Outage(at_ms, at_ms + rolling.down_ms, turn, "clean", "rolling restart")
+
+
+def recorded_outages(record: RecordedFailures, seed: int, begins_ms: int) -> Iterator[Outage]:
+    """The outages from `begins_ms` on, by time: those of the file, or of blocks of it without end."""
+    if record.mode == "replay":
+        return (Outage(down, up, node, kind, CAUSE) for node, down, up, kind in record.outages)
+    return itertools.dropwhile(lambda outage: outage.down_ms < begins_ms, _blocks(record, seed, begins_ms))
+
+
+def _blocks(record: RecordedFailures, seed: int, begins_ms: int) -> Iterator[Outage]:
+    """The outages of blocks, one of which begins at time 0; those from then on do not depend on `begins_ms`."""
+    past, draws = Random(f"{seed}/cluster/blocks/past"), Random(f"{seed}/cluster/blocks")
+    for number in itertools.count(begins_ms // record.block_ms):
+        start_ms = (past if number < 0 else draws).randrange(record.length_ms)
+        yield from sorted(_block(record, start_ms, number * record.block_ms))
+
+
+def _block(record: RecordedFailures, start_ms: int, at_ms: int) -> Iterator[Outage]:
+    """The outages of the block that begins at `start_ms` of the record, as from `at_ms` on."""
+    for node, down_ms, up_ms, kind in record.outages:
+        after_ms = (down_ms - start_ms) % record.length_ms
+        if after_ms < record.block_ms:
+            yield Outage(at_ms + after_ms, at_ms + after_ms + up_ms - down_ms, node, kind, CAUSE)

@@ -69,10 +69,9 @@ class Draws:
 
     def broker(self, broker: NodeId) -> Random:
         """The stream of a broker."""
-        random = self._brokers.get(broker)
-        if random is None:
-            random = self._brokers[broker] = Random(f"{self._seed}/broker/{broker}/{self._source}")
-        return random
+        if broker not in self._brokers:
+            self._brokers[broker] = Random(f"{self._seed}/broker/{broker}/{self._source}")
+        return self._brokers[broker]
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,14 +116,27 @@ def poisson_sources(params: CellParameters) -> list[PoissonSource]:
     return sources
 
 
-def poisson_outages(source: PoissonSource, seed: int, begins_ms: int) -> Iterator[Outage]:
-    """The outages of a source from `begins_ms` on, by time, without end."""
+class Branch(NamedTuple):
+    """Events after `at_ms` are drawn with `seed`."""
+
+    at_ms: int
+    seed: int
+
+
+def poisson_outages(
+    source: PoissonSource, seed: int, begins_ms: int, branches: Sequence[Branch] = ()
+) -> Iterator[Outage]:
+    """The outages of a source by time, without end. Events before a branch keep their outages after it."""
     due: list[Outage] = []
-    for at_ms, draws in poisson_events(source.name, source.rate_per_ms, seed, begins_ms):
-        while due and due[0].down_ms <= at_ms:
-            yield heappop(due)
-        for outage in source.strike(at_ms, draws):
-            heappush(due, outage)
+    ends_ms = [*(branch.at_ms for branch in branches), math.inf]
+    for part, end_ms in zip([Branch(begins_ms, seed), *branches], ends_ms, strict=True):
+        for at_ms, draws in poisson_events(source.name, source.rate_per_ms, part.seed, part.at_ms):
+            if at_ms > end_ms:
+                break
+            while due and due[0].down_ms <= at_ms:
+                yield heappop(due)
+            for outage in source.strike(at_ms, draws):
+                heappush(due, outage)
 
 
 def poisson_events(name: str, rate_per_ms: float, seed: int, begins_ms: int) -> Iterator[tuple[int, Draws]]:
@@ -154,7 +166,7 @@ def _power(
 ) -> PoissonSource:
     """Power events of a domain: all its brokers fail at once, each with its own draw of whether the tail is lost. They
     come back together after `common_down`, or each after a repair time of its own."""
-    loss = params.tail_loss_probability if params.power_loss_probability is None else params.power_loss_probability
+    loss = params.tail_lost_with_power
 
     def strike(at_ms: int, draws: Draws) -> list[Outage]:
         common_ms = None if common_down is None else common_down.sample_ms(draws.event)
@@ -175,13 +187,18 @@ def _power(
     )
 
 
-def _bursts(params: CellParameters, burst: Burst) -> PoissonSource:
+def _bursts(
+    params: CellParameters, burst: Burst, share: float = 1.0, only: tuple[NodeId, ...] | None = None
+) -> PoissonSource:
     """Bursts: every broker draws a number; of the cluster or of one rack, those with the smallest are struck, or those
-    with one below `fraction`."""
+    with one below `fraction`. With `only`, the `share` of the bursts that strikes exactly these brokers."""
     everyone, racks = tuple(range(params.brokers)), racks_of(params)
 
     def strike(at_ms: int, draws: Draws) -> list[Outage]:
         common_ms = None if burst.down is None else burst.down.sample_ms(draws.event)
+        if only is not None:
+            drawn = {broker: _drawn_failure(params, burst, draws.broker(broker)) for broker in only}
+            return _burst_outages(at_ms, drawn, common_ms)
         in_one_rack, rack = draws.event.random() < burst.same_rack, draws.event.random()
         domain = racks[int(rack * params.racks)] if in_one_rack else everyone
         drawn = {broker: _drawn_failure(params, burst, draws.broker(broker)) for broker in everyone}
@@ -190,25 +207,14 @@ def _bursts(params: CellParameters, burst: Burst) -> PoissonSource:
             struck = [broker for broker in domain if drawn[broker].order < burst.fraction]
         return _burst_outages(at_ms, {broker: drawn[broker] for broker in struck}, common_ms)
 
-    rate = burst.events_per_year([len(rack) for rack in racks])
-    return _burst_source(params, burst, rate, everyone, strike)
-
-
-def _burst_source(
-    params: CellParameters,
-    burst: Burst,
-    events_per_year: float,
-    brokers: tuple[NodeId, ...],
-    strike: Callable[[int, Draws], Sequence[Outage]],
-) -> PoissonSource:
+    rate = burst.events_per_year([len(rack) for rack in racks]) * share
     down, together = burst.down or params.broker_mttr, burst.down is not None
-    return PoissonSource("cluster/burst", BURST, events_per_year, brokers, kinds_of(params), strike, down, together)
+    return PoissonSource("cluster/burst", BURST, rate, only or everyone, kinds_of(params), strike, down, together)
 
 
 def split_bursts(params: CellParameters) -> list[PoissonSource]:
     """The bursts as one source for each set of brokers that a burst may strike, whose events strike all of the set;
-    events that strike no broker are left out. The one source that draws the set where there are more than `MOST_SETS`;
-    none without bursts."""
+    without empty sets. One source that draws the set where there are more than `MOST_SETS`; none without bursts."""
     burst = params.burst
     if burst is None:
         return []
@@ -221,8 +227,7 @@ def split_bursts(params: CellParameters) -> list[PoissonSource]:
                 return [_bursts(params, burst)]
             for struck, share in _sets(burst, domain):
                 chances[struck] = chances.get(struck, 0.0) + chance * share
-    rate = burst.events_per_year([len(rack) for rack in racks])
-    return [_burst_of(params, burst, rate * chance, struck) for struck, chance in chances.items()]
+    return [_bursts(params, burst, chance, struck) for struck, chance in chances.items()]
 
 
 def _number_of_sets(burst: Burst, brokers: int) -> int:
@@ -230,8 +235,7 @@ def _number_of_sets(burst: Burst, brokers: int) -> int:
 
 
 def _sets(burst: Burst, domain: Sequence[NodeId]) -> Iterator[tuple[tuple[NodeId, ...], float]]:
-    """The sets of brokers of the domain that a burst there may strike, without the empty one, and their
-    probabilities."""
+    """The sets of brokers that a burst in the domain may strike, and their probabilities; not the empty one."""
     if burst.size is not None:
         sets = list(combinations(domain, min(burst.size, len(domain))))
         yield from ((struck, 1.0 / len(sets)) for struck in sets)
@@ -240,19 +244,6 @@ def _sets(burst: Burst, domain: Sequence[NodeId]) -> Iterator[tuple[tuple[NodeId
     for size in range(1, len(domain) + 1):
         share = fraction**size * (1.0 - fraction) ** (len(domain) - size)
         yield from ((struck, share) for struck in combinations(domain, size) if share > 0.0)
-
-
-def _burst_of(
-    params: CellParameters, burst: Burst, events_per_year: float, brokers: tuple[NodeId, ...]
-) -> PoissonSource:
-    """The bursts that strike exactly these brokers."""
-
-    def strike(at_ms: int, draws: Draws) -> list[Outage]:
-        common_ms = None if burst.down is None else burst.down.sample_ms(draws.event)
-        drawn = {broker: _drawn_failure(params, burst, draws.broker(broker)) for broker in brokers}
-        return _burst_outages(at_ms, drawn, common_ms)
-
-    return _burst_source(params, burst, events_per_year, brokers, strike)
 
 
 class _Failure(NamedTuple):

@@ -62,7 +62,7 @@ class Timeline(Protocol):
         `at_ms` and since the last regeneration; `at_ms` is not before the last event. 0 in plain sampling."""
 
     def regenerate(self, at_ms: int) -> bool:
-        """The trial has reached a regeneration point. Returns whether the timeline draws anew from there: the event
+        """The trial has reached a regeneration point. Returns whether the timeline redraws from there: the event
         that it returned last is void then, and `next_event` has another one."""
 
 

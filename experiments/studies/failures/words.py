@@ -53,8 +53,7 @@ def shared_assumptions(
 
 
 def remarks(cells: Iterable[CellParameters]) -> list[str]:
-    """What the user should know before the first trial, in one line each: values that are accepted and have another
-    effect than they seem to have."""
+    """What the user should know before the first trial, in one line each: values with another effect than expected."""
     return list(dict.fromkeys(line for params in cells for line in (*_settings(params), *_shared_racks(params))))
 
 
@@ -153,7 +152,6 @@ def _shared_racks(params: CellParameters) -> Iterator[str]:
 
 
 def _power(params: CellParameters) -> Iterator[str]:
-    tail = params.tail_loss_probability if params.power_loss_probability is None else params.power_loss_probability
     each = (
         (params.power_events_per_year, params.power_mttr, "the cluster", "a year"),
         (params.rack_power_events_per_year, params.rack_power_mttr, "a rack", "a year and rack"),
@@ -163,8 +161,8 @@ def _power(params: CellParameters) -> Iterator[str]:
             back = "Each broker is started again on its own" if down is None else f"All are back after {_time(down)}"
             yield (
                 f"The power of {domain} fails {rate:g} times {unit}, at random times, and ends all its brokers at "
-                f"once, unclean; each loses its unflushed records with probability {tail:g}, also where its process "
-                f"was down already. {back}."
+                "once, unclean; each loses its unflushed records with probability "
+                f"{params.tail_lost_with_power:g}, also where its process was down already. {back}."
             )
     if all(rate == 0 for rate, *_ in each) and params.burst is None and params.failures is None:
         yield "There are no correlated failures."

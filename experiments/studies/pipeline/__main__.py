@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,10 @@ import typer
 from pyspark.sql import SparkSession
 
 from experiments.engines.ray.session import orderly_signals
-from experiments.studies.pipeline.executors import watched_executors
-from experiments.studies.pipeline.options import SparkOptions
-from experiments.studies.pipeline.readme import readme
-from experiments.studies.pipeline.session import spark_path, spark_session
+from experiments.studies.pipeline.options import SparkOptions, report
+from experiments.studies.pipeline.session import spark_path, spark_session, watched_executors
 from experiments.studies.pipeline.spark import LossesDisagree, Work, analyse
-from experiments.studies.pipeline.stages import report_note, report_refusal
+from experiments.studies.pipeline.tables import readme
 from experiments.studies.sweeps.output import README, read_record
 from experiments.studies.sweeps.storage import store_at
 from experiments.studies.trials.batch import Batch
@@ -37,10 +36,10 @@ def main(work: Path) -> None:
     java_home, options = Path(asked["java_home"]), SparkOptions(asked["master"], asked["settings"])
     with orderly_signals(), spark_session(java_home, options, little=asked["little"]) as spark:
         try:
-            with nullcontext() if options.is_local else watched_executors(spark, report_note):
+            with nullcontext() if options.is_local else watched_executors(spark, partial(report, "note")):
                 carry_out(spark, asked)
         except (InputError, LossesDisagree) as error:
-            report_refusal(str(error))
+            report("refused", str(error))
             raise typer.Exit(2) from error
 
 

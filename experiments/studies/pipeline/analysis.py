@@ -2,7 +2,7 @@
 
 Spark starts after Ray has ended, since two cores cannot feed both, and in another process, which ends with this command
 and keeps its JVM, settings and output apart. The process reports its stages and what the user should know on standard
-output (`pipeline/stages.py`); its standard error goes to a log, the end of which is shown if it fails.
+output (`pipeline/options.py`); its standard error goes to a log, the end of which is shown if it fails.
 """
 
 from __future__ import annotations
@@ -18,12 +18,11 @@ from pathlib import Path
 from typing import TextIO
 
 from experiments.engines.ray.session import orderly_signals
-from experiments.studies.design.functions import metrics_of
+from experiments.studies.design.study import metrics_of
 from experiments.studies.estimation.estimates import CellEstimates, read_cells
 from experiments.studies.pipeline.failures import MASTERS, PipelineFailed, reason
 from experiments.studies.pipeline.java import java_home
-from experiments.studies.pipeline.options import LOCAL, SparkOptions
-from experiments.studies.pipeline.stages import note_of, refusal_of, stage_of
+from experiments.studies.pipeline.options import LOCAL, SparkOptions, reported
 from experiments.studies.sweeps.batches import file_names
 from experiments.studies.sweeps.output import StudyRecord, exclusive, read_record
 from experiments.studies.sweeps.staging import local_copy
@@ -128,16 +127,16 @@ def run_pipeline(work: Mapping[str, object], spark: SparkOptions, progress: Prog
 
 
 def show_output(lines: Iterable[str], progress: Progress, log: TextIO) -> str | None:
-    """Shows the stages and notes among the lines that the Spark process writes, and logs the other lines; returns the
-    reason if it refused the input."""
+    """Shows the process's stages and notes, logs its other lines; returns why it refused the input, if it did."""
     refusal = None
     for line in lines:
-        if (stage := stage_of(line)) is not None:
-            progress.show(stage)
-        elif (note := note_of(line)) is not None:
-            progress.note(note)
+        kind, text = reported(line)
+        if kind == "stage":
+            progress.show(text)
+        elif kind == "note":
+            progress.note(text)
         else:
-            refusal = refusal_of(line) or refusal
+            refusal = text if kind == "refused" else refusal
             log.write(line)
     return refusal
 

@@ -1,21 +1,30 @@
-"""Bronze: the batches of a study as they were written, those that are damaged apart.
+"""What Spark's tasks do with batches: bronze checks them, silver makes its files of them.
 
-A batch is checked once, in the executors, a share of the batches in each task: digests, columns, trials, and the order
-of the rows of its trace (`sweeps/batches.py`). A batch that fails is *quarantined*: it is not read, and its file and
-the reason are in `gold/quarantine.json`, in the progress and in the report. The tasks read through the same storage
-as the sweep wrote through (any fsspec URL), and so does what follows (`files.py`).
+Bronze is the batches of a study as they were written, those that are damaged apart. A batch is checked once, in the
+executors, a share of the batches in each task: digests, columns, trials, and the order of the rows of its trace
+(`sweeps/batches.py`). A batch that fails is *quarantined*: it is not read, and its file and the reason are in
+`gold/quarantine.json`, in the progress and in the report. The tasks read through the same storage as the sweep wrote
+through (any fsspec URL).
+
+For silver a task reads each of its batches once, makes the rows of all tables of it, and writes one file per table when
+it has seen all of its batches. A file is named after the task's partition, which Spark makes of the same batches if it
+runs the task again: another attempt replaces the file by one of the same content, so that a worker that dies costs no
+more than its time. Nothing reads the files before the manifest lists their run (`manifest.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
 import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
 from experiments.studies.design.model import CellParameters
+from experiments.studies.pipeline.rows import Trace, read_batch
 from experiments.studies.sweeps.batches import check_batch, file_names
 from experiments.studies.sweeps.storage import StorageFailed, Store
 from experiments.studies.trials.batch import Batch
@@ -27,8 +36,7 @@ CHECKED = "digest string, first int, stop int, bytes long, rows long, file strin
 
 
 class Checked(NamedTuple):
-    """The result of a check. `size`: bytes of the trace; `rows`: of the trace. `file`, `reason`: why the batch is
-    quarantined, None for a good one."""
+    """`size`: bytes of the trace; `rows`: of the trace. `file`, `reason`: why it is quarantined, None if good."""
 
     batch: Batch
     size: int
@@ -70,3 +78,70 @@ def listed(spark: SparkSession, batches: Sequence[Batch], cells: Mapping[str, Ce
     """The batches with what `files.write_tables` needs of their cells, given by digest: `LISTED`, in so many tasks."""
     rows = [(*batch, cells[batch.cell].partitions, cells[batch.cell].acks == "all") for batch in batches]
     return spark.createDataFrame(rows, LISTED).repartition(tasks)
+
+
+Makers = Mapping[str, Callable[[Trace], pa.Table]]
+"""Functions from the trace of a batch to the rows of a table, by the names of the tables."""
+
+GROUP_ROWS = 131_072
+"""Rows of a file's row groups, at least; the last one may have fewer."""
+WRITTEN = "name string"
+
+
+def write_tables(batches: DataFrame, store: Store, run: int, makers: Makers) -> list[str]:
+    """Writes the tables of the batches, which were checked, as a run of silver; returns the names of the files.
+    `batches`: as `bronze.listed`; each of its partitions is a task, and no row is exchanged between them."""
+    rows = batches.mapInArrow(partial(_write, store, run, makers), WRITTEN).collect()
+    return sorted(row["name"] for row in rows)
+
+
+def run_folder(table: str, run: int) -> str:
+    """The folder of a table's run within the study's directory."""
+    return f"silver/{table}/run={run}"
+
+
+class TableFile:
+    """A Parquet file in memory that grows batch by batch: row groups, and the rows of less than one to come."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._sink = pa.BufferOutputStream()
+        self._writer = pq.ParquetWriter(self._sink, schema, compression="zstd")
+        self._waiting: list[pa.Table] = []
+        self._rows = 0
+
+    def add(self, rows: pa.Table) -> None:
+        """Adds the rows of a batch."""
+        self._waiting.append(rows)
+        self._rows += len(rows)
+        if self._rows >= GROUP_ROWS:
+            self._write_group()
+
+    def content(self) -> memoryview:
+        """The whole file; ends it."""
+        self._write_group()
+        self._writer.close()
+        return memoryview(self._sink.getvalue())
+
+    def _write_group(self) -> None:
+        if self._rows:
+            self._writer.write_table(pa.concat_tables(self._waiting))
+        self._waiting, self._rows = [], 0
+
+
+def _write(store: Store, run: int, makers: Makers, parts: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """What one task does: reads its batches, writes its files, yields their names."""
+    files: dict[str, TableFile] = {}
+    for part in parts:
+        for cell, first, stop, *known in zip(*(column.to_pylist() for column in part.columns), strict=True):
+            trace = read_batch(store, Batch(cell, first, stop), *known)
+            for table, make in makers.items():
+                rows = make(trace)
+                if table not in files:
+                    files[table] = TableFile(rows.schema)
+                files[table].add(rows)
+    context = TaskContext.get()
+    assert context is not None
+    names = [f"{run_folder(table, run)}/part-{context.partitionId():05d}.parquet" for table in files]
+    for name, file in zip(names, files.values(), strict=True):
+        store.write(name, file.content())
+    yield pa.RecordBatch.from_arrays([pa.array(names, pa.string())], names=["name"])

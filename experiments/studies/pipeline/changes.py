@@ -37,8 +37,7 @@ def _members(text: str) -> list[str]:
 
 
 def _of_pairs(first: Values, second: Values, of: Callable[[int, int], T]) -> tuple[list[T], Values]:
-    """A function of two whole numbers for each row, computed once for each pair that occurs: the results, and which of
-    them each row has."""
+    """A function of two whole numbers, computed once for each pair: the results, and the result of each row."""
     span = int(second.max(initial=0)) + 1
     pairs, which = np.unique(first.astype(np.int64) * span + second, return_inverse=True)
     return [of(pair // span, pair % span) for pair in pairs.tolist()], which

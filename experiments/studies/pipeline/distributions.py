@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import Column, DataFrame, Row, Window
 from pyspark.sql import functions as F
 
 from experiments.studies.estimation.estimates import FailoverTimes
@@ -63,8 +63,7 @@ def places(times: DataFrame) -> DataFrame:
 
 
 def distributions(placed: DataFrame) -> DataFrame:
-    """One row per cell, kind and bucket: the longest time in it, its events and weight, and the share of times up to
-    its end."""
+    """One row per cell, kind and bucket: longest time, events, weight, the share of times up to its end."""
     found = placed.groupBy(*KEY, "bucket").agg(
         F.max("ms").alias("up_to_ms"),
         F.sum("events").alias("events"),
@@ -81,13 +80,13 @@ def quantiles(times: DataFrame, placed: DataFrame) -> Mapping[Key, FailoverTimes
         F.max("ms").alias("max"),
         F.sum("events").alias("outages"),
     )
-    rows = {(row["cell"], row["kind"]): row.asDict() for row in found.collect()}
+    rows = {(row["cell"], row["kind"]): row for row in found.collect()}
     if not rows:
         return {}
     session = times.sparkSession
     columns = ", ".join(["cell int", "kind string", *(f"{key} long" for key in LEVELS)])
     levels = session.createDataFrame([(*key, *(row[level] for level in LEVELS)) for key, row in rows.items()], columns)
-    shares = {(row["cell"], row["kind"]): _shares(row.asDict()) for row in _counts(times, levels).collect()}
+    shares = {(row["cell"], row["kind"]): _shares(row) for row in _counts(times, levels).collect()}
     bounds = _bounds(placed, shares)
     return {key: FailoverTimes(**_without_key(row) | bounds[key]) for key, row in rows.items()}
 
@@ -128,7 +127,7 @@ def _counts(times: DataFrame, quantiles: DataFrame) -> DataFrame:
     )
 
 
-def _shares(row: Mapping[str, Any]) -> dict[str, Shares]:
+def _shares(row: Row) -> dict[str, Shares]:
     sums = [
         (
             p,
@@ -160,8 +159,8 @@ def _bounds(placed: DataFrame, shares: Mapping[Key, Mapping[str, Shares]]) -> di
         .groupBy(*KEY)
         .agg(*(_quantile(F.col(f"share_{name}")).alias(name) for name, _, _ in names))
     )
-    return {(row["cell"], row["kind"]): _without_key(row.asDict()) for row in found.collect()}
+    return {(row["cell"], row["kind"]): _without_key(row) for row in found.collect()}
 
 
-def _without_key(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in row.items() if key not in KEY}
+def _without_key(row: Row) -> dict[str, Any]:
+    return {key: value for key, value in row.asDict().items() if key not in KEY}

@@ -12,10 +12,13 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from experiments.studies.pipeline.options import SparkOptions
+from experiments.support.declared import declared
 from experiments.support.errors import InputError
 
 SHOWN_LINES = 100
@@ -24,47 +27,31 @@ _FULL = re.compile(r"No space left on device|Disk quota exceeded|File too large"
 _NO_MEMORY = re.compile(r"java\.lang\.OutOfMemoryError")
 _EXCEPTION = re.compile(r"^(?:[a-z]\w*\.)+\w+(?:Exception|Error): .+|^\w+Error: .+")
 KEPT = "what was there before is kept, and the same command goes on"
-MASTERS = "the URL of a Spark master that runs: spark://HOST:PORT, k8s://https://HOST:PORT, or local[N]"
-_INPUTS: Mapping[str, tuple[str, str, str]] = {
-    r"All masters are unresponsive": ("--spark-master", "no answer from {master}", MASTERS),
-    r"KubernetesClientException(?s:.*)(?:Connection refused|UnknownHost|[Tt]imed? ?out)": (
-        "--spark-master",
-        "no answer from {master}",
-        MASTERS,
-    ),
-    r"Master must either be|Could not parse Master URL|HADOOP_CONF_DIR or YARN_CONF_DIR": (
-        "--spark-master",
-        "{master}",
-        MASTERS,
-    ),
-    r"Invalid (?:initial|maximum) heap size: -Xm[sx](.*)": (
-        "--spark-conf",
-        "spark.driver.memory={0}",
-        "a size such as 2g",
-    ),
-    r"\[INVALID_(?:DRIVER|EXECUTOR)_MEMORY\S* (.*)": (
-        "--spark-conf",
-        "{0}",
-        "at least 512m",
-    ),
-    r"Class org\.apache\.hadoop\.fs\.(\S+) not found|No FileSystem for scheme \"(\S+)\"": (
-        "--spark-master",
-        "{out}, for which Spark has no file system ({0})",
-        "a Spark with it, for S3 by --spark-conf spark.jars.packages=org.apache.hadoop:hadoop-aws:VERSION; or no "
-        "--spark-master, for an analysis of a copy on this machine",
-    ),
-    r"ModuleNotFoundError: No module named '(experiments|protocol|pyarrow)'": (
-        "--spark-master",
-        "executors whose Python has no module {0}",
-        "isray installed on every worker, under the interpreter of --spark-conf spark.pyspark.python=PATH",
-    ),
-}
-"""Patterns of a log, and the InputError that each means: source, found, allowed."""
+
+
+class _Input(NamedTuple):
+    """A pattern of a log, and the InputError that it means."""
+
+    pattern: str
+    source: str
+    found: str
+    allowed: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """The content of `failures.yaml`. `masters`: what is allowed as a master."""
+
+    masters: str
+    inputs: list[_Input]
+
+
+_KNOWN = declared(_Known, __file__, "failures.yaml")
+MASTERS = _KNOWN.masters
 
 
 class PipelineFailed(RuntimeError):
-    """The Spark process failed; the message is one line where the reason is known, and otherwise ends with the last
-    lines of its output."""
+    """The Spark process failed; one line where the reason is known, otherwise the last lines of its output."""
 
 
 def reason(log: Sequence[str], out: str, spark: SparkOptions) -> InputError | PipelineFailed:
@@ -78,7 +65,7 @@ def reason(log: Sequence[str], out: str, spark: SparkOptions) -> InputError | Pi
         return PipelineFailed(
             f"Spark had too little memory, {name}={found}; {KEPT} with more (--spark-conf {name}=...)"
         )
-    for pattern, (source, found, allowed) in _INPUTS.items():
+    for pattern, source, found, allowed in _KNOWN.inputs:
         if match := re.search(pattern, text):
             groups = [group for group in match.groups() if group]
             return InputError(source, "", found.format(*groups, master=spark.master, out=out), allowed)

@@ -78,8 +78,7 @@ def _by_metric(metrics: Sequence[str], names: Sequence[str]) -> str:
 
 
 def per_cell(trials: DataFrame, metrics: Sequence[str]) -> DataFrame:
-    """One row per cell and metric: the fields of `estimation.moments.Sums`, and `states`, the rows of state of all
-    trials."""
+    """One row per cell and metric: the fields of `Sums`, and `states`, the rows of state of all trials."""
     terms = {
         "exposure": "row.exposure",
         "exposure_squares": "row.exposure * row.exposure",

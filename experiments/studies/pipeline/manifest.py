@@ -8,8 +8,8 @@ Many small runs are made into one (`compacted` decides which), in the same way: 
 lists it instead of those that it is made of, and their folders are removed. So the number of files grows with the data,
 not with the number of analyses, and a run is no longer rewritten when it has the size of a file.
 
-Silver is made anew if it is of another version of its tables, or holds trials in other batches than the study has now
-(two sweeps at the same time may have written the same trials twice).
+Silver is computed from scratch if it is of another version of its tables, or holds trials in other batches than the
+study has now (two sweeps at the same time may have written the same trials twice).
 """
 
 from __future__ import annotations
@@ -87,8 +87,7 @@ def usable(manifest: Manifest, needed: Iterable[Batch]) -> Manifest:
 
 
 def compacted(manifest: Manifest) -> tuple[tuple[int, ...], Manifest]:
-    """The runs that are to become one, which are none or more than `MOST_SMALL_RUNS`, and the manifest with that one,
-    of the next number, in their place."""
+    """The runs that become one (none, or more than `MOST_SMALL_RUNS`), and the manifest with that one instead."""
     small = {number: run for number, run in manifest.runs.items() if run.size < FILE_BYTES}
     if len(small) <= MOST_SMALL_RUNS:
         return (), manifest

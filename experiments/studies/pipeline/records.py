@@ -1,4 +1,4 @@
-"""Silver: the fate of every record that was produced, and what the losses that the simulator counted are checked with.
+"""Silver: the fate of every record, what losses are checked with, and what consumers read.
 
 A record is acknowledged or not; with acks=all it is then in the logs of the whole ISR, and consumers can read it
 (`visible_ms`; unknown for acks=1, where the high watermark follows later). An election *cuts* the log of a partition at
@@ -7,7 +7,12 @@ first cut at or below its offset after its acknowledgement; it is `durable` if n
 At a checkpoint all replicas have all records; of those acknowledged before it only the last one is followed on.
 
 The simulator counts losses by comparing payloads as it elects. Here they follow from the offsets of records and
-elections. `checks.py` compares the two: `cuts` and `counts` are its input beside the records.
+elections; `cuts` and `counts` are what the two are compared by (`spark.py`).
+
+A consumer reads below the high watermark. A later election whose leader's log lacks records from `offset` on removes
+what the consumer had read from there on: so many of the records of a read are `undone`, from the first such election on
+(`undone_ms`). The consumer itself notices when it next reads: a row with the outcome `diverged` or `out_of_range`
+(`trials/reader.py`).
 """
 
 from __future__ import annotations
@@ -18,8 +23,18 @@ import numpy as np
 import pyarrow as pa
 
 from experiments.studies.pipeline.rows import Trace, TraceRows, Values, first_at_or_below
-from experiments.studies.pipeline.schemas import SILVER, Nullable, table
-from experiments.studies.trace.kinds import ACKED, FOLLOWED, Acks1Loss, Checkpoint, Elected, Loss, Produced
+from experiments.studies.pipeline.schemas import READS, SILVER, Nullable, table
+from experiments.studies.trace.kinds import (
+    ACKED,
+    FETCHED,
+    FOLLOWED,
+    Acks1Loss,
+    Checkpoint,
+    Elected,
+    Loss,
+    Produced,
+    Read,
+)
 
 
 def records(trace: Trace) -> pa.Table:
@@ -92,8 +107,7 @@ def _at(positions: Values, length: int) -> Values:
 
 
 def _running(mask: Values, first: Values) -> Values:
-    """The position of the last row so far, in its group, for which `mask` is true; -1 without one. `first`: the
-    position of each row's group."""
+    """The last row so far, in its group, for which `mask` is true, or -1. `first`: where each row's group begins."""
     last = np.maximum.accumulate(np.where(mask, np.arange(len(mask)), -1))
     return np.where(last >= first, last, -1)
 
@@ -139,3 +153,38 @@ def counts(trace: Trace) -> pa.Table:
         "lost": lost[group],
     }
     return table(SILVER["counts"], trace.cell, columns)
+
+
+def reads(trace: Trace) -> pa.Table:
+    """One row per read that returned records or made the consumer go back, with the columns of `schemas.READS`."""
+    rows = trace.rows.of_kinds(Read, Elected)
+    rows = rows.sorted(trace.groups(rows["trial"], rows["partition"]))
+    group, read = trace.groups(rows["trial"], rows["partition"]), rows.are(Read)
+    elections, at = np.flatnonzero(~read), np.flatnonzero(read)
+    offsets = rows["offset"][elections]
+    found = rows.where(read)
+    fetched, stop = found.have_text("detail", FETCHED), found["offset"] + found["value"]
+    begin = np.searchsorted(elections, at)
+    lowest = _lowest_from(offsets, group[elections], begin, group[at])
+    undone = fetched & (lowest < stop)
+    end = np.where(undone, len(elections), begin)
+    first = first_at_or_below(offsets, begin, end, stop - 1)
+    columns = {
+        "leader": found["node"],
+        "outcome": found.texts("detail").at(np.arange(len(found))),
+        "records": found["value"],
+        "undone": np.where(undone, stop - np.maximum(found["offset"], lowest), 0),
+        "undone_ms": Nullable(np.append(rows["time_ms"][elections], 0)[first], ~undone),
+        "weight": np.exp(found["log_weight"]),
+    }
+    return table(READS, trace.cell, found, **columns)
+
+
+def _lowest_from(offsets: Values, group: Values, begin: Values, wanted: Values) -> Values:
+    """The lowest offset from each position on to the end of the `wanted` group; the largest number without any."""
+    none = np.iinfo(np.int64).max
+    lowest = np.append(offsets, none)
+    for last in np.flatnonzero(np.diff(group, append=-1) != 0)[::-1].tolist():
+        start = int(np.searchsorted(group, group[last]))
+        lowest[start : last + 1] = np.minimum.accumulate(lowest[start : last + 1][::-1])[::-1]
+    return np.where(np.append(group, -1)[begin] == wanted, lowest[begin], none)

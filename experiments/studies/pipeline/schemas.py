@@ -8,6 +8,7 @@ Within the pipeline and in `gold/` a cell is the index of the cell in the study.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
 import numpy as np
@@ -18,78 +19,34 @@ from pyspark.sql import functions as F
 
 from experiments.studies.trace.metrics import FRACTIONS
 from experiments.studies.trace.schema import Values
-
-_PARTITION: Final = {"cell": "int", "trial": "int", "partition": "int"}
-_METRIC: Final = (
-    "struct<value: double, events: bigint, weight: double, weight_squares: double, largest_weight: double, "
-    "size_squares: double, largest_size: double>"
-)
-"""One metric of one trial: the fields of `estimation.moments.Sums` that a trial has."""
-
-_SHARES: Final = tuple(metric.column for metric in FRACTIONS.values())
+from experiments.support.declared import declared
 
 Columns = Mapping[str, str]
 """Names of columns with their types, as Spark's DDL writes them."""
 
-SILVER: Final[Mapping[str, Columns]] = {
-    "intervals": _PARTITION
-    | dict.fromkeys(("start_ms", "end_ms", "length_ms"), "bigint")
-    | dict.fromkeys(("leader", "epoch", "isr_size", "elr_size", "min_isr"), "int")
-    | dict.fromkeys(("isr", "elr"), "string")
-    | dict.fromkeys(("online", *_SHARES, "recovering"), "boolean")
-    | dict.fromkeys((*(f"{share}_begins" for share in _SHARES), "leader_failed"), "boolean")
-    | dict.fromkeys(("outage", "recovery", "leader_before", "epoch_before"), "int")
-    | {"isr_before": "string", "elr_before": "string", "weight": "double"},
-    "outages": _PARTITION
-    | dict.fromkeys(("start_ms", "end_ms", "failover_ms"), "bigint")
-    | {"ended": "boolean", "handover": "boolean", "weight": "double"},
-    "elections": _PARTITION
-    | {"time_ms": "bigint", "epoch": "int", "leader": "int", "leader_before": "int", "reason": "string"}
-    | {"handover": "boolean", "isr": "string", "isr_before": "string", "elr_before": "string", "weight": "double"},
-    "isr_changes": _PARTITION
-    | {"time_ms": "bigint"}
-    | dict.fromkeys(("isr_before", "isr", "elr_before", "elr"), "string")
-    | {"joined": "array<string>", "left": "array<string>", "weight": "double"},
-    "recoveries": _PARTITION
-    | {"time_ms": "bigint", "leader": "int", "recovered_ms": "bigint", "answers": "string", "weight": "double"},
-    "catch_ups": _PARTITION | {"broker": "int", "start_ms": "bigint", "in_sync_ms": "bigint", "weight": "double"},
-    "regressions": _PARTITION | {"time_ms": "bigint", "leader": "int", "weight": "double"},
-    "records": _PARTITION
-    | {"seq": "int", "offset": "bigint", "sent_ms": "bigint", "outcome": "string"}
-    | {"acknowledged_ms": "bigint", "visible_ms": "bigint", "durable": "boolean"}
-    | {"lost_ms": "bigint", "lost_epoch": "int", "weight": "double"},
-    "cuts": _PARTITION | {"seq": "int", "time_ms": "bigint", "epoch": "int", "offset": "bigint", "since": "int"},
-    "counts": _PARTITION | {"records": "bigint", "lost": "bigint"},
-    "losses": _PARTITION | {"time_ms": "bigint", "records": "bigint", "weight": "double"},
-    "measured": _PARTITION | {"node": "int", "time_ms": "bigint", "kind": "string", "value": "bigint"},
-}
 
-READS: Final[Columns] = (
-    _PARTITION
-    | {"seq": "int", "time_ms": "bigint", "leader": "int", "epoch": "int", "outcome": "string"}
-    | {"offset": "bigint", "records": "bigint", "undone": "bigint", "undone_ms": "bigint", "weight": "double"}
-)
-"""`silver/reads`, which only a study with a consumer has."""
+@dataclass(frozen=True, slots=True)
+class _Tables:
+    """The content of `schemas.yaml`, which says what the parts are."""
 
-GOLD: Final[Mapping[str, Columns]] = {
-    "cells": {"cell": "int", "metric": "string", "trials": "bigint"}
-    | dict.fromkeys(("value", "value_squares", "exposure", "exposure_squares", "value_exposure", "years"), "double")
-    | {"events": "bigint"}
-    | dict.fromkeys(("weight", "weight_squares", "largest_weight", "size_squares", "largest_size"), "double")
-    | {"states": "bigint", "partitions": "bigint"},
-    "pairs": {"cell": "int", "metric": "string", "pairs": "bigint"}
-    | dict.fromkeys(("value_value", "value_exposure", "exposure_value", "exposure_exposure"), "double")
-    | {"differing": "bigint"},
-    "distributions": {"cell": "int", "kind": "string", "up_to_ms": "double", "events": "bigint"}
-    | dict.fromkeys(("weight", "share"), "double"),
-    "measured": {"cell": "int", "kind": "string"} | dict.fromkeys(("p50", "p99", "max"), "double"),
-}
+    silver: dict[str, dict[str, str]]
+    reads: dict[str, str]
+    gold: dict[str, dict[str, str]]
+    metric: dict[str, str]
 
 
-def _fields(struct: str) -> dict[str, str]:
-    """The fields of a struct of plain types, as DDL writes it."""
-    inside = struct.removeprefix("struct<").removesuffix(">")
-    return dict(part.split(": ") for part in inside.split(", "))
+def _with_shares(columns: Columns) -> Columns:
+    """The columns with those of every share of time instead of `SHARE` and `SHARE_begins`."""
+    shares = [metric.column for metric in FRACTIONS.values()]
+    each = {"SHARE": shares, "SHARE_begins": [f"{share}_begins" for share in shares]}
+    return {column: kind for name, kind in columns.items() for column in each.get(name, [name])}
+
+
+_TABLES: Final = declared(_Tables, __file__, "schemas.yaml")
+SILVER: Final = {name: _with_shares(columns) for name, columns in _TABLES.silver.items()}
+READS: Final = _TABLES.reads
+GOLD: Final = _TABLES.gold
+_METRIC: Final = f"struct<{', '.join(f'{name}: {kind}' for name, kind in _TABLES.metric.items())}>"
 
 
 def conform(frame: DataFrame, columns: Columns) -> DataFrame:
@@ -111,8 +68,8 @@ _TYPES: Final = {
     "string": pa.string(),
     "array<string>": pa.list_(pa.string()),
 }
-METRIC_FIELDS: Final = tuple(_fields(_METRIC))
-_METRIC_TYPE: Final = pa.struct([(name, _TYPES[kind]) for name, kind in _fields(_METRIC).items()])
+METRIC_FIELDS: Final = tuple(_TABLES.metric)
+_TYPES[_METRIC] = pa.struct([(name, _TYPES[kind]) for name, kind in _TABLES.metric.items()])
 
 
 class Nullable(NamedTuple):
@@ -145,10 +102,9 @@ def table(columns: Columns, cell: str, values: Named, **others: Values | pa.Arra
         if name == "cell":
             continue
         found = others[name] if name in others else values[name]
-        arrow = _METRIC_TYPE if kind == _METRIC else _TYPES[kind]
         if isinstance(found, Nullable):
             found = pa.array(found.values, mask=found.missing)
-        arrays[name] = (found if isinstance(found, pa.Array) else pa.array(found)).cast(arrow)
+        arrays[name] = (found if isinstance(found, pa.Array) else pa.array(found)).cast(_TYPES[kind])
     length = len(arrays["trial"])
     codes = pa.array(np.zeros(length, np.int32))
     return pa.table({"cell": pa.array([cell]).take(codes), **arrays})

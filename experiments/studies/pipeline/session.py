@@ -7,6 +7,9 @@ its JVM when the interpreter ends; here the end of the block waits for it, so th
 Memory is bounded by `spark.driver.memory` (locally, where tasks run in the driver's JVM) or `spark.executor.memory`;
 what does not fit is spilled to disk. Adaptive execution sizes the tasks after each exchange by what was exchanged, and
 splits the ones that are much larger than the others.
+
+A master accepts an application that none of its workers has room for, and one whose executors have all died; Spark then
+waits in silence, as another application may end or a worker may join. The wait is right; :class:`Watch` reports it.
 """
 
 from __future__ import annotations
@@ -14,65 +17,41 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from experiments.studies.pipeline.options import CORES, LOCAL, SparkOptions
+from experiments.studies.pipeline.options import LOCAL, SparkOptions
 from experiments.studies.sweeps.storage import Folder, ObjectStore, Store
 from experiments.support.build import PACKAGES_FOLDER
+from experiments.support.declared import declared
 
 JVM_EXIT_S = 60
 
-Settings = Mapping[str, str]
-"""Spark's settings by their names."""
 
-DEFAULTS: Settings = {
-    "spark.driver.memory": "1g",
-    "spark.sql.session.timeZone": "UTC",
-    "spark.sql.catalogImplementation": "in-memory",
-    "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
-    "spark.sql.adaptive.enabled": "true",
-    "spark.sql.adaptive.skewJoin.enabled": "true",
-    "spark.sql.adaptive.coalescePartitions.parallelismFirst": "false",
-    "spark.sql.adaptive.advisoryPartitionSizeInBytes": "64m",
-    "spark.sql.shuffle.partitions": "8",
-    "spark.sql.requireAllClusterKeysForCoPartition": "false",
-    # Spark lists more paths than this in a job of one task per path; the paths of a study are files, which the driver
-    # looks up in parallel threads.
-    "spark.sql.sources.parallelPartitionDiscovery.threshold": "1000000",
-    "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "100000",
-}
-"""Settings that `--spark-conf` may replace."""
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Spark's settings by their names. `defaults`: those that `--spark-conf` may replace. `little`: for little data, on
+    which the time goes into planning and compiling queries: these are interpreted, in few tasks, by a JVM that
+    optimises little. `logging`: Log4j's properties."""
 
-FOR_LITTLE: Settings = {
-    "spark.sql.adaptive.enabled": "false",
-    "spark.sql.shuffle.partitions": str(CORES),
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-}
-"""Settings for little data, on which the time goes into planning and compiling queries: these are interpreted, in few
-tasks, by a JVM that optimises little."""
+    defaults: dict[str, str]
+    little: dict[str, str]
+    logging: str
+
+
+SETTINGS = declared(Settings, __file__, "spark.yaml")
 _LITTLE_JAVA = " -XX:TieredStopAtLevel=1"
-
-_QUIET_LOGGING = """rootLogger.level = error
-rootLogger.appenderRef.stderr.ref = stderr
-appender.stderr.type = Console
-appender.stderr.name = stderr
-appender.stderr.target = SYSTEM_ERR
-appender.stderr.layout.type = PatternLayout
-appender.stderr.layout.pattern = %p %c{1}: %m%n
-"""
 
 
 @contextmanager
 def spark_session(java_home: Path, options: SparkOptions = LOCAL, *, little: bool = False) -> Iterator[SparkSession]:
-    """Spark on the given Java, for the block. The settings of `options` replace those of `DEFAULTS`, and for `little`
-    data those of `FOR_LITTLE`."""
+    """Spark on the given Java, for the block. The settings of `options` replace the project's (`SETTINGS`)."""
     os.environ |= {"JAVA_HOME": str(java_home), "PYSPARK_PYTHON": sys.executable}
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     with tempfile.TemporaryDirectory(prefix="isray-spark-", ignore_cleanup_errors=True) as folder:
@@ -93,9 +72,9 @@ def spark_path(store: Store) -> str:
 
 def _start(folder: Path, options: SparkOptions, little: bool) -> SparkSession:
     logging = folder / "log4j2.properties"
-    logging.write_text(_QUIET_LOGGING, encoding="utf-8")
+    logging.write_text(SETTINGS.logging, encoding="utf-8")
     java_options = f"-Djava.io.tmpdir={folder} -Dlog4j2.configurationFile=file:{logging} -XX:+UseSerialGC"
-    own = {**FOR_LITTLE} if little else {}
+    own = dict(SETTINGS.little) if little else {}
     own |= {
         "spark.driver.extraJavaOptions": java_options + _LITTLE_JAVA * little,
         "spark.local.dir": str(folder),
@@ -105,7 +84,7 @@ def _start(folder: Path, options: SparkOptions, little: bool) -> SparkSession:
     if options.is_local:
         os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
         own |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-    found: dict[str, bool | float | int | str | None] = {**DEFAULTS, **own, **options.settings}
+    found: dict[str, bool | float | int | str | None] = {**SETTINGS.defaults, **own, **options.settings}
     return SparkSession.builder.master(options.master).appName("isray").config(map=found).getOrCreate()
 
 
@@ -119,3 +98,49 @@ def _stop(session: SparkSession) -> None:
     process = gateway.proc
     process.stdin.close()
     process.wait(JVM_EXIT_S)
+
+
+LOOK_S = 5.0
+LOOKS = 4
+"""So many looks in a row without an executor are reported: 20 s, in which a master usually starts one."""
+
+
+class Watch:
+    """Decides when to report. `wanted`: what an executor needs, in words."""
+
+    def __init__(self, wanted: str) -> None:
+        self._wanted, self._without = wanted, 0
+
+    def look(self, executors: int) -> str | None:
+        """The line to report when there are so many executors now; one line for each time without any."""
+        self._without = 0 if executors else self._without + 1
+        if self._without != LOOKS:
+            return None
+        return (
+            f"no executor runs: waiting for a worker with {self._wanted} free (--spark-conf changes what is asked for)"
+        )
+
+
+@contextmanager
+def watched_executors(spark: SparkSession, report: Callable[[str], None]) -> Iterator[None]:
+    """Reports by a thread, for the block, that an application of a master has no executor."""
+    context, ended = spark.sparkContext, threading.Event()
+    configuration = context.getConf()
+    memory, cores = (
+        configuration.get(f"spark.executor.{name}", least) for name, least in (("memory", "1g"), ("cores", "1"))
+    )
+    watch, tracker = Watch(f"{memory} of memory and {cores} core"), context._jsc.sc().statusTracker()
+
+    def look() -> None:
+        while not ended.wait(LOOK_S):
+            line = watch.look(len(tracker.getExecutorInfos()) - 1)  # the driver is listed, too
+            if line is not None:
+                report(line)
+
+    thread = threading.Thread(target=look, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()

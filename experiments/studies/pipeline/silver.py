@@ -65,8 +65,7 @@ class Intervals:
 
 
 def find_intervals(trace: Trace) -> Intervals:
-    """The intervals of constant state. `weight`: the likelihood ratio at the end of the interval. The `end` row of a
-    trial ends all of its partitions."""
+    """The intervals of constant state. `weight`: likelihood ratio at their ends. `end` ends all partitions."""
     rows = trace.rows.of_kinds(State, End)
     ends = rows.are(End)
     order, partition = _by_partition(trace, rows, ends)
@@ -90,8 +89,7 @@ def find_intervals(trace: Trace) -> Intervals:
 
 
 def _by_partition(trace: Trace, rows: TraceRows, ends: Values) -> tuple[Values, Values]:
-    """The rows of each partition one after the other: their positions, the `end` rows for each partition again, and
-    their partitions."""
+    """The rows of each partition one after the other, `end` rows for each partition, and the partitions."""
     taken = np.repeat(np.arange(len(rows)), np.where(ends, trace.partitions, 1))
     partition = rows["partition"][taken]
     partition[ends[taken]] = np.tile(np.arange(trace.partitions), ends.sum())

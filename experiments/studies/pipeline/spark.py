@@ -3,6 +3,12 @@
 Tables of `silver/` are written once and read again by what follows, so that no step computes another one again, and an
 analysis of an extended study goes on from them (`manifest.py`). Nothing is collected in the driver but rows per batch,
 per cell and metric, and per bucket of a distribution.
+
+The losses that the simulator counted are checked by joins over tables of silver. The simulator compares the payloads of
+acknowledged records with the log of each new leader, and counts what is missing (`counts`). The same losses follow from
+the trace without its counters: an acknowledged record is lost if a later election cuts the log at or below the record's
+offset while the record is followed (`cuts`). And `records` says of each record whether it is lost. All three have to
+agree in every partition of every trial.
 """
 
 from __future__ import annotations
@@ -14,18 +20,16 @@ from dataclasses import asdict, dataclass, fields
 from functools import reduce
 from typing import TypeVar
 
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
-from experiments.studies.design.functions import metrics_of
+from experiments.studies.design.study import metrics_of
 from experiments.studies.estimation.estimates import CellSums, FailoverTimes, estimate_cells
-from experiments.studies.estimation.measured import Quantiles, measured_document
 from experiments.studies.estimation.moments import Sums
 from experiments.studies.estimation.pairs import Products
-from experiments.studies.estimation.times import CATCH_UP, FAILOVER, KINDS, RECOVERED
+from experiments.studies.estimation.times import CATCH_UP, FAILOVER, KINDS, RECOVERED, Quantiles, measured_document
 from experiments.studies.pipeline import gold, manifest
-from experiments.studies.pipeline.bronze import Checked, check_batches, listed
-from experiments.studies.pipeline.checks import disagreements
+from experiments.studies.pipeline.bronze import Checked, check_batches, listed, run_folder, write_tables
 from experiments.studies.pipeline.distributions import (
     distributions,
     lasting_times,
@@ -33,9 +37,8 @@ from experiments.studies.pipeline.distributions import (
     places,
     quantiles,
 )
-from experiments.studies.pipeline.files import run_folder, write_tables
+from experiments.studies.pipeline.options import GOLD, READING, SILVER_STAGE, report
 from experiments.studies.pipeline.schemas import SILVER, Columns, ddl, digests, trial_columns
-from experiments.studies.pipeline.stages import GOLD, READING, SILVER_STAGE, report_note, report_stage
 from experiments.studies.pipeline.tables import NAMES, tables_of
 from experiments.studies.sweeps.output import StudyRecord
 from experiments.studies.sweeps.storage import Folder, ObjectStore, Store
@@ -74,15 +77,15 @@ def analyse(spark: SparkSession, work: Work) -> None:
     """Trace to silver to gold."""
     found = manifest.usable(manifest.read_manifest(work.store), work.batches)
     manifest.remove_unlisted(work.store, found, NAMES)
-    report_stage(READING)
+    report("stage", READING)
     new = [batch for batch in work.batches if batch not in found.batches]
     checked = check_batches(spark, work.store, new)
     bad = [each for each in checked if each.reason is not None]
     for each in bad:
-        report_note(f"{each.file}: quarantined, {each.reason}")
+        report("note", f"{each.file}: quarantined, {each.reason}")
     good = [each for each in checked if each.reason is None]
     _require_trials(work, {*found.batches, *(each.batch for each in good)})
-    report_stage(SILVER_STAGE)
+    report("stage", SILVER_STAGE)
     if good:
         _add_run(spark, work, found.next_run, good)
         run = manifest.AnalysisRun(tuple(each.batch for each in good), sum(each.size for each in good))
@@ -91,7 +94,7 @@ def analyse(spark: SparkSession, work: Work) -> None:
     if small:
         _compact(spark, work, small, one)
         found = _listed(work, one)
-    report_stage(GOLD)
+    report("stage", GOLD)
     _write_gold(spark, work, list(found.runs), bad)
 
 
@@ -229,8 +232,7 @@ def _trials(batch: Batch) -> list[int]:
 
 @contextmanager
 def _gold_folder(work: Work) -> Iterator[tuple[Store, str]]:
-    """Where gold is written, as a store and as Spark's path: in a folder beside the old one, which it replaces as a
-    whole; in an object store in its place."""
+    """Where gold is written, as store and Spark path: beside the old one, or in place in an object store."""
     if isinstance(work.store, Folder):
         with replaced_folder(work.store.root / "gold") as folder:
             yield Folder(folder), f"file://{folder}"
@@ -262,3 +264,30 @@ def _quantiles(frame: DataFrame) -> dict[int, dict[str, Quantiles]]:
     for row in frame.collect():
         found.setdefault(row["cell"], {})[row["kind"]] = Quantiles(row["p50"], row["p99"], row["max"])
     return found
+
+
+PARTITION = ("cell", "trial", "partition")
+
+
+def disagreements(records: DataFrame, cuts: DataFrame, counts: DataFrame) -> DataFrame:
+    """One row per partition of a trial in which the numbers of lost records differ: cell, trial, partition, `counted`
+    by the simulator, `cut` off by elections, `recorded` as lost in `records`. The arguments are the tables of silver
+    of these names; a partition whose records were not followed has no row in `counts` and is left out."""
+    acknowledged = records.where("acknowledged_ms IS NOT NULL").select(*PARTITION, "seq", "offset", "lost_ms")
+    is_cut = (
+        _same_partition(acknowledged, cuts)
+        & (cuts["seq"] > acknowledged["seq"])
+        & (cuts["offset"] <= acknowledged["offset"])
+        & (cuts["since"] <= acknowledged["seq"])
+    )
+    cut = acknowledged.join(cuts, is_cut, "left_semi").groupBy(*PARTITION).agg(F.count("*").alias("cut"))
+    lost = acknowledged.where("lost_ms IS NOT NULL").groupBy(*PARTITION).agg(F.count("*").alias("recorded"))
+    together = (
+        counts.withColumnRenamed("lost", "counted").join(cut, [*PARTITION], "left").join(lost, [*PARTITION], "left")
+    )
+    found = together.fillna(0, ["cut", "recorded"]).select(*PARTITION, "counted", "cut", "recorded")
+    return found.where("counted != cut OR counted != recorded")
+
+
+def _same_partition(one: DataFrame, other: DataFrame) -> Column:
+    return (one["cell"] == other["cell"]) & (one["trial"] == other["trial"]) & (one["partition"] == other["partition"])

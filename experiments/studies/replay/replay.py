@@ -42,9 +42,8 @@ WITHOUT_LOSS = 20_000
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """A trial that was run again: the seed and trace hash, the number of losses it counts, and the part to explore.
-    `loss`: the number of the loss that the part explains, None if there is none.
-    """
+    """A trial that was run again: how many losses it counts, and the part to explore. `loss`: the number of the loss
+    that the part explains, None if there is none."""
 
     seed: int
     trace_hash: str
@@ -100,9 +99,8 @@ class _UntilLoss(SimRecorder):
 
 
 def replay(study: StudyPlan, cell: int, trial: int, loss: int = 0) -> Replayed:
-    """Runs a trial of a study's cell again and keeps the part that explains a loss: `loss` counts from 0. InputError
-    for a cell that the study does not have, and for a trial on processes, which has no other run.
-    """
+    """Runs a trial again and keeps the part that explains a loss: `loss` counts from 0. InputError for a cell that the
+    study does not have, and for a trial on processes, which has no other run."""
     if not 0 <= cell < len(study.cells):
         raise InputError("--cell", "", str(cell), f"0 to {len(study.cells) - 1}: the study's cells in their order")
     found = study.cells[cell]
@@ -117,7 +115,7 @@ def replay(study: StudyPlan, cell: int, trial: int, loss: int = 0) -> Replayed:
         result = running.run()
     losses = len(recorder.losses)
     chosen = loss if loss < losses else None
-    title = f"{study.name}, {_name(found.swept)}, trial {trial}"
+    title = f"{study.name}, {found.name or 'the one setting'}, trial {trial}"
     facts = [
         ("generation", params.generation),
         ("estimator", choose(params).estimator),
@@ -159,14 +157,8 @@ def _note(loss: int | None, losses: int) -> str:
     return f"Loss {loss + 1} of {losses}, from the last time before it that all replicas were in sync."
 
 
-def _name(swept: dict[str, object]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in swept.items()) or "the one setting"
-
-
 def recorded_trace(out: Location, record: StudyRecord, cell: int, trial: int) -> str | None:
-    """The trace hash of a trial in a study's directory, None if it is not there, or if it is that of another path
-    than the replayed one, as in splitting.
-    """
+    """The trace hash of a stored trial; None without it, or for splitting, which replays another path."""
     if choose(record.study.cells[cell].parameters).estimator == "splitting":
         return None
     store, digest = store_at(out), record.cells[cell]

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 
 from experiments.studies.design.model import CellParameters
-from experiments.studies.estimation.weights import LEAST_EFFECTIVE_SAMPLE_SIZE
+from experiments.studies.estimation.moments import LEAST_EFFECTIVE_SAMPLE_SIZE
 from experiments.studies.report.settings import Group, Setting
 from experiments.studies.report.words import listed
 
@@ -65,8 +65,7 @@ def reasons(settings: tuple[Setting, ...]) -> str:
 
 
 def separators(settings: tuple[Setting, ...]) -> str:
-    """What to change in the failures or the settings to see a difference, in one sentence; empty if nothing follows
-    from the parameters."""
+    """What change of failures or settings would show a difference, in one sentence; empty if nothing follows."""
     params, found = settings[0].parameters, []
     if is_always_crash(params):
         found.append("controlled shutdowns (`unclean_probability` below 1, or `rolling_restart`)")

@@ -115,8 +115,7 @@ def _joined(rows: Sequence[StoryRow]) -> list[StoryRow]:
 
 
 def _matters(row: StoryRow) -> bool:
-    """Whether a line is about brokers that end and start, of elections, or of the loss; records of the metadata log and
-    what brokers do between are left out."""
+    """Whether a line is about brokers that end and start, elections, or the loss."""
     text = row.text.strip()
     return row.is_heading or text.startswith(("ALERT", "leads ")) or ("epochs " in text and "ISR" in text)
 

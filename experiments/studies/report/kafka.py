@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from experiments.studies.design.decisions import DECISIONS
 from experiments.studies.design.model import PARAMETERS, CellParameters
+from experiments.studies.design.study import DECISIONS
+from experiments.support.declared import declared
 from experiments.support.durations import format_duration
 from protocol.config import ENABLE_OF_STRATEGY
 
@@ -21,15 +23,18 @@ IN_NONE = "in no release yet (KIP-966, second part)"
 LATER_NAMES = {"proactive": "Aggressive", "balanced": "Balanced", "manual": "None"}
 DEFAULT_SESSION_MS, DEFAULT_DELIVERY_MS = 9_000, 120_000
 BOOTSTRAP = "--bootstrap-server HOST:9092"
-GENERATIONS = {
-    "v3": ("none: ISRs in ZooKeeper", "no release; the design from which Kafka 0.8.0 was built"),
-    "kip-497": (f"{ELR}=0", "Kafka 2.7 to 3.9; 4.0 unless ELR is switched on; 4.1 and later with ELR switched off"),
-    "kip-966-elr": (f"{ELR}=1", "Kafka 4.0 as a preview, off by default; 4.1 and later, on in new clusters"),
-    "kip-966": (
-        f"{ELR}=1 and Unclean Recovery",
-        "ELR: Kafka 4.0 (preview), 4.1 and later; Unclean Recovery: in no release yet",
-    ),
-}
+
+
+class GenerationInKafka(NamedTuple):
+    """A generation in Kafka's terms (`kafka.yaml`)."""
+
+    config: str
+    release: str
+    sentence: str
+    installable: bool
+
+
+GENERATIONS = declared(dict[str, GenerationInKafka], __file__, "kafka.yaml")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +49,8 @@ class Config:
 
 
 def _generation(params: CellParameters) -> tuple[str, str, str]:
-    config, release = GENERATIONS[params.generation]
-    return config, "feature of the cluster", release
+    found = GENERATIONS[params.generation]
+    return found.config, "feature of the cluster", found.release
 
 
 def _strategy(params: CellParameters) -> tuple[str, str, str]:
@@ -120,8 +125,7 @@ assert set(_WRITERS) == DECISIONS
 
 
 def configs(cells: Sequence[CellParameters]) -> list[Config]:
-    """One row for each value of each setting that the cells have, in the order of the parameters; none where Kafka has
-    nothing to type."""
+    """One row for each value of each setting of the cells, by parameter; none where nothing is to be typed."""
     rows: dict[tuple[str, str], Config] = {}
     for name, write in _WRITERS.items():
         item = PARAMETERS[name]
@@ -136,23 +140,12 @@ def configs(cells: Sequence[CellParameters]) -> list[Config]:
 
 def has_release(params: CellParameters) -> bool:
     """Whether a release of Apache Kafka has the generation of a setting as a whole."""
-    return params.generation in ("kip-497", "kip-966-elr")
+    return GENERATIONS[params.generation].installable
 
 
 def release(params: CellParameters) -> str:
     """Which release of Kafka has the generation of a setting, in one sentence."""
-    if params.generation == "kip-966":
-        return (
-            "No release of Apache Kafka has kip-966: Eligible Leader Replicas are in 4.0 (preview), 4.1 and later, "
-            "Unclean Recovery is in none. The generation kip-966-elr is what 4.1 and later run."
-        )
-    if params.generation == "v3":
-        return (
-            "No release of Apache Kafka has v3, the design from which 0.8.0 was built: up to 2.6 leaders wrote their "
-            "ISRs to ZooKeeper, and before 0.11 followers truncated to their high watermarks (KIP-101)."
-        )
-    words = {"kip-497": "without Eligible Leader Replicas", "kip-966-elr": "with Eligible Leader Replicas"}
-    return f"{params.generation} is Kafka {words[params.generation]}: {GENERATIONS[params.generation][1]}."
+    return GENERATIONS[params.generation].sentence
 
 
 def commands(params: CellParameters) -> list[str]:

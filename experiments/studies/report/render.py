@@ -15,12 +15,10 @@ from pathlib import Path
 from jinja2 import Environment
 from markupsafe import Markup, escape
 
-from experiments.studies.design.functions import metrics_of
-from experiments.studies.design.study import StudyPlan
+from experiments.studies.design.study import StudyPlan, metrics_of
 from experiments.studies.estimation.estimates import CellEstimates, read_cells
-from experiments.studies.estimation.measured import Quantiles, read_measured
 from experiments.studies.estimation.pairs import Difference
-from experiments.studies.estimation.times import Times, read_times
+from experiments.studies.estimation.times import Quantiles, Times, read_measured, read_times
 from experiments.studies.failures.words import shared_assumptions
 from experiments.studies.report import kafka, tradeoffs, verdict, words
 from experiments.studies.report.charts.forest import differences_chart, estimates_chart
@@ -29,14 +27,13 @@ from experiments.studies.report.charts.theme import Chart, library
 from experiments.studies.report.charts.times import times_charts
 from experiments.studies.report.charts.tradeoff import tradeoff_chart
 from experiments.studies.report.example import Example, example_of
-from experiments.studies.report.harshness import beside_published, harshness_words
+from experiments.studies.report.failure_rates import beside_published, in_comparison
 from experiments.studies.report.left_out import LeftOut, read_left_out
-from experiments.studies.report.objectives import OBJECTIVES
 from experiments.studies.report.settings import Group, groups
 from experiments.studies.sweeps.output import StudyRecord, read_record
 from experiments.studies.sweeps.staging import LOSS_PAGE, REPORT
 from experiments.studies.sweeps.storage import Location, store_at
-from experiments.studies.trace.metrics import CAUSES, FRACTION, METRICS, RATES
+from experiments.studies.trace.metrics import BY_NAME, CAUSES, FRACTION, METRICS, RATES
 from experiments.support.atomic import write_text
 from experiments.support.templates import templates
 
@@ -73,9 +70,8 @@ def write_report(out: Path, source: Location | None = None) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class PageExtras:
-    """What a page shows besides the estimates of the cells. By the cells in their order: `times`, how long failovers
-    and the like take; `measured`, what clients and operators measured. `left_out`: the files that the numbers were
-    computed without; `example`: a loss."""
+    """What a page shows besides the estimates of the cells. By cell: `times`, of failovers and the like; `measured`, by
+    clients and operators. `left_out`: files that the numbers are computed without; `example`: a loss."""
 
     times: Sequence[Mapping[str, Times]] = ()
     measured: Sequence[Mapping[str, Quantiles | float]] = ()
@@ -144,8 +140,8 @@ def _assumptions(study: StudyPlan, found: Sequence[Group]) -> dict[str, object]:
     return {
         "assumed": common,
         "assumed_of_some": of_some,
-        "harshness": beside_published(rates) if rates else [],
-        "harsh": harshness_words(rates),
+        "failure_rates": beside_published(rates) if rates else [],
+        "harsh": in_comparison(rates),
         "parameters": words.parameter_rows([cell.parameters for cell in study.cells]),
         "on_processes": all(cell.parameters.engine == "ray" for cell in study.cells),
     }
@@ -177,7 +173,7 @@ def _tables(study: StudyPlan, found: Sequence[Group]) -> dict[str, object]:
         "trade_offs": rows,
         "references": list(dict.fromkeys(group.reference.name for group in found if group.others)),
         "gains": sorted(row.gain for row in rows if row.gain is not None),
-        "noun": OBJECTIVES[study.objective].noun,
+        "noun": BY_NAME[study.objective].noun,
         "has_tiny_rates": study.objective in RATES
         and any(0.0 < setting.estimates.value(study.objective) < BEYOND_THE_MODEL for setting in settings),
         "has_immediate_catch_up": all(cell.parameters.catch_up is None for cell in study.cells),
@@ -197,8 +193,7 @@ def _repeated(study: StudyPlan) -> frozenset[str]:
 def _measured(
     study: StudyPlan, cells: Sequence[CellEstimates], measured: Sequence[Mapping[str, Quantiles | float]]
 ) -> dict[str, object]:
-    """What clients and operators measured in the settings that have plain trials, whose times all count alike, and the
-    keys that any of them has."""
+    """What was measured in the settings with plain trials, whose times count alike, and the keys that occur."""
     rows = [
         (words.cell_name(asked.swept), found)
         for asked, cell, found in zip(study.cells, cells, measured or [{}] * len(cells), strict=True)
@@ -209,7 +204,7 @@ def _measured(
 
 def _charts(study: StudyPlan, found: Sequence[Group]) -> dict[str, Chart | list[Chart] | None]:
     """The charts of the page, by the name of their place."""
-    objective = verdict.metric_of(study)
+    objective = BY_NAME[study.objective]
     compared = [
         objective,
         *(metric for metric in METRICS if metric.name in tradeoffs.AVAILABILITY and metric != objective),

@@ -1,6 +1,6 @@
 """The cells of a study as the report speaks of them: settings under assumptions, in groups.
 
-A *setting* is what an operator decides, an *assumption* what is given (`design/decisions.py`). The cells of a group
+A *setting* is what an operator decides, an *assumption* what is given (`design/study.py`). The cells of a group
 share all assumptions, and only within a group one setting is better than another.
 """
 
@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from experiments.studies.design.decisions import assumed, decided, groups_of
 from experiments.studies.design.model import CellParameters
-from experiments.studies.design.study import StudyPlan
+from experiments.studies.design.study import StudyPlan, assumed, decided, groups_of
 from experiments.studies.estimation.estimates import CellEstimates
 from experiments.studies.estimation.pairs import Comparison
 from experiments.studies.report.words import cell_name
@@ -19,8 +18,7 @@ from experiments.studies.report.words import cell_name
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One cell. `index`: its position in the study. `decided`, `assumed`: its swept parameters of each kind; `name`:
-    of the setting alone, `full_name`: with its assumptions."""
+    """One cell. `index`: in the study. `decided`, `assumed`: its swept parameters; `full_name`: with assumptions."""
 
     index: int
     decided: dict[str, object]

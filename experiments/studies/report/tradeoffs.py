@@ -1,27 +1,30 @@
-"""Every setting against the reference of its group: differences with intervals, and what they show in words."""
+"""Every setting against the reference of its group: differences with intervals, what they show, and prices, in words.
+
+More of the time in which writes fail is a price, less of it a gain. Neither is said where the interval of the
+difference includes 0, and nothing where the weights of a setting degenerate.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 from experiments.studies.design.study import StudyPlan
 from experiments.studies.estimation.pairs import Comparison, Difference
 from experiments.studies.estimation.selection import are_equivalent
 from experiments.studies.report.alike import are_alike
-from experiments.studies.report.objectives import OBJECTIVES
 from experiments.studies.report.settings import Group, Setting
-from experiments.studies.report.words import rounded
-from experiments.studies.trace.metrics import UNWRITABLE
+from experiments.studies.report.words import capitalised, listed, rounded, times
+from experiments.studies.trace.metrics import BY_NAME, UNWRITABLE
 
 AVAILABILITY = ("offline_fraction", UNWRITABLE)
 
 
 @dataclass(frozen=True, slots=True)
 class TradeOff:
-    """What changes if `setting` is run instead of the reference of its group. `objective`, `offline`, `unwritable`:
-    differences; `ratio`: of the objective, None without a value; `gain`: by what factor pairing saved trials in the
-    difference of the objective."""
+    """What changes if `setting` is run instead of the reference of its group. `ratio`: of the objective, None without a
+    value; `gain`: by what factor pairing saved trials in the difference of the objective."""
 
     setting: Setting
     objective: Difference
@@ -42,7 +45,7 @@ def _trade_off(study: StudyPlan, reference: Setting, setting: Setting) -> TradeO
     found = setting.against_reference(study.objective)
     offline, unwritable = (rounded(setting.against_reference(metric).difference) for metric in AVAILABILITY)
     words = "; ".join(_words(study, reference, setting))
-    verdict = f"{words[0].upper()}{words[1:]}."
+    verdict = f"{capitalised(words)}."
     return TradeOff(
         setting, rounded(found.difference), offline, unwritable, found.ratio.estimate, verdict, found.pairing_gain
     )
@@ -50,7 +53,7 @@ def _trade_off(study: StudyPlan, reference: Setting, setting: Setting) -> TradeO
 
 def _words(study: StudyPlan, reference: Setting, setting: Setting) -> Iterator[str]:
     """What the intervals show, the objective first."""
-    compared, noun = setting.against_reference(study.objective), OBJECTIVES[study.objective].noun
+    compared, noun = setting.against_reference(study.objective), BY_NAME[study.objective].noun
     shown = _shown(study.objective, compared)
     if compared.degenerate:
         yield f"{noun} not comparable, as weights degenerate"
@@ -72,5 +75,67 @@ def _shown(metric: str, compared: Comparison) -> str | None:
     if compared.degenerate:
         return None
     if compared.difference.ci_low > 0.0:
-        return OBJECTIVES[metric].more
-    return OBJECTIVES[metric].less if compared.difference.ci_high < 0.0 else None
+        return BY_NAME[metric].more
+    return BY_NAME[metric].less if compared.difference.ci_high < 0.0 else None
+
+
+PRICES = (
+    (UNWRITABLE, "writes fail"),
+    ("offline_fraction", "the partition has no leader"),
+)
+
+
+class Price(NamedTuple):
+    """What running the reference instead of another setting changes in one share of time. `kind`: more or less of it,
+    none shown, or not known; `clause`: of which time; `size`: by how much, with limits, empty below a millisecond a
+    year."""
+
+    kind: Literal["more", "less", "none", "unknown"]
+    clause: str
+    size: str
+
+    def __str__(self) -> str:
+        """The change as a clause of a sentence."""
+        if self.kind == "unknown":
+            return f"the difference in the time that {self.clause} is not known, as weights degenerate"
+        if not self.size:
+            return f"the time that {self.clause} differs by less than 1 ms a year"
+        if self.kind == "none":
+            return f"no difference is shown in the time that {self.clause} ({self.size} a year)"
+        return f"{self.clause} for {self.size}"
+
+
+def price(other: Setting, metric: str, clause: str) -> Price:
+    """What running the reference instead of `other` changes in the time `metric`, in which `clause`."""
+    compared = other.against_reference(metric)
+    found = compared.difference
+    low, high = sorted((-found.ci_low, -found.ci_high))
+    if compared.degenerate:
+        return Price("unknown", clause, "")
+    if found.ci_low <= 0.0 <= found.ci_high:
+        return Price("none", clause, times(-rounded(found).estimate, low, high, signed=True)[1])
+    value, limits = times(abs(found.estimate), *sorted((abs(low), abs(high))))
+    kind: Literal["more", "less"] = "more" if high > 0.0 else "less"
+    return Price(kind, clause, f"{value} a year {kind} ({limits})" if limits else "")
+
+
+def prices(other: Setting) -> str:
+    """What running the reference instead of `other` changes in all of `PRICES`, in sentences."""
+    found = [price(other, metric, clause) for metric, clause in PRICES]
+    return " ".join(_sentences(found))
+
+
+def _sentences(found: list[Price]) -> Iterator[str]:
+    for kind, begin in (("more", "The price"), ("less", "The gain")):
+        clauses = [str(each) for each in found if each.kind == kind and each.size]
+        if clauses:
+            yield f"{begin}: {'; '.join(clauses)}."
+    others = [str(each) for each in found if each.kind in ("none", "unknown") or not each.size]
+    if others:
+        yield f"{capitalised('; '.join(others))}."
+
+
+def shares(setting: Setting, written: Iterator[str]) -> str:
+    """The times of one setting, which `written` gives in the order of `PRICES`."""
+    costs = (f"{clause} for {time} a year" for (_, clause), time in zip(PRICES, written, strict=True))
+    return f"With {setting.full_name}, {listed(list(costs))}."

@@ -3,13 +3,13 @@
 Four kinds of answer. *Decided*: one setting is shown to be the best under its assumptions (`estimation/selection.py`);
 the answer names it, the effect of each decision by pairs of trials, and its price in availability. *Equal*: all that
 may be the best meet the same events (`alike.py`), so that more trials would not separate them; the answer says why, and
-what would. *Undecided*: several settings may be the best; the answer says so first, and how many trials would tell, and
-recommends none of them, since a small study would else recommend whichever is available longest. *Described*: the study
-has one setting and nothing to choose.
+what would. *Undecided*: several settings may be the best; the answer says so first, and how many trials would decide,
+and recommends none of them, since a small study would else recommend whichever is available longest. *Described*: the
+study has one setting and nothing to choose.
 
 Every statement about two settings rests on the interval of their difference: "more" or "less" is said where it excludes
 0, "equivalent" where the study names a margin and the interval of the ratio lies within it. Where weights degenerate
-(`estimation/weights.py`) there is an upper limit and no estimate, and nothing is said about a difference.
+(`estimation/moments.py`) there is an upper limit and no estimate, and nothing is said about a difference.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from experiments.studies.estimation.moments import Estimate
 from experiments.studies.estimation.pairs import Comparison, Difference
 from experiments.studies.report.alike import alike, are_alike, caution, reasons, separators
 from experiments.studies.report.kafka import has_release, release
-from experiments.studies.report.objectives import OBJECTIVES, Objective
-from experiments.studies.report.prices import PRICES, price, prices, shares
 from experiments.studies.report.settings import Group, Setting
+from experiments.studies.report.tradeoffs import PRICES, price, prices, shares
 from experiments.studies.report.words import (
     PER_PARTITION,
     Rate,
     Sentence,
     Unit,
+    capitalised,
     cell_name,
     counted,
     listed,
@@ -41,7 +41,7 @@ from experiments.studies.report.words import (
     rounded,
     times,
 )
-from experiments.studies.trace.metrics import FRACTION, METRICS, Metric
+from experiments.studies.trace.metrics import BY_NAME, FRACTION, Metric
 
 Kind = Literal["decided", "equal", "undecided", "described"]
 NAMED_AT_MOST = 4
@@ -71,28 +71,28 @@ def judge(study: StudyPlan, groups: Sequence[Group]) -> Verdict:
     if len(groups) > NAMED_AT_MOST:
         lines = (("The answer under each of them is in the table of assumptions below.",),)
     recommended = Counter(group.recommended.name for group in groups if group.recommended is not None)
-    objective = OBJECTIVES[study.objective]
+    metric = BY_NAME[study.objective]
     if kinds == {"equal"}:
         headline = f"{_equal_under_all(study, groups)} under any of the {len(groups)} assumptions."
         return Verdict("equal", (headline,), (*lines, *_why_equal_under_all(study, groups)))
     if kinds == {"undecided"}:
-        headline = f"This study cannot tell which setting {objective.best}, under any of its {len(groups)} assumptions."
+        headline = f"This study cannot tell which setting {metric.best}, under any of its {len(groups)} assumptions."
         return Verdict("undecided", (headline,), lines)
     if len(recommended) == 1 and kinds == {"decided"}:
         best = groups[0].recommended
         assert best is not None
-        headline = f"{_advice(objective, best)} under each of the {len(groups)} assumptions."
+        headline = f"{_advice(metric, best)} under each of the {len(groups)} assumptions."
     else:
         headline = f"It depends on the assumptions: {_listed_by_assumption(study, groups)}."
     return Verdict("decided" if kinds == {"decided"} else "undecided", (headline,), lines)
 
 
-def _advice(objective: Objective, best: Setting) -> str:
+def _advice(metric: Metric, best: Setting) -> str:
     """`Run X: it loses least often`; of a setting that no release has, that it loses least often, and that."""
     if has_release(best.parameters):
-        return f"Run {best.name}: it {objective.best}"
+        return f"Run {best.name}: it {metric.best}"
     generation = best.parameters.generation
-    return f"No release of Apache Kafka has {generation}, but of these settings {best.name} {objective.best}"
+    return f"No release of Apache Kafka has {generation}, but of these settings {best.name} {metric.best}"
 
 
 def _listed_by_assumption(study: StudyPlan, groups: Sequence[Group]) -> str:
@@ -119,7 +119,7 @@ def _equal(study: StudyPlan, group: Group) -> tuple[Setting, ...]:
 def _equal_under_all(study: StudyPlan, groups: Sequence[Group]) -> str:
     names = {tuple(setting.name for setting in _equal(study, group)) for group in groups}
     subject = listed(next(iter(names))) if len(names) == 1 else "The settings that may be the best"
-    return f"{subject} do not differ in {OBJECTIVES[study.objective].noun}: the same failures cause them"
+    return f"{subject} do not differ in {BY_NAME[study.objective].noun}: the same failures cause them"
 
 
 def _why_equal_under_all(study: StudyPlan, groups: Sequence[Group]) -> tuple[Sentence, ...]:
@@ -134,7 +134,7 @@ def _why_equal(same: tuple[Setting, ...]) -> tuple[Sentence, ...]:
 
 def judge_group(study: StudyPlan, group: Group) -> Verdict:
     """The answer under the assumptions of one group."""
-    objective, metric = OBJECTIVES[study.objective], metric_of(study)
+    metric = BY_NAME[study.objective]
     if len(group.settings) == 1:
         (only,) = group.settings
         value = _quantity(metric, only.estimates.estimates[metric.name])
@@ -143,12 +143,12 @@ def judge_group(study: StudyPlan, group: Group) -> Verdict:
     effects = tuple(_effects(study, group))
     if best is not None:
         value = _quantity(metric, best.estimates.estimates[metric.name])
-        headline = (f"{_advice(objective, best)}: ", *value, ".", *_shown_price(study, group))
+        headline = (f"{_advice(metric, best)}: ", *value, ".", *_shown_price(study, group))
         return Verdict("decided", headline, ((release(best.parameters),), *effects, _cost(best)))
     if _equal(study, group):
         headline = (*_equality(metric, same), *_ruled_out(group))
         return Verdict("equal", headline, (*_why_equal(same), *effects))
-    headline = (*_undecided(objective, group), " ", *_trials_needed(study, group))
+    headline = (*_undecided(metric, group), " ", *_trials_needed(study, group))
     parts = (_equality(metric, same), *_why_equal(same)) if same else ()
     return Verdict("undecided", headline, (*parts, *effects))
 
@@ -157,8 +157,10 @@ def _equality(metric: Metric, same: tuple[Setting, ...]) -> Sentence:
     """That settings meet the same events, and how many these are."""
     found = same[0].estimates.estimates[metric.name]
     weight = "" if same[0].estimates.estimator == "plain" else ", with the same weight"
-    names, noun = listed([setting.name for setting in same]), OBJECTIVES[metric.name].noun
-    begin = f"{names} do not differ in {noun}: the same failures cause them, and all {found.events:,} that were seen"
+    names = listed([setting.name for setting in same])
+    begin = (
+        f"{names} do not differ in {metric.noun}: the same failures cause them, and all {found.events:,} that were seen"
+    )
     begin += f" are in the same trials of each{weight}. With each of them: "
     return (begin, *_value(metric, found), *_unit(metric), ".")
 
@@ -180,9 +182,7 @@ def cautions(study: StudyPlan) -> list[str]:
 
 
 def _shown_price(study: StudyPlan, group: Group) -> Sentence:
-    """What the reference costs against the setting that is second best, as far as the study shows it; empty otherwise:
-    a headline that names a gain names its price.
-    """
+    """What the reference costs against the second best setting, if the study shows it; empty otherwise."""
     second = min(group.others, key=lambda setting: setting.estimates.value(study.objective))
     for metric, clause in PRICES:
         found = price(second, metric, clause)
@@ -191,12 +191,7 @@ def _shown_price(study: StudyPlan, group: Group) -> Sentence:
     return ()
 
 
-def metric_of(study: StudyPlan) -> Metric:
-    """The metric that the study's question is about."""
-    return next(metric for metric in METRICS if metric.name == study.objective)
-
-
-def _undecided(objective: Objective, group: Group) -> Sentence:
+def _undecided(metric: Metric, group: Group) -> Sentence:
     names = [setting.name for setting in group.undecided]
     ruled_out = [setting.name for setting in group.settings if setting not in group.undecided]
     which = (
@@ -204,7 +199,7 @@ def _undecided(objective: Objective, group: Group) -> Sentence:
     )
     if not ruled_out:
         which = f"which of its {counted(len(names), 'setting')}"
-    headline = f"This study cannot tell {which} {objective.best}."
+    headline = f"This study cannot tell {which} {metric.best}."
     if ruled_out and len(ruled_out) <= NAMED_AT_MOST:
         headline += f" It rules out {listed(ruled_out)}."
     return (headline,)
@@ -212,7 +207,7 @@ def _undecided(objective: Objective, group: Group) -> Sentence:
 
 def _trials_needed(study: StudyPlan, group: Group) -> Sentence:
     """How many trials would tell the settings apart which the study does not, as far as the trials show that."""
-    metric = metric_of(study)
+    metric = BY_NAME[study.objective]
     values = [setting.estimates.estimates[metric.name] for setting in group.undecided]
     needed = [found for setting in group.undecided if (found := setting.estimates.trials_to_distinguish) is not None]
     trials = max(setting.estimates.trials for setting in group.undecided)
@@ -269,8 +264,7 @@ def _two_digits(value: float) -> float:
 
 
 def _effects(study: StudyPlan, group: Group) -> Iterator[Sentence]:
-    """What the reference changes against settings that differ from it in one decision, or else against the first one;
-    each with the change in availability."""
+    """The effect of the reference against settings that differ in one decision (else the first), and its price."""
     reference = group.reference
     near = [other for other in group.others if len(_changed(reference, other)) == 1]
     for other in (near or group.others)[:EFFECTS_AT_MOST]:
@@ -283,7 +277,7 @@ def _changed(one: Setting, other: Setting) -> list[str]:
 
 def _effect(study: StudyPlan, reference: Setting, other: Setting) -> Sentence:
     """`With min ISR 2, kip-966 instead of kip-497 lowers loss events from ... to ...: ratio ...`."""
-    metric, noun = metric_of(study), OBJECTIVES[study.objective].noun
+    metric = BY_NAME[study.objective]
     changed = _changed(reference, other)
     shared = {name: value for name, value in reference.decided.items() if name not in changed}
     context = f"With {cell_name(shared)}, " if shared else ""
@@ -296,21 +290,20 @@ def _effect(study: StudyPlan, reference: Setting, other: Setting) -> Sentence:
         begin = f"{context}{mine} and {its} cannot be compared, as weights degenerate: "
         return (begin, *ours, " and ", *theirs, *unit, ".")
     if are_alike(reference, other, metric.name):
-        return (f"{context}{mine} and {its} have the same {noun.removeprefix('the ')}: ", *ours, *unit, ".")
+        return (f"{context}{mine} and {its} have the same {metric.noun.removeprefix('the ')}: ", *ours, *unit, ".")
     if verb is None:
         limits = _difference(metric, rounded(compared.difference))
-        return (
-            f"{context}{mine} and {its} are not told apart: ",
-            *ours,
-            " and ",
-            *theirs,
-            *unit,
-            "; difference ",
-            *limits,
-            ".",
-        )
+        begin = f"{context}{mine} and {its} are not told apart: "
+        return (begin, *ours, " and ", *theirs, *unit, "; difference ", *limits, ".")
     ratio = _inverse_ratio(compared, paired=study.pairing)
-    return (f"{context}{mine} instead of {its} {verb} {noun} from ", *theirs, " to ", *ours, *unit, f"; {ratio}.")
+    return (
+        f"{context}{mine} instead of {its} {verb} {metric.noun} from ",
+        *theirs,
+        " to ",
+        *ours,
+        *unit,
+        f"; {ratio}.",
+    )
 
 
 def _direction(difference: Difference) -> str | None:
@@ -347,11 +340,10 @@ def _with_limits(value: Estimate | Difference, *, signed: bool = False) -> str:
 
 
 def _brief(study: StudyPlan, group: Group) -> Sentence:
-    """The answer of a group in short: the settings with their values, what would tell them apart, and the price of the
-    reference against the setting beside it."""
-    metric, best = metric_of(study), group.recommended
+    """The answer of a group in short: settings with values, what would tell them apart, the reference's price."""
+    metric, best = BY_NAME[study.objective], group.recommended
     named = group.undecided[:NAMED_AT_MOST] if best is None else (best, *group.others)[:NAMED_AT_MOST]
-    begin = "not told apart: " if best is None else f"{best.name} {OBJECTIVES[study.objective].best}: "
+    begin = "not told apart: " if best is None else f"{best.name} {metric.best}: "
     if _equal(study, group):
         begin = "no difference, as the same failures cause them: "
     parts: list[str | Rate | Unit] = [begin]
@@ -370,27 +362,23 @@ def _brief_price(group: Group) -> Sentence:
 
 def _range(study: StudyPlan, groups: Sequence[Group]) -> Sentence:
     """A study without decisions: the range of its values over the assumptions."""
-    metric = metric_of(study)
+    metric = BY_NAME[study.objective]
     ordered = sorted(groups, key=lambda group: group.reference.estimates.value(metric.name))
     low, high = (
         _value(metric, group.reference.estimates.estimates[metric.name]) for group in (ordered[0], ordered[-1])
     )
-    noun = OBJECTIVES[study.objective].noun
-    return (
-        f"{noun[0].upper()}{noun[1:]}: from ", *low, f" with {ordered[0].name} to ", *high, f" with {ordered[-1].name}",
-        *_unit(metric), ".",
-    )  # fmt: skip
+    begin, end = f"{capitalised(metric.noun)}: from ", f" with {ordered[-1].name}"
+    return (begin, *low, f" with {ordered[0].name} to ", *high, end, *_unit(metric), ".")
 
 
 def _quantity(metric: Metric, value: Estimate) -> Sentence:
-    noun = OBJECTIVES[metric.name].noun
     if value.degenerate:
-        return (f"{noun} not known, as the weights of the trials degenerate (", *_limit(metric, value), ")")
+        return (f"{metric.noun} not known, as the weights of the trials degenerate (", *_limit(metric, value), ")")
     if metric.estimator is FRACTION:
         return (*_value(metric, value), *_unit(metric))
     if value.one_sided:
-        return (f"no {noun} seen (", *_limit(metric, value), ")")
-    return (*_value(metric, value), f" {noun}", *_unit(metric))
+        return (f"no {metric.noun} seen (", *_limit(metric, value), ")")
+    return (*_value(metric, value), f" {metric.noun}", *_unit(metric))
 
 
 def _unit(metric: Metric) -> Sentence:
@@ -398,16 +386,18 @@ def _unit(metric: Metric) -> Sentence:
 
 
 def _limit(metric: Metric, value: Estimate) -> Sentence:
-    high: Sentence = (minutes(value.ci_high),) if metric.estimator is FRACTION else (Rate(value.ci_high),)
-    return ("at most ", *high, *_unit(metric))
+    return ("at most ", _high(metric, value), *_unit(metric))
+
+
+def _high(metric: Metric, value: Estimate) -> str | Rate:
+    return minutes(value.ci_high) if metric.estimator is FRACTION else Rate(value.ci_high)
 
 
 def _value(metric: Metric, value: Estimate) -> Sentence:
     """`0.5 (0.4 to 0.6)`; `none seen (at most 0.03)`; `not known (at most 0.03, weights degenerate)`."""
     if value.is_bound:
-        high = minutes(value.ci_high) if metric.estimator is FRACTION else Rate(value.ci_high)
         begin, end = ("not known", ", weights degenerate") if value.degenerate else ("none seen", "")
-        return (f"{begin} (at most ", high, f"{end})")
+        return (f"{begin} (at most ", _high(metric, value), f"{end})")
     if metric.estimator is FRACTION:
         return (_with_limits(value),)
     return (Rate(value.estimate), " (", Rate(value.ci_low), " to ", Rate(value.ci_high), ")")

@@ -2,7 +2,7 @@
 
 A rate per partition grows with the number of partitions that a reader has. So a sentence is a sequence of parts, of
 which some are rates (`Rate`) and their unit (`PER_PARTITION`): the page marks them up, and its script scales them.
-`charts/numbers.py` writes numbers in charts by the same rules.
+`charts/theme.py` writes numbers in charts by the same rules.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from experiments.studies.design.model import PARAMETERS, CellParameters
 from experiments.studies.estimation.moments import Estimate
 from experiments.studies.estimation.pairs import Difference
 from experiments.studies.estimation.selection import NEARLY_EQUAL
+from experiments.studies.trace.metrics import FRACTION, Metric
 
 MINUTES_PER_YEAR = 365 * 24 * 60
 SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -70,6 +71,11 @@ def listed(names: Sequence[str], word: str = "and") -> str:
     return f"{', '.join(names[:-1])} {word} {names[-1]}" if len(names) > 1 else "".join(names)
 
 
+def capitalised(text: str) -> str:
+    """The text with its first letter as a capital."""
+    return f"{text[:1].upper()}{text[1:]}"
+
+
 def counted(count: int, name: str) -> str:
     """`1 setting`, `4 settings`."""
     return f"{count:,} {name}{'s' * (count != 1)}"
@@ -110,6 +116,11 @@ def minutes(fraction: float) -> str:
     if seconds >= 1.0:
         return f"{number(seconds)} s"
     return f"{number(seconds * 1000.0)} ms" if seconds >= 0.001 else "<1 ms"
+
+
+def in_words(metric: Metric) -> Callable[[float], str]:
+    """How a value of the metric is written: a share of time as time per year, a rate as a number."""
+    return minutes if metric.estimator is FRACTION else number
 
 
 def time_unit(fractions: Sequence[float]) -> tuple[str, float]:

@@ -64,8 +64,7 @@ class CustomMetric:
     meaning: str = ""
 
     def value(self, rows: Sequence[TraceRow]) -> float:
-        """The value of one trial. Raises InputError if the function raises, or returns no number of the metric's
-        unit."""
+        """The value of one trial. Raises InputError if the function raises or returns no such number."""
         place = f"metrics.{self.name}"
         with _reported(place):
             value = self.function(rows)
@@ -78,8 +77,7 @@ class CustomMetric:
 
 @dataclass(frozen=True, slots=True)
 class ScriptedTrial:
-    """A trial with the functions of a script. `content`: the digest of their content (`content.py`), which is a part of
-    what the trial is (`sweeps/identity.py`)."""
+    """A trial with the functions of a script. `content`: the digest of their content (`content.py`)."""
 
     metrics: tuple[CustomMetric, ...]
     failure_model: FailureModel | None

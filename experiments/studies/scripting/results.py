@@ -1,22 +1,30 @@
-"""What a study of a script leaves: the trials, and the numbers of its cells, as tables."""
+"""What a study of a script leaves, as tables: its trials, and a row per cell with its numbers.
+
+The columns of the numbers, in this order: each swept parameter as the study gives it; for a swept duration or
+distribution also its (mean) length, `NAME_ms`; then the keys of `gold/cells.json`. A metric `loss_rate` has the columns
+`loss_rate`, `loss_rate_ci_low` and `loss_rate_ci_high`; other nested numbers are joined with `_`: `failover_ms_p50`.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from experiments.studies.design.study import StudyPlan
-from experiments.studies.scripting.tables import cells_table, split_custom, swept_columns, with_columns
+from experiments.studies.design.distribution import Distribution
+from experiments.studies.design.model import PARAMETERS
+from experiments.studies.design.study import Cell, StudyPlan
 from experiments.studies.sweeps.batches import committed, disjoint, file_names
 from experiments.studies.sweeps.output import read_record
 from experiments.studies.sweeps.staging import CELLS, local_copy
 from experiments.studies.sweeps.storage import Location, store_at
 from experiments.support.errors import InputError
+from experiments.support.yaml_input import flow_yaml
 
 if TYPE_CHECKING:
     import pandas
@@ -40,8 +48,7 @@ class Trials:
         return split_custom(self._table(1, swept=True), names)
 
     def trace(self) -> pa.Table:
-        """The rows of all trials in time order, by cell and trial: `cell`, and the columns of `trace/`. It is read into
-        memory as a whole."""
+        """The rows of all trials by cell, trial and time: `cell`, and the columns of `trace/`; all in memory."""
         return self._table(0, swept=False)
 
     def _table(self, which: int, swept: bool) -> pa.Table:
@@ -91,3 +98,58 @@ class Results(Trials):
         with local_copy(self.out, traces=False) as folder:
             write_report(folder, self.out)
         return store_at(self.out).place("report.html")
+
+
+ESTIMATE = "estimate"
+
+
+def cells_table(study: StudyPlan, documents: Sequence[Mapping[str, object]]) -> pa.Table:
+    """The objects of `gold/cells.json` as a table; null where a cell has no such number."""
+    rows = []
+    for cell, document in zip(study.cells, documents, strict=True):
+        numbers = {name: value for name, value in document.items() if name not in cell.swept}
+        rows.append({**swept_columns(cell), **dict(_flat(numbers, ""))})
+    names = dict.fromkeys(name for row in rows for name in row)
+    return pa.table({name: _column([row.get(name) for row in rows]) for name in names})
+
+
+def swept_columns(cell: Cell) -> dict[str, object]:
+    """The swept parameters of a cell, as columns."""
+    columns: dict[str, object] = {}
+    for name, value in cell.swept.items():
+        columns[name] = flow_yaml(value) if isinstance(value, Mapping | list) else value
+        if PARAMETERS[name].unit == "duration":
+            resolved = getattr(cell.parameters, PARAMETERS[name].field)
+            columns[f"{name}_ms"] = resolved.mean_ms if isinstance(resolved, Distribution) else resolved
+    return columns
+
+
+def _flat(document: Mapping[str, object], prefix: str) -> Iterator[tuple[str, object]]:
+    for name, value in document.items():
+        joined = prefix if name == ESTIMATE and prefix else f"{prefix}_{name}" if prefix else name
+        if isinstance(value, Mapping):
+            yield from _flat(value, joined)
+        else:
+            yield joined, value
+
+
+def _column(values: Sequence[object]) -> pa.Array:
+    """The values as one Arrow type; as text if they have none in common."""
+    try:
+        return pa.array(values)
+    except (pa.ArrowInvalid, pa.ArrowTypeError):
+        return pa.array([None if value is None else str(value) for value in values])
+
+
+def with_columns(table: pa.Table, constants: Mapping[str, object]) -> pa.Table:
+    """The table with these columns first, each of one value; they replace columns of the same name."""
+    names = [name for name in table.column_names if name not in constants]
+    added = {name: _column([value] * table.num_rows) for name, value in constants.items()}
+    return pa.table({**added, **{name: table[name] for name in names}})
+
+
+def split_custom(table: pa.Table, names: Sequence[str]) -> pa.Table:
+    """The table of trials with a column for each custom metric of the study instead of the list `custom`."""
+    values = {name: pc.list_element(table["custom"], index) for index, name in enumerate(names)}
+    rest = table.drop_columns(["custom"])
+    return pa.table({**{name: rest[name] for name in rest.column_names}, **values})

@@ -1,16 +1,22 @@
-"""A study as a Python object: the fields of a study file as keyword arguments, and functions."""
+"""A study as a Python object: the fields of a study file as keyword arguments, and functions; it runs its trials on
+Ray, and the analysis by Spark, as `isray study` does.
+"""
 
 from __future__ import annotations
 
 import inspect
 import re
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 
 from pydantic import Field, ModelWrapValidatorHandler, SkipValidation, ValidationError, model_validator
 
-from experiments.studies.design.functions import METRIC_NAME, CustomFunctions, MetricDeclaration
 from experiments.studies.design.loader import StudyFile, study_from
-from experiments.studies.design.study import StudyPlan
+from experiments.studies.design.study import METRIC_NAME, CustomFunctions, MetricDeclaration, StudyPlan
+from experiments.studies.failures.words import remarks
+from experiments.studies.pipeline.analysis import analyze
 from experiments.studies.scripting.content import content_digest
 from experiments.studies.scripting.functions import (
     SOURCE,
@@ -19,9 +25,13 @@ from experiments.studies.scripting.functions import (
     MetricFunction,
     ScriptedTrial,
 )
+from experiments.studies.scripting.results import Results, Trials
+from experiments.studies.sweeps import sweep as sweeping
 from experiments.studies.trials.batch import Trial
 from experiments.studies.trials.estimators import run_cell_trial
 from experiments.support.errors import InputError
+from experiments.support.progress import SILENT, Progress
+from experiments.support.progress import progress as shown_progress
 from experiments.support.yaml_input import refused_by
 
 
@@ -109,3 +119,43 @@ def plain(value: object) -> object:
     if isinstance(value, Sequence) and not isinstance(value, str | bytes) and not hasattr(value, "_fields"):
         return [plain(item) for item in value]
     return value
+
+
+Out = Path | str | None
+
+
+def sweep(study: Study, *, out: Out = None, address: str | None = None, progress: bool = False) -> Trials:
+    """Runs the missing trials of the study; returns what they recorded. Spark is not needed.
+
+    `out`: the output directory, or a URL such as `s3://bucket/name`; trials that it holds are not run again. None: a
+    temporary folder, which lasts as long as the result. `address`: a Ray cluster; None: the one that this process is
+    connected to, or `RAY_ADDRESS`, or a private one that ends with the call. With a cluster of several machines `out`
+    must be reachable from all. `progress`: shown on standard error. Call from the main thread.
+
+    Raises InputError for wrong arguments, FunctionFailed (a TrialFailed) with one line if a function of the script
+    raises or returns what it must not, TrialFailed if a trial fails, StorageFailed, WorkersLost.
+    """
+    temporary = tempfile.TemporaryDirectory(prefix="isray-", ignore_cleanup_errors=True) if out is None else None
+    place = Path(temporary.name) if temporary is not None else out
+    assert place is not None
+    plan = study.plan()
+    with _progress(progress) as shown:
+        for line in remarks(cell.parameters for cell in plan.cells):
+            shown.note(line)
+        sweeping.sweep(plan, place, study.trial(), address, shown)
+    return Trials(plan, place, temporary)
+
+
+def run(study: Study, *, out: Out = None, address: str | None = None, progress: bool = False) -> Results:
+    """Runs the study, or what is missing of it in `out`, and analyses it with Spark in a process of its own.
+
+    Arguments and errors are those of :func:`sweep`; also PipelineFailed, and InputError where no Java is found.
+    """
+    trials = sweep(study, out=out, address=address, progress=progress)
+    with _progress(progress) as shown:
+        analyze(trials.out, shown)
+    return Results(trials)
+
+
+def _progress(wanted: bool) -> AbstractContextManager[Progress]:
+    return shown_progress("isray study") if wanted else nullcontext(SILENT)

@@ -35,29 +35,18 @@ class Endpoint:
     def __init__(self, what: str, host: str, port: int) -> None:
         self._what, self._host, self._port, self._missed = what, host, port, 0
 
-    def answers(self) -> bool:
-        """Whether it accepts a connection now. Raises ConnectionRefusedError."""
+    def answers(self) -> bool | None:
+        """Whether it accepts a connection now; None if it refuses connections."""
         try:
             socket.create_connection((self._host, self._port), CONNECT_S).close()
-        except ConnectionRefusedError:
-            raise
-        except OSError:
-            return False
+        except OSError as error:
+            return None if isinstance(error, ConnectionRefusedError) else False
         return True
-
-    def is_reachable(self) -> bool:
-        """Whether it can be looked at from here."""
-        try:
-            return self.answers()
-        except ConnectionRefusedError:
-            return False
 
     def look(self) -> None:
         """Raises WorkersLost if it refuses connections, or accepted none for some looks in a row."""
-        try:
-            self._missed = 0 if self.answers() else self._missed + 1
-        except ConnectionRefusedError:
-            self._missed = MISSED
+        answers = self.answers()
+        self._missed = 0 if answers else MISSED if answers is None else self._missed + 1
         if self._missed >= MISSED:
             raise WorkersLost(f"Ray is lost: {self._what} at {self._host}:{self._port} does not answer")
 
@@ -75,7 +64,7 @@ class Nodes:
         for node in ray.nodes():
             if node["NodeID"] == context.get_node_id():
                 endpoints.append(Endpoint("the raylet", node["NodeManagerAddress"], node["NodeManagerPort"]))
-        self._endpoints = [endpoint for endpoint in endpoints if endpoint.is_reachable()]
+        self._endpoints = [endpoint for endpoint in endpoints if endpoint.answers()]
 
     def look(self) -> None:
         """Raises WorkersLost if the cluster no longer answers."""

@@ -34,37 +34,10 @@ from experiments.studies.design.study import StudyPlan
 from experiments.studies.sweeps.storage import Folder, Location, StorageFailed, Store, store_at
 from experiments.support.atomic import TEMPORARY
 from experiments.support.build import PACKAGES_FOLDER
+from experiments.support.declared import declared
 from experiments.support.errors import InputError
 
-LAYOUT = {
-    "study.yaml": "the study as run, the digests of its cells, and each version of the program that ran trials of it, "
-    "with its git revision",
-    "trace/": "Parquet, one file per batch, written by the worker that ran it: the traces of the trials",
-    "trials/": "Parquet, one file per batch: one row per trial; and one file of digests per committed batch",
-    "silver/intervals, silver/outages": "Parquet, a folder `run=K` per analysis, like all of `silver/`: the states of "
-    "each partition with their length; the times without a leader that answers, handovers marked",
-    "silver/records": "Parquet: the fate of each record: acknowledged, visible, durable, or lost when and by which "
-    "election",
-    "silver/cuts, silver/counts": "Parquet: the elections that cut acknowledged records off; the losses that the "
-    "simulator counted in each partition. The analysis checks one against the other",
-    "silver/elections, silver/isr_changes": "Parquet: elections with their reason; members of ISR and ELR before and "
-    "after",
-    "silver/recoveries, silver/catch_ups": "Parquet: unclean recoveries with the replicas' answers; from the start of "
-    "a broker to its return to the ISR",
-    "silver/losses, silver/regressions, silver/measured": "Parquet: loss events, regressions of the high watermark, "
-    "what clients would have measured",
-    "silver/trials": "Parquet: one row per trial, with the sums of each metric",
-    "silver/manifest.json": "which batches `silver/` was made of",
-    "gold/cells": "Parquet: sums per cell and metric",
-    "gold/pairs": "Parquet: products of the paired trials of two cells, per metric",
-    "gold/distributions": "Parquet: failover, handover, recovery and catch-up times of each cell, in buckets",
-    "gold/measured": "Parquet: quantiles of what was measured in the trials of a cell",
-    "gold/quarantine.json": "the damaged files that the numbers were computed without, with the reason",
-    "gold/cells.json": "the numbers of each cell with their intervals",
-    "README.md": "what is in this directory, how to open it, and the columns of every table",
-    "report.html": "the report, one file that loads nothing",
-    "loss.html": "the run of a trial that lost records, to explore in a browser; if one did",
-}
+LAYOUT = declared(dict[str, str], __file__, "layout.yaml")
 """The files of an output directory, and what they hold."""
 RECORD, README = "study.yaml", "README.md"
 _LOCK = ".lock"
@@ -83,8 +56,7 @@ class StudyRecord(NamedTuple):
 
 @contextmanager
 def exclusive(store: Store) -> Iterator[None]:
-    """Locks a directory against other commands that write to it. Raises InputError if another one holds the lock, or
-    the directory cannot be written."""
+    """Locks a directory against commands that write to it. InputError if it is locked or cannot be written."""
     if not isinstance(store, Folder):
         yield
         return

@@ -88,8 +88,7 @@ class CellWork:
     _under_way: int = 0
 
     def begin(self, done: Sequence[tuple[int, int]], values: Sequence[tuple[int, Values]] = ()) -> None:
-        """Sets the parts that are complete, in order and disjoint, and, if sequential, the values of each by its first
-        trial."""
+        """Sets the complete parts, in order and disjoint; if sequential, the values of each by its first trial."""
         self._done, self._values = list(_merged(done)), list(values)
         self._open_round()
 

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,25 +33,43 @@ class StorageFailed(RuntimeError):
 class Store(ABC):
     """The files of one study. Every method raises StorageFailed if the storage refuses or does not answer."""
 
-    @abstractmethod
     def read(self, name: str) -> bytes | None:
         """The content of a file, None if there is none."""
+        with _refusals(self.place(name)), suppress(FileNotFoundError):
+            return self._read(name)
+        return None
 
-    @abstractmethod
     def write(self, name: str, content: bytes | memoryview) -> None:
         """Writes a file, which appears whole or not at all, and the folder that it is in."""
+        with _refusals(self.place(name)):
+            self._write(name, content)
 
-    @abstractmethod
     def names(self, folder: str = "") -> list[str]:
         """The names of the files and folders in a folder, sorted; none if it does not exist."""
+        with _refusals(self.place(folder)), suppress(FileNotFoundError):
+            return sorted(self._names(folder))
+        return []
+
+    def remove(self, name: str) -> None:
+        """Removes a file or folder, if it exists."""
+        with _refusals(self.place(name)), suppress(FileNotFoundError):
+            self._remove(name)
 
     @abstractmethod
     def place(self, name: str = "") -> str:
         """The path or URL of a file, as messages name it."""
 
     @abstractmethod
-    def remove(self, name: str) -> None:
-        """Removes a file or folder, if it exists."""
+    def _read(self, name: str) -> bytes: ...
+
+    @abstractmethod
+    def _write(self, name: str, content: bytes | memoryview) -> None: ...
+
+    @abstractmethod
+    def _names(self, folder: str) -> Iterable[str]: ...
+
+    @abstractmethod
+    def _remove(self, name: str) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,36 +78,26 @@ class Folder(Store):
 
     root: Path
 
-    def read(self, name: str) -> bytes | None:
-        with _refusals(self.place(name)):
-            try:
-                return (self.root / name).read_bytes()
-            except FileNotFoundError:
-                return None
-
-    def write(self, name: str, content: bytes | memoryview) -> None:
-        path = self.root / name
-        with _refusals(str(path)):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_bytes(path, content)
-
-    def names(self, folder: str = "") -> list[str]:
-        with _refusals(self.place(folder)):
-            try:
-                return sorted(path.name for path in (self.root / folder).iterdir())
-            except FileNotFoundError:
-                return []
-
     def place(self, name: str = "") -> str:
         return str(self.root / name)
 
-    def remove(self, name: str) -> None:
+    def _read(self, name: str) -> bytes:
+        return (self.root / name).read_bytes()
+
+    def _write(self, name: str, content: bytes | memoryview) -> None:
         path = self.root / name
-        with _refusals(str(path)):
-            if path.is_dir():
-                shutil.rmtree(path)
-            else:
-                path.unlink(missing_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_bytes(path, content)
+
+    def _names(self, folder: str) -> Iterable[str]:
+        return [path.name for path in (self.root / folder).iterdir()]
+
+    def _remove(self, name: str) -> None:
+        path = self.root / name
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,36 +106,22 @@ class ObjectStore(Store):
 
     url: str
 
-    def read(self, name: str) -> bytes | None:
-        with _refusals(self.place(name)):
-            try:
-                return bytes(self._system.cat_file(self.place(name)))
-            except FileNotFoundError:
-                return None
-
-    def write(self, name: str, content: bytes | memoryview) -> None:
-        with _refusals(self.place(name)):
-            self._system.pipe_file(self.place(name), bytes(content))
-
-    def names(self, folder: str = "") -> list[str]:
-        with _refusals(self.place(folder)):
-            system = self._system
-            system.invalidate_cache()
-            try:
-                found = system.ls(self.place(folder), detail=False)
-            except FileNotFoundError:
-                return []
-            return sorted({path.rstrip("/").rpartition("/")[2] for path in found} - {""})
-
     def place(self, name: str = "") -> str:
         return f"{self.url}/{name}" if name else self.url
 
-    def remove(self, name: str) -> None:
-        with _refusals(self.place(name)):
-            try:
-                self._system.rm(self.place(name), recursive=True)
-            except FileNotFoundError:
-                return
+    def _read(self, name: str) -> bytes:
+        return bytes(self._system.cat_file(self.place(name)))
+
+    def _write(self, name: str, content: bytes | memoryview) -> None:
+        self._system.pipe_file(self.place(name), bytes(content))
+
+    def _names(self, folder: str) -> Iterable[str]:
+        system = self._system
+        system.invalidate_cache()
+        return {path.rstrip("/").rpartition("/")[2] for path in system.ls(self.place(folder), detail=False)} - {""}
+
+    def _remove(self, name: str) -> None:
+        self._system.rm(self.place(name), recursive=True)
 
     def download(self, name: str, path: Path) -> None:
         """Copies a file to a local path, in pieces."""

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from experiments.engines.ray.session import ray_session
 from experiments.studies.design.estimator import choose, fallbacks
 from experiments.studies.design.study import Cell, StudyPlan
-from experiments.studies.estimation.sizes import assumed_sizes
+from experiments.studies.estimation.intervals import assumed_sizes
 from experiments.studies.estimation.stopping import LeadingTrials, wanted_trials
 from experiments.studies.sweeps.batches import committed, disjoint, read_trials, remove_leftovers
 from experiments.studies.sweeps.identity import cell_digests, trial_code_digest
@@ -95,7 +95,7 @@ def sweep(
         with ray_session(address):
             progress.show("sweep", before, schedule.target)
             for index, _, _ in run_batches(study, cells, schedule, job, progress):
-                progress.show("sweep", schedule.trials, schedule.target, _swept(study, index))
+                progress.show("sweep", schedule.trials, schedule.target, study.cells[index].name)
         return schedule.trials - before
 
 
@@ -237,11 +237,6 @@ def _summary(reference: Reference, batch: Batch) -> Summary:
     return found
 
 
-def _swept(study: StudyPlan, index: int) -> str:
-    """The swept parameters of a cell, as the file gives them."""
-    return ", ".join(f"{name} {value}" for name, value in study.cells[index].swept.items())
-
-
 def needed_batches(record: StudyRecord, store: Store) -> tuple[list[Batch], Schedule]:
     """The committed batches of a study's cells, each trial once, and what remains to be run; the target of a cell is
     the number of trials that its numbers rest on, also where more are stored. Raises InputError, StorageFailed."""
@@ -250,9 +245,8 @@ def needed_batches(record: StudyRecord, store: Store) -> tuple[list[Batch], Sche
 
 
 def complete_batches(record: StudyRecord, out: Location) -> tuple[list[Batch], list[int]]:
-    """The batches of a complete sweep, each trial once, and the number of trials that each cell needs. The content of
-    the files is not checked. Raises InputError if trials are missing (an incomplete sweep is not analysed),
-    StorageFailed."""
+    """The batches of a complete sweep, each trial once, and the trials that each cell needs. Contents are not checked.
+    Raises InputError if trials are missing (an incomplete sweep is not analysed), StorageFailed."""
     store = store_at(out)
     batches, schedule = needed_batches(record, store)
     missing = schedule.target - schedule.trials

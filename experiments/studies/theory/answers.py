@@ -4,7 +4,7 @@ A cell is covered if every parameter that the model knows has a value that it ca
 its default. `duration` and `start` do not matter: the answers are those of the long run.
 
 Detection: brokers send a heartbeat every quarter of the session timeout D. A crash falls anywhere in that quarter, so
-the controller notices it after a time between 3/4 D and D, 7/8 D in the mean. An Erlang time of `PHASES` stages with
+the controller notices it after a time between 3/4 D and D, 7/8 D on average. An Erlang time of `PHASES` stages with
 this mean stands for it. The fractions depend on its mean alone, to the first order in D / MTTF.
 
 Exposure: a record that is acknowledged last is written back after `writeback` W, and flushed at a time that is uniform
@@ -22,8 +22,7 @@ from functools import lru_cache
 
 from experiments.studies.design.model import YEAR_MS, CellParameters
 from experiments.studies.theory.model import Model
-from experiments.studies.theory.partition import LOSS, UNCLEAN_RECOVERY
-from experiments.studies.theory.state import ISR, RUNNING, ChainState, Rules
+from experiments.studies.theory.partition import ISR, LOSS, RUNNING, UNCLEAN_RECOVERY, ChainState, Rules
 
 PHASES = 2
 DETECTED_AFTER = 7 / 8

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from experiments.studies.design.estimator import obstacle_to_importance
@@ -18,6 +18,7 @@ from experiments.studies.design.loader import TOP_LEVEL, parse_study, study_from
 from experiments.studies.design.model import CellParameters
 from experiments.studies.theory.answers import model_of
 from experiments.studies.theory.validation import MAX_FAILURES, MIN_TRIALS, WEIGHTED_TRIALS, ValidationCell, sized
+from experiments.support.declared import declared
 from experiments.support.errors import InputError
 from experiments.support.yaml_input import kind_of, parse_yaml, read_text
 
@@ -28,73 +29,30 @@ COVERS = (
     "detection is not instant"
 )
 _BUILT_IN_FAILURES = 1_800
-_GENERATIONS = (("kip-497", "balanced"), ("kip-966-elr", "balanced"), ("kip-966", "balanced"), ("kip-966", "proactive"))
-_MTTR_H = 1.0
-_SETTINGS = (
-    # replicas, min ISR, MTTR / MTTF, unclean_probability, tail_loss_probability
-    (3, 1, 0.5, 1.0, 0.5),
-    (3, 1, 0.3, 0.1, 1.0),
-    (3, 2, 0.5, 0.7, 1.0),
-    (3, 2, 0.5, 1.0, 0.6),
-    (3, 2, 0.3, 1.0, 1.0),
-    (3, 2, 0.1, 0.1, 1.0),
-    (3, 2, 0.03, 1.0, 0.1),
-    (3, 3, 0.5, 0.8, 1.0),
-    (3, 3, 0.5, 1.0, 0.7),
-    (3, 3, 0.003, 0.1, 1.0),
-    (5, 2, 0.3, 1.0, 0.5),
-    (5, 3, 0.5, 0.5, 1.0),
-    (5, 3, 0.1, 1.0, 0.1),
-)
-_DETECTION: dict[str, object] = {
-    "broker_mttf": "50m",
-    "broker_mttr": "15m",
-    "tail_loss_probability": 0.5,
-    "detection": "9s",
-    "writeback": "never",
-}
-_FLUSHED: dict[str, object] = {"broker_mttf": "40h", "broker_mttr": "1h", "tail_loss_probability": 0.6}
-_RARE: dict[str, object] = {"broker_mttf": "130d", "broker_mttr": "15m", "detection": "instant"}
-_RARE_SETTINGS: tuple[dict[str, object], ...] = (
-    {"generation": "kip-497", "writeback": "never"},
-    {"generation": "kip-966", "writeback": "never"},
-    {"generation": "kip-966"},
-    {"generation": "kip-966", "broker_mttf": "1y", "tail_loss_probability": 0.02, "writeback": "never"},
-    _FLUSHED | {"generation": "kip-966-elr", "writeback": "2m"},
-    _FLUSHED | {"generation": "kip-497", "writeback": "never", "flush_interval": "4m"},
-)
-"""5e-9, 5e-10, 3e-11 and 1e-12 losses per partition-year, and two with more failures and flushes."""
+
+
+@dataclass(frozen=True, slots=True)
+class _BuiltIn:
+    """The content of `cells.yaml`: every one of `settings` is a cell with each of `generations`."""
+
+    generations: list[dict[str, object]]
+    settings: list[dict[str, object]]
+    detection: list[dict[str, object]]
+    rare: list[dict[str, object]]
 
 
 def default_cells() -> list[ValidationCell]:
     """Every generation and strategy with 3 and 5 replicas, min ISR 1 to 3 and MTTR / MTTF from 0.003 to 0.5. A share of
     0.1 to 1 of all failures loses records; the others are clean shutdowns, or crashes that lose nothing; nothing is
     written back. These have plain trials; cells of rarer losses follow, which have importance sampling."""
-    settings: list[dict[str, object]] = [{"writeback": "never"} | _setting(*setting) for setting in _SETTINGS]
-    cells: list[dict[str, object]] = [
-        {"generation": generation, "unclean_recovery_strategy": strategy} | setting
-        for setting in settings
-        for generation, strategy in _GENERATIONS
+    built_in, source = declared(_BuiltIn, __file__, "cells.yaml"), "built-in cells"
+    cells = [generation | setting for setting in built_in.settings for generation in built_in.generations]
+    common = [
+        _cell(cell, source, f"cells[{index}]", _BUILT_IN_FAILURES)
+        for index, cell in enumerate([*cells, *built_in.detection])
     ]
-    cells += [_DETECTION | {"generation": generation} for generation in ("kip-497", "kip-966")]
-    built_in = [
-        _cell(cell, "built-in cells", f"cells[{index}]", _BUILT_IN_FAILURES) for index, cell in enumerate(cells)
-    ]
-    plain = [replace(cell, parameters=cell.parameters.model_copy(update={"estimator": "plain"})) for cell in built_in]
-    return plain + [_cell(_RARE | setting, "built-in cells", "rare cells") for setting in _RARE_SETTINGS]
-
-
-def _setting(replicas: int, min_isr: int, ratio: float, unclean: float, lossy: float) -> dict[str, object]:
-    return {
-        "brokers": replicas,
-        "replication_factor": replicas,
-        "min_insync_replicas": min_isr,
-        "broker_mttf": f"{_MTTR_H / ratio:.4g}h",
-        "broker_mttr": f"{_MTTR_H:g}h",
-        "unclean_probability": unclean,
-        "tail_loss_probability": lossy,
-        "detection": "instant",
-    }
+    plain = [replace(cell, parameters=cell.parameters.model_copy(update={"estimator": "plain"})) for cell in common]
+    return plain + [_cell(setting, source, f"rare[{index}]") for index, setting in enumerate(built_in.rare)]
 
 
 def load_cells(path: Path) -> list[ValidationCell]:

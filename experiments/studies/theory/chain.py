@@ -47,9 +47,8 @@ class Flow(NamedTuple, Generic[State]):
 
 @dataclass(frozen=True, slots=True)
 class Chain(Generic[State]):
-    """The reachable `states`, the first of them the start, and the flows between them as arrays of equal length:
-    `sources` and `targets` are indices of states, `rates` are per unit of time, `events` what each flow carries.
-    """
+    """The reachable `states`, the first of them the start, and the flows between them as arrays: `sources` and
+    `targets` are indices of states, `rates` per unit of time, `events` what each flow carries."""
 
     states: Sequence[State]
     sources: Array

@@ -7,7 +7,7 @@ cases. An estimator that misses a way to a loss has narrow intervals that hold i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 
@@ -15,38 +15,30 @@ from scipy.stats import binom
 
 from experiments.studies.design.loader import study_from
 from experiments.studies.design.model import CellParameters
+from experiments.studies.estimation.intervals import rate_limits
 from experiments.studies.estimation.moments import Sums
-from experiments.studies.estimation.rates import rate_limits
 from experiments.studies.theory.first_order import loss_rate
 from experiments.studies.trace.measures import measure
 from experiments.studies.trials.batch import trial_seed
 from experiments.studies.trials.importance import run_importance_trial
+from experiments.support.declared import declared
 from experiments.support.processes import process_pool
 
 TRIALS = 8
 CONFIDENCE = 0.95
-_TWO: Mapping[str, object] = {
-    "generation": "kip-497",
-    "brokers": 2,
-    "racks": 2,
-    "replication_factor": 2,
-    "min_insync_replicas": 1,
-    "detection": "instant",
-    "broker_mttf": "122d",
-    "broker_mttr": "20m",
-    "estimator": "importance",
-}
-_CATCH_UP = {"write_rate": "50MB/s", "rate": "25MB/s", "backlog": "1TB"}
-MODELS: Mapping[str, Mapping[str, object]] = {
-    "own failures": {},
-    "start of the process": {"restart_time": "30m"},
-    "lost disks": {"disk_loss_probability": 0.02},
-    "rack power": {"rack_power_events_per_year": 2, "power_loss_probability": 0.5, "rack_power_mttr": "1h"},
-    "cluster power": {"power_events_per_year": 0.0001, "power_loss_probability": 0.5},
-    "bursts": {"burst": {"per_year": 0.0001, "size": 2}},
-    "three replicas": {"brokers": 3, "racks": 3, "replication_factor": 3},
-}
-"""The failure models, as parameters beside those of two replicas."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Cells:
+    """The content of `coverage.yaml`, which says what the parts are."""
+
+    base: dict[str, object]
+    catch_up: dict[str, object]
+    models: dict[str, dict[str, object]]
+
+
+_CELLS = declared(_Cells, __file__, "coverage.yaml")
+MODELS = _CELLS.models
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +63,7 @@ def cells() -> Iterator[tuple[str, bool, CellParameters]]:
     """Every failure model, without and with catch-up."""
     for name, fields in MODELS.items():
         for catch_up in (False, True):
-            base = {**_TWO, **fields, **({"catch_up": _CATCH_UP} if catch_up else {})}
+            base = _CELLS.base | fields | ({"catch_up": _CELLS.catch_up} if catch_up else {})
             (cell,) = study_from({"name": "coverage", "trials": 1, "duration": "1d", "base": base}, "coverage").cells
             yield name, catch_up, cell.parameters
 

@@ -59,21 +59,16 @@ def _causes(params: CellParameters) -> list[_Cause]:
     kinds = kinds_of(params)
     lost_disk, losing = kinds["disk"], kinds["disk"] + kinds["lossy"]
     power = params.tail_loss_probability if params.power_loss_probability is None else params.power_loss_probability
-    found = []
-    if params.broker_mttf is not None:
-        rate = YEAR_MS / params.broker_mttf.mean_ms
-        found.append(_Cause(rate, _absent_ms(params, params.broker_mttr, lost_disk), losing))
-    if params.rack_power_events_per_year:
-        absent_ms = _absent_ms(params, params.rack_power_mttr or params.broker_mttr, 0.0)
-        found.append(_Cause(params.rack_power_events_per_year, absent_ms, power))
-    if params.power_events_per_year:
-        absent_ms = _absent_ms(params, params.power_mttr or params.broker_mttr, 0.0)
-        found.append(_Cause(params.power_events_per_year, absent_ms, power, alone=False))
-    if params.burst is not None:
-        rate = params.burst.events_per_year([len(rack) for rack in racks_of(params)])
-        absent_ms = _absent_ms(params, params.burst.down or params.broker_mttr, lost_disk)
-        found.append(_Cause(rate, absent_ms, losing, alone=False))
-    return found
+    mttr, mttf, burst = params.broker_mttr, params.broker_mttf, params.burst
+    rows = [
+        (0.0 if mttf is None else YEAR_MS / mttf.mean_ms, mttr, lost_disk, losing, True),
+        (params.rack_power_events_per_year, params.rack_power_mttr or mttr, 0.0, power, True),
+        (params.power_events_per_year, params.power_mttr or mttr, 0.0, power, False),
+    ]
+    if burst is not None:
+        rate = burst.events_per_year([len(rack) for rack in racks_of(params)])
+        rows.append((rate, burst.down or mttr, lost_disk, losing, False))
+    return [_Cause(rate, _absent_ms(params, down, disk), q, alone) for rate, down, disk, q, alone in rows if rate]
 
 
 def _absent_ms(params: CellParameters, down: Distribution, lost_disk: float) -> float:

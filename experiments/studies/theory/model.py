@@ -17,7 +17,7 @@ Assumptions. They are those of docs/theory.md, which says how well a study meets
    the same records cannot be lost twice.
 7. Where several replicas are equally entitled to lead, each is chosen with the same probability.
 
-`state.py` says what a state holds, `partition.py` what an event does to it.
+`partition.py` says what a state holds, and what an event does to it.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from experiments.studies.theory.chain import Chain, Flow, explore
-from experiments.studies.theory.partition import Partition
-from experiments.studies.theory.state import (
+from experiments.studies.theory.partition import (
     DOWN,
     ISR,
     RESTARTED,
     RUNNING,
     UNNOTICED,
     ChainState,
+    Partition,
     Replica,
     Rules,
     canonical,

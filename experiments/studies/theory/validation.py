@@ -29,10 +29,8 @@ from scipy.special import gammainc, gammaincc, ndtri, stdtr
 
 from experiments.studies.design.estimator import obstacle_to_importance
 from experiments.studies.design.model import CellParameters
-from experiments.studies.estimation.fractions import fraction_limits
+from experiments.studies.estimation.intervals import assumed_sizes, fraction_limits, rate_limits
 from experiments.studies.estimation.moments import Sums
-from experiments.studies.estimation.rates import rate_limits
-from experiments.studies.estimation.sizes import assumed_sizes
 from experiments.studies.theory.answers import Answer, model_of, solved
 from experiments.studies.theory.model import Model
 from experiments.studies.trace.measures import Measures, measure
@@ -187,8 +185,8 @@ def validate(
         for item in found[index]:
             if not item.agrees:
                 doubt(item)
-    anew = [replace(cells[i], first=cells[i].first + cells[i].trials, trials=2 * cells[i].trials) for i in again]
-    for index, items in zip(again, compare(anew, jobs, report), strict=True):
+    repeated = [replace(cells[i], first=cells[i].first + cells[i].trials, trials=2 * cells[i].trials) for i in again]
+    for index, items in zip(again, compare(repeated, jobs, report), strict=True):
         found[index] = items
     return [item for items in found for item in items]
 
@@ -255,8 +253,7 @@ def compared(
 
 
 def _says_enough(sums: Sums, answer: Answer, weighted: bool) -> bool:
-    """Whether a result is worth a comparison: by the events seen or expected; of weighted ones, by how many of equal
-    weight their variance is that of."""
+    """Whether a result is worth a comparison: by the events seen or expected, or by their effective number."""
     if weighted:
         return sums.events >= MIN_EVENTS and sums.value**2 >= LEAST_EFFECTIVE * sums.variance
     return max(sums.events, answer.events * sums.exposure) >= MIN_EVENTS

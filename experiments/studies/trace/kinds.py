@@ -5,11 +5,11 @@ so that quantities over time (offline, rejecting, stalled) are sums of intervals
 (loss, unclean recovery, regression of the high watermark) is a row of its own, and so is each measured time: the
 failover that clients saw, and on real processes (engine `ray`) also acknowledgements, restarts and the throughput.
 
-A simulated trial also lists what its losses can be computed from again: each write with its offset
-(:class:`Produced`), each leader with the offset from which on its log lacks what the leader before it had
-(:class:`Elected`), and when all replicas have all records, so that only the last one is followed on
-(:class:`Checkpoint`). The simulator finds losses by comparing the records' payloads; the pipeline finds them by joining
-these rows, and compares (`pipeline/checks.py`).
+A simulated trial also lists what its losses can be computed from again: each write with its offset (:class:`Produced`),
+each leader with the offset from which on its log lacks what the leader before it had (:class:`Elected`), and when all
+replicas have all records, so that only the last one is followed on (:class:`Checkpoint`). The simulator finds losses by
+comparing the records' payloads; the pipeline finds them from these rows, with numpy and by a join in Spark, and
+compares (`pipeline/spark.py`).
 
 A class is the declaration of its kind. `KIND` is its name in files. A field fills the column of its name, or the one
 that its :class:`In` names, which may also say the least value. `BEGINS_PARTITION`: the first row of each partition is
@@ -47,9 +47,8 @@ Kind = TypeVar("Kind")
 
 @dataclass_transform(frozen_default=True)
 def kind_of_row(kind: type[Kind]) -> type[Kind]:
-    """A dataclass to whose fields no code may assign, which type checkers enforce. A dataclass that is frozen at run
-    time takes three times as long to construct, and a trial constructs one per row.
-    """
+    """A dataclass to whose fields no code may assign, which type checkers enforce; `frozen` would take three times as
+    long to construct, and a trial constructs one per row."""
     return dataclass(slots=True)(kind)
 
 
@@ -71,11 +70,9 @@ class Observation:
 class State(Observation):
     """The state of a partition from now on. `leader`: -1 = offline; `leader_serves`: False = a leader is recorded but
     does not answer; `isr_size`: 0 without a leader; `min_isr`: the effective one; `epoch`: the leader epoch; `isr`,
-    `elr`: the members as the controller has them, broker ids joined by commas; `recovering`: whether the leader has yet
-    to report that it recovered from an unclean election; `stalls`: writes wait for a replica that has crashed or is
-    slow: a member of the ISR, with acks=all, or the leader; `expired`: writes have waited for longer than the delivery
-    timeout, and none has been acknowledged since.
-    """
+    `elr`: the controller's members, broker ids joined by commas; `recovering`: the leader has yet to report that it
+    recovered from an unclean election; `stalls`: writes wait for a replica that has crashed or is slow: a member of the
+    ISR, with acks=all, or the leader; `expired`: writes have waited for longer than the delivery timeout."""
 
     KIND = "state"
     BEGINS_PARTITION = True
@@ -115,9 +112,7 @@ class Acks1Loss(Observation):
 
 @kind_of_row
 class AcknowledgedLoss(Observation):
-    """Acknowledged records are lost, whatever acks is. `records`: how many; 0 for an election that loses what the
-    followers had not fetched (acks=1).
-    """
+    """Records are lost, whatever acks is. `records`: 0 for those that followers had not fetched (acks=1)."""
 
     KIND = "acknowledged_loss"
     partition: int
@@ -136,9 +131,7 @@ class UncleanRecovery(Observation):
 
 @kind_of_row
 class Recovery(Observation):
-    """An unclean recovery was decided, `leader` elected. `answers`: which replicas answered what, and why it was
-    elected.
-    """
+    """An unclean recovery was decided, `leader` elected. `answers`: of the replicas, and why it was elected."""
 
     KIND = "recovery"
     partition: int
@@ -183,8 +176,7 @@ class End(Observation):
 @kind_of_row
 class Produced(Observation):
     """A write has ended. `outcome`: `acked`, `unknown` (its leader has gone) or the error; `took_ms`: since it was
-    sent; `offset`: that of the record, -1 if unknown.
-    """
+    sent; `offset`: that of the record, -1 if unknown."""
 
     KIND = "produced"
     partition: int
@@ -195,9 +187,8 @@ class Produced(Observation):
 
 @kind_of_row
 class Elected(Observation):
-    """The replica `leader` has become leader with the log end offset `log_end`; from the offset `missing_from` on its
-    log does not have the records of the leader before it. `epoch`: the leader epoch.
-    """
+    """The replica `leader` has become leader with the log end offset `log_end`, in the leader epoch `epoch`; from the
+    offset `missing_from` on its log does not have the records of the leader before it."""
 
     KIND = "elected"
     partition: int
@@ -219,9 +210,8 @@ class Checkpoint(Observation):
 @kind_of_row
 class Read(Observation):
     """With `outcome` `fetched` the consumer has read `records` records from `offset` on from `leader`, the last one of
-    leader epoch `epoch`. With `diverged` (KIP-320) or `out_of_range` that leader's log lacks the last `records` records
-    that the consumer has read, which goes on at `offset`.
-    """
+    leader epoch `epoch`. With `diverged` (KIP-320) or `out_of_range` that leader's log lacks the last `records` that
+    the consumer has read, which goes on at `offset`."""
 
     KIND = "read"
     partition: int

@@ -1,6 +1,6 @@
 """What one trial measured: its exposure, and the value of each metric, from the rows of its trace.
 
-The Spark pipeline (`pipeline/silver.py`, `pipeline/gold.py`) measures the published numbers from the traces on disk;
+The pipeline (`pipeline/silver.py`, `pipeline/trials.py`) measures the published numbers from the traces on disk;
 here a worker measures the trial that it has in memory, by the same rules, for the stopping rule of the sweep and for
 tests.
 """

@@ -5,7 +5,7 @@ What the columns mean in a row of each kind is declared in `kinds.py`.
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Annotated, Any, Final, NamedTuple, TypeAlias, get_type_hints
 
 import pyarrow as pa
 from numpy.typing import NDArray
@@ -21,13 +21,17 @@ NONE: Final = -1
 """No partition, no node, no leader."""
 
 
+Wide: TypeAlias = Annotated[int, pa.int64()]
+"""A whole number of 64 bits; others have 32."""
+_TYPES: Final = {int: pa.int32(), str: pa.string(), bool: pa.bool_(), float: pa.float64(), Wide: pa.int64()}
+
+
 class TraceRow(NamedTuple):
     """A row of a file, which functions of scripts see as well: `time_ms`, `kind` and `log_weight` as in
     :class:`~experiments.studies.trace.kinds.Stamped`, and a column for each field of any kind. A column that the kind
-    of a row does not use is -1 (`partition`, `node`, `leader`, `epoch`, `offset`), 0, empty or False.
-    """
+    of a row does not use is -1 (`partition`, `node`, `leader`, `epoch`, `offset`), 0, empty or False."""
 
-    time_ms: int
+    time_ms: Wide
     kind: str
     partition: int = NONE
     node: int = NONE
@@ -36,14 +40,14 @@ class TraceRow(NamedTuple):
     isr_size: int = 0
     elr_size: int = 0
     min_isr: int = 0
-    value: int = 0
+    value: Wide = 0
     detail: str = ""
     log_weight: float = 0.0
     epoch: int = NONE
     isr: str = ""
     elr: str = ""
     recovering: bool = False
-    offset: int = NONE
+    offset: Wide = NONE
     stalls: bool = False
     expired: bool = False
 
@@ -54,27 +58,7 @@ def columns(*columns: tuple[str, pa.DataType]) -> pa.Schema:
 
 
 TRACE_SCHEMA: Final = columns(
-    ("cell", pa.string()),
-    ("trial", pa.int32()),
-    ("seq", pa.int32()),
-    ("time_ms", pa.int64()),
-    ("kind", pa.string()),
-    ("partition", pa.int32()),
-    ("node", pa.int32()),
-    ("leader", pa.int32()),
-    ("leader_serves", pa.bool_()),
-    ("isr_size", pa.int32()),
-    ("elr_size", pa.int32()),
-    ("min_isr", pa.int32()),
-    ("value", pa.int64()),
-    ("detail", pa.string()),
-    ("log_weight", pa.float64()),
-    ("epoch", pa.int32()),
-    ("isr", pa.string()),
-    ("elr", pa.string()),
-    ("recovering", pa.bool_()),
-    ("offset", pa.int64()),
-    ("stalls", pa.bool_()),
-    ("expired", pa.bool_()),
+    *(("cell", pa.string()), ("trial", pa.int32()), ("seq", pa.int32())),
+    *((name, _TYPES[kind]) for name, kind in get_type_hints(TraceRow, include_extras=True).items()),
 ).with_metadata({VERSION_KEY: str(VERSION)})
 """`trace/`: the rows of :class:`TraceRow` with the cell's digest, the trial and the row's number within the trial."""

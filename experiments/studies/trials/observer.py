@@ -3,7 +3,8 @@
 A write follows every change of a partition's ISR or leader, and precedes every failure (`trial.py`), so that there is
 always an acknowledged record that depends on the present ISR and would show a loss (`writer.py`). Losses are measured
 against ground truth, not by the protocol's own state: the log of each new leader is compared with the records that were
-acknowledged to the client."""
+acknowledged to the client.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +14,6 @@ from collections.abc import Callable
 from experiments.engines.sim.cluster import SimCluster
 from experiments.studies.design.model import CellParameters
 from experiments.studies.trace.kinds import ACKED, Checkpoint, Elected, Observation, Produced, Recovery
-from experiments.studies.trials.published import partition_changed
 from experiments.studies.trials.reader import Reader
 from experiments.studies.trials.setting import replicas_of
 from experiments.studies.trials.states import PartitionStates
@@ -22,9 +22,11 @@ from protocol.events.base import Trace
 from protocol.events.broker import BecameLeader, HighWatermarkAdvanced
 from protocol.events.controller import PartitionChanged, RecoveryDecided
 from protocol.events.store import StoreChanged
-from protocol.ids import NodeId, TimeMs, TopicPartition
+from protocol.ids import NO_LEADER, NodeId, TimeMs, TopicPartition
 from protocol.log.replica_log import ReplicaLog
 from protocol.nodes.base_broker import BaseBroker
+from protocol.v3.store import paths
+from protocol.v3.store.records import stored_state
 
 _OBSERVED = frozenset((PartitionChanged, StoreChanged, BecameLeader, HighWatermarkAdvanced, RecoveryDecided))
 Lineage = list[tuple[int, int]]
@@ -146,27 +148,21 @@ class Observer:
         upper bound.
         """
         acked, log = self.writer.writes[name].acked, self._log(name, leader)
-        if not self._logs_match:
+        first = len(acked)
+        if self._logs_match:
+            while first and not _has(log, log_end, *acked[first - 1]):
+                first -= 1
+        else:
             first = self._first_missing(acked, log, log_end)
-            lost = len(acked) - first
-            del acked[first:]
-            return lost
-        lost = 0
-        while acked:
-            offset, payload = acked[-1]
-            if offset < log.start_offset:
-                break
-            if _has(log, log_end, offset, payload):
-                break
-            acked.pop()
-            lost += 1
+        lost = len(acked) - first
+        del acked[first:]
         return lost
 
     @staticmethod
     def _first_missing(acked: list[tuple[int, bytes]], log: ReplicaLog, log_end: int) -> int:
         """The index of the first acknowledged record that the log lacks; the number of records if it has all."""
         for index, (offset, payload) in enumerate(acked):
-            if offset >= log.start_offset and not _has(log, log_end, offset, payload):
+            if not _has(log, log_end, offset, payload):
                 return index
         return len(acked)
 
@@ -194,7 +190,8 @@ class Observer:
 
 
 def _has(log: ReplicaLog, log_end: int, offset: int, payload: bytes) -> bool:
-    return offset < log_end and log.storage.read(offset, 1)[0].payload == payload
+    """Whether a log that ends there has the record, or has deleted it by retention."""
+    return offset < log.start_offset or (offset < log_end and log.storage.read(offset, 1)[0].payload == payload)
 
 
 def shared_end(before: Lineage | None, lineage: Lineage, log_end: int) -> int:
@@ -211,3 +208,30 @@ def shared_end(before: Lineage | None, lineage: Lineage, log_end: int) -> int:
             return min(end, ends_before[epoch])
         end = start
     return 0
+
+
+_DELETED = -1
+
+
+def partition_changed(trace: StoreChanged, min_isr: int) -> PartitionChanged | None:
+    """The change of a partition that `trace` reports; None if it reports another one. `min_isr`: of the topic, which a
+    store that publishes an ISR does not say."""
+    root, names = paths.locate(trace.path) if trace.path.startswith(f"{paths.TOPICS}/") else ("", ())
+    if trace.version == _DELETED or root != paths.TOPICS or names[2:] != (paths.LEADER_AND_ISR,):
+        return None
+    state = stored_state(trace.path, trace.data.encode())
+    if state is None:
+        return None
+    return PartitionChanged(
+        TopicPartition(names[0], paths.number(paths.TOPICS, names[1])),
+        leader=state.leader,
+        leader_epoch=state.leader_epoch,
+        partition_epoch=trace.version,
+        replicas=(),
+        isr=state.isr,
+        elr=(),
+        last_known_elr=(),
+        last_known_leader=NO_LEADER,
+        recovering=state.is_unclean_leader,
+        min_isr=min_isr,
+    )

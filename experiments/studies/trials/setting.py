@@ -96,6 +96,5 @@ def write_of(command_id: int, partition: TopicPartition, acks: int, payload: byt
 
 
 def loss_of(kind: str, writeback_ms: int | None) -> Loss:
-    """What a failure of this kind (`unclean`, `lossy`, `disk`) does to the broker's logs; `writeback_ms` as in
-    :class:`CellParameters`."""
+    """What a failure of this kind (`unclean`, `lossy`, `disk`) does to the broker's logs."""
     return Loss(_LOSSES[kind], writeback_ms=writeback_ms)

@@ -40,7 +40,8 @@ from experiments.engines.sim.memory import rare_collections
 from experiments.studies.design.estimator import lost_tails
 from experiments.studies.design.model import CellParameters
 from experiments.studies.design.placement import assignments
-from experiments.studies.failures.branching import Branch, BranchingTimeline
+from experiments.studies.failures.branching import BranchingTimeline
+from experiments.studies.failures.sources import Branch
 from experiments.studies.failures.timeline import DrawnTimeline, Event, events_until, warm_up_ms
 from experiments.studies.trace.kinds import (
     FOLLOWED,
@@ -123,8 +124,7 @@ class Path(Trial):
 
 
 def run_splitting_trial(params: CellParameters, seed: int) -> TrialResult:
-    """Runs one trial by splitting: `EFFORT` paths for each level that is reached, and a plain one; a pure function of
-    its arguments."""
+    """Runs one trial by splitting: `EFFORT` paths for each level that is reached, and a plain one."""
     with rare_collections():
         plain = Path(params, seed, (), None)
         found = plain.run()

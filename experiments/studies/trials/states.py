@@ -46,12 +46,11 @@ TOPIC = "t"
 @dataclass(slots=True)
 class PartitionState:
     """One partition. `isr_size` is 0 without a leader: before KIP-966 the last member stays in the ISR though it is
-    down, and no replica is in sync without a leader. `crashed` is the broker whose crash took the leader away at
-    `crashed_ms`, until clients are served again; None otherwise. `in_flight`: whether that broker
-    alone has records that were acknowledged with acks=1; `lost_epoch`: the leader epoch whose election lost them.
-    `waiting_since_ms`: since when writes wait, None if they do not; `expired`: whether they have waited for the
-    delivery timeout; `awaited`: the brokers that have crashed or are slow and that writes wait for.
-    """
+    down, and no replica is in sync without a leader. `crashed`: the broker whose crash took the leader away at
+    `crashed_ms`, until clients are served again. `in_flight`: that broker alone has records that were acknowledged with
+    acks=1; `lost_epoch`: the leader epoch whose election lost them. `waiting_since_ms`: since when writes wait;
+    `expired`: they have waited for the delivery timeout; `awaited`: the brokers that have crashed or are slow and that
+    writes wait for."""
 
     leader: NodeId = NO_LEADER
     leader_epoch: int = 0
@@ -74,9 +73,8 @@ class PartitionState:
 
 
 class PartitionStates:
-    """The states of the topic's partitions; `add` takes the rows of the trace, and fills in their time and weight.
-    `acks`: of the clients, as in study files; `call_at` calls an action at a time, before what is handled at that time.
-    """
+    """The states of the topic's partitions; `add` takes the rows of the trace, and fills in time and weight. `acks`: of
+    the clients, as in study files; `call_at` calls an action before what is handled at that time."""
 
     def __init__(
         self,

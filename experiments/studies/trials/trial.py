@@ -22,14 +22,13 @@ from experiments.engines.sim.cluster import SimCluster
 from experiments.engines.sim.memory import rare_collections
 from experiments.engines.sim.network import NetworkModel
 from experiments.studies.design.model import CellParameters
-from experiments.studies.failures.slow import episodes
 from experiments.studies.failures.timeline import DrawnTimeline, Event, Timeline, warm_up_ms
 from experiments.studies.trace.kinds import Crash, End, Observation, Stamped, Start, TrialResult
 from experiments.studies.trials.catch_up import CatchUps
 from experiments.studies.trials.compression import CompressedTimeline, compressed, stretched
 from experiments.studies.trials.observer import Observer
 from experiments.studies.trials.setting import cluster_spec, loss_of, replicas_of, topic_request
-from experiments.studies.trials.slow import SlowBrokers
+from experiments.studies.trials.slow import SlowBrokers, episodes
 from experiments.studies.trials.writer import LEARNING_MS
 from protocol.ids import FIRST_CLIENT, NodeId, TimeMs, is_client
 from protocol.messages.commands import ShutdownCommand
@@ -202,7 +201,7 @@ def write_time_ms(params: CellParameters) -> int:
 
 
 def run_through(params: CellParameters, seed: int, timeline: Callable[[], Timeline]) -> TrialResult:
-    """Runs one trial through a timeline, on the cell's engine; `timeline` returns it anew for each attempt of a trial
+    """Runs one trial through a timeline, on the cell's engine; `timeline` creates it for each attempt of a trial
     on processes. On sim the trial is a pure function of its arguments."""
     if params.engine == "ray":
         from experiments.studies.trials.processes.trial import run_process_trial
@@ -216,8 +215,7 @@ def run_through(params: CellParameters, seed: int, timeline: Callable[[], Timeli
 
 
 def simulated(params: CellParameters, seed: int, timeline: Timeline) -> Trial:
-    """The simulated trial, not yet run, of a cell in plain sampling. With time compression its times are those of the
-    compressed trial."""
+    """The simulated trial, not yet run, of a cell in plain sampling; with time compression the compressed one."""
     if params.time_compression == 1.0:
         return Trial(params, seed, timeline)
     return Trial(compressed(params), seed, CompressedTimeline(timeline, params.time_compression))

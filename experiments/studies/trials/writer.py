@@ -39,10 +39,9 @@ _CHANGE_FOLLOWS = frozenset(
 
 @dataclass(slots=True)
 class Writes:
-    """The writes to one partition. `acked`: (offset, payload) of the acknowledged records, by offset; none with acks=0.
-    `outstanding`: the number of the request in flight, sent at `sent_ms` with `payload`; `due_ms`: from when on
-    another write follows, None if none does.
-    """
+    """The writes to one partition. `acked`: (offset, payload) of the acknowledged records, by offset. `outstanding`:
+    the number of the request in flight, sent at `sent_ms` with `payload`; `due_ms`: from when on another write follows,
+    None if none does."""
 
     acked: list[tuple[int, bytes]] = field(default_factory=list)
     outstanding: int | None = None
@@ -53,8 +52,7 @@ class Writes:
 
 class Writer:
     """A client node of `cluster` that writes to the leaders in `states`, with a study's `acks`. `settled` is called
-    after each write that no other write follows; `reader` takes the responses to its reads.
-    """
+    after each write that no other write follows; `reader` takes the responses to its reads."""
 
     node_id = FIRST_CLIENT
 

@@ -16,17 +16,25 @@ from experiments.studies.report.charts.theme import (
     SERIES,
     Chart,
     ChartRow,
+    axis,
     finished,
     fitting,
     floor_of,
-    log_axis,
     scalable,
     spans,
     written,
 )
-from experiments.studies.report.objectives import OBJECTIVES
 from experiments.studies.report.settings import Group
-from experiments.studies.report.words import bound, minutes, number, rounded, signed_number, time_unit, times
+from experiments.studies.report.words import (
+    bound,
+    capitalised,
+    in_words,
+    number,
+    rounded,
+    signed_number,
+    time_unit,
+    times,
+)
 from experiments.studies.trace.metrics import FRACTION, Metric
 
 NAME_DY, MARK_DY = -9, 9
@@ -52,7 +60,7 @@ def estimates_chart(metric: Metric, groups: Sequence[Group]) -> Chart:
     for index, row in enumerate(rows):
         row |= {"row": index, "low": max(row["low"], floor) if logs else row["low"]}
     base = scalable(rows, ("estimate", "low", "high"), scaled=scaled)
-    x = _x(logs, f"{metric.title}, {unit}")
+    x = axis(alt.X, "low:Q", f"{metric.title}, {unit}", alt.Scale(zero=True), logs=logs, nice=True)
     y = alt.Y("row:O", axis=None)
     colour = alt.Color(
         "best:N", scale=alt.Scale(domain=[True, False], range=["var(--best)", "var(--other)"]), legend=None
@@ -66,15 +74,14 @@ def estimates_chart(metric: Metric, groups: Sequence[Group]) -> Chart:
         *_points(rows, base, y, colour),
         *_names(base, y, text),
     ]
-    note = f"{metric.meaning[0].upper()}{metric.meaning[1:]}: the point is the estimate, the bar its 95 % interval."
-    label = " ".join(f"{row['name']}: {row['words']}." for row in rows)
+    note = f"{capitalised(metric.meaning)}: the point is the estimate, the bar its 95 % interval."
     return finished(
         layers,
         ROW * len(rows),
+        rows,
         name=metric.name,
-        title=f"{OBJECTIVES[metric.name].noun[0].upper()}{OBJECTIVES[metric.name].noun[1:]}",
+        title=capitalised(metric.noun),
         note=note,
-        label=label,
         scaled=scaled,
     )
 
@@ -93,19 +100,14 @@ def _points(rows: Sequence[ChartRow], base: alt.Chart, y: alt.Y, colour: alt.Col
     ]
 
 
-def _x(logs: bool, unit: str) -> alt.X:
-    if logs:
-        return alt.X("low:Q", scale=alt.Scale(type="log", nice=True), axis=log_axis(f"{unit} (log scale)"))
-    return alt.X("low:Q", scale=alt.Scale(zero=True), axis=alt.Axis(title=unit, tickCount=5))
-
-
 def _row(metric: Metric, group: Group, position: int, factor: float) -> ChartRow:
     setting = group.settings[position]
     value = setting.estimates.estimates[metric.name]
-    text = minutes if metric.estimator is FRACTION else number
-    shown, limits = (text(value.estimate), f"{text(value.ci_low)} to {text(value.ci_high)}")
+    text = in_words(metric)
     if metric.estimator is FRACTION:
         shown, limits = times(value.estimate, value.ci_low, value.ci_high)
+    else:
+        shown, limits = number(value.estimate), f"{number(value.ci_low)} to {number(value.ci_high)}"
     return {
         "name": setting.full_name,
         "estimate": value.estimate * factor,
@@ -119,8 +121,7 @@ def _row(metric: Metric, group: Group, position: int, factor: float) -> ChartRow
 
 
 def _names(base: alt.Chart, y: alt.Y, text: str) -> list[alt.Chart]:
-    """The name of each row at the left, its number at the right, above the mark; without the number where the chart is
-    too narrow for both."""
+    """The name of each row at the left; its number at the right unless the chart is too narrow for both."""
     name = base.mark_text(align="left", baseline="middle", yOffset=NAME_DY, fontWeight=600, limit=alt.expr("width"))
     value = base.transform_calculate(whole=text).transform_calculate(text=fitting("datum.whole"))
     value = value.mark_text(align="right", baseline="middle", yOffset=NAME_DY)
@@ -182,10 +183,9 @@ def differences_chart(metric: Metric, group: Group, number_of_group: int) -> Cha
     return finished(
         layers,
         ROW * len(rows),
+        rows,
         name=f"difference-{metric.name}-{number_of_group}",
-        title=f"{metric.title[0].upper()}{metric.title[1:]}{where}",
-        note="",
-        label=" ".join(f"{row['name']}: {row['words']}." for row in rows),
+        title=f"{capitalised(metric.title)}{where}",
         scaled=scaled,
     )
 

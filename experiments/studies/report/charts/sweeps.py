@@ -18,26 +18,24 @@ from experiments.studies.design.model import PARAMETERS, YEAR_MS
 from experiments.studies.report.charts.forest import scaling_of
 from experiments.studies.report.charts.theme import (
     PARTITIONS,
-    SERIES,
-    SHAPES,
     Chart,
     ChartRow,
+    axis,
+    by_name,
     finished,
     floor_of,
-    log_axis,
     scalable,
     spans,
     written,
 )
 from experiments.studies.report.settings import Group, Setting
-from experiments.studies.report.words import bound, cell_name, minutes, number, shown
-from experiments.studies.trace.metrics import FRACTION, Metric
+from experiments.studies.report.words import bound, capitalised, cell_name, in_words, number, shown
+from experiments.studies.trace.metrics import Metric
 
 HEIGHT = 320
 MAPS_AT_MOST = 6
 POINTS_AT_LEAST = 3
 TILE = 52
-CURVES_AT_MOST = 6
 
 
 def _all(groups: Sequence[Group]) -> list[Setting]:
@@ -75,7 +73,7 @@ def heat_maps(metric: Metric, groups: Sequence[Group]) -> Iterator[Chart]:
 def _heat_map(metric: Metric, settings: Sequence[Setting], names: tuple[str, str], title: str, index: int) -> Chart:
     across, down = names
     factor, unit, scaled = scaling_of(metric, [setting.estimates.value(metric.name) for setting in settings])
-    text = minutes if metric.estimator is FRACTION else number
+    text = in_words(metric)
     rows: list[ChartRow] = []
     for setting in settings:
         value = setting.estimates.estimates[metric.name]
@@ -107,10 +105,9 @@ def _heat_map(metric: Metric, settings: Sequence[Setting], names: tuple[str, str
     return finished(
         layers,
         TILE * len({row["down"] for row in rows}),
+        rows,
         name=f"map-{index}",
         title=title,
-        note="",
-        label=" ".join(f"{row['name']}: {row['words']}." for row in rows),
         scaled=scaled,
     )
 
@@ -182,20 +179,11 @@ def _curve(metric: Metric, name: str, points: Sequence[tuple[float, Setting]]) -
     base = scalable(rows, ("estimate", "low", "high"), scaled=scaled)
     log_x = spans(row["x"] for row in rows)
     title = f"{metric.title}, {unit}"
-    x = alt.X(
-        "x:Q",
-        scale=alt.Scale(type="log") if log_x else alt.Scale(zero=False),
-        axis=log_axis(f"{_axis_title(name)} (log scale)") if log_x else alt.Axis(title=_axis_title(name), tickCount=6),
-    )
-    y = alt.Y(
-        "low:Q",
-        scale=alt.Scale(type="log" if log_y else "linear"),
-        axis=log_axis(f"{title} (log scale)") if log_y else alt.Axis(title=title, tickCount=5),
-    )
-    pick = [index % len(SERIES) for index in range(len(lines))]
-    scale = alt.Scale(domain=lines, range=[SERIES[index] for index in pick])
-    colour, fill = alt.Color("line:N", scale=scale, title=None), alt.Fill("line:N", scale=scale, legend=None)
-    shape = alt.Shape("line:N", scale=alt.Scale(domain=lines, range=[SHAPES[index] for index in pick]), title=None)
+    x = axis(alt.X, "x:Q", _axis_title(name), alt.Scale(zero=False), 6, logs=log_x)
+    y = axis(alt.Y, "low:Q", title, alt.Scale(type="linear"), logs=log_y)
+    colours, shapes = by_name(lines)
+    colour, fill = alt.Color("line:N", scale=colours, title=None), alt.Fill("line:N", scale=colours, legend=None)
+    shape = alt.Shape("line:N", scale=shapes, title=None)
     seen = base.transform_filter("datum.seen")
     layers = [
         base.mark_area(opacity=0.14).encode(x=x, y=y, y2="high:Q", fill=fill),
@@ -212,8 +200,7 @@ def _curve(metric: Metric, name: str, points: Sequence[tuple[float, Setting]]) -
         layers,
         HEIGHT,
         name=f"curve-{name}",
-        title=f"{metric.title[0].upper()}{metric.title[1:]} against {_axis_title(name)}",
-        note="",
+        title=f"{capitalised(metric.title)} against {_axis_title(name)}",
         label=" ".join(words),
         scaled=scaled,
     )

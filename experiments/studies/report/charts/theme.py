@@ -6,16 +6,18 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 import altair as alt
 import vl_convert
 
 from experiments.studies.report.words import TIMES_TEN
+from experiments.support.declared import declared
 
 ChartRow = dict[str, Any]
 """A row of a chart's data, or an object of its specification: names and values of JSON."""
 
+_CONFIG = declared(ChartRow, __file__, "theme.yaml")
 PARTITIONS = "partitions"
 STATIC_WIDTH = 760
 SERIES = tuple(f"var(--series-{index})" for index in range(1, 7))
@@ -23,6 +25,9 @@ SERIES = tuple(f"var(--series-{index})" for index in range(1, 7))
 SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down")
 ROW = 46
 _DIGITS = "['⁰','¹','²','³','⁴','⁵','⁶','⁷','⁸','⁹']"
+
+
+Channel = TypeVar("Channel", alt.X, alt.Y)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +47,16 @@ class Chart:
 def finished(
     layers: Sequence[alt.Chart],
     height: int,
+    rows: Iterable[ChartRow] = (),
     *,
     name: str,
     title: str,
-    note: str,
-    label: str,
+    note: str = "",
+    label: str = "",
     scaled: bool = False,
 ) -> Chart:
-    """The layers as one chart of that `height` in pixels, in both forms."""
+    """One chart of that `height` in pixels, in both forms. `label`: in words, by default those of the `rows`."""
+    label = label or " ".join(f"{row['name']}: {row['words']}." for row in rows)
     chart = alt.LayerChart(layer=list(layers)).properties(height=height)
     if scaled:
         chart = chart.add_params(alt.param(name=PARTITIONS, value=1))
@@ -72,9 +79,8 @@ def _size(svg: str, which: str) -> str:
 
 
 def scalable(rows: Sequence[ChartRow], names: Sequence[str], *, scaled: bool) -> alt.Chart:
-    """The rows as data, in which the fields of these names are multiplied by the number of partitions if they are
-    `scaled`. The values for one partition keep fields of their own: Vega evaluates the product whenever the number
-    changes."""
+    """The rows as data, in which the fields of these names are multiplied by the number of partitions if `scaled`; Vega
+    evaluates the products whenever the number changes."""
     one = [row | {f"one_{name}": row[name] for name in names} for row in rows]
     times = f" * {PARTITIONS}" if scaled else ""
     return alt.Chart(alt.InlineData(one)).transform_calculate(**{name: f"datum.one_{name}{times}" for name in names})
@@ -112,9 +118,27 @@ def log_axis(title: str | None) -> alt.Axis:
     return alt.Axis(title=title, labelExpr=label, labelOverlap=True, gridOpacity=at_powers, tickOpacity=at_powers)
 
 
+def axis(
+    channel: type[Channel], name: str, title: str, linear: alt.Scale, ticks: int = 5, *, logs: bool, nice: bool = False
+) -> Channel:
+    """The field of that name on a log scale if `logs`, otherwise on the scale `linear` with about so many `ticks`."""
+    if not logs:
+        return channel(name, scale=linear, axis=alt.Axis(title=title, tickCount=ticks))
+    scale = alt.Scale(type="log", nice=True) if nice else alt.Scale(type="log")
+    return channel(name, scale=scale, axis=log_axis(f"{title} (log scale)"))
+
+
+def by_name(names: Sequence[str]) -> tuple[alt.Scale, alt.Scale]:
+    """The scales that give each name a colour and a shape."""
+    pick = [index % len(SERIES) for index in range(len(names))]
+    return (
+        alt.Scale(domain=names, range=[SERIES[index] for index in pick]),
+        alt.Scale(domain=names, range=[SHAPES[index] for index in pick]),
+    )
+
+
 def fitting(text: str) -> str:
-    """A Vega expression: the text that the expression `text` gives, nothing where the chart is too narrow for it beside
-    the name of its row."""
+    """A Vega expression: `text`, or nothing where the chart is too narrow for it beside the name of its row."""
     return f"7.6 * length(datum.name) + 7 * length({text}) < width ? {text} : ''"
 
 
@@ -128,34 +152,3 @@ def floor_of(estimates: Sequence[float], limits: Sequence[float]) -> float:
     """Where a log axis begins: below all estimates, and the limits of those that are 0."""
     found = [value / 4.0 for value in estimates if value > 0.0] + [value / 10.0 for value in limits if value > 0.0]
     return 10.0 ** math.floor(math.log10(min(found))) if found else 1e-3
-
-
-_CONFIG: ChartRow = {
-    "background": "transparent",
-    "font": "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif",
-    "padding": 4,
-    "view": {"stroke": None},
-    "axis": {
-        "labelColor": "var(--muted)",
-        "titleColor": "var(--muted)",
-        "domainColor": "var(--grid)",
-        "tickColor": "var(--grid)",
-        "gridColor": "var(--grid)",
-        "labelFontSize": 12,
-        "titleFontSize": 12,
-        "titleFontWeight": "normal",
-        "titlePadding": 10,
-        "labelPadding": 6,
-    },
-    "legend": {
-        "orient": "bottom",
-        "direction": "vertical",
-        "labelColor": "var(--ink)",
-        "titleColor": "var(--muted)",
-        "labelFontSize": 12,
-        "labelLimit": 0,
-        "symbolStrokeWidth": 2,
-        "symbolOpacity": 1,
-    },
-    "text": {"fill": "var(--ink)", "fontSize": 12},
-}

@@ -16,10 +16,11 @@ from dataclasses import dataclass
 import altair as alt
 
 from experiments.studies.estimation.estimates import FailoverTimes
-from experiments.studies.estimation.times import CATCH_UP, FAILOVER, HANDOVER, KINDS, RECOVERED, Times
+from experiments.studies.estimation.times import KINDS, Times
 from experiments.studies.report.charts.theme import SERIES, Chart, ChartRow, finished, fitting
 from experiments.studies.report.settings import Group
 from experiments.studies.report.words import milliseconds
+from experiments.support.declared import declared
 
 ROW, NAME_Y, BARS_Y, BARS, MARKS_Y = 76, 10, 54, 32, 64
 """Pixels of a row, and where in it the name, the foot of the bars, their height and the quantiles are."""
@@ -53,29 +54,7 @@ class _Words:
     noun: str
 
 
-WORDS: Mapping[str, _Words] = {
-    FAILOVER: _Words(
-        "How long a failover takes",
-        "Of each outage whose leader had failed: from the failure until a leader answers again. Outages that outlast "
-        "their trial are not among them, so a setting that waits for an operator looks fast here; the time without a "
-        "leader includes them.",
-        "outages",
-    ),
-    HANDOVER: _Words(
-        "How long a handover takes",
-        "Of each outage whose leader had not failed, since a controlled shutdown or the return to the preferred leader "
-        "moved it: these are not failovers.",
-        "handovers",
-    ),
-    RECOVERED: _Words(
-        "How long an unclean recovery takes",
-        "From the election of a leader outside ISR and ELR until it has reported the end of the recovery.",
-        "recoveries",
-    ),
-    CATCH_UP: _Words(
-        "How long a broker takes to catch up", "From the start of a broker until it is in the ISR again.", "catch-ups"
-    ),
-}
+WORDS = declared(dict[str, _Words], __file__, "times.yaml")
 assert set(WORDS) == set(KINDS)
 
 
@@ -113,10 +92,10 @@ def _chart(kind: str, found: Sequence[tuple[str, Times]]) -> Chart:
     return finished(
         layers,
         height,
+        rows,
         name=f"times-{kind}",
         title=words.title,
         note=words.meaning,
-        label=" ".join(f"{row['name']}: {row['words']}." for row in rows),
     )
 
 

@@ -13,12 +13,11 @@ import altair as alt
 
 from experiments.studies.estimation.moments import Estimate
 from experiments.studies.estimation.pairs import ROUNDING
-from experiments.studies.estimation.selection import unavailability
 from experiments.studies.report.charts.theme import (
-    SERIES,
-    SHAPES,
     Chart,
     ChartRow,
+    axis,
+    by_name,
     finished,
     floor_of,
     log_axis,
@@ -46,9 +45,8 @@ def frontier(settings: Sequence[Setting]) -> tuple[Setting, ...]:
 
 
 def _point(setting: Setting) -> tuple[float, float]:
-    ratios = {name: found.estimate for name, found in setting.estimates.estimates.items()}
     losses = setting.estimates.estimates[LOSSES]
-    return losses.ci_high if losses.degenerate else losses.estimate, unavailability(ratios)
+    return losses.ci_high if losses.degenerate else losses.estimate, setting.estimates.value(UNWRITABLE)
 
 
 def tradeoff_chart(group: Group, number_of_group: int) -> Chart | None:
@@ -66,18 +64,9 @@ def tradeoff_chart(group: Group, number_of_group: int) -> Chart | None:
         row |= {"x_low": max(row["x_low"], x_floor)}
     base = scalable(rows, ("y", "y_low", "y_high"), scaled=True)
     names = [row["name"] for row in rows]
-    ranges = {
-        "color": [SERIES[index % len(SERIES)] for index in range(len(names))],
-        "shape": [SHAPES[index % len(SHAPES)] for index in range(len(names))],
-    }
-    colour = alt.Color("name:N", scale=alt.Scale(domain=names, range=ranges["color"]), title=None)
-    shape = alt.Shape("name:N", scale=alt.Scale(domain=names, range=ranges["shape"]), title=None)
-    time = f"not writable, {unit} a year"
-    x = alt.X(
-        "x:Q",
-        scale=alt.Scale(type="log") if log_x else alt.Scale(zero=True),
-        axis=log_axis(f"{time} (log scale)") if log_x else alt.Axis(title=time, tickCount=5),
-    )
+    colours, shapes = by_name(names)
+    colour, shape = alt.Color("name:N", scale=colours, title=None), alt.Shape("name:N", scale=shapes, title=None)
+    x = axis(alt.X, "x:Q", f"not writable, {unit} a year", alt.Scale(zero=True), logs=log_x)
     y = alt.Y("y:Q", scale=alt.Scale(type="log"), axis=log_axis("loss events a year (log scale)"))
     layers = [
         base.transform_filter("datum.frontier").mark_line(
@@ -101,10 +90,10 @@ def tradeoff_chart(group: Group, number_of_group: int) -> Chart | None:
     return finished(
         layers,
         HEIGHT,
+        rows,
         name=f"tradeoff-{number_of_group}",
         title=group.name,
         note=f"On the frontier: {on_it}.",
-        label=" ".join(f"{row['name']}: {row['words']}." for row in rows),
         scaled=True,
     )
 

@@ -22,8 +22,7 @@ from experiments.engines.port import TraceEvent
 from experiments.engines.ray.engine import RayEngine
 from experiments.studies.design.model import CellParameters
 from experiments.studies.trials.processes import folders
-from experiments.studies.trials.processes.recording import Lost, TrialEvents
-from experiments.studies.trials.processes.rows import USED
+from experiments.studies.trials.processes.rows import USED, Lost, TrialEvents
 from experiments.studies.trials.setting import ACKS, cluster_spec, topic_request, write_of
 from experiments.studies.trials.states import TOPIC
 from protocol.errors import ErrorCode
@@ -55,9 +54,8 @@ class SetUpError(RuntimeError):
 
 @dataclass(slots=True)
 class _Writer:
-    """The writer of a partition. `acked` holds (offset, payload) of acknowledged records, by offset, none with acks=0;
-    `leader` is the event of the newest leader, of `leader_epoch`, None once its log has been compared.
-    """
+    """The writer of a partition. `acked`: (offset, payload) of acknowledged records, by offset, none with acks=0;
+    `leader`: the event of the newest leader, of `leader_epoch`, None once its log has been compared."""
 
     acked: list[Acknowledged] = field(default_factory=list)
     outstanding: int | None = None
@@ -68,8 +66,7 @@ class _Writer:
 
 
 class ProcessCluster:
-    """The cluster that `params` describe, on the Ray that this process is connected to. `recording` takes what happens;
-    `close` ends the processes."""
+    """The cluster of `params` on the Ray of this process. `recording` takes what happens."""
 
     def __init__(self, params: CellParameters, seed: int, recording: TrialEvents) -> None:
         self.recording = recording

@@ -1,14 +1,15 @@
-"""From the recording of a trial on processes to its trace.
+"""What is recorded while a trial runs on processes, and the trace that follows from it.
 
 Nodes report their trace events when they are polled, so events of different nodes arrive out of order; their times are
 of one clock (one machine, or machines that keep time by NTP). The recording is therefore put into the order of time
 after the trial, and replayed through the same `PartitionStates` that a simulated trial feeds as it runs. One order is
-forced: a replica becomes leader after the controller has elected it.
+forced: a replica becomes leader after the controller has elected it. Times of a recording are the cluster's, in ms.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count
 from typing import NamedTuple
@@ -16,12 +17,53 @@ from typing import NamedTuple
 from experiments.engines.port import TraceEvent
 from experiments.studies.design.model import CellParameters
 from experiments.studies.trace.kinds import Acknowledged, Crash, End, Observation, Restarted, Stamped, Start, Throughput
-from experiments.studies.trials.processes.recording import Failed, Lost, Started, TrialEvents
 from experiments.studies.trials.states import PartitionStates
 from protocol.events.broker import BecameLeader, HighWatermarkAdvanced
 from protocol.events.client import ProduceCompleted
 from protocol.events.controller import BrokerRegistered, PartitionChanged
 from protocol.ids import Epoch, NodeId, TimeMs, TopicPartition
+
+
+class Failed(NamedTuple):
+    """A broker was ended from `at_ms` on; at `gone_ms` its process took no more part (`clean`: was requested to
+    end)."""
+
+    at_ms: TimeMs
+    gone_ms: TimeMs
+    broker: NodeId
+    kind: str
+
+
+class Started(NamedTuple):
+    """A broker's process was created at `at_ms`."""
+
+    at_ms: TimeMs
+    broker: NodeId
+
+
+class Lost(NamedTuple):
+    """The log of the leader that was elected at `at_ms` lacks so many acknowledged records."""
+
+    at_ms: TimeMs
+    partition: TopicPartition
+    leader: NodeId
+    records: int
+
+
+@dataclass(slots=True)
+class TrialEvents:
+    """One trial. `events`: the nodes' trace events in the order of arrival, of the kinds in `USED`; `sent_ms`: the time
+    of each write by command id. The measurement lasts from `begins_ms` to `ends_ms`. `throughput`: acknowledged records
+    per second before it."""
+
+    events: list[TraceEvent] = field(default_factory=list)
+    sent_ms: dict[int, TimeMs] = field(default_factory=dict)
+    injected: list[Failed | Started] = field(default_factory=list)
+    losses: list[Lost] = field(default_factory=list)
+    begins_ms: TimeMs = 0
+    ends_ms: TimeMs = 0
+    throughput: int = 0
+
 
 USED = (PartitionChanged, BecameLeader, HighWatermarkAdvanced, ProduceCompleted, BrokerRegistered)
 """The kinds of trace events that a recording has."""

@@ -24,8 +24,7 @@ from experiments.studies.failures.timeline import Event, Timeline, warm_up_ms
 from experiments.studies.trace.kinds import TrialResult
 from experiments.studies.trials.compression import CompressedTimeline, compressed, stretched
 from experiments.studies.trials.processes.cluster import ProcessCluster, SetUpError
-from experiments.studies.trials.processes.recording import Failed, Started, TrialEvents
-from experiments.studies.trials.processes.rows import trace_rows
+from experiments.studies.trials.processes.rows import Failed, Started, TrialEvents, trace_rows
 from experiments.studies.trials.setting import loss_of
 from protocol.ids import NodeId, TimeMs, node_name
 
@@ -104,7 +103,7 @@ class ProcessTrial:
 
 
 def run_process_trial(params: CellParameters, seed: int, timeline: Callable[[], Timeline]) -> TrialResult:
-    """Runs one trial on the Ray that this process is connected to; `timeline` returns its timeline, anew for each
+    """Runs one trial on the Ray that this process is connected to; `timeline` creates its timeline for each
     attempt. Raises SetUpError if the cluster fails by itself `ATTEMPTS` times."""
     reasons: list[str] = []
     for attempt in range(1, ATTEMPTS + 1):

@@ -9,7 +9,7 @@ from rich import progress as rich
 from rich.console import Console
 
 from experiments.studies.pipeline.analysis import show_output
-from experiments.studies.pipeline.stages import GOLD, READING, SILVER_STAGE, report_note, report_refusal, report_stage
+from experiments.studies.pipeline.options import GOLD, READING, SILVER_STAGE, report
 from experiments.support.progress import Bar, LogLines, duration_words
 
 LONGEST_SILENCE_S = 10
@@ -74,7 +74,7 @@ def test_stages_of_the_spark_process_are_shown_and_its_other_output_is_logged(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     for stage in (READING, SILVER_STAGE, GOLD):
-        report_stage(stage)
+        report("stage", stage)
     printed = capsys.readouterr().out.splitlines(keepends=True)
     lines, log = [], io.StringIO()
     shown = LogLines("s", "trials", lines.append, lambda: 0.0)
@@ -84,8 +84,8 @@ def test_stages_of_the_spark_process_are_shown_and_its_other_output_is_logged(
 
 
 def test_notes_of_the_spark_process_are_shown_and_its_refusal_is_returned(capsys: pytest.CaptureFixture[str]) -> None:
-    report_note("one file is quarantined")
-    report_refusal("no trial")
+    report("note", "one file is quarantined")
+    report("refused", "no trial")
     printed = capsys.readouterr().out.splitlines(keepends=True)
     lines: list[str] = []
     assert show_output(printed, LogLines("s", "trials", lines.append, lambda: 0.0), io.StringIO()) == "no trial"

@@ -14,6 +14,7 @@ from experiments.studies.design.model import DAY_MS, PARAMETERS, YEAR_MS, CellPa
 from experiments.studies.design.placement import assignments, rack_of
 from experiments.studies.design.presets import PRESETS
 from experiments.support.errors import InputError
+from tests.yaml_rows import rows
 
 CSV = "node,down_ms,up_ms,kind\n0,1000,2000,clean\n2,86400000,90000000,lossy\n1,864000000,864000001,disk\n"
 EPOCH_CSV = "node,down_ms,up_ms,kind\n1,1700864000000,1700864300000,disk\n0,1700000000000,1700000001000,clean\n"
@@ -27,41 +28,7 @@ def _cell(base: dict[str, object]) -> CellParameters:
     return study_from(_study(base), "s.yaml").cells[0].parameters
 
 
-@pytest.mark.parametrize(
-    ("base", "field", "allowed"),
-    [
-        ({"preset": "ford"}, "base.preset", "none, ford-2010, dean-first-year"),
-        ({"racks": 4}, "base.racks", "number of brokers (3)"),
-        ({"racks": 0}, "base.racks", "greater than or equal to 1"),
-        ({"placement": "anywhere"}, "base.placement", "spread, together"),
-        ({"rack_power_events_per_year": -1}, "base.rack_power_events_per_year", "greater than or equal to 0"),
-        ({"power_loss_probability": 1.1}, "base.power_loss_probability", "less than or equal to 1; or tail_loss"),
-        ({"disk_loss_probability": -0.1}, "base.disk_loss_probability", "greater than or equal to 0"),
-        ({"power_mttr": "soon"}, "base.power_mttr", "or broker_mttr"),
-        ({"broker_mttf": "seldom"}, "base.broker_mttf", "or never"),
-        ({"burst": 3}, "base.burst", "per_year: NUMBER"),
-        ({"burst": {"size": 2}}, "base.burst", "either per_year or per_broker_year"),
-        ({"burst": {"per_year": 1}}, "base.burst", "either size or fraction"),
-        ({"burst": {"per_year": 0, "size": 2}}, "base.burst.per_year", "greater than 0"),
-        ({"burst": {"per_year": 1, "fraction": 1.5}}, "base.burst.fraction", "less than or equal to 1"),
-        ({"burst": {"per_year": 1, "size": 2, "window": 5}}, "base.burst.window", "15m"),
-        ({"burst": {"per_year": 1, "size": 2, "rack": 5}}, "base.burst.rack", "same_rack"),
-        ({"rolling_restart": {"every": "30d"}}, "base.rolling_restart.down", "a number and a unit"),
-        ({"rolling_restart": {"every": "5m", "down": "2m"}}, "base.rolling_restart", "brokers x (down + pause)"),
-        ({"catch_up": {"backlog": "1GB"}}, "base.catch_up.rate", "50MB/s"),
-        ({"catch_up": {"rate": "fast"}}, "base.catch_up.rate", "50MB/s"),
-        ({"catch_up": {"rate": "50MB"}}, "base.catch_up.rate", "MB/s, GB/s, TB/s"),
-        ({"catch_up": {"rate": "1MB/s", "write_rate": "1kB"}}, "base.catch_up.write_rate", "50MB/s"),
-        ({"catch_up": {"rate": float("nan")}}, "base.catch_up.rate", "50MB/s"),
-        ({"catch_up": {"rate": "1MB/s", "backlog": "1GB/s"}}, "base.catch_up.backlog", "50GB"),
-        ({"slow": {"per_year": 1e9, "delay": "1s", "duration": "1m"}}, "base.slow.per_year", "less than or equal to"),
-        ({"catch_up": {"rate": 0}}, "base.catch_up.rate", "greater than 0"),
-        ({"catch_up": {"rate": "1MB/s"}, "time_compression": 2.0}, "base.catch_up", "no time_compression"),
-        ({"slow": {"per_year": 1, "delay": "1s"}}, "base.slow.duration", "exponential"),
-        ({"failures": 5}, "base.failures", "FILE.csv"),
-        ({"failures": {"file": "f.csv", "mode": "some"}}, "base.failures.mode", "replay, blocks"),
-    ],
-)
+@pytest.mark.parametrize(("base", "field", "allowed"), rows(__file__, "wrong-failure-models.yaml"))
 def test_wrong_failure_model_is_one_line(base: dict[str, object], field: str, allowed: str) -> None:
     with pytest.raises(InputError) as caught:
         study_from(_study(base), "s.yaml")
@@ -167,17 +134,7 @@ def test_wrong_record_is_one_line_with_the_number_of_its_line(
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("failures", "words"),
-    [
-        ({"file": "f.csv", "mode": "blocks"}, "at least the block (30d)"),
-        ({"file": "f.csv", "length": "5d"}, "covers all outages"),
-        ({"file": "f.csv", "begins": 1_001}, "a time from 1001 on, at which the record begins"),
-        ({"file": "f.csv", "begins": "5d"}, "a whole number, greater than or equal to 0"),
-        ({"file": "f.csv", "begins": 1_000}, "at least the duration (10d)"),
-        ({"file": "g.csv"}, "recorded failures (CSV)"),
-    ],
-)
+@pytest.mark.parametrize(("failures", "words"), rows(__file__, "unfit-records.yaml"))
 def test_record_that_does_not_fit_its_use_is_refused(tmp_path: Path, failures: object, words: str) -> None:
     (tmp_path / "f.csv").write_text(CSV)
     with pytest.raises(InputError, match=re.escape(words)):

@@ -16,6 +16,7 @@ from experiments.studies.design.parameter import Parameter
 from experiments.studies.design.study import StudyPlan
 from experiments.support.errors import InputError
 from experiments.support.yaml_input import validated
+from tests.yaml_rows import rows
 
 SHIPPED = Path(experiments.studies.__path__[0])
 GUIDE = Path(__file__).parents[5] / "docs" / "studies.md"
@@ -42,59 +43,7 @@ def study_with(**changes: object) -> dict[str, object]:
     return raw
 
 
-@pytest.mark.parametrize(
-    ("changes", "field", "allowed"),
-    [
-        ({"nme": 1}, "nme", "name, question, engine"),
-        ({"name": None}, "name", "required"),
-        ({"broker_mttf": "20d"}, "broker_mttf", "one value"),
-        ({"trials": None}, "trials", "either trials or precision"),
-        ({"trials": 0}, "trials", "1"),
-        ({"trials": "200"}, "trials", "whole number"),
-        ({"precision": PRECISION}, "trials", "either trials or precision"),
-        ({"trials": None, "precision": PRECISION | {"relative_error": 2}}, "precision.relative_error", "less than 1"),
-        ({"trials": None, "precision": PRECISION | {"metric": "latency"}}, "precision.metric", "loss_rate"),
-        ({"duration": "1 year"}, "duration", "a number and a unit"),
-        ({"duration": "0s"}, "duration", "greater than 0"),
-        ({"engine": "kafka"}, "engine", "'sim' or 'ray'"),
-        ({"engine": "ray"}, "base.detection", "a duration with engine ray"),
-        ({"engine": "ray", "base__detection": "3s"}, "duration", "at most 1h of real time with engine ray"),
-        ({"base__engine": "ray"}, "base.engine", "generation, brokers"),
-        ({"base__time_compression": 0}, "base.time_compression", "greater than 0"),
-        ({"base__colour": "red"}, "base.colour", "generation, brokers"),
-        ({"base__generation": "v2", "sweep__generation": None}, "base.generation", "kip-497"),
-        (
-            {"engine": "ray", "base__detection": "3s", "duration": "1h", "sweep__generation": ["v3"]},
-            "sweep.generation",
-            "on engine ray",
-        ),
-        ({"base__replication_factor": 4}, "base.replication_factor", "number of brokers (3)"),
-        ({"base__broker_mttr": "6 hours"}, "base.broker_mttr", "15m"),
-        ({"base__broker_mttf": {"dist": "weibull", "mean": "3d"}}, "base.broker_mttf", "shape"),
-        ({"base__broker_mttf": "0s"}, "base.broker_mttf.mean", "greater than 0"),
-        ({"pairing": "maybe"}, "pairing", "on or off"),
-        ({"base__broker_mttf": {"dist": "normal", "mean": "3d"}}, "base.broker_mttf.dist", "exponential"),
-        ({"base__broker_mttf": {"mean": "3d", "form": 1.0}}, "base.broker_mttf.form", "dist, mean, shape"),
-        ({"base__detection": 9}, "base.detection", "instant"),
-        ({"base__flush_interval": "sometimes"}, "base.flush_interval", "never"),
-        ({"base__unclean_probability": 1.5}, "base.unclean_probability", "1"),
-        ({"base__brokers": True}, "base.brokers", "whole number"),
-        ({"base__acks": 2}, "base.acks", "all"),
-        ({"base__network_latency": "2s"}, "base.network_latency", "less than or equal to 200ms"),
-        ({"base__network_latency": "9ms", "base__detection": "30ms"}, "base.network_latency", "quarter of detection"),
-        ({"sweep__min_insync_replicas": [0]}, "sweep.min_insync_replicas", "greater than or equal to 1"),
-        ({"sweep__min_insync_replicas": []}, "sweep.min_insync_replicas", "one value or more"),
-        ({"sweep__min_insync_replicas": [1, 1]}, "sweep", "differ"),
-        ({"sweep__colour": ["red"]}, "sweep.colour", "generation, brokers"),
-        ({"sweep__replication_factor": [3, 4]}, "sweep.replication_factor", "number of brokers (3)"),
-        ({"sweep": {}}, "sweep", "one or more"),
-        ({"zip": {"brokers": [3]}}, "zip", "one of sweep, zip and cells"),
-        ({"sweep": None, "zip": {"brokers": [3, 4], "acks": ["all"]}}, "zip", "equal length"),
-        ({"sweep": None, "cells": []}, "cells", "one or more"),
-        ({"sweep": None, "cells": [{"brokers": 3}, {"acks": 1}]}, "cells[1]", "exactly brokers"),
-        ({"sweep": None, "cells": [{"brokers": 3}, {"brokers": 0}]}, "cells[1].brokers", "greater"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "field", "allowed"), rows(__file__, "wrong-studies.yaml"))
 def test_error_is_one_line_that_names_file_field_and_allowed_values(
     changes: dict[str, object], field: str, allowed: str
 ) -> None:

@@ -9,15 +9,15 @@ do.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from experiments.studies.estimation.fractions import fraction_limits
+from experiments.studies.estimation.intervals import fraction_limits, rate_limits
 from experiments.studies.estimation.moments import Sums
 from experiments.studies.estimation.pairs import Products, compare
 from experiments.studies.estimation.quantiles import rank_shares, shares_of
-from experiments.studies.estimation.rates import rate_limits
 from tests.unit.experiments.studies.estimation.test_study_quantiles import up_to
 
 pytestmark = pytest.mark.slow
@@ -41,13 +41,8 @@ def weighted_counts(random: np.random.Generator, trials: int, rate: float) -> bo
     events = random.poisson(10 * rate, trials)
     weights = [random.gamma(4.0, 0.025, count) for count in events]
     flat = np.concatenate([*weights, [0.0]])
-    sums = Sums.of(
-        [float(each.sum()) for each in weights],
-        random.gamma(20.0, 0.05, trials),
-        int(events.sum()),
-        size_squares=float(flat @ flat),
-        largest_size=float(flat.max()),
-    )
+    sums = Sums.of([float(each.sum()) for each in weights], random.gamma(20.0, 0.05, trials), int(events.sum()))
+    sums = replace(sums, size_squares=float(flat @ flat), largest_size=float(flat.max()))
     return holds(rate_limits(sums), rate)
 
 

@@ -11,12 +11,17 @@ from hypothesis import strategies as st
 from scipy.stats import binomtest
 
 from experiments.studies.design.model import CellParameters
-from experiments.studies.estimation.fractions import effective_trials, fraction_limits
-from experiments.studies.estimation.intervals import interval, limits
-from experiments.studies.estimation.moments import Sums, widening
-from experiments.studies.estimation.rates import gamma_limits, rate_limits, zero_bound
-from experiments.studies.estimation.sizes import assumed_sizes
-from experiments.studies.estimation.weights import degeneracy, effective_years
+from experiments.studies.estimation.intervals import (
+    assumed_sizes,
+    effective_trials,
+    fraction_limits,
+    gamma_limits,
+    interval,
+    limits,
+    rate_limits,
+    zero_bound,
+)
+from experiments.studies.estimation.moments import Sums, degeneracy, effective_years, widening
 from experiments.studies.trace.metrics import METRICS
 from experiments.studies.trace.schema import YEAR_MS
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from experiments.studies.estimation.intervals import rate_limits
 from experiments.studies.estimation.moments import Sums
 from experiments.studies.estimation.pairs import ROUNDING, Comparison, Products, compare
-from experiments.studies.estimation.rates import rate_limits
 from experiments.studies.estimation.selection import (
     are_equivalent,
     lowest,

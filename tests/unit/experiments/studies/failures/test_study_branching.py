@@ -11,7 +11,8 @@ import pytest
 from experiments.studies.design.distribution import Distribution
 from experiments.studies.design.mappings import Burst, RollingRestart
 from experiments.studies.design.model import DAY_MS, CellParameters
-from experiments.studies.failures.branching import Branch, BranchingTimeline, longer_than_ms
+from experiments.studies.failures.branching import BranchingTimeline, longer_than_ms
+from experiments.studies.failures.sources import Branch
 from experiments.studies.failures.timeline import DrawnTimeline, Event, Timeline, events_until, warm_up_ms
 
 CELL = CellParameters(

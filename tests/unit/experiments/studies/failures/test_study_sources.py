@@ -12,9 +12,7 @@ from experiments.studies.design.distribution import Distribution
 from experiments.studies.design.mappings import Burst, RollingRestart, SlowEpisodes
 from experiments.studies.design.model import DAY_MS, YEAR_MS, CellParameters
 from experiments.studies.design.recorded import RecordedFailures, RecordedOutage
-from experiments.studies.failures.recorded import recorded_outages
-from experiments.studies.failures.shared import shared_outages
-from experiments.studies.failures.slow import episodes
+from experiments.studies.failures.shared import recorded_outages, shared_outages
 from experiments.studies.failures.sources import (
     Draws,
     Outage,
@@ -24,6 +22,7 @@ from experiments.studies.failures.sources import (
     split_bursts,
 )
 from experiments.studies.failures.timeline import DrawnTimeline, events_until
+from experiments.studies.trials.slow import episodes
 
 HOUR_MS, MINUTE_MS = 3_600_000, 60_000
 CELL = CellParameters(brokers=6, racks=3, tail_loss_probability=0.25, start="fresh")

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from experiments.studies.pipeline.executors import LOOKS, Watch
 from experiments.studies.pipeline.failures import PipelineFailed, reason
 from experiments.studies.pipeline.options import LOCAL, SparkOptions
+from experiments.studies.pipeline.session import LOOKS, Watch
 from experiments.support.errors import InputError
 
 CLUSTER = SparkOptions("spark://10.0.0.1:7077", {"spark.executor.memory": "2g"})

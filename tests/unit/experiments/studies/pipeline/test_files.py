@@ -6,8 +6,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from experiments.studies.pipeline import files
-from experiments.studies.pipeline.files import TableFile
+from experiments.studies.pipeline import bronze
+from experiments.studies.pipeline.bronze import TableFile
 from experiments.studies.pipeline.schemas import SILVER, table
 
 
@@ -17,7 +17,7 @@ def batch(*times: int) -> pa.Table:
 
 
 def test_a_file_has_the_rows_of_all_batches_in_groups_of_several_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "GROUP_ROWS", 3)
+    monkeypatch.setattr(bronze, "GROUP_ROWS", 3)
     batches = [batch(1, 2), batch(), batch(3), batch(4, 5, 6, 7), batch(8)]
     file = TableFile(batches[0].schema)
     for rows in batches:

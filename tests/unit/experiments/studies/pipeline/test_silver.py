@@ -14,8 +14,7 @@ import pytest
 from experiments.bench.pipeline_data import write_study
 from experiments.bench.pipeline_duckdb import analyse as analyse_in_duckdb
 from experiments.studies.pipeline.changes import catch_ups, elections, isr_changes, recoveries, regressions
-from experiments.studies.pipeline.reads import reads
-from experiments.studies.pipeline.records import counts, cuts, records
+from experiments.studies.pipeline.records import counts, cuts, reads, records
 from experiments.studies.pipeline.rows import Trace, TraceRows, read_batch
 from experiments.studies.pipeline.schemas import READS, SILVER, Columns, trial_columns
 from experiments.studies.pipeline.silver import intervals, losses, measured, outages

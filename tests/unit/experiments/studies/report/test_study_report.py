@@ -14,11 +14,10 @@ import pytest
 from experiments.studies.design.model import CellParameters
 from experiments.studies.design.study import StudyPlan
 from experiments.studies.estimation.estimates import FailoverTimes
-from experiments.studies.estimation.measured import Quantiles, measured_document, read_measured
-from experiments.studies.estimation.times import KINDS, Times, read_times
+from experiments.studies.estimation.times import KINDS, Quantiles, Times, measured_document, read_measured, read_times
 from experiments.studies.report import kafka, words
 from experiments.studies.report.charts.times import times_charts
-from experiments.studies.report.harshness import beside_published, harshness, harshness_words
+from experiments.studies.report.failure_rates import beside_published, failure_rates, in_comparison
 from experiments.studies.report.left_out import LeftOut, read_left_out
 from experiments.studies.report.render import PageExtras, render
 from experiments.studies.report.settings import groups
@@ -271,7 +270,7 @@ def test_generations_name_the_release_that_has_them(generation: str, config: str
 
 def test_failures_stand_beside_published_ones() -> None:
     harsh = study_of(base={"broker_mttf": "20d", "broker_mttr": "5d", "tail_loss_probability": 0.5}).cells[0].parameters
-    found = harshness("mine", harsh)
+    found = failure_rates("mine", harsh)
     assert found is not None
     assert found.failures == pytest.approx(365 / 25)
     assert found.losing_tail == pytest.approx(365 / 50)
@@ -280,6 +279,4 @@ def test_failures_stand_beside_published_ones() -> None:
     assert [bool(row.source) for row in rows] == [False, True, True, True, True]
     (ford,) = [row for row in rows if row.name == "ford-2010"]
     assert words.number(ford.failures) == "2.79", "every 4.3 months, as published"
-    assert harshness_words([("mine", harsh)]).startswith(
-        "These failures are harsh: a broker fails 14.6 times a year, 5"
-    )
+    assert in_comparison([("mine", harsh)]).startswith("These failures are harsh: a broker fails 14.6 times a year, 5")

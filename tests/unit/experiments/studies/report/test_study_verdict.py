@@ -14,10 +14,9 @@ from experiments.studies.estimation.estimates import CellEstimates
 from experiments.studies.estimation.pairs import Comparison, Difference, Ratio
 from experiments.studies.estimation.selection import trials_to_distinguish
 from experiments.studies.report.charts.tradeoff import frontier
-from experiments.studies.report.prices import PRICES, price
 from experiments.studies.report.render import render
 from experiments.studies.report.settings import Group, groups
-from experiments.studies.report.tradeoffs import trade_offs
+from experiments.studies.report.tradeoffs import PRICES, price, trade_offs
 from experiments.studies.report.verdict import Verdict, cautions, judge
 from experiments.studies.report.words import number, plain
 from tests.synthetic_studies import cells_of, record_of, study_of

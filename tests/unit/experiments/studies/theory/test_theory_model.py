@@ -12,8 +12,7 @@ import pytest
 from experiments.studies.theory.answers import solved
 from experiments.studies.theory.chain import gth
 from experiments.studies.theory.model import Model
-from experiments.studies.theory.partition import LOSS
-from experiments.studies.theory.state import Generation, Rules, Strategy
+from experiments.studies.theory.partition import LOSS, Generation, Rules, Strategy
 
 
 def _model(

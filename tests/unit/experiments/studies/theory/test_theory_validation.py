@@ -33,6 +33,7 @@ from experiments.studies.theory.validation import (
 )
 from experiments.studies.trace.measures import Measures
 from experiments.support.errors import InputError
+from tests.yaml_rows import rows
 
 HOUR_MS = 3_600_000
 HARSH = CellParameters(
@@ -176,26 +177,7 @@ def test_cells_of_a_list_and_of_a_study_file(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("[]", "found an empty list"),
-        ("hello", "found text; allowed: a list of cells"),
-        ("- 5", "cells[0]: found a number; allowed: a mapping of study parameters"),
-        ("- {min_isr: 2}", "cells[0].min_isr: found an unknown parameter"),
-        ("- {detection: instant}\n- {tail_loss_probability: 2}", "cells[1].tail_loss_probability: found 2"),
-        ("- {trials: 1}", "cells[0].trials: found 1; allowed: a whole number from 2"),
-        ("- {replication_factor: 4}", "cells[0].replication_factor: found 4"),
-        ("- {estimator: splitting}", "cells[0].estimator: found splitting; allowed: auto, plain or importance"),
-        ("- {broker_mttf: 2h, broker_mttr: 1h, estimator: importance}", "cells[0].estimator: found importance"),
-        ("- {generation: kip-966, unclean_recovery_strategy: manual}", "cells[0]: found a cell that no Markov model"),
-        ("- {unclean_recovery_strategy: proactive}", "cells[0]: found a cell that no Markov model covers"),
-        ("- {unclean_recovery_strategy: manual}", "cells[0].unclean_recovery_strategy: found 'manual'"),
-        ("- {brokers: 7, replication_factor: 7, detection: instant}", "cells[0]: found a cell that no Markov model"),
-        ("{sweep: {acks: [1, all]}}", "cells[0]: found a cell that no Markov model covers"),
-        ("- {broker_mttf: 1d", "line"),
-    ],
-)
+@pytest.mark.parametrize(("text", "message"), rows(__file__, "wrong-cells.yaml"))
 def test_wrong_cells_are_one_line(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "cells.yaml"
     path.write_text(text)

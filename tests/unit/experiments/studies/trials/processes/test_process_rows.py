@@ -20,8 +20,7 @@ from experiments.studies.trace.kinds import (
     Throughput,
 )
 from experiments.studies.trace.schema import TraceRow
-from experiments.studies.trials.processes.recording import Failed, Lost, Started, TrialEvents
-from experiments.studies.trials.processes.rows import trace_rows
+from experiments.studies.trials.processes.rows import Failed, Lost, Started, TrialEvents, trace_rows
 from experiments.studies.trials.states import TOPIC
 from protocol.events.base import Trace
 from protocol.events.broker import BecameLeader

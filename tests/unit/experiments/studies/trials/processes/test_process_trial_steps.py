@@ -13,7 +13,7 @@ from experiments.studies.failures.timeline import Event
 from experiments.studies.trace.kinds import End, Stamped, TrialResult
 from experiments.studies.trials.processes import trial as module
 from experiments.studies.trials.processes.cluster import ProcessCluster, SetUpError
-from experiments.studies.trials.processes.recording import TrialEvents
+from experiments.studies.trials.processes.rows import TrialEvents
 from experiments.studies.trials.processes.trial import ATTEMPTS, ProcessTrial, run_process_trial
 from experiments.studies.trials.setting import cluster_spec
 from protocol.ids import NodeId, TimeMs

@@ -14,7 +14,7 @@ from experiments.studies.design.model import YEAR_MS, CellParameters
 from experiments.studies.design.placement import racks_of
 from experiments.studies.report.words import number
 
-YARDSTICKS = {
+COMPARED_WITH = {
     "cloud-vm-5": "planning value",
     "hdfs-2010": "published",
     "dean-first-year": "published",
@@ -37,7 +37,7 @@ class FailureRates:
     source: str = ""
 
 
-def harshness(name: str, params: CellParameters, source: str = "") -> FailureRates | None:
+def failure_rates(name: str, params: CellParameters, source: str = "") -> FailureRates | None:
     """The failures of a cell; None where they are recorded in a file, which has no rates."""
     if params.failures is not None:
         return None
@@ -49,31 +49,30 @@ def harshness(name: str, params: CellParameters, source: str = "") -> FailureRat
     power = params.power_events_per_year + params.rack_power_events_per_year
     unclean = (own + bursts) * params.unclean_probability
     disk = unclean * params.disk_loss_probability
-    tail, of_power = params.tail_loss_probability, params.power_loss_probability
-    lost = (unclean - disk) * tail + power * (tail if of_power is None else of_power)
+    lost = (unclean - disk) * params.tail_loss_probability + power * params.tail_lost_with_power
     return FailureRates(name, own + bursts + power, lost, disk, params.broker_mttr.mean_ms, source)
 
 
 def beside_published(named: Sequence[tuple[str, CellParameters]]) -> list[FailureRates]:
     """The failures of the cells, by name, and of the presets that none of them has, the most frequent first."""
-    mine = [found for name, params in named if (found := harshness(name, params)) is not None]
+    mine = [found for name, params in named if (found := failure_rates(name, params)) is not None]
     used = {params.preset for _, params in named}
     others = [
-        harshness(preset, CellParameters.model_validate({"preset": preset, "brokers": 3}), source)
-        for preset, source in YARDSTICKS.items()
+        failure_rates(preset, CellParameters.model_validate({"preset": preset, "brokers": 3}), source)
+        for preset, source in COMPARED_WITH.items()
         if preset not in used
     ]
     rows = [*mine, *(each for each in others if each is not None)]
     return sorted(rows, key=lambda each: -each.failures)
 
 
-def harshness_words(named: Sequence[tuple[str, CellParameters]]) -> str:
+def in_comparison(named: Sequence[tuple[str, CellParameters]]) -> str:
     """One sentence on how far the harshest of the cells is from a published rate of failures; empty without rates."""
-    mine = [found for name, params in named if (found := harshness(name, params)) is not None]
+    mine = [found for name, params in named if (found := failure_rates(name, params)) is not None]
     if not mine:
         return ""
     worst = max(mine, key=lambda each: each.failures)
-    google = harshness("", CellParameters.model_validate({"preset": "ford-2010", "brokers": 3}))
+    google = failure_rates("", CellParameters.model_validate({"preset": "ford-2010", "brokers": 3}))
     assert google is not None
     ratio = worst.failures / google.failures
     compared = f"{number(ratio)} times as often as a node of Google's storage clusters did in 2010"
