@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from protocol.contract import Outbox
 from protocol.controller import alter_partition, brokers
-from protocol.controller.broker_requests import heartbeat_error, registration_error
+from protocol.controller.brokers import heartbeat_error, registration_error
 from protocol.controller.heartbeats import BrokerControlState
 from protocol.errors import ErrorCode
 from protocol.events.controller import SessionExpired

@@ -1,33 +1,83 @@
-"""A controller's part in the quorum of the metadata log: its messages, and whether it is the active controller.
+"""A controller's part in the quorum of the metadata log: its messages, whether it is the active controller, and the
+effects that it defers until a majority of the quorum has the records that they follow from.
 
 The leader of the metadata log becomes active when the first record of its epoch is committed, and with it every record
 before, and stays active until its epoch ends. All other controllers stand by: they replay what is committed, so that
-they can take over at once. A controller that resigns discards what it has replayed and builds its state anew from the
+they can take over at once. A controller that resigns discards what it has replayed and builds its state again from the
 committed records; the requests whose records are not committed by then are refused with NOT_CONTROLLER, though a later
 leader may commit them. Those that the last input before the end of the epoch has committed are answered: a leader that
 removes itself from the voters commits the removal and resigns at once. A new leader that finds its own removal in the
 log does the same before it is active; what it has committed is traced nevertheless.
+
+Answers and trace events are deferred in the order in which they came up, each until the log is committed up to the
+offset that the state had reached when they came up. Timers and the end of the node concern the node alone, and are
+emitted at once.
 """
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import ClassVar
 
-from protocol.contract import Effect, Outbox
+from protocol.contract import CancelTimer, Effect, Exit, Outbox, SetTimer
 from protocol.controller.features import bootstrap_records
 from protocol.errors import ErrorCode
 from protocol.events.controller import ControllerResigned, ControllerStarted
-from protocol.ids import NO_EPOCH, NO_NODE, Epoch, NodeId, TimeMs
+from protocol.ids import NO_EPOCH, NO_NODE, Epoch, NodeId, Offset, TimeMs
 from protocol.messages.base import Message
 from protocol.messages.quorum import DescribeQuorumRequest, QuorumFetchRequest
 from protocol.nodes.broker_control import BrokerControl
 from protocol.nodes.broker_sessions import BrokerSessions
 from protocol.nodes.controller_log import ControllerLog
-from protocol.nodes.deferred_effects import DeferredEffects
 from protocol.nodes.refusals import refuse
 from protocol.quorum.describe import describe_quorum
 from protocol.quorum.replica import QuorumReplica
 from protocol.quorum.voters import replica_key
+
+_IMMEDIATE = (SetTimer, CancelTimer, Exit)
+
+
+@dataclass(frozen=True, slots=True)
+class _Deferred:
+    """The effects of one input, released when `offset` is committed; `request` is None where it was no message."""
+
+    offset: Offset
+    effects: list[Effect]
+    sender: NodeId
+    request: Message | None
+
+
+class DeferredEffects:
+    """A queue of effects, in the order of the inputs that caused them."""
+
+    def __init__(self) -> None:
+        self._queue: deque[_Deferred] = deque()
+
+    def release(
+        self, effects: list[Effect], offset: Offset, high_watermark: Offset, sender: NodeId, request: Message | None
+    ) -> list[Effect]:
+        """Takes the `effects` of an input, replayed up to `offset`; returns those committed by `high_watermark`."""
+        if not self._queue and offset <= high_watermark:
+            return effects
+        released: list[Effect] = [effect for effect in effects if isinstance(effect, _IMMEDIATE)]
+        rest: list[Effect] = [effect for effect in effects if not isinstance(effect, _IMMEDIATE)]
+        if rest:
+            self._queue.append(_Deferred(offset, rest, sender, request))
+        while self._queue and self._queue[0].offset <= high_watermark:
+            released += self._queue.popleft().effects
+        return released
+
+    def discard(self, high_watermark: Offset) -> Iterator[tuple[NodeId, Message]]:
+        """Removes what is not committed by `high_watermark`; yields the requests that are left without an answer, with
+        their senders.
+        """
+        discarded = [item for item in self._queue if item.offset > high_watermark]
+        self._queue = deque(item for item in self._queue if item.offset <= high_watermark)
+        for item in discarded:
+            if item.request is not None:
+                yield item.sender, item.request
 
 
 class ControllerQuorum:

@@ -34,7 +34,7 @@ from protocol.metadata.image import MetadataImage
 from protocol.metadata.partition import LeaderRecoveryState, PartitionState
 from protocol.nodes.broker import BrokerNode
 from protocol.nodes.controller import ControllerNode
-from protocol.nodes.controller_traces import partition_changed
+from protocol.nodes.controller_log import partition_changed
 from tests.sim.scenario_helpers import ClusterSpec, running_engine, spec_of
 
 PARTITION = TopicPartition("t", 0)

@@ -17,6 +17,7 @@ from experiments.engines.port import (
 from experiments.engines.sim.cluster import SimCluster
 from experiments.engines.sim.metadata import kept_metadata
 from experiments.engines.sim.network import NetworkModel
+from protocol.broker.context import ReplicaView, replica_view
 from protocol.events.base import Trace
 from protocol.ids import FIRST_CLIENT, NO_NODE, STORE, NodeId, Offset, TimeMs, TopicIdPartition, TopicPartition
 from protocol.messages.base import Message
@@ -26,8 +27,7 @@ from protocol.messages.records import MetadataRecord
 from protocol.messages.store import ExpireSessions
 from protocol.nodes.base_broker import BaseBroker
 from protocol.nodes.controller import ControllerNode
-from protocol.nodes.quorum_view import QuorumView
-from protocol.nodes.replica_view import ReplicaView, replica_view
+from protocol.quorum.describe import QuorumView
 from protocol.v3.store.node import StoreNode
 from protocol.v3.store.view import StoreView, store_view, tree_nodes
 

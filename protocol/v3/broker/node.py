@@ -8,9 +8,8 @@ Its parts beside those of `protocol/broker`:
 | `membership.py` | session with the store, registration, elections, controlled shutdown |
 | `metadata.py` | commands of the controller become changes of this broker's replicas |
 | `isr_writer.py` | writes the ISRs of the partitions that this broker leads, or asks the controller to |
-| `controller/term.py` | the controller, while this broker is it |
+| `controller/term.py` | the controller, while this broker is it; runs procedures on the session |
 | `controller/administration.py` | requests of admins, while this broker is the controller |
-| `controller/outlet.py` | runs their procedures on the session |
 
 As in `nodes/broker.py`, a table gives the handler of each message, and one that of each timer. What a broker sends to
 itself, such as commands while it is the controller, it receives at once, after the input that caused it.
@@ -54,9 +53,8 @@ from protocol.v3.broker.isr_writer import NOTIFY_TIMER, IsrWriter
 from protocol.v3.broker.membership import SHUTDOWN_TIMER, Membership
 from protocol.v3.broker.metadata import CommandedMetadata
 from protocol.v3.controller.administration import Administration
-from protocol.v3.controller.outlet import RUNNER_PREFIX, SessionOutlet
 from protocol.v3.controller.runner import PAUSE, Runner
-from protocol.v3.controller.term import COMMAND_TIMER, TERM, ControllerTerms
+from protocol.v3.controller.term import COMMAND_TIMER, RUNNER_PREFIX, TERM, ControllerTerms, SessionOutlet
 from protocol.v3.store.client import CONNECT_PREFIX, SILENCE_PREFIX, StoreSession
 from protocol.v3.store.sessions import PING_PREFIX
 from protocol.v3.store.settings import StoreSettings

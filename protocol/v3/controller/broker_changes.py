@@ -26,9 +26,9 @@ from protocol.ids import NO_LEADER, BrokerId, TopicPartition
 from protocol.v3.controller import decisions
 from protocol.v3.controller.context import Controller
 from protocol.v3.controller.decisions import Choice
-from protocol.v3.controller.initialising import init_leaders, uninitialised
 from protocol.v3.controller.procedure import Alert, Event, Later, Procedure
 from protocol.v3.controller.publishing import change_states, read_brokers
+from protocol.v3.controller.topics import init_leaders, uninitialised
 from protocol.v3.store.records import LeaderAndIsr
 
 

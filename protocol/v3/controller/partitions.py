@@ -22,11 +22,10 @@ from protocol.ids import TopicPartition
 from protocol.messages.store import SetData
 from protocol.v3.controller.context import Controller
 from protocol.v3.controller.decisions import Replicas
-from protocol.v3.controller.initialising import init_leaders
 from protocol.v3.controller.procedure import Alert, Event, Later, Procedure
 from protocol.v3.controller.publishing import read_states
 from protocol.v3.controller.requests import Assignment, change_topic, read_requests, remove_requests, requested_replicas
-from protocol.v3.controller.topics import require_topics, stop_replicas
+from protocol.v3.controller.topics import init_leaders, require_topics, stop_replicas
 from protocol.v3.store import paths
 from protocol.v3.store.records import REMOVED, Topic
 

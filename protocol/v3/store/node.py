@@ -9,8 +9,8 @@ client has a watch event before any response that shows the change. A transactio
 A session ends when its client closes it, or when the store has received nothing from its client for the session's
 timeout, whether that client is alive or not (M39). Its ephemeral nodes end with it, and watches fire.
 
-The parts: `tree.py` (nodes and transactions), `watches.py`, `state.py` (what is durable), `sessions.py`
-(connections), `transaction_log.py`. ZooKeeper is an ensemble of servers; this store is one, whose failure is an outage.
+The parts: `tree.py` (nodes and transactions), `watches.py`, `sessions.py` (connections), `transaction_log.py` (what is
+durable). ZooKeeper is an ensemble of servers; this store is one, whose failure is an outage.
 """
 
 from __future__ import annotations
@@ -47,8 +47,7 @@ from protocol.messages.store import (
 from protocol.nodes.refusals import refuse
 from protocol.v3.store.sessions import SESSION_PREFIX, WORK_PREFIX, Connection, Connections
 from protocol.v3.store.settings import MAX_SESSION_TIMEOUT_MS, MIN_SESSION_TIMEOUT_MS, StoreSettings
-from protocol.v3.store.state import Decided, StoreState
-from protocol.v3.store.transaction_log import SNAPSHOT_EVERY, TransactionLog
+from protocol.v3.store.transaction_log import SNAPSHOT_EVERY, Decided, StoreState, TransactionLog
 from protocol.v3.store.tree import Decision
 from protocol.v3.store.watches import Fired, Watches
 

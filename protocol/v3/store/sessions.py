@@ -25,7 +25,7 @@ from protocol.messages.store import (
     StoreError,
     StoreRequest,
 )
-from protocol.v3.store.state import Session
+from protocol.v3.store.transaction_log import Session
 
 SESSION_PREFIX = "session/"
 """Timers of sessions, by session id."""
