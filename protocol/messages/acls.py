@@ -6,7 +6,6 @@ Operations, types and wire values are Kafka's, as far as there is something here
 from __future__ import annotations
 
 from enum import Enum
-from typing import ClassVar
 
 from protocol.messages.admin import AdminRequest, AdminResponse, Result
 from protocol.messages.base import Message, field_values
@@ -133,10 +132,8 @@ class DeleteAclsResponse(AdminResponse):
     filter_results: tuple[DeleteAclsResult, ...] = ()
 
 
-class DescribeAclsRequest(AdminRequest):
+class DescribeAclsRequest(AdminRequest, read_only=True):
     """Requests the entries that match a filter."""
-
-    READ_ONLY: ClassVar[bool] = True
 
     filter: AclFilter = AclFilter()
 

@@ -13,8 +13,6 @@ the follower begins a new session. Kafka needs only one number, since a fetcher 
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from protocol.errors import ErrorCode
 from protocol.ids import NO_EPOCH, NO_OFFSET, Offset
 from protocol.messages.base import ClientRequest, Int8, Int16, Int32, Int64, Message, Response
@@ -68,10 +66,8 @@ class FetchRequest(Message):
     number: Int64 = 0
 
 
-class FetchRenewal(Message):
+class FetchRenewal(Message, renewal=True):
     """Renews a fetch session without a change: the follower has sent `requests` and received `answers` in it."""
-
-    RENEWAL: ClassVar[bool] = True
 
     replica_id: Int32
     replica_epoch: Int64
