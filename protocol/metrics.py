@@ -33,7 +33,6 @@ class Metric(NamedTuple):
         return f"{self.unit}: {self.text}"
 
     def declare(self, among: dict[str, Metric]) -> str:
-        """Adds the metric to those and returns its name."""
         among[self.name] = self
         return self.name
 

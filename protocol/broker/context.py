@@ -105,7 +105,6 @@ class ReplicaView:
 
 
 def replica_view(replica: Replica) -> ReplicaView:
-    """The present view of a replica."""
     log, leadership = replica.log, replica.leadership
     maximal_isr = () if leadership is None else leadership.maximal_isr
     return ReplicaView(leadership is not None, replica.leader_epoch, log.end_offset, log.high_watermark, maximal_isr)

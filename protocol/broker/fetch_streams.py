@@ -103,9 +103,8 @@ class FetchStreams:
     # -- requests of followers -----------------------------------------------------------------------------------------
 
     def accept_request(self, stream: StreamKey, request: FetchRequest) -> bool:
-        """Checks the session and number of a fetch request. False where the leader must ignore the request: it is a
-        duplicate, belongs to a former incarnation or session of the follower, or follows one that was lost (the
-        follower then gets an error, KIP-227).
+        """Whether the leader serves a fetch request: a duplicate or one of a former session is ignored, a gap an error
+        (KIP-227).
         """
         if not self._is_current_incarnation(stream, request.replica_epoch):
             return False
@@ -150,7 +149,6 @@ class FetchStreams:
         self._streams[stream].leads = True
 
     def _stream(self, stream: StreamKey) -> _Stream:
-        """The state of a stream, created if there is none."""
         state = self._streams.get(stream)
         if state is None:
             state = self._streams[stream] = _Stream()
@@ -198,8 +196,8 @@ class FetchStreams:
         self._context.has_queued = True
 
     def enqueue(self, stream: StreamKey, key: TopicIdPartition, fetch: FetchPartition) -> None:
-        """Queues a fetch for which the log has records. That the follower fetches again shows that what was in flight
-        has arrived or is lost. A fetch that is queued already is replaced and keeps its place.
+        """Queues a fetch for which the log has records, in the place of one that is queued; what was in flight has
+        arrived or is lost.
         """
         state = self._stream(stream)
         state.release(key)
@@ -309,7 +307,7 @@ def _is_next_request(state: _Stream, session: int, number: int) -> bool:
 
 def _refusal_of_session(state: _Stream, session: int, requests: int) -> ErrorCode:
     """The error for a follower that has sent `requests` requests in a session: FETCH_SESSION_ID_NOT_FOUND where this
-    leader has no such session, INVALID_FETCH_SESSION_EPOCH where it lacks some of the requests, else NONE.
+    leader has no such session, INVALID_FETCH_SESSION_EPOCH where requests are missing, else NONE.
     """
     if session > state.session:
         return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
@@ -325,9 +323,8 @@ def bytes_of(batch: RecordBatch) -> int:
 def share_of(
     batches: Sequence[RecordBatch], share_bytes: int, room_bytes: int, is_first: bool
 ) -> tuple[tuple[RecordBatch, ...], int]:
-    """The batches, from the first on, that one partition contributes to a response with `room_bytes` left, and their
-    size in bytes. At most `share_bytes`; but the first batch may exceed `share_bytes` if there is room for it, and any
-    limit if it `is_first` in the window.
+    """The first batches that one partition contributes to a response with `room_bytes` left, and their size: at most
+    `share_bytes`, but the first batch may exceed `share_bytes`, and any limit if it `is_first` in the window.
     """
     taken, size_bytes = 0, 0
     for batch in batches:

@@ -79,9 +79,7 @@ class Fetcher:
         self._session_count = 0
 
     def session(self, leader: BrokerId, fetcher: int) -> tuple[int, int, int]:
-        """The number of the session with a leader, and how many requests it has sent and answers it has had; for
-        observers. All 0 before there is one.
-        """
+        """Number, requests and answers of the session with a leader, for observers; all 0 before there is one."""
         session = self._sessions.get((leader, fetcher))
         return (0, 0, 0) if session is None else (session.number, session.requests, session.answers)
 
@@ -118,11 +116,10 @@ class Fetcher:
             self._changes_of(leader).update(replicas)
 
     def send_changed_fetches(self, now_ms: TimeMs) -> None:
-        """Sends the fetch states that changed, one request per leader and fetcher; call at the end of an input that
-        `has_queued`.
-
-        This does not postpone a renewal, which confirms the parked fetches that did not change, except the first one in
-        a new leader epoch: the leader may not know that epoch yet, and the renewal timer repeats the fetch then.
+        """Sends the fetch states that changed, one request per leader and fetcher, at the end of an input that
+        `has_queued`. Renewals, which confirm the delayed fetches that did not change, are not postponed by this; only
+        the first one in a new leader epoch is: the leader may not know that epoch yet, and the renewal repeats the
+        fetch then.
         """
         if not self._changed:
             return
@@ -256,10 +253,9 @@ class Fetcher:
             replica.fetch_state = self._fetch_state_of(replica)
 
     def _append(self, replica: Replica, batches: tuple[RecordBatch, ...], now_ms: TimeMs) -> None:
-        """Appends fetched batches. The log may end within a batch of the leader. An empty one, of which all records
-        were truncated down to its log start, begins anew with that batch. Another one does so where logs are compared
-        by offsets only: they diverge from that batch's base offset on at the latest (M42), and the log is truncated
-        there. A new session begins then, in which the leader accepts a lower offset than it knows.
+        """Appends fetched batches. The first one may begin before the log end: an empty log, truncated down to its
+        start, is reset to that batch; where logs are compared by offsets only, they diverge there at the latest (M42):
+        the log is truncated, and a new session begins, in which the leader accepts a lower offset than it knows.
         """
         log, base_offset = replica.log, batches[0].base_offset
         if base_offset < log.end_offset == log.start_offset:
@@ -320,5 +316,4 @@ class Fetcher:
 
 
 def answers_fetch_state(replica: Replica, result: FetchPartitionResult) -> bool:
-    """Whether the result answers the follower's current fetch state."""
     return replica.fetch_state is not None and result.answers(replica.fetch_state)

@@ -39,8 +39,6 @@ _OFFSETS = TypeAdapter(dict[str, Annotated[int, Field(ge=0, strict=True)]])
 
 
 class Flusher:
-    """Flush policy, retention and high watermark checkpoint of one broker."""
-
     NOT_STATE: ClassVar[frozenset[str]] = frozenset({"_flush_due", "_checkpoint_due", "_retention_timer_is_set"})
 
     def __init__(self, context: BrokerContext) -> None:
@@ -128,7 +126,6 @@ class Flusher:
             self._context.out.set_timer(CHECKPOINT_TIMER, now_ms + interval_ms)
 
     def fire_checkpoint(self, now_ms: TimeMs, _: str) -> None:
-        """The checkpoint interval is over."""
         self.write_checkpoint()
 
     def write_checkpoint(self) -> None:

@@ -26,8 +26,6 @@ LAG_PREFIX = "lag/"
 
 
 class IsrShrink:
-    """Watches the followers of one broker and proposes to remove those that are out of sync."""
-
     NOT_STATE: ClassVar[frozenset[str]] = frozenset({"_lag_timers"})
 
     def __init__(self, context: BrokerContext, isr_manager: IsrManager, streams: FetchStreams) -> None:
@@ -51,8 +49,8 @@ class IsrShrink:
         )
 
     def fire_silent(self, now_ms: TimeMs, follower: str) -> None:
-        """Drops the parked fetches of a silent follower and proposes its removal from every ISR. The lag timer repeats
-        that while the follower is in one.
+        """Drops the delayed fetches of a silent follower and proposes its removal from every ISR, repeated by the lag
+        timer.
         """
         broker, is_in_isr = int(follower), False
         self._streams.forget(broker)

@@ -51,10 +51,9 @@ ACKS_ALL = -1
 
 
 class PartitionLeader:
-    """Serves produce requests and follower fetches for all partitions that one broker leads, and keeps their ISRs.
-
-    Handlers of messages have the signature `(now_ms, sender, message)`, those of timers `(now_ms, argument)`, with what
-    follows the slash of the timer's name.
+    """Produce requests, follower fetches and ISRs of all partitions that one broker leads. Handlers of messages have
+    the signature `(now_ms, sender, message)`, those of timers `(now_ms, argument)`, with what follows the slash of the
+    timer's name.
     """
 
     def __init__(
@@ -141,9 +140,9 @@ class PartitionLeader:
     # -- produce -------------------------------------------------------------------------------------------------------
 
     def produce(self, now_ms: TimeMs, client: NodeId, request: ProduceRequest) -> None:
-        """Appends a batch. Answers at once with acks=1, when the high watermark has passed the batch with acks=all, and
-        not at all with acks=0 (E5, E6). `admission.py` has validated the request. Raises StorageError, after an answer
-        with KAFKA_STORAGE_ERROR, where the disk does not take the batch.
+        """Appends a valid batch (`admission.py`). Answers at once with acks=1, when the high watermark has passed the
+        batch with acks=all, and never with acks=0 (E5, E6). StorageError, after KAFKA_STORAGE_ERROR, where the disk
+        fails.
         """
         replica, acks = self._context.replica_named(request.topic, request.partition), request.acks
         error = ErrorCode.NONE
@@ -262,8 +261,8 @@ class PartitionLeader:
     def _accept_fetch(
         self, replica: Replica, stream: StreamKey, broker_epoch: Epoch, fetch: FetchPartition, now_ms: TimeMs
     ) -> None:
-        """Answers with the diverging epoch, if the logs differ below `fetch_offset` (KIP-595). Otherwise records the
-        follower's log end, proposes to add it to the ISR, moves the high watermark, and parks or answers the fetch.
+        """Answers with the diverging epoch, if the logs differ below `fetch_offset` (KIP-595); else records the
+        follower's log end, may propose it for the ISR, moves the high watermark, and delays or answers the fetch.
         """
         leadership, log, follower = self._leadership(replica), replica.log, stream[0]
         progress = leadership.followers[follower]
@@ -284,7 +283,6 @@ class PartitionLeader:
         self._answer_if_news(replica, follower, progress, now_ms)
 
     def _may_join(self, replica: Replica, broker: BrokerId) -> bool:
-        """Whether to propose adding a follower to the ISR (N5)."""
         leadership, log = self._leadership(replica), replica.log
         if self._context.image.features.admits_lagging_followers:
             return rules.may_join_lagging(leadership, broker, log.end_offset, self._min_lag)

@@ -63,7 +63,6 @@ class BrokerLifecycleManager:
         self._previous_epoch = take_clean_shutdown_epoch(self._context.storage)
 
     def start(self, now_ms: TimeMs) -> None:
-        """Begins a new incarnation and registers it."""
         self._incarnation_id = f"{self._rng.getrandbits(128):032x}"
         self.move(LifecycleEvent.STARTED)
         self._register(now_ms)
@@ -131,9 +130,7 @@ class BrokerLifecycleManager:
         self._set_heartbeat_timer(now_ms)
 
     def _set_heartbeat_timer(self, now_ms: TimeMs) -> None:
-        """Sets the timer anew. Heartbeats may be elided from the one on that lets the controller open a session, unless
-        its response is that the broker stays fenced.
-        """
+        """Sets the timer. Heartbeats may be elided once the controller can have opened a session."""
         state = self.state
         is_idle = state is LifecycleState.RUNNING or (state is LifecycleState.CATCHING_UP and self.has_published)
         self._next_heartbeat_ms = now_ms + self._heartbeat_ms

@@ -35,7 +35,6 @@ def replica_log_info(context: BrokerContext, request: GetReplicaLogInfoRequest) 
 
 
 def _request_error(context: BrokerContext, request: GetReplicaLogInfoRequest) -> ErrorCode:
-    """The error of the whole response, or NONE."""
     count = sum(len(topic.partitions) for topic in request.topic_partitions or ())
     if request.broker_id != context.me or count > MAX_PARTITIONS_PER_REQUEST:
         return ErrorCode.INVALID_REQUEST

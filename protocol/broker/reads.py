@@ -38,8 +38,6 @@ MAX_PARKED = 1_000
 
 @dataclass(frozen=True, slots=True)
 class _Parked:
-    """A read that waits for the high watermark."""
-
     client: NodeId
     request: ConsumeRequest
     deadline_ms: TimeMs
@@ -140,8 +138,8 @@ class Reads:
 
 
 def read(log: ReplicaLog, request: ConsumeRequest, max_bytes: int) -> ConsumeResponse:
-    """The response to a consumer's read: batches of at most `max_bytes` below the high watermark, none,
-    OFFSET_OUT_OF_RANGE, or the diverging epoch. StorageError where the disk fails.
+    """The response to a read: batches of at most `max_bytes` below the high watermark, none, OFFSET_OUT_OF_RANGE, or
+    the diverging epoch.
     """
     number, limit, start = request.correlation_id, log.high_watermark, log.start_offset
     fetch_offset = request.fetch_offset

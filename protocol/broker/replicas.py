@@ -22,8 +22,6 @@ from protocol.metadata.partition import PartitionState
 
 
 class ReplicaManager:
-    """Opens, closes and assigns roles to the replicas of one broker."""
-
     def __init__(self, context: BrokerContext, flusher: Flusher, leader: PartitionLeader, fetcher: Fetcher) -> None:
         self._context = context
         self._flusher = flusher
@@ -97,8 +95,8 @@ class ReplicaManager:
         replica.log.segment_bytes = self._context.image.int_config(replica.key.topic_id, SEGMENT_BYTES)
 
     def _open(self, key: TopicIdPartition, state: PartitionState, now_ms: TimeMs) -> Replica:
-        """Opens the partition's log. Deletes a log of an older partition with the same index, which was removed while
-        this broker was down. Drops the checkpointed high watermark of an empty log, since it is about other records.
+        """Opens the partition's log. A log of an older partition with the same index, removed while this broker was
+        down, is deleted, and so is the checkpointed high watermark of an empty log.
         """
         log = self._open_log(key)
         if 0 <= log.latest_epoch < state.first_leader_epoch:

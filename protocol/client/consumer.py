@@ -62,7 +62,6 @@ class Read:
         self._last_error = ErrorCode.REQUEST_TIMED_OUT
 
     def begin(self, now_ms: TimeMs) -> None:
-        """Looks up the leader."""
         deadline_ms = now_ms + self._context.config.int_value(DELIVERY_TIMEOUT_MS) + self._command.max_wait_ms
         self._context.set_timer(f"{DEADLINE_PREFIX}{self._name}", deadline_ms, self._expire)
         self._search_leader(now_ms)

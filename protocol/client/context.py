@@ -39,8 +39,8 @@ Handler = Callable[[TimeMs, Any], None]
 
 @dataclass(slots=True)
 class ClientContext:
-    """State shared by the parts of one client. `brokers` and `controllers` are the bootstrap list, `controller` the
-    presumed active one. `checksum` computes the CRC-32C of produced batches; None leaves it out.
+    """State shared by the parts of one client: the bootstrap list, and the presumed active `controller`. `checksum`
+    computes the CRC-32C of produced batches; None leaves that out.
     """
 
     me: NodeId
@@ -67,8 +67,8 @@ class ClientContext:
         return (*self.controllers[place:], *self.controllers[:place])
 
     def begin_ids(self, now_ms: TimeMs) -> None:
-        """Begins the correlation ids of a process that starts now above all those of the process before it, which has
-        sent fewer than `IDS_PER_MS` requests per ms: a late response to that one's request is of no request of this.
+        """Begins correlation ids above those of the process before, of at most `IDS_PER_MS` requests per ms: its late
+        responses match none.
         """
         self.last_correlation_id = now_ms * IDS_PER_MS % MAX_FIRST_ID
 
@@ -79,7 +79,6 @@ class ClientContext:
         return self.last_correlation_id
 
     def forget(self, correlation_id: int) -> None:
-        """Unregisters the handler of a request, if it is registered."""
         self.waiting.pop(correlation_id, None)
 
     def set_timer(self, name: str, at_ms: TimeMs, action: Callable[[TimeMs], None]) -> None:
@@ -88,7 +87,6 @@ class ClientContext:
         self.out.set_timer(name, at_ms)
 
     def cancel_timer(self, name: str) -> None:
-        """Cancels a timer, if it is set."""
         if self.timers.pop(name, None) is not None:
             self.out.cancel_timer(name)
 

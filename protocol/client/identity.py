@@ -27,8 +27,6 @@ Listener = Callable[[TimeMs, int, ErrorCode], None]
 
 
 class ProducerIdentity:
-    """Requests the producer id of one client and hands it to the partition senders."""
-
     def __init__(self, context: ClientContext) -> None:
         self._context = context
         self._producer_id = NO_PRODUCER_ID
@@ -50,7 +48,6 @@ class ProducerIdentity:
             self._send(now_ms)
 
     def cancel(self, name: str) -> None:
-        """Withdraws the request of the listener `name`."""
         if self._listeners.pop(name, None) is not None and not self._listeners:
             self._stop_requests()
 

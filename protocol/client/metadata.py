@@ -26,9 +26,7 @@ GATHER_PREFIX = "gather/"
 
 @dataclass(frozen=True, slots=True)
 class TopicLeaders:
-    """The result of a search: by index, each partition with the id of its topic; `error` if all nodes refuse the
-    client; `is_answered` if any node has answered for the topic.
-    """
+    """The partitions of a topic by index, each with the topic's id; `error` if all nodes refuse the client."""
 
     partitions: Mapping[int, tuple[str, PartitionMetadata]]
     error: ErrorCode
@@ -52,8 +50,6 @@ class _Search:
 
 
 class LeaderFinder:
-    """Looks up the leaders of topics for the parts of one client."""
-
     def __init__(self, context: ClientContext) -> None:
         self._context = context
         self._searches: dict[str, _Search] = {}

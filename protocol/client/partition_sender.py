@@ -129,7 +129,6 @@ class PartitionSender:
 
     @property
     def is_idle(self) -> bool:
-        """Whether all batches have ended."""
         return not (self._waiting or self._window)
 
     def enqueue(self, now_ms: TimeMs, batch: ProducerBatch, *, new_search: bool = False) -> None:
@@ -278,7 +277,6 @@ class PartitionSender:
         self._context.out.send(self._leader, request)
 
     def _assign_sequence(self, batch: ProducerBatch) -> None:
-        """Assigns the next sequence number to a batch and stamps it."""
         if self._identity is not None:
             batch.sequence = self._next_sequence
             self._next_sequence = sequence_after(self._next_sequence, batch.content.record_count)
@@ -348,7 +346,6 @@ class PartitionSender:
     # -- ends ----------------------------------------------------------------------------------------------------------
 
     def _expire(self, now_ms: TimeMs) -> None:
-        """Fails the batches whose `delivery.timeout.ms` is over."""
         for batch in [*self._window, *self._waiting]:
             if not batch.done and batch.deadline_ms <= now_ms:
                 self._fail(now_ms, batch, batch.last_error)

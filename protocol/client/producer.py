@@ -43,8 +43,8 @@ SenderKey = tuple[TopicPartition, int]
 
 @dataclass(slots=True, eq=False)
 class _Pending:
-    """A command without an outcome yet. Records below `taken` have been admitted into batches; `open` of them have no
-    result. `blocked_ms` is the time of the last progress.
+    """A command without an outcome yet. Records below `taken` are in batches, `open` of them have no result.
+    `blocked_ms`: when it made progress last.
     """
 
     command: ProduceCommand | SendRecords
@@ -57,8 +57,6 @@ class _Pending:
 
 @dataclass(slots=True)
 class _Range:
-    """A `SentRange` under construction."""
-
     first: int
     count: int
     partition: int
@@ -243,7 +241,6 @@ class Producer:
         return gathered
 
     def _send_open_batches(self, now_ms: TimeMs, keys: Iterable[SenderKey]) -> None:
-        """Closes the open batches of `keys` and sends them."""
         for key in keys:
             gathered = self._gathering.pop(key, None)
             if gathered is None:
@@ -310,7 +307,6 @@ class Producer:
         )
 
     def _produced(self, job: _Pending, command: ProduceCommand, end: BatchResult) -> None:
-        """The batch of a ProduceCommand has its result."""
         self.buffered_bytes -= len(command.payload)
         self._report_produce(job, command, end)
 

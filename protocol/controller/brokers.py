@@ -46,8 +46,8 @@ def _leader_and_isr_updates(
     unclean: BrokerId = _NO_BROKER,
 ) -> list[MetadataRecord]:
     """Removes `remove` and `unclean` from ISRs, `unclean` also from ELRs, and elects with `add` counted as active. The
-    ISR of a partition that has no leader and no ELR may have several members, which an ELR has left there
-    (`features.py`): those that are down leave it when another is elected, as they would have left before.
+    ISR of a partition without leader and ELR may have several members, which an ELR has left there (`features.py`):
+    those that are down leave it when another is elected.
     """
     image = state.image
 
@@ -110,11 +110,9 @@ def begin_controlled_shutdown(state: ControllerState, broker: BrokerId, epoch: E
 def register(
     state: ControllerState, broker: BrokerId, incarnation_id: str, previous_epoch: Epoch, rack: str | None
 ) -> list[MetadataRecord]:
-    """Registers a new incarnation. Its broker epoch is the offset of its registration record.
-
-    If `previous_epoch` is not the broker epoch that is registered, or none is registered, the last shutdown was unclean
-    and the broker leaves every ISR and ELR (E20, E21). Below the metadata version that brings ELR the ISRs stay as they
-    are, and there are no ELRs (K7, N36).
+    """Registers a new incarnation, whose broker epoch is the offset of the record. If `previous_epoch` is not the one
+    that is registered, the last shutdown was unclean and the broker leaves every ISR and ELR (E20, E21); below the
+    metadata version that brings ELR the ISRs stay as they are (K7, N36).
     """
     records: list[MetadataRecord] = []
     known = state.image.brokers.get(broker)
@@ -140,9 +138,8 @@ def unregister_broker(state: ControllerState, request: UnregisterBrokerRequest) 
 
 
 def registration_error(image: MetadataImage, request: BrokerRegistrationRequest, has_session: bool) -> ErrorCode:
-    """NONE, or why the broker is not registered: INVALID_REGISTRATION for invalid fields,
-    DUPLICATE_BROKER_REGISTRATION where another incarnation of the broker is unfenced and has an open session
-    (`has_session`). Any previous broker epoch is valid: one other than the registered means an unclean shutdown (E21).
+    """NONE, INVALID_REGISTRATION, or DUPLICATE_BROKER_REGISTRATION where another incarnation is unfenced and has an
+    open session. Any previous broker epoch is valid: one other than the registered means an unclean shutdown (E21).
     """
     if not is_broker(request.broker_id) or not request.incarnation_id:
         return ErrorCode.INVALID_REGISTRATION

@@ -164,7 +164,6 @@ def _require_valid(resource: AlterConfigsResource, is_topic: bool) -> None:
 
 
 def _named_changes(resource: AlterConfigsResource) -> Changes:
-    """The changes that a valid resource names."""
     return {
         change.name: None
         if change.operation is ConfigOperation.DELETE

@@ -42,7 +42,6 @@ Handler = Callable[[ControllerState, Any], ControllerResult]
 
 
 def named_twice(names: Iterable[Name]) -> frozenset[Name]:
-    """The names that a request has more than once."""
     return frozenset(name for name, count in Counter(names).items() if count > 1)
 
 

@@ -58,7 +58,6 @@ class Draft:
         return self.state.config.values[name]
 
     def overridden_by(self, name: str) -> set[str]:
-        """Ids of the topics that override the config."""
         topics = {topic for topic, values in self.state.image.configs.items() if topic is not None and name in values}
         for (topic, changed), value in self._configs.items():
             if topic is not None and changed == name:
@@ -73,7 +72,6 @@ class Draft:
         return state
 
     def partitions(self, topic_id: str | None = None) -> Iterator[tuple[TopicIdPartition, PartitionState]]:
-        """The partitions of a topic, or all of them."""
         topics = self.state.image.topics
         for topic in topics.values() if topic_id is None else (topics[topic_id],):
             for index in topic.partitions:

@@ -121,7 +121,6 @@ def update_features(state: ControllerState, request: UpdateFeaturesRequest) -> C
 
 
 def _require_allowed(present: Mapping[str, int], update: FeatureUpdate) -> None:
-    """Raises Refused for an update that is invalid whatever the other updates are."""
     name, level = update.feature, update.max_version_level
     if name not in SUPPORTED_FEATURES:
         reason = f"unknown feature; allowed: {', '.join(SUPPORTED_FEATURES)}"
@@ -140,7 +139,6 @@ def _require_allowed(present: Mapping[str, int], update: FeatureUpdate) -> None:
 
 
 def _is_safe_downgrade(present: Mapping[str, int], request: UpdateFeaturesRequest) -> bool:
-    """Whether the request lowers `metadata.version` by a safe downgrade."""
     return any(
         update.feature == METADATA_VERSION
         and update.max_version_level < present[METADATA_VERSION]
@@ -239,9 +237,8 @@ def _without_elr(state: ControllerState, partition: PartitionState) -> dict[str,
 
 
 def _returning_members(partition: PartitionState) -> tuple[BrokerId, ...]:
-    """The members that return to an empty ISR when `metadata.version` is lowered: the replicas in the ELR, that which
-    led last before the others; without any, one replica: the last known leader, else the first in the last known ELR,
-    else the first.
+    """The members that return to an empty ISR: the replicas in the ELR, the last leader before the others; without any,
+    one replica: the last known leader, else the first in the last known ELR, else the first.
     """
     first_phase = partition.last_known_elr if len(partition.last_known_elr) == 1 else ()
     led_last = _as_tuple(partition.last_known_leader) or first_phase

@@ -24,8 +24,6 @@ from protocol.values import direct, immutable
 
 @direct
 class BrokerControlState(Enum):
-    """A broker as the controller treats it."""
-
     FENCED = "fenced"
     UNFENCED = "unfenced"
     CONTROLLED_SHUTDOWN = "controlled shutdown"
@@ -34,9 +32,8 @@ class BrokerControlState(Enum):
 
 @immutable
 class HeartbeatView:
-    """The input of the decision. `shutdown_offset` is the metadata offset at which controlled shutdown began, None
-    before it; `lowest_active_offset` is the smallest metadata offset that another active broker is known to have
-    applied, which counts in a controlled shutdown only.
+    """The input of the decision. `shutdown_offset`: where controlled shutdown began, None before it;
+    `lowest_active_offset`: what all other active brokers are known to have applied, for a controlled shutdown only.
     """
 
     state: BrokerControlState
@@ -49,7 +46,6 @@ class HeartbeatView:
 
 
 def next_control_state(view: HeartbeatView) -> BrokerControlState:
-    """The state to which the heartbeat moves the broker."""
     if view.state is BrokerControlState.FENCED:
         if view.want_shut_down:
             return BrokerControlState.SHUTDOWN_NOW
@@ -80,7 +76,6 @@ class BrokerIncarnations:
         self.proposals = SendingOrder()
 
     def forget(self, broker: BrokerId) -> None:
-        """Drops everything about the broker, when its incarnation has ended."""
         self.heartbeats.forget(broker)
         self.proposals.forget(broker)
         self.shutdown_offsets.pop(broker, None)
@@ -92,7 +87,6 @@ class BrokerIncarnations:
             self.applied[broker] = min(offset, self._state.image.next_offset)
 
     def control_state(self, broker: BrokerId) -> BrokerControlState:
-        """The state of a registered broker."""
         if self._state.image.brokers[broker].fenced:
             return BrokerControlState.FENCED
         if broker in self.shutdown_offsets:
@@ -100,7 +94,6 @@ class BrokerIncarnations:
         return BrokerControlState.UNFENCED
 
     def next_state(self, request: BrokerHeartbeatRequest) -> BrokerControlState:
-        """The state to which a heartbeat moves its broker."""
         broker, end_offset = request.broker_id, self._state.image.next_offset
         shutdown_offset = self.shutdown_offsets.get(broker)
         return next_control_state(

@@ -38,8 +38,6 @@ class Alert(NamedTuple):
 
 @dataclass(slots=True)
 class Summary:
-    """Count, sum, last value and maximum of the observed values."""
-
     count: int = 0
     sum: int = 0
     last: int = 0
@@ -60,13 +58,12 @@ class _Failover(NamedTuple):
 
 
 def partition_metrics(state: PartitionState) -> dict[str, int]:
-    """The metrics of one partition, by name."""
     return {metrics.ELECTABLE_LEADERS: len(state.isr) + len(state.elr)}
 
 
 def is_unclean_election(before: PartitionState, after: PartitionState) -> bool:
-    """Whether the change elected a leader that may lack acknowledged records. Such an election leaves the partition
-    RECOVERING; if it was RECOVERING before, a leader from ISR or ELR was elected cleanly (N13).
+    """Whether the change elected a leader that may lack acknowledged records, which leaves the partition RECOVERING; a
+    leader from ISR or ELR of a RECOVERING partition was elected cleanly (N13).
     """
     if after.leader in (before.leader, NO_LEADER) or after.leader_recovery_state is LeaderRecoveryState.RECOVERED:
         return False
@@ -86,8 +83,6 @@ def needs_user(state: ControllerState, key: TopicIdPartition, partition: Partiti
 
 
 class PartitionGauges:
-    """The partitions that each gauge counts, updated record by record."""
-
     def __init__(self, state: ControllerState) -> None:
         self._state = state
         self.under_min_isr: set[TopicIdPartition] = set()
@@ -135,8 +130,8 @@ class PartitionGauges:
 
 
 class ControllerMetrics:
-    """The metrics of one controller. The node sets `now_ms` to the time of the input that it handles. `recoveries` are
-    those of the controller, None where it has none. `quorum` returns the values of `RAFT_METRICS`, in that order.
+    """The metrics of one controller. The node sets `now_ms` to the time of its input; `quorum` returns the values of
+    `RAFT_METRICS`, in that order.
     """
 
     def __init__(
@@ -269,7 +264,6 @@ class ControllerMetrics:
             self._summaries[metrics.FAILOVER_LATENCY].observe(self.now_ms - self._failovers.popleft().began_ms)
 
     def shutdown_began(self, broker: BrokerId) -> None:
-        """Observes that the broker's controlled shutdown begins now."""
         self._shutdowns[broker] = self.now_ms
 
     def shutdown_ended(self, broker: BrokerId) -> None:
@@ -277,9 +271,7 @@ class ControllerMetrics:
         self._summaries[metrics.SHUTDOWN_TIME].observe(self.now_ms - self._shutdowns.pop(broker, self.now_ms))
 
     def recovered(self, partition_count: int) -> None:
-        """Observes that recoveries have elected leaders for `partition_count` partitions."""
         self._recoveries_finished += partition_count
 
     def altered(self, partition_count: int) -> None:
-        """Observes an AlterPartition request with proposals for `partition_count` partitions."""
         self._summaries[metrics.ALTER_PARTITION_BATCH].observe(partition_count)

@@ -49,7 +49,7 @@ _ID_BITS = 31
 
 class RecoveryRequests:
     """The running recoveries by partition. The node calls `replayed` for every record, and `settle` at the end of every
-    event. Messages, timers and trace events go to `out`.
+    event.
     """
 
     def __init__(self, state: ControllerState, out: Outbox) -> None:
@@ -64,7 +64,6 @@ class RecoveryRequests:
 
     @property
     def running(self) -> Sequence[TopicIdPartition]:
-        """The partitions whose recovery is running."""
         return tuple(self._running)
 
     def replayed(self, delta: MetadataDelta) -> None:
@@ -85,7 +84,6 @@ class RecoveryRequests:
         self._reconcile(now_ms, sorted(changed))
 
     def fire(self, now_ms: TimeMs, name: str) -> None:
-        """One of `TIMERS` is due."""
         if name == ELECTIONS_TIMER:
             self._reconcile(now_ms, sorted(self._awaited.settle(now_ms, ())))
         elif self._running:
@@ -172,7 +170,7 @@ class RecoveryRequests:
 
     def take(self, message: RecoveryResults) -> list[MetadataRecord]:
         """The records that elect the winners of valid results. A result of a recovery that is not running is cancelled
-        at the manager; one with an answer of an earlier broker incarnation waits for the manager's next result.
+        at the manager; one with an answer of an earlier broker incarnation waits for the next result.
         """
         records: list[MetadataRecord] = []
         void: list[CancelledRecovery] = []

@@ -85,19 +85,9 @@ class AclFilter(Message):
 
     @staticmethod
     def exactly(entry: AclEntry) -> AclFilter:
-        """The filter that matches only this entry."""
-        return AclFilter(
-            resource_type=entry.resource_type,
-            resource_name=entry.resource_name,
-            pattern_type=entry.pattern_type,
-            principal=entry.principal,
-            host=entry.host,
-            operation=entry.operation,
-            permission_type=entry.permission_type,
-        )
+        return AclFilter(**field_values(entry))
 
     def matches(self, entry: AclEntry) -> bool:
-        """Whether an entry matches."""
         wanted = field_values(self).items()
         return all(value is None or value == getattr(entry, name) for name, value in wanted)
 

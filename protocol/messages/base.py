@@ -108,9 +108,8 @@ class Message:
 
 
 def _unchecked(kind: type[M]) -> Any:
-    """The constructor of a class that validates nothing: it stores the given values and the defaults of the others.
-    Defaults are shared, which is safe because values in messages are immutable. Raises TypeError if these are too few
-    or too many fields.
+    """The constructor of a class that validates nothing. Defaults are shared, which is safe because values in messages
+    are immutable. Raises TypeError if these are too few or too many fields.
     """
     own = fields(kind)
     defaults = {field.name: field.default for field in own if field.default is not MISSING}

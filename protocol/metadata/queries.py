@@ -90,7 +90,6 @@ def list_config_resources(image: MetadataImage, request: ListConfigResourcesRequ
 
 
 def _resource_error(image: MetadataImage, principal: str, resource: DescribeConfigsResource) -> tuple[ErrorCode, str]:
-    """The error and message of a resource that is not described; NONE if it is."""
     name = resource.resource_name
     is_topic = resource.resource_type is ConfigResourceType.TOPIC
     if not may(image, principal, AclOperation.DESCRIBE_CONFIGS, name if is_topic else None):
@@ -139,8 +138,8 @@ def _sources(image: MetadataImage, topic_id: str | None, definition: ConfigDef) 
 
 
 def answer(image: MetadataImage, controller_id: NodeId, request: AdminRequest) -> AdminResponse:
-    """The response to a request of one of the `READ_ONLY_REQUESTS`; the error of `Refused` where its handler refuses
-    it as a whole. `controller_id` is the active controller as far as the answering node knows, -1 where it does not.
+    """The response to one of the `READ_ONLY_REQUESTS`, with the error of `Refused` where its handler refuses it as a
+    whole; `controller_id` is the active controller that the answering node knows, or -1.
     """
     try:
         if isinstance(request, DescribeClusterRequest):

@@ -60,19 +60,15 @@ class BrokerServices:
         self._checksum = checksum
 
     def describe(self, now_ms: TimeMs, sender: NodeId, request: MetadataRequest) -> None:
-        """Answers with the leaders of a topic."""
         self._context.out.send(sender, metadata_response(self._context.image, request))
 
     def answer_query(self, now_ms: TimeMs, sender: NodeId, request: AdminRequest) -> None:
-        """Answers a request that only reads the metadata."""
         self._context.out.send(sender, answer(self._context.image, self._context.controller_id, request))
 
     def send_log_info(self, now_ms: TimeMs, sender: NodeId, request: GetReplicaLogInfoRequest) -> None:
-        """Answers the recovery manager with the ends of logs."""
         self._context.out.send(sender, replica_log_info(self._context, request))
 
     def produce(self, now_ms: TimeMs, sender: NodeId, request: ProduceRequest) -> None:
-        """Appends a batch, or answers why not."""
         error = produce_error(self._context.image, request, self._checksum, now_ms)
         if error is ErrorCode.NONE:
             self._leader.produce(now_ms, sender, request)
@@ -80,7 +76,6 @@ class BrokerServices:
             self._context.out.send(sender, ProduceResponse(correlation_id=request.correlation_id, error=error))
 
     def consume(self, now_ms: TimeMs, sender: NodeId, request: ConsumeRequest) -> None:
-        """Reads for a consumer, or answers why not."""
         error = consume_error(self._context.image, request)
         if error is ErrorCode.NONE:
             self._reads.consume(now_ms, sender, request)
@@ -88,7 +83,6 @@ class BrokerServices:
             self._context.out.send(sender, ConsumeResponse(correlation_id=request.correlation_id, error=error))
 
     def list_offsets(self, now_ms: TimeMs, sender: NodeId, request: ListOffsetsRequest) -> None:
-        """Answers with an offset of a log, or why not."""
         error = list_offsets_error(self._context.image, request)
         if error is ErrorCode.NONE:
             self._reads.list_offsets(sender, request)

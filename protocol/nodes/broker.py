@@ -180,7 +180,6 @@ class BrokerNode(BaseBroker):
             return self._halt(failure)
 
     def _halt(self, failure: StorageError) -> list[Effect]:
-        """The disk has failed: stops the broker."""
         self._out.trace(StorageFailed(None, str(failure), halted=True))
         self._lifecycle.move(LifecycleEvent.DISK_FAILED)
         self._out.exit()

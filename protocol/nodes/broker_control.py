@@ -145,8 +145,8 @@ class BrokerControl:
     # -- ISR proposals -------------------------------------------------------------------------------------------------
 
     def alter_partition(self, now_ms: TimeMs, sender: NodeId, request: AlterPartitionRequest) -> None:
-        """Answers with one result per proposal; with STALE_BROKER_EPOCH where another incarnation of the broker is
-        registered, and INVALID_REQUEST where a later request of the broker has overtaken this one.
+        """One result per proposal; STALE_BROKER_EPOCH where another incarnation is registered, INVALID_REQUEST for an
+        overtaken request.
         """
         log, number = self._log, request.correlation_id
         if log.state.image.broker_epoch(request.broker_id) != request.broker_epoch:

@@ -48,14 +48,12 @@ class BrokerMetadata:
         self._replica_manager = replica_manager
 
     def receive_registration(self, now_ms: TimeMs, sender: NodeId, response: BrokerRegistrationResponse) -> None:
-        """The controller has registered the broker, or refused to."""
         if self._lifecycle.accept_registration(sender, response):
             self._fetcher.broker_epoch_changed()
             self._publish(now_ms)
             self._lifecycle.fire_heartbeat(now_ms)
 
     def receive_quorum(self, now_ms: TimeMs, sender: NodeId, response: QuorumResponse) -> None:
-        """Gives a response to the replica, and follows it."""
         self._replica.receive(now_ms, sender, response)
         self.follow_quorum(now_ms)
 

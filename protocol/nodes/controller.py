@@ -149,7 +149,6 @@ class ControllerNode:
 
     @property
     def state(self) -> ControllerState:
-        """The state after the records that were replayed."""
         return self._log.state
 
     @property
@@ -159,7 +158,6 @@ class ControllerNode:
 
     @property
     def is_active(self) -> bool:
-        """Whether this is the active controller, which alone changes the metadata."""
         return self._quorum.is_active
 
     @property
@@ -169,7 +167,6 @@ class ControllerNode:
 
     @property
     def quorum(self) -> QuorumView:
-        """Its role in the quorum."""
         return quorum_view(self.replica, self.is_active)
 
     @property
@@ -179,7 +176,6 @@ class ControllerNode:
 
     @property
     def records(self) -> Sequence[MetadataRecord]:
-        """The committed records of the metadata log from the offset `first_record` on."""
         return self._log.committed_records
 
     def gauges(self) -> Mapping[str, Collection[TopicIdPartition]]:

@@ -77,7 +77,6 @@ class ControllerLog:
 
     @property
     def committed_records(self) -> Sequence[MetadataRecord]:
-        """The committed records from the offset `first_record` on."""
         committed = self._replica.high_watermark - self.first_record
         return self._records if committed == len(self._records) else self._records[:committed]
 
@@ -95,7 +94,7 @@ class ControllerLog:
 
     def append(self, records: Sequence[MetadataRecord]) -> dict[TopicIdPartition, None]:
         """Appends records in the versions of the feature levels in force, replays them, and returns the partitions that
-        they changed. ProtocolInvariantError where the log does not end at the offset up to which it was replayed.
+        they changed. ProtocolInvariantError where the log does not end where the replay did.
         """
         image = self.state.image
         end_offset = self._replica.append(self.metrics.now_ms, records, pack_batch(records, image.feature_levels))
@@ -174,14 +173,12 @@ def trace_partition(out: Outbox, image: MetadataImage, key: TopicIdPartition) ->
 
 
 def trace_alert(out: Outbox, image: MetadataImage, alert: Alert) -> None:
-    """An alert for the operator."""
     state = alert.state
     name = image.name_of(alert.key)
     out.trace(AlertRaised(name, alert.kind, leader=state.leader, leader_epoch=state.leader_epoch))
 
 
 def broker_registered(broker: BrokerId, registration: BrokerRegistration) -> BrokerRegistered:
-    """The trace event of a broker's registration."""
     return BrokerRegistered(
         broker,
         registration.broker_epoch,

@@ -50,8 +50,6 @@ class _Deferred:
 
 
 class DeferredEffects:
-    """A queue of effects, in the order of the inputs that caused them."""
-
     def __init__(self) -> None:
         self._queue: deque[_Deferred] = deque()
 
@@ -70,9 +68,7 @@ class DeferredEffects:
         return released
 
     def discard(self, high_watermark: Offset) -> Iterator[tuple[NodeId, Message]]:
-        """Removes what is not committed by `high_watermark`; yields the requests that are left without an answer, with
-        their senders.
-        """
+        """Removes what is not committed by `high_watermark`; yields the unanswered requests with their senders."""
         discarded = [item for item in self._queue if item.offset > high_watermark]
         self._queue = deque(item for item in self._queue if item.offset <= high_watermark)
         for item in discarded:
@@ -109,7 +105,6 @@ class ControllerQuorum:
 
     @property
     def is_active(self) -> bool:
-        """Whether this is the active controller."""
         return self.active_epoch != NO_EPOCH
 
     # -- messages ------------------------------------------------------------------------------------------------------
@@ -119,9 +114,7 @@ class ControllerQuorum:
         self._replica.receive(now_ms, sender, message)
 
     def receive_fetch(self, now_ms: TimeMs, sender: NodeId, request: QuorumFetchRequest) -> None:
-        """Gives a fetch to the replica. A broker has stored and applied what it knows to be committed, if the log has
-        accepted its fetch.
-        """
+        """Gives a fetch to the replica. If the log accepts it, its broker has applied what it knows to be committed."""
         self._replica.receive(now_ms, sender, request)
         broker = request.replica_id
         if self.active_epoch == NO_EPOCH or broker not in self._log.state.image.brokers:
@@ -137,9 +130,8 @@ class ControllerQuorum:
     # -- active and standing by ----------------------------------------------------------------------------------------
 
     def follow(self, now_ms: TimeMs) -> list[Effect]:
-        """Becomes active or resigns as the replica's role demands, and replays the records that this role sees. A
-        controller that becomes active sees records which are not committed, too; returns the effects that are not
-        deferred with those, since they follow from the committed ones alone.
+        """Becomes active or resigns as the replica's role demands, and replays the records that the role sees: on the
+        active controller also those that are not committed. Returns the effects that follow from committed ones alone.
         """
         replica = self._replica
         if self.active_epoch != NO_EPOCH:

@@ -57,12 +57,10 @@ class RecoveryManagerNode:
 
     @property
     def task_count(self) -> int:
-        """How many recoveries are running, for observers."""
         return len(self._tasks)
 
     @property
     def answer_count(self) -> int:
-        """How many answers count in the running recoveries, for observers."""
         return sum(len(task.answers) for task in self._tasks.values())
 
     # -- contract ------------------------------------------------------------------------------------------------------

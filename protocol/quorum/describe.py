@@ -28,8 +28,8 @@ OBSERVER_MS = 300_000
 
 
 class QuorumGauges(NamedTuple):
-    """Gauges of one replica (D34): numbers of voters, of observers that fetch from this leader (0 on other replicas),
-    of uncommitted voter changes (0 or 1), and of static voters that are not in the voter set of the log.
+    """Numbers of voters, of observers that fetch from this leader (0 on other replicas), of uncommitted voter changes
+    (0 or 1), and of static voters that are not in the voter set of the log (D34).
     """
 
     voters: int
@@ -72,7 +72,6 @@ def describe_quorum(replica: QuorumReplica, now_ms: TimeMs, request: DescribeQuo
 
 
 def quorum_gauges(replica: QuorumReplica, now_ms: TimeMs) -> QuorumGauges:
-    """The gauges of this replica at `now_ms`."""
     voters, leader_state = replica.voters, replica.leader_state
     return QuorumGauges(
         voters=len(voters),
@@ -133,7 +132,7 @@ OBSERVER = "observer"
 @dataclass(frozen=True, slots=True)
 class QuorumView:
     """A controller's own view: `role` is `leader` for the active controller, `observer` for one without a vote, else
-    the role of its replica; `uuid` is that of its disk; `voters` is the latest set of voters in its log.
+    its replica's; `uuid` is that of its disk; `voters` is the latest set in its log.
     """
 
     role: str

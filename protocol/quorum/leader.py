@@ -73,7 +73,6 @@ class QuorumLeader:
 
     @property
     def has_pending_changes(self) -> bool:
-        """Whether a change of the voters has no response yet."""
         return bool(self._changes)
 
     @property
@@ -105,8 +104,8 @@ class QuorumLeader:
         return log.end_offset
 
     def settle(self, now_ms: TimeMs) -> bool:
-        """After a flush: advances the high watermark, processes changes of the voters, and completes parked fetches.
-        Returns whether it is removed.
+        """After a flush: advances the high watermark, processes changes of the voters, completes delayed fetches.
+        Whether it is removed.
         """
         context, log = self._context, self._context.log
         if context.high_watermark != log.end_offset:
@@ -188,7 +187,6 @@ class QuorumLeader:
     def _send(
         self, voter: ReplicaKey, kind: type[BeginQuorumEpochRequest | EndQuorumEpochRequest], **fields: Any
     ) -> None:
-        """Sends a request about this leader's epoch."""
         context = self._context
         number, cluster, leader = context.next_correlation_id(), context.config.cluster_id, context.node_id
         request = kind(
@@ -199,8 +197,8 @@ class QuorumLeader:
     # -- replication ---------------------------------------------------------------------------------------------------
 
     def fetch(self, now_ms: TimeMs, sender: NodeId, request: QuorumFetchRequest) -> None:
-        """Parks a fetch whose position is in the log (`settle` completes it); responds at once with a diverging epoch
-        or a snapshot id otherwise, and with OFFSET_OUT_OF_RANGE for a negative offset.
+        """Delays a fetch whose position is in the log (`settle` completes it); responds at once with a diverging epoch,
+        a snapshot id, or OFFSET_OUT_OF_RANGE for a negative offset.
         """
         context, log = self._context, self._context.log
         if request.fetch_offset < 0:
@@ -261,9 +259,7 @@ class QuorumLeader:
             context.high_watermark = end
 
     def fetch_snapshot(self, sender: NodeId, request: FetchSnapshotRequest) -> None:
-        """Responds with bytes of the snapshot from `position` on; SNAPSHOT_NOT_FOUND if the newest snapshot is another
-        one, POSITION_OUT_OF_RANGE for a position outside of it.
-        """
+        """Responds with the newest snapshot from `position` on, SNAPSHOT_NOT_FOUND or POSITION_OUT_OF_RANGE."""
         context = self._context
         snapshot, raw = context.log.snapshot, context.log.raw_snapshot
         wanted = (request.snapshot_epoch, request.snapshot_end_offset)

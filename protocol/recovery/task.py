@@ -38,8 +38,8 @@ from protocol.recovery.ranking import best
 
 @dataclass(slots=True)
 class RecoveryTask:
-    """A running recovery. `recovery` is the controller's latest request, received at `requested_ms`; `answers` are
-    those that count, by broker; `reported`: the result of these answers was sent to the controller.
+    """A running recovery by the controller's latest request, received at `requested_ms`; `answers` are those that
+    count, by broker; `reported`: their result was sent to the controller.
     """
 
     recovery: PartitionRecovery

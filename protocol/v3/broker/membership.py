@@ -65,7 +65,6 @@ class Membership:
         self._shutdown_requests = 0
 
     def start(self, now_ms: TimeMs) -> None:
-        """Opens a session."""
         self._move(LifecycleEvent.STARTED)
         self.session.start(now_ms)
 
@@ -160,7 +159,6 @@ class Membership:
     # -- shutdown ------------------------------------------------------------------------------------------------------
 
     def shut_down(self, now_ms: TimeMs, sender: NodeId, command: ShutdownCommand) -> None:
-        """Begins controlled shutdown."""
         if self.state is LifecycleState.SHUTTING_DOWN:
             return
         self._move(LifecycleEvent.SHUTDOWN_REQUESTED)

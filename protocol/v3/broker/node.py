@@ -111,7 +111,6 @@ class V3BrokerNode(BaseBroker):
         return outlet.attach(Runner(outlet, {}))
 
     def _connect(self) -> None:
-        """Gives the parts what they need of each other."""
         membership = self._membership
         membership.session, membership.controller = self._session, self._controller
         membership.runner = self._runners["membership"]
@@ -156,7 +155,6 @@ class V3BrokerNode(BaseBroker):
 
     @property
     def controller(self) -> ControllerTerms:
-        """The controller's part, which has a term while this broker is the controller."""
         return self._controller
 
     @property
@@ -177,7 +175,6 @@ class V3BrokerNode(BaseBroker):
     # -- contract ------------------------------------------------------------------------------------------------------
 
     def start(self, now_ms: TimeMs) -> list[Effect]:
-        """Opens a session with the store."""
         self._membership.start(now_ms)
         return self._finish(now_ms)
 
@@ -249,7 +246,6 @@ class V3BrokerNode(BaseBroker):
                 self._receive(now_ms, self.node_id, effect.message)
 
     def _halt(self, failure: StorageError) -> list[Effect]:
-        """The disk has failed: stops the broker."""
         self._out.trace(StorageFailed(None, str(failure), halted=True))
         self._membership.halt()
         return [effect for effect in self._out.drain() if type(effect) is not Send or effect.to != self.node_id]

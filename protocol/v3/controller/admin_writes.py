@@ -36,9 +36,7 @@ def create_topic(
 
 
 def delete_topic(name: str) -> Procedure[ErrorCode]:
-    """Deletes a topic with the states of its partitions and the requests about them; the controller stops its
-    replicas.
-    """
+    """Deletes a topic with its partitions and the requests about them; the controller stops its replicas."""
     for _ in range(ATTEMPTS):
         (topic,) = yield from read((GetData(path=paths.topic(name)),))
         if topic.error:
@@ -65,8 +63,8 @@ def _topic_nodes(name: str, children: Iterable[str]) -> Iterator[str]:
 
 
 def request(root: str, key: TopicPartition, replicas: Replicas = ()) -> Procedure[ErrorCode]:
-    """Requests the reassignment (to `replicas`), the addition (on `replicas`) or the removal of a partition: `root` is
-    one of `paths.REQUESTS`. A reassignment that has been requested already gets the new replicas.
+    """Requests the reassignment (to `replicas`), the addition (on `replicas`) or the removal of a partition, by one of
+    `paths.REQUESTS`. A requested reassignment gets the new replicas.
     """
     path, parent = paths.request(root, key), f"{root}/{key.topic}"
     data = ReplicasNode(replicas=replicas).encode() if root != paths.REMOVED else b""

@@ -13,14 +13,16 @@ image, from which later generations answer (`metadata/queries.py`).
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from functools import partial
 from random import Random
 from typing import Any, cast
 
-from protocol.config import DEFAULT_REPLICATION_FACTOR, NUM_PARTITIONS, ClusterConfig, ConfigError, parse_config
+from protocol.config import DEFAULT_REPLICATION_FACTOR, NUM_PARTITIONS, ClusterConfig
 from protocol.contract import Outbox
 from protocol.controller.placement import UsableBroker, place
 from protocol.controller.topic_names import name_error
+from protocol.controller.topics import assigned_layout, requested_configs
 from protocol.errors import ErrorCode, Refused
 from protocol.ids import BrokerId, NodeId, TimeMs, TopicPartition
 from protocol.messages.admin import AdminRequest, AdminResponse
@@ -37,7 +39,6 @@ from protocol.messages.partitions import (
 from protocol.messages.records import (
     ConfigRecord,
     MetadataRecord,
-    PartitionRecord,
     RegisterBrokerRecord,
     TopicRecord,
 )
@@ -53,7 +54,6 @@ from protocol.messages.topics import (
     DeletableTopicResult,
     DeleteTopicsRequest,
     DeleteTopicsResponse,
-    DeleteTopicState,
     DescribeTopicRequest,
     RemovePartitionsRequest,
     RemovePartitionsResponse,
@@ -129,7 +129,7 @@ class Administration:
         for topic in message.topics:
             try:
                 layout = self._layout(controller, live, topic)
-                configs = _configs(topic)
+                configs = requested_configs(topic)
                 topic_id = f"{topic.name.lstrip('.')[:200]}.{self._rng.getrandbits(_ID_BITS):x}"
                 error = ErrorCode.NONE
                 if not message.validate_only:
@@ -149,7 +149,6 @@ class Administration:
         return CreateTopicsResponse(correlation_id=message.correlation_id, topics=tuple(results))
 
     def _layout(self, controller: Controller, live: Collection[BrokerId], topic: CreatableTopic) -> Sequence[Replicas]:
-        """The replicas of each partition of a new topic."""
         invalid = name_error(topic.name)
         if invalid is not None:
             raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, invalid)
@@ -161,11 +160,7 @@ class Administration:
             if count <= 0:
                 raise Refused(ErrorCode.INVALID_PARTITIONS, f"{count} partitions; allowed: above 0")
             return self._place(controller, live, count, factor)
-        replicas = {assignment.partition_index: assignment.broker_ids for assignment in topic.assignments}
-        if sorted(replicas) != list(range(len(topic.assignments))):
-            reason = "the assignments' partition indexes are not 0, 1, 2, ... with each once"
-            raise Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, reason)
-        layout = [replicas[index] for index in range(len(replicas))]
+        layout = assigned_layout(topic)
         for brokers in layout:
             _require_live(live, brokers)
         return layout
@@ -178,7 +173,7 @@ class Administration:
         names = {topic.topic_id: name for name, topic in controller.topics.items()}
         results = []
         for wanted in message.topics:
-            name = _name_of(wanted, names)
+            name = wanted.name if wanted.name is not None else names.get(wanted.topic_id or "")
             error = ErrorCode.UNKNOWN_TOPIC_ID
             if name is not None:
                 error = yield from delete_topic(name)
@@ -293,23 +288,6 @@ def _require_last(controller: Controller, topic: RemovePartitionsTopic) -> None:
         raise Refused(ErrorCode.INVALID_PARTITIONS, reason)
 
 
-def _configs(topic: CreatableTopic) -> dict[str, str]:
-    configs = {}
-    for config in topic.configs:
-        if config.value is None:
-            raise Refused(ErrorCode.INVALID_CONFIG, f"{config.name}: a new topic's config has a value")
-        try:
-            parse_config(config.name, config.value, topic=True)
-        except ConfigError as error:
-            raise Refused(ErrorCode.INVALID_CONFIG, str(error)) from error
-        configs[config.name] = config.value
-    return configs
-
-
-def _name_of(wanted: DeleteTopicState, names: Mapping[str, str]) -> str | None:
-    return wanted.name if wanted.name is not None else names.get(wanted.topic_id or "")
-
-
 def _elect(controller: Controller, message: ElectLeadersRequest) -> Procedure[AdminResponse]:
     """Elects leaders. For a request about all partitions, those that needed no election are left out."""
     named = message.topic_partitions
@@ -388,30 +366,11 @@ def _partitions(nodes: Nodes, name: str) -> list[TopicPartition]:
 
 
 def _records(view: StoreView, leaving: Collection[BrokerId]) -> Iterator[MetadataRecord]:
-    """The metadata records of what the store has published."""
     for broker, registration in view.brokers.items():
-        yield RegisterBrokerRecord(
-            broker_id=broker,
-            broker_epoch=registration.broker_epoch,
-            incarnation_id=registration.incarnation_id,
-            fenced=False,
-            in_controlled_shutdown=broker in leaving,
-        )
+        yield RegisterBrokerRecord(**asdict(replace(registration, in_controlled_shutdown=broker in leaving)))
     for name, topic_id in view.topic_ids.items():
         yield TopicRecord(name=name, topic_id=topic_id)
         for config, value in sorted(view.topic_configs[name].items()):
             yield ConfigRecord(topic_id=topic_id, name=config, value=value)
     for key, state in view.partitions.items():
-        yield PartitionRecord(
-            topic_id=view.topic_ids[key.topic],
-            partition_id=key.partition,
-            replicas=state.replicas,
-            isr=state.isr,
-            removing_replicas=state.removing_replicas,
-            adding_replicas=state.adding_replicas,
-            leader=state.leader,
-            leader_recovery_state=int(state.leader_recovery_state),
-            leader_epoch=state.leader_epoch,
-            partition_epoch=state.partition_epoch,
-            first_leader_epoch=state.first_leader_epoch,
-        )
+        yield state.to_record(view.topic_ids[key.topic], key.partition)

@@ -33,7 +33,6 @@ from protocol.v3.store.records import LeaderAndIsr
 
 
 def on_broker_change(controller: Controller) -> Procedure[None]:
-    """Fails partitions over after a change of the live brokers."""
     known = controller.live
     registered = yield from read_brokers(controller)
     replaced = {broker for broker in registered if registered[broker] != known.get(broker, registered[broker])}

@@ -72,7 +72,6 @@ URGENT: Final = frozenset({Event.BROKER_CHANGE})
 
 
 def procedures(controller: Controller) -> dict[Event, Callable[[], Procedure[None]]]:
-    """What the events of a term start."""
     return {event: partial(procedure, controller) for event, procedure in _PROCEDURES.items()}
 
 

@@ -72,11 +72,10 @@ PROPAGATION_MS = 60_000
 def write_isrs(
     changes: Mapping[TopicPartition, Stored], topic_ids: Mapping[str, str]
 ) -> Procedure[dict[TopicPartition, int]]:
-    """A leader writes ISRs: for each partition the state with the new ISR, and the version of the node that it knows;
-    `topic_ids` are those of the topics, by name. Returns the new version of each ISR that has been written. The others
-    have been changed by the controller, and the leader keeps its ISR. A write that found another version is followed by
-    a read, since it may be a repetition of one that had taken effect: a leader that took that for a failure would go on
-    without a broker that is in the ISR.
+    """A leader writes ISRs: for each partition the state with the new ISR, and the version that it knows; `topic_ids`
+    by name. Returns the versions of those that are written; the others were changed by the controller. A write that
+    found another version is followed by a read, since an earlier one may have taken effect: a leader that took that for
+    a failure would go on without a broker that is in the ISR.
     """
     units = (
         (
@@ -104,11 +103,10 @@ def write_isrs(
 def read_overtaken(
     known: Mapping[TopicPartition, Stored], topic_ids: Mapping[str, str]
 ) -> Procedure[dict[TopicPartition, Stored]]:
-    """The states of partitions whose write has failed, where the leader epoch is still the one that the leader knows:
-    no controller has decided, so no command will follow, and a leader that waited for one would never change its ISR
-    again. Each raises an alert, since no other node writes in this epoch. Left out are nodes that are gone, removed,
-    damaged, of a later topic of the same name, or of another leader epoch. A damaged one raises an alert, too, and so
-    does one that has the known version: the node of the topic's id is lost.
+    """The states of partitions whose write has failed although the leader epoch is still the known one: no command will
+    follow, and a leader that waited for one would never change its ISR again. Each raises an alert, since no other node
+    writes in this epoch; so does a damaged node, and one with the known version: the node of the topic's id is lost.
+    Left out are nodes that are gone, removed, of a later topic or of another leader epoch.
     """
     found = yield from read(GetData(path=paths.leader_and_isr(key)) for key in known)
     topics = yield from read(GetData(path=paths.topic(key.topic)) for key in known)
@@ -132,8 +130,9 @@ def read_overtaken(
 
 
 def with_isr(state: LeaderAndIsr, isr: tuple[BrokerId, ...], is_unclean_leader: bool | None = None) -> LeaderAndIsr:
-    """The state that a leader writes: it changes nothing but the ISR (A7, C6), and the flag of an unclean election if
-    it says so, once its data-loss routine is over (C5)."""
+    """What a leader writes: another ISR (A7, C6), and, once its data-loss routine is over, the flag of an unclean
+    election (C5).
+    """
     flag = state.is_unclean_leader if is_unclean_leader is None else is_unclean_leader
     return state.model_copy(update={"isr": isr, "is_unclean_leader": flag})
 
@@ -141,7 +140,7 @@ def with_isr(state: LeaderAndIsr, isr: tuple[BrokerId, ...], is_unclean_leader: 
 @dataclass(slots=True)
 class IsrChanges:
     """The partitions whose ISR an incarnation of a broker has written since its last notification. The first change is
-    notified of at once, later ones when `PROPAGATION_MS` have passed since the last notification.
+    notified of at once, later ones at most every `PROPAGATION_MS`.
     """
 
     broker: BrokerId
@@ -155,7 +154,6 @@ class IsrChanges:
         return self.next_ms if self.changed else None
 
     def notify(self, now_ms: TimeMs) -> Procedure[None]:
-        """Writes the notification."""
         node = IsrChangeNode(partitions=tuple(sorted(self.changed)))
         path = paths.isr_change(self.broker, self.broker_epoch, self.count)
         self.count, self.next_ms = self.count + 1, now_ms + PROPAGATION_MS
@@ -167,9 +165,7 @@ class IsrChanges:
 
 
 def on_isr_change(controller: Controller) -> Procedure[None]:
-    """Reads the states that notifications name, and removes the notifications. The agent may go on with
-    reassignments.
-    """
+    """Reads the states that notifications name, and removes the notifications; reassignments may go on."""
     names = yield from children(paths.ISR_CHANGES)
     notifications = [f"{paths.ISR_CHANGES}/{name}" for name in names]
     results = yield from read(GetData(path=path) for path in notifications)
@@ -212,7 +208,8 @@ def alter_isr(controller: Controller, request: AlterPartitionRequest) -> Procedu
     yield controller.leader_and_isr(wanted)
     if any(key in controller.moves for key in wanted):
         yield Later(Event.WAKE_UP)
-    results = (_result(controller, *part) for part in zip(keys, request.partitions, errors, strict=True))
+    parts = zip(keys, request.partitions, errors, strict=True)
+    results = (isr_result(proposal, error, controller.states.get(key)) for key, proposal, error in parts)
     return AlterPartitionResponse(correlation_id=request.correlation_id, partitions=tuple(results))
 
 
@@ -258,12 +255,10 @@ def _write_proposed(
     return dict.fromkeys((*lost, *refused), ErrorCode.INVALID_UPDATE_VERSION)
 
 
-def _result(
-    controller: Controller, key: TopicPartition, proposal: PartitionIsrProposal, error: ErrorCode
-) -> PartitionIsrResult:
-    if error is not ErrorCode.NONE:
+def isr_result(proposal: PartitionIsrProposal, error: ErrorCode, stored: Stored | None) -> PartitionIsrResult:
+    """The answer to a proposal: the `error`, or the state as it is stored."""
+    if error is not ErrorCode.NONE or stored is None:
         return PartitionIsrResult(topic_id=proposal.topic_id, partition_id=proposal.partition_id, error=error)
-    stored = controller.states[key]
     return PartitionIsrResult(
         topic_id=proposal.topic_id,
         partition_id=proposal.partition_id,

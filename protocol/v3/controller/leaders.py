@@ -29,8 +29,8 @@ _ELECTIONS = {ElectionType.PREFERRED: decisions.preferred, ElectionType.UNCLEAN:
 def elect_leaders(
     controller: Controller, election: ElectionType, partitions: Iterable[TopicPartition] | None
 ) -> Procedure[dict[TopicPartition, ErrorCode]]:
-    """Elects leaders of partitions, of all if None, and returns the outcome of each. Raises Refused for an election
-    that V3 does not know.
+    """Elects leaders (of all partitions if None); returns each outcome. Raises Refused for an election that V3 does not
+    know.
     """
     if election not in _ELECTIONS:
         raise Refused(ErrorCode.UNSUPPORTED_VERSION, f"election {election.name}; allowed in v3: PREFERRED, UNCLEAN")
@@ -51,9 +51,7 @@ def elect_leaders(
 def controlled_shutdown(
     controller: Controller, broker: BrokerId, broker_epoch: int
 ) -> Procedure[tuple[TopicPartition, ...]]:
-    """Moves leaderships away from a broker; returns the partitions that it still leads. Raises Refused for a broker
-    that is not registered with this epoch.
-    """
+    """Moves leaderships away from a broker; returns those that it keeps. Raises Refused for another broker epoch."""
     if controller.live.get(broker) != broker_epoch:
         known = controller.live.get(broker)
         raise Refused(ErrorCode.STALE_BROKER_EPOCH, f"broker {broker} has epoch {known}, not {broker_epoch}")

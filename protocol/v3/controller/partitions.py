@@ -31,7 +31,6 @@ from protocol.v3.store.records import REMOVED, Topic
 
 
 def on_partitions_add(controller: Controller) -> Procedure[None]:
-    """Adds the partitions that admins have requested."""
     requests = yield from read_requests(paths.ADDED)
     wanted = yield from requested_replicas(paths.ADDED, requests)
     yield from require_topics(controller, wanted)
@@ -85,7 +84,6 @@ def _assignable(
 
 
 def on_partitions_remove(controller: Controller) -> Procedure[None]:
-    """Removes the partitions that admins have requested to remove."""
     requests = yield from read_requests(paths.REMOVED)
     yield from require_topics(controller, requests)
     requests = {key: data for key, data in requests.items() if paths.leader_and_isr(key) not in controller.damaged}

@@ -43,7 +43,6 @@ from protocol.v3.store.records import LeaderAndIsr, Stored, Topic
 
 
 def on_partitions_reassigned(controller: Controller) -> Procedure[None]:
-    """Reads the requests, and wakes the agent up."""
     yield from read_moves(controller)
     yield from on_wakeup(controller)
 
@@ -76,7 +75,6 @@ def follow_request(controller: Controller, key: TopicPartition, wanted: Replicas
 
 
 def on_wakeup(controller: Controller) -> Procedure[None]:
-    """Moves every reassignment on by what is possible now."""
     yield from _begin(controller)
     waiting = yield from _complete(controller)
     if controller.moves:
@@ -130,7 +128,6 @@ def _completion(controller: Controller, key: TopicPartition, move: Move, stored:
 
 
 def _switch(controller: Controller, name: str, keys: list[TopicPartition]) -> Procedure[None]:
-    """Steps 1 and 2 for partitions of one topic."""
     switched: dict[TopicPartition, LeaderAndIsr] = {}
     versions: dict[TopicPartition, int] = {}
 

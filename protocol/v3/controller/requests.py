@@ -23,8 +23,9 @@ from protocol.v3.store.records import DamagedNodeError, ReplicasNode, Topic, Top
 
 
 def read_requests(root: str) -> Procedure[dict[TopicPartition, bytes]]:
-    """The data of all requests under `root`, by partition and in order, with watches. A node with a name that no admin
-    gives raises an alert and stays; the empty node of a topic is removed."""
+    """The data of all requests under `root`, by partition and in order, with watches. A node with an unknown name
+    raises an alert and stays; the empty node of a topic is removed.
+    """
     keys: list[TopicPartition] = []
     for name in (yield from children(root)):
         path = f"{root}/{name}"
@@ -45,8 +46,9 @@ def read_requests(root: str) -> Procedure[dict[TopicPartition, bytes]]:
 def requested_replicas(
     root: str, requests: Mapping[TopicPartition, bytes]
 ) -> Procedure[dict[TopicPartition, Replicas]]:
-    """The replicas of requests to reassign or to add. A damaged request, or one without replicas or with one twice,
-    raises an alert and is left alone."""
+    """The replicas of requests to reassign or to add. A damaged request, without replicas or with one twice, raises an
+    alert and stays.
+    """
     found = {}
     for key, data in requests.items():
         path = paths.request(root, key)
@@ -61,7 +63,6 @@ def requested_replicas(
 
 
 def remove_requests(root: str, keys: Iterable[TopicPartition]) -> Procedure[None]:
-    """Removes requests that have been carried out."""
     yield from write((Delete(path=paths.request(root, key)),) for key in keys)
 
 
@@ -77,7 +78,7 @@ def change_topic(
     controller: Controller, name: str, decide: Callable[[Topic], Procedure[Assignment | None]]
 ) -> Procedure[bool]:
     """Changes the assignment of a topic by a conditional write; after a conflict the topic is read again. `decide` is a
-    procedure that may read what it decides on; None changes nothing. Returns whether the topic now is as decided.
+    procedure; None changes nothing. Returns whether the topic now is as decided.
     """
     for attempt in range(controller.settings.attempts):
         if attempt:

@@ -77,8 +77,8 @@ class _Job:
 
 @dataclass(slots=True)
 class _Batch:
-    """A step that is being carried out: the groups of items that wait, by index, for any session or for the broker's
-    own; each item's result so far; and the session and group of each request under way.
+    """A step in progress: the waiting groups of items, by index, for any session or for the broker's own; the results
+    so far; and the session and group of each request under way.
     """
 
     step: Reads | Writes
@@ -160,7 +160,6 @@ class Runner:
             self._written(now_ms, batch, batch.step, group, results)
 
     def fired(self, now_ms: TimeMs, name: str) -> None:
-        """A timer is due."""
         if name != PAUSE:
             self.submit(now_ms, Event(name))
         elif self._procedure is not None and self._batch is None:

@@ -52,9 +52,8 @@ RUNNER_PREFIX = "runner/"
 
 @dataclass(slots=True, eq=False)
 class SessionOutlet:
-    """What the runner `name` does outside itself; `sessions` are those that its requests are spread over.
-    `on_command` takes commands, which only a controller's procedures have; `on_deposed` is called after the runner has
-    aborted everything.
+    """What the runner `name` does outside itself, over `sessions`. `on_command` takes the commands of a controller's
+    procedures; `on_deposed` is called after the runner has aborted everything.
     """
 
     NOT_STATE: ClassVar[frozenset[str]] = frozenset({"_timers"})  # to be cancelled with the procedures
@@ -96,7 +95,6 @@ class SessionOutlet:
             self.on_deposed(now_ms)
 
     def cancel_timers(self) -> None:
-        """Cancels the timers of everything that the runner ran."""
         for name in sorted(self._timers):
             self.out.cancel_timer(f"{RUNNER_PREFIX}{self.name}/{name}")
         self._timers.clear()
@@ -108,8 +106,8 @@ TERM = "controller"
 
 @dataclass(slots=True, eq=False)
 class Term:
-    """One term of this broker as the controller; `sessions` are those beside the broker's own, and `due_ms` is when the
-    timer of its commands is due.
+    """One term of this broker as the controller, with the sessions beside the broker's own, and the time of its command
+    timer.
     """
 
     NOT_STATE: ClassVar[frozenset[str]] = frozenset({"due_ms"})
@@ -171,7 +169,6 @@ class ControllerTerms:
         return session
 
     def end(self, now_ms: TimeMs) -> None:
-        """Ends the term, if there is one."""
         term, self.term = self.term, None
         if term is None:
             return
@@ -198,7 +195,6 @@ class ControllerTerms:
         return self.term is not None and any(session.fire(now_ms, name) for session in self.term.sessions)
 
     def watch_fired(self, now_ms: TimeMs, path: str) -> None:
-        """A watch of the broker's session has fired."""
         if self.term is None:
             return
         try:
@@ -226,15 +222,12 @@ class ControllerTerms:
             self.term.queue.put(now_ms, command)
 
     def send(self, broker: BrokerId, request: ControllerCommand) -> None:
-        """Sends a command, for the queue."""
         self._out.send(broker, request)
 
     def alert(self, text: str) -> None:
-        """Reports an alert of the queue."""
         self._out.trace(StoreAlert(text))
 
     def receive_response(self, now_ms: TimeMs, broker: NodeId, response: CommandResponse) -> None:
-        """A broker has responded to a command."""
         if self.term is None:
             return
         if response.error is ErrorCode.STALE_CONTROLLER_EPOCH:
@@ -243,7 +236,6 @@ class ControllerTerms:
             self.term.queue.responded(now_ms, broker, response)
 
     def fire_commands(self, now_ms: TimeMs, _: str) -> None:
-        """Repeats the commands that have had no response."""
         if self.term is not None:
             self.term.due_ms = None
             self.term.queue.expire(now_ms)

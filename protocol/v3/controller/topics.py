@@ -56,7 +56,6 @@ ANY_EPOCH = 2**31 - 1
 
 
 def on_topic_change(controller: Controller) -> Procedure[None]:
-    """Initialises new topics, and stops the replicas of deleted ones."""
     topics = yield from read_topics(controller)
     ids = {name: topic.topic_id for name, topic in topics.items()}
     kept = {name for name, topic in controller.topics.items() if ids.get(name) == topic.topic_id}
@@ -78,9 +77,7 @@ def require_topics(controller: Controller, keys: Iterable[TopicPartition]) -> Pr
 def stop_replicas(
     controller: Controller, holders: Mapping[TopicPartition, Iterable[BrokerId]], *, is_deleted: bool = False
 ) -> Commands:
-    """StopReplica for partitions, to those of their holders that are alive, one request per broker. `is_deleted`: their
-    topics are.
-    """
+    """StopReplica for partitions, to their live holders, one request per broker. `is_deleted`: their topics are."""
     parts: dict[BrokerId, list[StopReplicaPartition]] = {broker: [] for broker in sorted(controller.live)}
     for key, brokers in holders.items():
         stored = controller.states.get(key)
@@ -103,7 +100,6 @@ def uninitialised(controller: Controller) -> list[TopicPartition]:
 
 
 def init_leaders(controller: Controller, partitions: Sequence[TopicPartition]) -> Procedure[None]:
-    """Initialises partitions, and sends their states."""
     wanted = {key: state for key in partitions if (state := _first_state(controller, key)) is not None}
     if len(wanted) < len(partitions):
         offline = [key for key in partitions if key not in wanted]

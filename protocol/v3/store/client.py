@@ -99,8 +99,8 @@ class _Pending:
 
 
 class StoreSession:
-    """One session of a node with the store, for which the node wants `timeout_ms`. Without an `owner` it only carries
-    requests. `rng` makes connections unique.
+    """One session of a node with the store. Without an `owner` it only carries requests. `rng` makes connections
+    unique.
     """
 
     def __init__(self, timeout_ms: int, owner: SessionOwner | None, out: Outbox, rng: Random) -> None:
@@ -176,7 +176,6 @@ class StoreSession:
     # -- connections ---------------------------------------------------------------------------------------------------
 
     def _connect(self, now_ms: TimeMs) -> None:
-        """Begins another connection."""
         self._cancel_timers()
         self.is_connected = False
         self._connection_id += 1

@@ -83,7 +83,6 @@ class StoreNode:
 
     @property
     def work_timers(self) -> tuple[str, ...]:
-        """The timers of the requests that are being carried out."""
         return self._connections.work_timers
 
     @property

@@ -49,14 +49,11 @@ class Connection:
     queue: deque[OpenSession | StoreRequest] = field(default_factory=deque)
 
     def next_number(self) -> int:
-        """The number of the next response or watch event."""
         self.number += 1
         return self.number
 
 
 class Connections:
-    """The open connections, and the timers of their sessions."""
-
     def __init__(self, out: Outbox) -> None:
         self._out = out
         self._open: dict[int, Connection] = {}
@@ -72,24 +69,19 @@ class Connections:
         return connection
 
     def of_session(self, session_id: int) -> Connection | None:
-        """The connection over which the client of a session is connected, if any."""
         return self._by_session.get(session_id)
 
     def at_work(self, timer: str) -> Connection:
-        """The connection whose first request is due."""
         return self._open[int(timer.removeprefix(WORK_PREFIX))]
 
     @property
     def work_timers(self) -> tuple[str, ...]:
-        """The timers of the connections whose first request is being carried out."""
         return tuple(f"{WORK_PREFIX}{number}" for number, connection in self._open.items() if connection.queue)
 
     def is_used(self, connection_id: int) -> bool:
-        """Whether there has been such a connection since the store started."""
         return connection_id in self._used
 
     def add(self, client: NodeId, connection_id: int) -> Connection:
-        """A new connection, which has no session yet."""
         self._used.add(connection_id)
         connection = self._open[connection_id] = Connection(connection_id, client)
         return connection
@@ -105,8 +97,8 @@ class Connections:
         self.confirm(connection)
 
     def confirm(self, connection: Connection) -> None:
-        """Answers the client that the connection is open. A client that repeats its request does not hear the store, so
-        that alone does not keep its session alive.
+        """Answers that the connection is open. Repeated requests alone do not keep a session alive: their client does
+        not hear the store.
         """
         session = connection.session
         assert session is not None
@@ -135,7 +127,6 @@ class Connections:
         self._out.set_timer(f"{SESSION_PREFIX}{session.session_id}", now_ms + session.timeout_ms)
 
     def remove(self, connection: Connection) -> None:
-        """Ends a connection; its session goes on."""
         del self._open[connection.connection_id]
         if connection.queue:
             self._out.cancel_timer(f"{WORK_PREFIX}{connection.connection_id}")
@@ -144,12 +135,10 @@ class Connections:
             self._by_session.pop(connection.session.session_id, None)
 
     def close(self, connection: Connection) -> None:
-        """Ends a connection, and notifies the client."""
         self.remove(connection)
         self._out.send(connection.client, ConnectionClosed(connection_id=connection.connection_id))
 
     def end_session(self, session_id: int) -> None:
-        """Ends the connection and the timer of a session that has ended."""
         self._out.cancel_timer(f"{SESSION_PREFIX}{session_id}")
         connection = self._by_session.get(session_id)
         if connection is not None:

@@ -80,7 +80,6 @@ class StoreState:
         return Decided(effect.results, record, effect)
 
     def decide_end(self, session_id: int) -> Decided:
-        """The end of an open session."""
         return Decided((), SessionEnded(session_id=session_id), self._end(session_id))
 
     def _end(self, session_id: int) -> Decision:
@@ -131,7 +130,6 @@ _READ_BYTES = 1_048_576
 
 
 def encode_snapshot(cluster_id: str, state: StoreState) -> bytes:
-    """The bytes of a snapshot of the state."""
     sessions = [[found.session_id, found.owner, found.timeout_ms] for found in state.sessions.values()]
     nodes = [
         [path, node.data, node.version, node.owner, node.modified_zxid, node.children_zxid, node.children, node.born]
@@ -164,10 +162,7 @@ def _state_of(cluster_id: str, zxid: int, sessions: list[Any], nodes: list[Any])
 
 
 class TransactionLog:
-    """The state that a directory holds, and the log to which its further transactions are appended.
-
-    Opening it reads everything; StorageError as above. A new directory becomes one of `cluster_id`.
-    """
+    """The state that a directory holds, and the log for its further transactions. StorageError as above."""
 
     NOT_STATE: ClassVar[frozenset[str]] = frozenset({"_storage", "_log"})  # the transactions that have led to the state
 
@@ -204,9 +199,7 @@ class TransactionLog:
             log.flush()
 
     def commit(self, now_ms: TimeMs, decided: Decided) -> list[Change]:
-        """Makes a request decided at `now_ms` durable, and applies it; returns the changes of the tree.
-        StorageError.
-        """
+        """Makes a request decided at `now_ms` durable and applies it; returns the changes of the tree. StorageError."""
         if decided.record is None:
             return []
         payload = encode(decided.record)

@@ -44,8 +44,7 @@ _CONTROLS = range(0x7F, 0xA0)
 @dataclass(frozen=True, slots=True)
 class Znode:
     """A node. `owner`: the session of an ephemeral node, else NO_SESSION. `modified_zxid` and `children_zxid`: the last
-    transactions that set its data, and that created or deleted one of its children. `children` and `born`: how many
-    children it has, and how many it has ever had.
+    transactions that changed its data, and its set of children, of which it has `children` and has ever had `born`.
     """
 
     data: bytes = b""
@@ -77,12 +76,10 @@ class Decision:
 
     @property
     def has_failed(self) -> bool:
-        """Whether the last operation has an error."""
         return bool(self.results) and self.results[-1].error is not StoreError.NONE
 
 
 def is_path(path: str) -> bool:
-    """Whether a node can have this path."""
     if path == ROOT:
         return True
     if not path.startswith(ROOT) or any(map(_is_control, path)):
@@ -100,7 +97,6 @@ def parent_of(path: str) -> str:
 
 
 def name_of(path: str) -> str:
-    """The last part of a path."""
     return path.rpartition("/")[2]
 
 
@@ -123,7 +119,6 @@ class Tree:
                 self._ephemerals.setdefault(node.owner, set()).add(path)
 
     def find(self, path: str) -> Znode | None:
-        """The node at a path, None where there is none."""
         return self._nodes.get(path)
 
     def children(self, path: str) -> tuple[str, ...]:
@@ -135,7 +130,6 @@ class Tree:
         return tuple(sorted(self._ephemerals.get(session_id, ())))
 
     def items(self) -> list[tuple[str, Znode]]:
-        """All nodes with their paths, sorted by path."""
         return sorted(self._nodes.items(), key=_path)
 
     # -- reads ---------------------------------------------------------------------------------------------------------
@@ -212,7 +206,6 @@ class _Draft:
         return self.nodes[path] if path in self.nodes else self._tree.find(path)
 
     def carry_out(self, operation: WriteOperation) -> OperationResult:
-        """The result of an operation on the draft; an error has changed nothing."""
         if isinstance(operation, Create):
             return self._create(operation)
         path = operation.path

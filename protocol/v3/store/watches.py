@@ -24,8 +24,6 @@ from protocol.v3.store.tree import ROOT, Change, Tree, parent_of
 
 
 class Fired(NamedTuple):
-    """An event for a session."""
-
     session_id: int
     kind: WatchKind
     path: str
@@ -39,11 +37,9 @@ class Watches:
         self._children: dict[str, dict[int, None]] = {}
 
     def watch_data(self, session_id: int, path: str) -> None:
-        """Leaves a data watch."""
         self._data.setdefault(path, {})[session_id] = None
 
     def watch_children(self, session_id: int, path: str) -> None:
-        """Leaves a child watch."""
         self._children.setdefault(path, {})[session_id] = None
 
     def __len__(self) -> int:
@@ -51,7 +47,6 @@ class Watches:
         return sum(len(watchers) for table in (self._data, self._children) for watchers in table.values())
 
     def forget(self, session_id: int) -> None:
-        """Removes the watches of a session."""
         for table in (self._data, self._children):
             for path in [path for path, watchers in table.items() if session_id in watchers]:
                 del table[path][session_id]
@@ -79,10 +74,8 @@ class Watches:
         fired: dict[Fired, None] = {}
         for path in wanted.data:
             node = tree.find(path)
-            if node is None:
-                fired[Fired(session_id, WatchKind.DELETED, path)] = None
-            elif node.modified_zxid > wanted.zxid:
-                fired[Fired(session_id, WatchKind.DATA_CHANGED, path)] = None
+            if node is None or node.modified_zxid > wanted.zxid:
+                fired[Fired(session_id, WatchKind.DELETED if node is None else WatchKind.DATA_CHANGED, path)] = None
             else:
                 self.watch_data(session_id, path)
         for path in wanted.exists:
@@ -92,10 +85,8 @@ class Watches:
                 fired[Fired(session_id, WatchKind.CREATED, path)] = None
         for path in wanted.children:
             node = tree.find(path)
-            if node is None:
-                fired[Fired(session_id, WatchKind.DELETED, path)] = None
-            elif node.children_zxid > wanted.zxid:
-                fired[Fired(session_id, WatchKind.CHILDREN_CHANGED, path)] = None
+            if node is None or node.children_zxid > wanted.zxid:
+                fired[Fired(session_id, WatchKind.DELETED if node is None else WatchKind.CHILDREN_CHANGED, path)] = None
             else:
                 self.watch_children(session_id, path)
         return list(fired)
