@@ -127,7 +127,7 @@ class ControllerNode:
         self._brokers = BrokerControl(self._log, sessions, self._out)
         is_sole = len(controllers) == 1
         self._quorum = ControllerQuorum(
-            self.replica, self._log, self._brokers, sessions, self._deferred, self._out, is_sole=is_sole
+            self.replica, self._log, self._brokers, sessions, self._deferred, self._out, is_sole
         )
         self._handlers: dict[type[Message], Callable[[TimeMs, NodeId, Any], None]] = {
             **dict.fromkeys(self.replica.message_types, self._quorum.receive),

@@ -76,32 +76,24 @@ class DeferredEffects:
                 yield item.sender, item.request
 
 
+@dataclass(eq=False)
 class ControllerQuorum:
-    """Brings `log` to the state of the role of `replica`. `is_sole`: no predecessor can have left records."""
+    """Brings the log to the state of the replica's role. `_is_sole`: no predecessor can have left records.
+    `_inactive_epoch`: the epoch in which the replica leads, or has led up to this input, and this controller was never
+    active.
+    """
 
     NOT_STATE: ClassVar[frozenset[str]] = frozenset({"_replica"})
 
-    def __init__(
-        self,
-        replica: QuorumReplica,
-        log: ControllerLog,
-        brokers: BrokerControl,
-        sessions: BrokerSessions,
-        deferred: DeferredEffects,
-        out: Outbox,
-        *,
-        is_sole: bool,
-    ) -> None:
-        self._replica = replica
-        self._log = log
-        self._brokers = brokers
-        self._sessions = sessions
-        self._deferred = deferred
-        self._out = out
-        self._is_sole = is_sole
-        self.active_epoch: Epoch = NO_EPOCH
-        self._inactive_epoch: Epoch = NO_EPOCH
-        """The epoch in which the replica leads, or has led up to this input, and this controller was never active."""
+    _replica: QuorumReplica
+    _log: ControllerLog
+    _brokers: BrokerControl
+    _sessions: BrokerSessions
+    _deferred: DeferredEffects
+    _out: Outbox
+    _is_sole: bool
+    active_epoch: Epoch = NO_EPOCH
+    _inactive_epoch: Epoch = NO_EPOCH
 
     @property
     def is_active(self) -> bool:

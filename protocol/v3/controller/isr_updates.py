@@ -42,7 +42,6 @@ from protocol.v3.controller.procedure import (
     Later,
     Procedure,
     error_of,
-    is_topic_gone,
     read,
     same_topic,
     write,
@@ -50,11 +49,8 @@ from protocol.v3.controller.procedure import (
 from protocol.v3.controller.publishing import (
     as_topic,
     children,
-    forget_deleted,
-    incarnation,
     lost_incarnation,
-    note_written,
-    publication,
+    publish,
     read_states,
 )
 from protocol.v3.store import paths
@@ -241,18 +237,9 @@ def _write_proposed(
     controller: Controller, wanted: dict[TopicPartition, LeaderAndIsr]
 ) -> Procedure[dict[TopicPartition, ErrorCode]]:
     """Writes accepted proposals; returns the errors of those that found another version or no node."""
-    units = [(incarnation(controller, key), publication(controller, key, state)) for key, state in wanted.items()]
-    results = yield from write(units)
-    lost: list[TopicPartition] = []
-    refused: list[TopicPartition] = []
-    for (key, state), unit in zip(wanted.items(), results, strict=True):
-        if error_of(unit) is StoreError.NONE:
-            note_written(controller, key, Stored(state, unit[1].version))
-        else:
-            (refused if is_topic_gone(unit) else lost).append(key)
-    yield from read_states(controller, lost)
-    yield from forget_deleted(controller, refused)
-    return dict.fromkeys((*lost, *refused), ErrorCode.INVALID_UPDATE_VERSION)
+    written, conflicts = yield from publish(controller, wanted)
+    yield from read_states(controller, [key for key in wanted if key in conflicts])
+    return dict.fromkeys((key for key in wanted if key not in written), ErrorCode.INVALID_UPDATE_VERSION)
 
 
 def isr_result(proposal: PartitionIsrProposal, error: ErrorCode, stored: Stored | None) -> PartitionIsrResult:

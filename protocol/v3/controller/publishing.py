@@ -140,7 +140,7 @@ def change_states(
         landed = {key for key, state in wanted.items() if _is_stored(controller, key, state)}
         changed += sorted(landed)
         wanted = _decide(controller, [key for key in pending if key not in landed], decide)
-        written, conflicts = yield from _publish(controller, wanted)
+        written, conflicts = yield from publish(controller, wanted)
         changed += written
         if not conflicts:
             return changed
@@ -168,7 +168,7 @@ def _decide(
     return wanted
 
 
-def _publish(
+def publish(
     controller: Controller, wanted: dict[TopicPartition, LeaderAndIsr]
 ) -> Procedure[tuple[list[TopicPartition], set[TopicPartition]]]:
     """Writes states conditionally (step 3.3); returns the written partitions, and those whose version has changed. A

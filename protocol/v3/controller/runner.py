@@ -88,26 +88,22 @@ class _Batch:
     calls: dict[int, tuple[int, list[int]]] = field(default_factory=dict)
 
 
+@dataclass(eq=False)
 class Runner:
-    """The queue and the procedure that runs. `procedures`: what the events start."""
+    """The queue and the procedure that runs. `procedures`: what the events start. `fence`: what each transaction of an
+    elected controller checks.
+    """
 
-    def __init__(
-        self,
-        outlet: Outlet,
-        procedures: Mapping[Event, Callable[[], Procedure[Any]]],
-        sessions: int = 1,
-        multi: int = 1,
-    ) -> None:
-        self._outlet = outlet
-        self._procedures = procedures
-        self._sessions = sessions
-        self._multi = multi
-        self._queue: deque[_Job] = deque()
-        self._job: _Job | None = None
-        self._procedure: Procedure[Any] | None = None
-        self._batch: _Batch | None = None
-        self._next_call = 0
-        self.fence: Check | None = None
+    _outlet: Outlet
+    _procedures: Mapping[Event, Callable[[], Procedure[Any]]]
+    sessions: int = 1
+    multi: int = 1
+    _queue: deque[_Job] = field(default_factory=deque)
+    _job: _Job | None = None
+    _procedure: Procedure[Any] | None = None
+    _batch: _Batch | None = None
+    _next_call: int = 0
+    fence: Check | None = None
 
     @property
     def is_idle(self) -> bool:
@@ -218,7 +214,7 @@ class Runner:
                 return True
             case Writes():
                 units = list(range(len(step.units)))
-                self._begin_batch(now_ms, step, [units[i : i + self._multi] for i in range(0, len(units), self._multi)])
+                self._begin_batch(now_ms, step, [units[i : i + self.multi] for i in range(0, len(units), self.multi)])
                 return True
             case Pause(duration_ms):
                 self._outlet.set_timer(PAUSE, now_ms + duration_ms)
@@ -259,7 +255,7 @@ class Runner:
             self._advance(now_ms, tuple(batch.results) if isinstance(batch.step, Reads) else batch.results)
             return
         busy = {session for session, _ in batch.calls.values()}
-        for session in range(self._sessions):
+        for session in range(self.sessions):
             groups = batch.own if session == OWN_SESSION and batch.own else batch.waiting
             if session not in busy and groups:
                 self._call(batch, session, groups.popleft())

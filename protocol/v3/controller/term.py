@@ -120,26 +120,18 @@ class Term:
     due_ms: TimeMs | None = None
 
 
+@dataclass(eq=False)
 class ControllerTerms:
     """The controller's part of one broker. `on_deposed` is called when a term ends before the broker knows why."""
 
-    def __init__(
-        self,
-        broker: BrokerId,
-        config: ClusterConfig,
-        settings: StoreSettings,
-        session: StoreSession,
-        out: Outbox,
-        rng: Random,
-    ) -> None:
-        self.term: Term | None = None
-        self.on_deposed: Callable[[TimeMs], None] | None = None
-        self._broker = broker
-        self._config = config
-        self._settings = settings
-        self._session = session
-        self._out = out
-        self._rng = rng
+    _broker: BrokerId
+    _config: ClusterConfig
+    _settings: StoreSettings
+    _session: StoreSession
+    _out: Outbox
+    _rng: Random
+    term: Term | None = None
+    on_deposed: Callable[[TimeMs], None] | None = None
 
     # -- terms ---------------------------------------------------------------------------------------------------------
 

@@ -121,7 +121,7 @@ class StoreNode:
         if name.startswith(SESSION_PREFIX):
             self._end_session(now_ms, int(name.removeprefix(SESSION_PREFIX)), expired=True)
         elif name.startswith(WORK_PREFIX):
-            self._carry_out_next(now_ms, self._connections.at_work(name))
+            self._carry_out_next(now_ms, self._connections.open[int(name.removeprefix(WORK_PREFIX))])
         else:
             raise ProtocolInvariantError(f"the store has no timer {name!r}")
         return self._out.drain()
@@ -131,7 +131,7 @@ class StoreNode:
     def _open(self, now_ms: TimeMs, client: NodeId, message: OpenSession) -> None:
         """Begins a session, or continues one at once; a repeated request is answered again."""
         number = message.connection_id
-        if self._connections.is_used(number):
+        if number in self._connections.used:
             connection = self._connections.find(client, number)
             if connection is not None and connection.session is not None:
                 self._connections.confirm(connection)
@@ -230,7 +230,7 @@ class StoreNode:
 
     def _notify(self, events: Iterable[Fired]) -> None:
         for session_id, kind, path in events:
-            connection = self._connections.of_session(session_id)
+            connection = self._connections.by_session.get(session_id)
             if connection is not None:
                 number = connection.next_number()
                 event = WatchEvent(connection_id=connection.connection_id, number=number, kind=kind, path=path)

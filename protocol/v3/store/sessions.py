@@ -54,45 +54,38 @@ class Connection:
 
 
 class Connections:
+    """The open connections by number and by session, and the numbers of all since the store started."""
+
     def __init__(self, out: Outbox) -> None:
         self._out = out
-        self._open: dict[int, Connection] = {}
-        self._by_session: dict[int, Connection] = {}
-        self._used: set[int] = set()
+        self.open: dict[int, Connection] = {}
+        self.by_session: dict[int, Connection] = {}
+        self.used: set[int] = set()
 
     def find(self, client: NodeId, connection_id: int) -> Connection | None:
         """The client's open connection with this number; without one, the client is answered that it is closed."""
-        connection = self._open.get(connection_id)
+        connection = self.open.get(connection_id)
         if connection is None or connection.client != client:
             self._out.send(client, ConnectionClosed(connection_id=connection_id))
             return None
         return connection
 
-    def of_session(self, session_id: int) -> Connection | None:
-        return self._by_session.get(session_id)
-
-    def at_work(self, timer: str) -> Connection:
-        return self._open[int(timer.removeprefix(WORK_PREFIX))]
-
     @property
     def work_timers(self) -> tuple[str, ...]:
-        return tuple(f"{WORK_PREFIX}{number}" for number, connection in self._open.items() if connection.queue)
-
-    def is_used(self, connection_id: int) -> bool:
-        return connection_id in self._used
+        return tuple(f"{WORK_PREFIX}{number}" for number, connection in self.open.items() if connection.queue)
 
     def add(self, client: NodeId, connection_id: int) -> Connection:
-        self._used.add(connection_id)
-        connection = self._open[connection_id] = Connection(connection_id, client)
+        self.used.add(connection_id)
+        connection = self.open[connection_id] = Connection(connection_id, client)
         return connection
 
     def attach(self, connection: Connection, session: Session, now_ms: TimeMs) -> None:
         """Opens the connection for a session, whose older connection ends."""
-        older = self._by_session.get(session.session_id)
+        older = self.by_session.get(session.session_id)
         if older is not None:
             self.remove(older)
         connection.session = session
-        self._by_session[session.session_id] = connection
+        self.by_session[session.session_id] = connection
         self.touch(connection, now_ms)
         self.confirm(connection)
 
@@ -127,12 +120,12 @@ class Connections:
         self._out.set_timer(f"{SESSION_PREFIX}{session.session_id}", now_ms + session.timeout_ms)
 
     def remove(self, connection: Connection) -> None:
-        del self._open[connection.connection_id]
+        del self.open[connection.connection_id]
         if connection.queue:
             self._out.cancel_timer(f"{WORK_PREFIX}{connection.connection_id}")
             connection.queue.clear()
         if connection.session is not None:
-            self._by_session.pop(connection.session.session_id, None)
+            self.by_session.pop(connection.session.session_id, None)
 
     def close(self, connection: Connection) -> None:
         self.remove(connection)
@@ -140,6 +133,6 @@ class Connections:
 
     def end_session(self, session_id: int) -> None:
         self._out.cancel_timer(f"{SESSION_PREFIX}{session_id}")
-        connection = self._by_session.get(session_id)
+        connection = self.by_session.get(session_id)
         if connection is not None:
             self.close(connection)
