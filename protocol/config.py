@@ -206,7 +206,7 @@ REPLICA_LAG_TIME_MAX_MS = _node("replica.lag.time.max.ms", 30_000, "ms", "A13, K
     "Time without having caught up after which the leader proposes to remove a follower from the ISR."
 )
 REPLICA_FETCH_WAIT_MAX_MS = _node("replica.fetch.wait.max.ms", 500, "ms", "A26").declare(
-    "Longest time for which the leader parks a follower's fetch that finds no records."
+    "Longest time for which the leader delays a follower's fetch that finds no records."
 )
 REPLICA_FETCH_MAX_BYTES = _node("replica.fetch.max.bytes", 1_048_576, "bytes", "A26").declare(
     "Bytes per partition that a follower requests in one fetch; a larger first batch is still returned."
@@ -244,8 +244,8 @@ MAX_MESSAGE_BYTES = _topic("max.message.bytes", 1_048_588, "bytes", "Kafka", min
 MESSAGE_TIMESTAMP_AFTER_MAX_MS = _topic(
     "message.timestamp.after.max.ms", 3_600_000, "ms", "KIP-937", minimum=0
 ).declare("How far ahead of the leader's clock the timestamp of a record may be.")
-NUM_REPLICA_FETCHERS = _node("num.replica.fetchers", 1, "streams", "H13", maximum=64).declare(
-    "Number of fetch streams from a follower to each leader, among which partitions are divided."
+NUM_REPLICA_FETCHERS = _node("num.replica.fetchers", 1, "fetchers", "H13", maximum=64).declare(
+    "Number of fetchers of a follower for each leader, among which partitions are divided."
 )
 REPLICA_FETCH_MIN_BYTES = _node("replica.fetch.min.bytes", 1, "bytes", "A26").declare(
     "Bytes that a leader collects before it answers a follower's fetch."

@@ -2,10 +2,10 @@
 
 The partitions of one leader are spread over `num.replica.fetchers` fetchers, by a hash that assigns neighbours of a
 topic to different fetchers. Each fetcher has a fetch session of its own with each leader (KIP-227, `messages/data.py`)
-and limits of its own there (`fetch_streams.py`).
+and limits of its own there (`fetch_sessions.py`).
 
 Every followed partition has a *fetch state* (`Replica.fetch_state`): the log end offset, the leader epoch, and the
-epoch of the last record. A fetch request carries each fetch state as soon as it changes, and the leader parks it until
+epoch of the last record. A fetch request carries each fetch state as soon as it changes, and the leader delays it until
 it has records. Every `replica.fetch.wait.max.ms` the follower renews each session, or begins a new one with all fetch
 states if a message was lost.
 
@@ -132,13 +132,13 @@ class Fetcher:
 
     def _request(self, leader: BrokerId, replicas: Iterable[Replica]) -> set[int]:
         """Sends the fetch states of `replicas`, or all of a session that is over. Returns the fetchers that sent."""
-        streams: dict[int, list[FetchPartition]] = {}
+        by_fetcher: dict[int, list[FetchPartition]] = {}
         for replica in replicas:
             if replica.fetch_state is not None:
-                streams.setdefault(fetcher_of(replica.key, self._fetchers), []).append(replica.fetch_state)
+                by_fetcher.setdefault(fetcher_of(replica.key, self._fetchers), []).append(replica.fetch_state)
         sent = set()
         for fetcher in range(self._fetchers):
-            fetches, session = streams.get(fetcher, []), self._sessions.get((leader, fetcher))
+            fetches, session = by_fetcher.get(fetcher, []), self._sessions.get((leader, fetcher))
             if session is None and not fetches:
                 continue
             if session is None or session.is_over:
@@ -249,7 +249,7 @@ class Fetcher:
             self._flusher.high_watermark_moved(now_ms)
         if result.batches or result.diverging_epoch is not None:
             self._change_fetch_state(replica)
-        else:  # a high watermark alone: the fetch stays parked at the leader, which knows the new one
+        else:  # a high watermark alone: the fetch stays delayed at the leader, which knows the new one
             replica.fetch_state = self._fetch_state_of(replica)
 
     def _append(self, replica: Replica, batches: tuple[RecordBatch, ...], now_ms: TimeMs) -> None:

@@ -15,7 +15,7 @@ from typing import ClassVar
 
 from protocol.broker import leadership as rules
 from protocol.broker.context import BrokerContext, Replica
-from protocol.broker.fetch_streams import FetchStreams
+from protocol.broker.fetch_sessions import FetchSessions
 from protocol.broker.fetcher import FETCH_PREFIX
 from protocol.broker.isr_manager import IsrManager
 from protocol.config import REPLICA_LAG_TIME_MAX_MS
@@ -28,10 +28,10 @@ LAG_PREFIX = "lag/"
 class IsrShrink:
     NOT_STATE: ClassVar[frozenset[str]] = frozenset({"_lag_timers"})
 
-    def __init__(self, context: BrokerContext, isr_manager: IsrManager, streams: FetchStreams) -> None:
+    def __init__(self, context: BrokerContext, isr_manager: IsrManager, fetch_sessions: FetchSessions) -> None:
         self._context = context
         self._isr = isr_manager
-        self._streams = streams
+        self._fetch_sessions = fetch_sessions
         self._lag_ms = context.config.int_value(REPLICA_LAG_TIME_MAX_MS)
         self._lag_timers: set[BrokerId] = set()
 
@@ -53,12 +53,12 @@ class IsrShrink:
         timer.
         """
         broker, is_in_isr = int(follower), False
-        self._streams.forget(broker)
+        self._fetch_sessions.forget(broker)
         for replica in self._context.replicas.values():
             leadership = replica.leadership
             if leadership is not None and broker in leadership.followers:
                 progress = leadership.followers[broker]
-                progress.parked_fetch = None
+                progress.delayed_fetch = None
                 has_fetched = progress.end_offset != NO_OFFSET
                 self._shrink(replica, (broker,) if has_fetched else (), now_ms)
                 is_in_isr = is_in_isr or broker in leadership.maximal_isr
@@ -76,7 +76,7 @@ class IsrShrink:
                 continue
             progress = leadership.followers[broker]
             self._shrink(replica, (), now_ms)
-            if progress.parked_fetch is None:
+            if progress.delayed_fetch is None:
                 due.append(max(progress.last_caught_up_ms + self._lag_ms, now_ms + self._lag_ms // 2))
         if due:
             self._set_lag_timer(broker, min(due))

@@ -28,7 +28,7 @@ from protocol.metadata.partition import LeaderRecoveryState, PartitionState
 @dataclass(slots=True)
 class FollowerProgress:
     """The leader's view of a follower in this leader epoch (Kafka's `ReplicaState`). `end_offset` is the follower's log
-    end, -1 before its first fetch, which fetcher number `fetcher` sent; `parked_fetch` waits for news.
+    end, -1 before its first fetch, which fetcher number `fetcher` sent; `delayed_fetch` waits for news.
     """
 
     NOT_STATE: ClassVar[frozenset[str]] = frozenset({"last_caught_up_ms", "last_fetch_ms", "leader_end_at_last_fetch"})
@@ -38,7 +38,7 @@ class FollowerProgress:
     last_caught_up_ms: TimeMs = 0
     last_fetch_ms: TimeMs = 0
     leader_end_at_last_fetch: Offset = 0
-    parked_fetch: FetchPartition | None = None
+    delayed_fetch: FetchPartition | None = None
     fetcher: int = 0
 
 
@@ -179,7 +179,7 @@ def out_of_sync_replicas(
         progress = leadership.followers.get(broker)
         if progress is None:
             continue
-        late = progress.parked_fetch is None and now_ms - progress.last_caught_up_ms >= lag_time_max_ms
+        late = progress.delayed_fetch is None and now_ms - progress.last_caught_up_ms >= lag_time_max_ms
         if late or broker in silent:
             result.append(broker)
     return result

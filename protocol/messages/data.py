@@ -1,7 +1,7 @@
 """The data path: produce, and fetch by replicas and consumers.
 
 Replica fetches are not request and response pairs: a `FetchPartition` carries the follower's fetch state of one
-partition, and the leader parks it until there are records or a newer high watermark. A `FetchRequest` carries any
+partition, and the leader delays it until there are records or a newer high watermark. A `FetchRequest` carries any
 number of them, a `FetchResponse` the results of any number of partitions.
 
 The fetch states of one fetcher of a follower at one leader are a *fetch session* (KIP-227): the first request (number

@@ -129,8 +129,8 @@ class EndQuorumEpochResponse(QuorumResponse):
 
 class QuorumFetchRequest(QuorumRequest, since={"replica_uuid": 14}):
     """A replica whose log ends at `fetch_offset` after a record of `last_fetched_epoch` requests the records that
-    follow. The leader parks the request until there are any, and learns from it the replica's log end. `high_watermark`
-    is the highest that the replica knows (G16).
+    follow. The leader delays the request until there are any, and learns from it the replica's log end.
+    `high_watermark` is the highest that the replica knows (G16).
     """
 
     replica_id: Int32

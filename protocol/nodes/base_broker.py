@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Final
 from protocol.broker.admission import consume_error, list_offsets_error, produce_error
 from protocol.broker.context import BrokerContext
 from protocol.broker.delayed_produce import PRODUCE_TIMER
-from protocol.broker.fetch_streams import FETCH_WAIT_PREFIX, FetchStreams
+from protocol.broker.fetch_sessions import FETCH_WAIT_PREFIX, FetchSessions
 from protocol.broker.fetcher import FETCH_PREFIX, Fetcher
 from protocol.broker.flushing import CHECKPOINT_TIMER, FLUSH_PREFIX, RETENTION_TIMER, Flusher
 from protocol.broker.isr_manager import ALTER_PARTITION_TIMER, IsrManager
@@ -138,7 +138,7 @@ class BaseBroker:
         """The handlers of timers by kind; those of a generation are added."""
         return {
             FETCH_PREFIX: self._fetcher.fire,
-            FETCH_WAIT_PREFIX: self._leader.streams.fire,
+            FETCH_WAIT_PREFIX: self._leader.fetch_sessions.fire,
             PRODUCE_TIMER: self._leader.delayed_produces.fire,
             LAG_PREFIX: self._leader.isr_shrink.fire_lag,
             SILENT_PREFIX: self._leader.isr_shrink.fire_silent,
@@ -164,9 +164,9 @@ class BaseBroker:
         """Where the broker is in its lifecycle."""
 
     @property
-    def streams(self) -> FetchStreams:
+    def fetch_sessions(self) -> FetchSessions:
         """The fetch sessions that this broker serves, for observers."""
-        return self._leader.streams
+        return self._leader.fetch_sessions
 
     @property
     def fetcher(self) -> Fetcher:
@@ -196,7 +196,7 @@ class BaseBroker:
         context = self._context
         if context.has_queued and self.state is not STOPPED:
             context.has_queued = False
-            self._leader.streams.flush(now_ms)
+            self._leader.fetch_sessions.flush(now_ms)
             self._fetcher.send_changed_fetches(now_ms)
             self._isr.send_queued(now_ms)
 

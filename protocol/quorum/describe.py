@@ -89,7 +89,7 @@ def _fetching_observers(replica: QuorumReplica, leader_state: LeaderState, now_m
     fetching = {leader_state.local}
     for key, progress in leader_state.progress.items():
         idle_ms = now_ms - progress.fetched_ms
-        is_there = progress.has_parked_fetch or idle_ms < OBSERVER_MS
+        is_there = progress.has_delayed_fetch or idle_ms < OBSERVER_MS
         if is_there and (progress.fetched_ms == newest_ms[key.id] or idle_ms < replica.config.fetch_ms):
             fetching.add(key)
     return sorted(key for key in fetching if not any(matches_voter(voter, key) for voter in replica.voters.keys))

@@ -58,8 +58,8 @@ class QuorumFollower:
         """
         context = self._context
         is_following = context.role is FOLLOWER
-        is_parked = is_following and context.has_fetched and self._download is None
-        self._set_fetch_timer(now_ms, context.leader if is_parked else None)
+        is_delayed = is_following and context.has_fetched and self._download is None
+        self._set_fetch_timer(now_ms, context.leader if is_delayed else None)
         target = context.leader if is_following else self._next_bootstrap_server()
         if target is None:
             return
@@ -108,7 +108,7 @@ class QuorumFollower:
         context = self._context
         if not self._is_from_leader(sender, response):
             if sender == context.leader and context.has_fetched:
-                context.has_fetched = False  # it no longer leads: no fetch is parked there
+                context.has_fetched = False  # it no longer leads: no fetch is delayed there
                 self._set_fetch_timer(now_ms)
             return
         self._record_leader_contact(now_ms)

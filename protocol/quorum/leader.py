@@ -1,8 +1,8 @@
 """The leader of the metadata log: appends, fetches, the high watermark, check-quorum and changes of the voters.
 
-The leader parks a fetch that finds no new records and no higher high watermark, and completes it as soon as there are
-any. A second fetch of the same replica replaces the parked one, which then completes with an empty response; so a
-follower receives a response for every fetch that it sends. When the epoch ends, parked fetches and waiting changes
+The leader delays a fetch that finds no new records and no higher high watermark, and completes it as soon as there are
+any. A second fetch of the same replica replaces the delayed one, which then completes with an empty response; so a
+follower receives a response for every fetch that it sends. When the epoch ends, delayed fetches and waiting changes
 complete with an error.
 """
 
@@ -42,7 +42,7 @@ CHUNK_BYTES = 1_048_576
 
 
 @dataclass(slots=True)
-class _ParkedFetch:
+class _DelayedFetch:
     """A fetch that waits for records beyond `offset` or a high watermark above `high_watermark`."""
 
     sender: NodeId
@@ -57,7 +57,7 @@ class QuorumLeader:
     def __init__(self, context: QuorumContext, now_ms: TimeMs) -> None:
         self._context = context
         self.leader_state = LeaderState(context.epoch, context.log.end_offset, now_ms, context.key)
-        self._parked: dict[ReplicaKey, _ParkedFetch] = {}
+        self._delayed: dict[ReplicaKey, _DelayedFetch] = {}
         self._changes: list[Change] = []
         self._tracked = VoterSet()
         self._voters_with_me: VoterSet | None = None
@@ -117,13 +117,13 @@ class QuorumLeader:
         completed_at = (log.end_offset, context.high_watermark)
         if completed_at != self._completed_at:
             self._completed_at = completed_at
-            for replica, parked in sorted(self._parked.items()):
-                if self._is_completable(parked):
-                    self._complete_fetch(replica, parked)
+            for replica, delayed in sorted(self._delayed.items()):
+                if self._is_completable(delayed):
+                    self._complete_fetch(replica, delayed)
         return log.voters.latest is not self._voters_with_me and self.is_removed
 
     def close(self) -> None:
-        """Ends the epoch: cancels its timers and completes changes and parked fetches with an error."""
+        """Ends the epoch: cancels its timers and completes changes and delayed fetches with an error."""
         context = self._context
         self._track_voters(VoterSet(), 0)
         for timer in (BEGIN_TIMER, CHANGE_TIMER):
@@ -131,8 +131,8 @@ class QuorumLeader:
         for change in self._changes:
             answer = not_leader(change.request, context.leader, context.epoch)
             context.out.send(change.requester, answer)
-        for _, parked in sorted(self._parked.items()):
-            context.respond(parked.sender, parked.request, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        for _, delayed in sorted(self._delayed.items()):
+            context.respond(delayed.sender, delayed.request, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     # -- voters and check-quorum ---------------------------------------------------------------------------------------
 
@@ -216,40 +216,40 @@ class QuorumLeader:
         elif mismatch is not None:
             context.respond(sender, request, diverging_epoch=mismatch.epoch, diverging_end_offset=mismatch.end_offset)
         else:
-            self._park_fetch(now_ms, sender, request)
+            self._delay_fetch(now_ms, sender, request)
 
-    def _park_fetch(self, now_ms: TimeMs, sender: NodeId, request: QuorumFetchRequest) -> None:
+    def _delay_fetch(self, now_ms: TimeMs, sender: NodeId, request: QuorumFetchRequest) -> None:
         replica = replica_key(request.replica_id, request.replica_uuid)
         self.leader_state.record_fetch(replica, request.fetch_offset, self._context.log.end_offset, now_ms)
         voter = self._tracked.key_of(replica.id)
         if voter is not None and matches_voter(voter, replica) and replica.id != self._context.node_id:
             self._restart_voter_timer(replica.id, now_ms)
-        former = self._parked.get(replica)
+        former = self._delayed.get(replica)
         if former is not None:
             self._complete_fetch(replica, former, ())
-        parked = self._parked[replica] = _ParkedFetch(sender, request, request.fetch_offset, request.high_watermark)
-        self.leader_state.progress[replica].has_parked_fetch = True
-        if self._is_completable(parked):
+        delayed = self._delayed[replica] = _DelayedFetch(sender, request, request.fetch_offset, request.high_watermark)
+        self.leader_state.progress[replica].has_delayed_fetch = True
+        if self._is_completable(delayed):
             self._completed_at = (NO_OFFSET, NO_OFFSET)
 
-    def _is_completable(self, parked: _ParkedFetch) -> bool:
+    def _is_completable(self, delayed: _DelayedFetch) -> bool:
         context = self._context
-        return parked.offset < context.log.end_offset or parked.high_watermark < context.high_watermark
+        return delayed.offset < context.log.end_offset or delayed.high_watermark < context.high_watermark
 
     def _complete_fetch(
-        self, replica: ReplicaKey, parked: _ParkedFetch, batches: Sequence[RecordBatch] | None = None
+        self, replica: ReplicaKey, delayed: _DelayedFetch, batches: Sequence[RecordBatch] | None = None
     ) -> None:
-        del self._parked[replica]
-        self.leader_state.progress[replica].has_parked_fetch = False
+        del self._delayed[replica]
+        self.leader_state.progress[replica].has_delayed_fetch = False
         context = self._context
         response = QuorumFetchResponse.unchecked(
-            correlation_id=parked.request.correlation_id,
+            correlation_id=delayed.request.correlation_id,
             leader_id=context.node_id,
             leader_epoch=context.epoch,
             high_watermark=context.high_watermark,
-            batches=tuple(context.log.read(parked.offset) if batches is None else batches),
+            batches=tuple(context.log.read(delayed.offset) if batches is None else batches),
         )
-        context.out.send(parked.sender, response)
+        context.out.send(delayed.sender, response)
 
     def _advance_high_watermark(self) -> None:
         """Raises the high watermark to the offset that a majority has reached."""

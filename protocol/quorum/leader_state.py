@@ -20,14 +20,14 @@ from protocol.quorum.voters import NO_UUID, ReplicaKey, VoterSet, matches_voter
 @dataclass(slots=True)
 class Progress:
     """A replica's progress by its fetches: log end, leader's time of the last fetch and its log end then, when the
-    replica had all records last (-1: never), and whether the last fetch is parked.
+    replica had all records last (-1: never), and whether the last fetch is delayed.
     """
 
     end_offset: Offset
     fetched_ms: TimeMs
     leader_end: Offset = 0
     caught_up_ms: TimeMs = -1
-    has_parked_fetch: bool = False
+    has_delayed_fetch: bool = False
 
 
 @dataclass(slots=True)

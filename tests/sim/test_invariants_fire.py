@@ -267,7 +267,7 @@ def _counts_too_much(engine: CheckedEngine) -> None:
 
 
 def _has_more_requests_than_were_sent(engine: CheckedEngine) -> None:
-    _broker(engine, 0).streams._stream((2, 0)).requests += 1
+    _broker(engine, 0).fetch_sessions._session((2, 0)).requests += 1
 
 
 def _counts_a_partition_with_a_leader_as_offline(engine: CheckedEngine) -> None:

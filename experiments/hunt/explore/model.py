@@ -401,7 +401,7 @@ class Model:
         if step.parts[self._first_bound + SHRINKS] and leadership.proposed_isr is None:
             for follower, progress in leadership.followers.items():
                 if follower in leadership.isr:
-                    prefix = LAG_PREFIX if progress.parked_fetch is None else SILENT_PREFIX
+                    prefix = LAG_PREFIX if progress.delayed_fetch is None else SILENT_PREFIX
                     yield from self._some(state, self._fire(state, broker, f"{prefix}{follower}", SHRINKS))
         to, back = self._link_number[broker, self.CENTRE], self._link_number[self.CENTRE, broker]
         if (

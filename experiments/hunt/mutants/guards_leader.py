@@ -15,7 +15,7 @@ from experiments.hunt.mutants.scripts import BROKERS, END_MS, TOPIC, scripted
 from protocol.broker import admission, isr_manager, leader, leadership, reads
 from protocol.broker.context import Replica
 from protocol.broker.delayed_produce import DelayedProduces
-from protocol.broker.fetch_streams import StreamKey
+from protocol.broker.fetch_sessions import FetcherKey
 from protocol.broker.isr_manager import IsrManager
 from protocol.broker.leader import PartitionLeader
 from protocol.broker.leadership import Leadership
@@ -84,7 +84,7 @@ def _count_before_comparing(
     original: Original,
     self: PartitionLeader,
     replica: Replica,
-    stream: StreamKey,
+    stream: FetcherKey,
     epoch: int,
     fetch: FetchPartition,
     now_ms: TimeMs,

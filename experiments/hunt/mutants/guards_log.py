@@ -11,9 +11,9 @@ from experiments.hunt.mutants.guards_leader import LEADERS_CHANGE
 from experiments.hunt.mutants.mutant import Mutant, PlanFocus
 from experiments.hunt.mutants.patches import Original, around, constant, with_arguments
 from experiments.hunt.mutants.scripts import BROKERS, END_MS, scripted
-from protocol.broker import fetch_streams, fetcher, flushing
+from protocol.broker import fetch_sessions, fetcher, flushing
 from protocol.broker.context import Replica
-from protocol.broker.fetch_streams import FetchStreams, StreamKey
+from protocol.broker.fetch_sessions import FetcherKey, FetchSessions
 from protocol.broker.fetcher import Fetcher
 from protocol.broker.replicas import ReplicaManager
 from protocol.client.partition_sender import PartitionSender, ProducerBatch
@@ -105,8 +105,8 @@ def _own_end(original: object, self: ReplicaLog, diverging: EpochEndOffset) -> i
     return self._end_offset_for(diverging.leader_epoch)[1]
 
 
-def _take_any_session(original: Original, self: FetchStreams, stream: StreamKey, request: FetchRequest) -> object:
-    state = self._streams.get(stream)
+def _take_any_session(original: Original, self: FetchSessions, stream: FetcherKey, request: FetchRequest) -> object:
+    state = self._sessions.get(stream)
     if state is not None and 0 < request.session < state.session:
         return True
     return original(self, stream, request)
@@ -221,11 +221,11 @@ GUARDS: tuple[Mutant, ...] = (
         expected=STALLED,
         patches=(
             around(
-                fetch_streams,
+                fetch_sessions,
                 "_is_next_request",
                 lambda original, state, session, number: session == state.session and number >= state.requests,
             ),
-            with_arguments(fetch_streams, "_refusal_of_session", requests=lambda _: 0),
+            with_arguments(fetch_sessions, "_refusal_of_session", requests=lambda _: 0),
         ),
         focus=scripted(
             "Some fetches of a follower of several partitions are lost.",
@@ -239,7 +239,7 @@ GUARDS: tuple[Mutant, ...] = (
         guard="A fetch of a former session is dropped (KIP-227).",
         instead="A late one replaces the follower's fetch state and log end by older ones.",
         expected=(*STALLED, *STORED),
-        patches=(around(FetchStreams, "accept_request", _take_any_session),),
+        patches=(around(FetchSessions, "accept_request", _take_any_session),),
         focus=PlanFocus(
             Bias(brokers=3, replicas=3, min_isr=2, partitions=5, themes=("sessions",)),
             why="Every broker follows several partitions, and single fetches are delayed and overtaken.",
@@ -252,7 +252,7 @@ GUARDS: tuple[Mutant, ...] = (
         expected=STALLED,
         patches=(
             around(Fetcher, "_count", _count_answers_blindly),
-            with_arguments(FetchStreams, "accept_renewal", renewal=_with_all_answers),
+            with_arguments(FetchSessions, "accept_renewal", renewal=_with_all_answers),
         ),
         focus=SESSIONS,
     ),
@@ -261,7 +261,7 @@ GUARDS: tuple[Mutant, ...] = (
         guard="A leader that misses requests of a session, or the session, responds with an error (KIP-227).",
         instead="It does not respond.",
         expected=STALLED,
-        patches=(constant(fetch_streams, "_refusal_of_session", ErrorCode.NONE),),
+        patches=(constant(fetch_sessions, "_refusal_of_session", ErrorCode.NONE),),
         focus=SESSIONS,
     ),
     Mutant(

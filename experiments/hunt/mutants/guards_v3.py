@@ -23,7 +23,7 @@ from protocol.v3.broker import isr_writer, metadata
 from protocol.v3.broker.isr_writer import IsrWriter
 from protocol.v3.broker.membership import Membership
 from protocol.v3.broker.metadata import CommandedMetadata
-from protocol.v3.controller import decisions, election, isr_updates, publishing, reassignments
+from protocol.v3.controller import decisions, election, publishing, reassignments
 from protocol.v3.controller.commands import CommandQueue
 from protocol.v3.controller.context import Controller
 from protocol.v3.controller.decisions import Brokers
@@ -185,7 +185,7 @@ GUARDS: tuple[Mutant, ...] = (
         "A controller writes a decision on condition that the version is the one it has read (A16, M28).",
         "It overwrites the ISR that the leader has written since.",
         ("ElectionAddsNoMember", "ReplicationQuorumSuperset", "LeaderUsesStoredIsr"),
-        (around(publishing, "publication", _unconditional), around(isr_updates, "publication", _unconditional)),
+        (around(publishing, "publication", _unconditional),),
         _LEADERS,
     ),
     Mutant(
