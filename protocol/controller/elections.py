@@ -3,7 +3,7 @@
 PREFERRED applies only where a replica other than the first leads; every other type only to leaderless partitions. A
 DESIGNATION names the leader of each partition; the records that this replica lacks are lost. The two LONGEST_LOG types
 query the replicas for the ends of their logs through the recovery manager, and their response waits for the result
-(`awaited_elections.py`). Where unclean recovery is disabled they are refused.
+(`recovery_requests.py`). Where unclean recovery is disabled they are refused.
 
 Checks, in this order. Of the whole request: the principal (CLUSTER_ACTION), the number of topics, a designation for all
 partitions. Of each partition: whether it is named twice, whether it exists, its `desired_leaders`, whether an election
@@ -20,11 +20,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from protocol.config import UNCLEAN_RECOVERY_ENABLED
-from protocol.controller.awaited_elections import NO_REPLICAS_TO_QUERY, Awaited
 from protocol.controller.context import ControllerState
 from protocol.controller.controller_result import ControllerResult, named_twice, partition_named
 from protocol.controller.partition_change import Election
 from protocol.controller.recovery_decisions import query_for
+from protocol.controller.recovery_requests import NO_REPLICAS_TO_QUERY, Awaited
 from protocol.errors import ErrorCode, Refused
 from protocol.ids import NO_LEADER, BrokerId, TopicIdPartition, TopicPartition
 from protocol.messages.acls import AclOperation

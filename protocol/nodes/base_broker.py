@@ -44,8 +44,7 @@ from protocol.messages.data import (
     ProduceResponse,
 )
 from protocol.messages.recovery import GetReplicaLogInfoRequest
-from protocol.metadata.describe import metadata_response
-from protocol.metadata.queries import answer
+from protocol.metadata.queries import answer, metadata_response
 
 
 class BrokerServices:

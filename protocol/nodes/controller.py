@@ -52,9 +52,8 @@ from protocol.messages.quorum import (
 from protocol.messages.records import MetadataRecord
 from protocol.messages.recovery import RecoveryResults
 from protocol.metadata.authorizer import may_act_for_cluster, may_administer_quorum
-from protocol.metadata.describe import metadata_response
 from protocol.metadata.image import MetadataImage
-from protocol.metadata.queries import READ_ONLY_REQUESTS, answer
+from protocol.metadata.queries import READ_ONLY_REQUESTS, answer, metadata_response
 from protocol.nodes.broker_control import BrokerControl
 from protocol.nodes.broker_sessions import SESSION_PREFIX, BrokerSessions
 from protocol.nodes.controller_log import ControllerLog

@@ -63,8 +63,8 @@ from protocol.messages.topics import (
 from protocol.metadata.image import MetadataImage
 from protocol.metadata.queries import answer
 from protocol.v3.controller.admin_writes import cancel_reassignment, create_topic, delete_topic, request
+from protocol.v3.controller.broker_changes import elect_leaders
 from protocol.v3.controller.context import Controller
-from protocol.v3.controller.leaders import elect_leaders
 from protocol.v3.controller.procedure import Procedure, read
 from protocol.v3.controller.publishing import children
 from protocol.v3.controller.runner import Runner

@@ -27,6 +27,7 @@ from typing import Final
 
 from protocol.errors import ErrorCode
 from protocol.ids import BrokerId, TimeMs, TopicPartition
+from protocol.messages.base import Response
 from protocol.messages.control import (
     AlterPartitionRequest,
     AlterPartitionResponse,
@@ -183,7 +184,7 @@ def remove_notifications() -> Procedure[None]:
     yield from write((Delete(path=f"{paths.ISR_CHANGES}/{name}"),) for name in names)
 
 
-def alter_isr(controller: Controller, request: AlterPartitionRequest) -> Procedure[AlterPartitionResponse]:
+def alter_isr(controller: Controller, request: AlterPartitionRequest) -> Procedure[Response]:
     """Carries out AlterPartition: every proposal is accepted and written, or refused, by itself (B6, B15-B20)."""
     if controller.live.get(request.broker_id) != request.broker_epoch:
         return AlterPartitionResponse(correlation_id=request.correlation_id, error=ErrorCode.STALE_BROKER_EPOCH)

@@ -34,9 +34,15 @@ from protocol.messages.store import Delete
 from protocol.v3.controller import decisions
 from protocol.v3.controller.context import Controller, Move, Phase
 from protocol.v3.controller.decisions import Choice, Replicas
+from protocol.v3.controller.partitions import (
+    Assignment,
+    change_topic,
+    read_requests,
+    remove_requests,
+    requested_replicas,
+)
 from protocol.v3.controller.procedure import Alert, Event, Later, Procedure, Unit
 from protocol.v3.controller.publishing import change_states, publication, read_states
-from protocol.v3.controller.requests import Assignment, change_topic, read_requests, remove_requests, requested_replicas
 from protocol.v3.controller.topics import require_topics, stop_replicas
 from protocol.v3.store import paths
 from protocol.v3.store.records import LeaderAndIsr, Stored, Topic

@@ -17,30 +17,29 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from protocol.config import ISR_UPDATES, MIN_INSYNC_REPLICAS, ClusterConfig
 from protocol.contract import Outbox
 from protocol.errors import ErrorCode, ProtocolInvariantError, Refused
 from protocol.events.store import ControllerDeposed, ControllerElected, StoreAlert
-from protocol.ids import BrokerId, NodeId, TimeMs, TopicPartition
-from protocol.messages.base import Message
-from protocol.messages.control import AlterPartitionRequest, AlterPartitionResponse
+from protocol.ids import BrokerId, NodeId, TimeMs
+from protocol.messages.base import Message, Request, Response
+from protocol.messages.control import AlterPartitionRequest
 from protocol.messages.store import OperationResult
 from protocol.messages.v3 import (
     CommandResponse,
     ControlledShutdownRequest,
     ControlledShutdownResponse,
-    ControllerCommand,
     RemainingPartition,
 )
+from protocol.v3.controller.broker_changes import controlled_shutdown
 from protocol.v3.controller.commands import CommandQueue
 from protocol.v3.controller.context import Controller, Settings
 from protocol.v3.controller.decisions import Author
 from protocol.v3.controller.election import Elected
 from protocol.v3.controller.failover import URGENT, event_of, procedures
 from protocol.v3.controller.isr_updates import LEADER_WRITES, alter_isr
-from protocol.v3.controller.leaders import controlled_shutdown
 from protocol.v3.controller.procedure import BrokerCommand, Event, Procedure
 from protocol.v3.controller.runner import Runner
 from protocol.v3.store.client import Operations, StoreSession
@@ -151,7 +150,7 @@ class ControllerTerms:
         runner = Runner(outlet, procedures(controller), self._settings.sessions, self._settings.multi)
         outlet.attach(runner)
         runner.fence = elected.fence
-        self.term = Term(controller, outlet, runner, CommandQueue(author, self), sessions)
+        self.term = Term(controller, outlet, runner, CommandQueue(author, self._out), sessions)
         self._out.trace(ControllerElected(elected.epoch))
         runner.submit(now_ms, Event.FAILOVER)
 
@@ -213,12 +212,6 @@ class ControllerTerms:
         if self.term is not None:
             self.term.queue.put(now_ms, command)
 
-    def send(self, broker: BrokerId, request: ControllerCommand) -> None:
-        self._out.send(broker, request)
-
-    def alert(self, text: str) -> None:
-        self._out.trace(StoreAlert(text))
-
     def receive_response(self, now_ms: TimeMs, broker: NodeId, response: CommandResponse) -> None:
         if self.term is None:
             return
@@ -235,42 +228,38 @@ class ControllerTerms:
     # -- requests of brokers -------------------------------------------------------------------------------------------
 
     def alter_partition(self, now_ms: TimeMs, sender: NodeId, request: AlterPartitionRequest) -> None:
-        """Answers with a result per proposal, NOT_CONTROLLER where this broker is not the controller (any more)."""
-
-        def respond(now_ms: TimeMs, response: AlterPartitionResponse | None) -> None:
-            error = ErrorCode.NOT_CONTROLLER
-            refusal = AlterPartitionResponse(correlation_id=request.correlation_id, error=error)
-            self._out.send(sender, response or refusal)
-
-        if self.term is None:
-            respond(now_ms, None)
-        else:
-            self.term.runner.call(now_ms, "alter-partition", partial(alter_isr, self.term.controller, request), respond)
+        """Answers with a result per proposal."""
+        self._answer(now_ms, sender, request, "alter-partition", alter_isr)
 
     def shut_down(self, now_ms: TimeMs, sender: NodeId, request: ControlledShutdownRequest) -> None:
         """Moves the leaderships of a broker that is going to stop, and answers with those that it keeps."""
+        self._answer(now_ms, sender, request, "controlled-shutdown", _shut_down)
 
-        def respond(now_ms: TimeMs, left: tuple[TopicPartition, ...] | ErrorCode | None) -> None:
-            number = request.correlation_id
-            if isinstance(left, tuple):
-                remaining = tuple(RemainingPartition(topic=key.topic, partition_id=key.partition) for key in left)
-                self._out.send(sender, ControlledShutdownResponse(correlation_id=number, remaining=remaining))
-            else:
-                error = ErrorCode.NOT_CONTROLLER if left is None else left
-                self._out.send(sender, ControlledShutdownResponse(correlation_id=number, error=error))
+    def _answer(
+        self,
+        now_ms: TimeMs,
+        sender: NodeId,
+        request: Request,
+        name: str,
+        procedure: Callable[[Controller, Any], Procedure[Response]],
+    ) -> None:
+        """Answers with the result of a procedure, NOT_CONTROLLER where this broker is not the controller (any more)."""
+
+        def respond(now_ms: TimeMs, response: Response | None) -> None:
+            kind, number = request.response_type(), request.correlation_id
+            self._out.send(sender, response or kind(correlation_id=number, error=ErrorCode.NOT_CONTROLLER))
 
         if self.term is None:
             respond(now_ms, None)
         else:
-            self.term.runner.call(
-                now_ms, "controlled-shutdown", partial(_shut_down, self.term.controller, request), respond
-            )
+            self.term.runner.call(now_ms, name, partial(procedure, self.term.controller, request), respond)
 
 
-def _shut_down(
-    controller: Controller, request: ControlledShutdownRequest
-) -> Procedure[tuple[TopicPartition, ...] | ErrorCode]:
+def _shut_down(controller: Controller, request: ControlledShutdownRequest) -> Procedure[Response]:
+    number = request.correlation_id
     try:
-        return (yield from controlled_shutdown(controller, request.broker_id, request.broker_epoch))
+        left = yield from controlled_shutdown(controller, request.broker_id, request.broker_epoch)
     except Refused as refused:
-        return refused.error
+        return ControlledShutdownResponse(correlation_id=number, error=refused.error)
+    remaining = tuple(RemainingPartition(topic=key.topic, partition_id=key.partition) for key in left)
+    return ControlledShutdownResponse(correlation_id=number, remaining=remaining)
