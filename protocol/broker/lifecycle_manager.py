@@ -74,8 +74,6 @@ class BrokerLifecycleManager:
             self.state = state
             self._out.trace(BrokerStateChanged(self._context.me, state.value))
 
-    # -- registration --------------------------------------------------------------------------------------------------
-
     def _register(self, now_ms: TimeMs) -> None:
         self._out.send(
             self._context.controller_id,
@@ -106,8 +104,6 @@ class BrokerLifecycleManager:
     def _next_correlation_id(self) -> int:
         self._correlation_id += 1
         return self._correlation_id
-
-    # -- heartbeats ----------------------------------------------------------------------------------------------------
 
     def fire_heartbeat(self, now_ms: TimeMs, _: str = "") -> None:
         """Sends a heartbeat, or the registration again; also called when the controller must learn of a change."""
@@ -174,8 +170,6 @@ class BrokerLifecycleManager:
         else:
             self._out.cancel_timer(SHUTDOWN_TIMER)
             self._out.exit()
-
-    # -- controlled shutdown -------------------------------------------------------------------------------------------
 
     def shut_down(self, now_ms: TimeMs, sender: NodeId, command: ShutdownCommand) -> None:
         """Begins controlled shutdown: the next heartbeats ask the controller to move this broker's leaderships."""

@@ -66,8 +66,6 @@ class Read:
         self._context.set_timer(f"{DEADLINE_PREFIX}{self._name}", deadline_ms, self._expire)
         self._search_leader(now_ms)
 
-    # -- requests ------------------------------------------------------------------------------------------------------
-
     def _search_leader(self, now_ms: TimeMs) -> None:
         self._context.forget(self._request_id)
         self._leader = NO_LEADER
@@ -126,8 +124,6 @@ class Read:
         )
         context.out.send(self._leader, fetch)
         self._set_watch(now_ms, WATCH_MS + wait_ms)
-
-    # -- answers -------------------------------------------------------------------------------------------------------
 
     def _receive_offset(self, now_ms: TimeMs, response: ListOffsetsResponse) -> None:
         if response.error is ErrorCode.NONE:
@@ -190,8 +186,6 @@ class Read:
         self._last_error = error
         self._finder.cancel(self._command.topic, self._name)
         self._set_watch(now_ms, self._context.config.int_value(RETRY_BACKOFF_MS))
-
-    # -- ends ----------------------------------------------------------------------------------------------------------
 
     def _expire(self, now_ms: TimeMs) -> None:
         self._end(self._last_error)

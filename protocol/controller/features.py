@@ -156,9 +156,6 @@ def _change_levels(draft: Draft, levels: Mapping[str, int]) -> None:
         draft.add(FeatureLevelRecord(name=name, feature_level=levels[name]))
 
 
-# -- partitions --------------------------------------------------------------------------------------------------------
-
-
 def _convert_partitions(draft: Draft, before: Features, after: Features) -> None:
     """Adds the changes of the partitions whose state is invalid under the new levels."""
     if before == after:
@@ -253,9 +250,6 @@ def _elect_for_leaderless(draft: Draft) -> None:
     for key in draft.state.leaderless():
         if draft.partition(key).leader == NO_LEADER:
             draft.decide(key, draft.allowed_election(key))
-
-
-# -- configs -----------------------------------------------------------------------------------------------------------
 
 
 def _convert_configs(draft: Draft, before: Mapping[str, int]) -> None:

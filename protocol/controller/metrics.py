@@ -189,8 +189,6 @@ class ControllerMetrics:
             metrics.REASSIGNING: self._reassigning.keys(),
         }
 
-    # -- records -------------------------------------------------------------------------------------------------------
-
     def replayed(self, record: MetadataRecord, delta: MetadataDelta) -> None:
         """Updates the metrics after the state has replayed a record; `delta` is what it changed."""
         self._gauges.replayed(record, delta)
@@ -242,8 +240,6 @@ class ControllerMetrics:
             adding, removing = was
             if set(adding) <= set(after.replicas) and not set(removing) & set(after.replicas):
                 self._summaries[metrics.REASSIGNMENT_DELAY].observe(self.now_ms - began_ms)
-
-    # -- events that no record shows -----------------------------------------------------------------------------------
 
     def failed_over(self, record_count: int) -> None:
         """Observes a failover: `record_count` records fence a broker and move its leaderships."""

@@ -218,8 +218,6 @@ class RecoveryRequests:
         self._out.cancel_timer(RECOVERY_TIMER)
         return self._awaited.abandon()
 
-    # -- requests ------------------------------------------------------------------------------------------------------
-
     def _reconcile(self, now_ms: TimeMs, keys: Sequence[TopicIdPartition]) -> None:
         requested: list[PartitionRecovery] = []
         cancelled: list[CancelledRecovery] = []
@@ -284,8 +282,6 @@ class RecoveryRequests:
     def _set_timer(self, now_ms: TimeMs) -> None:
         self._out.set_timer(RECOVERY_TIMER, now_ms + self._state.config.int_value(BROKER_HEARTBEAT_INTERVAL_MS))
 
-    # -- results -------------------------------------------------------------------------------------------------------
-
     def take(self, message: RecoveryResults) -> list[MetadataRecord]:
         """The records that elect the winners of valid results. A result of a recovery that is not running is cancelled
         at the manager; one with an answer of an earlier broker incarnation waits for the next result.
@@ -305,8 +301,6 @@ class RecoveryRequests:
         if void:
             self._out.send(RECOVERY_MANAGER, CancelRecoveries(recoveries=tuple(void)))
         return records
-
-    # -- trace events --------------------------------------------------------------------------------------------------
 
     def _trace_begun(self, key: TopicIdPartition, recovery: PartitionRecovery) -> None:
         self._out.trace(

@@ -53,9 +53,6 @@ CLUSTER_DEFAULT = -1
 _COUNTS_OPERATION = AclOperation.DESCRIBE_CONFIGS
 
 
-# -- create topics -----------------------------------------------------------------------------------------------------
-
-
 def create_topics(state: ControllerState, request: CreateTopicsRequest) -> ControllerResult:
     """Creates topics by count, placed by the controller, or by assignment. Needs CREATE on the cluster or on the topic;
     the response has the counts only with DESCRIBE_CONFIGS on it. Names collide with existing topics only, as in Kafka.
@@ -176,9 +173,6 @@ def _created(name: str, made: Sequence[MetadataRecord], with_counts: bool) -> Cr
     return CreatableTopicResult(
         name=name, topic_id=topic_id, num_partitions=len(partitions), replication_factor=len(partitions[0].replicas)
     )
-
-
-# -- delete topics -----------------------------------------------------------------------------------------------------
 
 
 def delete_topics(state: ControllerState, request: DeleteTopicsRequest) -> ControllerResult:

@@ -150,8 +150,6 @@ class BaseBroker:
             RETENTION_TIMER: self._flusher.fire_retention,
         }
 
-    # -- for observers -------------------------------------------------------------------------------------------------
-
     @property
     def context(self) -> BrokerContext:
         """Replicas and image, for hosts and checkers to read; never to change."""
@@ -175,8 +173,6 @@ class BaseBroker:
     def flush_all(self) -> None:
         """Flushes every log to the disk, for an operator. StorageError where that fails."""
         self._flusher.flush_all()
-
-    # -- contract ------------------------------------------------------------------------------------------------------
 
     @abstractmethod
     def start(self, now_ms: TimeMs) -> list[Effect]:

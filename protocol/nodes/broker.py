@@ -131,8 +131,6 @@ class BrokerNode(BaseBroker):
     def state(self) -> LifecycleState:
         return self._lifecycle.state
 
-    # -- contract ------------------------------------------------------------------------------------------------------
-
     def start(self, now_ms: TimeMs) -> list[Effect]:
         """Opens the metadata log and registers the broker as a new incarnation."""
         try:

@@ -37,8 +37,6 @@ class BrokerControl:
         self._sessions = sessions
         self._out = out
 
-    # -- registrations and sessions ------------------------------------------------------------------------------------
-
     def register(self, now_ms: TimeMs, sender: NodeId, request: BrokerRegistrationRequest) -> None:
         """Answers with the broker epoch of the incarnation; -1 with the errors of `registration_error`."""
         state, broker = self._log.state, request.broker_id
@@ -76,8 +74,6 @@ class BrokerControl:
         if registration is not None and not registration.fenced:
             self._out.trace(SessionExpired(broker))
             self._fence(broker, registration.broker_epoch)
-
-    # -- heartbeats ----------------------------------------------------------------------------------------------------
 
     def heartbeat(self, now_ms: TimeMs, sender: NodeId, request: BrokerHeartbeatRequest) -> None:
         """Moves the broker to its next state (`heartbeats.py`) and answers with that state."""
@@ -141,8 +137,6 @@ class BrokerControl:
         log.write(records)
         if led:
             log.metrics.failed_over(len(records))
-
-    # -- ISR proposals -------------------------------------------------------------------------------------------------
 
     def alter_partition(self, now_ms: TimeMs, sender: NodeId, request: AlterPartitionRequest) -> None:
         """One result per proposal; STALE_BROKER_EPOCH where another incarnation is registered, INVALID_REQUEST for an

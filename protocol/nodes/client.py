@@ -65,8 +65,6 @@ class ClientNode:
         """The bytes of `buffer.memory` in use, for observers."""
         return self._producer.buffered_bytes
 
-    # -- contract ------------------------------------------------------------------------------------------------------
-
     def start(self, now_ms: TimeMs) -> list[Effect]:
         """A client has no state on a disk, and nothing to do."""
         self._context.begin_ids(now_ms)

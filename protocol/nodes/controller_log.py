@@ -80,8 +80,6 @@ class ControllerLog:
         committed = self._replica.high_watermark - self.first_record
         return self._records if committed == len(self._records) else self._records[:committed]
 
-    # -- the active controller -----------------------------------------------------------------------------------------
-
     def write(self, records: Sequence[MetadataRecord]) -> None:
         """Appends and replays one batch of records, with the trace events and alerts that follow from them."""
         if not records:
@@ -102,8 +100,6 @@ class ControllerLog:
             found = f"{image.next_offset} replayed, {len(records)} appended"
             raise ProtocolInvariantError(f"controller {self._replica.key.id}: {found}, log end offset {end_offset}")
         return self._replay(records, traced=True)
-
-    # -- replay --------------------------------------------------------------------------------------------------------
 
     def replay_log(self, end_offset: Offset, *, traced: bool = False) -> None:
         """Replays the log below `end_offset`, from where the last call has ended."""

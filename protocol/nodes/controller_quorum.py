@@ -99,8 +99,6 @@ class ControllerQuorum:
     def is_active(self) -> bool:
         return self.active_epoch != NO_EPOCH
 
-    # -- messages ------------------------------------------------------------------------------------------------------
-
     def receive(self, now_ms: TimeMs, sender: NodeId, message: Message) -> None:
         """Gives a message between replicas, or a change of the voters, to the replica."""
         self._replica.receive(now_ms, sender, message)
@@ -118,8 +116,6 @@ class ControllerQuorum:
     def describe(self, now_ms: TimeMs, sender: NodeId, request: DescribeQuorumRequest) -> None:
         """Answers with the leader's description of the quorum, or with the leader to ask instead."""
         self._out.send(sender, describe_quorum(self._replica, now_ms, request))
-
-    # -- active and standing by ----------------------------------------------------------------------------------------
 
     def follow(self, now_ms: TimeMs) -> list[Effect]:
         """Becomes active or resigns as the replica's role demands, and replays the records that the role sees: on the

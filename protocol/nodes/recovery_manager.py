@@ -63,8 +63,6 @@ class RecoveryManagerNode:
     def answer_count(self) -> int:
         return sum(len(task.answers) for task in self._tasks.values())
 
-    # -- contract ------------------------------------------------------------------------------------------------------
-
     def start(self, now_ms: TimeMs) -> list[Effect]:
         return self._out.drain()
 
@@ -95,8 +93,6 @@ class RecoveryManagerNode:
         )
         self._send_queries(now_ms)
         return self._out.drain()
-
-    # -- recoveries ----------------------------------------------------------------------------------------------------
 
     def _recover(self, now_ms: TimeMs, message: RecoverPartitions) -> None:
         requested = [self._begin_or_update(now_ms, recovery) for recovery in message.recoveries]

@@ -59,8 +59,6 @@ class CommandedMetadata:
         self._last_command = 0
         self._last_response: CommandResponse | None = None
 
-    # -- commands ------------------------------------------------------------------------------------------------------
-
     def obey(self, now_ms: TimeMs, sender: NodeId, request: ControllerCommand) -> bool:
         """Carries out a command and responds; returns whether it was new and of a present controller."""
         if request.controller_epoch < self._controller_epoch:
@@ -115,8 +113,6 @@ class CommandedMetadata:
     def _forget_all_but(self, kept: set[TopicIdPartition]) -> None:
         for key in [key for key, _ in self._context.image.partitions() if key not in kept]:
             self._forget(key)
-
-    # -- partitions ----------------------------------------------------------------------------------------------------
 
     def _take(self, part: LeaderAndIsrPartition) -> ErrorCode:
         """Takes the state of one partition into the image, unless a newer one is known."""

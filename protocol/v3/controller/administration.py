@@ -122,8 +122,6 @@ class Administration:
         response = cast("type[AdminResponse]", message.response_type())
         self._out.send(sender, response(correlation_id=message.correlation_id, error=error, message=text))
 
-    # -- topics --------------------------------------------------------------------------------------------------------
-
     def _create_topics(self, controller: Controller, message: CreateTopicsRequest) -> Procedure[AdminResponse]:
         results, live = [], (yield from _read_live())
         for topic in message.topics:
@@ -180,8 +178,6 @@ class Administration:
             text = "" if not error else f"topic {name or wanted.topic_id!r}: {error.name}"
             results.append(DeletableTopicResult(name=name, topic_id=wanted.topic_id, error=error, message=text))
         return DeleteTopicsResponse(correlation_id=message.correlation_id, topics=tuple(results))
-
-    # -- partitions ----------------------------------------------------------------------------------------------------
 
     def _create_partitions(self, controller: Controller, message: CreatePartitionsRequest) -> Procedure[AdminResponse]:
         results, live = [], (yield from _read_live())

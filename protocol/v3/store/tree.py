@@ -132,8 +132,6 @@ class Tree:
     def items(self) -> list[tuple[str, Znode]]:
         return sorted(self._nodes.items(), key=_path)
 
-    # -- reads ---------------------------------------------------------------------------------------------------------
-
     def read(self, operation: ReadOperation) -> OperationResult:
         """The result of a read: INVALID_PATH, or NO_NODE for all but Exists."""
         node = self._nodes.get(operation.path)
@@ -149,8 +147,6 @@ class Tree:
                 return OperationResult(version=node.version, exists=True)
             case GetChildren():
                 return OperationResult(version=node.version, children=self.children(operation.path))
-
-    # -- transactions --------------------------------------------------------------------------------------------------
 
     def decide(self, zxid: int, session_id: int, operations: Sequence[WriteOperation]) -> Decision:
         """What a transaction of a session would do with the number `zxid`; changes nothing."""
