@@ -77,8 +77,8 @@ _FAILOVER = (
 )
 _REASSIGNMENT = (
     "Observed once per partition; 0 for one that completes in the record that starts it. A reassignment that replaces "
-    "another begins anew, a cancelled one does not count, and one from before this controller became active counts "
-    "from that moment."
+    "another counts from its own start, a cancelled one does not count, and one from before this controller became "
+    "active counts from that moment."
 )
 
 UNDER_MIN_ISR = _gauge("global_under_min_isr_partition_count", "partitions", "ISR below effective min ISR", "I2")

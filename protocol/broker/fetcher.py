@@ -13,7 +13,7 @@ The follower takes a result only if it matches the fetch state: same leader, lea
 record before it. The last of these matters after a truncation, when the log may reach the same offset again with other
 records: a duplicate of the response must not truncate it twice. A result carries records, a newer high watermark, a
 diverging epoch to truncate to, or an error. After an error the fetch is repeated with the next renewal or in a newer
-leader epoch; after OFFSET_OUT_OF_RANGE with a log start offset, the log begins anew at that offset.
+leader epoch; after OFFSET_OUT_OF_RANGE with a log start offset, the log is emptied and starts at that offset.
 """
 
 from __future__ import annotations
@@ -279,7 +279,7 @@ class Fetcher:
         log.truncate(offset)
 
     def _reset_log(self, replica: Replica, start_offset: Offset, now_ms: TimeMs) -> None:
-        """Empties the log and begins it anew at the leader's `start_offset`."""
+        """Empties the log, which then starts at the leader's `start_offset`."""
         log = replica.log
         self._context.out.trace(LogReset(replica.name, to_offset=start_offset, log_end=log.end_offset))
         log.reset(start_offset)

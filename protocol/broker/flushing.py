@@ -100,7 +100,7 @@ class Flusher:
             self._context.out.set_timer(RETENTION_TIMER, now_ms + interval_ms)
 
     def fire_retention(self, now_ms: TimeMs, _: str) -> None:
-        """Deletes the segments that exceed the retention configs; sets the timer anew while any closed one is left."""
+        """Deletes the segments that exceed the retention configs; sets the timer again while any closed one is left."""
         self._retention_timer_is_set = False
         for replica in self._context.replicas.values():
             if replica.log.has_closed_segments:

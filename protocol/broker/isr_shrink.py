@@ -2,7 +2,7 @@
 
 Two timers watch each follower N, for all partitions at once:
 
-- `silent/N` is set anew with every fetch or renewal of N. When it fires, N has not been heard of for
+- `silent/N` is set again with every fetch or renewal of N. When it fires, N has not been heard of for
   `replica.lag.time.max.ms` and is removed from the ISRs of the partitions for which it had fetched. Where it has not
   fetched yet, it may have been a follower for a shorter time; there it counts from the beginning of the leader epoch.
 - `lag/N` is set when a fetch of N is answered with records. When it fires, N is removed from the ISRs of partitions
@@ -40,7 +40,7 @@ class IsrShrink:
         self._set_lag_timer(follower, now_ms + self._lag_ms)
 
     def restart_silence(self, follower: BrokerId, now_ms: TimeMs) -> None:
-        """The follower has fetched or renewed: its `silent/N` timer starts anew."""
+        """The follower has fetched or renewed: its `silent/N` timer starts again."""
         self._context.out.set_timer(
             f"{SILENT_PREFIX}{follower}",
             now_ms + self._lag_ms,
@@ -66,7 +66,7 @@ class IsrShrink:
             self._set_lag_timer(broker, now_ms + self._lag_ms // 2)
 
     def fire_lag(self, now_ms: TimeMs, follower: str) -> None:
-        """Proposes removals where the follower is out of sync; sets the timer anew while a fetch is not followed up."""
+        """Proposes removals where the follower is out of sync, again while one of its fetches is not followed up."""
         broker = int(follower)
         self._lag_timers.discard(broker)
         due: list[TimeMs] = []

@@ -5,7 +5,7 @@ KIP-497 (B10-B24), KIP-966 (E1-E11), and the published TLA+ model of the latter.
 
 - The *committed* ISR is the last one that the controller has stored. The controller may have stored a proposal in
   flight already, so the leader works with the union of both, the *maximal* ISR (B13).
-- The high watermark is the smallest log end of the maximal ISR, and does not move at all while the committed ISR is
+- The high watermark is the smallest log end of the maximal ISR, and does not move while the committed ISR is
   smaller than min ISR (E1-E3; switchable).
 - A follower may join when it has reached the high watermark and the start of this leader epoch, is active in the
   metadata, and fetches under the broker epoch that the metadata knows (N5, B6).

@@ -39,9 +39,8 @@ from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
-from protocol.client.context import DEADLINE_PREFIX, WATCH_MS, WATCH_PREFIX, ClientContext
+from protocol.client.context import DEADLINE_PREFIX, WATCH_MS, WATCH_PREFIX, ClientContext, LeaderFinder, TopicLeaders
 from protocol.client.identity import ProducerIdentity
-from protocol.client.metadata import LeaderFinder, TopicLeaders
 from protocol.config import DELIVERY_TIMEOUT_MS, MAX_IN_FLIGHT_REQUESTS, REQUEST_TIMEOUT_MS, RETRY_BACKOFF_MS
 from protocol.errors import RETRIABLE, ErrorCode
 from protocol.ids import NO_EPOCH, NO_LEADER, NO_OFFSET, Epoch, Offset, TimeMs, TopicPartition

@@ -58,10 +58,9 @@ from protocol.config import (
     config_text,
     features_at,
 )
-from protocol.controller.configs import complete_reassignments, set_config
+from protocol.controller.configs import Draft, complete_reassignments, set_config
 from protocol.controller.context import ControllerState
 from protocol.controller.controller_result import ControllerResult, named_twice, require_once
-from protocol.controller.draft import Draft
 from protocol.errors import ErrorCode, Refused
 from protocol.ids import NO_LEADER, BrokerId, TopicIdPartition
 from protocol.messages.acls import AclOperation

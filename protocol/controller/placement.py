@@ -1,4 +1,4 @@
-"""Replica placement: the striped placement of Kafka's controller, written anew.
+"""Replica placement: the striped placement of Kafka's controller.
 
 Goals, the most important first: the replicas of a partition are in different racks; replicas and leaders are spread
 over the brokers; active brokers come before fenced ones. Two rules always hold: a broker has at most one replica of a

@@ -9,9 +9,10 @@ Rules (KIP-101, KIP-279, KIP-595; requirements N1, N6):
 - The high watermark never moves back, unless the log is truncated below it.
 - After retention the log begins at its log start offset. The end offsets of older epochs are unknown, except that they
   are at or below the log start. So a consumer at or below the log start may go on from there. A follower whose last
-  record is of such an epoch begins anew at the leader's log start; Kafka's keeps the records below it, hidden by its
-  own log start offset, but here a log starts with a segment, in which diverged records would remain.
-- A log that is truncated below its start begins anew at that offset (as in `UnifiedLog`, `LeaderEpochFileCache`).
+  record is of such an epoch empties its log and restarts at the leader's log start; Kafka's keeps the records below it,
+  hidden by its own log start offset, but here a log starts with a segment, in which diverged records would remain.
+- A log that is truncated below its start is emptied and starts at that offset (as in `UnifiedLog`,
+  `LeaderEpochFileCache`).
 
 `contract.LogStorage` stores the bytes; this class knows offsets and epochs. `retention.py` decides when segments are
 closed and deleted. Closing a segment flushes it, so that after a crash at most one segment has to be verified (Kafka
@@ -121,7 +122,7 @@ class ReplicaLog:
         return found, end_offset
 
     def truncate(self, end_offset: Offset) -> None:
-        """Removes the records from `end_offset` on; a log that starts above it begins anew there."""
+        """Removes the records from `end_offset` on; a log that starts above it is emptied and starts there."""
         if end_offset < self.start_offset:
             self.reset(end_offset)
             return
@@ -135,7 +136,7 @@ class ReplicaLog:
             self._scan_producers()
 
     def reset(self, offset: Offset) -> None:
-        """Removes all records; the log begins anew at `offset`, which becomes its high watermark."""
+        """Removes all records; the log starts at `offset`, which becomes its high watermark."""
         self.storage.reset(offset)
         self.epochs.clear()
         self.producers.clear()

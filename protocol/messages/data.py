@@ -87,8 +87,8 @@ class EpochEndOffset(Message):
 class FetchPartitionResult(Message):
     """The result of a fetch. `fetch_offset`, `leader_epoch` and `last_fetched_epoch` are those of the fetch, so that
     the follower can ignore a result for an older fetch state: after a truncation it may reach the same offset again
-    with other records. `log_start_offset` is the leader's, or -1; with OFFSET_OUT_OF_RANGE the follower's log begins
-    anew there.
+    with other records. `log_start_offset` is the leader's, or -1; with OFFSET_OUT_OF_RANGE the follower's log is
+    emptied and starts there.
     """
 
     topic_id: str

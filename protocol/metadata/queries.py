@@ -15,7 +15,7 @@ exists. Departures from Kafka: more than 20 named topics are refused (G31, M86),
 A config has a value from up to four sources, of which the first is in force: the topic's override, the dynamic default
 for the whole cluster, the static configuration of the nodes (where it differs from the default), the default. These are
 Kafka's sources, as far as they exist here: single brokers have no configs of their own (H15). As in Kafka, keys that
-name no config of the resource are left out, no keys at all are the same as all keys, and a resource that is named twice
+name no config of the resource are left out, no keys are the same as all keys, and a resource that is named twice
 is described twice. Two departures: of the cluster-wide default (BROKER, empty name) Kafka describes only what was set
 dynamically, here every config is described; and Kafka lists resources (ListConfigResources, KIP-1142) to principals
 with DESCRIBE_CONFIGS on the cluster (KAFKA-20144), here a principal is listed the resources that it may describe.

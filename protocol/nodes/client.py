@@ -12,8 +12,7 @@ from typing import Any
 
 from protocol.client.administration import Administration
 from protocol.client.consumer import Read
-from protocol.client.context import ClientContext
-from protocol.client.metadata import LeaderFinder
+from protocol.client.context import ClientContext, LeaderFinder
 from protocol.client.producer import Producer
 from protocol.config import ClusterConfig
 from protocol.contract import Effect, Outbox

@@ -8,8 +8,8 @@ the controller's next request restores the task (F14). A controller that becomes
 (F15), which replace those of the same partitions.
 
 A task ends when the controller cancels it, or has not requested it for `LAPSES_AFTER` heartbeat intervals: the
-cancellation was lost, or the controller has crashed. Without that limit the manager would query brokers for ever. One
-timer wakes the node when the next query, deadline, timeout or end of a task is due.
+cancellation was lost, or the controller has crashed. Without that limit the manager would query brokers without end.
+One timer wakes the node when the next query, deadline, timeout or end of a task is due.
 """
 
 from __future__ import annotations

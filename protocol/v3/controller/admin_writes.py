@@ -17,7 +17,7 @@ from protocol.v3.store import paths
 from protocol.v3.store.records import ReplicasNode, TopicNode
 
 ATTEMPTS = 8
-"""How often a transaction is decided anew after another admin or the controller has changed what it depends on."""
+"""How often a transaction is decided again after another admin or the controller has changed what it depends on."""
 
 
 def create_topic(

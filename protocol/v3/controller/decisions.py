@@ -15,7 +15,7 @@ Departures:
   would be an unclean election though it has every committed record.
 - `unclean_allowed` can forbid unclean elections; S1 has no such choice and always makes them (N12).
 - A reassignment is complete once the brokers that are added are in the ISR and enough of the target is, instead of
-  ISR == AR+RAR, which waits for dead replicas for ever (N8). A leader that is not in the target is replaced by the
+  ISR == AR+RAR, which waits for dead replicas without end (N8). A leader that is not in the target is replaced by the
   same decision (A41).
 - A broker in controlled shutdown is alive, but is elected only if there is no other.
 """

@@ -2,7 +2,7 @@
 
 A decision is written on condition that the node still has the version that it was decided on (A7, A16, M28). If a
 leader has changed its ISR in between, the partition starts again at the read (S1 writes "1.1" and means 3.1, N11). The
-attempts are bounded, with pauses that double; what is left then raises an alert and is decided anew later, so that a
+attempts are bounded, with pauses that double; what is left then raises an alert and is decided again later, so that a
 storm of conflicts neither blocks the controller nor ends silently.
 
 If leaders write their ISRs themselves, the first attempt reads too; if only the controller does, it knows the state and

@@ -246,7 +246,7 @@ class StoreSession:
         self._out.set_timer(f"{PING_PREFIX}{self._connection_id}", now_ms + self._timeout_ms // 3, idle_with=STORE)
 
     def _await_silence(self, now_ms: TimeMs) -> None:
-        """The store has been heard: two thirds of a timeout begin anew."""
+        """The store has been heard: two thirds of a timeout begin again."""
         name, ping = f"{SILENCE_PREFIX}{self._connection_id}", f"{PING_PREFIX}{self._connection_id}"
         self._out.set_timer(name, now_ms + self._timeout_ms * 2 // 3, idle_with=STORE, echoes=ping)
 

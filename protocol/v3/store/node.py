@@ -9,7 +9,7 @@ client has a watch event before any response that shows the change. A transactio
 A session ends when its client closes it, or when the store has received nothing from its client for the session's
 timeout, whether that client is alive or not (M39). Its ephemeral nodes end with it, and watches fire.
 
-The parts: `tree.py` (nodes and transactions), `watches.py`, `sessions.py` (connections), `transaction_log.py` (what is
+The parts: `tree.py` (nodes, transactions, watches), `sessions.py` (connections), `transaction_log.py` (what is
 durable). ZooKeeper is an ensemble of servers; this store is one, whose failure is an outage.
 """
 
@@ -48,8 +48,7 @@ from protocol.nodes.refusals import refuse
 from protocol.v3.store.sessions import SESSION_PREFIX, WORK_PREFIX, Connection, Connections
 from protocol.v3.store.settings import MAX_SESSION_TIMEOUT_MS, MIN_SESSION_TIMEOUT_MS, StoreSettings
 from protocol.v3.store.transaction_log import SNAPSHOT_EVERY, Decided, StoreState, TransactionLog
-from protocol.v3.store.tree import Decision
-from protocol.v3.store.watches import Fired, Watches
+from protocol.v3.store.tree import Decision, Fired, Watches
 
 
 class StoreNode:

@@ -10,8 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from experiments.engines import admin_requests
-from protocol.client.context import DEADLINE_PREFIX, WATCH_PREFIX
-from protocol.client.metadata import GATHER_PREFIX
+from protocol.client.context import DEADLINE_PREFIX, GATHER_PREFIX, WATCH_PREFIX
 from protocol.contract import CancelTimer, Effect, Send, SetTimer
 from protocol.errors import RETRIABLE, ErrorCode
 from protocol.events.base import Trace

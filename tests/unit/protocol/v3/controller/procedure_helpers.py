@@ -33,8 +33,7 @@ from protocol.v3.controller.procedure import (
 )
 from protocol.v3.store import paths
 from protocol.v3.store.records import REMOVED, BrokerNode, LeaderAndIsr, Stored, TopicNode
-from protocol.v3.store.tree import Tree
-from protocol.v3.store.watches import Watches
+from protocol.v3.store.tree import Tree, Watches
 
 ADMIN = 1
 """The session of admins; those of brokers are above it."""
