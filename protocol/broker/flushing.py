@@ -5,7 +5,7 @@
 - Checkpoint: a file with the high watermarks, written at most every `replica.high.watermark.checkpoint.interval.ms`. A
   restarted broker begins with these, which may be lower than before the restart (A29). An unreadable file is reported
   as a `storage_error`; high watermarks then begin at the log start.
-- Retention (`protocol.log.retention`): every `log.retention.check.interval.ms`, while any log has a closed segment.
+- Retention (`protocol.log.replica_log`): every `log.retention.check.interval.ms`, while any log has a closed segment.
 
 A failure of the disk raises StorageError, which stops the broker.
 """
@@ -29,7 +29,7 @@ from protocol.config import (
 from protocol.errors import CorruptLogError
 from protocol.events.broker import SegmentsDeleted, StorageFailed
 from protocol.ids import Offset, TimeMs, TopicIdPartition
-from protocol.log.retention import retained_from
+from protocol.log.replica_log import retained_from
 
 CHECKPOINT_FILE = "replication-offset-checkpoint.json"
 CHECKPOINT_TIMER = "high-watermark-checkpoint"

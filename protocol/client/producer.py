@@ -18,8 +18,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from protocol.client.context import ClientContext, LeaderFinder, TopicLeaders
-from protocol.client.identity import ProducerIdentity
-from protocol.client.partition_sender import ACKS_ALL, BatchResult, PartitionSender, ProducerBatch
+from protocol.client.partition_sender import ACKS_ALL, BatchResult, PartitionSender, ProducerBatch, ProducerIdentity
 from protocol.client.records import MIN_RECORD_BYTES, join, joined_size, record
 from protocol.config import BATCH_SIZE, BUFFER_MEMORY, ENABLE_IDEMPOTENCE, LINGER_MS, MAX_BLOCK_MS
 from protocol.errors import ErrorCode

@@ -7,7 +7,7 @@ and ISR of partitions (A19).
        assigned brokers are the ISR; write that, if there is nothing yet; send it, one request per broker
 
 An admin creates the topic's node, and deletes it with everything below it, and with the requests about its partitions,
-in one transaction (`admin_writes.py`). S1 compares names. A topic that is deleted and created again between two reads
+in one transaction (`administration.py`). S1 compares names. A topic that is deleted and created again between two reads
 has the same name, and brokers would go on with the old logs; here topics are compared by id (N11).
 
 A controller that dies after a deletion and before step 2 needs no record of it: the next one does not name those

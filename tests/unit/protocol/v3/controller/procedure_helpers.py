@@ -14,7 +14,7 @@ from protocol.ids import NO_LEADER, BrokerId, TopicPartition
 from protocol.messages.control import AlterPartitionRequest, BrokerState, PartitionIsrProposal
 from protocol.messages.store import Check, Create, Delete, OperationResult, SetData, StoreError, WriteOperation
 from protocol.messages.v3 import LeaderAndIsrPartition
-from protocol.v3.controller.admin_writes import create_topic
+from protocol.v3.controller.administration import create_topic
 from protocol.v3.controller.context import Controller, Settings
 from protocol.v3.controller.decisions import Author
 from protocol.v3.controller.election import Elected, create_roots, elect

@@ -6,7 +6,7 @@ import pytest
 
 from protocol.ids import TopicPartition
 from protocol.messages.store import Check, SetData, WriteOperation
-from protocol.v3.controller.admin_writes import delete_topic
+from protocol.v3.controller.administration import delete_topic
 from protocol.v3.controller.broker_changes import on_broker_change
 from protocol.v3.controller.context import Settings
 from protocol.v3.controller.isr_updates import IsrChanges

@@ -10,7 +10,7 @@ import pytest
 from protocol.errors import ErrorCode, Refused
 from protocol.ids import TopicPartition
 from protocol.messages.partitions import ElectionType
-from protocol.v3.controller.admin_writes import request
+from protocol.v3.controller.administration import request
 from protocol.v3.controller.broker_changes import controlled_shutdown, elect_leaders
 from protocol.v3.controller.context import Settings
 from protocol.v3.controller.isr_updates import PROPAGATION_MS, IsrChanges, alter_isr, with_isr, write_isrs

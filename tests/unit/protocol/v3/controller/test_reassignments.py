@@ -7,7 +7,7 @@ import pytest
 from protocol.errors import ErrorCode
 from protocol.ids import TopicPartition
 from protocol.messages.store import Delete, WriteOperation
-from protocol.v3.controller.admin_writes import cancel_reassignment, create_topic, delete_topic, request
+from protocol.v3.controller.administration import cancel_reassignment, create_topic, delete_topic, request
 from protocol.v3.controller.context import Phase, Settings
 from protocol.v3.controller.failover import on_controller_failover
 from protocol.v3.controller.procedure import Commands, Event, Later, Reads, Writes

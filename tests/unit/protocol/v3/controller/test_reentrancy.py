@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from protocol.ids import TopicPartition
-from protocol.v3.controller.admin_writes import cancel_reassignment, delete_topic, request
+from protocol.v3.controller.administration import cancel_reassignment, delete_topic, request
 from protocol.v3.controller.broker_changes import controlled_shutdown
 from protocol.v3.controller.context import Settings
 from protocol.v3.controller.procedure import Event

@@ -7,7 +7,7 @@ import pytest
 from protocol.errors import ErrorCode
 from protocol.ids import TopicPartition
 from protocol.messages.store import Create, Delete, SetData, WriteOperation
-from protocol.v3.controller.admin_writes import create_topic, delete_topic, request
+from protocol.v3.controller.administration import create_topic, delete_topic, request
 from protocol.v3.controller.context import Settings
 from protocol.v3.controller.isr_updates import alter_isr, read_overtaken, write_isrs
 from protocol.v3.controller.procedure import Commands, Event, Later
