@@ -47,8 +47,10 @@ class ReplicaManager:
         if delta.configs:
             for replica in self._context.replicas.values():
                 self._configure(replica)
-        if delta.configs or delta.brokers or delta.features:
-            self._reevaluate_isrs(now_ms)
+        if delta.configs or delta.brokers or delta.features:  # followers may be eligible, or min ISR lower (B6, E11)
+            for replica in self._context.replicas.values():
+                if replica.leadership is not None:
+                    self._leader.isr_committed(replica, now_ms)
 
     def _apply_partition(self, key: TopicIdPartition, state: PartitionState, now_ms: TimeMs) -> None:
         replica = self._context.replicas.get(key) or self._open(key, state, now_ms)
@@ -84,12 +86,6 @@ class ReplicaManager:
             self._leader.resign(replica)
         elif replica.fetch_state is not None:
             self._fetcher.unfollow(replica)
-
-    def _reevaluate_isrs(self, now_ms: TimeMs) -> None:
-        """Brokers, configs or feature levels have changed: followers may be eligible, or min ISR lower (B6, E11)."""
-        for replica in self._context.replicas.values():
-            if replica.leadership is not None:
-                self._leader.isr_committed(replica, now_ms)
 
     def _configure(self, replica: Replica) -> None:
         replica.log.segment_bytes = self._context.image.int_config(replica.key.topic_id, SEGMENT_BYTES)

@@ -123,7 +123,9 @@ def _elect(
     if kind is ElectionType.DESIGNATION and item.desired_leader not in partition.replicas:
         reason = f"broker {item.desired_leader} is none of the replicas {list(partition.replicas)}"
         raise Refused(ErrorCode.INVALID_REQUEST, reason)
-    _require_need(kind, partition)
+    leads = partition.replicas[0] if kind is ElectionType.PREFERRED else partition.leader
+    if partition.leader == leads != NO_LEADER:
+        raise Refused(ErrorCode.ELECTION_NOT_NEEDED, f"broker {partition.leader} leads")
     if kind in _LONGEST_LOG:
         _require_recoverable(state, partition, kind)
         return key
@@ -143,9 +145,3 @@ def _require_recoverable(state: ControllerState, partition: PartitionState, kind
         raise Refused(ErrorCode.UNSUPPORTED_VERSION, reason)
     if query_for(state.image, partition, _LONGEST_LOG[kind]) is None:
         raise Refused(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, NO_REPLICAS_TO_QUERY[_LONGEST_LOG[kind]])
-
-
-def _require_need(kind: ElectionType, partition: PartitionState) -> None:
-    leads = partition.replicas[0] if kind is ElectionType.PREFERRED else partition.leader
-    if partition.leader == leads != NO_LEADER:
-        raise Refused(ErrorCode.ELECTION_NOT_NEEDED, f"broker {partition.leader} leads")

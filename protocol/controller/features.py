@@ -113,7 +113,9 @@ def update_features(state: ControllerState, request: UpdateFeaturesRequest) -> C
     if before != after:
         complete_reassignments(draft, None)
     if before.unclean_recovery and not after.unclean_recovery:
-        _elect_for_leaderless(draft)
+        for key in draft.state.leaderless():
+            if draft.partition(key).leader == NO_LEADER:
+                draft.decide(key, draft.allowed_election(key))
     results = tuple(FeatureResult(feature=update.feature) for update in request.feature_updates)
     response = UpdateFeaturesResponse(correlation_id=request.correlation_id, features=results)
     return ControllerResult(response, draft.records).validated(request.validate_only)
@@ -242,13 +244,6 @@ def _returning_members(partition: PartitionState) -> tuple[BrokerId, ...]:
     known = {*led_last, *partition.last_known_elr}
     eligible = tuple(broker for broker in replicas if broker in partition.elr)
     return eligible or tuple(sorted(replicas, key=lambda broker: broker not in known))[:1]
-
-
-def _elect_for_leaderless(draft: Draft) -> None:
-    """Elects for leaderless partitions, whose recoveries end with the level, by the rules of the first phase."""
-    for key in draft.state.leaderless():
-        if draft.partition(key).leader == NO_LEADER:
-            draft.decide(key, draft.allowed_election(key))
 
 
 def _convert_configs(draft: Draft, before: Mapping[str, int]) -> None:

@@ -82,12 +82,6 @@ _QUORUM_ADMINISTRATION = (AddVoterRequest, RemoveVoterRequest, DescribeQuorumReq
 Rule = Callable[[MetadataImage, NodeId, Any], bool]
 
 
-def is_authorized(image: MetadataImage, sender: NodeId, message: Message) -> bool:
-    """Whether sender or principal may send a message of this type under the ACLs of `image`."""
-    rule = _RULES.get(type(message))
-    return rule is None or rule(image, sender, message)
-
-
 _RULES: Mapping[type[Message], Rule] = {
     **dict.fromkeys(_CONTROLLER_MESSAGES, lambda image, sender, message: is_controller(sender)),
     **dict.fromkeys(_CLUSTER_ACTION_REQUESTS, lambda image, sender, message: may_act_for_cluster(image, sender)),
@@ -198,7 +192,8 @@ class ControllerNode:
         handler = self._handlers.get(type(message))
         if handler is None and self._quorum.is_active:
             handler = self._active_handlers.get(type(message))
-        is_allowed = is_authorized(self._log.state.image, sender, message)
+        rule = _RULES.get(type(message))
+        is_allowed = rule is None or rule(self._log.state.image, sender, message)
         if is_allowed and handler is not None:
             handler(now_ms, sender, message)
         else:

@@ -18,7 +18,7 @@ from protocol.config import MIN_INSYNC_REPLICAS, ClusterConfig
 from protocol.contract import Outbox
 from protocol.controller.context import ControllerState
 from protocol.controller.heartbeats import BrokerIncarnations
-from protocol.controller.metrics import Alert, ControllerMetrics
+from protocol.controller.metrics import ControllerMetrics
 from protocol.controller.recovery_requests import RecoveryRequests
 from protocol.errors import ProtocolInvariantError
 from protocol.events.controller import (
@@ -88,7 +88,8 @@ class ControllerLog:
         for key in self.append(records):
             trace_partition(self._out, self.state.image, key)
         for alert in self.metrics.take_alerts():
-            trace_alert(self._out, self.state.image, alert)
+            name, state = self.state.image.name_of(alert.key), alert.state
+            self._out.trace(AlertRaised(name, alert.kind, leader=state.leader, leader_epoch=state.leader_epoch))
 
     def append(self, records: Sequence[MetadataRecord]) -> dict[TopicIdPartition, None]:
         """Appends records in the versions of the feature levels in force, replays them, and returns the partitions that
@@ -166,12 +167,6 @@ def trace_partition(out: Outbox, image: MetadataImage, key: TopicIdPartition) ->
     if state is not None:
         min_isr = image.min_isr(key.topic_id, MIN_INSYNC_REPLICAS, len(state.replicas))
         out.trace(partition_changed(image.name_of(key), state, min_isr))
-
-
-def trace_alert(out: Outbox, image: MetadataImage, alert: Alert) -> None:
-    state = alert.state
-    name = image.name_of(alert.key)
-    out.trace(AlertRaised(name, alert.kind, leader=state.leader, leader_epoch=state.leader_epoch))
 
 
 def broker_registered(broker: BrokerId, registration: BrokerRegistration) -> BrokerRegistered:

@@ -86,7 +86,8 @@ class RecoveryManagerNode:
         if name != WAKE_TIMER:
             raise ProtocolInvariantError(f"the recovery manager has no timer {name!r}")
         self._wake_ms = None
-        self._lapse(now_ms)
+        for task in [task for task in self._tasks.values() if task.requested_ms + self._lapse_ms <= now_ms]:
+            self._cancel(task.key, task.recovery.recovery_id)
         self._record_answers(now_ms, self._sender.expire(now_ms))
         self._report(
             now_ms, [task for task in self._tasks.values() if task.deadline_ms <= now_ms and not task.reported]
@@ -115,11 +116,6 @@ class RecoveryManagerNode:
         if task is not None and task.recovery.recovery_id == recovery_id:
             del self._tasks[key]
             self._sender.forget(key)
-
-    def _lapse(self, now_ms: TimeMs) -> None:
-        """Ends the tasks that no controller has requested for `LAPSES_AFTER` heartbeat intervals."""
-        for task in [task for task in self._tasks.values() if task.requested_ms + self._lapse_ms <= now_ms]:
-            self._cancel(task.key, task.recovery.recovery_id)
 
     def _record_answers(self, now_ms: TimeMs, events: Iterable[Event]) -> None:
         """Gives answers to their tasks and reports those that are decided; queries again where no answer counts."""

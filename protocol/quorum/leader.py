@@ -68,10 +68,6 @@ class QuorumLeader:
         self._track_latest_voters(now_ms)
 
     @property
-    def _check_quorum_timeout_ms(self) -> int:
-        return self._context.config.fetch_ms * 3 // 2
-
-    @property
     def has_pending_changes(self) -> bool:
         return bool(self._changes)
 
@@ -173,9 +169,8 @@ class QuorumLeader:
     def _restart_voter_timer(self, voter: NodeId, now_ms: TimeMs) -> None:
         self.leader_state.inactive.discard(voter)
         name = f"{VOTER_TIMER_PREFIX}{voter}"
-        self._context.out.set_timer(
-            name, now_ms + self._check_quorum_timeout_ms, idle_with=voter, renewed_by=FETCH_TIMER
-        )
+        at_ms = now_ms + self._context.config.fetch_ms * 3 // 2
+        self._context.out.set_timer(name, at_ms, idle_with=voter, renewed_by=FETCH_TIMER)
 
     def send_end_epoch(self) -> None:
         """Sends EndQuorumEpoch to the other voters, so that they elect the next leader without waiting."""

@@ -103,16 +103,14 @@ class CommandedMetadata:
 
     def _lead_and_follow(self, now_ms: TimeMs, request: LeaderAndIsrRequest) -> tuple[CommandResult, ...]:
         if request.is_init:
-            self._forget_all_but({partition_key(part.topic_id, part.partition_id) for part in request.partitions})
+            kept = {partition_key(part.topic_id, part.partition_id) for part in request.partitions}
+            for key in [key for key, _ in self._context.image.partitions() if key not in kept]:
+                self._forget(key)
         results = tuple(_result(part, self._take(part)) for part in request.partitions)
         self._apply(now_ms)
         if request.is_init:
             self._replica_manager.remove_stale_logs()
         return results
-
-    def _forget_all_but(self, kept: set[TopicIdPartition]) -> None:
-        for key in [key for key, _ in self._context.image.partitions() if key not in kept]:
-            self._forget(key)
 
     def _take(self, part: LeaderAndIsrPartition) -> ErrorCode:
         """Takes the state of one partition into the image, unless a newer one is known."""

@@ -191,7 +191,8 @@ class V3BrokerNode(BaseBroker):
         kind = type(message)
         handler = self._handlers.get(kind)
         if isinstance(message, StoreMessage):
-            self._receive_store(now_ms, sender, message)
+            if is_store(sender) and not self._session.receive(now_ms, message):
+                self._controller.receive_store(now_ms, message)
         elif handler is not None and (is_broker(sender) or kind not in _FROM_BROKERS):
             handler(now_ms, sender, message)
         elif isinstance(message, AdminRequest):
@@ -199,11 +200,6 @@ class V3BrokerNode(BaseBroker):
         else:
             error = ErrorCode.CLUSTER_AUTHORIZATION_FAILED if handler is not None else ErrorCode.UNSUPPORTED_VERSION
             refuse(self._out, sender, message, error)
-
-    def _receive_store(self, now_ms: TimeMs, sender: NodeId, message: StoreMessage) -> None:
-        """A message for none of the sessions is of an older connection, and is dropped."""
-        if is_store(sender) and not self._session.receive(now_ms, message):
-            self._controller.receive_store(now_ms, message)
 
     def _obey(self, now_ms: TimeMs, sender: NodeId, request: ControllerCommand) -> None:
         if self._metadata.obey(now_ms, sender, request):

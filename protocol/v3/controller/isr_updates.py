@@ -212,17 +212,13 @@ def alter_isr(controller: Controller, request: AlterPartitionRequest) -> Procedu
 
 def _read_newer(controller: Controller, proposals: dict[TopicPartition, PartitionIsrProposal]) -> Procedure[None]:
     """Reads the states that a leader may know better: it has written them itself (K13)."""
+    states, writes = controller.states, controller.settings.leaders_write_isr
     stale = [
         key
         for key, proposal in proposals.items()
-        if controller.assigned(key)
-        and (controller.settings.leaders_write_isr or _is_behind(controller.states.get(key), proposal))
+        if controller.assigned(key) and (writes or (key in states and proposal.partition_epoch > states[key].version))
     ]
     yield from read_states(controller, stale)
-
-
-def _is_behind(stored: Stored | None, proposal: PartitionIsrProposal) -> bool:
-    return stored is not None and proposal.partition_epoch > stored.version
 
 
 def _check(controller: Controller, sender: BrokerId, key: TopicPartition, proposal: PartitionIsrProposal) -> ErrorCode:

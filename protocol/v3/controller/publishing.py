@@ -137,7 +137,8 @@ def change_states(
         if attempt or settings.leaders_write_isr:
             yield from read_states(controller, pending)
         controller.unsettled.difference_update(pending)
-        landed = {key for key, state in wanted.items() if _is_stored(controller, key, state)}
+        states = controller.states
+        landed = {key for key, state in wanted.items() if key in states and states[key].state == state}
         changed += sorted(landed)
         wanted = _decide(controller, [key for key in pending if key not in landed], decide)
         written, conflicts = yield from publish(controller, wanted)
@@ -149,11 +150,6 @@ def change_states(
     controller.unsettled.update(pending)
     yield Alert(f"{len(pending)} partitions, {pending[0]} first: {settings.attempts} writes found another version each")
     return changed
-
-
-def _is_stored(controller: Controller, key: TopicPartition, state: LeaderAndIsr) -> bool:
-    stored = controller.states.get(key)
-    return stored is not None and stored.state == state
 
 
 def _decide(

@@ -164,7 +164,8 @@ class StoreSession:
     def fire(self, now_ms: TimeMs, name: str) -> bool:
         """Handles a timer; returns whether it was this session's."""
         if name == f"{PING_PREFIX}{self._connection_id}":
-            self._ping(now_ms)
+            self._out.send(STORE, SessionPing(connection_id=self._connection_id, xid=self._xid))
+            self._set_ping_timer(now_ms)
         elif name == f"{SILENCE_PREFIX}{self._connection_id}":
             self._lose_connection(now_ms)
         elif name == f"{CONNECT_PREFIX}{self._connection_id}":
@@ -237,10 +238,6 @@ class StoreSession:
             self._owner.session_expired(now_ms)
 
     # -- timers --------------------------------------------------------------------------------------------------------
-
-    def _ping(self, now_ms: TimeMs) -> None:
-        self._out.send(STORE, SessionPing(connection_id=self._connection_id, xid=self._xid))
-        self._set_ping_timer(now_ms)
 
     def _set_ping_timer(self, now_ms: TimeMs) -> None:
         self._out.set_timer(f"{PING_PREFIX}{self._connection_id}", now_ms + self._timeout_ms // 3, idle_with=STORE)

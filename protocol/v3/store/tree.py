@@ -98,13 +98,9 @@ class Decision:
 def is_path(path: str) -> bool:
     if path == ROOT:
         return True
-    if not path.startswith(ROOT) or any(map(_is_control, path)):
+    if not path.startswith(ROOT) or any(ord(letter) < _FIRST_PRINTABLE or ord(letter) in _CONTROLS for letter in path):
         return False
     return not any(part in ("", ".", "..") for part in path[1:].split("/"))
-
-
-def _is_control(character: str) -> bool:
-    return ord(character) < _FIRST_PRINTABLE or ord(character) in _CONTROLS
 
 
 def parent_of(path: str) -> str:
