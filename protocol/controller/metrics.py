@@ -50,13 +50,6 @@ class Summary:
         self.max = max(self.max, value)
 
 
-class _Failover(NamedTuple):
-    """Began at `began_ms`; ends once all active brokers have applied the metadata log up to `end_offset`."""
-
-    began_ms: TimeMs
-    end_offset: Offset
-
-
 def partition_metrics(state: PartitionState) -> dict[str, int]:
     return {metrics.ELECTABLE_LEADERS: len(state.isr) + len(state.elr)}
 
@@ -145,7 +138,8 @@ class ControllerMetrics:
         self._known: dict[TopicIdPartition, PartitionState] = {}
         self._reassigning: dict[TopicIdPartition, TimeMs] = {}
         self._shutdowns: dict[BrokerId, TimeMs] = {}
-        self._failovers: deque[_Failover] = deque()
+        self._failovers: deque[tuple[TimeMs, Offset]] = deque()
+        """When each began, and the end of the log that all active brokers have to apply."""
         self._unclean_elections = 0
         self._recoveries_finished = 0
         self._summaries = {name: Summary() for name in metrics.SUMMARIES}
@@ -244,7 +238,7 @@ class ControllerMetrics:
     def failed_over(self, record_count: int) -> None:
         """Observes a failover: `record_count` records fence a broker and move its leaderships."""
         self._summaries[metrics.FAILOVER_RECORDS].observe(record_count)
-        self._failovers.append(_Failover(self.now_ms, self._state.image.next_offset))
+        self._failovers.append((self.now_ms, self._state.image.next_offset))
 
     def settle(self, applied: Mapping[BrokerId, Offset]) -> None:
         """Ends the failovers that all active brokers have applied; `applied` has the metadata offset of each broker."""
@@ -256,8 +250,8 @@ class ControllerMetrics:
             self._failovers.clear()
             return
         known = min(offsets)
-        while self._failovers and self._failovers[0].end_offset <= known:
-            self._summaries[metrics.FAILOVER_LATENCY].observe(self.now_ms - self._failovers.popleft().began_ms)
+        while self._failovers and self._failovers[0][1] <= known:
+            self._summaries[metrics.FAILOVER_LATENCY].observe(self.now_ms - self._failovers.popleft()[0])
 
     def shutdown_began(self, broker: BrokerId) -> None:
         self._shutdowns[broker] = self.now_ms

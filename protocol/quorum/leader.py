@@ -9,7 +9,6 @@ complete with an error.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from protocol.errors import ErrorCode
@@ -41,23 +40,13 @@ CHUNK_BYTES = 1_048_576
 """Maximum bytes of a snapshot in one FetchSnapshot response."""
 
 
-@dataclass(slots=True)
-class _DelayedFetch:
-    """A fetch that waits for records beyond `offset` or a high watermark above `high_watermark`."""
-
-    sender: NodeId
-    request: QuorumFetchRequest
-    offset: Offset
-    high_watermark: Offset
-
-
 class QuorumLeader:
     """The leader for the length of one epoch. Its constructor appends the LeaderChange record of the epoch (D10)."""
 
     def __init__(self, context: QuorumContext, now_ms: TimeMs) -> None:
         self._context = context
         self.leader_state = LeaderState(context.epoch, context.log.end_offset, now_ms, context.key)
-        self._delayed: dict[ReplicaKey, _DelayedFetch] = {}
+        self._delayed: dict[ReplicaKey, tuple[NodeId, QuorumFetchRequest]] = {}
         self._changes: list[Change] = []
         self._tracked = VoterSet()
         self._voters_with_me: VoterSet | None = None
@@ -113,9 +102,9 @@ class QuorumLeader:
         completed_at = (log.end_offset, context.high_watermark)
         if completed_at != self._completed_at:
             self._completed_at = completed_at
-            for replica, delayed in sorted(self._delayed.items()):
-                if self._is_completable(delayed):
-                    self._complete_fetch(replica, delayed)
+            for replica, (sender, request) in sorted(self._delayed.items()):
+                if self._is_completable(request):
+                    self._complete_fetch(replica, sender, request)
         return log.voters.latest is not self._voters_with_me and self.is_removed
 
     def close(self) -> None:
@@ -127,8 +116,8 @@ class QuorumLeader:
         for change in self._changes:
             answer = not_leader(change.request, context.leader, context.epoch)
             context.out.send(change.requester, answer)
-        for _, delayed in sorted(self._delayed.items()):
-            context.respond(delayed.sender, delayed.request, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        for _, (sender, request) in sorted(self._delayed.items()):
+            context.respond(sender, request, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     # -- voters and check-quorum ---------------------------------------------------------------------------------------
 
@@ -221,30 +210,34 @@ class QuorumLeader:
             self._restart_voter_timer(replica.id, now_ms)
         former = self._delayed.get(replica)
         if former is not None:
-            self._complete_fetch(replica, former, ())
-        delayed = self._delayed[replica] = _DelayedFetch(sender, request, request.fetch_offset, request.high_watermark)
+            self._complete_fetch(replica, *former, ())
+        self._delayed[replica] = (sender, request)
         self.leader_state.progress[replica].has_delayed_fetch = True
-        if self._is_completable(delayed):
+        if self._is_completable(request):
             self._completed_at = (NO_OFFSET, NO_OFFSET)
 
-    def _is_completable(self, delayed: _DelayedFetch) -> bool:
+    def _is_completable(self, fetch: QuorumFetchRequest) -> bool:
         context = self._context
-        return delayed.offset < context.log.end_offset or delayed.high_watermark < context.high_watermark
+        return fetch.fetch_offset < context.log.end_offset or fetch.high_watermark < context.high_watermark
 
     def _complete_fetch(
-        self, replica: ReplicaKey, delayed: _DelayedFetch, batches: Sequence[RecordBatch] | None = None
+        self,
+        replica: ReplicaKey,
+        sender: NodeId,
+        fetch: QuorumFetchRequest,
+        batches: Sequence[RecordBatch] | None = None,
     ) -> None:
         del self._delayed[replica]
         self.leader_state.progress[replica].has_delayed_fetch = False
         context = self._context
         response = QuorumFetchResponse.unchecked(
-            correlation_id=delayed.request.correlation_id,
+            correlation_id=fetch.correlation_id,
             leader_id=context.node_id,
             leader_epoch=context.epoch,
             high_watermark=context.high_watermark,
-            batches=tuple(context.log.read(delayed.offset) if batches is None else batches),
+            batches=tuple(context.log.read(fetch.fetch_offset) if batches is None else batches),
         )
-        context.out.send(delayed.sender, response)
+        context.out.send(sender, response)
 
     def _advance_high_watermark(self) -> None:
         """Raises the high watermark to the offset that a majority has reached."""

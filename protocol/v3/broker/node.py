@@ -53,8 +53,8 @@ from protocol.v3.broker.isr_writer import NOTIFY_TIMER, IsrWriter
 from protocol.v3.broker.membership import SHUTDOWN_TIMER, Membership
 from protocol.v3.broker.metadata import CommandedMetadata
 from protocol.v3.controller.administration import Administration
-from protocol.v3.controller.runner import PAUSE, Runner
-from protocol.v3.controller.term import COMMAND_TIMER, RUNNER_PREFIX, TERM, ControllerTerms, SessionOutlet
+from protocol.v3.controller.runner import PAUSE, RUNNER_PREFIX, Runner, SessionOutlet
+from protocol.v3.controller.term import COMMAND_TIMER, TERM, ControllerTerms
 from protocol.v3.store.client import CONNECT_PREFIX, SILENCE_PREFIX, StoreSession
 from protocol.v3.store.sessions import PING_PREFIX
 from protocol.v3.store.settings import StoreSettings
@@ -107,8 +107,7 @@ class V3BrokerNode(BaseBroker):
         self._timers = self._timer_table()
 
     def _runner(self, name: str) -> Runner:
-        outlet = SessionOutlet(name, [self._session], self._out)
-        return outlet.attach(Runner(outlet, {}))
+        return Runner(SessionOutlet(name, [self._session], self._out), {})
 
     def _connect(self) -> None:
         membership = self._membership

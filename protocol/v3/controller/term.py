@@ -1,19 +1,15 @@
 """What a broker does while it is the controller: a term with its procedures, its commands and its store sessions (A1,
-A32-A36, A55); and how a broker runs procedures on its sessions.
+A32-A36, A55).
 
 A term begins with an election and `on_controller_failover`. Watches of the broker's own session start the procedures
 (`failover.py`). A term ends when the session expires, when a write finds that there is a newer controller, or when the
 broker learns so: then everything that runs is aborted, commands that wait are dropped, and the other sessions are
 closed. A broker that ends a term has to run the election again.
-
-A broker has several runners, each with a name: one for its own registration and elections, one for the ISRs that it
-writes, one for requests of admins, and one for its term as controller. Each carries out one procedure at a time. Their
-timers are `runner/NAME/TIMER`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
@@ -21,12 +17,11 @@ from typing import Any, ClassVar
 
 from protocol.config import ISR_UPDATES, MIN_INSYNC_REPLICAS, ClusterConfig
 from protocol.contract import Outbox
-from protocol.errors import ErrorCode, ProtocolInvariantError, Refused
+from protocol.errors import ErrorCode, Refused
 from protocol.events.store import ControllerDeposed, ControllerElected, StoreAlert
 from protocol.ids import BrokerId, NodeId, TimeMs
 from protocol.messages.base import Message, Request, Response
 from protocol.messages.control import AlterPartitionRequest
-from protocol.messages.store import OperationResult
 from protocol.messages.v3 import (
     CommandResponse,
     ControlledShutdownRequest,
@@ -41,63 +36,10 @@ from protocol.v3.controller.election import Elected
 from protocol.v3.controller.failover import URGENT, event_of, procedures
 from protocol.v3.controller.isr_updates import LEADER_WRITES, alter_isr
 from protocol.v3.controller.procedure import BrokerCommand, Event, Procedure
-from protocol.v3.controller.runner import Runner
-from protocol.v3.store.client import Operations, StoreSession
+from protocol.v3.controller.runner import Runner, SessionOutlet
+from protocol.v3.store.client import StoreSession
 from protocol.v3.store.paths import UnknownPathError
 from protocol.v3.store.settings import StoreSettings
-
-RUNNER_PREFIX = "runner/"
-
-
-@dataclass(slots=True, eq=False)
-class SessionOutlet:
-    """What the runner `name` does outside itself, over `sessions`. `on_command` takes the commands of a controller's
-    procedures; `on_deposed` is called after the runner has aborted everything.
-    """
-
-    NOT_STATE: ClassVar[frozenset[str]] = frozenset({"_timers"})  # to be cancelled with the procedures
-
-    name: str
-    sessions: Sequence[StoreSession]
-    out: Outbox
-    on_deposed: Callable[[TimeMs], None] | None = None
-    on_command: Callable[[TimeMs, BrokerCommand], None] | None = None
-    _timers: set[str] = field(default_factory=set)
-    _runner: Runner | None = None
-
-    def attach(self, runner: Runner) -> Runner:
-        """Binds the runner that gets the answers, and returns it."""
-        self._runner = runner
-        return runner
-
-    def request(self, session: int, call: int, operations: Operations) -> None:
-        self.sessions[session].submit(operations, partial(self._answered, call))
-
-    def _answered(self, call: int, now_ms: TimeMs, results: tuple[OperationResult, ...]) -> None:
-        if self._runner is not None:
-            self._runner.answered(now_ms, call, results)
-
-    def command(self, now_ms: TimeMs, command: BrokerCommand) -> None:
-        if self.on_command is None:
-            raise ProtocolInvariantError(f"runner {self.name} has commands, and is no controller's")
-        self.on_command(now_ms, command)
-
-    def set_timer(self, name: str, due_ms: TimeMs) -> None:
-        self._timers.add(name)
-        self.out.set_timer(f"{RUNNER_PREFIX}{self.name}/{name}", due_ms)
-
-    def alert(self, text: str) -> None:
-        self.out.trace(StoreAlert(text))
-
-    def deposed(self, now_ms: TimeMs) -> None:
-        if self.on_deposed is not None:
-            self.on_deposed(now_ms)
-
-    def cancel_timers(self) -> None:
-        for name in sorted(self._timers):
-            self.out.cancel_timer(f"{RUNNER_PREFIX}{self.name}/{name}")
-        self._timers.clear()
-
 
 COMMAND_TIMER = "commands"
 TERM = "controller"
@@ -148,7 +90,6 @@ class ControllerTerms:
         sessions = [self._open_session(now_ms) for _ in range(self._settings.sessions - 1)]
         outlet = SessionOutlet(TERM, [self._session, *sessions], self._out, self._deposed, self._put_command)
         runner = Runner(outlet, procedures(controller), self._settings.sessions, self._settings.multi)
-        outlet.attach(runner)
         runner.fence = elected.fence
         self.term = Term(controller, outlet, runner, CommandQueue(author, self._out), sessions)
         self._out.trace(ControllerElected(elected.epoch))
