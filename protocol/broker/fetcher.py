@@ -1,18 +1,16 @@
 """A broker as follower: fetches records from leaders and appends them (Kafka's `ReplicaFetcherThread`).
 
 The partitions of one leader are spread over `num.replica.fetchers` fetchers, by a hash that assigns neighbours of a
-topic to different fetchers. Each fetcher has a fetch session of its own with each leader (KIP-227, `messages/data.py`)
-and limits of its own there (`fetch_sessions.py`).
+topic to different fetchers. Each fetcher has a fetch session with each leader (KIP-227, `messages/data.py`).
 
 Every followed partition has a *fetch state* (`Replica.fetch_state`): the log end offset, the leader epoch, and the
-epoch of the last record. A fetch request carries each fetch state as soon as it changes, and the leader delays it until
-it has records. Every `replica.fetch.wait.max.ms` the follower renews each session, or begins a new one with all fetch
-states if a message was lost.
+epoch of the last record. The follower sends each change of a fetch state; the leader delays the fetch until there are
+records. Every `replica.fetch.wait.max.ms` the follower renews each session, or begins a new one with all fetch states
+if a message was lost.
 
-The follower takes a result only if it matches the fetch state: same leader, leader epoch, offset, and epoch of the
-record before it. The last of these matters after a truncation, when the log may reach the same offset again with other
-records: a duplicate of the response must not truncate it twice. A result carries records, a newer high watermark, a
-diverging epoch to truncate to, or an error. After an error the fetch is repeated with the next renewal or in a newer
+A result counts only if it matches the fetch state: same leader, leader epoch, offset, and epoch of the record before
+that offset. After a truncation the log may reach the same offset again with other records, and a duplicate of the
+response must not truncate the log twice. After an error the fetch is repeated with the next renewal or in a newer
 leader epoch; after OFFSET_OUT_OF_RANGE with a log start offset, the log is emptied and starts at that offset.
 """
 

@@ -1,15 +1,5 @@
 """The broker node of generation `v3`: the replicas of the other generations, commanded by a controller that is one of
-the brokers, with the cluster's metadata in a store (S1).
-
-Its parts beside those of `protocol/broker`:
-
-| part | what |
-|---|---|
-| `membership.py` | session with the store, registration, elections, controlled shutdown |
-| `metadata.py` | commands of the controller become changes of this broker's replicas |
-| `isr_writer.py` | writes the ISRs of the partitions that this broker leads, or asks the controller to |
-| `controller/term.py` | the controller, while this broker is it; runs procedures on the session |
-| `controller/administration.py` | requests of admins, while this broker is the controller |
+the brokers, with the cluster's metadata in a store (S1). docs/architecture.md ("The brokers of `v3`") names its parts.
 
 As in `nodes/broker.py`, a table gives the handler of each message, and one that of each timer. What a broker sends to
 itself, such as commands while it is the controller, it receives at once, after the input that caused it.
