@@ -15,7 +15,7 @@ EVENTS: tuple[type[Trace], ...] = tuple(
     event
     for module in _MODULES
     for event in vars(module).values()
-    if isinstance(event, type) and issubclass(event, Trace) and event.__module__ == module.__name__
+    if isinstance(event, type) and issubclass(event, Trace) and hasattr(event, "kind")
 )
 """Every event class, by emitter and in the order of their declaration."""
 
