@@ -34,7 +34,6 @@ COMPILED = (
     "protocol/nodes/*.py",
     "protocol/quorum/*.py",
     "protocol/v3/broker/*.py",
-    "protocol/v3/controller/outlet.py",
     "protocol/v3/controller/term.py",
     "protocol/v3/store/node.py",
     "experiments/engines/sim/clocks.py",

@@ -42,6 +42,7 @@ from actors.peers import Handle, RayPeers
 from actors.processes import ProcessId, own_process, signal_process
 from actors.storage import DiskLossKind, DiskStorage, Owner, apply_loss
 from actors.transport import Transport
+from protocol.broker.context import ReplicaView, replica_view
 from protocol.broker.recovery import hook_named
 from protocol.config import INDEX_INTERVAL_BYTES, UNCLEAN_LEADER_HOOK, ClusterConfig
 from protocol.contract import Node
@@ -71,9 +72,8 @@ from protocol.nodes.base_broker import BaseBroker
 from protocol.nodes.broker import BrokerNode
 from protocol.nodes.client import ClientNode
 from protocol.nodes.controller import ControllerNode
-from protocol.nodes.quorum_view import QuorumView
 from protocol.nodes.recovery_manager import RecoveryManagerNode
-from protocol.nodes.replica_view import ReplicaView, replica_view
+from protocol.quorum.describe import QuorumView
 from protocol.quorum.format import format_voters
 from protocol.quorum.voters import ReplicaKey, VoterSet
 from protocol.v3.broker.node import V3BrokerNode

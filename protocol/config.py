@@ -114,9 +114,8 @@ class ConfigDef:
         return "true | false" if isinstance(self.default, bool) else f"a whole number >= {self.minimum}"
 
     def parse(self, value: object) -> ConfigValue:
-        """The typed value of the text or number that a user or a record gives; raises ConfigError if it is not allowed.
-
-        As in Kafka, blanks around a number or word and the case of a word are ignored.
+        """The typed value of a text or number; raises ConfigError. As in Kafka, blanks around it and the case of words
+        are ignored.
         """
         if isinstance(self.default, bool):
             if isinstance(value, bool):
@@ -207,7 +206,7 @@ REPLICA_LAG_TIME_MAX_MS = _node("replica.lag.time.max.ms", 30_000, "ms", "A13, K
     "Time without having caught up after which the leader proposes to remove a follower from the ISR."
 )
 REPLICA_FETCH_WAIT_MAX_MS = _node("replica.fetch.wait.max.ms", 500, "ms", "A26").declare(
-    "Longest time for which the leader parks a follower's fetch that finds no records."
+    "Longest time for which the leader delays a follower's fetch that finds no records."
 )
 REPLICA_FETCH_MAX_BYTES = _node("replica.fetch.max.bytes", 1_048_576, "bytes", "A26").declare(
     "Bytes per partition that a follower requests in one fetch; a larger first batch is still returned."
@@ -245,8 +244,8 @@ MAX_MESSAGE_BYTES = _topic("max.message.bytes", 1_048_588, "bytes", "Kafka", min
 MESSAGE_TIMESTAMP_AFTER_MAX_MS = _topic(
     "message.timestamp.after.max.ms", 3_600_000, "ms", "KIP-937", minimum=0
 ).declare("How far ahead of the leader's clock the timestamp of a record may be.")
-NUM_REPLICA_FETCHERS = _node("num.replica.fetchers", 1, "streams", "H13", maximum=64).declare(
-    "Number of fetch streams from a follower to each leader, among which partitions are divided."
+NUM_REPLICA_FETCHERS = _node("num.replica.fetchers", 1, "fetchers", "H13", maximum=64).declare(
+    "Number of fetchers of a follower for each leader, among which partitions are divided."
 )
 REPLICA_FETCH_MIN_BYTES = _node("replica.fetch.min.bytes", 1, "bytes", "A26").declare(
     "Bytes that a leader collects before it answers a follower's fetch."
@@ -337,9 +336,7 @@ ALLOW_EVERYONE_IF_NO_ACL_FOUND = _node("allow.everyone.if.no.acl.found", False, 
 
 
 def parse_config(name: str, value: object, *, topic: bool = False) -> ConfigValue:
-    """The typed value of config `name`. Raises ConfigError for an unknown name (with `topic`, one that is not
-    topic-scoped) or a value that is not allowed.
-    """
+    """The typed value of config `name`. Raises ConfigError for an unknown name (`topic`: not topic-scoped) or value."""
     definition = CONFIGS.get(name)
     if definition is None or (topic and not definition.topic_scoped):
         names = sorted(known for known, other in CONFIGS.items() if other.topic_scoped or not topic)
@@ -386,8 +383,8 @@ class Features:
 
 def with_implied_strategy(changes: Mapping[str, Value], features: Features, strategy: str) -> Mapping[str, Value | str]:
     """`changes` of configs (None removes a value), with the strategy that a change of `unclean.leader.election.enable`
-    among them implies (H6). `strategy` is the one in force; it stays if it agrees. Returns `changes` as they are
-    without unclean recovery, or if they set a strategy themselves.
+    implies (H6). The `strategy` in force stays if it agrees. Returns `changes` without unclean recovery, or if a
+    strategy is set.
     """
     enable = changes.get(UNCLEAN_LEADER_ELECTION_ENABLE)
     if not features.unclean_recovery or enable is None or changes.get(UNCLEAN_RECOVERY_STRATEGY) is not None:
@@ -460,7 +457,7 @@ _FEATURES = {generation: features_at(levels) for generation, levels in _LEVELS.i
 @dataclass(frozen=True, slots=True)
 class ClusterConfig:
     """The static configuration of a cluster's nodes: its initial generation, a typed value for every config, and the
-    names of the rules of Kafka's that it follows in the place of isray's (`protocol/kafka_rules.py`).
+    names of the rules of Kafka's that it follows (`protocol/kafka_rules.py`).
     """
 
     generation: Generation = Generation.KIP_966

@@ -52,7 +52,7 @@ A cluster without traffic must cost nothing in simulation. A node therefore mark
 while they change nothing:
 
 - `idle_with=peer`: a periodic timer that only sends `peer` what it knows already, such as the heartbeat of an unfenced
-  broker or the renewal of a parked fetch.
+  broker or the renewal of a delayed fetch.
 - `renewed_by=name`: a watchdog timer that every message of the peer's timer `name` postpones.
 - `echoes=name`: a watchdog timer that the peer's response to each message of this node's own timer `name` postpones.
 

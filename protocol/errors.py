@@ -98,9 +98,7 @@ RETRIABLE = frozenset(
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """What a message says after an unknown name that was found: the most similar of the known names, nothing where none
-    is similar.
-    """
+    """What a message says after an unknown name: the most similar of the known names, nothing where none is similar."""
     nearest = get_close_matches(name, list(known), 1, cutoff=0.5)
     return f". Did you mean '{nearest[0]}'?" if nearest else ""
 
@@ -150,8 +148,8 @@ class TransitionError(ProtocolInvariantError):
 
 
 class Refused(Exception):
-    """A request, or one part of it, cannot be served: the `error` of its response, and a short `message` that says
-    what was found and what is allowed. Raised by handlers and turned into a response by their caller.
+    """A request, or one part of it, cannot be served: the `error` of its response, and a `message` that says what was
+    found and what is allowed. Handlers raise it, their caller makes the response.
     """
 
     def __init__(self, error: ErrorCode, message: str) -> None:

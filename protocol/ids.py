@@ -106,8 +106,8 @@ def is_load(node: NodeId) -> bool:
 
 
 def node_name(node: NodeId) -> str:
-    """The name of a node in logs, dashboards and reports: `broker-0`, `controller-1000`, `urm`, `store`,
-    `client-3000`, `load-4000`.
+    """The name of a node in logs and reports: `broker-0`, `controller-1000`, `urm`, `store`, `client-3000`,
+    `load-4000`.
     """
     if is_broker(node):
         return f"broker-{node}"

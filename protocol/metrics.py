@@ -33,7 +33,6 @@ class Metric(NamedTuple):
         return f"{self.unit}: {self.text}"
 
     def declare(self, among: dict[str, Metric]) -> str:
-        """Adds the metric to those and returns its name."""
         among[self.name] = self
         return self.name
 
@@ -78,8 +77,8 @@ _FAILOVER = (
 )
 _REASSIGNMENT = (
     "Observed once per partition; 0 for one that completes in the record that starts it. A reassignment that replaces "
-    "another begins anew, a cancelled one does not count, and one from before this controller became active counts "
-    "from that moment."
+    "another counts from its own start, a cancelled one does not count, and one from before this controller became "
+    "active counts from that moment."
 )
 
 UNDER_MIN_ISR = _gauge("global_under_min_isr_partition_count", "partitions", "ISR below effective min ISR", "I2")

@@ -26,8 +26,7 @@ def immutable(cls: type[Value]) -> type[Value]:
 
 
 def direct(enumeration: type[Members]) -> type[Members]:
-    """Puts the members of an enumeration into its class, in the place of their descriptors; they are hashed by identity
-    where they are compared by it."""
+    """Puts the members of an enumeration into its class, and hashes them by identity where they are compared by it."""
     for name, member in enumeration.__members__.items():
         type.__setattr__(enumeration, name, member)
     if enumeration.__hash__ is Enum.__hash__ and enumeration.__eq__ is object.__eq__:

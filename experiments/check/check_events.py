@@ -37,7 +37,7 @@ from protocol.events.controller import PartitionChanged, PartitionRemoved
 from protocol.events.host import IncarnationBegan, TracesDropped
 from protocol.ids import BrokerId, Epoch, NodeId, Offset, TimeMs, TopicPartition, is_broker
 from protocol.metadata.partition import PartitionState
-from protocol.nodes.controller_traces import partition_changed
+from protocol.nodes.controller_log import partition_changed
 
 ACKS_ALL = -1
 

@@ -55,7 +55,7 @@ from protocol.metadata.image import MetadataDelta
 from protocol.metadata.partition import PartitionState
 from protocol.nodes.broker import BrokerNode
 from protocol.nodes.controller import ControllerNode
-from protocol.nodes.controller_traces import broker_registered, partition_changed
+from protocol.nodes.controller_log import broker_registered, partition_changed
 
 UNCLEAN = "UncleanElectionIsLastResort"
 

@@ -177,10 +177,10 @@ class FetchSessionsAgree(Invariant):
 
     def _compare(self, leader: BrokerNode, follower: BrokerNode) -> str:
         me, other = leader.node_id, follower.node_id
-        if leader.streams.epoch_of(other) != follower.context.broker_epoch:
+        if leader.fetch_sessions.epoch_of(other) != follower.context.broker_epoch:
             return ""
         for fetcher in range(leader.context.config.int_value(NUM_REPLICA_FETCHERS)):
-            served, began = leader.streams.session((other, fetcher)), follower.fetcher.session(me, fetcher)
+            served, began = leader.fetch_sessions.session((other, fetcher)), follower.fetcher.session(me, fetcher)
             if served is None or not served[0] or served[0] < began[0]:
                 continue
             if served[0] > began[0] or served[1] > began[1] or began[2] > served[2]:

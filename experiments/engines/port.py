@@ -29,6 +29,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Literal
 
+from protocol.broker.context import ReplicaView
 from protocol.config import CONTROLLER_QUORUM_VOTERS, UNCLEAN_RECOVERY_ENABLED, ClusterConfig
 from protocol.events.base import Trace
 from protocol.events.controller import FeatureLevelChanged, RecoveryDecided
@@ -49,8 +50,7 @@ from protocol.messages.commands import Command
 from protocol.messages.records import MetadataRecord
 from protocol.metadata.image import BrokerRegistration
 from protocol.metadata.partition import PartitionState
-from protocol.nodes.quorum_view import QuorumView
-from protocol.nodes.replica_view import ReplicaView
+from protocol.quorum.describe import QuorumView
 from protocol.quorum.format import disk_uuid
 from protocol.quorum.voters import ReplicaKey, VoterSet
 from protocol.v3.store.settings import StoreSettings

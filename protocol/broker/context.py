@@ -91,3 +91,20 @@ class BrokerContext:
 def log_name(key: TopicIdPartition) -> str:
     """The name of a partition's log in the broker's storage."""
     return f"{key.topic_id}/{key.partition}"
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaView:
+    """A running broker's replica of a partition. `maximal_isr` is empty unless the replica leads."""
+
+    leads: bool
+    leader_epoch: Epoch
+    log_end_offset: Offset
+    high_watermark: Offset
+    maximal_isr: tuple[NodeId, ...] = ()
+
+
+def replica_view(replica: Replica) -> ReplicaView:
+    log, leadership = replica.log, replica.leadership
+    maximal_isr = () if leadership is None else leadership.maximal_isr
+    return ReplicaView(leadership is not None, replica.leader_epoch, log.end_offset, log.high_watermark, maximal_isr)

@@ -49,9 +49,7 @@ class DelayedProduces:
         self._set_timer(deadline_ms)
 
     def complete(self, replica: Replica, error: ErrorCode) -> None:
-        """Answers the requests whose offset is below the high watermark. `error` is NONE, or
-        NOT_ENOUGH_REPLICAS_AFTER_APPEND where the ISR has shrunk below min ISR (E6).
-        """
+        """Answers the requests below the high watermark with NONE, or NOT_ENOUGH_REPLICAS_AFTER_APPEND (E6)."""
         queue = replica.delayed_produces
         while queue and queue[0].required_offset <= replica.log.high_watermark:
             self._respond(queue.popleft(), error)

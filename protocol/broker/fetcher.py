@@ -1,19 +1,17 @@
 """A broker as follower: fetches records from leaders and appends them (Kafka's `ReplicaFetcherThread`).
 
 The partitions of one leader are spread over `num.replica.fetchers` fetchers, by a hash that assigns neighbours of a
-topic to different fetchers. Each fetcher has a fetch session of its own with each leader (KIP-227, `messages/data.py`)
-and limits of its own there (`fetch_streams.py`).
+topic to different fetchers. Each fetcher has a fetch session with each leader (KIP-227, `messages/data.py`).
 
 Every followed partition has a *fetch state* (`Replica.fetch_state`): the log end offset, the leader epoch, and the
-epoch of the last record. A fetch request carries each fetch state as soon as it changes, and the leader parks it until
-it has records. Every `replica.fetch.wait.max.ms` the follower renews each session, or begins a new one with all fetch
-states if a message was lost.
+epoch of the last record. The follower sends each change of a fetch state; the leader delays the fetch until there are
+records. Every `replica.fetch.wait.max.ms` the follower renews each session, or begins a new one with all fetch states
+if a message was lost.
 
-The follower takes a result only if it matches the fetch state: same leader, leader epoch, offset, and epoch of the
-record before it. The last of these matters after a truncation, when the log may reach the same offset again with other
-records: a duplicate of the response must not truncate it twice. A result carries records, a newer high watermark, a
-diverging epoch to truncate to, or an error. After an error the fetch is repeated with the next renewal or in a newer
-leader epoch; after OFFSET_OUT_OF_RANGE with a log start offset, the log begins anew at that offset.
+A result counts only if it matches the fetch state: same leader, leader epoch, offset, and epoch of the record before
+that offset. After a truncation the log may reach the same offset again with other records, and a duplicate of the
+response must not truncate the log twice. After an error the fetch is repeated with the next renewal or in a newer
+leader epoch; after OFFSET_OUT_OF_RANGE with a log start offset, the log is emptied and starts at that offset.
 """
 
 from __future__ import annotations
@@ -79,9 +77,7 @@ class Fetcher:
         self._session_count = 0
 
     def session(self, leader: BrokerId, fetcher: int) -> tuple[int, int, int]:
-        """The number of the session with a leader, and how many requests it has sent and answers it has had; for
-        observers. All 0 before there is one.
-        """
+        """Number, requests and answers of the session with a leader, for observers; all 0 before there is one."""
         session = self._sessions.get((leader, fetcher))
         return (0, 0, 0) if session is None else (session.number, session.requests, session.answers)
 
@@ -118,11 +114,10 @@ class Fetcher:
             self._changes_of(leader).update(replicas)
 
     def send_changed_fetches(self, now_ms: TimeMs) -> None:
-        """Sends the fetch states that changed, one request per leader and fetcher; call at the end of an input that
-        `has_queued`.
-
-        This does not postpone a renewal, which confirms the parked fetches that did not change, except the first one in
-        a new leader epoch: the leader may not know that epoch yet, and the renewal timer repeats the fetch then.
+        """Sends the fetch states that changed, one request per leader and fetcher, at the end of an input that
+        `has_queued`. Renewals, which confirm the delayed fetches that did not change, are not postponed by this; only
+        the first one in a new leader epoch is: the leader may not know that epoch yet, and the renewal repeats the
+        fetch then.
         """
         if not self._changed:
             return
@@ -135,13 +130,13 @@ class Fetcher:
 
     def _request(self, leader: BrokerId, replicas: Iterable[Replica]) -> set[int]:
         """Sends the fetch states of `replicas`, or all of a session that is over. Returns the fetchers that sent."""
-        streams: dict[int, list[FetchPartition]] = {}
+        by_fetcher: dict[int, list[FetchPartition]] = {}
         for replica in replicas:
             if replica.fetch_state is not None:
-                streams.setdefault(fetcher_of(replica.key, self._fetchers), []).append(replica.fetch_state)
+                by_fetcher.setdefault(fetcher_of(replica.key, self._fetchers), []).append(replica.fetch_state)
         sent = set()
         for fetcher in range(self._fetchers):
-            fetches, session = streams.get(fetcher, []), self._sessions.get((leader, fetcher))
+            fetches, session = by_fetcher.get(fetcher, []), self._sessions.get((leader, fetcher))
             if session is None and not fetches:
                 continue
             if session is None or session.is_over:
@@ -252,14 +247,13 @@ class Fetcher:
             self._flusher.high_watermark_moved(now_ms)
         if result.batches or result.diverging_epoch is not None:
             self._change_fetch_state(replica)
-        else:  # a high watermark alone: the fetch stays parked at the leader, which knows the new one
+        else:  # a high watermark alone: the fetch stays delayed at the leader, which knows the new one
             replica.fetch_state = self._fetch_state_of(replica)
 
     def _append(self, replica: Replica, batches: tuple[RecordBatch, ...], now_ms: TimeMs) -> None:
-        """Appends fetched batches. The log may end within a batch of the leader. An empty one, of which all records
-        were truncated down to its log start, begins anew with that batch. Another one does so where logs are compared
-        by offsets only: they diverge from that batch's base offset on at the latest (M42), and the log is truncated
-        there. A new session begins then, in which the leader accepts a lower offset than it knows.
+        """Appends fetched batches. The first one may begin before the log end: an empty log, truncated down to its
+        start, is reset to that batch; where logs are compared by offsets only, they diverge there at the latest (M42):
+        the log is truncated, and a new session begins, in which the leader accepts a lower offset than it knows.
         """
         log, base_offset = replica.log, batches[0].base_offset
         if base_offset < log.end_offset == log.start_offset:
@@ -283,7 +277,7 @@ class Fetcher:
         log.truncate(offset)
 
     def _reset_log(self, replica: Replica, start_offset: Offset, now_ms: TimeMs) -> None:
-        """Empties the log and begins it anew at the leader's `start_offset`."""
+        """Empties the log, which then starts at the leader's `start_offset`."""
         log = replica.log
         self._context.out.trace(LogReset(replica.name, to_offset=start_offset, log_end=log.end_offset))
         log.reset(start_offset)
@@ -320,5 +314,4 @@ class Fetcher:
 
 
 def answers_fetch_state(replica: Replica, result: FetchPartitionResult) -> bool:
-    """Whether the result answers the follower's current fetch state."""
     return replica.fetch_state is not None and result.answers(replica.fetch_state)

@@ -5,7 +5,7 @@
 - Checkpoint: a file with the high watermarks, written at most every `replica.high.watermark.checkpoint.interval.ms`. A
   restarted broker begins with these, which may be lower than before the restart (A29). An unreadable file is reported
   as a `storage_error`; high watermarks then begin at the log start.
-- Retention (`protocol.log.retention`): every `log.retention.check.interval.ms`, while any log has a closed segment.
+- Retention (`protocol.log.replica_log`): every `log.retention.check.interval.ms`, while any log has a closed segment.
 
 A failure of the disk raises StorageError, which stops the broker.
 """
@@ -29,7 +29,7 @@ from protocol.config import (
 from protocol.errors import CorruptLogError
 from protocol.events.broker import SegmentsDeleted, StorageFailed
 from protocol.ids import Offset, TimeMs, TopicIdPartition
-from protocol.log.retention import retained_from
+from protocol.log.replica_log import retained_from
 
 CHECKPOINT_FILE = "replication-offset-checkpoint.json"
 CHECKPOINT_TIMER = "high-watermark-checkpoint"
@@ -39,8 +39,6 @@ _OFFSETS = TypeAdapter(dict[str, Annotated[int, Field(ge=0, strict=True)]])
 
 
 class Flusher:
-    """Flush policy, retention and high watermark checkpoint of one broker."""
-
     NOT_STATE: ClassVar[frozenset[str]] = frozenset({"_flush_due", "_checkpoint_due", "_retention_timer_is_set"})
 
     def __init__(self, context: BrokerContext) -> None:
@@ -102,7 +100,7 @@ class Flusher:
             self._context.out.set_timer(RETENTION_TIMER, now_ms + interval_ms)
 
     def fire_retention(self, now_ms: TimeMs, _: str) -> None:
-        """Deletes the segments that exceed the retention configs; sets the timer anew while any closed one is left."""
+        """Deletes the segments that exceed the retention configs; sets the timer again while any closed one is left."""
         self._retention_timer_is_set = False
         for replica in self._context.replicas.values():
             if replica.log.has_closed_segments:
@@ -128,7 +126,6 @@ class Flusher:
             self._context.out.set_timer(CHECKPOINT_TIMER, now_ms + interval_ms)
 
     def fire_checkpoint(self, now_ms: TimeMs, _: str) -> None:
-        """The checkpoint interval is over."""
         self.write_checkpoint()
 
     def write_checkpoint(self) -> None:

@@ -34,8 +34,8 @@ Submit = Callable[[TimeMs, AlterPartitionRequest], None]
 
 
 class IsrManager:
-    """Queues the ISR proposals of one broker; `_in_flight` are those of the last request. `submit` takes the requests:
-    by default it sends them to the controller.
+    """Queues the ISR proposals of one broker; `_in_flight` are those of the last request. `submit` takes the requests
+    (default: sends them to the controller).
     """
 
     def __init__(self, context: BrokerContext, submit: Submit | None = None) -> None:
@@ -113,8 +113,8 @@ class IsrManager:
         )
 
     def receive(self, response: AlterPartitionResponse, now_ms: TimeMs) -> list[tuple[Replica, PartitionIsrResult]]:
-        """Returns the results for open proposals, which the leader applies; none for a response to an older request.
-        After an error of the whole response, or NOT_CONTROLLER, the proposals are sent again `retry.backoff.ms` later.
+        """The results for open proposals, for the leader to apply; none for a response to an older request. After an
+        error, or NOT_CONTROLLER, the proposals are sent again `retry.backoff.ms` later.
         """
         if response.correlation_id != self._correlation_id or not self._in_flight:
             return []
@@ -137,10 +137,8 @@ class IsrManager:
 
 
 def apply_result(replica: Replica, result: PartitionIsrResult, replayed: Offset) -> bool:
-    """Applies the controller's result for a partition; returns whether the committed ISR changed.
-
-    `replayed` is the metadata offset that this broker has replayed. The leader does not apply a committed state beyond
-    it, and waits for the log: configs recorded before that state (a higher min ISR) must take effect before it (M8).
+    """Applies the controller's result for a partition; returns whether the committed ISR changed. A state beyond the
+    metadata offset `replayed` is not applied: configs recorded before that state must take effect before it (M8).
     """
     leadership = replica.leadership
     if leadership is None:

@@ -2,7 +2,7 @@
 
 Two timers watch each follower N, for all partitions at once:
 
-- `silent/N` is set anew with every fetch or renewal of N. When it fires, N has not been heard of for
+- `silent/N` is set again with every fetch or renewal of N. When it fires, N has not been heard of for
   `replica.lag.time.max.ms` and is removed from the ISRs of the partitions for which it had fetched. Where it has not
   fetched yet, it may have been a follower for a shorter time; there it counts from the beginning of the leader epoch.
 - `lag/N` is set when a fetch of N is answered with records. When it fires, N is removed from the ISRs of partitions
@@ -15,7 +15,7 @@ from typing import ClassVar
 
 from protocol.broker import leadership as rules
 from protocol.broker.context import BrokerContext, Replica
-from protocol.broker.fetch_streams import FetchStreams
+from protocol.broker.fetch_sessions import FetchSessions
 from protocol.broker.fetcher import FETCH_PREFIX
 from protocol.broker.isr_manager import IsrManager
 from protocol.config import REPLICA_LAG_TIME_MAX_MS
@@ -26,14 +26,12 @@ LAG_PREFIX = "lag/"
 
 
 class IsrShrink:
-    """Watches the followers of one broker and proposes to remove those that are out of sync."""
-
     NOT_STATE: ClassVar[frozenset[str]] = frozenset({"_lag_timers"})
 
-    def __init__(self, context: BrokerContext, isr_manager: IsrManager, streams: FetchStreams) -> None:
+    def __init__(self, context: BrokerContext, isr_manager: IsrManager, fetch_sessions: FetchSessions) -> None:
         self._context = context
         self._isr = isr_manager
-        self._streams = streams
+        self._fetch_sessions = fetch_sessions
         self._lag_ms = context.config.int_value(REPLICA_LAG_TIME_MAX_MS)
         self._lag_timers: set[BrokerId] = set()
 
@@ -42,7 +40,7 @@ class IsrShrink:
         self._set_lag_timer(follower, now_ms + self._lag_ms)
 
     def restart_silence(self, follower: BrokerId, now_ms: TimeMs) -> None:
-        """The follower has fetched or renewed: its `silent/N` timer starts anew."""
+        """The follower has fetched or renewed: its `silent/N` timer starts again."""
         self._context.out.set_timer(
             f"{SILENT_PREFIX}{follower}",
             now_ms + self._lag_ms,
@@ -51,16 +49,16 @@ class IsrShrink:
         )
 
     def fire_silent(self, now_ms: TimeMs, follower: str) -> None:
-        """Drops the parked fetches of a silent follower and proposes its removal from every ISR. The lag timer repeats
-        that while the follower is in one.
+        """Drops the delayed fetches of a silent follower and proposes its removal from every ISR, repeated by the lag
+        timer.
         """
         broker, is_in_isr = int(follower), False
-        self._streams.forget(broker)
+        self._fetch_sessions.forget(broker)
         for replica in self._context.replicas.values():
             leadership = replica.leadership
             if leadership is not None and broker in leadership.followers:
                 progress = leadership.followers[broker]
-                progress.parked_fetch = None
+                progress.delayed_fetch = None
                 has_fetched = progress.end_offset != NO_OFFSET
                 self._shrink(replica, (broker,) if has_fetched else (), now_ms)
                 is_in_isr = is_in_isr or broker in leadership.maximal_isr
@@ -68,7 +66,7 @@ class IsrShrink:
             self._set_lag_timer(broker, now_ms + self._lag_ms // 2)
 
     def fire_lag(self, now_ms: TimeMs, follower: str) -> None:
-        """Proposes removals where the follower is out of sync; sets the timer anew while a fetch is not followed up."""
+        """Proposes removals where the follower is out of sync, again while one of its fetches is not followed up."""
         broker = int(follower)
         self._lag_timers.discard(broker)
         due: list[TimeMs] = []
@@ -78,7 +76,7 @@ class IsrShrink:
                 continue
             progress = leadership.followers[broker]
             self._shrink(replica, (), now_ms)
-            if progress.parked_fetch is None:
+            if progress.delayed_fetch is None:
                 due.append(max(progress.last_caught_up_ms + self._lag_ms, now_ms + self._lag_ms // 2))
         if due:
             self._set_lag_timer(broker, min(due))

@@ -1,19 +1,8 @@
 """What a broker does for the partitions that it leads: append, answer followers, move the high watermark, keep the ISR.
 
-The path of a record with acks=all:
-
-1. `produce` checks the request and appends the batch to the leader's log (`_append`, `protocol/log/replica_log.py`);
-   the response waits (`delayed_produce.py`).
-2. The followers' parked fetches of the partition become ready, and their records leave in fetch responses
-   (`_answer_if_news`, `fetch_streams.py`).
-3. Each follower appends them (`fetcher.py`) and fetches from its new log end, which `_accept_fetch` records as the
-   follower's progress (`leadership.record_fetch`). The follower may join the ISR now.
-4. `advance_high_watermark` moves the high watermark to the smallest log end of the maximal ISR
-   (`leadership.high_watermark_target`) and completes the delayed responses, and the waiting reads of consumers
-   (`reads.py`). Followers learn the new high watermark with the next fetch response.
-
-A follower's fetch that finds nothing new is parked with its progress (`FollowerProgress.parked_fetch`) until the log or
-the high watermark moves. A follower with a parked fetch is caught up.
+docs/architecture.md ("Replication") follows a record with acks=all through this module and the others. A follower's
+fetch that finds nothing new is delayed (`FollowerProgress.delayed_fetch`, Kafka's `DelayedFetch`) until the log or the
+high watermark moves. A follower with a delayed fetch is caught up.
 """
 
 from __future__ import annotations
@@ -21,7 +10,7 @@ from __future__ import annotations
 from protocol.broker import leadership as rules
 from protocol.broker.context import BrokerContext, Replica
 from protocol.broker.delayed_produce import MAX_DELAYED, DelayedProduces
-from protocol.broker.fetch_streams import FetchStreams, StreamKey, refusal_of, result_of
+from protocol.broker.fetch_sessions import FetcherKey, FetchSessions, refusal_of, result_of
 from protocol.broker.flushing import Flusher
 from protocol.broker.isr_manager import IsrManager, apply_result
 from protocol.broker.isr_shrink import IsrShrink
@@ -51,10 +40,9 @@ ACKS_ALL = -1
 
 
 class PartitionLeader:
-    """Serves produce requests and follower fetches for all partitions that one broker leads, and keeps their ISRs.
-
-    Handlers of messages have the signature `(now_ms, sender, message)`, those of timers `(now_ms, argument)`, with what
-    follows the slash of the timer's name.
+    """Produce requests, follower fetches and ISRs of all partitions that one broker leads. Handlers of messages have
+    the signature `(now_ms, sender, message)`, those of timers `(now_ms, argument)`, with what follows the slash of the
+    timer's name.
     """
 
     def __init__(
@@ -67,8 +55,8 @@ class PartitionLeader:
         self._reads = reads
         self._min_lag = context.config.int_value(REPLICA_LAG_MIN_MESSAGES)
         self.delayed_produces = DelayedProduces(context)
-        self.streams = FetchStreams(context)
-        self.isr_shrink = IsrShrink(context, isr_manager, self.streams)
+        self.fetch_sessions = FetchSessions(context)
+        self.isr_shrink = IsrShrink(context, isr_manager, self.fetch_sessions)
 
     # -- leadership ----------------------------------------------------------------------------------------------------
 
@@ -82,13 +70,13 @@ class PartitionLeader:
         self.advance_high_watermark(replica, now_ms)
 
     def resign(self, replica: Replica) -> None:
-        """Stops leading: parked fetches, delayed produce requests and waiting reads get NOT_LEADER_OR_FOLLOWER."""
+        """Stops leading: delayed fetches, delayed produce requests and waiting reads get NOT_LEADER_OR_FOLLOWER."""
         leadership = self._leadership(replica)
         for broker, progress in leadership.followers.items():
-            stream = (broker, progress.fetcher)
-            fetch = self.streams.withdraw(stream, replica.key) or progress.parked_fetch
+            fetcher = (broker, progress.fetcher)
+            fetch = self.fetch_sessions.withdraw(fetcher, replica.key) or progress.delayed_fetch
             if fetch is not None:
-                self.streams.answer(stream, refusal_of(fetch, ErrorCode.NOT_LEADER_OR_FOLLOWER))
+                self.fetch_sessions.answer(fetcher, refusal_of(fetch, ErrorCode.NOT_LEADER_OR_FOLLOWER))
         self.delayed_produces.fail(replica, ErrorCode.NOT_LEADER_OR_FOLLOWER)
         self._reads.resign(replica)
         self._recovery.resign(replica)
@@ -99,8 +87,8 @@ class PartitionLeader:
         leadership = self._leadership(replica)
         gone = [(broker, p.fetcher) for broker, p in leadership.followers.items() if broker not in state.replicas]
         if rules.adopt(leadership, state, self._context.me):
-            for stream in gone:
-                self.streams.withdraw(stream, replica.key)
+            for fetcher in gone:
+                self.fetch_sessions.withdraw(fetcher, replica.key)
             self.isr_committed(replica, now_ms)
 
     def advance_high_watermark(self, replica: Replica, now_ms: TimeMs) -> None:
@@ -128,7 +116,7 @@ class PartitionLeader:
         error = ErrorCode.NONE if is_enough else ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
         self.delayed_produces.complete(replica, error)
         self._reads.high_watermark_moved(replica)
-        self._answer_parked(replica, now_ms)
+        self._complete_delayed_fetches(replica, now_ms)
 
     def _leadership(self, replica: Replica) -> Leadership:
         assert replica.leadership is not None, replica.name
@@ -141,9 +129,9 @@ class PartitionLeader:
     # -- produce -------------------------------------------------------------------------------------------------------
 
     def produce(self, now_ms: TimeMs, client: NodeId, request: ProduceRequest) -> None:
-        """Appends a batch. Answers at once with acks=1, when the high watermark has passed the batch with acks=all, and
-        not at all with acks=0 (E5, E6). `admission.py` has validated the request. Raises StorageError, after an answer
-        with KAFKA_STORAGE_ERROR, where the disk does not take the batch.
+        """Appends a valid batch (`admission.py`). Answers at once with acks=1, when the high watermark has passed the
+        batch with acks=all, and never with acks=0 (E5, E6). StorageError, after KAFKA_STORAGE_ERROR, where the disk
+        fails.
         """
         replica, acks = self._context.replica_named(request.topic, request.partition), request.acks
         error = ErrorCode.NONE
@@ -177,7 +165,7 @@ class PartitionLeader:
             )
         elif acks == ACKS_ALL:
             self.delayed_produces.delay(replica, client, request, batch, now_ms)
-        self._answer_parked(replica, now_ms)
+        self._complete_delayed_fetches(replica, now_ms)
         self.advance_high_watermark(replica, now_ms)
 
     def _append(self, replica: Replica, leader_epoch: Epoch, request: ProduceRequest, now_ms: TimeMs) -> RecordBatch:
@@ -211,8 +199,8 @@ class PartitionLeader:
 
     def fetch(self, now_ms: TimeMs, follower: BrokerId, request: FetchRequest) -> None:
         """Parks each fetch state of a request, or answers it. Requests of former incarnations are ignored."""
-        stream, leads = (follower, request.fetcher), False
-        if not self.streams.accept_request(stream, request):
+        fetcher, leads = (follower, request.fetcher), False
+        if not self.fetch_sessions.accept_request(fetcher, request):
             return
         replica_epoch, begins = request.replica_epoch, request.number == 0
         for fetch in request.partitions:
@@ -220,20 +208,20 @@ class PartitionLeader:
             replica = self._context.replicas.get(key)
             error = self._fetch_error(replica, follower, replica_epoch, fetch)
             if replica is None or error is not ErrorCode.NONE:
-                self.streams.withdraw(stream, key)
-                self.streams.answer(stream, refusal_of(fetch, error, None if replica is None else replica.log))
+                self.fetch_sessions.withdraw(fetcher, key)
+                self.fetch_sessions.answer(fetcher, refusal_of(fetch, error, None if replica is None else replica.log))
                 continue
             leads = True
             progress = self._leadership(replica).followers[follower]
             if begins or not rules.is_stale_fetch(progress, fetch.fetch_offset, replica_epoch):
-                self._accept_fetch(replica, stream, replica_epoch, fetch, now_ms)
+                self._accept_fetch(replica, fetcher, replica_epoch, fetch, now_ms)
         if leads:
-            self.streams.mark_led(stream)
+            self.fetch_sessions.mark_led(fetcher)
             self.isr_shrink.restart_silence(follower, now_ms)
 
     def renew(self, now_ms: TimeMs, follower: BrokerId, renewal: FetchRenewal) -> None:
-        """A follower renews a fetch session: its parked fetches stay as they are, unless a message was lost."""
-        if self.streams.accept_renewal((follower, renewal.fetcher), renewal):
+        """A follower renews a fetch session: its delayed fetches stay as they are, unless a message was lost."""
+        if self.fetch_sessions.accept_renewal((follower, renewal.fetcher), renewal):
             self.isr_shrink.restart_silence(follower, now_ms)
 
     def _fetch_error(
@@ -260,31 +248,30 @@ class PartitionLeader:
         return ErrorCode.OFFSET_OUT_OF_RANGE if is_out_of_range else ErrorCode.NONE
 
     def _accept_fetch(
-        self, replica: Replica, stream: StreamKey, broker_epoch: Epoch, fetch: FetchPartition, now_ms: TimeMs
+        self, replica: Replica, fetcher: FetcherKey, broker_epoch: Epoch, fetch: FetchPartition, now_ms: TimeMs
     ) -> None:
-        """Answers with the diverging epoch, if the logs differ below `fetch_offset` (KIP-595). Otherwise records the
-        follower's log end, proposes to add it to the ISR, moves the high watermark, and parks or answers the fetch.
+        """Answers with the diverging epoch, if the logs differ below `fetch_offset` (KIP-595); else records the
+        follower's log end, may propose it for the ISR, moves the high watermark, and delays or answers the fetch.
         """
-        leadership, log, follower = self._leadership(replica), replica.log, stream[0]
+        leadership, log, follower = self._leadership(replica), replica.log, fetcher[0]
         progress = leadership.followers[follower]
-        progress.parked_fetch, progress.fetcher = None, stream[1]
+        progress.delayed_fetch, progress.fetcher = None, fetcher[1]
         fetch_offset = fetch.fetch_offset
         diverging = log.divergence(fetch_offset, fetch.last_fetched_epoch)
         if diverging is not None:
-            self.streams.withdraw(stream, replica.key)
-            self.streams.answer(stream, FetchPartitionResult.to(fetch, diverging_epoch=diverging))
+            self.fetch_sessions.withdraw(fetcher, replica.key)
+            self.fetch_sessions.answer(fetcher, FetchPartitionResult.to(fetch, diverging_epoch=diverging))
             return
         rules.record_fetch(progress, fetch_offset, broker_epoch, log.end_offset, now_ms)
         if self._may_join(replica, follower):
             self._isr.propose(replica, (*leadership.isr, follower))
         self.advance_high_watermark(replica, now_ms)
         if fetch_offset >= log.end_offset:
-            self.streams.withdraw(stream, replica.key)
-        progress.parked_fetch = fetch
-        self._answer_if_news(replica, follower, progress, now_ms)
+            self.fetch_sessions.withdraw(fetcher, replica.key)
+        progress.delayed_fetch = fetch
+        self._complete_delayed_fetch(replica, follower, progress, now_ms)
 
     def _may_join(self, replica: Replica, broker: BrokerId) -> bool:
-        """Whether to propose adding a follower to the ISR (N5)."""
         leadership, log = self._leadership(replica), replica.log
         if self._context.image.features.admits_lagging_followers:
             return rules.may_join_lagging(leadership, broker, log.end_offset, self._min_lag)
@@ -295,27 +282,30 @@ class PartitionLeader:
         image = self._context.image
         return image.is_active(broker) and image.broker_epoch(broker) == broker_epoch
 
-    def _answer_parked(self, replica: Replica, now_ms: TimeMs) -> None:
-        """The log end or the high watermark has moved: answers the parked fetches of the partition."""
+    def _complete_delayed_fetches(self, replica: Replica, now_ms: TimeMs) -> None:
+        """The log end or the high watermark has moved: completes the delayed fetches of the partition."""
         for broker, progress in self._leadership(replica).followers.items():
-            if progress.parked_fetch is not None:
+            if progress.delayed_fetch is not None:
                 progress.last_caught_up_ms = now_ms
-                self._answer_if_news(replica, broker, progress, now_ms)
+                self._complete_delayed_fetch(replica, broker, progress, now_ms)
 
-    def _answer_if_news(self, replica: Replica, broker: BrokerId, progress: FollowerProgress, now_ms: TimeMs) -> None:
-        """Answers a parked fetch with records, or with a newer high watermark alone, after which it stays parked."""
-        fetch, log = progress.parked_fetch, replica.log
+    def _complete_delayed_fetch(
+        self, replica: Replica, broker: BrokerId, progress: FollowerProgress, now_ms: TimeMs
+    ) -> None:
+        """Completes a delayed fetch with records; answers one with a newer high watermark alone, and delays it
+        again."""
+        fetch, log = progress.delayed_fetch, replica.log
         if fetch is None:
             return
         is_at_end = fetch.fetch_offset >= log.end_offset
         if is_at_end and fetch.high_watermark >= log.high_watermark:
             return
         if is_at_end:
-            progress.parked_fetch = changed(fetch, high_watermark=log.high_watermark)
-            self.streams.answer((broker, progress.fetcher), result_of(fetch, log))
+            progress.delayed_fetch = changed(fetch, high_watermark=log.high_watermark)
+            self.fetch_sessions.answer((broker, progress.fetcher), result_of(fetch, log))
             return
-        progress.parked_fetch = None
-        self.streams.enqueue((broker, progress.fetcher), replica.key, fetch)
+        progress.delayed_fetch = None
+        self.fetch_sessions.enqueue((broker, progress.fetcher), replica.key, fetch)
         if broker in self._leadership(replica).maximal_isr:
             self.isr_shrink.watch_lag(broker, now_ms)
 
@@ -340,10 +330,10 @@ class PartitionLeader:
         self._propose_joins(replica)
 
     def _propose_joins(self, replica: Replica) -> None:
-        """Proposes to add followers to the ISR that have a parked fetch; they need not fetch once more."""
+        """Proposes to add followers to the ISR that have a delayed fetch; they need not fetch once more."""
         leadership = self._leadership(replica)
         for broker, progress in leadership.followers.items():
-            if progress.parked_fetch is not None and self._may_join(replica, broker):
+            if progress.delayed_fetch is not None and self._may_join(replica, broker):
                 self._isr.propose(replica, (*leadership.isr, broker))
 
     def fire_isr_retry(self, now_ms: TimeMs, _: str) -> None:

@@ -5,7 +5,7 @@ KIP-497 (B10-B24), KIP-966 (E1-E11), and the published TLA+ model of the latter.
 
 - The *committed* ISR is the last one that the controller has stored. The controller may have stored a proposal in
   flight already, so the leader works with the union of both, the *maximal* ISR (B13).
-- The high watermark is the smallest log end of the maximal ISR, and does not move at all while the committed ISR is
+- The high watermark is the smallest log end of the maximal ISR, and does not move while the committed ISR is
   smaller than min ISR (E1-E3; switchable).
 - A follower may join when it has reached the high watermark and the start of this leader epoch, is active in the
   metadata, and fetches under the broker epoch that the metadata knows (N5, B6).
@@ -27,9 +27,8 @@ from protocol.metadata.partition import LeaderRecoveryState, PartitionState
 
 @dataclass(slots=True)
 class FollowerProgress:
-    """What the leader knows of one follower in this leader epoch (Kafka's `ReplicaState`). `end_offset` is the
-    follower's log end, -1 before its first fetch. `parked_fetch` is its fetch that waits for news, None once it is
-    answered; `fetcher` is the follower's fetcher that sent it.
+    """The leader's view of a follower in this leader epoch (Kafka's `ReplicaState`). `end_offset` is the follower's log
+    end, -1 before its first fetch, which fetcher number `fetcher` sent; `delayed_fetch` waits for news.
     """
 
     NOT_STATE: ClassVar[frozenset[str]] = frozenset({"last_caught_up_ms", "last_fetch_ms", "leader_end_at_last_fetch"})
@@ -39,15 +38,14 @@ class FollowerProgress:
     last_caught_up_ms: TimeMs = 0
     last_fetch_ms: TimeMs = 0
     leader_end_at_last_fetch: Offset = 0
-    parked_fetch: FetchPartition | None = None
+    delayed_fetch: FetchPartition | None = None
     fetcher: int = 0
 
 
 @dataclass(slots=True)
 class Leadership:
-    """A leader's state of one partition in one leader epoch. `epoch_start_offset` is the log end when the epoch began;
-    `proposed_isr` is the proposal in flight; `data_loss_handled`: the routine after an unclean election is over
-    (KIP-704).
+    """A leader's state of one partition in one leader epoch, which began at `epoch_start_offset`. `proposed_isr` is in
+    flight; `data_loss_handled`: the routine after an unclean election is over (KIP-704).
     """
 
     leader_epoch: Epoch
@@ -110,7 +108,7 @@ def record_fetch(
     progress: FollowerProgress, fetch_offset: Offset, broker_epoch: Epoch, leader_end: Offset, now_ms: TimeMs
 ) -> None:
     """Records that the follower's log ends at `fetch_offset` (Kafka's `updateFetchStateOrThrow`). The follower is
-    caught up now if it has reached `leader_end`; as of its previous fetch if it has reached the leader's end of then.
+    caught up now if that is `leader_end`; as of its previous fetch if it has reached the leader's end of then.
     """
     if fetch_offset >= leader_end:
         progress.last_caught_up_ms = now_ms
@@ -158,8 +156,8 @@ def may_join(
 
 
 def may_join_lagging(leadership: Leadership, broker: BrokerId, log_end: Offset, min_lag: int) -> bool:
-    """Whether to propose adding a follower by S1's rule: it has fetched, and its log end is less than `min_lag` records
-    ahead of the smallest log end in the ISR (A45). A follower below the high watermark may join, too (N5).
+    """Whether to propose adding a follower by S1's rule (A45, N5): it has fetched, and its log end is less than
+    `min_lag` records ahead of the smallest log end in the ISR; also below the high watermark.
     """
     if not may_propose(leadership) or broker in leadership.isr:
         return False
@@ -171,7 +169,7 @@ def may_join_lagging(leadership: Leadership, broker: BrokerId, log_end: Offset, 
 def out_of_sync_replicas(
     leadership: Leadership, silent: Iterable[BrokerId], now_ms: TimeMs, lag_time_max_ms: int
 ) -> list[BrokerId]:
-    """The ISR members to remove (Kafka's `getOutOfSyncReplicas`): those in `silent`, and those without a parked fetch
+    """The ISR members to remove (Kafka's `getOutOfSyncReplicas`): those in `silent`, and those without a delayed fetch
     that were last caught up at least `lag_time_max_ms` ago (A44). None while a proposal is in flight.
     """
     if not may_propose(leadership):
@@ -181,7 +179,7 @@ def out_of_sync_replicas(
         progress = leadership.followers.get(broker)
         if progress is None:
             continue
-        late = progress.parked_fetch is None and now_ms - progress.last_caught_up_ms >= lag_time_max_ms
+        late = progress.delayed_fetch is None and now_ms - progress.last_caught_up_ms >= lag_time_max_ms
         if late or broker in silent:
             result.append(broker)
     return result

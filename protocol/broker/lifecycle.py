@@ -40,8 +40,6 @@ class LifecycleState(Enum):
 
 @direct
 class LifecycleEvent(Enum):
-    """What causes a transition."""
-
     STARTED = "started"
     REGISTERED = "registered"
     UNFENCED = "unfenced"

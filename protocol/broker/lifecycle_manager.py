@@ -63,7 +63,6 @@ class BrokerLifecycleManager:
         self._previous_epoch = take_clean_shutdown_epoch(self._context.storage)
 
     def start(self, now_ms: TimeMs) -> None:
-        """Begins a new incarnation and registers it."""
         self._incarnation_id = f"{self._rng.getrandbits(128):032x}"
         self.move(LifecycleEvent.STARTED)
         self._register(now_ms)
@@ -74,8 +73,6 @@ class BrokerLifecycleManager:
         if state is not self.state:
             self.state = state
             self._out.trace(BrokerStateChanged(self._context.me, state.value))
-
-    # -- registration --------------------------------------------------------------------------------------------------
 
     def _register(self, now_ms: TimeMs) -> None:
         self._out.send(
@@ -108,8 +105,6 @@ class BrokerLifecycleManager:
         self._correlation_id += 1
         return self._correlation_id
 
-    # -- heartbeats ----------------------------------------------------------------------------------------------------
-
     def fire_heartbeat(self, now_ms: TimeMs, _: str = "") -> None:
         """Sends a heartbeat, or the registration again; also called when the controller must learn of a change."""
         if self.state is LifecycleState.REGISTERING:
@@ -131,9 +126,7 @@ class BrokerLifecycleManager:
         self._set_heartbeat_timer(now_ms)
 
     def _set_heartbeat_timer(self, now_ms: TimeMs) -> None:
-        """Sets the timer anew. Heartbeats may be elided from the one on that lets the controller open a session, unless
-        its response is that the broker stays fenced.
-        """
+        """Sets the timer. Heartbeats may be elided once the controller can have opened a session."""
         state = self.state
         is_idle = state is LifecycleState.RUNNING or (state is LifecycleState.CATCHING_UP and self.has_published)
         self._next_heartbeat_ms = now_ms + self._heartbeat_ms
@@ -177,8 +170,6 @@ class BrokerLifecycleManager:
         else:
             self._out.cancel_timer(SHUTDOWN_TIMER)
             self._out.exit()
-
-    # -- controlled shutdown -------------------------------------------------------------------------------------------
 
     def shut_down(self, now_ms: TimeMs, sender: NodeId, command: ShutdownCommand) -> None:
         """Begins controlled shutdown: the next heartbeats ask the controller to move this broker's leaderships."""

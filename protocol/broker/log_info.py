@@ -24,7 +24,9 @@ from protocol.messages.recovery import (
 
 def replica_log_info(context: BrokerContext, request: GetReplicaLogInfoRequest) -> GetReplicaLogInfoResponse:
     """The response: one entry per requested partition, in that order; all of the broker's where none is named."""
-    error = _request_error(context, request)
+    count = sum(len(topic.partitions) for topic in request.topic_partitions or ())
+    is_valid = request.broker_id == context.me and count <= MAX_PARTITIONS_PER_REQUEST
+    error = ErrorCode.NONE if is_valid else ErrorCode.INVALID_REQUEST
     listed = [] if error is not ErrorCode.NONE else [_log_info(context, key) for key in _requested(context, request)]
     return GetReplicaLogInfoResponse(
         correlation_id=request.correlation_id,
@@ -32,14 +34,6 @@ def replica_log_info(context: BrokerContext, request: GetReplicaLogInfoRequest) 
         broker_epoch=context.broker_epoch,
         log_info_list=tuple(listed),
     )
-
-
-def _request_error(context: BrokerContext, request: GetReplicaLogInfoRequest) -> ErrorCode:
-    """The error of the whole response, or NONE."""
-    count = sum(len(topic.partitions) for topic in request.topic_partitions or ())
-    if request.broker_id != context.me or count > MAX_PARTITIONS_PER_REQUEST:
-        return ErrorCode.INVALID_REQUEST
-    return ErrorCode.NONE
 
 
 def _requested(context: BrokerContext, request: GetReplicaLogInfoRequest) -> Iterable[TopicIdPartition]:

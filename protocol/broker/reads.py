@@ -1,14 +1,14 @@
 """What a leader serves to consumers: reads below the high watermark, and waits for it to move.
 
 - Consumers get no record at or above the high watermark (E7). A read from an offset between high watermark and log end
-  gets an empty response without error (A31, M31). With `max_wait_ms` it waits, parked here, until the high watermark
+  gets an empty response without error (A31, M31). With `max_wait_ms` it waits, delayed here, until the high watermark
   moves, the leader resigns, or the time is over.
 - An offset below the log start or above the log end gets OFFSET_OUT_OF_RANGE.
 - A consumer that sends the epoch of the last record that it has read gets the diverging epoch, if the log holds other
   records below the offset (KIP-320).
 - A read that meets a damaged batch gets CORRUPT_MESSAGE.
 
-At most `MAX_PARKED` reads wait per partition; further ones are answered at once.
+At most `MAX_DELAYED_READS` reads wait per partition; further ones are answered at once.
 """
 
 from __future__ import annotations
@@ -33,13 +33,11 @@ from protocol.messages.data import (
 )
 
 READ_TIMER = "read-wait"
-MAX_PARKED = 1_000
+MAX_DELAYED_READS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class _Parked:
-    """A read that waits for the high watermark."""
-
+class _DelayedRead:
     client: NodeId
     request: ConsumeRequest
     deadline_ms: TimeMs
@@ -51,15 +49,15 @@ class Reads:
     def __init__(self, context: BrokerContext) -> None:
         self._context = context
         self._max_bytes = context.config.int_value(REPLICA_FETCH_MAX_BYTES)
-        self._parked: dict[TopicIdPartition, list[_Parked]] = {}
+        self._delayed: dict[TopicIdPartition, list[_DelayedRead]] = {}
         self._timer_ms: TimeMs | None = None
 
     def consume(self, now_ms: TimeMs, client: NodeId, request: ConsumeRequest) -> None:
-        """Answers a valid read (`admission.py`) with at most `replica.fetch.max.bytes` or one batch, or parks it."""
+        """Answers a valid read (`admission.py`) with at most `replica.fetch.max.bytes` or one batch, or delays it."""
         replica = self._context.replica_named(request.topic, request.partition)
         if replica is None or replica.leadership is None:
             self._send(client, _no_leader(request))
-        elif not self._park(replica, client, request, now_ms):
+        elif not self._delay(replica, client, request, now_ms):
             self._answer(replica, client, request)
 
     def list_offsets(self, client: NodeId, request: ListOffsetsRequest) -> None:
@@ -79,47 +77,47 @@ class Reads:
         )
 
     def high_watermark_moved(self, replica: Replica) -> None:
-        """Answers the parked reads below the new high watermark."""
-        if replica.key in self._parked:
-            self._answer_parked(replica, lambda item: item.request.fetch_offset < replica.log.high_watermark)
+        """Answers the delayed reads below the new high watermark."""
+        if replica.key in self._delayed:
+            self._complete(replica, lambda item: item.request.fetch_offset < replica.log.high_watermark)
 
     def resign(self, replica: Replica) -> None:
-        """The replica stops leading: answers the parked reads with NOT_LEADER_OR_FOLLOWER."""
-        for item in self._parked.pop(replica.key, ()):
+        """The replica stops leading: answers the delayed reads with NOT_LEADER_OR_FOLLOWER."""
+        for item in self._delayed.pop(replica.key, ()):
             self._send(item.client, _no_leader(item.request))
 
     def fire(self, now_ms: TimeMs, _: str) -> None:
-        """Answers the parked reads whose `max_wait_ms` is over, without records."""
+        """Answers the delayed reads whose `max_wait_ms` is over, without records."""
         self._timer_ms = None
-        for key in list(self._parked):
-            self._answer_parked(self._context.replicas[key], lambda item: item.deadline_ms <= now_ms)
-        waiting = [item.deadline_ms for parked in self._parked.values() for item in parked]
+        for key in list(self._delayed):
+            self._complete(self._context.replicas[key], lambda item: item.deadline_ms <= now_ms)
+        waiting = [item.deadline_ms for delayed in self._delayed.values() for item in delayed]
         if waiting:
             self._set_timer(min(waiting))
 
-    def _park(self, replica: Replica, client: NodeId, request: ConsumeRequest, now_ms: TimeMs) -> bool:
+    def _delay(self, replica: Replica, client: NodeId, request: ConsumeRequest, now_ms: TimeMs) -> bool:
         """Parks the read if it has a `max_wait_ms`, there is nothing to answer yet, and there is room for it."""
         log = replica.log
         if request.max_wait_ms <= 0 or not log.high_watermark <= request.fetch_offset <= log.end_offset:
             return False
         if _diverging(log, request) is not None:
             return False
-        parked = self._parked.setdefault(replica.key, [])
-        if len(parked) >= MAX_PARKED:
+        delayed = self._delayed.setdefault(replica.key, [])
+        if len(delayed) >= MAX_DELAYED_READS:
             return False
-        parked.append(_Parked(client, request, now_ms + request.max_wait_ms))
+        delayed.append(_DelayedRead(client, request, now_ms + request.max_wait_ms))
         self._set_timer(now_ms + request.max_wait_ms)
         return True
 
-    def _answer_parked(self, replica: Replica, is_due: Callable[[_Parked], bool]) -> None:
-        """Answers the parked reads of the partition that are due; the others stay parked."""
-        parked = self._parked[replica.key]
-        waiting = [item for item in parked if not is_due(item)]
+    def _complete(self, replica: Replica, is_due: Callable[[_DelayedRead], bool]) -> None:
+        """Answers the delayed reads of the partition that are due; the others stay delayed."""
+        delayed = self._delayed[replica.key]
+        waiting = [item for item in delayed if not is_due(item)]
         if waiting:
-            self._parked[replica.key] = waiting
+            self._delayed[replica.key] = waiting
         else:
-            del self._parked[replica.key]
-        for item in filter(is_due, parked):
+            del self._delayed[replica.key]
+        for item in filter(is_due, delayed):
             self._answer(replica, item.client, item.request)
 
     def _set_timer(self, at_ms: TimeMs) -> None:
@@ -140,8 +138,8 @@ class Reads:
 
 
 def read(log: ReplicaLog, request: ConsumeRequest, max_bytes: int) -> ConsumeResponse:
-    """The response to a consumer's read: batches of at most `max_bytes` below the high watermark, none,
-    OFFSET_OUT_OF_RANGE, or the diverging epoch. StorageError where the disk fails.
+    """The response to a read: batches of at most `max_bytes` below the high watermark, none, OFFSET_OUT_OF_RANGE, or
+    the diverging epoch.
     """
     number, limit, start = request.correlation_id, log.high_watermark, log.start_offset
     fetch_offset = request.fetch_offset

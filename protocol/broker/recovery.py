@@ -30,10 +30,9 @@ RECOVERY_PREFIX = "data-loss/"
 
 
 class DataLossHook(Protocol):
-    """The routine that a broker runs for a partition that it leads after an unclean election.
-
-    `log_end` is the leader's log end offset when `leader_epoch` begins. Returns the duration of the routine in
-    milliseconds; 0 ends it at once. Must depend on its arguments alone, so that a run is reproducible from its seed.
+    """The routine for a partition that a broker leads after an unclean election, with the log end at which
+    `leader_epoch` begins. Returns how long it takes in milliseconds, 0: it is over at once. A function of its arguments
+    alone, so that runs are reproducible.
     """
 
     def __call__(self, partition: TopicPartition, leader_epoch: Epoch, log_end: Offset) -> int: ...
@@ -45,9 +44,8 @@ def no_routine(partition: TopicPartition, leader_epoch: Epoch, log_end: Offset) 
 
 
 def hook_named(name: str, resolve: Callable[[str], object]) -> DataLossHook:
-    """The hook that the config `unclean.leader.hook` names (`module:function`); `no_routine` where it is empty.
-
-    `resolve` returns the object of such a name, like `pkgutil.resolve_name`. ConfigError unless that is a function.
+    """The hook that the config `unclean.leader.hook` names (`module:function`), `no_routine` where that is empty.
+    `resolve` is like `pkgutil.resolve_name`. ConfigError unless the name is that of a function.
     """
     if not name:
         return no_routine
@@ -61,8 +59,6 @@ def hook_named(name: str, resolve: Callable[[str], object]) -> DataLossHook:
 
 
 class LeaderRecovery:
-    """Runs the hook for the partitions that one broker leads."""
-
     def __init__(self, context: BrokerContext, isr_manager: IsrManager, hook: DataLossHook) -> None:
         self._context = context
         self._isr = isr_manager
@@ -87,7 +83,6 @@ class LeaderRecovery:
             self._finish(replica, leadership)
 
     def resign(self, replica: Replica) -> None:
-        """The replica stops leading: cancels the routine."""
         if replica.key in self._running:
             self._running.discard(replica.key)
             self._context.out.cancel_timer(RECOVERY_PREFIX + log_name(replica.key))

@@ -22,8 +22,6 @@ from protocol.metadata.partition import PartitionState
 
 
 class ReplicaManager:
-    """Opens, closes and assigns roles to the replicas of one broker."""
-
     def __init__(self, context: BrokerContext, flusher: Flusher, leader: PartitionLeader, fetcher: Fetcher) -> None:
         self._context = context
         self._flusher = flusher
@@ -49,8 +47,10 @@ class ReplicaManager:
         if delta.configs:
             for replica in self._context.replicas.values():
                 self._configure(replica)
-        if delta.configs or delta.brokers or delta.features:
-            self._reevaluate_isrs(now_ms)
+        if delta.configs or delta.brokers or delta.features:  # followers may be eligible, or min ISR lower (B6, E11)
+            for replica in self._context.replicas.values():
+                if replica.leadership is not None:
+                    self._leader.isr_committed(replica, now_ms)
 
     def _apply_partition(self, key: TopicIdPartition, state: PartitionState, now_ms: TimeMs) -> None:
         replica = self._context.replicas.get(key) or self._open(key, state, now_ms)
@@ -87,18 +87,12 @@ class ReplicaManager:
         elif replica.fetch_state is not None:
             self._fetcher.unfollow(replica)
 
-    def _reevaluate_isrs(self, now_ms: TimeMs) -> None:
-        """Brokers, configs or feature levels have changed: followers may be eligible, or min ISR lower (B6, E11)."""
-        for replica in self._context.replicas.values():
-            if replica.leadership is not None:
-                self._leader.isr_committed(replica, now_ms)
-
     def _configure(self, replica: Replica) -> None:
         replica.log.segment_bytes = self._context.image.int_config(replica.key.topic_id, SEGMENT_BYTES)
 
     def _open(self, key: TopicIdPartition, state: PartitionState, now_ms: TimeMs) -> Replica:
-        """Opens the partition's log. Deletes a log of an older partition with the same index, which was removed while
-        this broker was down. Drops the checkpointed high watermark of an empty log, since it is about other records.
+        """Opens the partition's log. A log of an older partition with the same index, removed while this broker was
+        down, is deleted, and so is the checkpointed high watermark of an empty log.
         """
         log = self._open_log(key)
         if 0 <= log.latest_epoch < state.first_leader_epoch:

@@ -54,8 +54,8 @@ class Attempt:
 def next_node(
     rotation: Sequence[NodeId], attempts: Collection[Attempt], now_ms: TimeMs, timeout_ms: int
 ) -> tuple[NodeId, TimeMs]:
-    """The node of the next attempt and its time: of `rotation`, in order, the first that may be tried now, else the one
-    that may be tried first. A node without a response may be tried again `timeout_ms` after the last attempt.
+    """The node of the next attempt and its time: in the order of `rotation` the first that may be tried now, else the
+    earliest. A node without a response may be tried again `timeout_ms` after its last attempt.
     """
     free_ms = dict.fromkeys(rotation, now_ms)
     for attempt in attempts:
@@ -84,7 +84,6 @@ class Administration:
         self._deadline_ms: TimeMs = 0
 
     def begin(self, now_ms: TimeMs) -> None:
-        """Sends the request to the first node."""
         self._deadline_ms = now_ms + self._context.config.int_value(DELIVERY_TIMEOUT_MS)
         self._context.set_timer(f"{DEADLINE_PREFIX}{self._command.command_id}", self._deadline_ms, self._expire)
         self._try_next(now_ms)
@@ -146,6 +145,5 @@ class Administration:
         self._context.out.send(self._driver, outcome)
 
     def _forget(self) -> None:
-        """Stops waiting for responses to all attempts."""
         for number in self._attempts:
             self._context.forget(number)

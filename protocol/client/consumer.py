@@ -15,8 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from protocol.client.context import DEADLINE_PREFIX, WATCH_MS, WATCH_PREFIX, ClientContext
-from protocol.client.metadata import LeaderFinder, TopicLeaders
+from protocol.client.context import DEADLINE_PREFIX, WATCH_MS, WATCH_PREFIX, ClientContext, LeaderFinder, TopicLeaders
 from protocol.config import DELIVERY_TIMEOUT_MS, INT_MAX, RETRY_BACKOFF_MS
 from protocol.errors import RETRIABLE, ErrorCode
 from protocol.ids import NO_EPOCH, NO_LEADER, NO_OFFSET, NodeId, Offset, TimeMs
@@ -62,12 +61,9 @@ class Read:
         self._last_error = ErrorCode.REQUEST_TIMED_OUT
 
     def begin(self, now_ms: TimeMs) -> None:
-        """Looks up the leader."""
         deadline_ms = now_ms + self._context.config.int_value(DELIVERY_TIMEOUT_MS) + self._command.max_wait_ms
         self._context.set_timer(f"{DEADLINE_PREFIX}{self._name}", deadline_ms, self._expire)
         self._search_leader(now_ms)
-
-    # -- requests ------------------------------------------------------------------------------------------------------
 
     def _search_leader(self, now_ms: TimeMs) -> None:
         self._context.forget(self._request_id)
@@ -127,8 +123,6 @@ class Read:
         )
         context.out.send(self._leader, fetch)
         self._set_watch(now_ms, WATCH_MS + wait_ms)
-
-    # -- answers -------------------------------------------------------------------------------------------------------
 
     def _receive_offset(self, now_ms: TimeMs, response: ListOffsetsResponse) -> None:
         if response.error is ErrorCode.NONE:
@@ -191,8 +185,6 @@ class Read:
         self._last_error = error
         self._finder.cancel(self._command.topic, self._name)
         self._set_watch(now_ms, self._context.config.int_value(RETRY_BACKOFF_MS))
-
-    # -- ends ----------------------------------------------------------------------------------------------------------
 
     def _expire(self, now_ms: TimeMs) -> None:
         self._end(self._last_error)

@@ -1,4 +1,5 @@
-"""What the parts of a client share: identity, bootstrap nodes, requests without a response yet, timers.
+"""What the parts of a client share: identity, bootstrap nodes, requests without a response yet, timers, and the search
+for leaders.
 
 Each request has a correlation id, under which the handler of its response is registered. A response with an unknown id
 belongs to a request of the past and is ignored; one of another type than expected is refused, and the right one may
@@ -7,19 +8,27 @@ still come. Each timer calls the action that the part which set it has given.
 The parts also share the presumed active controller: first the first one of the bootstrap list, then the last one that
 has answered a request which only the active controller answers. Neither NOT_CONTROLLER nor a missing response changes
 it, since they do not reveal the active one.
+
+A broker that is cut off may still consider itself leader, and the client must not depend on it. So a *search* for the
+leaders of a topic goes to all nodes at once, and the newest leader epoch wins. Its listeners are notified when all
+nodes have answered, or after `GATHER_MS` with what is known by then and once more when all have answered. At most one
+search per topic gathers at a time; further listeners join it. An authorization error of one node counts only if no node
+returns the topic, since that node's metadata may be old. NOT_CONTROLLER of an inactive controller says nothing about
+the topic.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from protocol.config import ClusterConfig
 from protocol.contract import Outbox
-from protocol.errors import ProtocolInvariantError
+from protocol.errors import RETRIABLE, ErrorCode, ProtocolInvariantError
 from protocol.ids import NodeId, TimeMs
 from protocol.log.checksum import Checksum
+from protocol.messages.admin import MetadataRequest, MetadataResponse, PartitionMetadata
 from protocol.messages.base import Response
 
 WATCH_MS = 1_000
@@ -39,8 +48,8 @@ Handler = Callable[[TimeMs, Any], None]
 
 @dataclass(slots=True)
 class ClientContext:
-    """State shared by the parts of one client. `brokers` and `controllers` are the bootstrap list, `controller` the
-    presumed active one. `checksum` computes the CRC-32C of produced batches; None leaves it out.
+    """State shared by the parts of one client: the bootstrap list, and the presumed active `controller`. `checksum`
+    computes the CRC-32C of produced batches; None leaves that out.
     """
 
     me: NodeId
@@ -67,8 +76,8 @@ class ClientContext:
         return (*self.controllers[place:], *self.controllers[:place])
 
     def begin_ids(self, now_ms: TimeMs) -> None:
-        """Begins the correlation ids of a process that starts now above all those of the process before it, which has
-        sent fewer than `IDS_PER_MS` requests per ms: a late response to that one's request is of no request of this.
+        """Begins correlation ids above those of the process before, of at most `IDS_PER_MS` requests per ms: its late
+        responses match none.
         """
         self.last_correlation_id = now_ms * IDS_PER_MS % MAX_FIRST_ID
 
@@ -79,7 +88,6 @@ class ClientContext:
         return self.last_correlation_id
 
     def forget(self, correlation_id: int) -> None:
-        """Unregisters the handler of a request, if it is registered."""
         self.waiting.pop(correlation_id, None)
 
     def set_timer(self, name: str, at_ms: TimeMs, action: Callable[[TimeMs], None]) -> None:
@@ -88,7 +96,6 @@ class ClientContext:
         self.out.set_timer(name, at_ms)
 
     def cancel_timer(self, name: str) -> None:
-        """Cancels a timer, if it is set."""
         if self.timers.pop(name, None) is not None:
             self.out.cancel_timer(name)
 
@@ -98,3 +105,91 @@ class ClientContext:
         if action is None:
             raise ProtocolInvariantError(f"client {self.me} has no timer {name!r}")
         action(now_ms)
+
+
+GATHER_MS = 50
+"""How long a search waits for nodes that do not answer."""
+GATHER_PREFIX = "gather/"
+
+
+@dataclass(frozen=True, slots=True)
+class TopicLeaders:
+    """The partitions of a topic by index, each with the topic's id; `error` if all nodes refuse the client."""
+
+    partitions: Mapping[int, tuple[str, PartitionMetadata]]
+    error: ErrorCode
+    is_answered: bool
+
+
+Listener = Callable[[TimeMs, TopicLeaders], None]
+
+
+@dataclass(slots=True)
+class _Search:
+    """`awaited` nodes have not answered yet; `gathering` until the listeners are notified for the first time."""
+
+    correlation_id: int
+    awaited: int
+    is_answered: bool = False
+    gathering: bool = True
+    partitions: dict[int, tuple[str, PartitionMetadata]] = field(default_factory=dict)
+    error: ErrorCode = ErrorCode.NONE
+    listeners: dict[str, Listener] = field(default_factory=dict)
+
+
+class LeaderFinder:
+    def __init__(self, context: ClientContext) -> None:
+        self._context = context
+        self._searches: dict[str, _Search] = {}
+
+    def search(self, now_ms: TimeMs, topic: str, name: str, listener: Listener) -> None:
+        """Looks up a topic's leaders. Calls the listener `name` with the result, and again if nodes answer late."""
+        running = self._searches.get(topic)
+        if running is not None and running.gathering:
+            running.listeners[name] = listener
+            return
+        context = self._context
+        if running is not None:
+            context.forget(running.correlation_id)
+        number = context.expect(MetadataResponse, lambda at_ms, answer: self._receive(at_ms, topic, answer))
+        self._searches[topic] = _Search(number, len(context.bootstrap), listeners={name: listener})
+        request = MetadataRequest.unchecked(correlation_id=number, principal=context.principal, topic=topic)
+        for node in context.bootstrap:
+            context.out.send(node, request)
+        context.set_timer(f"{GATHER_PREFIX}{topic}", now_ms + GATHER_MS, lambda at_ms: self._notify(at_ms, topic))
+
+    def cancel(self, topic: str, name: str) -> None:
+        """Removes the listener `name`; ends a search without listeners."""
+        search = self._searches.get(topic)
+        if search is None:
+            return
+        search.listeners.pop(name, None)
+        if not search.listeners:
+            del self._searches[topic]
+            self._context.forget(search.correlation_id)
+            self._context.cancel_timer(f"{GATHER_PREFIX}{topic}")
+
+    def _receive(self, now_ms: TimeMs, topic: str, response: MetadataResponse) -> None:
+        """Takes one node's metadata: per partition, the newest leader epoch of all nodes counts."""
+        search = self._searches[topic]
+        search.is_answered |= response.error is not ErrorCode.NOT_CONTROLLER
+        if response.error is not ErrorCode.NONE and response.error not in RETRIABLE:
+            search.error = response.error
+        for found in (topics for topics in response.topics if topics.name == topic):
+            for partition in found.partitions:
+                known = search.partitions.get(partition.partition)
+                if known is None or partition.leader_epoch > known[1].leader_epoch:
+                    search.partitions[partition.partition] = (found.topic_id, partition)
+        search.awaited -= 1
+        if search.awaited == 0:
+            self._context.cancel_timer(f"{GATHER_PREFIX}{topic}")
+            self._notify(now_ms, topic)
+
+    def _notify(self, now_ms: TimeMs, topic: str) -> None:
+        search = self._searches[topic]
+        search.gathering = False
+        error = ErrorCode.NONE if search.partitions else search.error
+        leaders = TopicLeaders(search.partitions, error, search.is_answered)
+        for name, listener in list(search.listeners.items()):
+            if name in search.listeners:
+                listener(now_ms, leaders)

@@ -31,6 +31,11 @@ Every batch ends acknowledged, definitely failed (no attempt can have been appen
 Departures from Kafka: each partition has an epoch of its own under the producer id; a duplicate whose offset the leader
 does not know any more (DUPLICATE_SEQUENCE_NUMBER) is unknown, not acknowledged; the batch of a ProduceCommand is never
 split.
+
+The producer id of a client is requested once, with the first batch that needs it, and used for all partitions. Another
+one is requested only for a partition that has used up all epochs; other partitions keep theirs. The presumed active
+controller is asked first; after NOT_CONTROLLER, or no response for `RETRY_MS`, the next one. Repeated requests waste
+producer ids, but do no harm.
 """
 
 from __future__ import annotations
@@ -39,9 +44,7 @@ from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
-from protocol.client.context import DEADLINE_PREFIX, WATCH_MS, WATCH_PREFIX, ClientContext
-from protocol.client.identity import ProducerIdentity
-from protocol.client.metadata import LeaderFinder, TopicLeaders
+from protocol.client.context import DEADLINE_PREFIX, WATCH_MS, WATCH_PREFIX, ClientContext, LeaderFinder, TopicLeaders
 from protocol.config import DELIVERY_TIMEOUT_MS, MAX_IN_FLIGHT_REQUESTS, REQUEST_TIMEOUT_MS, RETRY_BACKOFF_MS
 from protocol.errors import RETRIABLE, ErrorCode
 from protocol.ids import NO_EPOCH, NO_LEADER, NO_OFFSET, Epoch, Offset, TimeMs, TopicPartition
@@ -50,6 +53,68 @@ from protocol.log.producer_state import MAX_PRODUCER_EPOCH, sequence_after
 from protocol.messages.base import changed
 from protocol.messages.batch import NO_PRODUCER_ID, NO_SEQUENCE, RecordBatch
 from protocol.messages.data import ProduceRequest, ProduceResponse
+from protocol.messages.producers import InitProducerIdRequest, InitProducerIdResponse
+
+IDENTITY_TIMER = "producer-id"
+RETRY_MS = 1_000
+"""How long a client waits for a controller's response before it asks the next one, which may be the same."""
+
+Listener = Callable[[TimeMs, int, ErrorCode], None]
+"""Takes the time, the producer id, and the error if there is no id."""
+
+
+class ProducerIdentity:
+    def __init__(self, context: ClientContext) -> None:
+        self._context = context
+        self._producer_id = NO_PRODUCER_ID
+        self._listeners: dict[str, Listener] = {}
+        self._correlation_id = 0
+        self._rotation = context.controllers_in_turn
+
+    def request_id(self, now_ms: TimeMs, name: str, listener: Listener, exhausted: int = NO_PRODUCER_ID) -> None:
+        """Calls the listener `name` with the client's producer id, which is not `exhausted`, as soon as it is known."""
+        if self._producer_id == exhausted:
+            self._producer_id = NO_PRODUCER_ID
+        if self._producer_id != NO_PRODUCER_ID:
+            listener(now_ms, self._producer_id, ErrorCode.NONE)
+            return
+        is_requested = bool(self._listeners)
+        self._listeners[name] = listener
+        if not is_requested:
+            self._rotation = self._context.controllers_in_turn
+            self._send(now_ms)
+
+    def cancel(self, name: str) -> None:
+        if self._listeners.pop(name, None) is not None and not self._listeners:
+            self._stop_requests()
+
+    def _stop_requests(self) -> None:
+        self._context.forget(self._correlation_id)
+        self._context.cancel_timer(IDENTITY_TIMER)
+
+    def _send(self, now_ms: TimeMs) -> None:
+        context = self._context
+        context.forget(self._correlation_id)
+        self._correlation_id = context.expect(InitProducerIdResponse, self._receive)
+        controller, *others = self._rotation
+        self._rotation = (*others, controller)
+        request = InitProducerIdRequest(correlation_id=self._correlation_id, principal=context.principal)
+        context.out.send(controller, request)
+        context.set_timer(IDENTITY_TIMER, now_ms + RETRY_MS, self._send)
+
+    def _receive(self, now_ms: TimeMs, response: InitProducerIdResponse) -> None:
+        self._stop_requests()
+        if response.error is not ErrorCode.NOT_CONTROLLER:
+            self._context.controller = self._rotation[-1]
+        if response.error in RETRIABLE:
+            backoff_ms = self._context.config.int_value(RETRY_BACKOFF_MS)
+            self._context.set_timer(IDENTITY_TIMER, now_ms + backoff_ms, self._send)
+            return
+        self._producer_id = response.producer_id
+        listeners, self._listeners = self._listeners, {}
+        for listener in listeners.values():
+            listener(now_ms, response.producer_id, response.error)
+
 
 ACKS_ALL = -1
 NEVER = -(2**63)
@@ -129,7 +194,6 @@ class PartitionSender:
 
     @property
     def is_idle(self) -> bool:
-        """Whether all batches have ended."""
         return not (self._waiting or self._window)
 
     def enqueue(self, now_ms: TimeMs, batch: ProducerBatch, *, new_search: bool = False) -> None:
@@ -278,7 +342,6 @@ class PartitionSender:
         self._context.out.send(self._leader, request)
 
     def _assign_sequence(self, batch: ProducerBatch) -> None:
-        """Assigns the next sequence number to a batch and stamps it."""
         if self._identity is not None:
             batch.sequence = self._next_sequence
             self._next_sequence = sequence_after(self._next_sequence, batch.content.record_count)
@@ -348,7 +411,6 @@ class PartitionSender:
     # -- ends ----------------------------------------------------------------------------------------------------------
 
     def _expire(self, now_ms: TimeMs) -> None:
-        """Fails the batches whose `delivery.timeout.ms` is over."""
         for batch in [*self._window, *self._waiting]:
             if not batch.done and batch.deadline_ms <= now_ms:
                 self._fail(now_ms, batch, batch.last_error)

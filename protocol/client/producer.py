@@ -17,15 +17,14 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from protocol.client.context import ClientContext
-from protocol.client.identity import ProducerIdentity
-from protocol.client.metadata import LeaderFinder, TopicLeaders
-from protocol.client.partition_sender import ACKS_ALL, BatchResult, PartitionSender, ProducerBatch
+from protocol.client.context import ClientContext, LeaderFinder, TopicLeaders
+from protocol.client.partition_sender import ACKS_ALL, BatchResult, PartitionSender, ProducerBatch, ProducerIdentity
 from protocol.client.records import MIN_RECORD_BYTES, join, joined_size, record
 from protocol.config import BATCH_SIZE, BUFFER_MEMORY, ENABLE_IDEMPOTENCE, LINGER_MS, MAX_BLOCK_MS
 from protocol.errors import ErrorCode
 from protocol.events.client import ProduceCompleted
-from protocol.ids import NodeId, TimeMs, TopicPartition
+from protocol.ids import NO_OFFSET, NodeId, Offset, TimeMs, TopicPartition
+from protocol.messages.base import changed
 from protocol.messages.batch import RecordBatch
 from protocol.messages.commands import ROUND_ROBIN, ProduceCommand, ProduceOutcome, SendOutcome, SendRecords, SentRange
 
@@ -43,8 +42,8 @@ SenderKey = tuple[TopicPartition, int]
 
 @dataclass(slots=True, eq=False)
 class _Pending:
-    """A command without an outcome yet. Records below `taken` have been admitted into batches; `open` of them have no
-    result. `blocked_ms` is the time of the last progress.
+    """A command without an outcome yet. Records below `taken` are in batches, `open` of them have no result.
+    `blocked_ms`: when it made progress last.
     """
 
     command: ProduceCommand | SendRecords
@@ -52,39 +51,7 @@ class _Pending:
     blocked_ms: TimeMs
     taken: int = 0
     open: int = 0
-    ranges: list[_Range] = field(default_factory=list)
-
-
-@dataclass(slots=True)
-class _Range:
-    """A `SentRange` under construction."""
-
-    first: int
-    count: int
-    partition: int
-    end: BatchResult
-
-    def extend(self, other: _Range) -> bool:
-        """Adds the next range, if it continues this one in the command and in the log; returns whether it did."""
-        mine, its = self.end, other.end
-        offset = mine.base_offset if mine.base_offset < 0 else mine.base_offset + self.count
-        follows = self.first + self.count == other.first and offset == its.base_offset
-        if not follows or self.partition != other.partition:
-            return False
-        if mine.error is not its.error or mine.unknown != its.unknown:
-            return False
-        self.count += other.count
-        return True
-
-    def to_message(self) -> SentRange:
-        return SentRange.unchecked(
-            first=self.first,
-            count=self.count,
-            partition=self.partition,
-            error=self.end.error,
-            base_offset=self.end.base_offset,
-            unknown=self.end.unknown,
-        )
+    ranges: list[SentRange] = field(default_factory=list)
 
 
 @dataclass(slots=True, eq=False)
@@ -243,7 +210,6 @@ class Producer:
         return gathered
 
     def _send_open_batches(self, now_ms: TimeMs, keys: Iterable[SenderKey]) -> None:
-        """Closes the open batches of `keys` and sends them."""
         for key in keys:
             gathered = self._gathering.pop(key, None)
             if gathered is None:
@@ -292,7 +258,7 @@ class Producer:
         """Records the result of a batch in the commands to which its records belong."""
         offset = end.base_offset
         for job, first, count in gathered.parts:
-            job.ranges.append(_Range(first, count, partition, BatchResult(end.error, offset, end.unknown)))
+            job.ranges.append(_sent_range(first, count, partition, end, offset))
             job.open -= count
             offset = offset if offset < 0 else offset + count
             self._report_if_complete(job)
@@ -303,14 +269,13 @@ class Producer:
         assert isinstance(command, SendRecords)
         if job.open or job.taken < command.record_count:
             return
-        ranges = [part.to_message() for part in merged(sorted(job.ranges, key=lambda part: part.first))]
+        ranges = merged(sorted(job.ranges, key=lambda part: part.first))
         error = next((part.error for part in ranges if part.error is not ErrorCode.NONE), ErrorCode.NONE)
         self._context.out.send(
             job.driver, SendOutcome.unchecked(command_id=command.command_id, error=error, ranges=tuple(ranges))
         )
 
     def _produced(self, job: _Pending, command: ProduceCommand, end: BatchResult) -> None:
-        """The batch of a ProduceCommand has its result."""
         self.buffered_bytes -= len(command.payload)
         self._report_produce(job, command, end)
 
@@ -344,18 +309,38 @@ class Producer:
             self._report_produce(job, command, BatchResult(error))
             return
         rest = max(0, command.record_count - job.taken)
-        job.ranges.append(_Range(job.taken, rest, command.partition, BatchResult(error)))
+        job.ranges.append(_sent_range(job.taken, rest, command.partition, BatchResult(error), NO_OFFSET))
         job.taken = max(job.taken, command.record_count)
         self._report_if_complete(job)
 
 
-def merged(ranges: Iterable[_Range]) -> list[_Range]:
+def _sent_range(first: int, count: int, partition: int, end: BatchResult, base_offset: Offset) -> SentRange:
+    return SentRange.unchecked(
+        first=first, count=count, partition=partition, error=end.error, base_offset=base_offset, unknown=end.unknown
+    )
+
+
+def merged(ranges: Iterable[SentRange]) -> list[SentRange]:
     """Ranges in order; consecutive ones with the same result are merged."""
-    found: list[_Range] = []
+    found: list[SentRange] = []
     for part in ranges:
-        if not (found and found[-1].extend(part)):
+        if found and _continues(found[-1], part):
+            found[-1] = changed(found[-1], count=found[-1].count + part.count)
+        else:
             found.append(part)
     return found
+
+
+def _continues(before: SentRange, part: SentRange) -> bool:
+    """Whether a range continues the one before it, in the command and in the log."""
+    offset = before.base_offset if before.base_offset < 0 else before.base_offset + before.count
+    return (before.first + before.count, before.partition, before.error, offset, before.unknown) == (
+        part.first,
+        part.partition,
+        part.error,
+        part.base_offset,
+        part.unknown,
+    )
 
 
 def _linger(key: SenderKey) -> str:

@@ -20,13 +20,11 @@ def record(command_id: int, number: int, size: int) -> bytes:
 
 
 def identity(data: bytes) -> tuple[int, int]:
-    """(command id, number) of a record."""
     command_id, number = _HEAD.unpack_from(data)
     return command_id, number
 
 
 def join(records: Sequence[bytes]) -> bytes:
-    """The payload of a batch of these records."""
     parts: list[bytes] = []
     for data in records:
         parts += (_LENGTH.pack(len(data)), data)
@@ -34,7 +32,6 @@ def join(records: Sequence[bytes]) -> bytes:
 
 
 def split(payload: bytes) -> list[bytes]:
-    """The records of a payload that `join` made."""
     records, place = [], 0
     while place < len(payload):
         (length,) = _LENGTH.unpack_from(payload, place)

@@ -22,8 +22,8 @@ from protocol.metadata.partition import LeaderRecoveryState, PartitionState
 def decide(
     state: ControllerState, request: AlterPartitionRequest
 ) -> tuple[list[ErrorCode], list[PartitionChangeRecord]]:
-    """The error of each proposal (NONE: accepted), in the order of the request, and the records of the accepted ones
-    that change something. The caller has checked the broker epoch of the request.
+    """The error of each proposal, and the records of those that change something; the caller has checked the broker
+    epoch.
     """
     errors: list[ErrorCode] = []
     records: dict[TopicIdPartition, PartitionChangeRecord] = {}
@@ -42,9 +42,8 @@ def decide(
 def result(
     image: MetadataImage, leader: BrokerId, proposal: PartitionIsrProposal, error: ErrorCode
 ) -> PartitionIsrResult:
-    """The answer to a proposal after the records of its request were replayed: the partition's state, or the error. An
-    accepted proposal may have completed a reassignment and thereby elected another leader; the answer is then
-    NEW_LEADER_ELECTED.
+    """The answer to a proposal after the replay of its request's records: the partition's state, or the error. An
+    accepted proposal that completed a reassignment may have elected another leader: NEW_LEADER_ELECTED.
     """
     state = image.partition(partition_key(proposal.topic_id, proposal.partition_id))
     if error is ErrorCode.NONE and state is not None and state.leader == leader:
@@ -100,8 +99,8 @@ def _validate_isr(
 
 
 def has_registered_epoch(image: MetadataImage, member: BrokerState) -> bool:
-    """Whether the member fetched under the broker epoch that is registered, or is proposed without an epoch. What a
-    leader observed of an earlier incarnation does not hold for the log that the broker has now (KIP-903).
+    """Whether the member fetched under the registered broker epoch, or is proposed without an epoch: what a leader
+    observed of an earlier incarnation does not hold for the log that the broker has now (KIP-903).
     """
     return member.broker_epoch in (NO_EPOCH, image.broker_epoch(member.broker_id))
 

@@ -1,15 +1,39 @@
-"""Broker events as records: registration, fencing, unfencing, controlled shutdown, unclean restart.
+"""Brokers as records: registration, fencing, unfencing, controlled shutdown, unclean restart, unregistration.
 
-Each function returns the records of one event and changes nothing; partition changes come before the registration
-change where Kafka orders them so. A broker that leaves an ISR because of the event is not acceptable as a leader in the
-same decision; a broker that the event unfences is.
+The functions of events return the records of one event and change nothing; partition changes come before the
+registration change where Kafka orders them so. A broker that leaves an ISR because of the event is not acceptable as a
+leader in the same decision; a broker that the event unfences is.
+
+An operator unregisters a broker that will not return. The broker leaves every ISR and ELR, as after an unclean
+shutdown: no broker epoch is left against which it could prove a clean shutdown, so its replicas do not count before
+they have caught up (E20, E26). It is kept in the last known ELR and as last known leader. Its replicas stay assigned; a
+reassignment removes them. Below the metadata version that brings ELR it stays in an ISR of which it is the last member
+(K4). A broker that still runs learns this from the metadata log or from its next heartbeat, and registers again.
+Departure from Kafka's code: there the broker stays in the ELR, because its removal is handled like a fencing; the
+partition then waits for a member that leaves the ELR as soon as it registers.
+
+Errors of registrations and heartbeats are Kafka's. Where Kafka has none, since its types or clients exclude the value,
+the error is INVALID_REQUEST, or INVALID_REGISTRATION for a registration.
 """
 
 from __future__ import annotations
 
+from protocol.controller import brokers
 from protocol.controller.context import ControllerState
-from protocol.ids import NO_LEADER, BrokerId, Epoch, TopicIdPartition
-from protocol.messages.records import BrokerRegistrationChangeRecord, MetadataRecord, RegisterBrokerRecord
+from protocol.controller.controller_result import ControllerResult
+from protocol.errors import ErrorCode, Refused
+from protocol.ids import NO_LEADER, BrokerId, Epoch, TopicIdPartition, is_broker
+from protocol.messages.acls import AclOperation
+from protocol.messages.cluster import UnregisterBrokerRequest, UnregisterBrokerResponse
+from protocol.messages.control import BrokerHeartbeatRequest, BrokerRegistrationRequest
+from protocol.messages.records import (
+    BrokerRegistrationChangeRecord,
+    MetadataRecord,
+    RegisterBrokerRecord,
+    UnregisterBrokerRecord,
+)
+from protocol.metadata.authorizer import require_cluster
+from protocol.metadata.image import MetadataImage
 
 _NO_BROKER = -1
 
@@ -22,8 +46,8 @@ def _leader_and_isr_updates(
     unclean: BrokerId = _NO_BROKER,
 ) -> list[MetadataRecord]:
     """Removes `remove` and `unclean` from ISRs, `unclean` also from ELRs, and elects with `add` counted as active. The
-    ISR of a partition that has no leader and no ELR may have several members, which an ELR has left there
-    (`features.py`): those that are down leave it when another is elected, as they would have left before.
+    ISR of a partition without leader and ELR may have several members, which an ELR has left there (`features.py`):
+    those that are down leave it when another is elected.
     """
     image = state.image
 
@@ -86,11 +110,9 @@ def begin_controlled_shutdown(state: ControllerState, broker: BrokerId, epoch: E
 def register(
     state: ControllerState, broker: BrokerId, incarnation_id: str, previous_epoch: Epoch, rack: str | None
 ) -> list[MetadataRecord]:
-    """Registers a new incarnation. Its broker epoch is the offset of its registration record.
-
-    If `previous_epoch` is not the broker epoch that is registered, or none is registered, the last shutdown was unclean
-    and the broker leaves every ISR and ELR (E20, E21). Below the metadata version that brings ELR the ISRs stay as they
-    are, and there are no ELRs (K7, N36).
+    """Registers a new incarnation, whose broker epoch is the offset of the record. If `previous_epoch` is not the one
+    that is registered, the last shutdown was unclean and the broker leaves every ISR and ELR (E20, E21); below the
+    metadata version that brings ELR the ISRs stay as they are (K7, N36).
     """
     records: list[MetadataRecord] = []
     known = state.image.brokers.get(broker)
@@ -100,3 +122,38 @@ def register(
         broker_id=broker, broker_epoch=state.image.next_offset + len(records), incarnation_id=incarnation_id, rack=rack
     )
     return [*records, registration]
+
+
+def unregister_broker(state: ControllerState, request: UnregisterBrokerRequest) -> ControllerResult:
+    """Removes the registration; BROKER_ID_NOT_REGISTERED where there is none. Needs ALTER on the cluster."""
+    require_cluster(state.image, request, AclOperation.ALTER)
+    registration = state.image.brokers.get(request.broker_id)
+    if registration is None:
+        raise Refused(ErrorCode.BROKER_ID_NOT_REGISTERED, f"broker {request.broker_id} is not registered")
+    records = [
+        *brokers.leave_for_unclean_shutdown(state, request.broker_id),
+        UnregisterBrokerRecord(broker_id=request.broker_id, broker_epoch=registration.broker_epoch),
+    ]
+    return ControllerResult(UnregisterBrokerResponse(correlation_id=request.correlation_id), records)
+
+
+def registration_error(image: MetadataImage, request: BrokerRegistrationRequest, has_session: bool) -> ErrorCode:
+    """NONE, INVALID_REGISTRATION, or DUPLICATE_BROKER_REGISTRATION where another incarnation is unfenced and has an
+    open session. Any previous broker epoch is valid: one other than the registered means an unclean shutdown (E21).
+    """
+    if not is_broker(request.broker_id) or not request.incarnation_id:
+        return ErrorCode.INVALID_REGISTRATION
+    known = image.brokers.get(request.broker_id)
+    if known is None or known.incarnation_id == request.incarnation_id:
+        return ErrorCode.NONE
+    return ErrorCode.DUPLICATE_BROKER_REGISTRATION if not known.fenced and has_session else ErrorCode.NONE
+
+
+def heartbeat_error(image: MetadataImage, request: BrokerHeartbeatRequest) -> ErrorCode:
+    """NONE, or BROKER_ID_NOT_REGISTERED, STALE_BROKER_EPOCH, INVALID_REQUEST for an offset below 0."""
+    epoch = image.broker_epoch(request.broker_id)
+    if epoch is None:
+        return ErrorCode.BROKER_ID_NOT_REGISTERED
+    if epoch != request.broker_epoch:
+        return ErrorCode.STALE_BROKER_EPOCH
+    return ErrorCode.NONE if request.current_metadata_offset >= 0 else ErrorCode.INVALID_REQUEST

@@ -28,7 +28,6 @@ class ControllerState:
         self._indexed: dict[TopicIdPartition, PartitionState] = {}
 
     def replay(self, record: MetadataRecord) -> MetadataDelta:
-        """Applies a record and returns what it changed."""
         self.image.replay(record)
         delta = self.image.take_delta()
         for key in delta.partitions:
@@ -68,8 +67,7 @@ class ControllerState:
         self, key: TopicIdPartition, state: PartitionState, election: Election | None = None, **targets: object
     ) -> ChangeRequest:
         """A change request under the feature levels and Kafka's rules in force. `election` defaults to what the topic's
-        configs allow (`allowed_election`); `targets` are fields of `ChangeRequest`, with `MetadataImage.is_active` as
-        the default of `is_acceptable_leader`.
+        configs allow, `is_acceptable_leader` to `MetadataImage.is_active`; `targets` are fields of `ChangeRequest`.
         """
         features = self.image.features
         if election is None:
@@ -94,8 +92,8 @@ class ControllerState:
 
 
 def allowed_election(features: Features, unclean_enabled: ConfigValue) -> Election:
-    """The election that takes place without a user's request: UNCLEAN where `unclean.leader.election.enable` holds for
-    the topic and unclean recovery is disabled, else ONLINE.
+    """The election without a user's request: UNCLEAN if enabled for the topic and unclean recovery is disabled, else
+    ONLINE.
     """
     return Election.UNCLEAN if unclean_enabled and not features.unclean_recovery else Election.ONLINE
 

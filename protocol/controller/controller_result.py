@@ -12,8 +12,8 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from protocol.controller.awaited_elections import Awaited
 from protocol.controller.context import ControllerState
+from protocol.controller.recovery_requests import Awaited
 from protocol.errors import ErrorCode, Refused
 from protocol.ids import TopicIdPartition
 from protocol.messages.admin import AdminResponse
@@ -42,7 +42,6 @@ Handler = Callable[[ControllerState, Any], ControllerResult]
 
 
 def named_twice(names: Iterable[Name]) -> frozenset[Name]:
-    """The names that a request has more than once."""
     return frozenset(name for name, count in Counter(names).items() if count > 1)
 
 

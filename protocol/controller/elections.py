@@ -3,7 +3,7 @@
 PREFERRED applies only where a replica other than the first leads; every other type only to leaderless partitions. A
 DESIGNATION names the leader of each partition; the records that this replica lacks are lost. The two LONGEST_LOG types
 query the replicas for the ends of their logs through the recovery manager, and their response waits for the result
-(`awaited_elections.py`). Where unclean recovery is disabled they are refused.
+(`recovery_requests.py`). Where unclean recovery is disabled they are refused.
 
 Checks, in this order. Of the whole request: the principal (CLUSTER_ACTION), the number of topics, a designation for all
 partitions. Of each partition: whether it is named twice, whether it exists, its `desired_leaders`, whether an election
@@ -20,11 +20,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from protocol.config import UNCLEAN_RECOVERY_ENABLED
-from protocol.controller.awaited_elections import NO_REPLICAS_TO_QUERY, Awaited
 from protocol.controller.context import ControllerState
 from protocol.controller.controller_result import ControllerResult, named_twice, partition_named
 from protocol.controller.partition_change import Election
 from protocol.controller.recovery_decisions import query_for
+from protocol.controller.recovery_requests import NO_REPLICAS_TO_QUERY, Awaited
 from protocol.errors import ErrorCode, Refused
 from protocol.ids import NO_LEADER, BrokerId, TopicIdPartition, TopicPartition
 from protocol.messages.acls import AclOperation
@@ -123,7 +123,9 @@ def _elect(
     if kind is ElectionType.DESIGNATION and item.desired_leader not in partition.replicas:
         reason = f"broker {item.desired_leader} is none of the replicas {list(partition.replicas)}"
         raise Refused(ErrorCode.INVALID_REQUEST, reason)
-    _require_need(kind, partition)
+    leads = partition.replicas[0] if kind is ElectionType.PREFERRED else partition.leader
+    if partition.leader == leads != NO_LEADER:
+        raise Refused(ErrorCode.ELECTION_NOT_NEEDED, f"broker {partition.leader} leads")
     if kind in _LONGEST_LOG:
         _require_recoverable(state, partition, kind)
         return key
@@ -143,9 +145,3 @@ def _require_recoverable(state: ControllerState, partition: PartitionState, kind
         raise Refused(ErrorCode.UNSUPPORTED_VERSION, reason)
     if query_for(state.image, partition, _LONGEST_LOG[kind]) is None:
         raise Refused(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, NO_REPLICAS_TO_QUERY[_LONGEST_LOG[kind]])
-
-
-def _require_need(kind: ElectionType, partition: PartitionState) -> None:
-    leads = partition.replicas[0] if kind is ElectionType.PREFERRED else partition.leader
-    if partition.leader == leads != NO_LEADER:
-        raise Refused(ErrorCode.ELECTION_NOT_NEEDED, f"broker {partition.leader} leads")

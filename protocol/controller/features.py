@@ -58,10 +58,9 @@ from protocol.config import (
     config_text,
     features_at,
 )
-from protocol.controller.configs import complete_reassignments, set_config
+from protocol.controller.configs import Draft, complete_reassignments, set_config
 from protocol.controller.context import ControllerState
 from protocol.controller.controller_result import ControllerResult, named_twice, require_once
-from protocol.controller.draft import Draft
 from protocol.errors import ErrorCode, Refused
 from protocol.ids import NO_LEADER, BrokerId, TopicIdPartition
 from protocol.messages.acls import AclOperation
@@ -114,14 +113,15 @@ def update_features(state: ControllerState, request: UpdateFeaturesRequest) -> C
     if before != after:
         complete_reassignments(draft, None)
     if before.unclean_recovery and not after.unclean_recovery:
-        _elect_for_leaderless(draft)
+        for key in draft.state.leaderless():
+            if draft.partition(key).leader == NO_LEADER:
+                draft.decide(key, draft.allowed_election(key))
     results = tuple(FeatureResult(feature=update.feature) for update in request.feature_updates)
     response = UpdateFeaturesResponse(correlation_id=request.correlation_id, features=results)
     return ControllerResult(response, draft.records).validated(request.validate_only)
 
 
 def _require_allowed(present: Mapping[str, int], update: FeatureUpdate) -> None:
-    """Raises Refused for an update that is invalid whatever the other updates are."""
     name, level = update.feature, update.max_version_level
     if name not in SUPPORTED_FEATURES:
         reason = f"unknown feature; allowed: {', '.join(SUPPORTED_FEATURES)}"
@@ -140,7 +140,6 @@ def _require_allowed(present: Mapping[str, int], update: FeatureUpdate) -> None:
 
 
 def _is_safe_downgrade(present: Mapping[str, int], request: UpdateFeaturesRequest) -> bool:
-    """Whether the request lowers `metadata.version` by a safe downgrade."""
     return any(
         update.feature == METADATA_VERSION
         and update.max_version_level < present[METADATA_VERSION]
@@ -156,9 +155,6 @@ def _change_levels(draft: Draft, levels: Mapping[str, int]) -> None:
     lowered = [name for name in SUPPORTED_FEATURES if levels[name] < before[name]]
     for name in (*raised, *reversed(lowered)):
         draft.add(FeatureLevelRecord(name=name, feature_level=levels[name]))
-
-
-# -- partitions --------------------------------------------------------------------------------------------------------
 
 
 def _convert_partitions(draft: Draft, before: Features, after: Features) -> None:
@@ -239,9 +235,8 @@ def _without_elr(state: ControllerState, partition: PartitionState) -> dict[str,
 
 
 def _returning_members(partition: PartitionState) -> tuple[BrokerId, ...]:
-    """The members that return to an empty ISR when `metadata.version` is lowered: the replicas in the ELR, that which
-    led last before the others; without any, one replica: the last known leader, else the first in the last known ELR,
-    else the first.
+    """The members that return to an empty ISR: the replicas in the ELR, the last leader before the others; without any,
+    one replica: the last known leader, else the first in the last known ELR, else the first.
     """
     first_phase = partition.last_known_elr if len(partition.last_known_elr) == 1 else ()
     led_last = _as_tuple(partition.last_known_leader) or first_phase
@@ -249,16 +244,6 @@ def _returning_members(partition: PartitionState) -> tuple[BrokerId, ...]:
     known = {*led_last, *partition.last_known_elr}
     eligible = tuple(broker for broker in replicas if broker in partition.elr)
     return eligible or tuple(sorted(replicas, key=lambda broker: broker not in known))[:1]
-
-
-def _elect_for_leaderless(draft: Draft) -> None:
-    """Elects for leaderless partitions, whose recoveries end with the level, by the rules of the first phase."""
-    for key in draft.state.leaderless():
-        if draft.partition(key).leader == NO_LEADER:
-            draft.decide(key, draft.allowed_election(key))
-
-
-# -- configs -----------------------------------------------------------------------------------------------------------
 
 
 def _convert_configs(draft: Draft, before: Mapping[str, int]) -> None:

@@ -38,8 +38,6 @@ class Alert(NamedTuple):
 
 @dataclass(slots=True)
 class Summary:
-    """Count, sum, last value and maximum of the observed values."""
-
     count: int = 0
     sum: int = 0
     last: int = 0
@@ -52,21 +50,13 @@ class Summary:
         self.max = max(self.max, value)
 
 
-class _Failover(NamedTuple):
-    """Began at `began_ms`; ends once all active brokers have applied the metadata log up to `end_offset`."""
-
-    began_ms: TimeMs
-    end_offset: Offset
-
-
 def partition_metrics(state: PartitionState) -> dict[str, int]:
-    """The metrics of one partition, by name."""
     return {metrics.ELECTABLE_LEADERS: len(state.isr) + len(state.elr)}
 
 
 def is_unclean_election(before: PartitionState, after: PartitionState) -> bool:
-    """Whether the change elected a leader that may lack acknowledged records. Such an election leaves the partition
-    RECOVERING; if it was RECOVERING before, a leader from ISR or ELR was elected cleanly (N13).
+    """Whether the change elected a leader that may lack acknowledged records, which leaves the partition RECOVERING; a
+    leader from ISR or ELR of a RECOVERING partition was elected cleanly (N13).
     """
     if after.leader in (before.leader, NO_LEADER) or after.leader_recovery_state is LeaderRecoveryState.RECOVERED:
         return False
@@ -86,8 +76,6 @@ def needs_user(state: ControllerState, key: TopicIdPartition, partition: Partiti
 
 
 class PartitionGauges:
-    """The partitions that each gauge counts, updated record by record."""
-
     def __init__(self, state: ControllerState) -> None:
         self._state = state
         self.under_min_isr: set[TopicIdPartition] = set()
@@ -135,8 +123,8 @@ class PartitionGauges:
 
 
 class ControllerMetrics:
-    """The metrics of one controller. The node sets `now_ms` to the time of the input that it handles. `recoveries` are
-    those of the controller, None where it has none. `quorum` returns the values of `RAFT_METRICS`, in that order.
+    """The metrics of one controller. The node sets `now_ms` to the time of its input; `quorum` returns the values of
+    `RAFT_METRICS`, in that order.
     """
 
     def __init__(
@@ -150,7 +138,8 @@ class ControllerMetrics:
         self._known: dict[TopicIdPartition, PartitionState] = {}
         self._reassigning: dict[TopicIdPartition, TimeMs] = {}
         self._shutdowns: dict[BrokerId, TimeMs] = {}
-        self._failovers: deque[_Failover] = deque()
+        self._failovers: deque[tuple[TimeMs, Offset]] = deque()
+        """When each began, and the end of the log that all active brokers have to apply."""
         self._unclean_elections = 0
         self._recoveries_finished = 0
         self._summaries = {name: Summary() for name in metrics.SUMMARIES}
@@ -193,8 +182,6 @@ class ControllerMetrics:
             metrics.MANUAL_ELECTION_REQUIRED: self._gauges.manual,
             metrics.REASSIGNING: self._reassigning.keys(),
         }
-
-    # -- records -------------------------------------------------------------------------------------------------------
 
     def replayed(self, record: MetadataRecord, delta: MetadataDelta) -> None:
         """Updates the metrics after the state has replayed a record; `delta` is what it changed."""
@@ -248,12 +235,10 @@ class ControllerMetrics:
             if set(adding) <= set(after.replicas) and not set(removing) & set(after.replicas):
                 self._summaries[metrics.REASSIGNMENT_DELAY].observe(self.now_ms - began_ms)
 
-    # -- events that no record shows -----------------------------------------------------------------------------------
-
     def failed_over(self, record_count: int) -> None:
         """Observes a failover: `record_count` records fence a broker and move its leaderships."""
         self._summaries[metrics.FAILOVER_RECORDS].observe(record_count)
-        self._failovers.append(_Failover(self.now_ms, self._state.image.next_offset))
+        self._failovers.append((self.now_ms, self._state.image.next_offset))
 
     def settle(self, applied: Mapping[BrokerId, Offset]) -> None:
         """Ends the failovers that all active brokers have applied; `applied` has the metadata offset of each broker."""
@@ -265,11 +250,10 @@ class ControllerMetrics:
             self._failovers.clear()
             return
         known = min(offsets)
-        while self._failovers and self._failovers[0].end_offset <= known:
-            self._summaries[metrics.FAILOVER_LATENCY].observe(self.now_ms - self._failovers.popleft().began_ms)
+        while self._failovers and self._failovers[0][1] <= known:
+            self._summaries[metrics.FAILOVER_LATENCY].observe(self.now_ms - self._failovers.popleft()[0])
 
     def shutdown_began(self, broker: BrokerId) -> None:
-        """Observes that the broker's controlled shutdown begins now."""
         self._shutdowns[broker] = self.now_ms
 
     def shutdown_ended(self, broker: BrokerId) -> None:
@@ -277,9 +261,7 @@ class ControllerMetrics:
         self._summaries[metrics.SHUTDOWN_TIME].observe(self.now_ms - self._shutdowns.pop(broker, self.now_ms))
 
     def recovered(self, partition_count: int) -> None:
-        """Observes that recoveries have elected leaders for `partition_count` partitions."""
         self._recoveries_finished += partition_count
 
     def altered(self, partition_count: int) -> None:
-        """Observes an AlterPartition request with proposals for `partition_count` partitions."""
         self._summaries[metrics.ALTER_PARTITION_BATCH].observe(partition_count)

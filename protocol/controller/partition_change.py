@@ -115,9 +115,7 @@ class _Eligible(NamedTuple):
 def decide(
     topic_id: str, partition_id: int, state: PartitionState, request: ChangeRequest
 ) -> PartitionChangeRecord | None:
-    """The record that carries out the request as far as the rules allow, or None if nothing changes. `state` is the
-    partition's present state; the record's fields that are None, or -2 for leaders, leave theirs as they are.
-    """
+    """The record that carries out the request as far as the rules allow, None if nothing changes."""
     target = _complete_reassignment(request, _target_assignment(state, request))
     eligible = _follow_isr(state, request, target)
     elected = _elect(state, request, target, eligible.elr)
@@ -222,16 +220,14 @@ def _elect(state: PartitionState, request: ChangeRequest, target: _Assignment, e
 
 
 def _leads_dead_or_alive(state: PartitionState, request: ChangeRequest, last_known: BrokerId) -> bool:
-    """Whether Kafka's code elects the last known leader without asking whether it may lead; "none" (-1), where it is
-    recorded, is elected like any other.
-    """
+    """Whether Kafka's code elects the last known leader dead or alive, a recorded "none" (-1) like any other."""
     recorded = last_known != NO_LEADER or state.last_known_elr == (NO_LEADER,)
     return recorded and request.use_last_known_leader and request.designated_leader == NO_LEADER
 
 
 def _has_complete_replica(request: ChangeRequest, target: _Assignment, elr: Brokers) -> bool:
-    """Whether a replica is in ISR or ELR. A member of the ELR that left the assignment has no replica to lead with;
-    one of Kafka's rules counts it nevertheless.
+    """Whether a replica is in ISR or ELR. A member of the ELR that left the assignment does not count, except for one
+    of Kafka's rules.
     """
     if REMOVED_REPLICA_BLOCKS_LAST_KNOWN_LEADER in request.kafka_rules:
         return bool(target.isr or elr)
@@ -240,8 +236,7 @@ def _has_complete_replica(request: ChangeRequest, target: _Assignment, elr: Brok
 
 def _last_known_leader(state: PartitionState, request: ChangeRequest, replicas: Brokers) -> BrokerId:
     """The last known leader that may be elected, or -1. In `last_known_elr` it is the only member: several members are
-    a last known ELR (E24, K5). In its own field it is a candidate only in an election that a user allows to be unclean;
-    otherwise recovery finds the replica with the most records.
+    a last known ELR (E24, K5). In its own field it is a candidate only in an election that a user allows to be unclean.
     """
     known = NO_LEADER
     if request.track_last_known_leader:

@@ -55,8 +55,8 @@ def partition_records(
     replication_factor: int | None = None,
 ) -> list[PartitionRecord]:
     """Records of new partitions with the replicas of `layout`, numbered from `first_index`. Raises Refused with
-    INVALID_REPLICA_ASSIGNMENT for invalid replicas, such as a number of them other than `replication_factor` (None:
-    that of the first partition).
+    INVALID_REPLICA_ASSIGNMENT, also for a number of replicas other than `replication_factor` (None: that of the first
+    partition).
     """
     records = []
     for index, replicas in enumerate(layout, first_index):

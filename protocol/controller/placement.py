@@ -1,4 +1,4 @@
-"""Replica placement: the striped placement of Kafka's controller, written anew.
+"""Replica placement: the striped placement of Kafka's controller.
 
 Goals, the most important first: the replicas of a partition are in different racks; replicas and leaders are spread
 over the brokers; active brokers come before fenced ones. Two rules always hold: a broker has at most one replica of a
@@ -29,8 +29,6 @@ from protocol.metadata.image import MetadataImage
 
 @dataclass(frozen=True, slots=True)
 class UsableBroker:
-    """A broker on which replicas may be placed."""
-
     broker_id: BrokerId
     rack: str | None = None
     fenced: bool = False
@@ -48,10 +46,9 @@ def usable_brokers(image: MetadataImage) -> list[UsableBroker]:
 def place(
     brokers: Sequence[UsableBroker], partition_count: int, replication_factor: int, rng: Random
 ) -> list[tuple[BrokerId, ...]]:
-    """The replicas of `partition_count` partitions, the first of each its preferred leader.
-
-    Raises Refused with INVALID_REPLICATION_FACTOR where the factor is not positive or above the number of brokers, or
-    where all brokers are fenced.
+    """The replicas of `partition_count` partitions, the preferred leader first. Raises Refused with
+    INVALID_REPLICATION_FACTOR for a factor that is not positive or above the number of brokers, and where all brokers
+    are fenced.
     """
     active = sum(not broker.fenced for broker in brokers)
     if replication_factor <= 0:

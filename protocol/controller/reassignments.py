@@ -85,8 +85,8 @@ def _alter(state: ControllerState, topic: str, wanted: ReassignablePartition) ->
 
 
 def _returning_members(partition: PartitionState, wanted: tuple[BrokerId, ...]) -> tuple[BrokerId, ...]:
-    """Members of the ELR that left the assignment and that `wanted` brings back. They are not eligible (E20, E34):
-    their log is deleted, or was not written to while they were away.
+    """Members of the ELR that left the assignment and return with `wanted`: not eligible (E20, E34), their log is
+    deleted or out of date.
     """
     return tuple(sorted({*wanted} & {*partition.elr} - {*partition.replicas}))
 

@@ -56,9 +56,8 @@ class RecoveryNeed(Enum):
 
 
 class RecoveryQuery(NamedTuple):
-    """What a recovery asks for: the `replicas` to query, in the order of the assignment and each with the broker epoch
-    under which it is registered; those that may hold the most records, active or not; and those whose answers are
-    `required`.
+    """The `replicas` to query, in the order of the assignment, with the broker epochs of their registrations; those
+    that may hold the most records, active or not; and those whose answers are `required`.
     """
 
     mode: RecoveryMode
@@ -119,9 +118,9 @@ def _is_only_adding(partition: PartitionState, broker: BrokerId) -> bool:
 def is_result_valid(
     image: MetadataImage, partition: PartitionState, recovery: PartitionRecovery, result: PartitionRecoveryResult
 ) -> bool:
-    """Whether the result of `recovery` may be recorded: the partition is still leaderless in the leader epoch in which
-    its replicas were queried (F9), a holder and all required replicas have answered (F11), all answers come from
-    registered broker incarnations (F8), and the winner is active.
+    """Whether the result of `recovery` may be recorded: the partition is still leaderless in the queried leader epoch
+    (F9), a holder and all required replicas have answered (F11), all from registered incarnations (F8), and the winner
+    is active.
     """
     return (
         result.recovery_id == recovery.recovery_id

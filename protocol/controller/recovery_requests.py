@@ -16,18 +16,32 @@ becomes electable is elected in the record that makes it so; the partition has a
 As long as recoveries run they are requested again every `broker.heartbeat.interval.ms`, so that a manager that has
 crashed, hung or missed a message continues (F14). KIP-966 does this when heartbeats are handled; here it has a timer of
 its own, since a host may omit heartbeats that repeat what is known.
+
+ElectLeaders requests of the types LONGEST_LOG_PROACTIVE and LONGEST_LOG_BALANCED wait for recoveries (J4, F22). Such a
+request is answered when all its partitions are done. The result of a partition is
+
+- NONE where it has a leader, by whichever election came first;
+- ELIGIBLE_LEADERS_NOT_AVAILABLE where no replica is active any more that decides a recovery, a replica is not that a
+  balanced recovery requires, or recovery was disabled meanwhile;
+- UNKNOWN_TOPIC_OR_PARTITION where it was deleted;
+- REQUEST_TIMED_OUT where it is not done by the timeout of the request. Its recovery then ends, unless the topic's
+  strategy calls for one.
+
+Two requests for the same partition share a recovery, in the mode of the first. A controller that becomes active has no
+such request, and the client sends it again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from protocol.config import BROKER_HEARTBEAT_INTERVAL_MS, UNCLEAN_RECOVERY_TIMEOUT_MS
 from protocol.contract import Outbox
-from protocol.controller.awaited_elections import ELECTIONS_TIMER, Awaited, AwaitedElections
 from protocol.controller.context import ControllerState
 from protocol.controller.partition_change import Election
 from protocol.controller.recovery_decisions import RecoveryQuery, is_result_valid, query_for, strategy_query
+from protocol.errors import ErrorCode
 from protocol.events.controller import RecoveryBegan, RecoveryCancelled, RecoveryDecided
 from protocol.ids import NO_LEADER, RECOVERY_MANAGER, NodeId, TimeMs, TopicIdPartition
 from protocol.messages.partitions import ElectLeadersResponse
@@ -38,9 +52,113 @@ from protocol.messages.recovery import (
     PartitionRecovery,
     PartitionRecoveryResult,
     RecoverPartitions,
+    RecoveryMode,
     RecoveryResults,
 )
 from protocol.metadata.image import MetadataDelta
+
+ELECTIONS_TIMER = "elections"
+
+
+@dataclass(frozen=True, slots=True)
+class Awaited:
+    """Partitions that wait for a recovery in `mode`, for `timeout_ms`, each with the index of its result."""
+
+    mode: RecoveryMode
+    timeout_ms: int
+    places: Mapping[TopicIdPartition, int]
+
+
+@dataclass(slots=True)
+class _Request:
+    """A request that waits until all partitions of `open` are done: `response` goes to `client` then."""
+
+    client: NodeId
+    response: ElectLeadersResponse
+    mode: RecoveryMode
+    open: dict[TopicIdPartition, int]
+    deadline_ms: TimeMs
+
+
+class AwaitedElections:
+    """The waiting requests, in the order of their arrival."""
+
+    def __init__(self, state: ControllerState, out: Outbox) -> None:
+        self._state = state
+        self._out = out
+        self._requests: list[_Request] = []
+
+    def mode_of(self, key: TopicIdPartition) -> RecoveryMode | None:
+        """The mode in which a user has requested a recovery of the partition; None where no user has."""
+        return next((request.mode for request in self._requests if key in request.open), None)
+
+    def add(self, now_ms: TimeMs, client: NodeId, response: ElectLeadersResponse, awaited: Awaited) -> None:
+        """Keeps a response until its elections are over."""
+        deadline_ms = now_ms + awaited.timeout_ms
+        self._requests.append(_Request(client, response, awaited.mode, dict(awaited.places), deadline_ms))
+        self._set_timer()
+
+    def settle(self, now_ms: TimeMs, changed: Collection[TopicIdPartition]) -> list[TopicIdPartition]:
+        """Answers requests that are done, by partitions in `changed`, or late. Returns those that wait no longer."""
+        over: list[TopicIdPartition] = []
+        for request in self._requests:
+            late = request.deadline_ms <= now_ms
+            for key in [key for key in request.open if late or key in changed]:
+                error, message = self._outcome(key, request.mode, late)
+                if error is not None:
+                    self._close(request, key, error, message)
+                    over.append(key)
+        done = [request for request in self._requests if not request.open]
+        if done:
+            self._requests = [request for request in self._requests if request.open]
+            self._set_timer()
+        for request in done:
+            self._out.send(request.client, request.response)
+        return over
+
+    def abandon(self) -> set[tuple[NodeId, int]]:
+        """Answers all with NOT_CONTROLLER, when the controller resigns. Returns client and correlation id of each."""
+        requests, self._requests = self._requests, []
+        for request in requests:
+            number = request.response.correlation_id
+            response = ElectLeadersResponse(correlation_id=number, error=ErrorCode.NOT_CONTROLLER)
+            self._out.send(request.client, response)
+        self._set_timer()
+        return {(request.client, request.response.correlation_id) for request in requests}
+
+    def _outcome(self, key: TopicIdPartition, mode: RecoveryMode, late: bool) -> tuple[ErrorCode | None, str]:
+        """The error (NONE for a leader) and message with which an election has ended; None while it goes on."""
+        image = self._state.image
+        partition = image.partition(key)
+        if partition is None:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "the partition was deleted"
+        if partition.leader != NO_LEADER:
+            return ErrorCode.NONE, ""
+        if not image.features.unclean_recovery:
+            return ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, "unclean recovery has been disabled"
+        if query_for(image, partition, mode) is None:
+            return ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, NO_REPLICAS_TO_QUERY[mode]
+        return (ErrorCode.REQUEST_TIMED_OUT, "the replicas have not answered in time") if late else (None, "")
+
+    def _close(self, request: _Request, key: TopicIdPartition, error: ErrorCode, message: str) -> None:
+        place = request.open.pop(key)
+        results = list(request.response.partitions)
+        results[place] = replace(results[place], error=error, message=message)
+        request.response = replace(request.response, partitions=tuple(results))
+
+    def _set_timer(self) -> None:
+        if self._requests:
+            self._out.set_timer(ELECTIONS_TIMER, min(request.deadline_ms for request in self._requests))
+        else:
+            self._out.cancel_timer(ELECTIONS_TIMER)
+
+
+NO_REPLICAS_TO_QUERY = {
+    RecoveryMode.PROACTIVE: "no replica is active, or only ones that a reassignment adds",
+    RecoveryMode.BALANCED: "not all members of ISR, ELR and last known ELR are active, or there are none",
+}
+"""Why a recovery in that mode cannot begin."""
+
 
 RECOVERY_TIMER = "recoveries"
 TIMERS = (RECOVERY_TIMER, ELECTIONS_TIMER)
@@ -49,7 +167,7 @@ _ID_BITS = 31
 
 class RecoveryRequests:
     """The running recoveries by partition. The node calls `replayed` for every record, and `settle` at the end of every
-    event. Messages, timers and trace events go to `out`.
+    event.
     """
 
     def __init__(self, state: ControllerState, out: Outbox) -> None:
@@ -64,7 +182,6 @@ class RecoveryRequests:
 
     @property
     def running(self) -> Sequence[TopicIdPartition]:
-        """The partitions whose recovery is running."""
         return tuple(self._running)
 
     def replayed(self, delta: MetadataDelta) -> None:
@@ -85,7 +202,6 @@ class RecoveryRequests:
         self._reconcile(now_ms, sorted(changed))
 
     def fire(self, now_ms: TimeMs, name: str) -> None:
-        """One of `TIMERS` is due."""
         if name == ELECTIONS_TIMER:
             self._reconcile(now_ms, sorted(self._awaited.settle(now_ms, ())))
         elif self._running:
@@ -101,8 +217,6 @@ class RecoveryRequests:
         """Drops all on resignation (F15). Returns client and correlation id of each ElectLeaders request answered."""
         self._out.cancel_timer(RECOVERY_TIMER)
         return self._awaited.abandon()
-
-    # -- requests ------------------------------------------------------------------------------------------------------
 
     def _reconcile(self, now_ms: TimeMs, keys: Sequence[TopicIdPartition]) -> None:
         requested: list[PartitionRecovery] = []
@@ -168,11 +282,9 @@ class RecoveryRequests:
     def _set_timer(self, now_ms: TimeMs) -> None:
         self._out.set_timer(RECOVERY_TIMER, now_ms + self._state.config.int_value(BROKER_HEARTBEAT_INTERVAL_MS))
 
-    # -- results -------------------------------------------------------------------------------------------------------
-
     def take(self, message: RecoveryResults) -> list[MetadataRecord]:
         """The records that elect the winners of valid results. A result of a recovery that is not running is cancelled
-        at the manager; one with an answer of an earlier broker incarnation waits for the manager's next result.
+        at the manager; one with an answer of an earlier broker incarnation waits for the next result.
         """
         records: list[MetadataRecord] = []
         void: list[CancelledRecovery] = []
@@ -189,8 +301,6 @@ class RecoveryRequests:
         if void:
             self._out.send(RECOVERY_MANAGER, CancelRecoveries(recoveries=tuple(void)))
         return records
-
-    # -- trace events --------------------------------------------------------------------------------------------------
 
     def _trace_begun(self, key: TopicIdPartition, recovery: PartitionRecovery) -> None:
         self._out.trace(

@@ -1,15 +1,11 @@
 """Requests of a broker count once, in the order in which the broker sent them.
 
 Apache Kafka's broker has one connection to the controller for each kind of request, with one request in flight. Here a
-request may be overtaken or duplicated. A late request would act on a state that has been superseded: a heartbeat would
-unfence a broker that was allowed to shut down, or has crashed; an ISR proposal that was refused, and that its leader
-has withdrawn from its maximal ISR, would be accepted once the broker that it adds is unfenced. So each broker process
-numbers the requests of a kind, repetitions included, and the controller takes a request only if its number is higher
-than all that it has taken.
-
-A request that is not taken was taken before, or was superseded by a later one of its sender. The sender may still wait
-for the answer, so it is answered with an error, upon which it repeats the request under a new number: an error of the
-whole request decides nothing about the proposals in it (`broker/isr_manager.py`).
+request may be overtaken or duplicated, and a late request would act on a state that has been superseded: a heartbeat
+would unfence a broker that was allowed to shut down, or has crashed; an ISR proposal that was refused and withdrawn
+would be accepted once the broker that it adds is unfenced. So each broker process numbers the requests of a kind,
+repetitions included, and the controller takes a request only if its number is higher than all that it has taken. Other
+requests are answered with an error, upon which a sender that still waits repeats the request under a new number.
 
 Numbers belong to one incarnation of a broker and are kept in memory. A controller that restarts may lose them, since no
 message to its previous incarnation reaches it: messages in flight to a process end with the process in the simulator,

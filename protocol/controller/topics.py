@@ -53,14 +53,9 @@ CLUSTER_DEFAULT = -1
 _COUNTS_OPERATION = AclOperation.DESCRIBE_CONFIGS
 
 
-# -- create topics -----------------------------------------------------------------------------------------------------
-
-
 def create_topics(state: ControllerState, request: CreateTopicsRequest) -> ControllerResult:
-    """Creates topics by count, placed by the controller, or by assignment.
-
-    Needs CREATE on the cluster or on the topic; the response has the counts of a topic only where the principal has
-    DESCRIBE_CONFIGS on it. Names are checked for collisions with existing topics only, as in Kafka.
+    """Creates topics by count, placed by the controller, or by assignment. Needs CREATE on the cluster or on the topic;
+    the response has the counts only with DESCRIBE_CONFIGS on it. Names collide with existing topics only, as in Kafka.
     """
     repeated = named_twice(topic.name for topic in request.topics)
     may_create_all = may(state.image, request.principal, AclOperation.CREATE)
@@ -114,9 +109,8 @@ def _require_free_name(state: ControllerState, name: str, neighbour: str | None)
 
 
 def _create(state: ControllerState, topic: CreatableTopic, offset: int) -> list[MetadataRecord]:
-    """The records of a topic, the first of which is appended `offset` records behind the end of the log.
-
-    The topic id is a digest of the name and of the offset of that record, so the id of a topic is never used again.
+    """The records of a topic, from `offset` records behind the end of the log on. The topic id is a digest of the name
+    and of that offset, so that no id is used again.
     """
     place = f"{state.image.next_offset + offset}/{topic.name}".encode()
     topic_id = uuid_text(int.from_bytes(blake2b(place, digest_size=16).digest(), "big") >> (128 - UUID_BITS))
@@ -126,7 +120,14 @@ def _create(state: ControllerState, topic: CreatableTopic, offset: int) -> list[
 
 
 def _config_records(state: ControllerState, topic: CreatableTopic, topic_id: str) -> list[ConfigRecord]:
-    """One record per config; of a config that is named twice the last value counts."""
+    strategy = str(state.image.config(None, UNCLEAN_RECOVERY_STRATEGY))
+    configs = with_implied_strategy(requested_configs(topic), state.image.features, strategy)
+    return [ConfigRecord.unchecked(topic_id=topic_id, name=name, value=value) for name, value in configs.items()]
+
+
+def requested_configs(topic: CreatableTopic) -> dict[str, str]:
+    """The configs of a new topic, of one that is named twice the last value. Raises Refused with INVALID_CONFIG."""
+    configs: dict[str, str] = {}
     for config in topic.configs:
         if config.value is None:
             raise Refused(ErrorCode.INVALID_CONFIG, f"{config.name}: a new topic's config has a value")
@@ -134,10 +135,17 @@ def _config_records(state: ControllerState, topic: CreatableTopic, topic_id: str
             parse_config(config.name, config.value, topic=True)
         except ConfigError as error:
             raise Refused(ErrorCode.INVALID_CONFIG, str(error)) from error
-    values = {config.name: config.value for config in topic.configs}
-    strategy = str(state.image.config(None, UNCLEAN_RECOVERY_STRATEGY))
-    configs = with_implied_strategy(values, state.image.features, strategy)
-    return [ConfigRecord.unchecked(topic_id=topic_id, name=name, value=value) for name, value in configs.items()]
+        configs[config.name] = config.value
+    return configs
+
+
+def assigned_layout(topic: CreatableTopic) -> Sequence[tuple[BrokerId, ...]]:
+    """The replicas of each partition as `assignments` has them. Raises Refused with INVALID_REPLICA_ASSIGNMENT."""
+    replicas = {assignment.partition_index: assignment.broker_ids for assignment in topic.assignments}
+    if sorted(replicas) != list(range(len(topic.assignments))):
+        reason = "the assignments' partition indexes are not 0, 1, 2, ... with each once"
+        raise Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, reason)
+    return [replicas[index] for index in range(len(replicas))]
 
 
 def _layout(state: ControllerState, topic: CreatableTopic) -> Sequence[tuple[BrokerId, ...]]:
@@ -145,11 +153,7 @@ def _layout(state: ControllerState, topic: CreatableTopic) -> Sequence[tuple[Bro
     if topic.assignments:
         if (topic.num_partitions, topic.replication_factor) != (CLUSTER_DEFAULT, CLUSTER_DEFAULT):
             raise Refused(ErrorCode.INVALID_REQUEST, "with assignments, number of partitions and replicas are -1")
-        replicas = {assignment.partition_index: assignment.broker_ids for assignment in topic.assignments}
-        if sorted(replicas) != list(range(len(topic.assignments))):
-            reason = "the assignments' partition indexes are not 0, 1, 2, ... with each once"
-            raise Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, reason)
-        return [replicas[index] for index in range(len(replicas))]
+        return assigned_layout(topic)
     replication_factor = _default(state, topic.replication_factor, DEFAULT_REPLICATION_FACTOR)
     partition_count = _default(state, topic.num_partitions, NUM_PARTITIONS)
     if replication_factor <= 0:
@@ -171,12 +175,9 @@ def _created(name: str, made: Sequence[MetadataRecord], with_counts: bool) -> Cr
     )
 
 
-# -- delete topics -----------------------------------------------------------------------------------------------------
-
-
 def delete_topics(state: ControllerState, request: DeleteTopicsRequest) -> ControllerResult:
-    """Deletes topics by name or by id. Needs DELETE on the cluster or on the topic. To a principal without DESCRIBE the
-    response discloses neither whether a topic of that name exists nor the name of the topic with that id.
+    """Deletes topics by name or id. Needs DELETE on the cluster or on the topic. Without DESCRIBE the response
+    discloses neither whether a topic of that name exists nor the name of the topic with that id.
     """
     repeated = named_twice((wanted.name, wanted.topic_id) for wanted in request.topics)
     found: dict[int, TopicImage] = {}

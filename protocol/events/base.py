@@ -2,7 +2,8 @@
 
 An event class declares `kind`, the name under which the event is recorded, and its fields, in the order in which they
 are recorded. A field holds plain values (int, str, bool, None, or tuples of these); its annotation says what it means.
-The docstring says what has happened. `sentence` says the same of one event, for transcripts of a run.
+The docstring says what has happened. `sentence` says the same of one event, for transcripts of a run: its `words` with
+the values of its fields.
 
 Kinds, field names and their order are part of recordings and of the trace hash: renaming one changes both. The classes
 are not frozen, because constructing a frozen dataclass takes three times as long and every append constructs an event;
@@ -31,6 +32,7 @@ class Trace:
     __slots__ = ()
 
     kind: ClassVar[str]
+    words: ClassVar[str] = ""
 
     def about(self) -> TopicPartition | None:
         """The partition that the event is about, None for events about a node, a broker or a topic."""
@@ -38,7 +40,7 @@ class Trace:
 
     def sentence(self) -> str:
         """The event in words, without its time and node; empty where a transcript leaves it out."""
-        return ""
+        return self.words.format(self)
 
 
 @dataclass(slots=True)

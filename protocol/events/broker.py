@@ -14,11 +14,9 @@ class BrokerStateChanged(Trace):
     """The broker entered another state of its lifecycle."""
 
     kind: ClassVar[str] = "broker_state"
+    words: ClassVar[str] = "{0.state}"
     broker: Annotated[BrokerId, "the broker itself"]
     state: Annotated[str, "the new state, of `protocol/broker/lifecycle.py`"]
-
-    def sentence(self) -> str:
-        return self.state
 
 
 @dataclass(slots=True)
@@ -49,11 +47,9 @@ class BecameFollower(PartitionTrace):
     """A replica became a follower, in a new leader epoch."""
 
     kind: ClassVar[str] = "became_follower"
+    words: ClassVar[str] = "follows broker {0.leader} for {0.partition} in epoch {0.leader_epoch}"
     leader: Annotated[BrokerId, "the leader that it follows"]
     leader_epoch: LeaderEpoch
-
-    def sentence(self) -> str:
-        return f"follows broker {self.leader} for {self.partition} in epoch {self.leader_epoch}"
 
 
 @dataclass(slots=True)
@@ -80,12 +76,10 @@ class LogTruncated(PartitionTrace):
     """A follower truncated its log where it diverges from the leader's."""
 
     kind: ClassVar[str] = "truncated"
+    words: ClassVar[str] = "truncates {0.partition} from {0.log_end} to {0.to_offset}"
     to_offset: Annotated[Offset, "log end offset after the truncation"]
     log_end: Annotated[Offset, "log end offset before it"]
     high_watermark: Annotated[Offset, "high watermark before it"]
-
-    def sentence(self) -> str:
-        return f"truncates {self.partition} from {self.log_end} to {self.to_offset}"
 
 
 @dataclass(slots=True)

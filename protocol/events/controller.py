@@ -21,10 +21,8 @@ class ControllerStarted(Trace):
     """A controller became active, with the metadata log replayed up to an offset."""
 
     kind: ClassVar[str] = "controller_started"
+    words: ClassVar[str] = "started with {0.next_offset} metadata records"
     next_offset: Annotated[Offset, "number of metadata records that it replayed"]
-
-    def sentence(self) -> str:
-        return f"started with {self.next_offset} metadata records"
 
 
 @dataclass(slots=True)
@@ -66,10 +64,8 @@ class BrokerUnregistered(Trace):
     """The controller removed a broker's registration."""
 
     kind: ClassVar[str] = "broker_unregistered"
+    words: ClassVar[str] = "broker {0.broker} unregistered"
     broker: Annotated[BrokerId, "the broker"]
-
-    def sentence(self) -> str:
-        return f"broker {self.broker} unregistered"
 
 
 @dataclass(slots=True)
@@ -77,10 +73,8 @@ class SessionExpired(Trace):
     """The controller fences a broker that has sent no heartbeat for its session timeout."""
 
     kind: ClassVar[str] = "session_expired"
+    words: ClassVar[str] = "the session of broker {0.broker} has ended"
     broker: Annotated[BrokerId, "the broker"]
-
-    def sentence(self) -> str:
-        return f"the session of broker {self.broker} has ended"
 
 
 @dataclass(slots=True)
@@ -88,10 +82,8 @@ class TopicDeleted(Trace):
     """The controller deleted a topic."""
 
     kind: ClassVar[str] = "topic_deleted"
+    words: ClassVar[str] = "topic {0.topic} deleted"
     topic: Annotated[str, "name of the topic"]
-
-    def sentence(self) -> str:
-        return f"topic {self.topic} deleted"
 
 
 @dataclass(slots=True)
@@ -99,9 +91,7 @@ class PartitionRemoved(PartitionTrace):
     """The controller removed a partition, with its records, from a topic that remains."""
 
     kind: ClassVar[str] = "partition_removed"
-
-    def sentence(self) -> str:
-        return f"{self.partition} removed"
+    words: ClassVar[str] = "{0.partition} removed"
 
 
 @dataclass(slots=True)
@@ -109,11 +99,9 @@ class FeatureLevelChanged(Trace):
     """The controller committed the level of a feature; its rules apply from then on."""
 
     kind: ClassVar[str] = "feature_level"
+    words: ClassVar[str] = "{0.feature} is at level {0.level}"
     feature: Annotated[str, "name of the feature"]
     level: Annotated[int, "its level"]
-
-    def sentence(self) -> str:
-        return f"{self.feature} is at level {self.level}"
 
 
 @dataclass(slots=True)
@@ -167,9 +155,7 @@ class RecoveryCancelled(PartitionTrace):
     """The controller cancelled a recovery while the partition still has no leader."""
 
     kind: ClassVar[str] = "recovery_cancelled"
-
-    def sentence(self) -> str:
-        return f"the recovery of {self.partition} is cancelled"
+    words: ClassVar[str] = "the recovery of {0.partition} is cancelled"
 
 
 @dataclass(slots=True)

@@ -10,58 +10,14 @@ from protocol.events import broker, client, controller, host, node, quorum, stor
 from protocol.events.base import Trace
 from protocol.ids import NodeId, TimeMs, TopicPartition
 
-EVENTS: tuple[type[Trace], ...] = (
-    broker.BrokerStateChanged,
-    broker.MetadataPublished,
-    broker.BecameLeader,
-    broker.BecameFollower,
-    broker.RecordsAppended,
-    broker.RecordsFetched,
-    broker.HighWatermarkAdvanced,
-    broker.LogTruncated,
-    broker.LogReset,
-    broker.SegmentsDeleted,
-    broker.IsrProposed,
-    broker.IsrCommitted,
-    broker.DataLossRoutineBegan,
-    broker.DataLossHandled,
-    broker.StorageFailed,
-    controller.ControllerStarted,
-    controller.ControllerResigned,
-    controller.MetadataCommitted,
-    controller.BrokerRegistered,
-    controller.BrokerUnregistered,
-    controller.SessionExpired,
-    controller.TopicDeleted,
-    controller.PartitionRemoved,
-    controller.FeatureLevelChanged,
-    controller.PartitionChanged,
-    controller.RecoveryBegan,
-    controller.RecoveryCancelled,
-    controller.RecoveryDecided,
-    controller.AlertRaised,
-    quorum.QuorumRoleChanged,
-    quorum.QuorumLeaderResigned,
-    quorum.QuorumVotersChanged,
-    quorum.QuorumLogTruncated,
-    quorum.QuorumSnapshotLoaded,
-    client.ProduceCompleted,
-    store.StoreSessionBegan,
-    store.StoreSessionEnded,
-    store.StoreChanged,
-    store.ControllerElected,
-    store.ControllerDeposed,
-    store.CommandCarriedOut,
-    store.StoreAlert,
-    node.RequestRefused,
-    node.LogInfoRequested,
-    host.RecordsDropped,
-    host.MessageMalformed,
-    host.TracesDropped,
-    host.IncarnationBegan,
-    host.IncarnationEnded,
+_MODULES = (broker, controller, quorum, client, store, node, host)
+EVENTS: tuple[type[Trace], ...] = tuple(
+    event
+    for module in _MODULES
+    for event in vars(module).values()
+    if isinstance(event, type) and issubclass(event, Trace) and hasattr(event, "kind")
 )
-"""Every event class, by emitter."""
+"""Every event class, by emitter and in the order of their declaration."""
 
 KINDS: dict[str, type[Trace]] = {event.kind: event for event in EVENTS}
 

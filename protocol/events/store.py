@@ -57,10 +57,8 @@ class ControllerElected(Trace):
     """A broker became the controller."""
 
     kind: ClassVar[str] = "controller_elected"
+    words: ClassVar[str] = "is elected controller in epoch {0.epoch}"
     epoch: Annotated[Epoch, "controller epoch of its term"]
-
-    def sentence(self) -> str:
-        return f"is elected controller in epoch {self.epoch}"
 
 
 @dataclass(slots=True)
@@ -68,10 +66,8 @@ class ControllerDeposed(Trace):
     """A broker is not the controller any more."""
 
     kind: ClassVar[str] = "controller_deposed"
+    words: ClassVar[str] = "is not the controller of epoch {0.epoch} any more"
     epoch: Annotated[Epoch, "controller epoch of the term that has ended"]
-
-    def sentence(self) -> str:
-        return f"is not the controller of epoch {self.epoch} any more"
 
 
 @dataclass(slots=True)
@@ -99,7 +95,5 @@ class StoreAlert(Trace):
     """A broker or the controller of generation `v3` alerts the operator."""
 
     kind: ClassVar[str] = "store_alert"
+    words: ClassVar[str] = "ALERT: {0.reason}"
     reason: Reason
-
-    def sentence(self) -> str:
-        return f"ALERT: {self.reason}"

@@ -47,8 +47,8 @@ class LeaderEpochCache:
         return self._epochs[index - 1], end
 
     def forget_before(self, start_offset: Offset) -> None:
-        """Removes the epochs that end at or below `start_offset`, after the records below it were deleted. The last
-        epoch that begins there or earlier is moved to begin at `start_offset`.
+        """Removes the epochs that end at or below `start_offset`; the last one that begins there or earlier begins at
+        it.
         """
         index = bisect_right(self._starts, start_offset)
         if index:
@@ -56,7 +56,6 @@ class LeaderEpochCache:
             self._starts[0] = start_offset
 
     def clear(self) -> None:
-        """Removes all epochs."""
         self._epochs.clear()
         self._starts.clear()
         self.latest_epoch = NO_EPOCH

@@ -48,8 +48,6 @@ _SWEEP_FROM = 1_024
 
 @dataclass(slots=True)
 class ProducedBatch:
-    """One batch of a producer in the log."""
-
     first_sequence: int
     last_sequence: int
     base_offset: Offset
@@ -66,7 +64,6 @@ class ProducerEntry:
 
     @property
     def last_sequence(self) -> int:
-        """The sequence number of the last record."""
         return self.batches[-1].last_sequence
 
 
@@ -86,7 +83,6 @@ def sequence_after(sequence: int, count: int = 1) -> int:
 
 
 def last_sequence(batch: RecordBatch) -> int:
-    """The sequence number of a batch's last record."""
     return sequence_after(batch.base_sequence, batch.record_count - 1)
 
 
@@ -109,7 +105,6 @@ class ProducerState:
         return None if found is None or self._has_expired(found) else found
 
     def entries(self) -> dict[int, ProducerEntry]:
-        """All producers that have not expired."""
         return {number: entry for number, entry in self._entries.items() if not self._has_expired(entry)}
 
     def check(self, batch: RecordBatch) -> tuple[ErrorCode, ProducedBatch | None]:
@@ -157,7 +152,6 @@ class ProducerState:
         return True
 
     def clear(self) -> None:
-        """Resets to the state of an empty log."""
         self._entries.clear()
         self._undo.clear()
         self._undo_from = 0
@@ -215,7 +209,6 @@ class ProducerState:
 
 
 def _check_sequence(entry: ProducerEntry, batch: RecordBatch) -> tuple[ErrorCode, ProducedBatch | None]:
-    """The result of `check` for a batch of the producer's current epoch."""
     first, last = batch.base_sequence, last_sequence(batch)
     for known in entry.batches:
         if known.first_sequence == first and known.last_sequence == last:

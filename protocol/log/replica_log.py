@@ -9,14 +9,26 @@ Rules (KIP-101, KIP-279, KIP-595; requirements N1, N6):
 - The high watermark never moves back, unless the log is truncated below it.
 - After retention the log begins at its log start offset. The end offsets of older epochs are unknown, except that they
   are at or below the log start. So a consumer at or below the log start may go on from there. A follower whose last
-  record is of such an epoch begins anew at the leader's log start; Kafka's keeps the records below it, hidden by its
-  own log start offset, but here a log starts with a segment, in which diverged records would remain.
-- A log that is truncated below its start begins anew at that offset (as in `UnifiedLog`, `LeaderEpochFileCache`).
+  record is of such an epoch empties its log and restarts at the leader's log start; Kafka's keeps the records below it,
+  hidden by its own log start offset, but here a log starts with a segment, in which diverged records would remain.
+- A log that is truncated below its start is emptied and starts at that offset (as in `UnifiedLog`,
+  `LeaderEpochFileCache`).
 
-`contract.LogStorage` stores the bytes; this class knows offsets and epochs. `retention.py` decides when segments are
-closed and deleted. Closing a segment flushes it, so that after a crash at most one segment has to be verified (Kafka
-flushes in the background). Then, and at a clean shutdown, the storage gets a snapshot of the producer state, from which
-the next start continues.
+`contract.LogStorage` stores the bytes; this class knows offsets and epochs. Closing a segment flushes it, so that after
+a crash at most one segment has to be verified (Kafka flushes in the background). Then, and at a clean shutdown, the
+storage gets a snapshot of the producer state, from which the next start continues.
+
+Records are appended to the last segment of a log, the active one. It is closed when the next batch would make it larger
+than `segment.bytes`. Closed segments are deleted as a whole, from the oldest on, when the newest timestamp in one is
+older than `retention.ms`, or the log without it still has `retention.bytes`. The active segment and records at or above
+the high watermark are never deleted: they may still be truncated, and no consumer has read them. Every replica decides
+for itself, by its own high watermark.
+
+Timestamps are those of producers; leaders refuse those far in the future (`message.timestamp.after.max.ms`). A segment
+without timestamps is as old as the next one that has some; without such a segment, it does not expire.
+
+Departures from Kafka: the active segment is not closed by age; Kafka uses the modification time of the file for a
+segment without timestamps, which is not a property of the log.
 """
 
 from __future__ import annotations
@@ -24,14 +36,50 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from protocol.config import CONFIGS, PRODUCER_ID_EXPIRATION_MS, SEGMENT_BYTES
-from protocol.contract import BATCH_OVERHEAD_BYTES, LogStorage
-from protocol.ids import Epoch, Offset
+from protocol.contract import BATCH_OVERHEAD_BYTES, LogStorage, SegmentInfo
+from protocol.ids import Epoch, Offset, TimeMs
 from protocol.log.epochs import LeaderEpochCache
 from protocol.log.producer_state import ProducerState
-from protocol.log.retention import should_roll
 from protocol.messages.base import changed
-from protocol.messages.batch import RecordBatch
+from protocol.messages.batch import NO_TIMESTAMP, RecordBatch
 from protocol.messages.data import EpochEndOffset
+
+UNLIMITED = -1
+"""The value of `retention.ms` and `retention.bytes` that disables them."""
+
+
+def should_roll(active_bytes: int, batch_bytes: int, segment_bytes: int) -> bool:
+    """Whether to close the active segment, unless empty, before a batch of `batch_bytes` (with its overhead)."""
+    return active_bytes > 0 and active_bytes + batch_bytes > segment_bytes
+
+
+def retained_from(
+    segments: Sequence[SegmentInfo], high_watermark: Offset, now_ms: TimeMs, retention_ms: int, retention_bytes: int
+) -> Offset:
+    """The base offset of the oldest segment that is kept, of `segments`, oldest first, the last one active.
+    `retention_ms` and `retention_bytes` may be UNLIMITED.
+    """
+    excess_bytes = sum(segment.size_bytes for segment in segments) - retention_bytes
+    kept = 0
+    for segment, newest_ms in zip(segments[:-1], _ages(segments)[:-1], strict=True):
+        is_old = NO_TIMESTAMP < newest_ms < now_ms - retention_ms
+        is_excess = excess_bytes >= segment.size_bytes
+        may_go = (retention_ms != UNLIMITED and is_old) or (retention_bytes != UNLIMITED and is_excess)
+        if not may_go or segment.end_offset > high_watermark:
+            break
+        excess_bytes -= segment.size_bytes
+        kept += 1
+    return segments[kept].base_offset
+
+
+def _ages(segments: Sequence[SegmentInfo]) -> list[TimeMs]:
+    """The timestamp by which each segment expires, -1 for one that does not."""
+    ages: list[TimeMs] = []
+    for segment in reversed(segments):
+        has_own = segment.newest_ms > NO_TIMESTAMP or not ages
+        ages.append(segment.newest_ms if has_own else ages[-1])
+    return ages[::-1]
+
 
 _SCAN_BYTES = 8 * 1_048_576
 _EXPIRATION_MS = int(CONFIGS[PRODUCER_ID_EXPIRATION_MS].default)
@@ -121,7 +169,7 @@ class ReplicaLog:
         return found, end_offset
 
     def truncate(self, end_offset: Offset) -> None:
-        """Removes the records from `end_offset` on; a log that starts above it begins anew there."""
+        """Removes the records from `end_offset` on; a log that starts above it is emptied and starts there."""
         if end_offset < self.start_offset:
             self.reset(end_offset)
             return
@@ -135,7 +183,7 @@ class ReplicaLog:
             self._scan_producers()
 
     def reset(self, offset: Offset) -> None:
-        """Removes all records; the log begins anew at `offset`, which becomes its high watermark."""
+        """Removes all records; the log starts at `offset`, which becomes its high watermark."""
         self.storage.reset(offset)
         self.epochs.clear()
         self.producers.clear()

@@ -51,5 +51,4 @@ def end_reason(end_offset: Offset, found: ReadBack) -> str | None:
 
 
 def trace_of(dropped: Dropped) -> RecordsDropped:
-    """The trace event."""
     return RecordsDropped(dropped.path, dropped.end_offset, dropped.size, dropped.why)

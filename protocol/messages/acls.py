@@ -6,7 +6,6 @@ Operations, types and wire values are Kafka's, as far as there is something here
 from __future__ import annotations
 
 from enum import Enum
-from typing import ClassVar
 
 from protocol.messages.admin import AdminRequest, AdminResponse, Result
 from protocol.messages.base import Message, field_values
@@ -86,19 +85,9 @@ class AclFilter(Message):
 
     @staticmethod
     def exactly(entry: AclEntry) -> AclFilter:
-        """The filter that matches only this entry."""
-        return AclFilter(
-            resource_type=entry.resource_type,
-            resource_name=entry.resource_name,
-            pattern_type=entry.pattern_type,
-            principal=entry.principal,
-            host=entry.host,
-            operation=entry.operation,
-            permission_type=entry.permission_type,
-        )
+        return AclFilter(**field_values(entry))
 
     def matches(self, entry: AclEntry) -> bool:
-        """Whether an entry matches."""
         wanted = field_values(self).items()
         return all(value is None or value == getattr(entry, name) for name, value in wanted)
 
@@ -133,10 +122,8 @@ class DeleteAclsResponse(AdminResponse):
     filter_results: tuple[DeleteAclsResult, ...] = ()
 
 
-class DescribeAclsRequest(AdminRequest):
+class DescribeAclsRequest(AdminRequest, read_only=True):
     """Requests the entries that match a filter."""
-
-    READ_ONLY: ClassVar[bool] = True
 
     filter: AclFilter = AclFilter()
 

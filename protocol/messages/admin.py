@@ -9,18 +9,23 @@ changes nothing (requirements G31-G33). The requests are in `topics.py`, `partit
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from protocol.errors import ErrorCode
 from protocol.ids import NO_LEADER
 from protocol.messages.base import ClientRequest, Int32, Message, Response, field_values
 
 
-class AdminRequest(ClientRequest):
-    """Base of administration requests. Any node answers `READ_ONLY` ones, the active controller the others."""
+class AdminRequest(ClientRequest, control=True):
+    """Base of administration requests. Any node answers those that are declared `read_only`, the active controller the
+    others.
+    """
 
-    CONTROL: ClassVar[bool] = True
     READ_ONLY: ClassVar[bool] = False
+
+    def __init_subclass__(cls, *, read_only: bool = False, **marks: Any) -> None:
+        cls.READ_ONLY = read_only
+        super().__init_subclass__(**marks)
 
 
 class Result(Message):
@@ -30,10 +35,8 @@ class Result(Message):
     message: str = ""
 
 
-class AdminResponse(Response):
+class AdminResponse(Response, control=True):
     """Base of administration responses. `error` and `message` concern the whole request, `parts()` its parts."""
-
-    CONTROL: ClassVar[bool] = True
 
     message: str = ""
 

@@ -72,12 +72,13 @@ class _Unchecked:
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 class Message:
     """Base of everything that nodes send or that is in the metadata log. Every subclass is registered under its class
-    name.
+    name. Arguments of the class statement, which subclasses inherit:
 
-    `CONTROL` marks messages that must not queue behind data (heartbeats, registration, elections). `RENEWAL` marks a
-    message that only repeats what its receiver knows, such as the heartbeat of an unfenced broker
-    (`contract.SetTimer`). `SINCE` maps the fields that later versions added to the version that added them; they follow
-    all other fields and have defaults. An older version is encoded without them and decoded with their defaults.
+    - `control`: the messages must not queue behind data (heartbeats, registration, elections).
+    - `renewal`: the message only repeats what its receiver knows, such as the heartbeat of an unfenced broker
+      (`contract.SetTimer`).
+    - `since` maps the fields that later versions added to the version that added them; they follow all other fields and
+      have defaults. An older version is encoded without them and decoded with their defaults.
     """
 
     CONTROL: ClassVar[bool] = False
@@ -88,7 +89,12 @@ class Message:
     unchecked: ClassVar[_Unchecked]
     __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
 
-    def __init_subclass__(cls) -> None:
+    def __init_subclass__(
+        cls, *, control: bool | None = None, renewal: bool | None = None, since: Mapping[str, int] | None = None
+    ) -> None:
+        cls.CONTROL = cls.CONTROL if control is None else control
+        cls.RENEWAL = cls.RENEWAL if renewal is None else renewal
+        cls.SINCE = cls.SINCE if since is None else since
         if cls.__name__ in Message.REGISTRY:
             raise TypeError(f"two message types are called {cls.__name__}")
         dataclass(cls, frozen=True, kw_only=True, config=_CONFIG)
@@ -102,9 +108,8 @@ class Message:
 
 
 def _unchecked(kind: type[M]) -> Any:
-    """The constructor of a class that validates nothing: it stores the given values and the defaults of the others.
-    Defaults are shared, which is safe because values in messages are immutable. Raises TypeError if these are too few
-    or too many fields.
+    """The constructor of a class that validates nothing. Defaults are shared, which is safe because values in messages
+    are immutable. Raises TypeError if these are too few or too many fields.
     """
     own = fields(kind)
     defaults = {field.name: field.default for field in own if field.default is not MISSING}

@@ -39,5 +39,4 @@ class RecordBatch(Message):
 
     @property
     def size_bytes(self) -> int:
-        """The size of the payload."""
         return len(self.payload)

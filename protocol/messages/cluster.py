@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import ClassVar
 
 from protocol.ids import NO_LEADER
 from protocol.messages.admin import AdminRequest, AdminResponse, Result
@@ -21,10 +20,8 @@ class UnregisterBrokerResponse(AdminResponse):
     """Confirms that the registration is removed."""
 
 
-class DescribeClusterRequest(AdminRequest):
+class DescribeClusterRequest(AdminRequest, read_only=True):
     """Requests the registered brokers and the active controller."""
-
-    READ_ONLY: ClassVar[bool] = True
 
 
 class DescribedBroker(Message):
@@ -80,10 +77,8 @@ class UpdateFeaturesResponse(AdminResponse):
     features: tuple[FeatureResult, ...] = ()
 
 
-class DescribeFeaturesRequest(AdminRequest):
+class DescribeFeaturesRequest(AdminRequest, read_only=True):
     """Requests the finalized and supported levels of all features."""
-
-    READ_ONLY: ClassVar[bool] = True
 
 
 class DescribedFeature(Message):

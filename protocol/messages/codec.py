@@ -61,7 +61,6 @@ class _Layout:
 
 @cache
 def _latest(name: str) -> int:
-    """The latest version of the message type with this name."""
     return max(Message.REGISTRY[name].SINCE.values(), default=0)
 
 
@@ -85,7 +84,6 @@ def _layout(name: str, version: int) -> _Layout:
 
 
 def _values(fields: tuple[str, ...]) -> Callable[[Message], tuple[object, ...]]:
-    """A function that reads the fields of a message."""
     if len(fields) > 1:
         return attrgetter(*fields)
     return lambda message: tuple(getattr(message, name) for name in fields)
@@ -102,8 +100,8 @@ def _kinds(annotation: object) -> Iterator[type[Enum]]:
 
 
 def encode(message: Message, version: int | None = None) -> bytes:
-    """The frame of a message in `version`, by default the latest. Raises ProtocolInvariantError if the version lacks a
-    field that has a value other than its default.
+    """The frame of a message, by default in the latest version. ProtocolInvariantError if the version cannot carry a
+    field's value.
     """
     detached: list[bytes] = []
     value: bytes = _PACKER.pack_ext_type(_MESSAGE_EXT, _pack_fields(message, version, detached))

@@ -7,7 +7,6 @@ because leader and controller must agree (H15).
 from __future__ import annotations
 
 from enum import Enum
-from typing import ClassVar
 
 from protocol.messages.admin import AdminRequest, AdminResponse, Result
 from protocol.messages.base import Message, Response
@@ -89,10 +88,8 @@ class AlterConfigsResponse(AdminResponse):
     resources: tuple[AlterConfigsResult, ...] = ()
 
 
-class ListConfigResourcesRequest(AdminRequest):
+class ListConfigResourcesRequest(AdminRequest, read_only=True):
     """Requests the resources (of `resource_types`; empty: all) whose configs the principal may describe (KIP-1142)."""
-
-    READ_ONLY: ClassVar[bool] = True
 
     resource_types: tuple[ConfigResourceType, ...] = ()
 
@@ -118,10 +115,8 @@ class DescribeConfigsResource(Message):
     configuration_keys: tuple[str, ...] | None = None
 
 
-class DescribeConfigsRequest(AdminRequest):
+class DescribeConfigsRequest(AdminRequest, read_only=True):
     """Requests configs of resources; with `include_synonyms` also the values that are not in force."""
-
-    READ_ONLY: ClassVar[bool] = True
 
     resources: tuple[DescribeConfigsResource, ...]
     include_synonyms: bool = False

@@ -6,19 +6,15 @@ later field names (G6-G8, B1-B24). Every response repeats the `correlation_id` o
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from protocol.errors import ErrorCode
 from protocol.ids import NO_EPOCH, NO_LEADER
 from protocol.messages.base import Int8, Int32, Int64, Message, Request, Response
 
 
-class BrokerRegistrationRequest(Request):
+class BrokerRegistrationRequest(Request, control=True):
     """A new incarnation of a broker registers and requests a broker epoch. `previous_broker_epoch` is that of its
     clean-shutdown file, -1 without one (G23, E21).
     """
-
-    CONTROL: ClassVar[bool] = True
 
     broker_id: Int32
     incarnation_id: str
@@ -26,22 +22,17 @@ class BrokerRegistrationRequest(Request):
     rack: str | None = None
 
 
-class BrokerRegistrationResponse(Response):
+class BrokerRegistrationResponse(Response, control=True):
     """The broker epoch of the registered incarnation. `incarnation_id` repeats the request's: a response is delivered
     by broker id and may belong to an earlier incarnation, or to one that registers again.
     """
-
-    CONTROL: ClassVar[bool] = True
 
     incarnation_id: str
     broker_epoch: Int64 = NO_EPOCH
 
 
-class BrokerHeartbeatRequest(Request):
+class BrokerHeartbeatRequest(Request, control=True, renewal=True):
     """Renews a broker's session. `current_metadata_offset` is the end offset of the metadata that it has applied."""
-
-    CONTROL: ClassVar[bool] = True
-    RENEWAL: ClassVar[bool] = True
 
     broker_id: Int32
     broker_epoch: Int64
@@ -50,14 +41,11 @@ class BrokerHeartbeatRequest(Request):
     want_shut_down: bool = False
 
 
-class BrokerHeartbeatResponse(Response):
+class BrokerHeartbeatResponse(Response, control=True, renewal=True):
     """The broker's state by the controller. `broker_epoch` repeats the heartbeat's, because a response is delivered by
     broker id and two incarnations of a broker may exist at a time (Kafka responds on the connection of the request). -1
     addresses any incarnation.
     """
-
-    CONTROL: ClassVar[bool] = True
-    RENEWAL: ClassVar[bool] = True
 
     broker_epoch: Int64 = NO_EPOCH
     is_caught_up: bool = False
@@ -83,10 +71,8 @@ class PartitionIsrProposal(Message):
     leader_recovery_state: Int8 = 0
 
 
-class AlterPartitionRequest(Request):
+class AlterPartitionRequest(Request, control=True):
     """A leader proposes new ISRs for some of its partitions (B15)."""
-
-    CONTROL: ClassVar[bool] = True
 
     broker_id: Int32
     broker_epoch: Int64
@@ -107,9 +93,7 @@ class PartitionIsrResult(Message):
     metadata_offset: Int64 = 0
 
 
-class AlterPartitionResponse(Response):
+class AlterPartitionResponse(Response, control=True):
     """One result per partition."""
-
-    CONTROL: ClassVar[bool] = True
 
     partitions: tuple[PartitionIsrResult, ...] = ()

@@ -1,7 +1,7 @@
 """The data path: produce, and fetch by replicas and consumers.
 
 Replica fetches are not request and response pairs: a `FetchPartition` carries the follower's fetch state of one
-partition, and the leader parks it until there are records or a newer high watermark. A `FetchRequest` carries any
+partition, and the leader delays it until there are records or a newer high watermark. A `FetchRequest` carries any
 number of them, a `FetchResponse` the results of any number of partitions.
 
 The fetch states of one fetcher of a follower at one leader are a *fetch session* (KIP-227): the first request (number
@@ -12,8 +12,6 @@ the follower begins a new session. Kafka needs only one number, since a fetcher 
 """
 
 from __future__ import annotations
-
-from typing import ClassVar
 
 from protocol.errors import ErrorCode
 from protocol.ids import NO_EPOCH, NO_OFFSET, Offset
@@ -68,10 +66,8 @@ class FetchRequest(Message):
     number: Int64 = 0
 
 
-class FetchRenewal(Message):
+class FetchRenewal(Message, renewal=True):
     """Renews a fetch session without a change: the follower has sent `requests` and received `answers` in it."""
-
-    RENEWAL: ClassVar[bool] = True
 
     replica_id: Int32
     replica_epoch: Int64
@@ -91,8 +87,8 @@ class EpochEndOffset(Message):
 class FetchPartitionResult(Message):
     """The result of a fetch. `fetch_offset`, `leader_epoch` and `last_fetched_epoch` are those of the fetch, so that
     the follower can ignore a result for an older fetch state: after a truncation it may reach the same offset again
-    with other records. `log_start_offset` is the leader's, or -1; with OFFSET_OUT_OF_RANGE the follower's log begins
-    anew there.
+    with other records. `log_start_offset` is the leader's, or -1; with OFFSET_OUT_OF_RANGE the follower's log is
+    emptied and starts there.
     """
 
     topic_id: str

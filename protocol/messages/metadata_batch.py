@@ -40,11 +40,9 @@ def pack_records(records: Sequence[MetadataRecord], version: int | None = None) 
 
 
 def unpack_records(payload: bytes) -> tuple[MetadataRecord, ...]:
-    """The records of a batch's payload. Raises MalformedMessageError for a payload that is not a list of records.
-
-    A payload is decoded once, or never where its writer has called `remember_unpacked`: results are cached by content,
-    so that neither a truncation nor a crash can make a cached result wrong. Nodes of one process share them. There is
-    room for the newest `SHORT_PAYLOADS` payloads of up to `SHORT_BYTES`, and for `LONG_PAYLOADS` longer ones.
+    """The records of a batch's payload. Raises MalformedMessageError for anything else. Results are cached by content,
+    so that neither a truncation nor a crash can make one wrong: the newest `SHORT_PAYLOADS` of up to `SHORT_BYTES`, and
+    `LONG_PAYLOADS` longer ones. Nodes of one process share them.
     """
     records = (_short if len(payload) <= SHORT_BYTES else _long).get(payload)
     if records is None:

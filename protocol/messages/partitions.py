@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import ClassVar
 
 from protocol.messages.admin import AdminRequest, AdminResponse, Result
 from protocol.messages.base import Int32, Message
@@ -84,10 +83,8 @@ class ListPartitionReassignmentsTopic(Message):
     partition_indexes: tuple[Int32, ...]
 
 
-class ListPartitionReassignmentsRequest(AdminRequest):
+class ListPartitionReassignmentsRequest(AdminRequest, read_only=True):
     """Requests which of these partitions are being reassigned; `topics` None means all partitions."""
-
-    READ_ONLY: ClassVar[bool] = True
 
     topics: tuple[ListPartitionReassignmentsTopic, ...] | None = None
     timeout_ms: Int32 = 60_000

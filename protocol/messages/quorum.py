@@ -16,9 +16,6 @@ voters cannot be changed (D35).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import ClassVar
-
 from protocol.ids import NO_EPOCH, NO_LEADER, NO_OFFSET
 from protocol.messages.admin import AdminRequest, AdminResponse
 from protocol.messages.base import Int16, Int32, Int64, Message, Request, Response
@@ -71,29 +68,23 @@ class RemoveVoterRecord(ControlRecord):
     voter_uuid: str
 
 
-class QuorumRequest(Request):
+class QuorumRequest(Request, control=True):
     """Base of the requests between replicas of the metadata log. Requests of another cluster id are rejected."""
-
-    CONTROL: ClassVar[bool] = True
 
     cluster_id: str
 
 
-class QuorumResponse(Response):
+class QuorumResponse(Response, control=True):
     """Base of the responses between replicas: the sender's epoch and the leader that it knows (-1: none)."""
-
-    CONTROL: ClassVar[bool] = True
 
     leader_id: Int32 = NO_LEADER
     leader_epoch: Int32 = NO_EPOCH
 
 
-class VoteRequest(QuorumRequest):
+class VoteRequest(QuorumRequest, since={"candidate_uuid": 1, "voter_uuid": 1, "pre_vote": 2}):
     """A candidate requests a vote in `candidate_epoch`; with `pre_vote` it asks, in its current epoch, whether it would
     get one (KIP-996). (`last_offset_epoch`, `last_offset`) is the end of its log (G17).
     """
-
-    SINCE: ClassVar[Mapping[str, int]] = {"candidate_uuid": 1, "voter_uuid": 1, "pre_vote": 2}
 
     candidate_id: Int32
     candidate_epoch: Int32
@@ -111,10 +102,8 @@ class VoteResponse(QuorumResponse):
     vote_granted: bool = False
 
 
-class BeginQuorumEpochRequest(QuorumRequest):
+class BeginQuorumEpochRequest(QuorumRequest, since={"voter_uuid": 1}):
     """The leader of an epoch announces itself to a voter that does not fetch from it (G18)."""
-
-    SINCE: ClassVar[Mapping[str, int]] = {"voter_uuid": 1}
 
     voter_id: Int32
     leader_id: Int32
@@ -138,13 +127,11 @@ class EndQuorumEpochResponse(QuorumResponse):
     """Acknowledges the epoch; no fields of its own."""
 
 
-class QuorumFetchRequest(QuorumRequest):
+class QuorumFetchRequest(QuorumRequest, since={"replica_uuid": 14}):
     """A replica whose log ends at `fetch_offset` after a record of `last_fetched_epoch` requests the records that
-    follow. The leader parks the request until there are any, and learns from it the replica's log end. `high_watermark`
-    is the highest that the replica knows (G16).
+    follow. The leader delays the request until there are any, and learns from it the replica's log end.
+    `high_watermark` is the highest that the replica knows (G16).
     """
-
-    SINCE: ClassVar[Mapping[str, int]] = {"replica_uuid": 14}
 
     replica_id: Int32
     current_leader_epoch: Int32
@@ -168,10 +155,8 @@ class QuorumFetchResponse(QuorumResponse):
     snapshot_end_offset: Int64 = NO_OFFSET
 
 
-class FetchSnapshotRequest(QuorumRequest):
+class FetchSnapshotRequest(QuorumRequest, since={"replica_uuid": 1}):
     """Requests the bytes of a snapshot from `position` on (KIP-630)."""
-
-    SINCE: ClassVar[Mapping[str, int]] = {"replica_uuid": 1}
 
     replica_id: Int32
     current_leader_epoch: Int32

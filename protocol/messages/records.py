@@ -11,9 +11,6 @@ with the same index.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import ClassVar
-
 from protocol.ids import NO_LEADER, UNCHANGED_LEADER
 from protocol.messages.acls import AclEntry
 from protocol.messages.base import Int8, Int16, Int32, Int64, Message
@@ -67,14 +64,11 @@ class ConfigRecord(MetadataRecord):
     value: str | None
 
 
-class PartitionRecord(MetadataRecord):
-    """Creates a partition (G21, G22). `first_leader_epoch` is the leader epoch of its creation."""
+_SINCE_ELR = {"eligible_leader_replicas": 1, "last_known_elr": 1, "last_known_leader": 1}
 
-    SINCE: ClassVar[Mapping[str, int]] = {
-        "eligible_leader_replicas": 1,
-        "last_known_elr": 1,
-        "last_known_leader": 1,
-    }
+
+class PartitionRecord(MetadataRecord, since=_SINCE_ELR):
+    """Creates a partition (G21, G22). `first_leader_epoch` is the leader epoch of its creation."""
 
     topic_id: str
     partition_id: Int32
@@ -92,10 +86,8 @@ class PartitionRecord(MetadataRecord):
     last_known_leader: Int32 = NO_LEADER
 
 
-class PartitionChangeRecord(MetadataRecord):
+class PartitionChangeRecord(MetadataRecord, since=_SINCE_ELR):
     """A change to a partition (G20, G22). A leader other than -2 raises the leader epoch."""
-
-    SINCE: ClassVar[Mapping[str, int]] = PartitionRecord.SINCE
 
     topic_id: str
     partition_id: Int32

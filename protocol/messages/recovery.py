@@ -10,7 +10,6 @@ all of it again (F14).
 from __future__ import annotations
 
 from enum import Enum
-from typing import ClassVar
 
 from protocol.errors import ErrorCode
 from protocol.ids import NO_EPOCH, NO_OFFSET
@@ -29,10 +28,8 @@ class ReplicaLogInfoTopic(Message):
     partitions: tuple[Int32, ...]
 
 
-class GetReplicaLogInfoRequest(Request):
+class GetReplicaLogInfoRequest(Request, control=True):
     """Requests the log ends of replicas from broker `broker_id`; of all its replicas if `topic_partitions` is None."""
-
-    CONTROL: ClassVar[bool] = True
 
     broker_id: Int32
     topic_partitions: tuple[ReplicaLogInfoTopic, ...] | None
@@ -51,10 +48,8 @@ class ReplicaLogInfo(Message):
     log_end_offset: Int64 = NO_OFFSET
 
 
-class GetReplicaLogInfoResponse(Response):
+class GetReplicaLogInfoResponse(Response, control=True):
     """The log ends of replicas; `broker_epoch` is that of the responding incarnation."""
-
-    CONTROL: ClassVar[bool] = True
 
     broker_epoch: Int64 = NO_EPOCH
     log_info_list: tuple[ReplicaLogInfo, ...] = ()
@@ -88,12 +83,10 @@ class PartitionRecovery(Message):
     timeout_ms: Int64
 
 
-class RecoverPartitions(Message):
+class RecoverPartitions(Message, control=True):
     """The recoveries that the controller requires. A recovery that the URM knows continues with the replicas given
     here; another recovery of the same partition replaces it.
     """
-
-    CONTROL: ClassVar[bool] = True
 
     recoveries: tuple[PartitionRecovery, ...]
 
@@ -106,10 +99,8 @@ class CancelledRecovery(Message):
     partition_id: Int32
 
 
-class CancelRecoveries(Message):
+class CancelRecoveries(Message, control=True):
     """The controller no longer needs these recoveries."""
-
-    CONTROL: ClassVar[bool] = True
 
     recoveries: tuple[CancelledRecovery, ...]
 
@@ -136,9 +127,7 @@ class PartitionRecoveryResult(Message):
     silent: tuple[Int32, ...] = ()
 
 
-class RecoveryResults(Message):
+class RecoveryResults(Message, control=True):
     """Results of recoveries. The controller ignores a result if the state that it is based on has changed."""
-
-    CONTROL: ClassVar[bool] = True
 
     results: tuple[PartitionRecoveryResult, ...]

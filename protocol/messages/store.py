@@ -15,7 +15,6 @@ carried out once a newer one is open. All messages use one channel, the control 
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import ClassVar
 
 from protocol.messages.base import Int32, Int64, Message
 from protocol.values import direct
@@ -134,10 +133,8 @@ class OperationResult(Message):
 # -- connections and sessions ------------------------------------------------------------------------------------------
 
 
-class StoreMessage(Message):
+class StoreMessage(Message, control=True):
     """Base of the messages of one connection, which the client numbers; no two connections have the same number."""
-
-    CONTROL: ClassVar[bool] = True
 
     connection_id: Int64
 
@@ -163,18 +160,14 @@ class ConnectionClosed(StoreMessage):
     message was lost. The client learns which by opening another one."""
 
 
-class SessionPing(StoreMessage):
+class SessionPing(StoreMessage, renewal=True):
     """Keeps a session alive; `xid` is that of the last request."""
-
-    RENEWAL: ClassVar[bool] = True
 
     xid: Int64
 
 
-class SessionPong(StoreMessage):
+class SessionPong(StoreMessage, renewal=True):
     """The answer to a ping; `number` is that of the last message of the store."""
-
-    RENEWAL: ClassVar[bool] = True
 
     number: Int64
 
@@ -238,11 +231,9 @@ class WatchEvent(StoreMessage):
     path: str
 
 
-class ExpireSessions(Message):
+class ExpireSessions(Message, control=True):
     """A fault of the experiment: the store ends all sessions of a node, which may be alive (A52). `owning_only`: only
     those that own ephemeral nodes."""
-
-    CONTROL: ClassVar[bool] = True
 
     node_id: Int32
     owning_only: bool = False

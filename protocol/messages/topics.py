@@ -5,8 +5,6 @@ Field names are Kafka's. Removing partitions is not in Kafka's protocol; it is p
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from protocol.ids import NO_LEADER
 from protocol.messages.admin import AdminRequest, AdminResponse, Result
 from protocol.messages.base import Int8, Int16, Int32, Message
@@ -143,12 +141,10 @@ class Cursor(Message):
     partition_index: Int32
 
 
-class DescribeTopicRequest(AdminRequest):
+class DescribeTopicRequest(AdminRequest, read_only=True):
     """Requests a description of up to 20 topics by name, or of all topics (no names). A response with
     `response_partition_limit` partitions ends there and sets `next_cursor` to continue at (E36, G24).
     """
-
-    READ_ONLY: ClassVar[bool] = True
 
     topics: tuple[str, ...] = ()
     response_partition_limit: Int32 = MAX_PARTITIONS_PER_RESPONSE

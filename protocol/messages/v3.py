@@ -10,9 +10,6 @@ that a later command started.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import ClassVar
-
 from protocol.errors import ErrorCode
 from protocol.messages.base import Int32, Int64, Message, Request, Response
 
@@ -24,13 +21,11 @@ class TopicConfigValue(Message):
     value: str
 
 
-class LeaderAndIsrPartition(Message):
+class LeaderAndIsrPartition(Message, since={"is_unclean_leader": 1}):
     """The state of a partition as it is in the store at `version`. `replicas`: the brokers that are to hold it, those
     of a reassignment that is under way included. `controller_id` and `controller_epoch`: who made the decision.
     `configs`: the config overrides of the topic.
     """
-
-    SINCE: ClassVar[Mapping[str, int]] = {"is_unclean_leader": 1}
 
     topic: str
     topic_id: str
@@ -46,11 +41,9 @@ class LeaderAndIsrPartition(Message):
     is_unclean_leader: bool = False
 
 
-class ControllerCommand(Request):
+class ControllerCommand(Request, control=True):
     """A command of the controller `controller_id`, elected at `controller_epoch`. It expects the response within
     `ack_timeout_ms`, and raises an alert otherwise (A51)."""
-
-    CONTROL: ClassVar[bool] = True
 
     controller_id: Int32
     controller_epoch: Int32
@@ -74,10 +67,8 @@ class CommandResult(Message):
     error: ErrorCode = ErrorCode.NONE
 
 
-class CommandResponse(Response):
+class CommandResponse(Response, control=True):
     """Base of responses to commands. `error` concerns the whole command: STALE_CONTROLLER_EPOCH."""
-
-    CONTROL: ClassVar[bool] = True
 
     partitions: tuple[CommandResult, ...] = ()
 
@@ -105,10 +96,8 @@ class StopReplicaResponse(CommandResponse):
     """One result per partition."""
 
 
-class ControlledShutdownRequest(Request):
+class ControlledShutdownRequest(Request, control=True):
     """A broker is going to stop, and asks the controller to move its leaderships (B3, B7)."""
-
-    CONTROL: ClassVar[bool] = True
 
     broker_id: Int32
     broker_epoch: Int64
@@ -121,9 +110,7 @@ class RemainingPartition(Message):
     partition_id: Int32
 
 
-class ControlledShutdownResponse(Response):
+class ControlledShutdownResponse(Response, control=True):
     """The partitions that could not be moved. The broker asks again, or stops and leaves them without a leader."""
-
-    CONTROL: ClassVar[bool] = True
 
     remaining: tuple[RemainingPartition, ...] = ()

@@ -44,7 +44,6 @@ TOPIC_OPERATIONS = (
 
 
 def is_enabled(image: MetadataImage) -> bool:
-    """Whether the cluster has an authorizer."""
     return bool(image.defaults.values[AUTHORIZER_CLASS_NAME])
 
 

@@ -9,13 +9,14 @@ taken.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from protocol.config import CONFIGS, ClusterConfig, ConfigValue, Features, features_at
+from protocol.config import CONFIGS, ClusterConfig, ConfigValue, Features, config_text, features_at
 from protocol.errors import ProtocolInvariantError
 from protocol.ids import BrokerId, Epoch, Offset, TopicIdPartition, TopicPartition, partition_key
 from protocol.messages.acls import WILDCARD, AclEntry, AclResourceType, PatternType
+from protocol.messages.base import field_values
 from protocol.messages.quorum import ControlRecord
 from protocol.messages.records import (
     AccessControlEntryRecord,
@@ -39,9 +40,7 @@ from protocol.values import immutable
 
 @immutable
 class BrokerRegistration:
-    """A broker's registration; `broker_epoch` is the offset of the record that made it. An immutable value, like
-    `PartitionState`.
-    """
+    """A broker's registration; `broker_epoch` is the offset of the record that made it."""
 
     broker_id: BrokerId
     broker_epoch: Epoch
@@ -63,8 +62,8 @@ class TopicImage:
 
 @dataclass(slots=True)
 class MetadataDelta:
-    """What changed since the delta was last taken; insertion-ordered, so that iteration is deterministic. A partition
-    that was removed is in `removed_partitions`, and also in `partitions` if it was created again.
+    """What changed since the delta was last taken, in a deterministic order. A removed partition is in
+    `removed_partitions`, and also in `partitions` if it was created again.
     """
 
     partitions: dict[TopicIdPartition, None] = field(default_factory=dict)
@@ -83,8 +82,8 @@ class MetadataDelta:
 
 
 class MetadataImage:
-    """The state after the records below `next_offset`. `defaults` is the static configuration; the feature levels of
-    its generation apply until the log has records of feature levels.
+    """The state after the records below `next_offset`. Until the log has feature levels, those of the generation of
+    `defaults`, the static configuration, apply.
     """
 
     def __init__(self, defaults: ClusterConfig) -> None:
@@ -182,17 +181,7 @@ class MetadataImage:
             FeatureLevelRecord.unchecked(name=name, feature_level=level) for name, level in self.feature_levels.items()
         ]
         records += [AccessControlEntryRecord(entry=entry) for entry in self.acls]
-        records += [
-            RegisterBrokerRecord.unchecked(
-                broker_id=registration.broker_id,
-                broker_epoch=registration.broker_epoch,
-                incarnation_id=registration.incarnation_id,
-                fenced=registration.fenced,
-                in_controlled_shutdown=registration.in_controlled_shutdown,
-                rack=registration.rack,
-            )
-            for registration in self.brokers.values()
-        ]
+        records += [RegisterBrokerRecord.unchecked(**asdict(registration)) for registration in self.brokers.values()]
         records += [
             TopicRecord.unchecked(name=topic.name, topic_id=topic.topic_id, first_leader_epoch=topic.first_leader_epoch)
             for topic in self.topics.values()
@@ -201,33 +190,12 @@ class MetadataImage:
             records.append(ProducerIdsRecord(next_producer_id=self.next_producer_id))
         for topic_id, overrides in self.configs.items():
             for name, value in overrides.items():
-                text = str(value).lower() if isinstance(value, bool) else str(value)
-                records.append(ConfigRecord.unchecked(topic_id=topic_id, name=name, value=text))
-        for key, state in self.partitions():
-            records.append(
-                PartitionRecord.unchecked(
-                    topic_id=key.topic_id,
-                    partition_id=key.partition,
-                    replicas=state.replicas,
-                    isr=state.isr,
-                    removing_replicas=state.removing_replicas,
-                    adding_replicas=state.adding_replicas,
-                    leader=state.leader,
-                    leader_recovery_state=int(state.leader_recovery_state),
-                    leader_epoch=state.leader_epoch,
-                    partition_epoch=state.partition_epoch,
-                    first_leader_epoch=state.first_leader_epoch,
-                    eligible_leader_replicas=state.elr,
-                    last_known_elr=state.last_known_elr,
-                    last_known_leader=state.last_known_leader,
-                )
-            )
+                records.append(ConfigRecord.unchecked(topic_id=topic_id, name=name, value=config_text(value)))
+        records += [state.to_record(*key) for key, state in self.partitions()]
         return records
 
     def load(self, records: Sequence[MetadataRecord], next_offset: Offset) -> None:
-        """Replaces the image by that of a snapshot's records. In the delta everything in the snapshot counts as
-        changed, and everything that it lacks as deleted.
-        """
+        """Replaces the image by that of a snapshot, all of which counts as changed, and what it lacks as deleted."""
         before = self.topics
         self.brokers, self.topics, self.topic_ids, self.configs, self.acls = {}, {}, {}, {}, {}
         self._acls_of = {}
@@ -261,14 +229,7 @@ class MetadataImage:
         self.next_offset += 1
 
     def _register_broker(self, record: RegisterBrokerRecord) -> None:
-        self.brokers[record.broker_id] = BrokerRegistration(
-            record.broker_id,
-            record.broker_epoch,
-            record.incarnation_id,
-            record.fenced,
-            record.in_controlled_shutdown,
-            record.rack,
-        )
+        self.brokers[record.broker_id] = BrokerRegistration(**field_values(record))
         self._delta.brokers[record.broker_id] = None
 
     def _change_registration(self, record: BrokerRegistrationChangeRecord) -> None:
@@ -276,13 +237,10 @@ class MetadataImage:
         if registration is None or registration.broker_epoch != record.broker_epoch:
             raise ProtocolInvariantError(f"registration change for unknown broker {record.broker_id} at {record}")
         shutting_down = record.in_controlled_shutdown
-        self.brokers[record.broker_id] = BrokerRegistration(
-            registration.broker_id,
-            registration.broker_epoch,
-            registration.incarnation_id,
-            registration.fenced if record.fenced is None else record.fenced,
-            registration.in_controlled_shutdown if shutting_down is None else shutting_down,
-            registration.rack,
+        self.brokers[record.broker_id] = replace(
+            registration,
+            fenced=registration.fenced if record.fenced is None else record.fenced,
+            in_controlled_shutdown=registration.in_controlled_shutdown if shutting_down is None else shutting_down,
         )
         self._delta.brokers[record.broker_id] = None
 

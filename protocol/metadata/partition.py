@@ -13,7 +13,7 @@ from enum import IntEnum
 from typing import Final
 
 from protocol.ids import NO_LEADER, UNCHANGED_LEADER, BrokerId, Epoch
-from protocol.messages.records import UNCHANGED_RECOVERY_STATE, PartitionChangeRecord
+from protocol.messages.records import UNCHANGED_RECOVERY_STATE, PartitionChangeRecord, PartitionRecord
 from protocol.values import direct
 
 
@@ -48,6 +48,25 @@ class PartitionState:
     last_known_leader: BrokerId = NO_LEADER
     first_leader_epoch: Epoch = 0
 
+    def to_record(self, topic_id: str, partition_id: int) -> PartitionRecord:
+        """The record that creates the partition in this state."""
+        return PartitionRecord.unchecked(
+            topic_id=topic_id,
+            partition_id=partition_id,
+            replicas=self.replicas,
+            isr=self.isr,
+            removing_replicas=self.removing_replicas,
+            adding_replicas=self.adding_replicas,
+            leader=self.leader,
+            leader_recovery_state=int(self.leader_recovery_state),
+            leader_epoch=self.leader_epoch,
+            partition_epoch=self.partition_epoch,
+            first_leader_epoch=self.first_leader_epoch,
+            eligible_leader_replicas=self.elr,
+            last_known_elr=self.last_known_elr,
+            last_known_leader=self.last_known_leader,
+        )
+
 
 def effective_min_isr(min_insync_replicas: int, replica_count: int) -> int:
     """min(min.insync.replicas, replication factor): a higher value is accepted but not effective (E8, N31)."""
@@ -62,15 +81,14 @@ def awaited_replicas(
     final: Collection[BrokerId], adding: Collection[BrokerId], removing: Collection[BrokerId]
 ) -> set[BrokerId]:
     """The replicas that must be in sync before a reassignment to `final` completes (E32): those that it adds; all where
-    it adds fewer than it removes, since nothing takes the place of the others. Kafka has this rule since 4.3.0
-    (KAFKA-19975).
+    it adds fewer than it removes, as in Kafka since 4.3.0 (KAFKA-19975).
     """
     return set(final if len(adding) < len(removing) else adding).difference(removing)
 
 
 def copies_of_completed(min_isr: int, replica_count: int, removing: Collection[BrokerId]) -> int:
-    """How many in-sync replicas of `replica_count` a completed reassignment must leave (E32, M75): min ISR, and where
-    it takes replicas away not a single one, unless the assignment has one.
+    """How many of `replica_count` replicas must be in sync after a reassignment (E32, M75): min ISR, and LEAST_COPIES
+    where it takes any away.
     """
     return effective_min_isr(max(min_isr, LEAST_COPIES) if removing else min_isr, replica_count)
 

@@ -1,20 +1,44 @@
-"""Administration requests that only read: the table of their handlers, and the short handlers.
+"""Administration requests that only read: the table of their handlers, and the responses about the cluster, topics and
+configs; and the leaders of a topic (Metadata).
 
 Every response is a pure function of the metadata image, so a broker and a controller answer alike once they have the
 same metadata. The cost of a response is that of its contents; only a request for all of a kind walks over all of them.
-Topics are described in `describe.py`, configs in `describe_configs.py`.
+
+DescribeTopic (KIP-966; E36, G24, G25, L13) has pages as Kafka's DescribeTopicPartitions: topics in the order of their
+names, partitions in the order of their indexes, and a cursor to the next partition where a page is full. The topic of a
+cursor must be among the named topics; where all topics are requested it may have been deleted meanwhile, and the next
+topic in order follows. A topic named twice is described once. A topic that the principal may not describe is an error
+where it is named, and left out where all topics are requested, so that the response does not disclose whether it
+exists. Departures from Kafka: more than 20 named topics are refused (G31, M86), a limit below 1 is an error instead of
+1, and errors are in order among the descriptions.
+
+A config has a value from up to four sources, of which the first is in force: the topic's override, the dynamic default
+for the whole cluster, the static configuration of the nodes (where it differs from the default), the default. These are
+Kafka's sources, as far as they exist here: single brokers have no configs of their own (H15). As in Kafka, keys that
+name no config of the resource are left out, no keys are the same as all keys, and a resource that is named twice
+is described twice. Two departures: of the cluster-wide default (BROKER, empty name) Kafka describes only what was set
+dynamically, here every config is described; and Kafka lists resources (ListConfigResources, KIP-1142) to principals
+with DESCRIBE_CONFIGS on the cluster (KAFKA-20144), here a principal is listed the resources that it may describe.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, cast
 
-from protocol.config import SUPPORTED_FEATURES
+from protocol.config import CONFIGS, MIN_INSYNC_REPLICAS, SUPPORTED_FEATURES, ConfigDef, config_text
 from protocol.errors import ErrorCode, Refused
-from protocol.ids import NodeId
+from protocol.ids import BrokerId, Epoch, NodeId
 from protocol.messages.acls import AclOperation, DescribeAclsRequest, DescribeAclsResponse
-from protocol.messages.admin import AdminRequest, AdminResponse
+from protocol.messages.admin import (
+    AdminRequest,
+    AdminResponse,
+    MetadataRequest,
+    MetadataResponse,
+    PartitionMetadata,
+    TopicMetadata,
+)
 from protocol.messages.cluster import (
     DescribeClusterRequest,
     DescribeClusterResponse,
@@ -23,22 +47,238 @@ from protocol.messages.cluster import (
     DescribeFeaturesRequest,
     DescribeFeaturesResponse,
 )
-from protocol.messages.configs import DescribeConfigsRequest, ListConfigResourcesRequest
+from protocol.messages.configs import (
+    ConfigResource,
+    ConfigResourceType,
+    ConfigSource,
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+    DescribedConfig,
+    DescribedConfigSynonym,
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
+)
 from protocol.messages.partitions import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
     OngoingPartitionReassignment,
 )
-from protocol.messages.topics import DescribeTopicRequest
-from protocol.metadata.authorizer import is_enabled, require_cluster
-from protocol.metadata.describe import describe_topics
-from protocol.metadata.describe_configs import describe_configs, list_config_resources
+from protocol.messages.topics import (
+    MAX_PARTITIONS_PER_RESPONSE,
+    MAX_TOPICS_PER_REQUEST,
+    Cursor,
+    DescribedPartition,
+    DescribedTopic,
+    DescribeTopicRequest,
+    DescribeTopicResponse,
+)
+from protocol.metadata.authorizer import authorized_operations, is_enabled, may, require_cluster
 from protocol.metadata.image import MetadataImage, TopicImage
 
 
+def metadata_response(image: MetadataImage, request: MetadataRequest) -> MetadataResponse:
+    """A topic's leaders; TOPIC_AUTHORIZATION_FAILED without DESCRIBE, or UNKNOWN_TOPIC_OR_PARTITION."""
+    error = ErrorCode.NONE
+    topic = image.topic_named(request.topic)
+    if not may(image, request.principal, AclOperation.DESCRIBE, request.topic):
+        error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    elif topic is None:
+        error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if error is not ErrorCode.NONE or topic is None:
+        return MetadataResponse.unchecked(correlation_id=request.correlation_id, error=error)
+    partitions = tuple(
+        _partition_metadata(index, state.leader, state.leader_epoch) for index, state in topic.partitions.items()
+    )
+    description = TopicMetadata.unchecked(name=topic.name, topic_id=topic.topic_id, partitions=partitions)
+    return MetadataResponse.unchecked(correlation_id=request.correlation_id, topics=(description,))
+
+
+@lru_cache(maxsize=4_096)
+def _partition_metadata(index: int, leader: BrokerId, leader_epoch: Epoch) -> PartitionMetadata:
+    """Cached, since clients request the same few leaders again and again."""
+    return PartitionMetadata(partition=index, leader=leader, leader_epoch=leader_epoch)
+
+
+def describe_topics(image: MetadataImage, request: DescribeTopicRequest) -> DescribeTopicResponse:
+    """One page of descriptions; raises Refused for an invalid limit, cursor or number of topics (INVALID_REQUEST)."""
+    _require_valid(request)
+    room = min(request.response_partition_limit, MAX_PARTITIONS_PER_RESPONSE)
+    topics: list[DescribedTopic] = []
+    next_cursor = None
+    for name in _names(image, request):
+        if room == 0:
+            next_cursor = Cursor(topic_name=name, partition_index=0)
+            break
+        cursor = request.cursor
+        first = cursor.partition_index if cursor is not None and cursor.topic_name == name else 0
+        described, next_index = _describe_topic(image, request.principal, name, first, room)
+        topics.append(described)
+        room -= len(described.partitions)
+        if next_index is not None:
+            next_cursor = Cursor(topic_name=name, partition_index=next_index)
+            break
+    return DescribeTopicResponse(correlation_id=request.correlation_id, topics=tuple(topics), next_cursor=next_cursor)
+
+
+def _require_valid(request: DescribeTopicRequest) -> None:
+    cursor = request.cursor
+    if len(request.topics) > MAX_TOPICS_PER_REQUEST:
+        found = f"found {len(request.topics)} topics; allowed: up to {MAX_TOPICS_PER_REQUEST}"
+    elif request.response_partition_limit < 1:
+        found = f"found response_partition_limit {request.response_partition_limit}; allowed: 1 or more"
+    elif cursor is not None and cursor.partition_index < 0:
+        found = f"found partition {cursor.partition_index} in the cursor; allowed: 0 or more"
+    elif cursor is not None and request.topics and cursor.topic_name not in request.topics:
+        found = f"the cursor's topic {cursor.topic_name!r} is not among the topics asked for"
+    else:
+        return
+    raise Refused(ErrorCode.INVALID_REQUEST, found)
+
+
+def _names(image: MetadataImage, request: DescribeTopicRequest) -> Iterable[str]:
+    """The topics to describe, from the cursor on; where none is named, those that the principal may describe."""
+    first = "" if request.cursor is None else request.cursor.topic_name
+    names = sorted(name for name in set(request.topics) or image.topic_ids if name >= first)
+    if request.topics:
+        return names
+    return (name for name in names if may(image, request.principal, AclOperation.DESCRIBE, name))
+
+
+def _describe_topic(
+    image: MetadataImage, principal: str, name: str, first: int, limit: int
+) -> tuple[DescribedTopic, int | None]:
+    """A topic with at most `limit` of its partitions, from `first` on, and the index of the next partition, if any."""
+    if not may(image, principal, AclOperation.DESCRIBE, name):
+        message = f"{principal} may not {AclOperation.DESCRIBE.name} topic {name!r}"
+        return DescribedTopic(name=name, error=ErrorCode.TOPIC_AUTHORIZATION_FAILED, message=message), None
+    topic = image.topic_named(name)
+    if topic is None:
+        message = f"no topic {name!r}"
+        return DescribedTopic(name=name, error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message=message), None
+    end = min(first + limit, len(topic.partitions))
+    described = DescribedTopic(
+        name=name,
+        topic_id=topic.topic_id,
+        partitions=tuple(_partition(image, topic, index) for index in range(first, end)),
+        topic_authorized_operations=authorized_operations(image, principal, name),
+    )
+    return described, end if end < len(topic.partitions) else None
+
+
+def _partition(image: MetadataImage, topic: TopicImage, index: int) -> DescribedPartition:
+    features, state = image.features, topic.partitions[index]
+    return DescribedPartition(
+        partition_index=index,
+        leader_id=state.leader,
+        leader_epoch=state.leader_epoch,
+        partition_epoch=state.partition_epoch,
+        replica_nodes=state.replicas,
+        isr_nodes=state.isr,
+        eligible_leader_replicas=state.elr if features.elr else None,
+        last_known_elr=state.last_known_elr if features.elr else None,
+        last_known_leader=state.last_known_leader if features.track_last_known_leader else None,
+        offline_replicas=tuple(broker for broker in state.replicas if _is_offline(image, broker)),
+        adding_replicas=state.adding_replicas,
+        removing_replicas=state.removing_replicas,
+        leader_recovery_state=int(state.leader_recovery_state),
+        min_insync_replicas=image.min_isr(topic.topic_id, MIN_INSYNC_REPLICAS, len(state.replicas)),
+    )
+
+
+def _is_offline(image: MetadataImage, broker: int) -> bool:
+    registration = image.brokers.get(broker)
+    return registration is None or registration.fenced
+
+
+def describe_configs(image: MetadataImage, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
+    """One result per resource, in the order of the request."""
+    results = []
+    for resource in request.resources:
+        error, message = _resource_error(image, request.principal, resource)
+        configs: tuple[DescribedConfig, ...] = ()
+        if error is ErrorCode.NONE:
+            configs = tuple(_describe_config(image, resource, request.include_synonyms))
+        results.append(
+            DescribeConfigsResult(
+                resource_type=resource.resource_type,
+                resource_name=resource.resource_name,
+                error=error,
+                message=message,
+                configs=configs,
+            )
+        )
+    return DescribeConfigsResponse(correlation_id=request.correlation_id, results=tuple(results))
+
+
+def list_config_resources(image: MetadataImage, request: ListConfigResourcesRequest) -> ListConfigResourcesResponse:
+    """The resources on which the principal has DESCRIBE_CONFIGS."""
+    principal, operation = request.principal, AclOperation.DESCRIBE_CONFIGS
+    types = request.resource_types or tuple(ConfigResourceType)
+    names: list[tuple[ConfigResourceType, str]] = []
+    if ConfigResourceType.BROKER in types and may(image, principal, operation):
+        names.append((ConfigResourceType.BROKER, ""))
+    if ConfigResourceType.TOPIC in types:
+        topics = (name for name in sorted(image.topic_ids) if may(image, principal, operation, name))
+        names += [(ConfigResourceType.TOPIC, name) for name in topics]
+    found = tuple(ConfigResource(resource_type=kind, resource_name=name) for kind, name in names)
+    return ListConfigResourcesResponse(correlation_id=request.correlation_id, config_resources=found)
+
+
+def _resource_error(image: MetadataImage, principal: str, resource: DescribeConfigsResource) -> tuple[ErrorCode, str]:
+    name = resource.resource_name
+    is_topic = resource.resource_type is ConfigResourceType.TOPIC
+    if not may(image, principal, AclOperation.DESCRIBE_CONFIGS, name if is_topic else None):
+        error = ErrorCode.TOPIC_AUTHORIZATION_FAILED if is_topic else ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        return error, f"{principal} may not {AclOperation.DESCRIBE_CONFIGS.name}"
+    if is_topic and name not in image.topic_ids:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"no topic {name!r}"
+    if not is_topic and name:
+        return ErrorCode.INVALID_REQUEST, f"found broker {name!r}; allowed: an empty name, for the whole cluster"
+    return ErrorCode.NONE, ""
+
+
+def _describe_config(
+    image: MetadataImage, resource: DescribeConfigsResource, synonyms: bool
+) -> Iterator[DescribedConfig]:
+    topic_id = None
+    if resource.resource_type is ConfigResourceType.TOPIC:
+        topic_id = image.topic_ids[resource.resource_name]
+    for definition in CONFIGS.values():
+        if topic_id is not None and not definition.topic_scoped:
+            continue
+        if resource.configuration_keys and definition.name not in resource.configuration_keys:
+            continue
+        sources = tuple(_sources(image, topic_id, definition))
+        yield DescribedConfig(
+            name=definition.name,
+            value=sources[0].value,
+            read_only=definition.read_only,
+            source=sources[0].source,
+            config_type=definition.type_name,
+            synonyms=sources if synonyms else (),
+        )
+
+
+def _sources(image: MetadataImage, topic_id: str | None, definition: ConfigDef) -> Iterator[DescribedConfigSynonym]:
+    """The values of the config by source, the one in force first."""
+    name = definition.name
+    scopes: list[tuple[str | None, ConfigSource]] = [(None, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)]
+    if topic_id is not None:
+        scopes.insert(0, (topic_id, ConfigSource.DYNAMIC_TOPIC_CONFIG))
+    for scope, source in scopes:
+        if name in image.configs.get(scope, {}):
+            yield DescribedConfigSynonym(name=name, value=config_text(image.configs[scope][name]), source=source)
+    static = image.defaults.values[name]
+    if static != definition.default:
+        yield DescribedConfigSynonym(name=name, value=config_text(static), source=ConfigSource.STATIC_BROKER_CONFIG)
+    yield DescribedConfigSynonym(name=name, value=config_text(definition.default), source=ConfigSource.DEFAULT_CONFIG)
+
+
 def answer(image: MetadataImage, controller_id: NodeId, request: AdminRequest) -> AdminResponse:
-    """The response to a request of one of the `READ_ONLY_REQUESTS`; the error of `Refused` where its handler refuses
-    it as a whole. `controller_id` is the active controller as far as the answering node knows, -1 where it does not.
+    """The response to one of the `READ_ONLY_REQUESTS`, with the error of `Refused` where its handler refuses it as a
+    whole; `controller_id` is the active controller that the answering node knows, or -1.
     """
     try:
         if isinstance(request, DescribeClusterRequest):

@@ -11,33 +11,83 @@ from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar, Final
 
+from protocol.broker.admission import consume_error, list_offsets_error, produce_error
 from protocol.broker.context import BrokerContext
 from protocol.broker.delayed_produce import PRODUCE_TIMER
-from protocol.broker.fetch_streams import FETCH_WAIT_PREFIX, FetchStreams
+from protocol.broker.fetch_sessions import FETCH_WAIT_PREFIX, FetchSessions
 from protocol.broker.fetcher import FETCH_PREFIX, Fetcher
 from protocol.broker.flushing import CHECKPOINT_TIMER, FLUSH_PREFIX, RETENTION_TIMER, Flusher
 from protocol.broker.isr_manager import ALTER_PARTITION_TIMER, IsrManager
 from protocol.broker.isr_shrink import LAG_PREFIX, SILENT_PREFIX
 from protocol.broker.leader import ISR_RETRY_TIMER, PartitionLeader
 from protocol.broker.lifecycle import LifecycleState
+from protocol.broker.log_info import replica_log_info
 from protocol.broker.reads import READ_TIMER, Reads
 from protocol.broker.recovery import RECOVERY_PREFIX, DataLossHook, LeaderRecovery
 from protocol.broker.replicas import ReplicaManager
 from protocol.contract import Effect
+from protocol.errors import ErrorCode
 from protocol.ids import NodeId, TimeMs
 from protocol.log.checksum import Checksum
-from protocol.messages.admin import MetadataRequest
+from protocol.messages.admin import AdminRequest, MetadataRequest
 from protocol.messages.base import Message
 from protocol.messages.control import AlterPartitionResponse
 from protocol.messages.data import (
     ConsumeRequest,
+    ConsumeResponse,
     FetchRenewal,
     FetchRequest,
     FetchResponse,
     ListOffsetsRequest,
+    ListOffsetsResponse,
     ProduceRequest,
+    ProduceResponse,
 )
-from protocol.nodes.broker_services import BrokerServices
+from protocol.messages.recovery import GetReplicaLogInfoRequest
+from protocol.metadata.queries import answer, metadata_response
+
+
+class BrokerServices:
+    """Handlers `(now_ms, sender, request)` of one broker; `checksum` as in `BrokerNode`."""
+
+    def __init__(
+        self, context: BrokerContext, leader: PartitionLeader, reads: Reads, checksum: Checksum | None
+    ) -> None:
+        self._context = context
+        self._leader = leader
+        self._reads = reads
+        self._checksum = checksum
+
+    def describe(self, now_ms: TimeMs, sender: NodeId, request: MetadataRequest) -> None:
+        self._context.out.send(sender, metadata_response(self._context.image, request))
+
+    def answer_query(self, now_ms: TimeMs, sender: NodeId, request: AdminRequest) -> None:
+        self._context.out.send(sender, answer(self._context.image, self._context.controller_id, request))
+
+    def send_log_info(self, now_ms: TimeMs, sender: NodeId, request: GetReplicaLogInfoRequest) -> None:
+        self._context.out.send(sender, replica_log_info(self._context, request))
+
+    def produce(self, now_ms: TimeMs, sender: NodeId, request: ProduceRequest) -> None:
+        error = produce_error(self._context.image, request, self._checksum, now_ms)
+        if error is ErrorCode.NONE:
+            self._leader.produce(now_ms, sender, request)
+        elif request.acks != 0:
+            self._context.out.send(sender, ProduceResponse(correlation_id=request.correlation_id, error=error))
+
+    def consume(self, now_ms: TimeMs, sender: NodeId, request: ConsumeRequest) -> None:
+        error = consume_error(self._context.image, request)
+        if error is ErrorCode.NONE:
+            self._reads.consume(now_ms, sender, request)
+        else:
+            self._context.out.send(sender, ConsumeResponse(correlation_id=request.correlation_id, error=error))
+
+    def list_offsets(self, now_ms: TimeMs, sender: NodeId, request: ListOffsetsRequest) -> None:
+        error = list_offsets_error(self._context.image, request)
+        if error is ErrorCode.NONE:
+            self._reads.list_offsets(sender, request)
+        else:
+            self._context.out.send(sender, ListOffsetsResponse(correlation_id=request.correlation_id, error=error))
+
 
 STOPPED: Final = LifecycleState.STOPPED
 """Every input reads it; Python 3.11 finds a global name in a tenth of the time of a member of an enumeration."""
@@ -87,7 +137,7 @@ class BaseBroker:
         """The handlers of timers by kind; those of a generation are added."""
         return {
             FETCH_PREFIX: self._fetcher.fire,
-            FETCH_WAIT_PREFIX: self._leader.streams.fire,
+            FETCH_WAIT_PREFIX: self._leader.fetch_sessions.fire,
             PRODUCE_TIMER: self._leader.delayed_produces.fire,
             LAG_PREFIX: self._leader.isr_shrink.fire_lag,
             SILENT_PREFIX: self._leader.isr_shrink.fire_silent,
@@ -100,8 +150,6 @@ class BaseBroker:
             RETENTION_TIMER: self._flusher.fire_retention,
         }
 
-    # -- for observers -------------------------------------------------------------------------------------------------
-
     @property
     def context(self) -> BrokerContext:
         """Replicas and image, for hosts and checkers to read; never to change."""
@@ -113,9 +161,9 @@ class BaseBroker:
         """Where the broker is in its lifecycle."""
 
     @property
-    def streams(self) -> FetchStreams:
+    def fetch_sessions(self) -> FetchSessions:
         """The fetch sessions that this broker serves, for observers."""
-        return self._leader.streams
+        return self._leader.fetch_sessions
 
     @property
     def fetcher(self) -> Fetcher:
@@ -125,8 +173,6 @@ class BaseBroker:
     def flush_all(self) -> None:
         """Flushes every log to the disk, for an operator. StorageError where that fails."""
         self._flusher.flush_all()
-
-    # -- contract ------------------------------------------------------------------------------------------------------
 
     @abstractmethod
     def start(self, now_ms: TimeMs) -> list[Effect]:
@@ -145,7 +191,7 @@ class BaseBroker:
         context = self._context
         if context.has_queued and self.state is not STOPPED:
             context.has_queued = False
-            self._leader.streams.flush(now_ms)
+            self._leader.fetch_sessions.flush(now_ms)
             self._fetcher.send_changed_fetches(now_ms)
             self._isr.send_queued(now_ms)
 

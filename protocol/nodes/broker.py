@@ -58,12 +58,8 @@ _CLUSTER_ACTION_REQUESTS = (FetchRequest, FetchRenewal, GetReplicaLogInfoRequest
 """Accepted from nodes of the cluster and the experiment, and from clients with CLUSTER_ACTION (G8)."""
 
 
-def _is_from_controller(image: MetadataImage, sender: NodeId) -> bool:
-    return is_controller(sender)
-
-
 _MAY_SEND: dict[type[Message], Callable[[MetadataImage, NodeId], bool]] = {
-    **dict.fromkeys(_CONTROLLER_RESPONSES, _is_from_controller),
+    **dict.fromkeys(_CONTROLLER_RESPONSES, lambda image, sender: is_controller(sender)),
     **dict.fromkeys(_CLUSTER_ACTION_REQUESTS, may_act_for_cluster),
 }
 """Whether a sender is authorized for messages of a class; anyone is for the others."""
@@ -131,8 +127,6 @@ class BrokerNode(BaseBroker):
     def state(self) -> LifecycleState:
         return self._lifecycle.state
 
-    # -- contract ------------------------------------------------------------------------------------------------------
-
     def start(self, now_ms: TimeMs) -> list[Effect]:
         """Opens the metadata log and registers the broker as a new incarnation."""
         try:
@@ -180,7 +174,6 @@ class BrokerNode(BaseBroker):
             return self._halt(failure)
 
     def _halt(self, failure: StorageError) -> list[Effect]:
-        """The disk has failed: stops the broker."""
         self._out.trace(StorageFailed(None, str(failure), halted=True))
         self._lifecycle.move(LifecycleEvent.DISK_FAILED)
         self._out.exit()

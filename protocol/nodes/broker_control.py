@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from protocol.contract import Outbox
 from protocol.controller import alter_partition, brokers
-from protocol.controller.broker_requests import heartbeat_error, registration_error
+from protocol.controller.brokers import heartbeat_error, registration_error
 from protocol.controller.heartbeats import BrokerControlState
 from protocol.errors import ErrorCode
 from protocol.events.controller import SessionExpired
@@ -36,8 +36,6 @@ class BrokerControl:
         self._log = log
         self._sessions = sessions
         self._out = out
-
-    # -- registrations and sessions ------------------------------------------------------------------------------------
 
     def register(self, now_ms: TimeMs, sender: NodeId, request: BrokerRegistrationRequest) -> None:
         """Answers with the broker epoch of the incarnation; -1 with the errors of `registration_error`."""
@@ -76,8 +74,6 @@ class BrokerControl:
         if registration is not None and not registration.fenced:
             self._out.trace(SessionExpired(broker))
             self._fence(broker, registration.broker_epoch)
-
-    # -- heartbeats ----------------------------------------------------------------------------------------------------
 
     def heartbeat(self, now_ms: TimeMs, sender: NodeId, request: BrokerHeartbeatRequest) -> None:
         """Moves the broker to its next state (`heartbeats.py`) and answers with that state."""
@@ -142,11 +138,9 @@ class BrokerControl:
         if led:
             log.metrics.failed_over(len(records))
 
-    # -- ISR proposals -------------------------------------------------------------------------------------------------
-
     def alter_partition(self, now_ms: TimeMs, sender: NodeId, request: AlterPartitionRequest) -> None:
-        """Answers with one result per proposal; with STALE_BROKER_EPOCH where another incarnation of the broker is
-        registered, and INVALID_REQUEST where a later request of the broker has overtaken this one.
+        """One result per proposal; STALE_BROKER_EPOCH where another incarnation is registered, INVALID_REQUEST for an
+        overtaken request.
         """
         log, number = self._log, request.correlation_id
         if log.state.image.broker_epoch(request.broker_id) != request.broker_epoch:

@@ -7,6 +7,7 @@ registration, so that they never take roles of a former incarnation (Kafka's `Br
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 from protocol.broker.context import BrokerContext
@@ -26,36 +27,25 @@ _CATCHING_UP: Final = LifecycleState.CATCHING_UP
 _RUNNING: Final = LifecycleState.RUNNING
 
 
+@dataclass(eq=False)
 class BrokerMetadata:
-    """Brings the parts of one broker to the state of `replica`, its replica of the metadata log."""
+    """Brings the parts of one broker to the state of its replica of the metadata log."""
 
-    def __init__(
-        self,
-        context: BrokerContext,
-        replica: QuorumReplica,
-        snapshots: SnapshotGenerator,
-        lifecycle: BrokerLifecycleManager,
-        isr: IsrManager,
-        fetcher: Fetcher,
-        replica_manager: ReplicaManager,
-    ) -> None:
-        self._context = context
-        self._replica = replica
-        self._snapshots = snapshots
-        self._lifecycle = lifecycle
-        self._isr = isr
-        self._fetcher = fetcher
-        self._replica_manager = replica_manager
+    _context: BrokerContext
+    _replica: QuorumReplica
+    _snapshots: SnapshotGenerator
+    _lifecycle: BrokerLifecycleManager
+    _isr: IsrManager
+    _fetcher: Fetcher
+    _replica_manager: ReplicaManager
 
     def receive_registration(self, now_ms: TimeMs, sender: NodeId, response: BrokerRegistrationResponse) -> None:
-        """The controller has registered the broker, or refused to."""
         if self._lifecycle.accept_registration(sender, response):
             self._fetcher.broker_epoch_changed()
             self._publish(now_ms)
             self._lifecycle.fire_heartbeat(now_ms)
 
     def receive_quorum(self, now_ms: TimeMs, sender: NodeId, response: QuorumResponse) -> None:
-        """Gives a response to the replica, and follows it."""
         self._replica.receive(now_ms, sender, response)
         self.follow_quorum(now_ms)
 

@@ -23,7 +23,6 @@ class BrokerSessions:
         self._open: set[BrokerId] = set()
 
     def is_open(self, broker: BrokerId) -> bool:
-        """Whether the broker has a session that has not expired."""
         return broker in self._open
 
     def renew(self, broker: BrokerId, now_ms: TimeMs) -> None:
@@ -34,7 +33,6 @@ class BrokerSessions:
         )
 
     def end(self, broker: BrokerId) -> None:
-        """Closes the broker's session, if one is open, and cancels its timer."""
         if broker in self._open:
             self._open.discard(broker)
             self._out.cancel_timer(f"{SESSION_PREFIX}{broker}")

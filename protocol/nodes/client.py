@@ -12,8 +12,7 @@ from typing import Any
 
 from protocol.client.administration import Administration
 from protocol.client.consumer import Read
-from protocol.client.context import ClientContext
-from protocol.client.metadata import LeaderFinder
+from protocol.client.context import ClientContext, LeaderFinder
 from protocol.client.producer import Producer
 from protocol.config import ClusterConfig
 from protocol.contract import Effect, Outbox
@@ -64,8 +63,6 @@ class ClientNode:
     def buffered_bytes(self) -> int:
         """The bytes of `buffer.memory` in use, for observers."""
         return self._producer.buffered_bytes
-
-    # -- contract ------------------------------------------------------------------------------------------------------
 
     def start(self, now_ms: TimeMs) -> list[Effect]:
         """A client has no state on a disk, and nothing to do."""

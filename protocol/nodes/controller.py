@@ -2,13 +2,13 @@
 
 Every change takes the same way: a handler decides on records from the present state, the records are appended to the
 metadata log and replayed (`controller_log.py`), and answers and trace events are deferred until a majority of the
-quorum has the records (`deferred_effects.py`). Only the log changes the state.
+quorum has the records (`DeferredEffects`). Only the log changes the state.
 
-The node connects the parts: `receive` refuses what the sender may not send (`controller_authorization.py`), then looks
-up the handler of the message type in two tables. Handlers of the first serve on every controller; those of the second
-on the active one only (`controller_quorum.py`), while the others answer NOT_CONTROLLER. An administration request is
-registered where its handler is: `protocol/controller/administration.py` for those that change something,
-`protocol/metadata/queries.py` for those that only read.
+The node connects the parts: `receive` refuses what the sender may not send, by a table of rules for message types, then
+looks up the handler of the message type in two tables. Handlers of the first serve on every controller; those of the
+second on the active one only (`controller_quorum.py`), while the others answer NOT_CONTROLLER. Administration requests
+about topics, configs and ACLs are authorized by their handlers, which know the resources that a request names
+(`protocol/controller/administration.py`, and `protocol/metadata/queries.py` for those that only read).
 """
 
 from __future__ import annotations
@@ -20,32 +20,73 @@ from typing import Any, ClassVar
 from protocol.config import BROKER_SESSION_TIMEOUT_MS, ClusterConfig
 from protocol.contract import Effect, Outbox, Storage
 from protocol.controller.administration import CHANGE_REQUESTS, handle
-from protocol.controller.broker_incarnations import BrokerIncarnations
 from protocol.controller.context import ControllerState
+from protocol.controller.heartbeats import BrokerIncarnations
 from protocol.controller.recovery_requests import TIMERS as RECOVERY_TIMERS
 from protocol.errors import ErrorCode, ProtocolInvariantError
-from protocol.ids import CLUSTER_ID, NO_NODE, Epoch, NodeId, Offset, TimeMs, TopicIdPartition, is_recovery_manager
+from protocol.ids import (
+    CLUSTER_ID,
+    NO_NODE,
+    Epoch,
+    NodeId,
+    Offset,
+    TimeMs,
+    TopicIdPartition,
+    is_controller,
+    is_recovery_manager,
+)
 from protocol.messages.admin import AdminRequest, MetadataRequest
 from protocol.messages.base import Message
 from protocol.messages.commands import ShutdownCommand
 from protocol.messages.control import AlterPartitionRequest, BrokerHeartbeatRequest, BrokerRegistrationRequest
 from protocol.messages.partitions import ElectLeadersResponse
-from protocol.messages.quorum import DescribeQuorumRequest, QuorumFetchRequest
+from protocol.messages.quorum import (
+    AddVoterRequest,
+    DescribeQuorumRequest,
+    FetchSnapshotRequest,
+    QuorumFetchRequest,
+    QuorumRequest,
+    QuorumResponse,
+    RemoveVoterRequest,
+)
 from protocol.messages.records import MetadataRecord
 from protocol.messages.recovery import RecoveryResults
-from protocol.metadata.describe import metadata_response
-from protocol.metadata.queries import READ_ONLY_REQUESTS, answer
+from protocol.metadata.authorizer import may_act_for_cluster, may_administer_quorum
+from protocol.metadata.image import MetadataImage
+from protocol.metadata.queries import READ_ONLY_REQUESTS, answer, metadata_response
 from protocol.nodes.broker_control import BrokerControl
 from protocol.nodes.broker_sessions import SESSION_PREFIX, BrokerSessions
-from protocol.nodes.controller_authorization import is_authorized
 from protocol.nodes.controller_log import ControllerLog
-from protocol.nodes.controller_quorum import ControllerQuorum
-from protocol.nodes.deferred_effects import DeferredEffects
+from protocol.nodes.controller_quorum import ControllerQuorum, DeferredEffects
 from protocol.nodes.metadata_feed import SnapshotGenerator
-from protocol.nodes.quorum_view import QuorumView, quorum_view
 from protocol.nodes.refusals import refuse
 from protocol.quorum.context import QuorumConfig
+from protocol.quorum.describe import QuorumView, quorum_view
 from protocol.quorum.replica import QuorumReplica
+
+_CLUSTER_ACTION_REQUESTS = (
+    BrokerHeartbeatRequest,
+    AlterPartitionRequest,
+    BrokerRegistrationRequest,
+    QuorumFetchRequest,
+    FetchSnapshotRequest,
+    RecoveryResults,
+    ShutdownCommand,
+)
+"""Sent by nodes of the cluster and by the experiment; a client needs CLUSTER_ACTION (G8)."""
+_CONTROLLER_MESSAGES = (*QuorumRequest.__subclasses__(), *QuorumResponse.__subclasses__())
+"""Exchanged between controllers only: elections, and the answers of a leader. Fetches are CLUSTER_ACTION requests."""
+_QUORUM_ADMINISTRATION = (AddVoterRequest, RemoveVoterRequest, DescribeQuorumRequest)
+"""Requests of operators about the quorum, judged by their principal (G32)."""
+
+Rule = Callable[[MetadataImage, NodeId, Any], bool]
+
+
+_RULES: Mapping[type[Message], Rule] = {
+    **dict.fromkeys(_CONTROLLER_MESSAGES, lambda image, sender, message: is_controller(sender)),
+    **dict.fromkeys(_CLUSTER_ACTION_REQUESTS, lambda image, sender, message: may_act_for_cluster(image, sender)),
+    **dict.fromkeys(_QUORUM_ADMINISTRATION, lambda image, sender, message: may_administer_quorum(image, message)),
+}
 
 
 class ControllerNode:
@@ -79,7 +120,7 @@ class ControllerNode:
         self._brokers = BrokerControl(self._log, sessions, self._out)
         is_sole = len(controllers) == 1
         self._quorum = ControllerQuorum(
-            self.replica, self._log, self._brokers, sessions, self._deferred, self._out, is_sole=is_sole
+            self.replica, self._log, self._brokers, sessions, self._deferred, self._out, is_sole
         )
         self._handlers: dict[type[Message], Callable[[TimeMs, NodeId, Any], None]] = {
             **dict.fromkeys(self.replica.message_types, self._quorum.receive),
@@ -101,7 +142,6 @@ class ControllerNode:
 
     @property
     def state(self) -> ControllerState:
-        """The state after the records that were replayed."""
         return self._log.state
 
     @property
@@ -111,7 +151,6 @@ class ControllerNode:
 
     @property
     def is_active(self) -> bool:
-        """Whether this is the active controller, which alone changes the metadata."""
         return self._quorum.is_active
 
     @property
@@ -121,7 +160,6 @@ class ControllerNode:
 
     @property
     def quorum(self) -> QuorumView:
-        """Its role in the quorum."""
         return quorum_view(self.replica, self.is_active)
 
     @property
@@ -131,7 +169,6 @@ class ControllerNode:
 
     @property
     def records(self) -> Sequence[MetadataRecord]:
-        """The committed records of the metadata log from the offset `first_record` on."""
         return self._log.committed_records
 
     def gauges(self) -> Mapping[str, Collection[TopicIdPartition]]:
@@ -155,7 +192,8 @@ class ControllerNode:
         handler = self._handlers.get(type(message))
         if handler is None and self._quorum.is_active:
             handler = self._active_handlers.get(type(message))
-        is_allowed = is_authorized(self._log.state.image, sender, message)
+        rule = _RULES.get(type(message))
+        is_allowed = rule is None or rule(self._log.state.image, sender, message)
         if is_allowed and handler is not None:
             handler(now_ms, sender, message)
         else:

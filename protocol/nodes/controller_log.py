@@ -4,8 +4,8 @@ Every change is a batch of records that is appended to the controller's replica 
 (`write`). A controller that stands by replays what the quorum has committed (`replay_log`), after a snapshot where the
 log no longer begins at its first record. `reset` discards everything that was replayed.
 
-Observers receive trace events for the records of the active controller, and for those that a new leader of the quorum
-has committed although its predecessor may not have reported them (`traced`).
+Observers receive trace events (`protocol/events/controller.py`) for the records of the active controller, and for those
+that a new leader of the quorum has committed although its predecessor may not have reported them (`traced`).
 """
 
 from __future__ import annotations
@@ -14,18 +14,29 @@ from collections.abc import Sequence
 from random import Random
 from typing import ClassVar
 
-from protocol.config import ClusterConfig
+from protocol.config import MIN_INSYNC_REPLICAS, ClusterConfig
 from protocol.contract import Outbox
-from protocol.controller.broker_incarnations import BrokerIncarnations
 from protocol.controller.context import ControllerState
+from protocol.controller.heartbeats import BrokerIncarnations
 from protocol.controller.metrics import ControllerMetrics
 from protocol.controller.recovery_requests import RecoveryRequests
 from protocol.errors import ProtocolInvariantError
-from protocol.ids import Offset, TimeMs, TopicIdPartition
+from protocol.events.controller import (
+    AlertRaised,
+    BrokerRegistered,
+    BrokerUnregistered,
+    FeatureLevelChanged,
+    MetadataCommitted,
+    PartitionChanged,
+    PartitionRemoved,
+    TopicDeleted,
+)
+from protocol.ids import BrokerId, Offset, TimeMs, TopicIdPartition, TopicPartition
 from protocol.messages.metadata_batch import pack_batch
-from protocol.messages.records import MetadataRecord
+from protocol.messages.records import FeatureLevelRecord, MetadataRecord
+from protocol.metadata.image import BrokerRegistration, MetadataDelta, MetadataImage
+from protocol.metadata.partition import PartitionState
 from protocol.nodes.broker_sessions import BrokerSessions
-from protocol.nodes.controller_traces import trace_alert, trace_committed, trace_partition, trace_record
 from protocol.nodes.metadata_feed import LogEntries, log_entries
 from protocol.quorum.describe import quorum_gauges
 from protocol.quorum.replica import QuorumReplica
@@ -66,11 +77,8 @@ class ControllerLog:
 
     @property
     def committed_records(self) -> Sequence[MetadataRecord]:
-        """The committed records from the offset `first_record` on."""
         committed = self._replica.high_watermark - self.first_record
         return self._records if committed == len(self._records) else self._records[:committed]
-
-    # -- the active controller -----------------------------------------------------------------------------------------
 
     def write(self, records: Sequence[MetadataRecord]) -> None:
         """Appends and replays one batch of records, with the trace events and alerts that follow from them."""
@@ -80,11 +88,12 @@ class ControllerLog:
         for key in self.append(records):
             trace_partition(self._out, self.state.image, key)
         for alert in self.metrics.take_alerts():
-            trace_alert(self._out, self.state.image, alert)
+            name, state = self.state.image.name_of(alert.key), alert.state
+            self._out.trace(AlertRaised(name, alert.kind, leader=state.leader, leader_epoch=state.leader_epoch))
 
     def append(self, records: Sequence[MetadataRecord]) -> dict[TopicIdPartition, None]:
         """Appends records in the versions of the feature levels in force, replays them, and returns the partitions that
-        they changed. ProtocolInvariantError where the log does not end at the offset up to which it was replayed.
+        they changed. ProtocolInvariantError where the log does not end where the replay did.
         """
         image = self.state.image
         end_offset = self._replica.append(self.metrics.now_ms, records, pack_batch(records, image.feature_levels))
@@ -92,8 +101,6 @@ class ControllerLog:
             found = f"{image.next_offset} replayed, {len(records)} appended"
             raise ProtocolInvariantError(f"controller {self._replica.key.id}: {found}, log end offset {end_offset}")
         return self._replay(records, traced=True)
-
-    # -- replay --------------------------------------------------------------------------------------------------------
 
     def replay_log(self, end_offset: Offset, *, traced: bool = False) -> None:
         """Replays the log below `end_offset`, from where the last call has ended."""
@@ -131,3 +138,58 @@ class ControllerLog:
                     self.incarnations.forget(broker)
                     self._sessions.end(broker)
         return changed
+
+
+def trace_committed(out: Outbox, image: MetadataImage, end_offset: Offset) -> None:
+    """The records between the offset of `image` and `end_offset` are committed by the time the event is emitted."""
+    out.trace(MetadataCommitted(image.next_offset, end_offset))
+
+
+def trace_record(out: Outbox, image: MetadataImage, record: MetadataRecord, delta: MetadataDelta) -> None:
+    """The events of a record that `image` has replayed, except those of changed partitions (`trace_partition`)."""
+    for topic in delta.deleted_topics.values():
+        out.trace(TopicDeleted(topic.name))
+    for key in delta.removed_partitions:
+        out.trace(PartitionRemoved(image.name_of(key)))
+    if isinstance(record, FeatureLevelRecord):
+        out.trace(FeatureLevelChanged(record.name, record.feature_level))
+    for broker in delta.brokers:
+        registration = image.brokers.get(broker)
+        if registration is None:
+            out.trace(BrokerUnregistered(broker))
+        else:
+            out.trace(broker_registered(broker, registration))
+
+
+def trace_partition(out: Outbox, image: MetadataImage, key: TopicIdPartition) -> None:
+    """A partition's new state; no event where the partition was removed again."""
+    state = image.partition(key)
+    if state is not None:
+        min_isr = image.min_isr(key.topic_id, MIN_INSYNC_REPLICAS, len(state.replicas))
+        out.trace(partition_changed(image.name_of(key), state, min_isr))
+
+
+def broker_registered(broker: BrokerId, registration: BrokerRegistration) -> BrokerRegistered:
+    return BrokerRegistered(
+        broker,
+        registration.broker_epoch,
+        fenced=registration.fenced,
+        in_controlled_shutdown=registration.in_controlled_shutdown,
+    )
+
+
+def partition_changed(name: TopicPartition, state: PartitionState, min_isr: int) -> PartitionChanged:
+    """The trace event of a partition's state; `min_isr` is the effective one."""
+    return PartitionChanged(
+        name,
+        leader=state.leader,
+        leader_epoch=state.leader_epoch,
+        partition_epoch=state.partition_epoch,
+        replicas=state.replicas,
+        isr=state.isr,
+        elr=state.elr,
+        last_known_elr=state.last_known_elr,
+        last_known_leader=state.last_known_leader,
+        recovering=bool(state.leader_recovery_state),
+        min_isr=min_isr,
+    )

@@ -8,8 +8,8 @@ the controller's next request restores the task (F14). A controller that becomes
 (F15), which replace those of the same partitions.
 
 A task ends when the controller cancels it, or has not requested it for `LAPSES_AFTER` heartbeat intervals: the
-cancellation was lost, or the controller has crashed. Without that limit the manager would query brokers for ever. One
-timer wakes the node when the next query, deadline, timeout or end of a task is due.
+cancellation was lost, or the controller has crashed. Without that limit the manager would query brokers without end.
+One timer wakes the node when the next query, deadline, timeout or end of a task is due.
 """
 
 from __future__ import annotations
@@ -57,15 +57,11 @@ class RecoveryManagerNode:
 
     @property
     def task_count(self) -> int:
-        """How many recoveries are running, for observers."""
         return len(self._tasks)
 
     @property
     def answer_count(self) -> int:
-        """How many answers count in the running recoveries, for observers."""
         return sum(len(task.answers) for task in self._tasks.values())
-
-    # -- contract ------------------------------------------------------------------------------------------------------
 
     def start(self, now_ms: TimeMs) -> list[Effect]:
         return self._out.drain()
@@ -90,15 +86,14 @@ class RecoveryManagerNode:
         if name != WAKE_TIMER:
             raise ProtocolInvariantError(f"the recovery manager has no timer {name!r}")
         self._wake_ms = None
-        self._lapse(now_ms)
+        for task in [task for task in self._tasks.values() if task.requested_ms + self._lapse_ms <= now_ms]:
+            self._cancel(task.key, task.recovery.recovery_id)
         self._record_answers(now_ms, self._sender.expire(now_ms))
         self._report(
             now_ms, [task for task in self._tasks.values() if task.deadline_ms <= now_ms and not task.reported]
         )
         self._send_queries(now_ms)
         return self._out.drain()
-
-    # -- recoveries ----------------------------------------------------------------------------------------------------
 
     def _recover(self, now_ms: TimeMs, message: RecoverPartitions) -> None:
         requested = [self._begin_or_update(now_ms, recovery) for recovery in message.recoveries]
@@ -121,11 +116,6 @@ class RecoveryManagerNode:
         if task is not None and task.recovery.recovery_id == recovery_id:
             del self._tasks[key]
             self._sender.forget(key)
-
-    def _lapse(self, now_ms: TimeMs) -> None:
-        """Ends the tasks that no controller has requested for `LAPSES_AFTER` heartbeat intervals."""
-        for task in [task for task in self._tasks.values() if task.requested_ms + self._lapse_ms <= now_ms]:
-            self._cancel(task.key, task.recovery.recovery_id)
 
     def _record_answers(self, now_ms: TimeMs, events: Iterable[Event]) -> None:
         """Gives answers to their tasks and reports those that are decided; queries again where no answer counts."""

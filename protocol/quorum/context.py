@@ -55,7 +55,6 @@ class QuorumConfig:
 
     @staticmethod
     def of(config: ClusterConfig, controllers: Sequence[NodeId], cluster_id: str) -> QuorumConfig:
-        """The settings of a cluster with this configuration and these controllers."""
         servers = node_ids(config.values[CONTROLLER_QUORUM_BOOTSTRAP_SERVERS])
         return QuorumConfig(
             cluster_id,
@@ -75,8 +74,8 @@ class QuorumConfig:
 
 
 class QuorumContext:
-    """The shared state of a replica: `epoch` is the current epoch of the metadata log, `leader` its known leader, -1 if
-    none is known. `has_fetched`: it follows a leader that has answered a fetch in this epoch.
+    """The shared state of a replica: the `epoch` of the metadata log, its known `leader` or -1. `has_fetched`: it
+    follows a leader that has answered a fetch in this epoch.
     """
 
     def __init__(
@@ -97,10 +96,8 @@ class QuorumContext:
         self._correlation_id = rng.getrandbits(30)  # responses to an earlier incarnation do not match
 
     def load(self) -> None:
-        """Reads the election state, the snapshot and the log from disk; generates the disk's uuid if it has none.
-
-        Raises ForeignDirectoryError for a disk of another cluster, CorruptLogError for a damaged one, and any
-        StorageError of the disk itself. Such a disk is not modified.
+        """Reads election state, snapshot and log from disk; generates the disk's uuid if it has none. Raises
+        ForeignDirectoryError for a disk of another cluster, CorruptLogError for a damaged one, which are not modified.
         """
         raw = self._storage.read_file(state_file.FILE)
         if raw is not None:
@@ -131,7 +128,6 @@ class QuorumContext:
 
     @property
     def key(self) -> ReplicaKey:
-        """This replica: its node id and the uuid of its disk."""
         if self._key.uuid != self.state.uuid:
             self._key = ReplicaKey(self.node_id, self.state.uuid)
         return self._key
@@ -143,7 +139,6 @@ class QuorumContext:
 
     @property
     def voting_state(self) -> VotingState:
-        """The state on which this replica's vote depends."""
         return VotingState(self.role, self.leader, self.state.voted, self.has_fetched, self.log.end)
 
     def membership(self, voters: VoterSet) -> ReplicaKey | None:
@@ -153,12 +148,10 @@ class QuorumContext:
 
     @property
     def is_voter(self) -> bool:
-        """Whether this replica is in the voter set in use."""
         return self.membership(self.voters) is not None
 
     @property
     def is_only_voter(self) -> bool:
-        """Whether this replica is the only voter."""
         return self.is_voter and len(self.voters) == 1
 
     @property
@@ -172,7 +165,6 @@ class QuorumContext:
     # -- responses and timers ------------------------------------------------------------------------------------------
 
     def next_correlation_id(self) -> int:
-        """The correlation id of the next request."""
         self._correlation_id += 1
         return self._correlation_id
 

@@ -1,20 +1,23 @@
-"""DescribeQuorum: the leader's view of the replicas of the metadata log (D29, J16), and the quorum's gauges (D34).
+"""DescribeQuorum: the leader's view of the replicas of the metadata log (D29, J16); the quorum's gauges (D34); and the
+role of one controller, for operators and experiments.
 
 The voter set in use separates voters from observers. An observer can become a voter if it has a uuid and, with static
 voters, the id of one of them. A voter from which nothing has come for the fetch timeout is not promotable: it is down.
 A voter key without a uuid is described with the uuid of the disk that fetched last. As in Kafka, the leader omits an
-observer that has no parked fetch and has not fetched for `OBSERVER_MS`. It also omits a replaced disk once another disk
-of the same node fetches and the replaced one has not fetched for the fetch timeout.
+observer whose last fetch is not delayed there and is older than `OBSERVER_MS`. It also omits a replaced disk once
+another disk of the same node fetches and the replaced one has not fetched for the fetch timeout.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
 from protocol.errors import ErrorCode
-from protocol.ids import NO_OFFSET, NodeId, Offset, TimeMs
+from protocol.ids import NO_OFFSET, Epoch, NodeId, Offset, TimeMs
 from protocol.messages.quorum import DescribeQuorumRequest, DescribeQuorumResponse, Endpoint, ReplicaState
+from protocol.quorum.election import Role
 from protocol.quorum.leader_state import LeaderState, Progress
 from protocol.quorum.membership import leader_text
 from protocol.quorum.replica import QuorumReplica
@@ -25,8 +28,8 @@ OBSERVER_MS = 300_000
 
 
 class QuorumGauges(NamedTuple):
-    """Gauges of one replica (D34): numbers of voters, of observers that fetch from this leader (0 on other replicas),
-    of uncommitted voter changes (0 or 1), and of static voters that are not in the voter set of the log.
+    """Numbers of voters, of observers that fetch from this leader (0 on other replicas), of uncommitted voter changes
+    (0 or 1), and of static voters that are not in the voter set of the log (D34).
     """
 
     voters: int
@@ -69,7 +72,6 @@ def describe_quorum(replica: QuorumReplica, now_ms: TimeMs, request: DescribeQuo
 
 
 def quorum_gauges(replica: QuorumReplica, now_ms: TimeMs) -> QuorumGauges:
-    """The gauges of this replica at `now_ms`."""
     voters, leader_state = replica.voters, replica.leader_state
     return QuorumGauges(
         voters=len(voters),
@@ -87,7 +89,7 @@ def _fetching_observers(replica: QuorumReplica, leader_state: LeaderState, now_m
     fetching = {leader_state.local}
     for key, progress in leader_state.progress.items():
         idle_ms = now_ms - progress.fetched_ms
-        is_there = progress.has_parked_fetch or idle_ms < OBSERVER_MS
+        is_there = progress.has_delayed_fetch or idle_ms < OBSERVER_MS
         if is_there and (progress.fetched_ms == newest_ms[key.id] or idle_ms < replica.config.fetch_ms):
             fetching.add(key)
     return sorted(key for key in fetching if not any(matches_voter(voter, key) for voter in replica.voters.keys))
@@ -122,3 +124,29 @@ def _state(
         last_caught_up_ms=progress.caught_up_ms,
         is_promotable=is_promotable,
     )
+
+
+OBSERVER = "observer"
+
+
+@dataclass(frozen=True, slots=True)
+class QuorumView:
+    """A controller's own view: `role` is `leader` for the active controller, `observer` for one without a vote, else
+    its replica's; `uuid` is that of its disk; `voters` is the latest set in its log.
+    """
+
+    role: str
+    uuid: str
+    epoch: Epoch
+    is_active: bool
+    voters: tuple[ReplicaKey, ...]
+
+
+def quorum_view(replica: QuorumReplica, is_active: bool) -> QuorumView:
+    """The view of a controller with this replica; a leader that is not active yet is shown as `candidate`."""
+    role = replica.role.value
+    if replica.is_leader:
+        role = Role.LEADER.value if is_active else Role.CANDIDATE.value
+    elif not replica.is_voter:
+        role = OBSERVER
+    return QuorumView(role, replica.key.uuid, replica.epoch, is_active, replica.voters.keys)

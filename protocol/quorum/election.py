@@ -49,8 +49,8 @@ LogEnd = tuple[Epoch, Offset]
 
 @dataclass(frozen=True, slots=True)
 class VotingState:
-    """The state of a replica on which its vote depends: its role, the known leader of its epoch (-1: none), the
-    candidate that it voted for in this epoch, whether it has fetched from the leader in this epoch, and its log end.
+    """What a replica's vote depends on: its role, the known leader (-1: none), the candidate that it voted for in this
+    epoch, whether it has fetched from the leader in this epoch, and its log end.
     """
 
     role: Role
@@ -61,8 +61,8 @@ class VotingState:
 
 
 def can_grant_vote(state: VotingState, candidate: ReplicaKey, log_end: LogEnd, *, pre_vote: bool) -> bool:
-    """Whether a replica in `state` grants `candidate`, whose log ends at `log_end`, its vote in the current epoch; with
-    `pre_vote`, whether it would grant one (KIP-595, KIP-996).
+    """Whether a replica in `state` grants `candidate`, whose log ends at `log_end`, its vote in this epoch, or would
+    grant it (`pre_vote`).
     """
     if state.role is Role.LEADER or log_end < state.log_end:
         return False
@@ -77,8 +77,8 @@ def can_grant_vote(state: VotingState, candidate: ReplicaKey, log_end: LogEnd, *
 
 @dataclass(slots=True)
 class Election:
-    """The votes and pre-votes of one election among `voters`. `pending` maps the correlation id of each vote request
-    without a response to the voter that it was sent to.
+    """The votes of one election among `voters`. `pending` maps the correlation id of each open vote request to its
+    voter.
     """
 
     voters: VoterSet
@@ -94,7 +94,6 @@ class Election:
 
     @property
     def is_won(self) -> bool:
-        """Whether a majority of the voters granted its vote."""
         return len(self.granted) >= self.voters.majority
 
     @property

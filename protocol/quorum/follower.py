@@ -27,8 +27,6 @@ from protocol.quorum.log import decode_snapshot
 
 @dataclass(slots=True)
 class _Download:
-    """A snapshot of which `data` was received so far."""
-
     epoch: Epoch
     end_offset: Offset
     data: bytearray
@@ -56,12 +54,12 @@ class QuorumFollower:
 
     def send_fetch(self, now_ms: TimeMs) -> None:
         """Sends a fetch, or the next FetchSnapshot of a download, to the leader; without a leader, a fetch to the next
-        bootstrap server. Restarts the fetch timer, which repeats it.
+        bootstrap server. The fetch timer repeats that.
         """
         context = self._context
         is_following = context.role is FOLLOWER
-        is_parked = is_following and context.has_fetched and self._download is None
-        self._set_fetch_timer(now_ms, context.leader if is_parked else None)
+        is_delayed = is_following and context.has_fetched and self._download is None
+        self._set_fetch_timer(now_ms, context.leader if is_delayed else None)
         target = context.leader if is_following else self._next_bootstrap_server()
         if target is None:
             return
@@ -105,12 +103,12 @@ class QuorumFollower:
 
     def handle_fetch_response(self, now_ms: TimeMs, sender: NodeId, response: QuorumFetchResponse) -> None:
         """Appends, truncates or starts the download of a snapshot, and sends the next fetch. A response that is not
-        from the leader of this epoch only ends the assumption that a fetch is parked there.
+        from the leader of this epoch only ends the assumption that a fetch is delayed there.
         """
         context = self._context
         if not self._is_from_leader(sender, response):
             if sender == context.leader and context.has_fetched:
-                context.has_fetched = False  # it no longer leads: no fetch is parked there
+                context.has_fetched = False  # it no longer leads: no fetch is delayed there
                 self._set_fetch_timer(now_ms)
             return
         self._record_leader_contact(now_ms)
@@ -128,7 +126,7 @@ class QuorumFollower:
 
     def _append(self, response: QuorumFetchResponse) -> None:
         """Appends batches that start at the log end, flushes, and advances the high watermark. The response to an older
-        fetch is valid, too: a leader only appends, and its log contained this log when it received that fetch.
+        fetch is valid, too: a leader only appends.
         """
         context = self._context
         log, batches = context.log, response.batches
@@ -143,8 +141,8 @@ class QuorumFollower:
             context.high_watermark = reached
 
     def handle_snapshot_response(self, now_ms: TimeMs, sender: NodeId, response: FetchSnapshotResponse) -> None:
-        """Adds the bytes to the download and installs the snapshot when it is complete and ahead of the high watermark.
-        An error ends the download. CorruptLogError if the complete snapshot fails its checksum.
+        """Adds the bytes to the download; installs a complete snapshot that is ahead of the high watermark. An error
+        ends the download. CorruptLogError for a bad checksum.
         """
         context, download = self._context, self._download
         if download is None or response.correlation_id != self._pending_id:
@@ -183,7 +181,7 @@ class QuorumFollower:
         )
 
     def _truncate(self, epoch: Epoch, end_offset: Offset) -> None:
-        """Truncates the log where it diverges from the leader's, in which the largest epoch up to `epoch` ends at
+        """Truncates the log to where it diverges from the leader's, whose largest epoch up to `epoch` ends at
         `end_offset` (KIP-595). Raises ProtocolInvariantError below the high watermark.
         """
         context = self._context

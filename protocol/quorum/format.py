@@ -32,9 +32,9 @@ def is_formatted(storage: Storage) -> bool:
 
 
 def format_voters(storage: Storage, cluster_id: str, me: ReplicaKey, voters: VoterSet, now_ms: TimeMs) -> None:
-    """Formats a disk for the replica `me`, with `voters` as the first records of its log, written at `now_ms`; an empty
-    set is a joining controller. Raises ForeignDirectoryError if the disk is formatted already, ProtocolInvariantError
-    if `me` has no uuid or is not among non-empty `voters`.
+    """Formats a disk for the replica `me`, with `voters` as the first records of its log; none: a joining controller.
+    Raises ForeignDirectoryError for a formatted disk, ProtocolInvariantError if `me` has no uuid or is not among the
+    voters.
     """
     if is_formatted(storage):
         raise ForeignDirectoryError(f"the disk of replica {me.id} is formatted already")
@@ -50,5 +50,4 @@ def format_voters(storage: Storage, cluster_id: str, me: ReplicaKey, voters: Vot
 
 
 def disk_uuid(rng: Random) -> str:
-    """A random uuid for a disk."""
     return uuid_text(rng.getrandbits(UUID_BITS))

@@ -1,15 +1,14 @@
 """The leader of the metadata log: appends, fetches, the high watermark, check-quorum and changes of the voters.
 
-The leader parks a fetch that finds no new records and no higher high watermark, and completes it as soon as there are
-any. A second fetch of the same replica replaces the parked one, which then completes with an empty response; so a
-follower receives a response for every fetch that it sends. When the epoch ends, parked fetches and waiting changes
+The leader delays a fetch that finds no new records and no higher high watermark, and completes it as soon as there are
+any. A second fetch of the same replica replaces the delayed one, which then completes with an empty response; so a
+follower receives a response for every fetch that it sends. When the epoch ends, delayed fetches and waiting changes
 complete with an error.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from protocol.errors import ErrorCode
@@ -41,23 +40,13 @@ CHUNK_BYTES = 1_048_576
 """Maximum bytes of a snapshot in one FetchSnapshot response."""
 
 
-@dataclass(slots=True)
-class _ParkedFetch:
-    """A fetch that waits for records beyond `offset` or a high watermark above `high_watermark`."""
-
-    sender: NodeId
-    request: QuorumFetchRequest
-    offset: Offset
-    high_watermark: Offset
-
-
 class QuorumLeader:
     """The leader for the length of one epoch. Its constructor appends the LeaderChange record of the epoch (D10)."""
 
     def __init__(self, context: QuorumContext, now_ms: TimeMs) -> None:
         self._context = context
         self.leader_state = LeaderState(context.epoch, context.log.end_offset, now_ms, context.key)
-        self._parked: dict[ReplicaKey, _ParkedFetch] = {}
+        self._delayed: dict[ReplicaKey, tuple[NodeId, QuorumFetchRequest]] = {}
         self._changes: list[Change] = []
         self._tracked = VoterSet()
         self._voters_with_me: VoterSet | None = None
@@ -68,12 +57,7 @@ class QuorumLeader:
         self._track_latest_voters(now_ms)
 
     @property
-    def _check_quorum_timeout_ms(self) -> int:
-        return self._context.config.fetch_ms * 3 // 2
-
-    @property
     def has_pending_changes(self) -> bool:
-        """Whether a change of the voters has no response yet."""
         return bool(self._changes)
 
     @property
@@ -105,8 +89,8 @@ class QuorumLeader:
         return log.end_offset
 
     def settle(self, now_ms: TimeMs) -> bool:
-        """After a flush: advances the high watermark, processes changes of the voters, and completes parked fetches.
-        Returns whether it is removed.
+        """After a flush: advances the high watermark, processes changes of the voters, completes delayed fetches.
+        Whether it is removed.
         """
         context, log = self._context, self._context.log
         if context.high_watermark != log.end_offset:
@@ -118,13 +102,13 @@ class QuorumLeader:
         completed_at = (log.end_offset, context.high_watermark)
         if completed_at != self._completed_at:
             self._completed_at = completed_at
-            for replica, parked in sorted(self._parked.items()):
-                if self._is_completable(parked):
-                    self._complete_fetch(replica, parked)
+            for replica, (sender, request) in sorted(self._delayed.items()):
+                if self._is_completable(request):
+                    self._complete_fetch(replica, sender, request)
         return log.voters.latest is not self._voters_with_me and self.is_removed
 
     def close(self) -> None:
-        """Ends the epoch: cancels its timers and completes changes and parked fetches with an error."""
+        """Ends the epoch: cancels its timers and completes changes and delayed fetches with an error."""
         context = self._context
         self._track_voters(VoterSet(), 0)
         for timer in (BEGIN_TIMER, CHANGE_TIMER):
@@ -132,8 +116,8 @@ class QuorumLeader:
         for change in self._changes:
             answer = not_leader(change.request, context.leader, context.epoch)
             context.out.send(change.requester, answer)
-        for _, parked in sorted(self._parked.items()):
-            context.respond(parked.sender, parked.request, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        for _, (sender, request) in sorted(self._delayed.items()):
+            context.respond(sender, request, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     # -- voters and check-quorum ---------------------------------------------------------------------------------------
 
@@ -174,9 +158,8 @@ class QuorumLeader:
     def _restart_voter_timer(self, voter: NodeId, now_ms: TimeMs) -> None:
         self.leader_state.inactive.discard(voter)
         name = f"{VOTER_TIMER_PREFIX}{voter}"
-        self._context.out.set_timer(
-            name, now_ms + self._check_quorum_timeout_ms, idle_with=voter, renewed_by=FETCH_TIMER
-        )
+        at_ms = now_ms + self._context.config.fetch_ms * 3 // 2
+        self._context.out.set_timer(name, at_ms, idle_with=voter, renewed_by=FETCH_TIMER)
 
     def send_end_epoch(self) -> None:
         """Sends EndQuorumEpoch to the other voters, so that they elect the next leader without waiting."""
@@ -188,7 +171,6 @@ class QuorumLeader:
     def _send(
         self, voter: ReplicaKey, kind: type[BeginQuorumEpochRequest | EndQuorumEpochRequest], **fields: Any
     ) -> None:
-        """Sends a request about this leader's epoch."""
         context = self._context
         number, cluster, leader = context.next_correlation_id(), context.config.cluster_id, context.node_id
         request = kind(
@@ -199,8 +181,8 @@ class QuorumLeader:
     # -- replication ---------------------------------------------------------------------------------------------------
 
     def fetch(self, now_ms: TimeMs, sender: NodeId, request: QuorumFetchRequest) -> None:
-        """Parks a fetch whose position is in the log (`settle` completes it); responds at once with a diverging epoch
-        or a snapshot id otherwise, and with OFFSET_OUT_OF_RANGE for a negative offset.
+        """Delays a fetch whose position is in the log (`settle` completes it); responds at once with a diverging epoch,
+        a snapshot id, or OFFSET_OUT_OF_RANGE for a negative offset.
         """
         context, log = self._context, self._context.log
         if request.fetch_offset < 0:
@@ -218,40 +200,44 @@ class QuorumLeader:
         elif mismatch is not None:
             context.respond(sender, request, diverging_epoch=mismatch.epoch, diverging_end_offset=mismatch.end_offset)
         else:
-            self._park_fetch(now_ms, sender, request)
+            self._delay_fetch(now_ms, sender, request)
 
-    def _park_fetch(self, now_ms: TimeMs, sender: NodeId, request: QuorumFetchRequest) -> None:
+    def _delay_fetch(self, now_ms: TimeMs, sender: NodeId, request: QuorumFetchRequest) -> None:
         replica = replica_key(request.replica_id, request.replica_uuid)
         self.leader_state.record_fetch(replica, request.fetch_offset, self._context.log.end_offset, now_ms)
         voter = self._tracked.key_of(replica.id)
         if voter is not None and matches_voter(voter, replica) and replica.id != self._context.node_id:
             self._restart_voter_timer(replica.id, now_ms)
-        former = self._parked.get(replica)
+        former = self._delayed.get(replica)
         if former is not None:
-            self._complete_fetch(replica, former, ())
-        parked = self._parked[replica] = _ParkedFetch(sender, request, request.fetch_offset, request.high_watermark)
-        self.leader_state.progress[replica].has_parked_fetch = True
-        if self._is_completable(parked):
+            self._complete_fetch(replica, *former, ())
+        self._delayed[replica] = (sender, request)
+        self.leader_state.progress[replica].has_delayed_fetch = True
+        if self._is_completable(request):
             self._completed_at = (NO_OFFSET, NO_OFFSET)
 
-    def _is_completable(self, parked: _ParkedFetch) -> bool:
+    def _is_completable(self, fetch: QuorumFetchRequest) -> bool:
         context = self._context
-        return parked.offset < context.log.end_offset or parked.high_watermark < context.high_watermark
+        return fetch.fetch_offset < context.log.end_offset or fetch.high_watermark < context.high_watermark
 
     def _complete_fetch(
-        self, replica: ReplicaKey, parked: _ParkedFetch, batches: Sequence[RecordBatch] | None = None
+        self,
+        replica: ReplicaKey,
+        sender: NodeId,
+        fetch: QuorumFetchRequest,
+        batches: Sequence[RecordBatch] | None = None,
     ) -> None:
-        del self._parked[replica]
-        self.leader_state.progress[replica].has_parked_fetch = False
+        del self._delayed[replica]
+        self.leader_state.progress[replica].has_delayed_fetch = False
         context = self._context
         response = QuorumFetchResponse.unchecked(
-            correlation_id=parked.request.correlation_id,
+            correlation_id=fetch.correlation_id,
             leader_id=context.node_id,
             leader_epoch=context.epoch,
             high_watermark=context.high_watermark,
-            batches=tuple(context.log.read(parked.offset) if batches is None else batches),
+            batches=tuple(context.log.read(fetch.fetch_offset) if batches is None else batches),
         )
-        context.out.send(parked.sender, response)
+        context.out.send(sender, response)
 
     def _advance_high_watermark(self) -> None:
         """Raises the high watermark to the offset that a majority has reached."""
@@ -261,9 +247,7 @@ class QuorumLeader:
             context.high_watermark = end
 
     def fetch_snapshot(self, sender: NodeId, request: FetchSnapshotRequest) -> None:
-        """Responds with bytes of the snapshot from `position` on; SNAPSHOT_NOT_FOUND if the newest snapshot is another
-        one, POSITION_OUT_OF_RANGE for a position outside of it.
-        """
+        """Responds with the newest snapshot from `position` on, SNAPSHOT_NOT_FOUND or POSITION_OUT_OF_RANGE."""
         context = self._context
         snapshot, raw = context.log.snapshot, context.log.raw_snapshot
         wanted = (request.snapshot_epoch, request.snapshot_end_offset)

@@ -20,14 +20,14 @@ from protocol.quorum.voters import NO_UUID, ReplicaKey, VoterSet, matches_voter
 @dataclass(slots=True)
 class Progress:
     """A replica's progress by its fetches: log end, leader's time of the last fetch and its log end then, when the
-    replica had all records last (-1: never), and whether the last fetch is parked.
+    replica had all records last (-1: never), and whether the last fetch is delayed.
     """
 
     end_offset: Offset
     fetched_ms: TimeMs
     leader_end: Offset = 0
     caught_up_ms: TimeMs = -1
-    has_parked_fetch: bool = False
+    has_delayed_fetch: bool = False
 
 
 @dataclass(slots=True)
@@ -45,8 +45,8 @@ class LeaderState:
 
     def record_fetch(self, replica: ReplicaKey, end_offset: Offset, leader_end: Offset, now_ms: TimeMs) -> None:
         """Records a fetch of a replica that has all records below `end_offset` on its disk, while the leader's log ends
-        at `leader_end`. The replica is caught up now if it has them all; as of its previous fetch if it has all that
-        the leader had then (Kafka's `updateFollowerState`).
+        at `leader_end`. The replica is caught up now if it has them all; as of its previous fetch if it has all of then
+        (Kafka's `updateFollowerState`).
         """
         before = self.progress.get(replica)
         caught_up_ms = -1 if before is None else before.caught_up_ms
@@ -57,8 +57,8 @@ class LeaderState:
         self.progress[replica] = Progress(end_offset, now_ms, leader_end, caught_up_ms)
 
     def resolve_key(self, voter: ReplicaKey) -> ReplicaKey:
-        """The key of a voter completed with a uuid: the leader's own, or that of the disk of this id that fetched last.
-        The key is returned unchanged if that disk is unknown or, before KIP-853, fetches without a uuid (D21).
+        """The key of a voter completed with a uuid: the leader's own, or that of the disk of this id that fetched last;
+        unchanged if that is unknown or, before KIP-853, fetches without a uuid (D21).
         """
         if matches_voter(voter, self.local):
             return self.local
@@ -76,8 +76,8 @@ class LeaderState:
         return next((voter for voter in voters.keys if self.resolve_key(voter).uuid == NO_UUID), None)
 
     def majority_end_offset(self, voters: VoterSet, own_end: Offset) -> Offset | None:
-        """The offset below which a majority of the voters has all records, where the leader's own log ends at
-        `own_end`. None until that includes a record of this epoch.
+        """The offset below which a majority of the voters has all records; None until that includes a record of this
+        epoch.
         """
         ends = sorted((self._end_of(voter, own_end) for voter in voters.keys), reverse=True)
         if not ends:

@@ -77,9 +77,9 @@ class DivergingEpoch:
 
 
 class QuorumLog:
-    """The log `name` in `storage` with its snapshot and voter history; `voters` are the static voters, used until the
-    log contains others. A snapshot deletes the records that it covers if the log is larger than `retention_bytes`
-    (below 0: never). Raises CorruptLogError for a damaged snapshot or log.
+    """The log `name` with its snapshot and voter history; `voters` are the static ones, used until the log contains
+    others. A snapshot deletes the records that it covers if the log is larger than `retention_bytes` (below 0: never).
+    Raises CorruptLogError.
     """
 
     def __init__(self, storage: Storage, name: str, voters: VoterSet, retention_bytes: int = 0) -> None:
@@ -146,8 +146,8 @@ class QuorumLog:
         return DivergingEpoch(found, end)
 
     def validate_fetch_position(self, fetch_offset: Offset, last_epoch: Epoch) -> DivergingEpoch | Snapshot | None:
-        """Compares the end of a follower's log with this one (KIP-595, KIP-630). None if the follower's log is a prefix
-        of this one; otherwise the epoch end to truncate to, or the snapshot to fetch.
+        """None if the follower's log is a prefix of this one (KIP-595, KIP-630); else the epoch end to truncate to, or
+        the snapshot to fetch.
         """
         if NO_EPOCH < last_epoch == self._epochs.latest_epoch and self.start_offset <= fetch_offset <= self.end_offset:
             return None
@@ -178,7 +178,6 @@ class QuorumLog:
             self.voters.append(offset, record)
 
     def flush(self) -> None:
-        """Makes all appended batches durable."""
         if self._log.flushed_offset < self.end_offset:
             self._log.flush()
 
@@ -208,8 +207,8 @@ class QuorumLog:
         return self._raw
 
     def take_snapshot(self, end_offset: Offset, data: bytes) -> None:
-        """Stores `data`, the committed state below `end_offset`, as the snapshot; deletes the segments that it covers
-        if the log is too large.
+        """Stores the committed state below `end_offset` as the snapshot; deletes the segments that it covers if the log
+        is too large.
         """
         self._write(Snapshot(self.epoch_at(end_offset), end_offset, self.voters.before(end_offset), data))
         self.voters.forget_before(end_offset)

@@ -50,7 +50,6 @@ class Change:
 
     @property
     def voter(self) -> ReplicaKey:
-        """The replica to be added or removed."""
         return ReplicaKey(self.request.voter_id, self.request.voter_uuid)
 
     def record(self, voters: VoterSet) -> ControlRecord:

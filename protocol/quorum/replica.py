@@ -114,12 +114,10 @@ class QuorumReplica:
 
     @property
     def role(self) -> Role:
-        """The role in the current epoch."""
         return self._context.role
 
     @property
     def epoch(self) -> Epoch:
-        """The current epoch of the metadata log."""
         return self._context.epoch
 
     @property
@@ -129,17 +127,14 @@ class QuorumReplica:
 
     @property
     def is_leader(self) -> bool:
-        """Whether this replica leads its epoch."""
         return self._leader is not None
 
     @property
     def is_voter(self) -> bool:
-        """Whether this replica is in the voter set in use."""
         return self._context.is_voter
 
     @property
     def voters(self) -> VoterSet:
-        """The voter set in use, committed or not."""
         return self._context.voters
 
     @property
@@ -149,7 +144,6 @@ class QuorumReplica:
 
     @property
     def snapshot(self) -> Snapshot | None:
-        """The newest snapshot, None if there is none."""
         return self.log.snapshot
 
     @property
@@ -174,7 +168,6 @@ class QuorumReplica:
 
     @property
     def has_pending_changes(self) -> bool:
-        """Whether this replica leads and has not responded to a change of the voters yet."""
         return self._leader is not None and self._leader.has_pending_changes
 
     def read(self, from_offset: Offset, max_bytes: int) -> Sequence[RecordBatch]:
@@ -183,16 +176,16 @@ class QuorumReplica:
         return [batch for batch in batches if batch.next_offset <= self.high_watermark]
 
     def append(self, now_ms: TimeMs, records: Sequence[MetadataRecord], payload: bytes | None = None) -> Offset:
-        """Appends records as one batch, written at `now_ms`; returns the log end offset. `payload` holds the encoded
-        records if the caller has encoded them already. Raises ProtocolInvariantError if this replica does not lead.
+        """Appends records (`payload`: encoded already) as one batch; returns the log end offset. ProtocolInvariantError
+        if not leader.
         """
         if self._leader is None:
             raise ProtocolInvariantError(f"{self.key} appends to the metadata log but is not its leader")
         return self._leader.append(now_ms, records, payload)
 
     def take_snapshot(self, end_offset: Offset, data: bytes) -> None:
-        """Stores `data`, the state after the records below `end_offset`, and deletes log segments that it covers.
-        Ignored below the current snapshot; raises ProtocolInvariantError above the high watermark.
+        """Stores the state after the records below `end_offset`, and deletes log segments that it covers. Ignored below
+        the current snapshot; raises ProtocolInvariantError above the high watermark.
         """
         if end_offset > self.high_watermark:
             raise ProtocolInvariantError(f"snapshot at {end_offset}, above the high watermark {self.high_watermark}")
@@ -203,8 +196,7 @@ class QuorumReplica:
 
     def start(self, now_ms: TimeMs) -> None:
         """Reads the disk and takes up the role that it implies: the only voter becomes a candidate at once, the last
-        known leader of the epoch resigned, others follower or unattached. Raises ForeignDirectoryError for a disk of
-        another cluster, CorruptLogError for a damaged one.
+        known leader of the epoch resigned, others follower or unattached. StorageError as `QuorumContext.load`.
         """
         context = self._context
         context.load()
@@ -291,8 +283,8 @@ class QuorumReplica:
         self._follower.send_fetch(now_ms)
 
     def _observe_epoch(self, now_ms: TimeMs, epoch: Epoch, leader: NodeId, *, from_leader: bool = False) -> None:
-        """Takes up an epoch and its leader (-1: unknown) from a message. A replica whose fetch timeout has expired
-        follows the same leader again only after a message `from_leader` itself.
+        """Takes up an epoch and its leader (-1: unknown) from a message. After a fetch timeout the same leader is
+        followed again only after a message `from_leader` itself.
         """
         context = self._context
         if epoch == context.epoch and leader == context.leader and context.role is FOLLOWER:
@@ -451,8 +443,8 @@ class QuorumReplica:
     def _validate_leader_epoch(
         self, sender: NodeId, request: QuorumFetchRequest | FetchSnapshotRequest
     ) -> QuorumLeader | None:
-        """The leader if this replica leads the epoch of a fetch, else None after an error response. A later epoch in a
-        fetch is not adopted, because any node may fetch; vote requests and the new leader announce it.
+        """The leader if this replica leads the epoch of a fetch, else None after an error response. A fetch cannot
+        change the epoch.
         """
         asked, own = request.current_leader_epoch, self._context.epoch
         if self._leader is None:

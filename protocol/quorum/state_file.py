@@ -32,7 +32,6 @@ class QuorumState:
     voted: ReplicaKey | None = None
 
     def encode(self) -> bytes:
-        """The bytes of the file, version 1."""
         return _encode(self)
 
 
@@ -53,8 +52,8 @@ def _encode(state: QuorumState) -> bytes:
 
 @lru_cache(maxsize=64)
 def decode(data: bytes) -> QuorumState:
-    """Parses the file; `uuid` is empty for version 0. Raises CorruptLogError for anything but a valid file. The result
-    is an immutable function of the bytes, so the newest ones are cached: a restarted broker reads the same file again.
+    """Parses the file; `uuid` is empty for version 0. CorruptLogError. Cached, since a restarted broker reads the same
+    file again.
     """
     try:
         document = json.loads(data)

@@ -49,7 +49,6 @@ class VoterSet:
 
     @staticmethod
     def of(keys: Iterable[ReplicaKey]) -> VoterSet:
-        """A set of these voters, without endpoints."""
         return VoterSet(dict.fromkeys(sorted(keys), ()))
 
     @property
@@ -81,7 +80,6 @@ class VoterSet:
         return VoterSet(dict(sorted([*others, (key, endpoints)])))
 
     def without_voter(self, key: ReplicaKey) -> VoterSet:
-        """A copy without this voter."""
         return VoterSet({voter: where for voter, where in self.endpoints.items() if voter != key})
 
     def after(self, record: ControlRecord) -> VoterSet:

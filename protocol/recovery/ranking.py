@@ -22,8 +22,6 @@ FIRST_REPLICA = "of those with the longest log it is the first in the assignment
 
 
 class Ranked(NamedTuple):
-    """The winner, and the criterion by which it won."""
-
     leader: BrokerId
     reason: str
 

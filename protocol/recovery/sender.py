@@ -80,7 +80,6 @@ class RequestSender:
             broker_queue.queue[key] = None
 
     def forget(self, key: TopicIdPartition) -> None:
-        """Removes the partition from all queues."""
         for broker_queue in self._queues.values():
             broker_queue.queue.pop(key, None)
 

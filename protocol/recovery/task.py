@@ -2,8 +2,7 @@
 
 An answer counts if it comes from the broker incarnation that the controller has registered (F8), from a replica whose
 metadata has the partition's leader epoch (F9), and without an error; otherwise the replica is queried again (F10).
-Since the partition has no leader in that epoch, the log of a replica that knows the epoch does not change, so an answer
-that counts stays valid, however late it arrives.
+Since the partition has no leader in that epoch, the log of such a replica does not change, and its answer stays valid.
 
 When the recovery is decided (KIP-966; F11, F12; F28 forbids to count replies):
 
@@ -12,12 +11,11 @@ When the recovery is decided (KIP-966; F11, F12; F28 forbids to count replies):
 | balanced | all `required` replicas have answered | all other queried replicas have answered, too | at the deadline |
 | proactive | one of the `holders` has answered | all holders and all queried replicas have answered | at the deadline |
 
-After the deadline a balanced recovery waits for the required answers only, a proactive one for the first answer of a
-holder. Holders are the replicas that may hold the most records (`controller/recovery_decisions.py`). Some may be fenced
-and therefore not queried: such a replica may come back before the deadline with more records than all that have
-answered, so a proactive recovery waits for it. A balanced one does not: all replicas that were last known to be
-complete have answered. A balanced recovery with no required replica would be decided at once; the controller does not
-request one (F29), and such a task never decides.
+Holders are the replicas that may hold the most records (`controller/recovery_decisions.py`). Some may be fenced and
+therefore not queried: such a replica may come back before the deadline with more records than all that have answered,
+so a proactive recovery waits for it. A balanced one does not: all replicas that were last known to be complete have
+answered. A balanced recovery with no required replica would be decided at once; the controller does not request one
+(F29), and such a task never decides.
 """
 
 from __future__ import annotations
@@ -38,8 +36,8 @@ from protocol.recovery.ranking import best
 
 @dataclass(slots=True)
 class RecoveryTask:
-    """A running recovery. `recovery` is the controller's latest request, received at `requested_ms`; `answers` are
-    those that count, by broker; `reported`: the result of these answers was sent to the controller.
+    """A running recovery by the controller's latest request, received at `requested_ms`; `answers` are those that
+    count, by broker; `reported`: their result was sent to the controller.
     """
 
     recovery: PartitionRecovery

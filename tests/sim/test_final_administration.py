@@ -19,7 +19,7 @@ from experiments.hunt.mutants.registry import all_mutants, mutated
 from protocol.config import LOG_GENERATIONS, MAX_MESSAGE_BYTES, Generation
 from protocol.controller import acls, features, metrics, placement
 from protocol.errors import ErrorCode, Refused
-from protocol.metadata import describe
+from protocol.metadata import queries
 from protocol.metadata.image import MetadataImage
 from protocol.quorum import leader as quorum_leader
 from protocol.quorum.leader_state import LeaderState
@@ -59,8 +59,8 @@ def test_answers_are_right_in_every_generation(generation: Generation, changes: 
     [
         (acls, "_entry_error", lambda entry: "no", "CreateAclsRequest: found INVALID_REQUEST"),
         (placement, "_place_one", lambda racks, first, factor: (0, 1, 2)[:factor], "DescribeTopicRequest: the first"),
-        (describe, "_is_offline", lambda image, broker: True, "DescribeTopicRequest: found"),
-        (describe, "_names", lambda image, request: (), "DescribeTopicRequest: found NONE"),
+        (queries, "_is_offline", lambda image, broker: True, "DescribeTopicRequest: found"),
+        (queries, "_names", lambda image, request: (), "DescribeTopicRequest: found NONE"),
         (features, "_require_allowed", refuse_all, "UpdateFeaturesRequest: found INVALID_UPDATE_VERSION"),
     ],
 )

@@ -34,7 +34,7 @@ from protocol.metadata.image import MetadataImage
 from protocol.metadata.partition import LeaderRecoveryState, PartitionState
 from protocol.nodes.broker import BrokerNode
 from protocol.nodes.controller import ControllerNode
-from protocol.nodes.controller_traces import partition_changed
+from protocol.nodes.controller_log import partition_changed
 from tests.sim.scenario_helpers import ClusterSpec, running_engine, spec_of
 
 PARTITION = TopicPartition("t", 0)
@@ -267,7 +267,7 @@ def _counts_too_much(engine: CheckedEngine) -> None:
 
 
 def _has_more_requests_than_were_sent(engine: CheckedEngine) -> None:
-    _broker(engine, 0).streams._stream((2, 0)).requests += 1
+    _broker(engine, 0).fetch_sessions._session((2, 0)).requests += 1
 
 
 def _counts_a_partition_with_a_leader_as_offline(engine: CheckedEngine) -> None:

@@ -43,6 +43,7 @@ from experiments.engines.port import (
     incarnation_ended,
 )
 from experiments.engines.ray.session import ray_session
+from protocol.broker.context import ReplicaView
 from protocol.errors import ProtocolInvariantError
 from protocol.events.base import Trace
 from protocol.events.registry import detail_of
@@ -62,8 +63,7 @@ from protocol.messages.load import LoadCommand, LoadOutcome, ProbeCommand, Probe
 from protocol.messages.metadata_batch import unpack_records
 from protocol.messages.records import MetadataRecord
 from protocol.messages.store import ExpireSessions
-from protocol.nodes.quorum_view import QuorumView
-from protocol.nodes.replica_view import ReplicaView
+from protocol.quorum.describe import QuorumView
 from protocol.v3.store.view import StoreView
 
 POLL_MS = 20

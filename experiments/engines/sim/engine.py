@@ -16,6 +16,7 @@ from experiments.engines.port import (
 )
 from experiments.engines.sim.cluster import SimCluster
 from experiments.engines.sim.network import NetworkModel
+from protocol.broker.context import ReplicaView, replica_view
 from protocol.events.base import Trace
 from protocol.events.controller import ControllerStarted, MetadataCommitted
 from protocol.ids import FIRST_CLIENT, STORE, NodeId, Offset, TimeMs, TopicIdPartition, TopicPartition
@@ -26,8 +27,7 @@ from protocol.messages.records import MetadataRecord
 from protocol.messages.store import ExpireSessions
 from protocol.nodes.base_broker import BaseBroker
 from protocol.nodes.controller import ControllerNode
-from protocol.nodes.quorum_view import QuorumView
-from protocol.nodes.replica_view import ReplicaView, replica_view
+from protocol.quorum.describe import QuorumView
 from protocol.v3.store.node import StoreNode
 from protocol.v3.store.view import StoreView, store_view, tree_nodes
 

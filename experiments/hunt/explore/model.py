@@ -399,7 +399,7 @@ class Model:
         if step.parts[self._first_bound + SHRINKS] and leadership.proposed_isr is None:
             for follower, progress in leadership.followers.items():
                 if follower in leadership.isr:
-                    prefix = LAG_PREFIX if progress.parked_fetch is None else SILENT_PREFIX
+                    prefix = LAG_PREFIX if progress.delayed_fetch is None else SILENT_PREFIX
                     yield from self._some(state, self._fire(state, broker, f"{prefix}{follower}", SHRINKS))
         if step.parts[self._first_bound + RETRIES] and self._are_quiet(state, broker, self.CENTRE):
             timer = ISR_RETRY_TIMER if leadership.proposed_isr is None else ALTER_PARTITION_TIMER

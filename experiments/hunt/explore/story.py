@@ -24,7 +24,7 @@ from protocol.messages.store import SetWatches, StoreRead, StoreResponse, StoreW
 from protocol.messages.v3 import LeaderAndIsrRequest
 from protocol.nodes.broker_sessions import SESSION_PREFIX
 from protocol.v3.broker.isr_writer import NOTIFY_TIMER
-from protocol.v3.controller.outlet import RUNNER_PREFIX
+from protocol.v3.controller.runner import RUNNER_PREFIX
 
 MS_PER_STEP = 1_000
 

@@ -206,7 +206,11 @@ def sessions(node: BrokerNode) -> object:
     context, fetchers = node.context, range(node.context.config.int_value(NUM_REPLICA_FETCHERS))
     others: list[NodeId] = [broker for broker in context.image.brokers if broker != node.node_id]
     served = [
-        (other, node.streams.epoch_of(other), *[node.streams.session((other, fetcher)) for fetcher in fetchers])
+        (
+            other,
+            node.fetch_sessions.epoch_of(other),
+            *[node.fetch_sessions.session((other, fetcher)) for fetcher in fetchers],
+        )
         for other in others
     ]
     began = [(other, *[node.fetcher.session(other, fetcher) for fetcher in fetchers]) for other in others]

@@ -94,7 +94,7 @@ _PAST = 3
 _ANSWERING = ("broker", "controller", "log", "metadata", "nodes", "recovery")
 """Units of the protocol whose errors travel in answers; those of clients are outcomes."""
 _ANSWERING_IN_V3 = ("broker", "log", "v3/broker", "v3/controller", "v3/store")
-_SHARED_NODES = ("broker_services.py", "refusals.py")
+_SHARED_NODES = ("base_broker.py", "refusals.py")
 """Modules of `protocol/nodes` that brokers of all generations use."""
 PLANS = "plans"
 """The group that counts plans by generation."""

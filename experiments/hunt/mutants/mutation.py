@@ -217,7 +217,7 @@ def _sites(module: str, tree: ast.Module, source: str) -> list[Site]:
 def _places(parent: ast.AST, function: str) -> Iterator[tuple[str, ast.AST, str, int | None, ast.AST]]:
     """Every node below `parent` that is code, with its function, parent, field and index in that field."""
     for field, value in ast.iter_fields(parent):
-        if field in _NOT_CODE or (field == "keywords" and isinstance(parent, ast.ClassDef)):
+        if field in _NOT_CODE:
             continue
         for index, node in enumerate(value) if isinstance(value, list) else [(None, value)]:
             if not isinstance(node, ast.AST) or isinstance(node, _LEFT_ALONE) or _is_for_types(node):

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TypeGuard
 
 from protocol.broker.context import BrokerContext
 from protocol.config import ISR_UPDATES
@@ -24,10 +23,16 @@ from protocol.messages.control import (
     AlterPartitionRequest,
     AlterPartitionResponse,
     PartitionIsrProposal,
-    PartitionIsrResult,
 )
 from protocol.v3.broker.metadata import CommandedMetadata
-from protocol.v3.controller.isr_updates import LEADER_WRITES, IsrChanges, read_overtaken, with_isr, write_isrs
+from protocol.v3.controller.isr_updates import (
+    LEADER_WRITES,
+    IsrChanges,
+    isr_result,
+    read_overtaken,
+    with_isr,
+    write_isrs,
+)
 from protocol.v3.controller.procedure import Procedure
 from protocol.v3.controller.runner import Runner
 from protocol.v3.store.records import Stored
@@ -83,7 +88,8 @@ class IsrWriter:
             elif key in names and names[key] in newer:
                 self.metadata.wrote(key, newer[names[key]])
             known = self.metadata.states.get(key)
-            results.append(_written(proposal, known) if _is_newer(known, proposal) else _failed(proposal))
+            error = ErrorCode.NONE if _is_newer(known, proposal) else ErrorCode.INVALID_UPDATE_VERSION
+            results.append(isr_result(proposal, error, known))
         return AlterPartitionResponse(correlation_id=request.correlation_id, partitions=tuple(results))
 
     def _respond(self, now_ms: TimeMs, response: AlterPartitionResponse | None) -> None:
@@ -101,29 +107,12 @@ class IsrWriter:
             self.runner.call(now_ms, "isr-notification", partial(self._changes.notify, now_ms), lambda now_ms, _: None)
 
 
-def _is_newer(known: Stored | None, proposal: PartitionIsrProposal) -> TypeGuard[Stored]:
-    """Whether a newer state of the proposal's leader epoch is known: the one that has just been written, or the one
-    that an earlier write of the same proposal has left, whose response came too late.
+def _is_newer(known: Stored | None, proposal: PartitionIsrProposal) -> bool:
+    """Whether a newer state of the proposal's leader epoch is known: just written, or left by an earlier write of the
+    same proposal.
     """
     return (
         known is not None
         and known.state.leader_epoch == proposal.leader_epoch
         and known.version > proposal.partition_epoch
-    )
-
-
-def _failed(proposal: PartitionIsrProposal) -> PartitionIsrResult:
-    error = ErrorCode.INVALID_UPDATE_VERSION
-    return PartitionIsrResult(topic_id=proposal.topic_id, partition_id=proposal.partition_id, error=error)
-
-
-def _written(proposal: PartitionIsrProposal, stored: Stored) -> PartitionIsrResult:
-    return PartitionIsrResult(
-        topic_id=proposal.topic_id,
-        partition_id=proposal.partition_id,
-        leader=stored.state.leader,
-        leader_epoch=stored.state.leader_epoch,
-        isr=stored.state.isr,
-        leader_recovery_state=int(stored.state.is_unclean_leader),
-        partition_epoch=stored.version,
     )

@@ -65,7 +65,6 @@ class Membership:
         self._shutdown_requests = 0
 
     def start(self, now_ms: TimeMs) -> None:
-        """Opens a session."""
         self._move(LifecycleEvent.STARTED)
         self.session.start(now_ms)
 
@@ -74,8 +73,6 @@ class Membership:
         if state is not self.state:
             self.state = state
             self._context.out.trace(BrokerStateChanged(self._context.me, state.value))
-
-    # -- the session ---------------------------------------------------------------------------------------------------
 
     def session_opened(self, now_ms: TimeMs) -> None:
         """Registers under a new broker epoch."""
@@ -102,8 +99,6 @@ class Membership:
         if path == paths.broker(self._context.me) and not self._is_registered:
             self._register(now_ms)
         self.controller.watch_fired(now_ms, path)
-
-    # -- registration --------------------------------------------------------------------------------------------------
 
     def _register(self, now_ms: TimeMs) -> None:
         self.runner.call(now_ms, "registration", self._registration, self._registered)
@@ -139,8 +134,6 @@ class Membership:
         if self._is_registered and self._is_commanded and self.state is LifecycleState.CATCHING_UP:
             self._move(LifecycleEvent.UNFENCED)
 
-    # -- elections -----------------------------------------------------------------------------------------------------
-
     def elect(self, now_ms: TimeMs) -> None:
         """Takes part in the election of the controller, or learns who it is."""
         if self._is_registered:
@@ -157,10 +150,7 @@ class Membership:
             if result.controller != NO_NODE:
                 self._context.controller_id = result.controller
 
-    # -- shutdown ------------------------------------------------------------------------------------------------------
-
     def shut_down(self, now_ms: TimeMs, sender: NodeId, command: ShutdownCommand) -> None:
-        """Begins controlled shutdown."""
         if self.state is LifecycleState.SHUTTING_DOWN:
             return
         self._move(LifecycleEvent.SHUTDOWN_REQUESTED)

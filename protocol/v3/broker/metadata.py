@@ -59,8 +59,6 @@ class CommandedMetadata:
         self._last_command = 0
         self._last_response: CommandResponse | None = None
 
-    # -- commands ------------------------------------------------------------------------------------------------------
-
     def obey(self, now_ms: TimeMs, sender: NodeId, request: ControllerCommand) -> bool:
         """Carries out a command and responds; returns whether it was new and of a present controller."""
         if request.controller_epoch < self._controller_epoch:
@@ -76,7 +74,7 @@ class CommandedMetadata:
             results = self._lead_and_follow(now_ms, request)
         else:
             assert isinstance(request, StopReplicaRequest)
-            results = tuple(self._stop(part) for part in request.partitions)
+            results = tuple(_result(part, self._stop(part)) for part in request.partitions)
             self._apply(now_ms)
         self._last_response = self._response(request, results, ErrorCode.NONE)
         self._respond(sender, request, self._last_response)
@@ -105,26 +103,21 @@ class CommandedMetadata:
 
     def _lead_and_follow(self, now_ms: TimeMs, request: LeaderAndIsrRequest) -> tuple[CommandResult, ...]:
         if request.is_init:
-            self._forget_all_but({partition_key(part.topic_id, part.partition_id) for part in request.partitions})
-        results = tuple(self._take(part) for part in request.partitions)
+            kept = {partition_key(part.topic_id, part.partition_id) for part in request.partitions}
+            for key in [key for key, _ in self._context.image.partitions() if key not in kept]:
+                self._forget(key)
+        results = tuple(_result(part, self._take(part)) for part in request.partitions)
         self._apply(now_ms)
         if request.is_init:
             self._replica_manager.remove_stale_logs()
         return results
 
-    def _forget_all_but(self, kept: set[TopicIdPartition]) -> None:
-        for key in [key for key, _ in self._context.image.partitions() if key not in kept]:
-            self._forget(key)
-
-    # -- partitions ----------------------------------------------------------------------------------------------------
-
-    def _take(self, part: LeaderAndIsrPartition) -> CommandResult:
+    def _take(self, part: LeaderAndIsrPartition) -> ErrorCode:
         """Takes the state of one partition into the image, unless a newer one is known."""
         key = partition_key(part.topic_id, part.partition_id)
         known = self._context.image.partition(key)
         if known is not None and is_older(part, known):
-            error = ErrorCode.FENCED_LEADER_EPOCH
-            return CommandResult(topic=part.topic, partition_id=part.partition_id, error=error)
+            return ErrorCode.FENCED_LEADER_EPOCH
         self.states[key] = Stored(
             LeaderAndIsr(
                 leader=part.leader,
@@ -138,7 +131,7 @@ class CommandedMetadata:
         )
         self._replay(self._topic_records(part))
         self._replay_state(key, part.replicas)
-        return CommandResult(topic=part.topic, partition_id=part.partition_id)
+        return ErrorCode.NONE
 
     def _topic_records(self, part: LeaderAndIsrPartition) -> list[MetadataRecord]:
         """The topic with its configs, as far as the image lacks them."""
@@ -168,18 +161,17 @@ class CommandedMetadata:
         )
         self._replay([record])
 
-    def _stop(self, part: StopReplicaPartition) -> CommandResult:
+    def _stop(self, part: StopReplicaPartition) -> ErrorCode:
         """Removes a replica from the image, and its log, unless a newer state of the partition is known."""
         key = partition_key(part.topic_id, part.partition_id)
         state = self._context.image.partition(key)
         if state is not None and is_stale_stop(part, state):
-            error = ErrorCode.FENCED_LEADER_EPOCH
-            return CommandResult(topic=part.topic, partition_id=part.partition_id, error=error)
+            return ErrorCode.FENCED_LEADER_EPOCH
         if state is not None:
             self._forget(key)
         else:
             self._context.storage.delete_log(log_name(key))
-        return CommandResult(topic=part.topic, partition_id=part.partition_id)
+        return ErrorCode.NONE
 
     def _forget(self, key: TopicIdPartition) -> None:
         self.states.pop(key, None)
@@ -204,9 +196,9 @@ class CommandedMetadata:
 
 
 def is_older(part: LeaderAndIsrPartition, known: PartitionState) -> bool:
-    """Whether a command has an older state than the known one (A25). The known one may be newer although commands
-    arrive in order: this broker has written its ISR after a new controller has read the state, or the response to its
-    proposal has come before the command.
+    """Whether a command has an older state than the known one (A25), which may be newer although commands arrive in
+    order: this broker has written its ISR since the controller read the state, or the response to its proposal overtook
+    the command.
     """
     return (part.leader_epoch, part.version) < (known.leader_epoch, known.partition_epoch)
 
@@ -214,3 +206,7 @@ def is_older(part: LeaderAndIsrPartition, known: PartitionState) -> bool:
 def is_stale_stop(part: StopReplicaPartition, known: PartitionState) -> bool:
     """Whether a partition has had a decision since the one that this command follows."""
     return known.leader_epoch > part.leader_epoch
+
+
+def _result(part: LeaderAndIsrPartition | StopReplicaPartition, error: ErrorCode) -> CommandResult:
+    return CommandResult(topic=part.topic, partition_id=part.partition_id, error=error)

@@ -1,16 +1,5 @@
 """The broker node of generation `v3`: the replicas of the other generations, commanded by a controller that is one of
-the brokers, with the cluster's metadata in a store (S1).
-
-Its parts beside those of `protocol/broker`:
-
-| part | what |
-|---|---|
-| `membership.py` | session with the store, registration, elections, controlled shutdown |
-| `metadata.py` | commands of the controller become changes of this broker's replicas |
-| `isr_writer.py` | writes the ISRs of the partitions that this broker leads, or asks the controller to |
-| `controller/term.py` | the controller, while this broker is it |
-| `controller/administration.py` | requests of admins, while this broker is the controller |
-| `controller/outlet.py` | runs their procedures on the session |
+the brokers, with the cluster's metadata in a store (S1). docs/architecture.md ("The brokers of `v3`") names its parts.
 
 As in `nodes/broker.py`, a table gives the handler of each message, and one that of each timer. What a broker sends to
 itself, such as commands while it is the controller, it receives at once, after the input that caused it.
@@ -54,8 +43,7 @@ from protocol.v3.broker.isr_writer import NOTIFY_TIMER, IsrWriter
 from protocol.v3.broker.membership import SHUTDOWN_TIMER, Membership
 from protocol.v3.broker.metadata import CommandedMetadata
 from protocol.v3.controller.administration import Administration
-from protocol.v3.controller.outlet import RUNNER_PREFIX, SessionOutlet
-from protocol.v3.controller.runner import PAUSE, Runner
+from protocol.v3.controller.runner import PAUSE, RUNNER_PREFIX, Runner, SessionOutlet
 from protocol.v3.controller.term import COMMAND_TIMER, TERM, ControllerTerms
 from protocol.v3.store.client import CONNECT_PREFIX, SILENCE_PREFIX, StoreSession
 from protocol.v3.store.sessions import PING_PREFIX
@@ -109,11 +97,9 @@ class V3BrokerNode(BaseBroker):
         self._timers = self._timer_table()
 
     def _runner(self, name: str) -> Runner:
-        outlet = SessionOutlet(name, [self._session], self._out)
-        return outlet.attach(Runner(outlet, {}))
+        return Runner(SessionOutlet(name, [self._session], self._out), {})
 
     def _connect(self) -> None:
-        """Gives the parts what they need of each other."""
         membership = self._membership
         membership.session, membership.controller = self._session, self._controller
         membership.runner = self._runners["membership"]
@@ -158,7 +144,6 @@ class V3BrokerNode(BaseBroker):
 
     @property
     def controller(self) -> ControllerTerms:
-        """The controller's part, which has a term while this broker is the controller."""
         return self._controller
 
     @property
@@ -179,7 +164,6 @@ class V3BrokerNode(BaseBroker):
     # -- contract ------------------------------------------------------------------------------------------------------
 
     def start(self, now_ms: TimeMs) -> list[Effect]:
-        """Opens a session with the store."""
         self._membership.start(now_ms)
         return self._finish(now_ms)
 
@@ -196,7 +180,8 @@ class V3BrokerNode(BaseBroker):
         kind = type(message)
         handler = self._handlers.get(kind)
         if isinstance(message, StoreMessage):
-            self._receive_store(now_ms, sender, message)
+            if is_store(sender) and not self._session.receive(now_ms, message):
+                self._controller.receive_store(now_ms, message)
         elif handler is not None and (is_broker(sender) or kind not in _FROM_BROKERS):
             handler(now_ms, sender, message)
         elif isinstance(message, AdminRequest):
@@ -204,11 +189,6 @@ class V3BrokerNode(BaseBroker):
         else:
             error = ErrorCode.CLUSTER_AUTHORIZATION_FAILED if handler is not None else ErrorCode.UNSUPPORTED_VERSION
             refuse(self._out, sender, message, error)
-
-    def _receive_store(self, now_ms: TimeMs, sender: NodeId, message: StoreMessage) -> None:
-        """A message for none of the sessions is of an older connection, and is dropped."""
-        if is_store(sender) and not self._session.receive(now_ms, message):
-            self._controller.receive_store(now_ms, message)
 
     def _obey(self, now_ms: TimeMs, sender: NodeId, request: ControllerCommand) -> None:
         if self._metadata.obey(now_ms, sender, request):
@@ -251,7 +231,6 @@ class V3BrokerNode(BaseBroker):
                 self._receive(now_ms, self.node_id, effect.message)
 
     def _halt(self, failure: StorageError) -> list[Effect]:
-        """The disk has failed: stops the broker."""
         self._out.trace(StorageFailed(None, str(failure), halted=True))
         self._membership.halt()
         return [effect for effect in self._out.drain() if type(effect) is not Send or effect.to != self.node_id]

@@ -1,33 +1,51 @@
 """Requests of admins in generation `v3`: the controller writes them into the store for the client, over its broker's
-session, and its own watches find them (A6, A8, A9, A18, A20; `admin_writes.py`).
+session, and its own watches find them (A6, A8, A9, A18, A20, N9).
 
-A broker that is not the controller answers NOT_CONTROLLER, as everywhere, to requests that only read, too
-(`queries.py`). A request that V3 does not have (configs that change, features, quorum, access control, producer
-ids) gets UNSUPPORTED_VERSION. The response to a reassignment, an
+A broker that is not the controller answers NOT_CONTROLLER, as everywhere. A request that V3 does not have (configs that
+change, features, quorum, access control, producer ids) gets UNSUPPORTED_VERSION. The response to a reassignment, an
 addition or a removal says that it has been requested; the controller carries it out afterwards.
+
+Requests that only read are answered from what the store has published at that moment, since brokers of `v3` know only
+the partitions that they hold: the nodes of the topics that the request names, or of all topics, become a metadata
+image, from which later generations answer (`metadata/queries.py`).
+
+Topics and requests for the controller are written in one transaction each, so that the controller never sees a part of
+one. The functions that write return what was refused, as a wire error.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from functools import partial
 from random import Random
 from typing import Any, cast
 
-from protocol.config import DEFAULT_REPLICATION_FACTOR, NUM_PARTITIONS, ClusterConfig, ConfigError, parse_config
+from protocol.config import DEFAULT_REPLICATION_FACTOR, NUM_PARTITIONS, ClusterConfig
 from protocol.contract import Outbox
 from protocol.controller.placement import UsableBroker, place
 from protocol.controller.topic_names import name_error
+from protocol.controller.topics import assigned_layout, requested_configs
 from protocol.errors import ErrorCode, Refused
 from protocol.ids import BrokerId, NodeId, TimeMs, TopicPartition
 from protocol.messages.admin import AdminRequest, AdminResponse
+from protocol.messages.cluster import DescribeClusterRequest
+from protocol.messages.configs import DescribeConfigsRequest, ListConfigResourcesRequest
 from protocol.messages.partitions import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
     ElectLeadersRequest,
     ElectLeadersResponse,
+    ListPartitionReassignmentsRequest,
     PartitionResult,
 )
+from protocol.messages.records import (
+    ConfigRecord,
+    MetadataRecord,
+    RegisterBrokerRecord,
+    TopicRecord,
+)
+from protocol.messages.store import Check, Create, Delete, GetChildren, GetData, SetData, StoreError, WriteOperation
 from protocol.messages.topics import (
     CreatableTopic,
     CreatableTopicResult,
@@ -39,26 +57,104 @@ from protocol.messages.topics import (
     DeletableTopicResult,
     DeleteTopicsRequest,
     DeleteTopicsResponse,
-    DeleteTopicState,
+    DescribeTopicRequest,
     RemovePartitionsRequest,
     RemovePartitionsResponse,
     RemovePartitionsTopic,
     TopicResult,
 )
-from protocol.v3.controller.admin_writes import cancel_reassignment, create_topic, delete_topic, request
+from protocol.metadata.image import MetadataImage
+from protocol.metadata.queries import answer
+from protocol.v3.controller.broker_changes import elect_leaders
 from protocol.v3.controller.context import Controller
-from protocol.v3.controller.leaders import elect_leaders
-from protocol.v3.controller.procedure import Procedure
+from protocol.v3.controller.decisions import Replicas
+from protocol.v3.controller.procedure import Procedure, error_of, read, same_topic, write
 from protocol.v3.controller.publishing import children
-from protocol.v3.controller.queries import QUERIES, query
 from protocol.v3.controller.runner import Runner
 from protocol.v3.controller.term import ControllerTerms
 from protocol.v3.store import paths
-from protocol.v3.store.records import DamagedNodeError
+from protocol.v3.store.records import DamagedNodeError, ReplicasNode, TopicNode
+from protocol.v3.store.view import StoreView, store_view
+
+ATTEMPTS = 8
+"""How often a transaction is decided again after another admin or the controller has changed what it depends on."""
+
+
+def create_topic(
+    name: str, topic_id: str, assignment: Mapping[int, Replicas], configs: Mapping[str, str] | None = None
+) -> Procedure[ErrorCode]:
+    """Creates a topic with its assignment and config overrides; the controller initialises its partitions."""
+    node = TopicNode(topic_id=topic_id, partitions=dict(assignment), configs=dict(configs or {}))
+    created = (
+        Create(path=paths.topic(name), data=node.encode()),
+        Create(path=paths.incarnation(name, topic_id)),
+    )
+    (unit,) = yield from write((created,), is_fenced=False)
+    if error_of(unit) is StoreError.NODE_EXISTS:
+        return ErrorCode.TOPIC_ALREADY_EXISTS
+    return ErrorCode.NONE if error_of(unit) is StoreError.NONE else ErrorCode.INVALID_TOPIC_EXCEPTION
+
+
+def delete_topic(name: str) -> Procedure[ErrorCode]:
+    """Deletes a topic with its partitions and the requests about them; the controller stops its replicas."""
+    for _ in range(ATTEMPTS):
+        (topic,) = yield from read((GetData(path=paths.topic(name)),))
+        if topic.error:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        requested = [f"{root}/{name}" for root in paths.REQUESTS]
+        found = yield from read(GetChildren(path=path) for path in (paths.topic(name), *requested))
+        nodes = [*_topic_nodes(name, found[0].children), paths.topic(name)]
+        for parent, result in zip(requested, found[1:], strict=True):
+            if not result.error:
+                nodes += [*(f"{parent}/{child}" for child in result.children), parent]
+        (unit,) = yield from write((tuple(Delete(path=path) for path in nodes),), is_fenced=False)
+        if error_of(unit) is StoreError.NONE:
+            return ErrorCode.NONE
+    return ErrorCode.REQUEST_TIMED_OUT
+
+
+def _topic_nodes(name: str, children: Iterable[str]) -> Iterator[str]:
+    """The nodes below that of a topic, with these children: its partitions with their states, and that of its id."""
+    for child in children:
+        path = f"{paths.topic(name)}/{child}"
+        if child.isdigit():
+            yield f"{path}/{paths.LEADER_AND_ISR}"
+        yield path
+
+
+def request(root: str, key: TopicPartition, replicas: Replicas = ()) -> Procedure[ErrorCode]:
+    """Requests the reassignment (to `replicas`), the addition (on `replicas`) or the removal of a partition, by one of
+    `paths.REQUESTS`. A requested reassignment gets the new replicas.
+    """
+    path, parent = paths.request(root, key), f"{root}/{key.topic}"
+    data = ReplicasNode(replicas=replicas).encode() if root != paths.REMOVED else b""
+    for _ in range(ATTEMPTS):
+        (topic, above) = yield from read((GetData(path=paths.topic(key.topic)), GetData(path=parent)))
+        if topic.error:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        node = TopicNode.decode(paths.topic(key.topic), topic.data)
+        exists = key.partition in node.partitions
+        if exists is (root == paths.ADDED):
+            return ErrorCode.INVALID_PARTITIONS if exists else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        is_same = same_topic(key.topic, node.topic_id)
+        wanted: list[WriteOperation] = [is_same, Check(path=paths.topic(key.topic), version=topic.version)]
+        wanted += [Create(path=parent)] if above.error else []
+        (unit,) = yield from write(((*wanted, Create(path=path, data=data)),), is_fenced=False)
+        if error_of(unit) is StoreError.NODE_EXISTS and not above.error:
+            (unit,) = yield from write(((is_same, SetData(path=path, data=data)),), is_fenced=False)
+        if error_of(unit) is StoreError.NONE:
+            return ErrorCode.NONE
+    return ErrorCode.REQUEST_TIMED_OUT
+
+
+def cancel_reassignment(key: TopicPartition) -> Procedure[ErrorCode]:
+    """Withdraws a reassignment; the partition returns to its assignment."""
+    (unit,) = yield from write(((Delete(path=paths.request(paths.REASSIGNED, key)),),), is_fenced=False)
+    return ErrorCode.NONE if error_of(unit) is StoreError.NONE else ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
+
 
 _ID_BITS = 48
 _DEFAULT = -1
-Replicas = tuple[int, ...]
 
 
 class Administration:
@@ -105,14 +201,12 @@ class Administration:
         response = cast("type[AdminResponse]", message.response_type())
         self._out.send(sender, response(correlation_id=message.correlation_id, error=error, message=text))
 
-    # -- topics --------------------------------------------------------------------------------------------------------
-
     def _create_topics(self, controller: Controller, message: CreateTopicsRequest) -> Procedure[AdminResponse]:
         results, live = [], (yield from _read_live())
         for topic in message.topics:
             try:
                 layout = self._layout(controller, live, topic)
-                configs = _configs(topic)
+                configs = requested_configs(topic)
                 topic_id = f"{topic.name.lstrip('.')[:200]}.{self._rng.getrandbits(_ID_BITS):x}"
                 error = ErrorCode.NONE
                 if not message.validate_only:
@@ -132,7 +226,6 @@ class Administration:
         return CreateTopicsResponse(correlation_id=message.correlation_id, topics=tuple(results))
 
     def _layout(self, controller: Controller, live: Collection[BrokerId], topic: CreatableTopic) -> Sequence[Replicas]:
-        """The replicas of each partition of a new topic."""
         invalid = name_error(topic.name)
         if invalid is not None:
             raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, invalid)
@@ -144,11 +237,7 @@ class Administration:
             if count <= 0:
                 raise Refused(ErrorCode.INVALID_PARTITIONS, f"{count} partitions; allowed: above 0")
             return self._place(controller, live, count, factor)
-        replicas = {assignment.partition_index: assignment.broker_ids for assignment in topic.assignments}
-        if sorted(replicas) != list(range(len(topic.assignments))):
-            reason = "the assignments' partition indexes are not 0, 1, 2, ... with each once"
-            raise Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, reason)
-        layout = [replicas[index] for index in range(len(replicas))]
+        layout = assigned_layout(topic)
         for brokers in layout:
             _require_live(live, brokers)
         return layout
@@ -161,15 +250,13 @@ class Administration:
         names = {topic.topic_id: name for name, topic in controller.topics.items()}
         results = []
         for wanted in message.topics:
-            name = _name_of(wanted, names)
+            name = wanted.name if wanted.name is not None else names.get(wanted.topic_id or "")
             error = ErrorCode.UNKNOWN_TOPIC_ID
             if name is not None:
                 error = yield from delete_topic(name)
             text = "" if not error else f"topic {name or wanted.topic_id!r}: {error.name}"
             results.append(DeletableTopicResult(name=name, topic_id=wanted.topic_id, error=error, message=text))
         return DeleteTopicsResponse(correlation_id=message.correlation_id, topics=tuple(results))
-
-    # -- partitions ----------------------------------------------------------------------------------------------------
 
     def _create_partitions(self, controller: Controller, message: CreatePartitionsRequest) -> Procedure[AdminResponse]:
         results, live = [], (yield from _read_live())
@@ -276,23 +363,6 @@ def _require_last(controller: Controller, topic: RemovePartitionsTopic) -> None:
         raise Refused(ErrorCode.INVALID_PARTITIONS, reason)
 
 
-def _configs(topic: CreatableTopic) -> dict[str, str]:
-    configs = {}
-    for config in topic.configs:
-        if config.value is None:
-            raise Refused(ErrorCode.INVALID_CONFIG, f"{config.name}: a new topic's config has a value")
-        try:
-            parse_config(config.name, config.value, topic=True)
-        except ConfigError as error:
-            raise Refused(ErrorCode.INVALID_CONFIG, str(error)) from error
-        configs[config.name] = config.value
-    return configs
-
-
-def _name_of(wanted: DeleteTopicState, names: Mapping[str, str]) -> str | None:
-    return wanted.name if wanted.name is not None else names.get(wanted.topic_id or "")
-
-
 def _elect(controller: Controller, message: ElectLeadersRequest) -> Procedure[AdminResponse]:
     """Elects leaders. For a request about all partitions, those that needed no election are left out."""
     named = message.topic_partitions
@@ -314,3 +384,68 @@ def _elect(controller: Controller, message: ElectLeadersRequest) -> Procedure[Ad
         if named is not None or error is not ErrorCode.ELECTION_NOT_NEEDED
     )
     return ElectLeadersResponse(correlation_id=message.correlation_id, partitions=results)
+
+
+QUERIES = (
+    DescribeClusterRequest,
+    DescribeTopicRequest,
+    DescribeConfigsRequest,
+    ListConfigResourcesRequest,
+    ListPartitionReassignmentsRequest,
+)
+"""The requests that `query` answers."""
+
+Nodes = dict[str, tuple[bytes, int]]
+
+
+def query(config: ClusterConfig, controller: Controller, request: AdminRequest) -> Procedure[AdminResponse]:
+    """Answers one of `QUERIES`."""
+    named = request.topics if isinstance(request, DescribeTopicRequest) else ()
+    nodes = yield from _read_nodes(named)
+    image = MetadataImage(config)
+    for record in _records(store_view(nodes), controller.leaving):
+        image.replay(record)
+    return answer(image, controller.author.controller, request)
+
+
+def _read_nodes(named: Collection[str]) -> Procedure[Nodes]:
+    """Data and version of the nodes of brokers, topics, partitions and reassignments; without names of all topics."""
+    nodes: Nodes = {}
+    brokers = yield from children(paths.BROKER_IDS, watch=False)
+    yield from _read_into(nodes, (f"{paths.BROKER_IDS}/{name}" for name in brokers))
+    existing = yield from children(paths.TOPICS, watch=False)
+    topics = [name for name in existing if not named or name in named]
+    yield from _read_into(nodes, map(paths.topic, topics))
+    keys = [key for name in topics for key in _partitions(nodes, name)]
+    yield from _read_into(nodes, map(paths.leader_and_isr, keys))
+    moving = yield from children(paths.REASSIGNED, watch=False)
+    yield from _read_into(nodes, (paths.request(paths.REASSIGNED, key) for key in keys if key.topic in moving))
+    return nodes
+
+
+def _read_into(nodes: Nodes, wanted: Iterable[str]) -> Procedure[None]:
+    found = list(wanted)
+    results = yield from read(GetData(path=path) for path in found)
+    nodes |= {
+        path: (result.data, result.version) for path, result in zip(found, results, strict=True) if not result.error
+    }
+
+
+def _partitions(nodes: Nodes, name: str) -> list[TopicPartition]:
+    path = paths.topic(name)
+    try:
+        topic = TopicNode.decode(path, nodes[path][0]) if path in nodes else None
+    except DamagedNodeError:  # which the controller has reported
+        topic = None
+    return [] if topic is None else [TopicPartition(name, index) for index in sorted(topic.partitions)]
+
+
+def _records(view: StoreView, leaving: Collection[BrokerId]) -> Iterator[MetadataRecord]:
+    for broker, registration in view.brokers.items():
+        yield RegisterBrokerRecord(**asdict(replace(registration, in_controlled_shutdown=broker in leaving)))
+    for name, topic_id in view.topic_ids.items():
+        yield TopicRecord(name=name, topic_id=topic_id)
+        for config, value in sorted(view.topic_configs[name].items()):
+            yield ConfigRecord(topic_id=topic_id, name=config, value=value)
+    for key, state in view.partitions.items():
+        yield state.to_record(view.topic_ids[key.topic], key.partition)

@@ -16,8 +16,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
+from protocol.contract import Outbox
+from protocol.events.store import StoreAlert
 from protocol.ids import BrokerId, TimeMs
 from protocol.messages.v3 import CommandResponse, ControllerCommand, LeaderAndIsrRequest, StopReplicaRequest
 from protocol.v3.controller.decisions import Author
@@ -25,16 +27,6 @@ from protocol.v3.controller.procedure import BrokerCommand
 
 ACK_TIMEOUT_MS = 30_000
 """The default of `ack_timeout_ms` (H13)."""
-
-
-class CommandOutlet(Protocol):
-    """What the queue does outside itself."""
-
-    def send(self, broker: BrokerId, request: ControllerCommand) -> None:
-        """Sends a request; the response, if it comes, is passed to `CommandQueue.responded`."""
-
-    def alert(self, text: str) -> None:
-        """Records one line for an operator."""
 
 
 @dataclass(slots=True)
@@ -50,9 +42,9 @@ class _Channel:
 class CommandQueue:
     """The commands of one term of a controller. The owner calls `expire` at `due_ms()`."""
 
-    def __init__(self, author: Author, outlet: CommandOutlet, ack_timeout_ms: int = ACK_TIMEOUT_MS) -> None:
+    def __init__(self, author: Author, out: Outbox, ack_timeout_ms: int = ACK_TIMEOUT_MS) -> None:
         self._author = author
-        self._outlet = outlet
+        self._out = out
         self._ack_timeout_ms = ack_timeout_ms
         self._channels: dict[BrokerId, _Channel] = {}
         self._next_id = 0
@@ -86,7 +78,7 @@ class CommandQueue:
         for broker, channel in sorted(self._channels.items()):
             if channel.due_ms <= now_ms:
                 kind = type(channel.requests[0]).__name__
-                self._outlet.alert(f"broker {broker} has not responded to {kind} in {self._ack_timeout_ms} ms")
+                self._out.trace(StoreAlert(f"broker {broker} has not responded to {kind} in {self._ack_timeout_ms} ms"))
                 self._send_next(now_ms, broker, channel)
 
     def _head(self) -> dict[str, int]:
@@ -109,4 +101,4 @@ class CommandQueue:
             del self._channels[broker]
             return
         channel.due_ms = now_ms + self._ack_timeout_ms
-        self._outlet.send(broker, channel.requests[0])
+        self._out.send(broker, channel.requests[0])

@@ -107,14 +107,11 @@ class Controller:
         return decisions.holders(self.states.get(key), self.assigned(key), move.target if move is not None else ())
 
     def may_hold(self, key: TopicPartition) -> list[BrokerId]:
-        """The brokers that may have a replica: those that hold the partition, and those to which its reassignment has
-        moved it before its target was changed.
-        """
+        """The brokers that may have a replica: the holders, and those of an earlier target of the reassignment."""
         move = self.moves.get(key)
         return sorted({*self.holders(key), *(move.held if move is not None else ())})
 
     def forget(self, key: TopicPartition) -> None:
-        """Drops a partition that does not exist any more."""
         self.states.pop(key, None)
         self.moves.pop(key, None)
         self.unsettled.discard(key)
@@ -131,9 +128,7 @@ class Controller:
         )
 
     def init(self, brokers: Iterable[BrokerId]) -> Commands:
-        """The first commands to brokers: all that they hold (A24). While a node is damaged it is not known what that
-        is, and nothing may be deleted.
-        """
+        """The first commands to brokers: all that they hold (A24). While a node is damaged, nothing may be deleted."""
         held: dict[BrokerId, list[TopicPartition]] = {broker: [] for broker in brokers}
         for key in self.partitions():
             for broker in self.holders(key):

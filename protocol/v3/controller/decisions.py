@@ -15,7 +15,7 @@ Departures:
   would be an unclean election though it has every committed record.
 - `unclean_allowed` can forbid unclean elections; S1 has no such choice and always makes them (N12).
 - A reassignment is complete once the brokers that are added are in the ISR and enough of the target is, instead of
-  ISR == AR+RAR, which waits for dead replicas for ever (N8). A leader that is not in the target is replaced by the
+  ISR == AR+RAR, which waits for dead replicas without end (N8). A leader that is not in the target is replaced by the
   same decision (A41).
 - A broker in controlled shutdown is alive, but is elected only if there is no other.
 """
@@ -45,8 +45,6 @@ class Choice(NamedTuple):
 
 
 class Author(NamedTuple):
-    """The controller that decides."""
-
     controller: BrokerId
     controller_epoch: Epoch
 
@@ -83,7 +81,7 @@ def after_broker_change(
     state: LeaderAndIsr, replicas: Replicas, brokers: Brokers, unclean_allowed: bool
 ) -> Choice | None:
     """Leader and ISR after brokers have died or come back (A13-A15); None if nothing changes."""
-    present = Choice(state.leader, state.isr, state.is_unclean_leader)
+    present = unchanged(state)
     isr, candidates = brokers.alive(state.isr), brokers.alive(replicas)
     if isr and state.leader in isr:
         choice = present._replace(isr=isr)
@@ -127,9 +125,7 @@ def without(state: LeaderAndIsr, replicas: Replicas, broker: BrokerId, brokers: 
     able = brokers.alive(in_order(isr, replicas))
     if broker not in state.isr or not able:
         return None
-    if state.leader == broker:
-        return Choice(brokers.to_lead(able), isr, False)
-    return Choice(state.leader, isr, state.is_unclean_leader)
+    return Choice(brokers.to_lead(able), isr, False) if state.leader == broker else unchanged(state)._replace(isr=isr)
 
 
 def unchanged(state: LeaderAndIsr) -> Choice:
@@ -140,7 +136,7 @@ def unchanged(state: LeaderAndIsr) -> Choice:
 def reassigned(
     state: LeaderAndIsr, replicas: Replicas, target: Replicas, brokers: Brokers, min_isr: int
 ) -> Choice | None:
-    """Leader and ISR once a reassignment to `target` can be completed (A40, A41, E32, N8, N31); None before. One that
+    """Leader and ISR of a reassignment to `target` that can be completed (A40, A41, E32, N8, N31), else None. One that
     removes no replica of the assignment, such as a return to it, asks for min ISR alone.
     """
     isr = brokers.alive(broker for broker in target if broker in state.isr)
@@ -149,9 +145,8 @@ def reassigned(
         return None
     if len(isr) < copies_of_completed(min_isr, len(target), removed):
         return None
-    if state.leader in isr:
-        return Choice(state.leader, isr, state.is_unclean_leader)
-    return Choice(brokers.to_lead(isr), isr, False)
+    kept = unchanged(state)._replace(isr=isr)
+    return kept if state.leader in isr else Choice(brokers.to_lead(isr), isr, False)
 
 
 def is_affected(state: LeaderAndIsr, brokers: Brokers) -> bool:
@@ -168,8 +163,8 @@ def holders(stored: Stored | None, assigned: Replicas, target: Replicas) -> Repl
 def check_proposal(
     stored: Stored, sender: BrokerId, proposal: PartitionIsrProposal, replicas: Replicas, brokers: Brokers
 ) -> ErrorCode:
-    """NONE if the controller accepts an ISR that a leader proposes, else the error (B6, B18-B23). The version of the
-    node is the partition epoch (N2).
+    """NONE if the controller accepts a proposed ISR, else the error (B6, B18-B23); the node's version is the partition
+    epoch (N2).
     """
     state = stored.state
     if proposal.leader_epoch > state.leader_epoch or proposal.partition_epoch > stored.version:
@@ -201,7 +196,6 @@ def proposed(state: LeaderAndIsr, proposal: PartitionIsrProposal, author: Author
 def leader_and_isr_command(
     key: TopicPartition, topic: Topic, stored: Stored, replicas: Replicas
 ) -> LeaderAndIsrPartition:
-    """The part of a LeaderAndIsr command about one partition."""
     state = stored.state
     return LeaderAndIsrPartition(
         topic=key.topic,
@@ -220,7 +214,6 @@ def leader_and_isr_command(
 
 
 def stop_replica_command(key: TopicPartition, topic_id: str, leader_epoch: Epoch) -> StopReplicaPartition:
-    """The part of a StopReplica command about one partition."""
     return StopReplicaPartition(
         topic=key.topic, topic_id=topic_id, partition_id=key.partition, leader_epoch=leader_epoch
     )

@@ -45,9 +45,9 @@ def create_roots() -> Procedure[None]:
 
 
 def elect(broker: BrokerId, broker_epoch: int) -> Procedure[Elected | Lost]:
-    """Races for `/controller` (S1 D.1, D.2). A broker that finds that it is controller already, because the response to
-    its transaction was lost, goes on as such. While a node of the election is damaged, no broker can be elected: that
-    raises an alert, and the broker tries again every `DAMAGE_RETRY_MS` until the node has been repaired.
+    """Races for `/controller` (S1 D.1, D.2). A broker that is controller already, because the response to its
+    transaction was lost, goes on as such. While a node of the election is damaged, which raises an alert, the broker
+    tries again every `DAMAGE_RETRY_MS`.
     """
     reported = ""
     while True:

@@ -27,6 +27,7 @@ from typing import Final
 
 from protocol.errors import ErrorCode
 from protocol.ids import BrokerId, TimeMs, TopicPartition
+from protocol.messages.base import Response
 from protocol.messages.control import (
     AlterPartitionRequest,
     AlterPartitionResponse,
@@ -42,7 +43,6 @@ from protocol.v3.controller.procedure import (
     Later,
     Procedure,
     error_of,
-    is_topic_gone,
     read,
     same_topic,
     write,
@@ -50,11 +50,8 @@ from protocol.v3.controller.procedure import (
 from protocol.v3.controller.publishing import (
     as_topic,
     children,
-    forget_deleted,
-    incarnation,
     lost_incarnation,
-    note_written,
-    publication,
+    publish,
     read_states,
 )
 from protocol.v3.store import paths
@@ -72,11 +69,10 @@ PROPAGATION_MS = 60_000
 def write_isrs(
     changes: Mapping[TopicPartition, Stored], topic_ids: Mapping[str, str]
 ) -> Procedure[dict[TopicPartition, int]]:
-    """A leader writes ISRs: for each partition the state with the new ISR, and the version of the node that it knows;
-    `topic_ids` are those of the topics, by name. Returns the new version of each ISR that has been written. The others
-    have been changed by the controller, and the leader keeps its ISR. A write that found another version is followed by
-    a read, since it may be a repetition of one that had taken effect: a leader that took that for a failure would go on
-    without a broker that is in the ISR.
+    """A leader writes ISRs: for each partition the state with the new ISR, and the version that it knows; `topic_ids`
+    by name. Returns the versions of those that are written; the others were changed by the controller. A write that
+    found another version is followed by a read, since an earlier one may have taken effect: a leader that took that for
+    a failure would go on without a broker that is in the ISR.
     """
     units = (
         (
@@ -104,11 +100,10 @@ def write_isrs(
 def read_overtaken(
     known: Mapping[TopicPartition, Stored], topic_ids: Mapping[str, str]
 ) -> Procedure[dict[TopicPartition, Stored]]:
-    """The states of partitions whose write has failed, where the leader epoch is still the one that the leader knows:
-    no controller has decided, so no command will follow, and a leader that waited for one would never change its ISR
-    again. Each raises an alert, since no other node writes in this epoch. Left out are nodes that are gone, removed,
-    damaged, of a later topic of the same name, or of another leader epoch. A damaged one raises an alert, too, and so
-    does one that has the known version: the node of the topic's id is lost.
+    """The states of partitions whose write has failed although the leader epoch is still the known one: no command will
+    follow, and a leader that waited for one would never change its ISR again. Each raises an alert, since no other node
+    writes in this epoch; so does a damaged node, and one with the known version: the node of the topic's id is lost.
+    Left out are nodes that are gone, removed, of a later topic or of another leader epoch.
     """
     found = yield from read(GetData(path=paths.leader_and_isr(key)) for key in known)
     topics = yield from read(GetData(path=paths.topic(key.topic)) for key in known)
@@ -132,8 +127,9 @@ def read_overtaken(
 
 
 def with_isr(state: LeaderAndIsr, isr: tuple[BrokerId, ...], is_unclean_leader: bool | None = None) -> LeaderAndIsr:
-    """The state that a leader writes: it changes nothing but the ISR (A7, C6), and the flag of an unclean election if
-    it says so, once its data-loss routine is over (C5)."""
+    """What a leader writes: another ISR (A7, C6), and, once its data-loss routine is over, the flag of an unclean
+    election (C5).
+    """
     flag = state.is_unclean_leader if is_unclean_leader is None else is_unclean_leader
     return state.model_copy(update={"isr": isr, "is_unclean_leader": flag})
 
@@ -141,7 +137,7 @@ def with_isr(state: LeaderAndIsr, isr: tuple[BrokerId, ...], is_unclean_leader: 
 @dataclass(slots=True)
 class IsrChanges:
     """The partitions whose ISR an incarnation of a broker has written since its last notification. The first change is
-    notified of at once, later ones when `PROPAGATION_MS` have passed since the last notification.
+    notified of at once, later ones at most every `PROPAGATION_MS`.
     """
 
     broker: BrokerId
@@ -155,7 +151,6 @@ class IsrChanges:
         return self.next_ms if self.changed else None
 
     def notify(self, now_ms: TimeMs) -> Procedure[None]:
-        """Writes the notification."""
         node = IsrChangeNode(partitions=tuple(sorted(self.changed)))
         path = paths.isr_change(self.broker, self.broker_epoch, self.count)
         self.count, self.next_ms = self.count + 1, now_ms + PROPAGATION_MS
@@ -167,9 +162,7 @@ class IsrChanges:
 
 
 def on_isr_change(controller: Controller) -> Procedure[None]:
-    """Reads the states that notifications name, and removes the notifications. The agent may go on with
-    reassignments.
-    """
+    """Reads the states that notifications name, and removes the notifications; reassignments may go on."""
     names = yield from children(paths.ISR_CHANGES)
     notifications = [f"{paths.ISR_CHANGES}/{name}" for name in names]
     results = yield from read(GetData(path=path) for path in notifications)
@@ -191,7 +184,7 @@ def remove_notifications() -> Procedure[None]:
     yield from write((Delete(path=f"{paths.ISR_CHANGES}/{name}"),) for name in names)
 
 
-def alter_isr(controller: Controller, request: AlterPartitionRequest) -> Procedure[AlterPartitionResponse]:
+def alter_isr(controller: Controller, request: AlterPartitionRequest) -> Procedure[Response]:
     """Carries out AlterPartition: every proposal is accepted and written, or refused, by itself (B6, B15-B20)."""
     if controller.live.get(request.broker_id) != request.broker_epoch:
         return AlterPartitionResponse(correlation_id=request.correlation_id, error=ErrorCode.STALE_BROKER_EPOCH)
@@ -212,23 +205,20 @@ def alter_isr(controller: Controller, request: AlterPartitionRequest) -> Procedu
     yield controller.leader_and_isr(wanted)
     if any(key in controller.moves for key in wanted):
         yield Later(Event.WAKE_UP)
-    results = (_result(controller, *part) for part in zip(keys, request.partitions, errors, strict=True))
+    parts = zip(keys, request.partitions, errors, strict=True)
+    results = (isr_result(proposal, error, controller.states.get(key)) for key, proposal, error in parts)
     return AlterPartitionResponse(correlation_id=request.correlation_id, partitions=tuple(results))
 
 
 def _read_newer(controller: Controller, proposals: dict[TopicPartition, PartitionIsrProposal]) -> Procedure[None]:
     """Reads the states that a leader may know better: it has written them itself (K13)."""
+    states, writes = controller.states, controller.settings.leaders_write_isr
     stale = [
         key
         for key, proposal in proposals.items()
-        if controller.assigned(key)
-        and (controller.settings.leaders_write_isr or _is_behind(controller.states.get(key), proposal))
+        if controller.assigned(key) and (writes or (key in states and proposal.partition_epoch > states[key].version))
     ]
     yield from read_states(controller, stale)
-
-
-def _is_behind(stored: Stored | None, proposal: PartitionIsrProposal) -> bool:
-    return stored is not None and proposal.partition_epoch > stored.version
 
 
 def _check(controller: Controller, sender: BrokerId, key: TopicPartition, proposal: PartitionIsrProposal) -> ErrorCode:
@@ -244,26 +234,15 @@ def _write_proposed(
     controller: Controller, wanted: dict[TopicPartition, LeaderAndIsr]
 ) -> Procedure[dict[TopicPartition, ErrorCode]]:
     """Writes accepted proposals; returns the errors of those that found another version or no node."""
-    units = [(incarnation(controller, key), publication(controller, key, state)) for key, state in wanted.items()]
-    results = yield from write(units)
-    lost: list[TopicPartition] = []
-    refused: list[TopicPartition] = []
-    for (key, state), unit in zip(wanted.items(), results, strict=True):
-        if error_of(unit) is StoreError.NONE:
-            note_written(controller, key, Stored(state, unit[1].version))
-        else:
-            (refused if is_topic_gone(unit) else lost).append(key)
-    yield from read_states(controller, lost)
-    yield from forget_deleted(controller, refused)
-    return dict.fromkeys((*lost, *refused), ErrorCode.INVALID_UPDATE_VERSION)
+    written, conflicts = yield from publish(controller, wanted)
+    yield from read_states(controller, [key for key in wanted if key in conflicts])
+    return dict.fromkeys((key for key in wanted if key not in written), ErrorCode.INVALID_UPDATE_VERSION)
 
 
-def _result(
-    controller: Controller, key: TopicPartition, proposal: PartitionIsrProposal, error: ErrorCode
-) -> PartitionIsrResult:
-    if error is not ErrorCode.NONE:
+def isr_result(proposal: PartitionIsrProposal, error: ErrorCode, stored: Stored | None) -> PartitionIsrResult:
+    """The answer to a proposal: the `error`, or the state as it is stored."""
+    if error is not ErrorCode.NONE or stored is None:
         return PartitionIsrResult(topic_id=proposal.topic_id, partition_id=proposal.partition_id, error=error)
-    stored = controller.states[key]
     return PartitionIsrResult(
         topic_id=proposal.topic_id,
         partition_id=proposal.partition_id,

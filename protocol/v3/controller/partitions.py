@@ -1,6 +1,10 @@
-"""`on_partitions_add` and `on_partitions_remove`: partitions of existing topics (S1 H; A9, A21, A22, M45).
+"""`on_partitions_add` and `on_partitions_remove`: partitions of existing topics (S1 H; A9, A21, A22, M45); and the
+requests of admins in the store (A8, A9).
 
-Each step is re-entrant: a controller that dies after it leaves a request, and the next one carries out what is left.
+A request is a node per partition; the controller reads all requests of a kind, and removes them when they are carried
+out. Its watches are on the parent, on each topic's node below it, and, for reassignments, on each request, whose
+replicas an admin may change. Each step is re-entrant: a controller that dies after it leaves a request, and the next
+one carries out what is left.
 
     add:    1. the topic's assignment gets the partitions         no effect if it has them
             2. init_leaders on them                               no effect if they are initialised
@@ -18,21 +22,130 @@ remove waits until the partition's node can be read.
 
 from __future__ import annotations
 
-from protocol.ids import TopicPartition
-from protocol.messages.store import SetData
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+from protocol.ids import Epoch, TopicPartition
+from protocol.messages.store import Delete, GetData, SetData, StoreError
 from protocol.v3.controller.context import Controller
 from protocol.v3.controller.decisions import Replicas
-from protocol.v3.controller.initialising import init_leaders
-from protocol.v3.controller.procedure import Alert, Event, Later, Procedure
-from protocol.v3.controller.publishing import read_states
-from protocol.v3.controller.requests import Assignment, change_topic, read_requests, remove_requests, requested_replicas
-from protocol.v3.controller.topics import require_topics, stop_replicas
+from protocol.v3.controller.procedure import (
+    Alert,
+    Event,
+    Later,
+    Pause,
+    Procedure,
+    Unit,
+    error_of,
+    read,
+    same_topic,
+    write,
+)
+from protocol.v3.controller.publishing import as_topic, children, read_states
+from protocol.v3.controller.topics import init_leaders, require_topics, stop_replicas
 from protocol.v3.store import paths
-from protocol.v3.store.records import REMOVED, Topic
+from protocol.v3.store.paths import UnknownPathError
+from protocol.v3.store.records import REMOVED, DamagedNodeError, ReplicasNode, Topic, TopicNode
+
+
+def read_requests(root: str) -> Procedure[dict[TopicPartition, bytes]]:
+    """The data of all requests under `root`, by partition and in order, with watches. A node with an unknown name
+    raises an alert and stays; the empty node of a topic is removed.
+    """
+    keys: list[TopicPartition] = []
+    for name in (yield from children(root)):
+        path = f"{root}/{name}"
+        below = yield from children(path)
+        if not below:
+            yield from write(((Delete(path=path),),))
+        for child in below:
+            try:
+                keys.append(TopicPartition(name, paths.number(path, child)))
+            except UnknownPathError as error:
+                yield Alert(str(error))
+    results = yield from read(
+        GetData(path=paths.request(root, key), watch=root == paths.REASSIGNED) for key in sorted(keys)
+    )
+    return {key: result.data for key, result in zip(sorted(keys), results, strict=True) if not result.error}
+
+
+def requested_replicas(
+    root: str, requests: Mapping[TopicPartition, bytes]
+) -> Procedure[dict[TopicPartition, Replicas]]:
+    """The replicas of requests to reassign or to add. A damaged request, without replicas or with one twice, raises an
+    alert and stays.
+    """
+    found = {}
+    for key, data in requests.items():
+        path = paths.request(root, key)
+        try:
+            replicas = ReplicasNode.decode(path, data).replicas
+            if not replicas or len(set(replicas)) < len(replicas):
+                raise DamagedNodeError(path, data, "different brokers, one at least")
+            found[key] = replicas
+        except DamagedNodeError as error:
+            yield Alert(str(error))
+    return found
+
+
+def remove_requests(root: str, keys: Iterable[TopicPartition]) -> Procedure[None]:
+    yield from write((Delete(path=paths.request(root, key)),) for key in keys)
+
+
+class Assignment(NamedTuple):
+    """The new assignment of a topic, and what has to happen in the same transaction."""
+
+    partitions: dict[int, Replicas]
+    first_epoch: Epoch
+    operations: Unit = ()
+
+
+def change_topic(
+    controller: Controller, name: str, decide: Callable[[Topic], Procedure[Assignment | None]]
+) -> Procedure[bool]:
+    """Changes the assignment of a topic by a conditional write; after a conflict the topic is read again. `decide` is a
+    procedure; None changes nothing. Returns whether the topic now is as decided.
+    """
+    for attempt in range(controller.settings.attempts):
+        if attempt:
+            yield Pause(controller.settings.backoff_ms * 2 ** (attempt - 1))
+            if not (yield from _read_topic(controller, name)):
+                return False
+        topic = controller.topics.get(name)
+        wanted = (yield from decide(topic)) if topic is not None else None
+        if topic is None or wanted is None:
+            return topic is not None
+        node = TopicNode(
+            topic_id=topic.topic_id,
+            partitions=wanted.partitions,
+            first_epoch=wanted.first_epoch,
+            configs=dict(topic.configs),
+        )
+        change = SetData(path=paths.topic(name), data=node.encode(), version=topic.version)
+        (unit,) = yield from write(((same_topic(name, topic.topic_id), change, *wanted.operations),))
+        if error_of(unit) is StoreError.NONE:
+            controller.topics[name] = replace(
+                topic, partitions=wanted.partitions, version=unit[1].version, first_epoch=wanted.first_epoch
+            )
+            return True
+    yield Alert(f"topic {name}: {controller.settings.attempts} writes of its assignment found another version each")
+    return False
+
+
+def _read_topic(controller: Controller, name: str) -> Procedure[bool]:
+    """Reads the assignment of a topic again. Returns whether it still exists; if not, a watch event says so too."""
+    (result,) = yield from read((GetData(path=paths.topic(name)),))
+    if result.error:
+        return False
+    topic = as_topic(name, result)
+    if topic.topic_id != controller.topics[name].topic_id:
+        return False
+    controller.topics[name] = topic
+    return True
 
 
 def on_partitions_add(controller: Controller) -> Procedure[None]:
-    """Adds the partitions that admins have requested."""
     requests = yield from read_requests(paths.ADDED)
     wanted = yield from requested_replicas(paths.ADDED, requests)
     yield from require_topics(controller, wanted)
@@ -86,7 +199,6 @@ def _assignable(
 
 
 def on_partitions_remove(controller: Controller) -> Procedure[None]:
-    """Removes the partitions that admins have requested to remove."""
     requests = yield from read_requests(paths.REMOVED)
     yield from require_topics(controller, requests)
     requests = {key: data for key, data in requests.items() if paths.leader_and_isr(key) not in controller.damaged}

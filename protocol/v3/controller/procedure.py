@@ -47,8 +47,6 @@ class Event(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Reads:
-    """Reads that may be carried out in any order."""
-
     operations: tuple[ReadOperation, ...]
 
 
@@ -84,23 +82,17 @@ class Commands:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Nothing for `duration_ms`."""
-
     duration_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class Later:
-    """The procedure `event` in `after_ms`."""
-
     event: Event
     after_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """A condition that an operator should know of."""
-
     text: str
 
 

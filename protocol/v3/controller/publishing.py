@@ -2,7 +2,7 @@
 
 A decision is written on condition that the node still has the version that it was decided on (A7, A16, M28). If a
 leader has changed its ISR in between, the partition starts again at the read (S1 writes "1.1" and means 3.1, N11). The
-attempts are bounded, with pauses that double; what is left then raises an alert and is decided anew later, so that a
+attempts are bounded, with pauses that double; what is left then raises an alert and is decided again later, so that a
 storm of conflicts neither blocks the controller nor ends silently.
 
 If leaders write their ISRs themselves, the first attempt reads too; if only the controller does, it knows the state and
@@ -45,8 +45,9 @@ def children(path: str, *, watch: bool = True) -> Procedure[tuple[str, ...]]:
 
 
 def read_brokers(controller: Controller) -> Procedure[dict[int, int]]:
-    """The live brokers with their epochs, and a watch for changes (A11). A node that cannot be read raises an alert and
-    does not count as a live broker."""
+    """The live brokers with their epochs, and a watch for changes (A11); a damaged node raises an alert and does not
+    count.
+    """
     names = yield from children(paths.BROKER_IDS)
     live = {}
     results = yield from read(GetData(path=f"{paths.BROKER_IDS}/{name}") for name in names)
@@ -62,9 +63,7 @@ def read_brokers(controller: Controller) -> Procedure[dict[int, int]]:
 
 
 def read_topics(controller: Controller) -> Procedure[dict[str, Topic]]:
-    """All topics with their assignments, and a watch for new and deleted ones (A18). A damaged topic stays as it
-    was.
-    """
+    """All topics, and a watch for new and deleted ones (A18). A damaged topic stays as it was."""
     names = yield from children(paths.TOPICS)
     topics = {}
     results = yield from read(GetData(path=paths.topic(name)) for name in names)
@@ -96,9 +95,8 @@ def report_damage(controller: Controller, error: DamagedNodeError) -> Procedure[
 
 
 def read_states(controller: Controller, partitions: Sequence[TopicPartition]) -> Procedure[None]:
-    """Reads leader and ISR of partitions (step 3.1) into `controller.states`. A partition whose node does not exist, is
-    damaged or has been removed has no state afterwards. A partition begins with both of its nodes in one transaction,
-    so that the upper one alone is damage.
+    """Reads leader and ISR of partitions (step 3.1) into `controller.states`; none for a node that does not exist, is
+    damaged or removed. Both nodes of a partition are created in one transaction, so that the upper one alone is damage.
     """
     missing = []
     results = yield from read(GetData(path=paths.leader_and_isr(key)) for key in partitions)
@@ -128,7 +126,7 @@ def change_states(
     controller: Controller, partitions: Iterable[TopicPartition], decide: Decide
 ) -> Procedure[list[TopicPartition]]:
     """Decides on each partition and publishes what changes (steps 3.1 to 3.3). Returns the partitions that have
-    changed; those whose attempts are used up are in `controller.unsettled`, and the others are no longer.
+    changed; those whose attempts are used up are in `controller.unsettled`.
     """
     settings, pending = controller.settings, list(partitions)
     changed: list[TopicPartition] = []
@@ -139,10 +137,11 @@ def change_states(
         if attempt or settings.leaders_write_isr:
             yield from read_states(controller, pending)
         controller.unsettled.difference_update(pending)
-        landed = {key for key, state in wanted.items() if _is_stored(controller, key, state)}
+        states = controller.states
+        landed = {key for key, state in wanted.items() if key in states and states[key].state == state}
         changed += sorted(landed)
         wanted = _decide(controller, [key for key in pending if key not in landed], decide)
-        written, conflicts = yield from _publish(controller, wanted)
+        written, conflicts = yield from publish(controller, wanted)
         changed += written
         if not conflicts:
             return changed
@@ -153,15 +152,9 @@ def change_states(
     return changed
 
 
-def _is_stored(controller: Controller, key: TopicPartition, state: LeaderAndIsr) -> bool:
-    stored = controller.states.get(key)
-    return stored is not None and stored.state == state
-
-
 def _decide(
     controller: Controller, partitions: Iterable[TopicPartition], decide: Decide
 ) -> dict[TopicPartition, LeaderAndIsr]:
-    """The states to publish, of the partitions that change."""
     wanted = {}
     for key in partitions:
         stored = controller.states.get(key)
@@ -171,11 +164,11 @@ def _decide(
     return wanted
 
 
-def _publish(
+def publish(
     controller: Controller, wanted: dict[TopicPartition, LeaderAndIsr]
 ) -> Procedure[tuple[list[TopicPartition], set[TopicPartition]]]:
-    """Writes states conditionally (step 3.3); returns the partitions that it has written, and those whose version has
-    changed. A partition whose node is gone has been deleted, and has no state afterwards.
+    """Writes states conditionally (step 3.3); returns the written partitions, and those whose version has changed. A
+    deleted partition has no state afterwards.
     """
     written: list[TopicPartition] = []
     conflicts: set[TopicPartition] = set()
@@ -207,8 +200,8 @@ def note_written(controller: Controller, key: TopicPartition, stored: Stored) ->
 
 
 def forget_deleted(controller: Controller, keys: Sequence[TopicPartition]) -> Procedure[None]:
-    """Partitions whose write has found no node of their topic's id. Their topics have been deleted, and they have no
-    state afterwards. But if a topic still has this id, that node is lost: the write is tried again later.
+    """Forgets the states of partitions whose topic, by the node of its id, has been deleted. If a topic still has this
+    id, that node is lost, and the write is tried again later.
     """
     names = dict.fromkeys(key.topic for key in keys)
     results = yield from read(GetData(path=paths.topic(name)) for name in names)

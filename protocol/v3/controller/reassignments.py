@@ -34,16 +34,21 @@ from protocol.messages.store import Delete
 from protocol.v3.controller import decisions
 from protocol.v3.controller.context import Controller, Move, Phase
 from protocol.v3.controller.decisions import Choice, Replicas
+from protocol.v3.controller.partitions import (
+    Assignment,
+    change_topic,
+    read_requests,
+    remove_requests,
+    requested_replicas,
+)
 from protocol.v3.controller.procedure import Alert, Event, Later, Procedure, Unit
 from protocol.v3.controller.publishing import change_states, publication, read_states
-from protocol.v3.controller.requests import Assignment, change_topic, read_requests, remove_requests, requested_replicas
 from protocol.v3.controller.topics import require_topics, stop_replicas
 from protocol.v3.store import paths
 from protocol.v3.store.records import LeaderAndIsr, Stored, Topic
 
 
 def on_partitions_reassigned(controller: Controller) -> Procedure[None]:
-    """Reads the requests, and wakes the agent up."""
     yield from read_moves(controller)
     yield from on_wakeup(controller)
 
@@ -76,7 +81,6 @@ def follow_request(controller: Controller, key: TopicPartition, wanted: Replicas
 
 
 def on_wakeup(controller: Controller) -> Procedure[None]:
-    """Moves every reassignment on by what is possible now."""
     yield from _begin(controller)
     waiting = yield from _complete(controller)
     if controller.moves:
@@ -130,7 +134,6 @@ def _completion(controller: Controller, key: TopicPartition, move: Move, stored:
 
 
 def _switch(controller: Controller, name: str, keys: list[TopicPartition]) -> Procedure[None]:
-    """Steps 1 and 2 for partitions of one topic."""
     switched: dict[TopicPartition, LeaderAndIsr] = {}
     versions: dict[TopicPartition, int] = {}
 

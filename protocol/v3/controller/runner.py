@@ -15,16 +15,22 @@ any more. The other sessions only spread requests, and a request of one that exp
 Every fenced transaction begins with a check of the version of `/controller_epoch` at this controller's election. If it
 fails, another broker has been elected: the runner aborts everything and reports that its broker is deposed. A deposed
 controller can therefore write nothing, whatever it still believes (A35, M34).
+
+A broker has several runners, each with a name: one for its own registration and elections, one for the ISRs that it
+writes, one for requests of admins, and one for its term as controller. Their timers are `runner/NAME/TIMER`.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, ClassVar
 
+from protocol.contract import Outbox
 from protocol.errors import ProtocolError, ProtocolInvariantError
+from protocol.events.store import StoreAlert
 from protocol.ids import TimeMs
 from protocol.messages.store import Check, Create, OperationResult, StoreError
 from protocol.v3.controller.procedure import (
@@ -38,8 +44,9 @@ from protocol.v3.controller.procedure import (
     Reads,
     Writes,
 )
-from protocol.v3.store.client import Operations
+from protocol.v3.store.client import Operations, StoreSession
 
+RUNNER_PREFIX = "runner/"
 OWN_SESSION = 0
 PAUSE = "pause"
 """The name of the timer that ends a Pause."""
@@ -47,23 +54,50 @@ FAILED_RETRY_MS = 5_000
 """The time after which an event is handled again whose procedure has ended with an error."""
 
 
-class Outlet(Protocol):
-    """What a runner does outside itself. It answers later, by the methods of the runner."""
+@dataclass(slots=True, eq=False)
+class SessionOutlet:
+    """What the runner `name` does outside itself, over `sessions`. `on_command` takes the commands of a controller's
+    procedures; `on_deposed` is called after the runner has aborted everything.
+    """
+
+    NOT_STATE: ClassVar[frozenset[str]] = frozenset({"_timers"})  # to be cancelled with the procedures
+
+    name: str
+    sessions: Sequence[StoreSession]
+    out: Outbox
+    on_deposed: Callable[[TimeMs], None] | None = None
+    on_command: Callable[[TimeMs, BrokerCommand], None] | None = None
+    _timers: set[str] = field(default_factory=set)
+    runner: Runner | None = None
 
     def request(self, session: int, call: int, operations: Operations) -> None:
         """Sends a read or a transaction over one of the sessions; `Runner.answered` follows."""
+        self.sessions[session].submit(operations, partial(self._answered, call))
+
+    def _answered(self, call: int, now_ms: TimeMs, results: tuple[OperationResult, ...]) -> None:
+        if self.runner is not None:
+            self.runner.answered(now_ms, call, results)
 
     def command(self, now_ms: TimeMs, command: BrokerCommand) -> None:
-        """Queues a command for a broker (`commands.py`)."""
+        if self.on_command is None:
+            raise ProtocolInvariantError(f"runner {self.name} has commands, and is no controller's")
+        self.on_command(now_ms, command)
 
     def set_timer(self, name: str, due_ms: TimeMs) -> None:
-        """Calls `Runner.fired(due_ms, name)` at that time."""
+        self._timers.add(name)
+        self.out.set_timer(f"{RUNNER_PREFIX}{self.name}/{name}", due_ms)
 
     def alert(self, text: str) -> None:
-        """Records one line for an operator."""
+        self.out.trace(StoreAlert(text))
 
     def deposed(self, now_ms: TimeMs) -> None:
-        """The broker is not controller any more; everything that ran has been aborted."""
+        if self.on_deposed is not None:
+            self.on_deposed(now_ms)
+
+    def cancel_timers(self) -> None:
+        for name in sorted(self._timers):
+            self.out.cancel_timer(f"{RUNNER_PREFIX}{self.name}/{name}")
+        self._timers.clear()
 
 
 @dataclass(slots=True)
@@ -77,8 +111,8 @@ class _Job:
 
 @dataclass(slots=True)
 class _Batch:
-    """A step that is being carried out: the groups of items that wait, by index, for any session or for the broker's
-    own; each item's result so far; and the session and group of each request under way.
+    """A step in progress: the waiting groups of items, by index, for any session or for the broker's own; the results
+    so far; and the session and group of each request under way.
     """
 
     step: Reads | Writes
@@ -88,26 +122,25 @@ class _Batch:
     calls: dict[int, tuple[int, list[int]]] = field(default_factory=dict)
 
 
+@dataclass(eq=False)
 class Runner:
-    """The queue and the procedure that runs. `procedures`: what the events start."""
+    """The queue and the procedure that runs. `procedures`: what the events start. `fence`: what each transaction of an
+    elected controller checks.
+    """
 
-    def __init__(
-        self,
-        outlet: Outlet,
-        procedures: Mapping[Event, Callable[[], Procedure[Any]]],
-        sessions: int = 1,
-        multi: int = 1,
-    ) -> None:
-        self._outlet = outlet
-        self._procedures = procedures
-        self._sessions = sessions
-        self._multi = multi
-        self._queue: deque[_Job] = deque()
-        self._job: _Job | None = None
-        self._procedure: Procedure[Any] | None = None
-        self._batch: _Batch | None = None
-        self._next_call = 0
-        self.fence: Check | None = None
+    _outlet: SessionOutlet
+    _procedures: Mapping[Event, Callable[[], Procedure[Any]]]
+    sessions: int = 1
+    multi: int = 1
+    _queue: deque[_Job] = field(default_factory=deque)
+    _job: _Job | None = None
+    _procedure: Procedure[Any] | None = None
+    _batch: _Batch | None = None
+    _next_call: int = 0
+    fence: Check | None = None
+
+    def __post_init__(self) -> None:
+        self._outlet.runner = self
 
     @property
     def is_idle(self) -> bool:
@@ -160,7 +193,6 @@ class Runner:
             self._written(now_ms, batch, batch.step, group, results)
 
     def fired(self, now_ms: TimeMs, name: str) -> None:
-        """A timer is due."""
         if name != PAUSE:
             self.submit(now_ms, Event(name))
         elif self._procedure is not None and self._batch is None:
@@ -219,7 +251,7 @@ class Runner:
                 return True
             case Writes():
                 units = list(range(len(step.units)))
-                self._begin_batch(now_ms, step, [units[i : i + self._multi] for i in range(0, len(units), self._multi)])
+                self._begin_batch(now_ms, step, [units[i : i + self.multi] for i in range(0, len(units), self.multi)])
                 return True
             case Pause(duration_ms):
                 self._outlet.set_timer(PAUSE, now_ms + duration_ms)
@@ -260,7 +292,7 @@ class Runner:
             self._advance(now_ms, tuple(batch.results) if isinstance(batch.step, Reads) else batch.results)
             return
         busy = {session for session, _ in batch.calls.values()}
-        for session in range(self._sessions):
+        for session in range(self.sessions):
             groups = batch.own if session == OWN_SESSION and batch.own else batch.waiting
             if session not in busy and groups:
                 self._call(batch, session, groups.popleft())

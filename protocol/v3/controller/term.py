@@ -2,9 +2,9 @@
 A32-A36, A55).
 
 A term begins with an election and `on_controller_failover`. Watches of the broker's own session start the procedures
-(`watch_events.py`). A term ends when the session expires, when a write finds that there is a newer controller, or
-when the broker learns so: then everything that runs is aborted, commands that wait are dropped, and the other sessions
-are closed. A broker that ends a term has to run the election again.
+(`failover.py`). A term ends when the session expires, when a write finds that there is a newer controller, or when the
+broker learns so: then everything that runs is aborted, commands that wait are dropped, and the other sessions are
+closed. A broker that ends a term has to run the election again.
 """
 
 from __future__ import annotations
@@ -13,32 +13,30 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from protocol.config import ISR_UPDATES, MIN_INSYNC_REPLICAS, ClusterConfig
 from protocol.contract import Outbox
 from protocol.errors import ErrorCode, Refused
 from protocol.events.store import ControllerDeposed, ControllerElected, StoreAlert
-from protocol.ids import BrokerId, NodeId, TimeMs, TopicPartition
-from protocol.messages.base import Message
-from protocol.messages.control import AlterPartitionRequest, AlterPartitionResponse
+from protocol.ids import BrokerId, NodeId, TimeMs
+from protocol.messages.base import Message, Request, Response
+from protocol.messages.control import AlterPartitionRequest
 from protocol.messages.v3 import (
     CommandResponse,
     ControlledShutdownRequest,
     ControlledShutdownResponse,
-    ControllerCommand,
     RemainingPartition,
 )
+from protocol.v3.controller.broker_changes import controlled_shutdown
 from protocol.v3.controller.commands import CommandQueue
 from protocol.v3.controller.context import Controller, Settings
 from protocol.v3.controller.decisions import Author
 from protocol.v3.controller.election import Elected
+from protocol.v3.controller.failover import URGENT, event_of, procedures
 from protocol.v3.controller.isr_updates import LEADER_WRITES, alter_isr
-from protocol.v3.controller.leaders import controlled_shutdown
-from protocol.v3.controller.outlet import SessionOutlet
 from protocol.v3.controller.procedure import BrokerCommand, Event, Procedure
-from protocol.v3.controller.runner import Runner
-from protocol.v3.controller.watch_events import URGENT, event_of, procedures
+from protocol.v3.controller.runner import Runner, SessionOutlet
 from protocol.v3.store.client import StoreSession
 from protocol.v3.store.paths import UnknownPathError
 from protocol.v3.store.settings import StoreSettings
@@ -49,8 +47,8 @@ TERM = "controller"
 
 @dataclass(slots=True, eq=False)
 class Term:
-    """One term of this broker as the controller; `sessions` are those beside the broker's own, and `due_ms` is when the
-    timer of its commands is due.
+    """One term of this broker as the controller, with the sessions beside the broker's own, and the time of its command
+    timer.
     """
 
     NOT_STATE: ClassVar[frozenset[str]] = frozenset({"due_ms"})
@@ -63,26 +61,18 @@ class Term:
     due_ms: TimeMs | None = None
 
 
+@dataclass(eq=False)
 class ControllerTerms:
     """The controller's part of one broker. `on_deposed` is called when a term ends before the broker knows why."""
 
-    def __init__(
-        self,
-        broker: BrokerId,
-        config: ClusterConfig,
-        settings: StoreSettings,
-        session: StoreSession,
-        out: Outbox,
-        rng: Random,
-    ) -> None:
-        self.term: Term | None = None
-        self.on_deposed: Callable[[TimeMs], None] | None = None
-        self._broker = broker
-        self._config = config
-        self._settings = settings
-        self._session = session
-        self._out = out
-        self._rng = rng
+    _broker: BrokerId
+    _config: ClusterConfig
+    _settings: StoreSettings
+    _session: StoreSession
+    _out: Outbox
+    _rng: Random
+    term: Term | None = None
+    on_deposed: Callable[[TimeMs], None] | None = None
 
     # -- terms ---------------------------------------------------------------------------------------------------------
 
@@ -100,9 +90,8 @@ class ControllerTerms:
         sessions = [self._open_session(now_ms) for _ in range(self._settings.sessions - 1)]
         outlet = SessionOutlet(TERM, [self._session, *sessions], self._out, self._deposed, self._put_command)
         runner = Runner(outlet, procedures(controller), self._settings.sessions, self._settings.multi)
-        outlet.attach(runner)
         runner.fence = elected.fence
-        self.term = Term(controller, outlet, runner, CommandQueue(author, self), sessions)
+        self.term = Term(controller, outlet, runner, CommandQueue(author, self._out), sessions)
         self._out.trace(ControllerElected(elected.epoch))
         runner.submit(now_ms, Event.FAILOVER)
 
@@ -112,7 +101,6 @@ class ControllerTerms:
         return session
 
     def end(self, now_ms: TimeMs) -> None:
-        """Ends the term, if there is one."""
         term, self.term = self.term, None
         if term is None:
             return
@@ -139,7 +127,6 @@ class ControllerTerms:
         return self.term is not None and any(session.fire(now_ms, name) for session in self.term.sessions)
 
     def watch_fired(self, now_ms: TimeMs, path: str) -> None:
-        """A watch of the broker's session has fired."""
         if self.term is None:
             return
         try:
@@ -166,16 +153,7 @@ class ControllerTerms:
         if self.term is not None:
             self.term.queue.put(now_ms, command)
 
-    def send(self, broker: BrokerId, request: ControllerCommand) -> None:
-        """Sends a command, for the queue."""
-        self._out.send(broker, request)
-
-    def alert(self, text: str) -> None:
-        """Reports an alert of the queue."""
-        self._out.trace(StoreAlert(text))
-
     def receive_response(self, now_ms: TimeMs, broker: NodeId, response: CommandResponse) -> None:
-        """A broker has responded to a command."""
         if self.term is None:
             return
         if response.error is ErrorCode.STALE_CONTROLLER_EPOCH:
@@ -184,7 +162,6 @@ class ControllerTerms:
             self.term.queue.responded(now_ms, broker, response)
 
     def fire_commands(self, now_ms: TimeMs, _: str) -> None:
-        """Repeats the commands that have had no response."""
         if self.term is not None:
             self.term.due_ms = None
             self.term.queue.expire(now_ms)
@@ -192,42 +169,38 @@ class ControllerTerms:
     # -- requests of brokers -------------------------------------------------------------------------------------------
 
     def alter_partition(self, now_ms: TimeMs, sender: NodeId, request: AlterPartitionRequest) -> None:
-        """Answers with a result per proposal, NOT_CONTROLLER where this broker is not the controller (any more)."""
-
-        def respond(now_ms: TimeMs, response: AlterPartitionResponse | None) -> None:
-            error = ErrorCode.NOT_CONTROLLER
-            refusal = AlterPartitionResponse(correlation_id=request.correlation_id, error=error)
-            self._out.send(sender, response or refusal)
-
-        if self.term is None:
-            respond(now_ms, None)
-        else:
-            self.term.runner.call(now_ms, "alter-partition", partial(alter_isr, self.term.controller, request), respond)
+        """Answers with a result per proposal."""
+        self._answer(now_ms, sender, request, "alter-partition", alter_isr)
 
     def shut_down(self, now_ms: TimeMs, sender: NodeId, request: ControlledShutdownRequest) -> None:
         """Moves the leaderships of a broker that is going to stop, and answers with those that it keeps."""
+        self._answer(now_ms, sender, request, "controlled-shutdown", _shut_down)
 
-        def respond(now_ms: TimeMs, left: tuple[TopicPartition, ...] | ErrorCode | None) -> None:
-            number = request.correlation_id
-            if isinstance(left, tuple):
-                remaining = tuple(RemainingPartition(topic=key.topic, partition_id=key.partition) for key in left)
-                self._out.send(sender, ControlledShutdownResponse(correlation_id=number, remaining=remaining))
-            else:
-                error = ErrorCode.NOT_CONTROLLER if left is None else left
-                self._out.send(sender, ControlledShutdownResponse(correlation_id=number, error=error))
+    def _answer(
+        self,
+        now_ms: TimeMs,
+        sender: NodeId,
+        request: Request,
+        name: str,
+        procedure: Callable[[Controller, Any], Procedure[Response]],
+    ) -> None:
+        """Answers with the result of a procedure, NOT_CONTROLLER where this broker is not the controller (any more)."""
+
+        def respond(now_ms: TimeMs, response: Response | None) -> None:
+            kind, number = request.response_type(), request.correlation_id
+            self._out.send(sender, response or kind(correlation_id=number, error=ErrorCode.NOT_CONTROLLER))
 
         if self.term is None:
             respond(now_ms, None)
         else:
-            self.term.runner.call(
-                now_ms, "controlled-shutdown", partial(_shut_down, self.term.controller, request), respond
-            )
+            self.term.runner.call(now_ms, name, partial(procedure, self.term.controller, request), respond)
 
 
-def _shut_down(
-    controller: Controller, request: ControlledShutdownRequest
-) -> Procedure[tuple[TopicPartition, ...] | ErrorCode]:
+def _shut_down(controller: Controller, request: ControlledShutdownRequest) -> Procedure[Response]:
+    number = request.correlation_id
     try:
-        return (yield from controlled_shutdown(controller, request.broker_id, request.broker_epoch))
+        left = yield from controlled_shutdown(controller, request.broker_id, request.broker_epoch)
     except Refused as refused:
-        return refused.error
+        return ControlledShutdownResponse(correlation_id=number, error=refused.error)
+    remaining = tuple(RemainingPartition(topic=key.topic, partition_id=key.partition) for key in left)
+    return ControlledShutdownResponse(correlation_id=number, remaining=remaining)

@@ -99,8 +99,8 @@ class _Pending:
 
 
 class StoreSession:
-    """One session of a node with the store, for which the node wants `timeout_ms`. Without an `owner` it only carries
-    requests. `rng` makes connections unique.
+    """One session of a node with the store. Without an `owner` it only carries requests. `rng` makes connections
+    unique.
     """
 
     def __init__(self, timeout_ms: int, owner: SessionOwner | None, out: Outbox, rng: Random) -> None:
@@ -164,7 +164,8 @@ class StoreSession:
     def fire(self, now_ms: TimeMs, name: str) -> bool:
         """Handles a timer; returns whether it was this session's."""
         if name == f"{PING_PREFIX}{self._connection_id}":
-            self._ping(now_ms)
+            self._out.send(STORE, SessionPing(connection_id=self._connection_id, xid=self._xid))
+            self._set_ping_timer(now_ms)
         elif name == f"{SILENCE_PREFIX}{self._connection_id}":
             self._lose_connection(now_ms)
         elif name == f"{CONNECT_PREFIX}{self._connection_id}":
@@ -176,7 +177,6 @@ class StoreSession:
     # -- connections ---------------------------------------------------------------------------------------------------
 
     def _connect(self, now_ms: TimeMs) -> None:
-        """Begins another connection."""
         self._cancel_timers()
         self.is_connected = False
         self._connection_id += 1
@@ -239,15 +239,11 @@ class StoreSession:
 
     # -- timers --------------------------------------------------------------------------------------------------------
 
-    def _ping(self, now_ms: TimeMs) -> None:
-        self._out.send(STORE, SessionPing(connection_id=self._connection_id, xid=self._xid))
-        self._set_ping_timer(now_ms)
-
     def _set_ping_timer(self, now_ms: TimeMs) -> None:
         self._out.set_timer(f"{PING_PREFIX}{self._connection_id}", now_ms + self._timeout_ms // 3, idle_with=STORE)
 
     def _await_silence(self, now_ms: TimeMs) -> None:
-        """The store has been heard: two thirds of a timeout begin anew."""
+        """The store has been heard: two thirds of a timeout begin again."""
         name, ping = f"{SILENCE_PREFIX}{self._connection_id}", f"{PING_PREFIX}{self._connection_id}"
         self._out.set_timer(name, now_ms + self._timeout_ms * 2 // 3, idle_with=STORE, echoes=ping)
 

@@ -9,8 +9,8 @@ client has a watch event before any response that shows the change. A transactio
 A session ends when its client closes it, or when the store has received nothing from its client for the session's
 timeout, whether that client is alive or not (M39). Its ephemeral nodes end with it, and watches fire.
 
-The parts: `tree.py` (nodes and transactions), `watches.py`, `state.py` (what is durable), `sessions.py`
-(connections), `transaction_log.py`. ZooKeeper is an ensemble of servers; this store is one, whose failure is an outage.
+The parts: `tree.py` (nodes, transactions, watches), `sessions.py` (connections), `transaction_log.py` (what is
+durable). ZooKeeper is an ensemble of servers; this store is one, whose failure is an outage.
 """
 
 from __future__ import annotations
@@ -47,10 +47,8 @@ from protocol.messages.store import (
 from protocol.nodes.refusals import refuse
 from protocol.v3.store.sessions import SESSION_PREFIX, WORK_PREFIX, Connection, Connections
 from protocol.v3.store.settings import MAX_SESSION_TIMEOUT_MS, MIN_SESSION_TIMEOUT_MS, StoreSettings
-from protocol.v3.store.state import Decided, StoreState
-from protocol.v3.store.transaction_log import SNAPSHOT_EVERY, TransactionLog
-from protocol.v3.store.tree import Decision
-from protocol.v3.store.watches import Fired, Watches
+from protocol.v3.store.transaction_log import SNAPSHOT_EVERY, Decided, StoreState, TransactionLog
+from protocol.v3.store.tree import Decision, Fired, Watches
 
 
 class StoreNode:
@@ -84,7 +82,6 @@ class StoreNode:
 
     @property
     def work_timers(self) -> tuple[str, ...]:
-        """The timers of the requests that are being carried out."""
         return self._connections.work_timers
 
     @property
@@ -123,7 +120,7 @@ class StoreNode:
         if name.startswith(SESSION_PREFIX):
             self._end_session(now_ms, int(name.removeprefix(SESSION_PREFIX)), expired=True)
         elif name.startswith(WORK_PREFIX):
-            self._carry_out_next(now_ms, self._connections.at_work(name))
+            self._carry_out_next(now_ms, self._connections.open[int(name.removeprefix(WORK_PREFIX))])
         else:
             raise ProtocolInvariantError(f"the store has no timer {name!r}")
         return self._out.drain()
@@ -133,7 +130,7 @@ class StoreNode:
     def _open(self, now_ms: TimeMs, client: NodeId, message: OpenSession) -> None:
         """Begins a session, or continues one at once; a repeated request is answered again."""
         number = message.connection_id
-        if self._connections.is_used(number):
+        if number in self._connections.used:
             connection = self._connections.find(client, number)
             if connection is not None and connection.session is not None:
                 self._connections.confirm(connection)
@@ -232,7 +229,7 @@ class StoreNode:
 
     def _notify(self, events: Iterable[Fired]) -> None:
         for session_id, kind, path in events:
-            connection = self._connections.of_session(session_id)
+            connection = self._connections.by_session.get(session_id)
             if connection is not None:
                 number = connection.next_number()
                 event = WatchEvent(connection_id=connection.connection_id, number=number, kind=kind, path=path)

@@ -71,7 +71,6 @@ def request(root: str, key: TopicPartition) -> str:
 
 
 def isr_change(broker_id: BrokerId, broker_epoch: int, number: int) -> str:
-    """The notification `number` of an incarnation of a broker."""
     return f"{ISR_CHANGES}/{broker_id}-{broker_epoch}-{number}"
 
 

@@ -25,7 +25,7 @@ from protocol.messages.store import (
     StoreError,
     StoreRequest,
 )
-from protocol.v3.store.state import Session
+from protocol.v3.store.transaction_log import Session
 
 SESSION_PREFIX = "session/"
 """Timers of sessions, by session id."""
@@ -49,64 +49,49 @@ class Connection:
     queue: deque[OpenSession | StoreRequest] = field(default_factory=deque)
 
     def next_number(self) -> int:
-        """The number of the next response or watch event."""
         self.number += 1
         return self.number
 
 
 class Connections:
-    """The open connections, and the timers of their sessions."""
+    """The open connections by number and by session, and the numbers of all since the store started."""
 
     def __init__(self, out: Outbox) -> None:
         self._out = out
-        self._open: dict[int, Connection] = {}
-        self._by_session: dict[int, Connection] = {}
-        self._used: set[int] = set()
+        self.open: dict[int, Connection] = {}
+        self.by_session: dict[int, Connection] = {}
+        self.used: set[int] = set()
 
     def find(self, client: NodeId, connection_id: int) -> Connection | None:
         """The client's open connection with this number; without one, the client is answered that it is closed."""
-        connection = self._open.get(connection_id)
+        connection = self.open.get(connection_id)
         if connection is None or connection.client != client:
             self._out.send(client, ConnectionClosed(connection_id=connection_id))
             return None
         return connection
 
-    def of_session(self, session_id: int) -> Connection | None:
-        """The connection over which the client of a session is connected, if any."""
-        return self._by_session.get(session_id)
-
-    def at_work(self, timer: str) -> Connection:
-        """The connection whose first request is due."""
-        return self._open[int(timer.removeprefix(WORK_PREFIX))]
-
     @property
     def work_timers(self) -> tuple[str, ...]:
-        """The timers of the connections whose first request is being carried out."""
-        return tuple(f"{WORK_PREFIX}{number}" for number, connection in self._open.items() if connection.queue)
-
-    def is_used(self, connection_id: int) -> bool:
-        """Whether there has been such a connection since the store started."""
-        return connection_id in self._used
+        return tuple(f"{WORK_PREFIX}{number}" for number, connection in self.open.items() if connection.queue)
 
     def add(self, client: NodeId, connection_id: int) -> Connection:
-        """A new connection, which has no session yet."""
-        self._used.add(connection_id)
-        connection = self._open[connection_id] = Connection(connection_id, client)
+        self.used.add(connection_id)
+        connection = self.open[connection_id] = Connection(connection_id, client)
         return connection
 
     def attach(self, connection: Connection, session: Session, now_ms: TimeMs) -> None:
         """Opens the connection for a session, whose older connection ends."""
-        older = self._by_session.get(session.session_id)
+        older = self.by_session.get(session.session_id)
         if older is not None:
             self.remove(older)
         connection.session = session
-        self._by_session[session.session_id] = connection
+        self.by_session[session.session_id] = connection
         self.touch(connection, now_ms)
         self.confirm(connection)
 
     def confirm(self, connection: Connection) -> None:
-        """Answers the client that the connection is open. A client that repeats its request does not hear the store, so
-        that alone does not keep its session alive.
+        """Answers that the connection is open. Repeated requests alone do not keep a session alive: their client does
+        not hear the store.
         """
         session = connection.session
         assert session is not None
@@ -135,22 +120,19 @@ class Connections:
         self._out.set_timer(f"{SESSION_PREFIX}{session.session_id}", now_ms + session.timeout_ms)
 
     def remove(self, connection: Connection) -> None:
-        """Ends a connection; its session goes on."""
-        del self._open[connection.connection_id]
+        del self.open[connection.connection_id]
         if connection.queue:
             self._out.cancel_timer(f"{WORK_PREFIX}{connection.connection_id}")
             connection.queue.clear()
         if connection.session is not None:
-            self._by_session.pop(connection.session.session_id, None)
+            self.by_session.pop(connection.session.session_id, None)
 
     def close(self, connection: Connection) -> None:
-        """Ends a connection, and notifies the client."""
         self.remove(connection)
         self._out.send(connection.client, ConnectionClosed(connection_id=connection.connection_id))
 
     def end_session(self, session_id: int) -> None:
-        """Ends the connection and the timer of a session that has ended."""
         self._out.cancel_timer(f"{SESSION_PREFIX}{session_id}")
-        connection = self._by_session.get(session_id)
+        connection = self.by_session.get(session_id)
         if connection is not None:
             self.close(connection)

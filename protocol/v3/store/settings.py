@@ -45,8 +45,8 @@ class Latency(Frozen):
 
 
 class StoreSettings(Frozen):
-    """`multi`: how many updates the controller puts into one transaction, which takes one write latency however many
-    there are. `sessions`: how many sessions the controller writes through in parallel.
+    """`multi`: how many updates the controller puts into one transaction, of one write latency; `sessions`: over how
+    many sessions in parallel.
     """
 
     write_latency: Latency = Latency(mean_ms=4)

@@ -1,9 +1,14 @@
-"""The store on disk: a log of transactions, and snapshots that replace its beginning.
+"""The durable state of a store: its tree, its sessions, and the number of the last transaction, in memory and on disk.
 
     __store/0         the transaction log: one batch per record (`messages/store.py`), whose payload is the encoded
                       record; the record at offset n has the zxid n + 1
     store-snapshot    the state after a transaction: a CRC-32 and a msgpack array of format, cluster id, zxid, sessions
                       and nodes; the first one, of an empty tree, is written at the first start
+
+The state changes only by records of the log, live and after a restart alike: decide, append, apply. A record holds what
+was requested and has taken effect; carried out on the same state it has the same effect. A session is a node of the
+cluster and a timeout; its id is the zxid of the record that began it. When it ends, by a request or because it has
+expired, its ephemeral nodes end in the same transaction, as in ZooKeeper.
 
 A transaction is appended and flushed before its response and its watch events leave. So a crash at any point loses
 nothing that was acknowledged; it may leave a last transaction that was not. What a start finds is flushed before it is
@@ -18,6 +23,8 @@ refused start changes nothing.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 from zlib import crc32
 
@@ -25,12 +32,95 @@ import msgpack
 
 from protocol.contract import Storage
 from protocol.errors import CodecError, CorruptLogError, ForeignDirectoryError
-from protocol.ids import STORE_LOG, TimeMs
+from protocol.ids import STORE_LOG, NodeId, TimeMs
 from protocol.messages.batch import RecordBatch
 from protocol.messages.codec import decode, encode
-from protocol.messages.store import StoreRecord
-from protocol.v3.store.state import Decided, Session, StoreState
-from protocol.v3.store.tree import ROOT, Change, Tree, Znode
+from protocol.messages.store import (
+    Delete,
+    OperationResult,
+    SessionBegan,
+    SessionEnded,
+    StoreRecord,
+    Transaction,
+    WriteOperation,
+)
+from protocol.v3.store.tree import ROOT, Change, Decision, Tree, Znode
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A session: its id, the node that opened it, and how long it lasts without a message of that node."""
+
+    session_id: int
+    owner: NodeId
+    timeout_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """A decided request: its results, the record to append (None: nothing changes), and the effect on the tree."""
+
+    results: tuple[OperationResult, ...]
+    record: StoreRecord | None
+    effect: Decision
+
+
+@dataclass(slots=True)
+class StoreState:
+    """The tree and the open sessions by id, after the transaction `zxid` (0: none)."""
+
+    tree: Tree = field(default_factory=Tree)
+    sessions: dict[int, Session] = field(default_factory=dict)
+    zxid: int = 0
+
+    def decide(self, session_id: int, operations: Sequence[WriteOperation]) -> Decided:
+        """A transaction of an open session. One that fails, or has only checks, needs no record."""
+        effect = self.tree.decide(self.zxid + 1, session_id, operations)
+        record = Transaction(session_id=session_id, operations=tuple(operations)) if effect.nodes else None
+        return Decided(effect.results, record, effect)
+
+    def decide_end(self, session_id: int) -> Decided:
+        return Decided((), SessionEnded(session_id=session_id), self._end(session_id))
+
+    def _end(self, session_id: int) -> Decision:
+        ephemerals = [Delete(path=path) for path in self.tree.ephemerals(session_id)]
+        return self.tree.decide(self.zxid + 1, session_id, ephemerals)
+
+    def commit(self, decided: Decided) -> Sequence[Change]:
+        """Applies what was decided on the present state, once its record is durable; returns the changes."""
+        assert decided.record is not None
+        return self._apply(decided.record, decided.effect)
+
+    def replay(self, record: StoreRecord) -> Sequence[Change]:
+        """Applies a record of the log. CorruptLogError where it cannot have followed the records before it."""
+        effect = Decision(())
+        if isinstance(record, Transaction | SessionEnded):
+            if record.session_id not in self.sessions:
+                raise CorruptLogError(
+                    f"found {type(record).__name__} of session {record.session_id}, which is not open"
+                )
+            is_end = isinstance(record, SessionEnded)
+            effect = self._end(record.session_id) if is_end else self._transaction(record)
+        return self._apply(record, effect)
+
+    def _transaction(self, record: StoreRecord) -> Decision:
+        assert isinstance(record, Transaction)
+        effect = self.tree.decide(self.zxid + 1, record.session_id, record.operations)
+        if effect.has_failed or not effect.nodes:
+            operation = record.operations[len(effect.results) - 1] if record.operations else None
+            error = effect.results[-1].error.name if effect.results else "no operation"
+            raise CorruptLogError(f"found {operation!r}, which fails with {error}")
+        return effect
+
+    def _apply(self, record: StoreRecord, effect: Decision) -> Sequence[Change]:
+        self.zxid += 1
+        if isinstance(record, SessionBegan):
+            self.sessions[self.zxid] = Session(self.zxid, record.owner, record.timeout_ms)
+        elif isinstance(record, SessionEnded):
+            del self.sessions[record.session_id]
+        self.tree.commit(effect)
+        return effect.changes
+
 
 SNAPSHOT_FILE = "store-snapshot"
 FORMAT_VERSION = 2
@@ -40,7 +130,6 @@ _READ_BYTES = 1_048_576
 
 
 def encode_snapshot(cluster_id: str, state: StoreState) -> bytes:
-    """The bytes of a snapshot of the state."""
     sessions = [[found.session_id, found.owner, found.timeout_ms] for found in state.sessions.values()]
     nodes = [
         [path, node.data, node.version, node.owner, node.modified_zxid, node.children_zxid, node.children, node.born]
@@ -73,10 +162,7 @@ def _state_of(cluster_id: str, zxid: int, sessions: list[Any], nodes: list[Any])
 
 
 class TransactionLog:
-    """The state that a directory holds, and the log to which its further transactions are appended.
-
-    Opening it reads everything; StorageError as above. A new directory becomes one of `cluster_id`.
-    """
+    """The state that a directory holds, and the log for its further transactions. StorageError as above."""
 
     NOT_STATE: ClassVar[frozenset[str]] = frozenset({"_storage", "_log"})  # the transactions that have led to the state
 
@@ -113,9 +199,7 @@ class TransactionLog:
             log.flush()
 
     def commit(self, now_ms: TimeMs, decided: Decided) -> list[Change]:
-        """Makes a request decided at `now_ms` durable, and applies it; returns the changes of the tree.
-        StorageError.
-        """
+        """Makes a request decided at `now_ms` durable and applies it; returns the changes of the tree. StorageError."""
         if decided.record is None:
             return []
         payload = encode(decided.record)

@@ -2,7 +2,7 @@
 
 A node (ZooKeeper's znode) has data, a version that grows with each SetData, children, and for an *ephemeral* node the
 session that owns it. It remembers the transactions (zxid) that changed it last: its data, and its set of children. They
-decide whether a watch that is set again has missed something (`watches.py`).
+decide whether a watch that is set again has missed something (`Watches`).
 
 A transaction is decided, then committed. `Tree.decide` is a pure function: it carries out the operations one after
 another on a draft, so that a later operation sees the earlier ones, and returns the nodes that would change, or the
@@ -12,12 +12,27 @@ transaction durable.
 Rules, as ZooKeeper's: a path is absolute and has no empty part, no `.` or `..`, and no control character; the root
 exists and can be neither created nor deleted; the parent of a new node exists and is not ephemeral; only a node without
 children is deleted; a version other than ANY_VERSION must be the node's.
+
+A watch sends one event to a session when what it has read changes (A3). It belongs to a session and a path, and is of
+one of two kinds, as in ZooKeeper. A *data* watch is left by GetData and Exists, also by an Exists that found no node. A
+*child* watch is left by GetChildren. A watch fires once:
+
+| change              | data watch of the node | child watch of the node | child watch of its parent |
+|---------------------|------------------------|-------------------------|---------------------------|
+| created             | CREATED                | -                       | CHILDREN_CHANGED          |
+| data set            | DATA_CHANGED           | -                       | -                         |
+| deleted             | DELETED                | DELETED                 | CHILDREN_CHANGED          |
+
+A session with both watches of a node that is deleted gets one event. A client that opens another connection sets its
+watches again and says up to which transaction it knows the tree; what has changed since then fires at once. A node that
+was created and deleted again in the meantime leaves no trace, as in ZooKeeper.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from protocol.messages.store import (
     ANY_VERSION,
@@ -31,6 +46,7 @@ from protocol.messages.store import (
     OperationResult,
     ReadOperation,
     SetData,
+    SetWatches,
     StoreError,
     WatchKind,
     WriteOperation,
@@ -44,8 +60,7 @@ _CONTROLS = range(0x7F, 0xA0)
 @dataclass(frozen=True, slots=True)
 class Znode:
     """A node. `owner`: the session of an ephemeral node, else NO_SESSION. `modified_zxid` and `children_zxid`: the last
-    transactions that set its data, and that created or deleted one of its children. `children` and `born`: how many
-    children it has, and how many it has ever had.
+    transactions that changed its data, and its set of children, of which it has `children` and has ever had `born`.
     """
 
     data: bytes = b""
@@ -77,21 +92,15 @@ class Decision:
 
     @property
     def has_failed(self) -> bool:
-        """Whether the last operation has an error."""
         return bool(self.results) and self.results[-1].error is not StoreError.NONE
 
 
 def is_path(path: str) -> bool:
-    """Whether a node can have this path."""
     if path == ROOT:
         return True
-    if not path.startswith(ROOT) or any(map(_is_control, path)):
+    if not path.startswith(ROOT) or any(ord(letter) < _FIRST_PRINTABLE or ord(letter) in _CONTROLS for letter in path):
         return False
     return not any(part in ("", ".", "..") for part in path[1:].split("/"))
-
-
-def _is_control(character: str) -> bool:
-    return ord(character) < _FIRST_PRINTABLE or ord(character) in _CONTROLS
 
 
 def parent_of(path: str) -> str:
@@ -100,7 +109,6 @@ def parent_of(path: str) -> str:
 
 
 def name_of(path: str) -> str:
-    """The last part of a path."""
     return path.rpartition("/")[2]
 
 
@@ -123,7 +131,6 @@ class Tree:
                 self._ephemerals.setdefault(node.owner, set()).add(path)
 
     def find(self, path: str) -> Znode | None:
-        """The node at a path, None where there is none."""
         return self._nodes.get(path)
 
     def children(self, path: str) -> tuple[str, ...]:
@@ -135,10 +142,7 @@ class Tree:
         return tuple(sorted(self._ephemerals.get(session_id, ())))
 
     def items(self) -> list[tuple[str, Znode]]:
-        """All nodes with their paths, sorted by path."""
         return sorted(self._nodes.items(), key=_path)
-
-    # -- reads ---------------------------------------------------------------------------------------------------------
 
     def read(self, operation: ReadOperation) -> OperationResult:
         """The result of a read: INVALID_PATH, or NO_NODE for all but Exists."""
@@ -155,8 +159,6 @@ class Tree:
                 return OperationResult(version=node.version, exists=True)
             case GetChildren():
                 return OperationResult(version=node.version, children=self.children(operation.path))
-
-    # -- transactions --------------------------------------------------------------------------------------------------
 
     def decide(self, zxid: int, session_id: int, operations: Sequence[WriteOperation]) -> Decision:
         """What a transaction of a session would do with the number `zxid`; changes nothing."""
@@ -212,7 +214,6 @@ class _Draft:
         return self.nodes[path] if path in self.nodes else self._tree.find(path)
 
     def carry_out(self, operation: WriteOperation) -> OperationResult:
-        """The result of an operation on the draft; an error has changed nothing."""
         if isinstance(operation, Create):
             return self._create(operation)
         path = operation.path
@@ -266,3 +267,72 @@ class _Draft:
         self.nodes[above] = replace(parent, children_zxid=self._zxid, children=parent.children - 1)
         self.changes.append(Change(WatchKind.DELETED, path))
         return OperationResult()
+
+
+class Fired(NamedTuple):
+    session_id: int
+    kind: WatchKind
+    path: str
+
+
+class Watches:
+    """The watches of all sessions by path, in the order in which they were set."""
+
+    def __init__(self) -> None:
+        self._data: dict[str, dict[int, None]] = {}
+        self._children: dict[str, dict[int, None]] = {}
+
+    def watch_data(self, session_id: int, path: str) -> None:
+        self._data.setdefault(path, {})[session_id] = None
+
+    def watch_children(self, session_id: int, path: str) -> None:
+        self._children.setdefault(path, {})[session_id] = None
+
+    def __len__(self) -> int:
+        """How many watches there are (L21)."""
+        return sum(len(watchers) for table in (self._data, self._children) for watchers in table.values())
+
+    def forget(self, session_id: int) -> None:
+        for table in (self._data, self._children):
+            for path in [path for path, watchers in table.items() if session_id in watchers]:
+                del table[path][session_id]
+                if not table[path]:
+                    del table[path]
+
+    def fire(self, changes: Iterable[Change]) -> list[Fired]:
+        """The events of a transaction's changes, in their order; their watches are gone."""
+        return [fired for change in changes for fired in self._fire(change)]
+
+    def _fire(self, change: Change) -> list[Fired]:
+        kind, path = change.kind, change.path
+        watchers = self._data.pop(path, {})
+        if kind is WatchKind.DELETED:
+            watchers |= self._children.pop(path, {})
+        fired = [Fired(session, kind, path) for session in watchers]
+        if kind is not WatchKind.DATA_CHANGED and path != ROOT:
+            above = parent_of(path)
+            around = self._children.pop(above, {})
+            fired += [Fired(session, WatchKind.CHILDREN_CHANGED, above) for session in around]
+        return fired
+
+    def set_again(self, session_id: int, wanted: SetWatches, tree: Tree) -> list[Fired]:
+        """Leaves the watches of `wanted` of which nothing was missed; returns the events of the others."""
+        fired: dict[Fired, None] = {}
+        for path in wanted.data:
+            node = tree.find(path)
+            if node is None or node.modified_zxid > wanted.zxid:
+                fired[Fired(session_id, WatchKind.DELETED if node is None else WatchKind.DATA_CHANGED, path)] = None
+            else:
+                self.watch_data(session_id, path)
+        for path in wanted.exists:
+            if tree.find(path) is None:
+                self.watch_data(session_id, path)
+            else:
+                fired[Fired(session_id, WatchKind.CREATED, path)] = None
+        for path in wanted.children:
+            node = tree.find(path)
+            if node is None or node.children_zxid > wanted.zxid:
+                fired[Fired(session_id, WatchKind.DELETED if node is None else WatchKind.CHILDREN_CHANGED, path)] = None
+            else:
+                self.watch_children(session_id, path)
+        return list(fired)

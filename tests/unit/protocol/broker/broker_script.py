@@ -162,9 +162,9 @@ class BrokerScript(Script):
         self.bench.effects = []
 
     def do_limit(self, command: Command) -> None:
-        """`limit MAX_PARKED 2`: a constant of `reads.py` or `leader.py`."""
+        """`limit MAX_DELAYED_READS 2`: a constant of `reads.py` or `leader.py`."""
         name, value = command.next(), int(command.next())
-        self.monkeypatch.setattr(reads if name == "MAX_PARKED" else leader, name, value)
+        self.monkeypatch.setattr(reads if name == "MAX_DELAYED_READS" else leader, name, value)
 
     def do_at(self, command: Command) -> None:
         self.bench.now_ms = int(command.next())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from protocol.broker.fetch_streams import bytes_of
+from protocol.broker.fetch_sessions import bytes_of
 from protocol.config import Generation
 from protocol.errors import ErrorCode
 from protocol.ids import TopicIdPartition

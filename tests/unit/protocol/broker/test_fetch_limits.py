@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol.broker.fetch_streams import bytes_of, share_of
+from protocol.broker.fetch_sessions import bytes_of, share_of
 from protocol.broker.fetcher import fetcher_of
 from protocol.ids import TopicIdPartition
 from protocol.messages.data import FetchRenewal, FetchRequest

@@ -134,7 +134,7 @@ def test_no_follower_may_join_a_recovering_leader() -> None:
 
 
 def progress(last_caught_up_ms: int, parked: bool = False) -> FollowerProgress:
-    return FollowerProgress(end_offset=5, last_caught_up_ms=last_caught_up_ms, parked_fetch=FETCH if parked else None)
+    return FollowerProgress(end_offset=5, last_caught_up_ms=last_caught_up_ms, delayed_fetch=FETCH if parked else None)
 
 
 LAGGING = {

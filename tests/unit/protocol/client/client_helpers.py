@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from protocol.client.context import DEADLINE_PREFIX, WATCH_PREFIX
-from protocol.client.identity import IDENTITY_TIMER
+from protocol.client.partition_sender import IDENTITY_TIMER
 from protocol.config import ClusterConfig
 from protocol.contract import CancelTimer, Effect, Send, SetTimer
 from protocol.errors import ErrorCode

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from experiments.engines import admin_requests
 from protocol.client.administration import TRY_NEXT_MS, Attempt, next_node
-from protocol.client.identity import RETRY_MS
+from protocol.client.partition_sender import RETRY_MS
 from protocol.errors import ErrorCode
 from protocol.ids import DRIVER
 from protocol.messages.admin import AdminRequest, AdminResponse, MetadataResponse

@@ -10,8 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from protocol.config import ClusterConfig
 from protocol.contract import Effect, Outbox, Send, SetTimer
-from protocol.controller.awaited_elections import ELECTIONS_TIMER, Awaited
-from protocol.controller.recovery_requests import RECOVERY_TIMER, RecoveryRequests
+from protocol.controller.recovery_requests import ELECTIONS_TIMER, RECOVERY_TIMER, Awaited, RecoveryRequests
 from protocol.events.controller import RecoveryBegan, RecoveryDecided
 from protocol.messages.partitions import ElectLeadersResponse, PartitionResult
 from protocol.messages.records import MetadataRecord

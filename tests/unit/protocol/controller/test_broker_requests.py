@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from protocol.controller.broker_requests import heartbeat_error
+from protocol.controller.brokers import heartbeat_error
 from protocol.errors import ErrorCode
 from protocol.messages.control import BrokerHeartbeatRequest
 from tests.unit.protocol.node_helpers import ControllerBench, registrations

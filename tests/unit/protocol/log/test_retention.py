@@ -10,7 +10,7 @@ from protocol.broker.flushing import RETENTION_TIMER
 from protocol.config import Generation
 from protocol.contract import BATCH_OVERHEAD_BYTES, SegmentInfo
 from protocol.events.registry import detail_of
-from protocol.log.retention import UNLIMITED, retained_from, should_roll
+from protocol.log.replica_log import UNLIMITED, retained_from, should_roll
 from protocol.messages.batch import RecordBatch
 from protocol.messages.records import ConfigRecord
 from tests.unit.protocol.node_helpers import BrokerBench, config_of, topic_records

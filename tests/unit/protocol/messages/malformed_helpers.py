@@ -23,7 +23,7 @@ from experiments.support.metadata_fetch import metadata_fetch
 from protocol import messages
 from protocol.config import CONFIGS, SUPPORTED_FEATURES, ClusterConfig
 from protocol.contract import Effect, Send, SetTimer
-from protocol.controller.awaited_elections import ELECTIONS_TIMER
+from protocol.controller.recovery_requests import ELECTIONS_TIMER
 from protocol.errors import ErrorCode
 from protocol.messages.admin import AdminRequest
 from protocol.messages.base import Message, field_values

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from experiments.engines import admin_requests
 from experiments.engines.sim.disk import formatted_disk
 from experiments.support.metadata_fetch import metadata_fetch
-from protocol.client.metadata import GATHER_PREFIX
+from protocol.client.context import GATHER_PREFIX
 from protocol.contract import Effect, Exit, Send
 from protocol.errors import ErrorCode
 from protocol.events.base import Trace

@@ -24,9 +24,9 @@ from protocol.messages.records import (
     RemoveTopicRecord,
     TopicRecord,
 )
-from protocol.metadata.describe import metadata_response
 from protocol.metadata.image import BrokerRegistration, MetadataImage
 from protocol.metadata.partition import LeaderRecoveryState, PartitionState, replay_change
+from protocol.metadata.queries import metadata_response
 from tests.unit.protocol.node_helpers import T0, config_of, fencing, registrations, topic_records
 
 MIN_ISR = "min.insync.replicas"

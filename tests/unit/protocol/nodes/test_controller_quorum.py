@@ -12,7 +12,7 @@ from experiments.engines.sim.disk import formatted_disk
 from experiments.support.metadata_fetch import metadata_fetch
 from protocol.config import Generation
 from protocol.contract import CancelTimer, Exit, SetTimer
-from protocol.controller.awaited_elections import ELECTIONS_TIMER
+from protocol.controller.recovery_requests import ELECTIONS_TIMER
 from protocol.errors import ErrorCode, ProtocolInvariantError
 from protocol.events.base import PartitionTrace, Trace
 from protocol.ids import CLUSTER_ID, METADATA_LOG, RECOVERY_MANAGER

@@ -276,7 +276,7 @@ def test_follower_fetches_with_one_changed_field(fields: dict[str, object], erro
     [result] = bench.receive(1, fetch).sent(FetchResponse).partitions
     assert (result.error, result.batches, result.fetch_offset) == (error, (), partition.fetch_offset)
     assert bench.replica.leadership is not None
-    assert bench.replica.leadership.followers[1].parked_fetch is None
+    assert bench.replica.leadership.followers[1].delayed_fetch is None
 
 
 # -- what a node does not serve ----------------------------------------------------------------------------------------

@@ -14,10 +14,11 @@ from protocol.ids import BrokerId, TopicPartition
 from protocol.messages.control import AlterPartitionRequest, BrokerState, PartitionIsrProposal
 from protocol.messages.store import Check, Create, Delete, OperationResult, SetData, StoreError, WriteOperation
 from protocol.messages.v3 import LeaderAndIsrPartition
-from protocol.v3.controller.admin_writes import create_topic
+from protocol.v3.controller.administration import create_topic
 from protocol.v3.controller.context import Controller, Settings
 from protocol.v3.controller.decisions import Author
 from protocol.v3.controller.election import Elected, create_roots, elect
+from protocol.v3.controller.failover import event_of, procedures
 from protocol.v3.controller.isr_updates import alter_isr, with_isr, write_isrs
 from protocol.v3.controller.procedure import (
     Alert,
@@ -30,11 +31,9 @@ from protocol.v3.controller.procedure import (
     Reads,
     Writes,
 )
-from protocol.v3.controller.watch_events import event_of, procedures
 from protocol.v3.store import paths
 from protocol.v3.store.records import REMOVED, BrokerNode, LeaderAndIsr, Stored, TopicNode
-from protocol.v3.store.tree import Tree
-from protocol.v3.store.watches import Watches
+from protocol.v3.store.tree import Tree, Watches
 
 ADMIN = 1
 """The session of admins; those of brokers are above it."""

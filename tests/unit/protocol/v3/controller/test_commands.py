@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from protocol.errors import ErrorCode
+from protocol.events.store import StoreAlert
 from protocol.messages.v3 import (
     ControllerCommand,
     LeaderAndIsrPartition,
@@ -32,8 +33,8 @@ class FakeOutlet:
     def send(self, broker: int, request: ControllerCommand) -> None:
         self.sent.append((broker, request))
 
-    def alert(self, text: str) -> None:
-        self.alerts.append(text)
+    def trace(self, event: StoreAlert) -> None:
+        self.alerts.append(event.reason)
 
 
 def make() -> tuple[CommandQueue, FakeOutlet]:

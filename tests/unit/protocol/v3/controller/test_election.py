@@ -8,8 +8,8 @@ import pytest
 
 from protocol.ids import TopicPartition
 from protocol.messages.store import Check, Create, Delete, SetData
+from protocol.v3.controller.broker_changes import controlled_shutdown
 from protocol.v3.controller.election import DAMAGE_RETRY_MS, Elected, Lost, elect
-from protocol.v3.controller.leaders import controlled_shutdown
 from protocol.v3.controller.procedure import Event, Pause, Procedure, Writes
 from protocol.v3.store import paths
 from tests.unit.protocol.v3.controller.procedure_helpers import ADMIN, CONTROLLERS, DeposedError, World

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from protocol.ids import TopicPartition
-from protocol.v3.controller.admin_writes import cancel_reassignment, delete_topic, request
+from protocol.v3.controller.administration import cancel_reassignment, delete_topic, request
+from protocol.v3.controller.broker_changes import controlled_shutdown
 from protocol.v3.controller.context import Settings
-from protocol.v3.controller.leaders import controlled_shutdown
 from protocol.v3.controller.procedure import Event
 from protocol.v3.store import paths
 from tests.unit.protocol.v3.controller.procedure_helpers import CONTROLLERS, CrashError, World

@@ -17,10 +17,11 @@ from protocol.messages.base import Message
 from protocol.messages.batch import RecordBatch
 from protocol.messages.codec import encode
 from protocol.messages.store import Create, Delete, SessionBegan, SessionEnded, SetData, Transaction, WriteOperation
-from protocol.v3.store.state import Decided, StoreState
 from protocol.v3.store.transaction_log import (
     FORMAT_VERSION,
     SNAPSHOT_FILE,
+    Decided,
+    StoreState,
     TransactionLog,
     decode_snapshot,
     encode_snapshot,

@@ -23,8 +23,7 @@ from protocol.messages.store import (
     WatchKind,
     WriteOperation,
 )
-from protocol.v3.store.tree import Change, Tree, is_path
-from protocol.v3.store.watches import Fired, Watches
+from protocol.v3.store.tree import Change, Fired, Tree, Watches, is_path
 
 ME = 7
 """A session."""

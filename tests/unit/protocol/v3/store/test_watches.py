@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from protocol.messages.store import Create, Delete, SetData, SetWatches, WatchKind, WriteOperation
-from protocol.v3.store.tree import Change, Tree
-from protocol.v3.store.watches import Fired, Watches
+from protocol.v3.store.tree import Change, Fired, Tree, Watches
 
 CREATED, DELETED = WatchKind.CREATED, WatchKind.DELETED
 DATA, CHILDREN = WatchKind.DATA_CHANGED, WatchKind.CHILDREN_CHANGED

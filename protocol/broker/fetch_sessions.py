@@ -1,8 +1,7 @@
 """The leader's half of fetch sessions (KIP-227): which fetch responses leave, in which order, within which limits.
 
-A follower spreads the partitions that it follows over `num.replica.fetchers` fetchers. The requests of one fetcher to
-this broker, and the responses to them, form a *stream*. Each stream has limits of its own, so that large partitions of
-one fetcher do not delay those of another.
+A follower spreads the partitions that it follows over `num.replica.fetchers` fetchers. Each fetcher has a session with
+this broker, with limits of its own, so that large partitions of one fetcher do not delay those of another.
 
 - Window: the records in flight (sent, and the follower has not fetched beyond them yet) and those of the next response
   are together at most `replica.fetch.response.max.bytes`. So no message is larger, and a follower that does not process
@@ -44,12 +43,12 @@ from protocol.values import immutable
 
 FETCH_WAIT_PREFIX = "fetch-wait/"
 
-StreamKey = tuple[BrokerId, int]
+FetcherKey = tuple[BrokerId, int]
 """A follower and the number of one of its fetchers."""
 
 
 @dataclass(slots=True)
-class _Stream:
+class _Session:
     """`ready` queues, in order, the fetches for which there are records; `in_flight` counts the bytes in flight per
     partition. `deadline_ms` is when the wait for `replica.fetch.min.bytes` ends, None before it has begun. `requests`
     and `answers` count the messages of the follower's `session`, 0 while it has none. `leads`: a fetch of this session
@@ -85,8 +84,9 @@ class _Share:
     size_bytes: int = 0
 
 
-class FetchStreams:
-    """All streams of one leading broker. `flush`, at the end of every input, sends one message per stream."""
+class FetchSessions:
+    """The sessions that one broker serves, by fetcher. `flush`, at the end of every input, sends one message per
+    fetcher."""
 
     def __init__(self, context: BrokerContext) -> None:
         self._context = context
@@ -94,156 +94,154 @@ class FetchStreams:
         self._window_bytes = context.config.int_value(REPLICA_FETCH_RESPONSE_MAX_BYTES)
         self._min_bytes = context.config.int_value(REPLICA_FETCH_MIN_BYTES)
         self._wait_ms = context.config.int_value(REPLICA_FETCH_WAIT_MAX_MS)
-        self._streams: dict[StreamKey, _Stream] = {}
+        self._sessions: dict[FetcherKey, _Session] = {}
         self._epochs: dict[BrokerId, Epoch] = {}
-        self._answers: dict[StreamKey, list[FetchPartitionResult]] = {}
-        self._session_statuses: list[tuple[StreamKey, FetchResponse]] = []
-        self._waiting: dict[StreamKey, None] = {}
+        self._answers: dict[FetcherKey, list[FetchPartitionResult]] = {}
+        self._session_statuses: list[tuple[FetcherKey, FetchResponse]] = []
+        self._waiting: dict[FetcherKey, None] = {}
 
     # -- requests of followers -----------------------------------------------------------------------------------------
 
-    def accept_request(self, stream: StreamKey, request: FetchRequest) -> bool:
-        """Checks the session and number of a fetch request. False where the leader must ignore the request: it is a
-        duplicate, belongs to a former incarnation or session of the follower, or follows one that was lost (the
-        follower then gets an error, KIP-227).
+    def accept_request(self, fetcher: FetcherKey, request: FetchRequest) -> bool:
+        """Whether the leader serves a fetch request: a duplicate or one of a former session is ignored, a gap an error
+        (KIP-227).
         """
-        if not self._is_current_incarnation(stream, request.replica_epoch):
+        if not self._is_current_incarnation(fetcher, request.replica_epoch):
             return False
-        state, session, number = self._stream(stream), request.session, request.number
+        state, session, number = self._session(fetcher), request.session, request.number
         if number == 0 and session > state.session:
             state.begin(session)
             return True
         error = _refusal_of_session(state, session, number)
         if error is not ErrorCode.NONE:
-            self._queue_session_status(stream, session, 0, error)
+            self._queue_session_status(fetcher, session, 0, error)
         elif _is_next_request(state, session, number):
             state.requests = number + 1
             return True
         return False
 
-    def accept_renewal(self, stream: StreamKey, renewal: FetchRenewal) -> bool:
+    def accept_renewal(self, fetcher: FetcherKey, renewal: FetchRenewal) -> bool:
         """Compares a renewal's message counts; reports losses. True: intact, with a partition that the broker leads."""
-        if not self._is_current_incarnation(stream, renewal.replica_epoch):
+        if not self._is_current_incarnation(fetcher, renewal.replica_epoch):
             return False
-        state = self._stream(stream)
+        state = self._session(fetcher)
         error = _refusal_of_session(state, renewal.session, renewal.requests)
         if error is not ErrorCode.NONE:
-            self._queue_session_status(stream, renewal.session, 0, error)
+            self._queue_session_status(fetcher, renewal.session, 0, error)
             return False
         if renewal.session < state.session:
             return False
         if renewal.answers < state.answers:
-            self._queue_session_status(stream, state.session, state.answers, ErrorCode.NONE)
+            self._queue_session_status(fetcher, state.session, state.answers, ErrorCode.NONE)
         return state.leads
 
-    def session(self, stream: StreamKey) -> tuple[int, int, int] | None:
-        """The number of the stream's session, and how many requests and answers it has had; for observers."""
-        state = self._streams.get(stream)
+    def session(self, fetcher: FetcherKey) -> tuple[int, int, int] | None:
+        """The number of the fetcher's session, and how many requests and answers it has had; for observers."""
+        state = self._sessions.get(fetcher)
         return None if state is None else (state.session, state.requests, state.answers)
 
     def epoch_of(self, follower: BrokerId) -> Epoch:
         """The newest broker epoch under which the follower has fetched, -1 before; for observers."""
         return self._epochs.get(follower, NO_EPOCH)
 
-    def mark_led(self, stream: StreamKey) -> None:
-        """Records that a fetch of the stream's session is for a partition that this broker leads."""
-        self._streams[stream].leads = True
+    def mark_led(self, fetcher: FetcherKey) -> None:
+        """Records that a fetch of the fetcher's session is for a partition that this broker leads."""
+        self._sessions[fetcher].leads = True
 
-    def _stream(self, stream: StreamKey) -> _Stream:
-        """The state of a stream, created if there is none."""
-        state = self._streams.get(stream)
+    def _session(self, fetcher: FetcherKey) -> _Session:
+        state = self._sessions.get(fetcher)
         if state is None:
-            state = self._streams[stream] = _Stream()
+            state = self._sessions[fetcher] = _Session()
         return state
 
-    def _is_current_incarnation(self, stream: StreamKey, broker_epoch: Epoch) -> bool:
-        """False for a broker epoch older than the newest one seen. A newer one resets all streams of the follower."""
-        follower = stream[0]
+    def _is_current_incarnation(self, fetcher: FetcherKey, broker_epoch: Epoch) -> bool:
+        """False for a broker epoch older than the newest one seen. A newer one resets all sessions of the follower."""
+        follower = fetcher[0]
         known = self._epochs.get(follower, broker_epoch)
         if broker_epoch < known:
             return False
         self._epochs[follower] = broker_epoch
         if broker_epoch > known:
-            for other, state in self._streams.items():
+            for other, state in self._sessions.items():
                 if other[0] == follower:
                     state.begin(0)
         return True
 
-    def _queue_session_status(self, stream: StreamKey, session: int, number: int, error: ErrorCode) -> None:
+    def _queue_session_status(self, fetcher: FetcherKey, session: int, number: int, error: ErrorCode) -> None:
         """Queues a response without partitions: the error of a session, or the number of its next response."""
-        status = FetchResponse.unchecked(partitions=(), fetcher=stream[1], session=session, number=number, error=error)
-        self._session_statuses.append((stream, status))
+        status = FetchResponse.unchecked(partitions=(), fetcher=fetcher[1], session=session, number=number, error=error)
+        self._session_statuses.append((fetcher, status))
         self._context.has_queued = True
 
-    def withdraw(self, stream: StreamKey, key: TopicIdPartition) -> FetchPartition | None:
-        """Removes the partition from the stream's queue and window; returns the fetch if it was queued."""
-        state = self._streams.get(stream)
+    def withdraw(self, fetcher: FetcherKey, key: TopicIdPartition) -> FetchPartition | None:
+        """Removes the partition from the fetcher's queue and window; returns the fetch if it was queued."""
+        state = self._sessions.get(fetcher)
         if state is None:
             return None
         state.release(key)
         return state.ready.pop(key, None)
 
     def forget(self, follower: BrokerId) -> None:
-        """Drops all streams of a follower that has been silent for `replica.lag.time.max.ms`."""
-        for stream in [stream for stream in self._streams if stream[0] == follower]:
-            if self._streams.pop(stream).deadline_ms is not None:
-                self._context.out.cancel_timer(_timer_of(stream))
-            self._waiting.pop(stream, None)
+        """Drops all sessions of a follower that has been silent for `replica.lag.time.max.ms`."""
+        for fetcher in [fetcher for fetcher in self._sessions if fetcher[0] == follower]:
+            if self._sessions.pop(fetcher).deadline_ms is not None:
+                self._context.out.cancel_timer(_timer_of(fetcher))
+            self._waiting.pop(fetcher, None)
 
     # -- responses -----------------------------------------------------------------------------------------------------
 
-    def answer(self, stream: StreamKey, result: FetchPartitionResult) -> None:
+    def answer(self, fetcher: FetcherKey, result: FetchPartitionResult) -> None:
         """Queues a result without records for the next `flush`."""
-        self._answers.setdefault(stream, []).append(result)
+        self._answers.setdefault(fetcher, []).append(result)
         self._context.has_queued = True
 
-    def enqueue(self, stream: StreamKey, key: TopicIdPartition, fetch: FetchPartition) -> None:
-        """Queues a fetch for which the log has records. That the follower fetches again shows that what was in flight
-        has arrived or is lost. A fetch that is queued already is replaced and keeps its place.
+    def enqueue(self, fetcher: FetcherKey, key: TopicIdPartition, fetch: FetchPartition) -> None:
+        """Queues a fetch for which the log has records, in the place of one that is queued; what was in flight has
+        arrived or is lost.
         """
-        state = self._stream(stream)
+        state = self._session(fetcher)
         state.release(key)
         state.ready[key] = fetch
-        self._waiting[stream] = None
+        self._waiting[fetcher] = None
         self._context.has_queued = True
 
-    def fire(self, now_ms: TimeMs, stream: str) -> None:
-        """The wait of a stream ("follower/fetcher") for `replica.fetch.min.bytes` is over."""
-        follower, fetcher = stream.split("/")
-        state = self._streams.get((int(follower), int(fetcher)))
+    def fire(self, now_ms: TimeMs, name: str) -> None:
+        """The wait of a fetcher ("follower/fetcher") for `replica.fetch.min.bytes` is over."""
+        follower, fetcher = name.split("/")
+        state = self._sessions.get((int(follower), int(fetcher)))
         if state is not None:
             state.deadline_ms = now_ms
 
     def flush(self, now_ms: TimeMs) -> None:
         """Sends the results that were queued during one input, and the records that the limits allow."""
         answers, self._answers = self._answers, {}
-        for stream in {**answers, **self._waiting}:
-            results = answers.get(stream, [])
-            if stream in self._waiting:
-                results += self._serve(stream, self._streams[stream], now_ms)
+        for fetcher in {**answers, **self._waiting}:
+            results = answers.get(fetcher, [])
+            if fetcher in self._waiting:
+                results += self._serve(fetcher, self._sessions[fetcher], now_ms)
             if results:
-                self._send(stream, results)
+                self._send(fetcher, results)
         statuses, self._session_statuses = self._session_statuses, []
-        for stream, status in statuses:
-            self._context.out.send(stream[0], status)
+        for fetcher, status in statuses:
+            self._context.out.send(fetcher[0], status)
         if self._waiting:
             self._context.has_queued = True
 
-    def _send(self, stream: StreamKey, results: list[FetchPartitionResult]) -> None:
-        state = self._stream(stream)
+    def _send(self, fetcher: FetcherKey, results: list[FetchPartitionResult]) -> None:
+        state = self._session(fetcher)
         message = FetchResponse.unchecked(
-            partitions=tuple(results), fetcher=stream[1], session=state.session, number=state.answers
+            partitions=tuple(results), fetcher=fetcher[1], session=state.session, number=state.answers
         )
         state.answers += 1
-        self._context.out.send(stream[0], message)
+        self._context.out.send(fetcher[0], message)
 
-    def _serve(self, stream: StreamKey, state: _Stream, now_ms: TimeMs) -> list[FetchPartitionResult]:
+    def _serve(self, fetcher: FetcherKey, state: _Session, now_ms: TimeMs) -> list[FetchPartitionResult]:
         shares = self._select(state)
         is_full = len(shares) < len(state.ready)
         sizes = [share.size_bytes for share in shares]
         size_bytes, has_error = sum(sizes), 0 in sizes
         may_wait = not is_full and not has_error and size_bytes < self._min_bytes
-        if may_wait and self._waits_for_more(stream, state, now_ms):
+        if may_wait and self._waits_for_more(fetcher, state, now_ms):
             return []
         for share in shares:
             del state.ready[share.key]
@@ -251,27 +249,27 @@ class FetchStreams:
                 state.in_flight[share.key] = share.size_bytes
         state.in_flight_bytes += size_bytes
         if shares or not state.ready:
-            self._end_wait(stream, state, now_ms)
+            self._end_wait(fetcher, state, now_ms)
         return [share.result for share in shares]
 
-    def _waits_for_more(self, stream: StreamKey, state: _Stream, now_ms: TimeMs) -> bool:
+    def _waits_for_more(self, fetcher: FetcherKey, state: _Session, now_ms: TimeMs) -> bool:
         """Whether the queued fetches wait for `replica.fetch.min.bytes`; begins the wait if it has not begun."""
         if not state.ready:
             return False
         if state.deadline_ms is None:
             state.deadline_ms = now_ms + self._wait_ms
-            self._context.out.set_timer(_timer_of(stream), state.deadline_ms)
+            self._context.out.set_timer(_timer_of(fetcher), state.deadline_ms)
         return now_ms < state.deadline_ms
 
-    def _end_wait(self, stream: StreamKey, state: _Stream, now_ms: TimeMs) -> None:
+    def _end_wait(self, fetcher: FetcherKey, state: _Session, now_ms: TimeMs) -> None:
         """A response has left: fetches that remain queued do not wait for the minimum, later ones do."""
         if state.deadline_ms is not None:
-            self._context.out.cancel_timer(_timer_of(stream))
+            self._context.out.cancel_timer(_timer_of(fetcher))
         state.deadline_ms = now_ms if state.ready else None
         if not state.ready:
-            del self._waiting[stream]
+            del self._waiting[fetcher]
 
-    def _select(self, state: _Stream) -> list[_Share]:
+    def _select(self, state: _Session) -> list[_Share]:
         """The shares of the next response: as many of the queued partitions, in order, as the window has room for."""
         shares: list[_Share] = []
         room = self._window_bytes - state.in_flight_bytes
@@ -302,14 +300,14 @@ class FetchStreams:
         return _Share(key, result_of(fetch, log, batches), size_bytes) if batches else None
 
 
-def _is_next_request(state: _Stream, session: int, number: int) -> bool:
-    """Whether the request is the next one of the stream's session: none before it was lost, and it is no duplicate."""
+def _is_next_request(state: _Session, session: int, number: int) -> bool:
+    """Whether the request is the next one of the fetcher's session: none before it was lost, and it is no duplicate."""
     return session == state.session and number == state.requests
 
 
-def _refusal_of_session(state: _Stream, session: int, requests: int) -> ErrorCode:
+def _refusal_of_session(state: _Session, session: int, requests: int) -> ErrorCode:
     """The error for a follower that has sent `requests` requests in a session: FETCH_SESSION_ID_NOT_FOUND where this
-    leader has no such session, INVALID_FETCH_SESSION_EPOCH where it lacks some of the requests, else NONE.
+    leader has no such session, INVALID_FETCH_SESSION_EPOCH where requests are missing, else NONE.
     """
     if session > state.session:
         return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
@@ -325,9 +323,8 @@ def bytes_of(batch: RecordBatch) -> int:
 def share_of(
     batches: Sequence[RecordBatch], share_bytes: int, room_bytes: int, is_first: bool
 ) -> tuple[tuple[RecordBatch, ...], int]:
-    """The batches, from the first on, that one partition contributes to a response with `room_bytes` left, and their
-    size in bytes. At most `share_bytes`; but the first batch may exceed `share_bytes` if there is room for it, and any
-    limit if it `is_first` in the window.
+    """The first batches that one partition contributes to a response with `room_bytes` left, and their size: at most
+    `share_bytes`, but the first batch may exceed `share_bytes`, and any limit if it `is_first` in the window.
     """
     taken, size_bytes = 0, 0
     for batch in batches:
@@ -352,5 +349,5 @@ def refusal_of(fetch: FetchPartition, error: ErrorCode, log: ReplicaLog | None =
     return FetchPartitionResult.to(fetch, error=error, log_start_offset=start_offset)
 
 
-def _timer_of(stream: StreamKey) -> str:
-    return f"{FETCH_WAIT_PREFIX}{stream[0]}/{stream[1]}"
+def _timer_of(fetcher: FetcherKey) -> str:
+    return f"{FETCH_WAIT_PREFIX}{fetcher[0]}/{fetcher[1]}"
