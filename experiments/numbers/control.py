@@ -25,14 +25,14 @@ class ControllerChange:
 @cache
 def change_controller(conditions: Conditions) -> ControllerChange:
     """Kills a controller that has no replicas, so that nothing else has to be decided."""
-    lab = MeasuredCluster(conditions, brokers=REPLICAS + 1)
-    former = lab.controller
-    lab.create(replicas_of(conditions.partitions, *lab.others(former)))
-    died_ms, commands = lab.now_ms, lab.count(CommandCarriedOut)
-    lab.engine.crash(former, KEEP)
-    commanded_ms = lab.await_("INIT commands", lambda: lab.count(CommandCarriedOut) - commands == REPLICAS)
-    ended_ms = next(time for time, _, trace in lab.events(StoreSessionEnded, died_ms) if trace.owner == former)
-    elected_ms = next(time for time, _, _ in lab.events(ControllerElected, died_ms))
+    cluster = MeasuredCluster(conditions, brokers=REPLICAS + 1)
+    former = cluster.controller
+    cluster.create(replicas_of(conditions.partitions, *cluster.others(former)))
+    died_ms, commands = cluster.now_ms, cluster.count(CommandCarriedOut)
+    cluster.engine.crash(former, KEEP)
+    commanded_ms = cluster.await_("INIT commands", lambda: cluster.count(CommandCarriedOut) - commands == REPLICAS)
+    ended_ms = next(time for time, _, trace in cluster.events(StoreSessionEnded, died_ms) if trace.owner == former)
+    elected_ms = next(time for time, _, _ in cluster.events(ControllerElected, died_ms))
     return ControllerChange(elected_ms - ended_ms, commanded_ms - ended_ms)
 
 

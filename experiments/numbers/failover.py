@@ -76,24 +76,24 @@ def fail_over(conditions: Conditions, sessions: int = 1, multi: int = 1, mode: s
     """Kills the broker that leads all partitions of a cluster of three brokers, and is not the controller. `mode` says
     who writes ISRs.
     """
-    lab = MeasuredCluster(conditions, sessions=sessions, multi=multi, config={ISR_UPDATES: mode})
-    controller = lab.controller
-    victim, survivor = lab.others(controller)
-    lab.create(replicas_of(conditions.partitions, victim, controller, survivor))
-    watches = len(lab.store.watches)
+    cluster = MeasuredCluster(conditions, sessions=sessions, multi=multi, config={ISR_UPDATES: mode})
+    controller = cluster.controller
+    victim, survivor = cluster.others(controller)
+    cluster.create(replicas_of(conditions.partitions, victim, controller, survivor))
+    watches = len(cluster.store.watches)
 
-    died_ms, led = lab.now_ms, lab.count(BecameLeader)
-    lab.engine.crash(victim, KEEP)
-    lab.await_("new leaders", lambda: lab.count(BecameLeader) - led == conditions.partitions)
-    sample = [lab.produce(partition) for partition in range(min(SAMPLE, conditions.partitions))]
-    acknowledged_ms = lab.await_acknowledgements(sample)
+    died_ms, led = cluster.now_ms, cluster.count(BecameLeader)
+    cluster.engine.crash(victim, KEEP)
+    cluster.await_("new leaders", lambda: cluster.count(BecameLeader) - led == conditions.partitions)
+    sample = [cluster.produce(partition) for partition in range(min(SAMPLE, conditions.partitions))]
+    acknowledged_ms = cluster.await_acknowledgements(sample)
 
-    expired_ms = next(time for time, _, trace in lab.events(StoreSessionEnded, died_ms) if trace.owner == victim)
-    noticed_ms = min(arrival(sent) for sent, _ in lab.messages(WatchEvent, expired_ms, STORE, controller))
-    writes = lab.messages(StoreWrite, noticed_ms, controller)
-    commands = lab.messages(LeaderAndIsrRequest, noticed_ms, controller)
-    obeyed = list(lab.events(CommandCarriedOut, noticed_ms))
-    fetched_ms = max(arrival(sent) for sent, fetch in lab.messages(FetchRequest, noticed_ms) if is_first(fetch))
+    expired_ms = next(time for time, _, trace in cluster.events(StoreSessionEnded, died_ms) if trace.owner == victim)
+    noticed_ms = min(arrival(sent) for sent, _ in cluster.messages(WatchEvent, expired_ms, STORE, controller))
+    writes = cluster.messages(StoreWrite, noticed_ms, controller)
+    commands = cluster.messages(LeaderAndIsrRequest, noticed_ms, controller)
+    obeyed = list(cluster.events(CommandCarriedOut, noticed_ms))
+    fetched_ms = max(arrival(sent) for sent, fetch in cluster.messages(FetchRequest, noticed_ms) if is_first(fetch))
     return FailoverCourse(
         expired_ms=expired_ms - died_ms,
         noticed_ms=noticed_ms - died_ms,
@@ -104,9 +104,9 @@ def fail_over(conditions: Conditions, sessions: int = 1, multi: int = 1, mode: s
         committed_ms=max(fetched_ms, acknowledged_ms) - died_ms,
         updates=sum(not isinstance(operation, Check) for _, write in writes for operation in write.operations),
         transactions=len(writes),
-        reads=len(lab.messages(StoreRead, noticed_ms, controller)),
+        reads=len(cluster.messages(StoreRead, noticed_ms, controller)),
         commands=Counter(node for _, node, _ in obeyed),
-        deciders=len({sent.source for sent, _ in lab.messages(LeaderAndIsrRequest, noticed_ms)}),
+        deciders=len({sent.source for sent, _ in cluster.messages(LeaderAndIsrRequest, noticed_ms)}),
         watches=watches,
     )
 
@@ -134,13 +134,13 @@ class LogFailover:
 @cache
 def fail_over_by_log(conditions: Conditions, generation: Generation) -> LogFailover:
     """The same failover in a later generation, with three controllers."""
-    lab = MeasuredCluster(conditions, generation, controllers=3)
-    lab.create(replicas_of(conditions.partitions, *lab.engine.spec.broker_ids))
-    died_ms, led = lab.now_ms, lab.count(BecameLeader)
-    lab.engine.crash(0, KEEP)
-    changed_ms = lab.await_("new leaders", lambda: lab.count(BecameLeader) - led == conditions.partitions)
-    expired_ms = next(time for time, _, _ in lab.events(SessionExpired, died_ms))
-    commits = sum(1 for _ in lab.events(MetadataCommitted, expired_ms))
+    cluster = MeasuredCluster(conditions, generation, controllers=3)
+    cluster.create(replicas_of(conditions.partitions, *cluster.engine.spec.broker_ids))
+    died_ms, led = cluster.now_ms, cluster.count(BecameLeader)
+    cluster.engine.crash(0, KEEP)
+    changed_ms = cluster.await_("new leaders", lambda: cluster.count(BecameLeader) - led == conditions.partitions)
+    expired_ms = next(time for time, _, _ in cluster.events(SessionExpired, died_ms))
+    commits = sum(1 for _ in cluster.events(MetadataCommitted, expired_ms))
     return LogFailover(changed_ms - expired_ms, commits)
 
 
