@@ -43,10 +43,7 @@ def propagation(conditions: Conditions, mode: str) -> TimeMs:
     cluster = MeasuredCluster(conditions, config=_modes(mode))
     leader, follower = cluster.others(cluster.controller)
     cluster.create([(leader, follower, cluster.controller)])
-    cluster.cut(leader, follower)
-    cluster.await_("the follower has left the ISR", lambda: follower not in cluster.state().isr)
-    cluster.cut(leader, follower, up=True)
-    back_ms = cluster.await_("the follower is back in the ISR", lambda: follower in cluster.state().isr)
+    back_ms = cluster.leave_isr(leader, follower)
     known = cluster.known_to_controller().states
     return cluster.await_("the controller knows", lambda: follower in known[T0].state.isr) - back_ms
 

@@ -267,3 +267,10 @@ class MeasuredCluster:
         """Cuts or heals the link between two nodes."""
         self.engine.set_link(a, b, up)
         self.engine.set_link(b, a, up)
+
+    def leave_isr(self, leader: NodeId, follower: NodeId) -> TimeMs:
+        """Cuts a follower off until it has left the ISR, and returns the time at which it is back in the ISR."""
+        self.cut(leader, follower)
+        self.await_("the follower has left the ISR", lambda: follower not in self.state().isr)
+        self.cut(leader, follower, up=True)
+        return self.await_("the follower is back in the ISR", lambda: follower in self.state().isr)

@@ -60,10 +60,7 @@ def waits_after_joining(conditions: Conditions, generation: Generation, mode: st
     cluster = MeasuredCluster(conditions, generation, brokers=4, config=config)
     leader, follower, new = cluster.others(cluster.controller)[:3]
     cluster.create([(leader, follower)])
-    cluster.cut(leader, follower)
-    cluster.await_("the follower has left the ISR", lambda: follower not in cluster.state().isr)
-    cluster.cut(leader, follower, up=True)
-    cluster.await_("the follower is back in the ISR", lambda: follower in cluster.state().isr)
+    cluster.leave_isr(leader, follower)
     cluster.administer(reassign(TOPIC, 0, (leader, new)))
     joined_ms = cluster.await_("the new replica is in the ISR", lambda: new in cluster.state().isr)
     return cluster.await_("the reassignment is complete", lambda: _is_moved(cluster.state(), {leader, new})) - joined_ms
