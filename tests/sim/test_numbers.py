@@ -13,8 +13,7 @@ import pytest
 from experiments.numbers import isr_changes, store_queue
 from experiments.numbers.claims import CLAIMS, Claim, claims_of
 from experiments.numbers.conditions import Conditions, Row
-from experiments.numbers.control import change_controller
-from experiments.numbers.failover import PUBLISH, durations_of, fail_over, fail_over_by_log
+from experiments.numbers.failover import PUBLISH, change_controller, durations_of, fail_over, fail_over_by_log
 from experiments.numbers.measured_cluster import CONTROLLER, LEADER, MeasuredCluster, MeasurementError
 from experiments.numbers.page import introduction, section, summary
 from experiments.support.errors import InputError
