@@ -23,10 +23,10 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 from ray.util.metrics import Counter, Gauge
 
@@ -50,6 +50,7 @@ EXPORT_AT_ONCE = 500
 REPEAT_MS = 5_000
 """A quarter of the time after which Ray drops a gauge."""
 
+Key = TypeVar("Key", bound=Hashable)
 Tags = tuple[tuple[str, str], ...]
 
 
@@ -161,20 +162,19 @@ class NodeReadings:
                 yield from partition_samples(partition, len(state.isr), len(state.elr))
 
 
-class Changes:
-    """Finds the metrics of a node whose value has changed since the last call; `read` returns all of them by name."""
+class Changes(Generic[Key]):
+    """Finds the gauges whose value has changed since the last call."""
 
-    def __init__(self, read: Callable[[], Mapping[str, int]]) -> None:
-        self._read = read
-        self._last: Mapping[str, int] = {}
+    def __init__(self) -> None:
+        self._last: Mapping[Key, int] = {}
 
-    def take(self) -> dict[str, int]:
-        """The changed metrics by name; all of them at the first call."""
-        before, self._last = self._last, self._read()
-        return {name: value for name, value in self._last.items() if before.get(name) != value}
+    def take(self, values: Mapping[Key, int]) -> dict[Key, int]:
+        """The changed ones of all values; all of them at the first call."""
+        before, self._last = self._last, values
+        return {key: value for key, value in values.items() if before.get(key) != value}
 
     def repeat(self) -> None:
-        """Has the next call return all metrics."""
+        """Has the next call return all values."""
         self._last = {}
 
 
@@ -188,7 +188,7 @@ class RayMeter:
         self._node = node
         self._clock = clock
         self._readings = readings
-        self._changes = Changes(readings.of_controller)
+        self._changes = Changes[str]()
         self._of_controller = {
             name: Gauge(name.replace(".", "_"), metrics.CLUSTER_HELP[name], tuple(default))
             for name in (metrics.CLUSTER_HELP if readings.is_controller else ())
@@ -259,7 +259,7 @@ class RayMeter:
         if self._has_stopped:
             return
         self._is_scheduled = False
-        for name, value in self._changes.take().items():
+        for name, value in self._changes.take(self._readings.of_controller()).items():
             self._of_controller[name].set(value)
         repeated = list(islice(self._repeated, EXPORT_AT_ONCE))
         for sample in repeated:
@@ -289,7 +289,7 @@ class ClusterMeter:
         self._cluster = cluster
         self._now_s = now_s
         self._gauges = {name: Gauge(name, it.help, ("cluster", "node")) for name, it in metrics.POLLED_METRICS.items()}
-        self._last: dict[tuple[str, NodeId], int] = {}
+        self._changes = Changes[tuple[str, NodeId]]()
         self._repeat_at_s = 0.0
 
     def update(self, nodes: Mapping[NodeId, Epoch | None]) -> None:
@@ -305,9 +305,7 @@ class ClusterMeter:
             if is_controller(node)
         }
         if self._now_s() >= self._repeat_at_s:
-            self._last = {}
+            self._changes.repeat()
             self._repeat_at_s = self._now_s() + REPEAT_MS / 1000
-        for (name, node), value in values.items():
-            if self._last.get((name, node)) != value:
-                self._gauges[name].set(value, {"cluster": self._cluster, "node": node_name(node)})
-        self._last = values
+        for (name, node), value in self._changes.take(values).items():
+            self._gauges[name].set(value, {"cluster": self._cluster, "node": node_name(node)})

@@ -25,10 +25,9 @@ from typing import Final, Literal, TypeGuard, get_args
 
 from pydantic import ValidationError
 
-from actors.log.disk_log import DiskLog
+from actors.log.disk_log import DiskLog, RecentPool
 from actors.log.files import TEMPORARY_SUFFIX, OpenFiles, replace_file, sync_directory, typed_errors
 from actors.log.lock import LOCK_FILE, DirectoryLock
-from actors.log.recent import RecentPool
 from protocol.config import CONFIGS, INDEX_INTERVAL_BYTES
 from protocol.contract import LogStorage
 from protocol.errors import ForeignDirectoryError, StorageError

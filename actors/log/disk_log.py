@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -30,7 +31,6 @@ from pathlib import Path
 from actors.log.checkpoints import Mark, MarkFile, read_epochs, write_epochs
 from actors.log.files import OpenFiles, storage_error, sync_directory, typed_errors
 from actors.log.format import header_of
-from actors.log.recent import RecentBatches, RecentPool
 from actors.log.segment import LOG_SUFFIX, Segment
 from actors.log.snapshots import Snapshots
 from protocol.contract import SegmentInfo
@@ -40,7 +40,45 @@ from protocol.log.epochs import LeaderEpochCache
 from protocol.log.tail import Dropped
 from protocol.messages.batch import RecordBatch
 
+MAX_RECENT_BYTES = 64 * 1_048_576
+MAX_RECENT_BATCHES = 16_384
 _LOG = logging.getLogger(__name__)
+
+RecentBatches = dict[Offset, RecordBatch]
+"""The cached batches of one log, by base offset."""
+
+
+class RecentPool:
+    """A cache of the most recently appended batches: followers and consumers that keep up read nothing from the disk.
+
+    All logs of a node share one budget, in bytes and in batches; the oldest batches are evicted first. A read that
+    begins at the base offset of a cached batch is answered from the cache, as far as it reaches. Each log has a
+    `RecentBatches` of its own and passes it to the methods.
+    """
+
+    def __init__(self, max_bytes: int = MAX_RECENT_BYTES, max_batches: int = MAX_RECENT_BATCHES) -> None:
+        self._max_bytes = max_bytes
+        self._max_batches = max_batches
+        self._bytes = 0
+        self._order: deque[tuple[RecentBatches, Offset]] = deque()
+
+    def add(self, batches: RecentBatches, batch: RecordBatch) -> None:
+        """Caches an appended batch, and evicts the oldest ones where the budget is exceeded."""
+        batches[batch.base_offset] = batch
+        self._bytes += len(batch.payload)
+        self._order.append((batches, batch.base_offset))
+        while self._bytes > self._max_bytes or len(self._order) > self._max_batches:
+            self._drop(*self._order.popleft())
+
+    def keep_only(self, batches: RecentBatches, start: Offset, end: Offset) -> None:
+        """Evicts the batches outside `start .. end - 1`, the range that the log still has."""
+        for base in [base for base in batches if not start <= base < end]:
+            self._drop(batches, base)
+
+    def _drop(self, batches: RecentBatches, base: Offset) -> None:
+        batch = batches.pop(base, None)
+        if batch is not None:
+            self._bytes -= len(batch.payload)
 
 
 class DiskLog:

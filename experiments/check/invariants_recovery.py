@@ -39,7 +39,7 @@ class _Wait(NamedTuple):
 
     def waited_ms(self, cluster: SimCluster) -> int:
         """How long it has waited: in true time, or by the clock of the manager, which may gain time or jump ahead while
-        it runs, and begins the recovery anew when it restarts with another time.
+        it runs, and begins the recovery again when it restarts with another time.
         """
         return max(cluster.now_ms - self.since_ms, cluster.time_at(RECOVERY_MANAGER) - self.shown_ms)
 

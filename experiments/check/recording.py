@@ -206,7 +206,7 @@ def _digest(path: Path, *, sync: bool = False) -> str:
 
 
 class LogFile:
-    """The runs of records in a log's file, read anew by each iteration."""
+    """The runs of records in a log's file, read again by each iteration."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated
 
-from experiments.numbers import control, durability, failover, isr_changes, limits, reassignments, store_queue
+from experiments.numbers import durability, failover, isr_changes, limits, reassignments, store_queue
 from experiments.numbers.conditions import Conditions, Row
 from experiments.support.errors import InputError
 from experiments.support.fields import AsTuple, StrictModel
@@ -38,7 +38,7 @@ MEASURES: Mapping[str, Measure] = {
     "L18": durability.tolerated,
     "L19": durability.comparison,
     "L20": limits.sentinel,
-    "L21": control.benefits,
+    "L21": failover.benefits,
 }
 
 

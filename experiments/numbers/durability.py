@@ -26,19 +26,19 @@ ANSWER_AFTER_MS = 1_000
 
 def proactive_wait(conditions: Conditions) -> TimeMs:
     """A proactive recovery queries two replicas, of which one does not answer: from its begin to the election."""
-    lab = MeasuredCluster(conditions, Generation.KIP_966, config={"unclean.recovery.strategy": "proactive"})
-    lab.create([(0, 1, 2)], {MIN_INSYNC_REPLICAS: 2})
+    cluster = MeasuredCluster(conditions, Generation.KIP_966, config={"unclean.recovery.strategy": "proactive"})
+    cluster.create([(0, 1, 2)], {MIN_INSYNC_REPLICAS: 2})
     for broker in (0, 1, 2):
-        lab.engine.crash(broker, KEEP)
-        lab.settle()
-    lab.await_("no leader", lambda: lab.state().leader == NO_LEADER)
+        cluster.engine.crash(broker, KEEP)
+        cluster.settle()
+    cluster.await_("no leader", lambda: cluster.state().leader == NO_LEADER)
     for broker in (0, 1):
-        lab.cut(RECOVERY_MANAGER, broker)
-        lab.engine.start(broker)
-    lab.engine.run_for(ANSWER_AFTER_MS)
-    lab.cut(RECOVERY_MANAGER, 0, up=True)
-    decided_ms = lab.await_("a leader", lambda: lab.count(RecoveryDecided) == 1)
-    return decided_ms - next(time for time, _, _ in lab.events(RecoveryBegan))
+        cluster.cut(RECOVERY_MANAGER, broker)
+        cluster.engine.start(broker)
+    cluster.engine.run_for(ANSWER_AFTER_MS)
+    cluster.cut(RECOVERY_MANAGER, 0, up=True)
+    decided_ms = cluster.await_("a leader", lambda: cluster.count(RecoveryDecided) == 1)
+    return decided_ms - next(time for time, _, _ in cluster.events(RecoveryBegan))
 
 
 def waits(conditions: Conditions) -> list[Row]:
@@ -75,22 +75,22 @@ def lost_after_power_losses(conditions: Conditions, min_isr: int, brokers: Seque
     """The ISR has shrunk to min ISR when records are acknowledged; then brokers of it lose power at once, with all that
     is not flushed. All brokers start again: how many acknowledged records are not read.
     """
-    lab = MeasuredCluster(conditions, Generation.KIP_966)
-    lab.create([(0, 1, 2)], {MIN_INSYNC_REPLICAS: min_isr})
+    cluster = MeasuredCluster(conditions, Generation.KIP_966)
+    cluster.create([(0, 1, 2)], {MIN_INSYNC_REPLICAS: min_isr})
     away = range(min_isr, 3)
     for broker in away:
-        lab.engine.crash(broker, KEEP)
-    lab.await_("an ISR of min ISR", lambda: len(lab.state().isr) == min_isr)
-    numbers = [lab.produce() for _ in range(RECORDS)]
-    lab.await_acknowledgements(numbers)
+        cluster.engine.crash(broker, KEEP)
+    cluster.await_("an ISR of min ISR", lambda: len(cluster.state().isr) == min_isr)
+    numbers = [cluster.produce() for _ in range(RECORDS)]
+    cluster.await_acknowledgements(numbers)
     for broker in brokers:
-        lab.engine.crash(broker, LOST_POWER)
-    lab.settle()
+        cluster.engine.crash(broker, LOST_POWER)
+    cluster.settle()
     for broker in (*brokers, *away):
-        lab.engine.start(broker)
-    lab.await_("a leader", lambda: lab.state().leader != NO_LEADER)
-    lab.settle()
-    return len(set(numbers) - lab.visible())
+        cluster.engine.start(broker)
+    cluster.await_("a leader", lambda: cluster.state().leader != NO_LEADER)
+    cluster.settle()
+    return len(set(numbers) - cluster.visible())
 
 
 def tolerated(conditions: Conditions) -> list[Row]:
@@ -114,17 +114,17 @@ def below_min_isr(conditions: Conditions, generation: Generation, acks: int) -> 
     """Two of three replicas are down, with min ISR 2: whether a record is acknowledged, whether a consumer reads it,
     and whether the high watermark moves.
     """
-    lab = MeasuredCluster(conditions, generation)
-    lab.create([(0, 1, 2)], {MIN_INSYNC_REPLICAS: 2})
+    cluster = MeasuredCluster(conditions, generation)
+    cluster.create([(0, 1, 2)], {MIN_INSYNC_REPLICAS: 2})
     for broker in (1, 2):
-        lab.engine.crash(broker, KEEP)
-    lab.await_("one replica is left", lambda: lab.state().isr == (0,))
-    number = lab.produce(acks=acks)
-    lab.settle()
-    replica = lab.engine.replica(0, T0)
+        cluster.engine.crash(broker, KEEP)
+    cluster.await_("one replica is left", lambda: cluster.state().isr == (0,))
+    number = cluster.produce(acks=acks)
+    cluster.settle()
+    replica = cluster.engine.replica(0, T0)
     assert replica is not None
-    acknowledged = "acknowledged" if lab.is_acknowledged(number) else "refused"
-    visible = "read" if number in lab.visible() else "not read"
+    acknowledged = "acknowledged" if cluster.is_acknowledged(number) else "refused"
+    visible = "read" if number in cluster.visible() else "not read"
     return acknowledged, visible, "moves" if replica.high_watermark > 0 else "stays"
 
 
@@ -133,24 +133,24 @@ def all_fenced(conditions: Conditions, generation: Generation) -> tuple[str, int
     that is not flushed. One of the two comes back, then the others: what happens before the last one is back, and how
     many records with acks=all and with acks=1 are lost in the end.
     """
-    lab = MeasuredCluster(conditions, generation)
-    lab.create([(0, 1, 2)], {MIN_INSYNC_REPLICAS: 2})
-    with_all = [lab.produce() for _ in range(RECORDS)]
-    lab.await_acknowledgements(with_all)
+    cluster = MeasuredCluster(conditions, generation)
+    cluster.create([(0, 1, 2)], {MIN_INSYNC_REPLICAS: 2})
+    with_all = [cluster.produce() for _ in range(RECORDS)]
+    cluster.await_acknowledgements(with_all)
     for broker in (1, 2):
-        lab.stop(broker)
-    with_one = [lab.produce(acks=1) for _ in range(RECORDS)]
-    lab.await_acknowledgements(with_one)
-    lab.engine.crash(0, LOST_POWER)
-    lab.settle()
-    lab.engine.start(2)
-    lab.settle()
-    before = "waits" if lab.state().leader == NO_LEADER else "elects the other"
+        cluster.stop(broker)
+    with_one = [cluster.produce(acks=1) for _ in range(RECORDS)]
+    cluster.await_acknowledgements(with_one)
+    cluster.engine.crash(0, LOST_POWER)
+    cluster.settle()
+    cluster.engine.start(2)
+    cluster.settle()
+    before = "waits" if cluster.state().leader == NO_LEADER else "elects the other"
     for broker in (0, 1):
-        lab.engine.start(broker)
-    lab.await_("a leader", lambda: lab.state().leader != NO_LEADER)
-    lab.settle()
-    visible = lab.visible()
+        cluster.engine.start(broker)
+    cluster.await_("a leader", lambda: cluster.state().leader != NO_LEADER)
+    cluster.settle()
+    visible = cluster.visible()
     return before, len(set(with_all) - visible), len(set(with_one) - visible)
 
 

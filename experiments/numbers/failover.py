@@ -25,7 +25,7 @@ from experiments.numbers.measured_cluster import CONTROLLER, KEEP, LEADER, Measu
 from protocol.config import ISR_UPDATES, LOG_GENERATIONS, Generation
 from protocol.events.broker import BecameLeader
 from protocol.events.controller import MetadataCommitted, SessionExpired
-from protocol.events.store import CommandCarriedOut, StoreSessionEnded
+from protocol.events.store import CommandCarriedOut, ControllerElected, StoreSessionEnded
 from protocol.ids import STORE, NodeId, TimeMs
 from protocol.messages.data import FetchRequest
 from protocol.messages.store import Check, StoreRead, StoreWrite, WatchEvent
@@ -76,24 +76,24 @@ def fail_over(conditions: Conditions, sessions: int = 1, multi: int = 1, mode: s
     """Kills the broker that leads all partitions of a cluster of three brokers, and is not the controller. `mode` says
     who writes ISRs.
     """
-    lab = MeasuredCluster(conditions, sessions=sessions, multi=multi, config={ISR_UPDATES: mode})
-    controller = lab.controller
-    victim, survivor = lab.others(controller)
-    lab.create(replicas_of(conditions.partitions, victim, controller, survivor))
-    watches = len(lab.store.watches)
+    cluster = MeasuredCluster(conditions, sessions=sessions, multi=multi, config={ISR_UPDATES: mode})
+    controller = cluster.controller
+    victim, survivor = cluster.others(controller)
+    cluster.create(replicas_of(conditions.partitions, victim, controller, survivor))
+    watches = len(cluster.store.watches)
 
-    died_ms, led = lab.now_ms, lab.count(BecameLeader)
-    lab.engine.crash(victim, KEEP)
-    lab.await_("new leaders", lambda: lab.count(BecameLeader) - led == conditions.partitions)
-    sample = [lab.produce(partition) for partition in range(min(SAMPLE, conditions.partitions))]
-    acknowledged_ms = lab.await_acknowledgements(sample)
+    died_ms, led = cluster.now_ms, cluster.count(BecameLeader)
+    cluster.engine.crash(victim, KEEP)
+    cluster.await_("new leaders", lambda: cluster.count(BecameLeader) - led == conditions.partitions)
+    sample = [cluster.produce(partition) for partition in range(min(SAMPLE, conditions.partitions))]
+    acknowledged_ms = cluster.await_acknowledgements(sample)
 
-    expired_ms = next(time for time, _, trace in lab.events(StoreSessionEnded, died_ms) if trace.owner == victim)
-    noticed_ms = min(arrival(sent) for sent, _ in lab.messages(WatchEvent, expired_ms, STORE, controller))
-    writes = lab.messages(StoreWrite, noticed_ms, controller)
-    commands = lab.messages(LeaderAndIsrRequest, noticed_ms, controller)
-    obeyed = list(lab.events(CommandCarriedOut, noticed_ms))
-    fetched_ms = max(arrival(sent) for sent, fetch in lab.messages(FetchRequest, noticed_ms) if is_first(fetch))
+    expired_ms = next(time for time, _, trace in cluster.events(StoreSessionEnded, died_ms) if trace.owner == victim)
+    noticed_ms = min(arrival(sent) for sent, _ in cluster.messages(WatchEvent, expired_ms, STORE, controller))
+    writes = cluster.messages(StoreWrite, noticed_ms, controller)
+    commands = cluster.messages(LeaderAndIsrRequest, noticed_ms, controller)
+    obeyed = list(cluster.events(CommandCarriedOut, noticed_ms))
+    fetched_ms = max(arrival(sent) for sent, fetch in cluster.messages(FetchRequest, noticed_ms) if is_first(fetch))
     return FailoverCourse(
         expired_ms=expired_ms - died_ms,
         noticed_ms=noticed_ms - died_ms,
@@ -104,9 +104,9 @@ def fail_over(conditions: Conditions, sessions: int = 1, multi: int = 1, mode: s
         committed_ms=max(fetched_ms, acknowledged_ms) - died_ms,
         updates=sum(not isinstance(operation, Check) for _, write in writes for operation in write.operations),
         transactions=len(writes),
-        reads=len(lab.messages(StoreRead, noticed_ms, controller)),
+        reads=len(cluster.messages(StoreRead, noticed_ms, controller)),
         commands=Counter(node for _, node, _ in obeyed),
-        deciders=len({sent.source for sent, _ in lab.messages(LeaderAndIsrRequest, noticed_ms)}),
+        deciders=len({sent.source for sent, _ in cluster.messages(LeaderAndIsrRequest, noticed_ms)}),
         watches=watches,
     )
 
@@ -134,13 +134,13 @@ class LogFailover:
 @cache
 def fail_over_by_log(conditions: Conditions, generation: Generation) -> LogFailover:
     """The same failover in a later generation, with three controllers."""
-    lab = MeasuredCluster(conditions, generation, controllers=3)
-    lab.create(replicas_of(conditions.partitions, *lab.engine.spec.broker_ids))
-    died_ms, led = lab.now_ms, lab.count(BecameLeader)
-    lab.engine.crash(0, KEEP)
-    changed_ms = lab.await_("new leaders", lambda: lab.count(BecameLeader) - led == conditions.partitions)
-    expired_ms = next(time for time, _, _ in lab.events(SessionExpired, died_ms))
-    commits = sum(1 for _ in lab.events(MetadataCommitted, expired_ms))
+    cluster = MeasuredCluster(conditions, generation, controllers=3)
+    cluster.create(replicas_of(conditions.partitions, *cluster.engine.spec.broker_ids))
+    died_ms, led = cluster.now_ms, cluster.count(BecameLeader)
+    cluster.engine.crash(0, KEEP)
+    changed_ms = cluster.await_("new leaders", lambda: cluster.count(BecameLeader) - led == conditions.partitions)
+    expired_ms = next(time for time, _, _ in cluster.events(SessionExpired, died_ms))
+    commits = sum(1 for _ in cluster.events(MetadataCommitted, expired_ms))
     return LogFailover(changed_ms - expired_ms, commits)
 
 
@@ -227,3 +227,56 @@ def costs(conditions: Conditions) -> list[Row]:
 def seconds(duration_ms: float) -> float:
     """Milliseconds as seconds."""
     return duration_ms / 1_000
+
+
+# -- what a controller gains and costs ---------------------------------------------------------------------------------
+
+
+REPLICAS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerChange:
+    """From the end of a controller's session: when the next one is elected, and when every broker has its INIT."""
+
+    elected_ms: TimeMs
+    commanded_ms: TimeMs
+
+
+@cache
+def change_controller(conditions: Conditions) -> ControllerChange:
+    """Kills a controller that has no replicas, so that nothing else has to be decided."""
+    cluster = MeasuredCluster(conditions, brokers=REPLICAS + 1)
+    former = cluster.controller
+    cluster.create(replicas_of(conditions.partitions, *cluster.others(former)))
+    died_ms, commands = cluster.now_ms, cluster.count(CommandCarriedOut)
+    cluster.engine.crash(former, KEEP)
+    commanded_ms = cluster.await_("INIT commands", lambda: cluster.count(CommandCarriedOut) - commands == REPLICAS)
+    ended_ms = next(time for time, _, trace in cluster.events(StoreSessionEnded, died_ms) if trace.owner == former)
+    elected_ms = next(time for time, _, _ in cluster.events(ControllerElected, died_ms))
+    return ControllerChange(elected_ms - ended_ms, commanded_ms - ended_ms)
+
+
+def benefits(conditions: Conditions) -> list[Row]:
+    """L21."""
+    course, change = fail_over(conditions), change_controller(conditions)
+    batched = fail_over(conditions, multi=max(conditions.multi))
+    watchers, messages = REPLICAS * conditions.partitions, (REPLICAS - 1) * conditions.partitions
+    commands = sum(course.commands.values())
+    sooner = batched.published_ms - batched.noticed_ms < course.published_ms - course.noticed_ms
+    reading = seconds(conditions.partitions * (conditions.read_ms + 2 * conditions.network_ms))
+    return [
+        same("brokers that decide in a failover", 1, course.deciders),
+        Row("publishing, one update per transaction", None, seconds(course.published_ms - course.noticed_ms), "s"),
+        Row(
+            f"publishing, {max(conditions.multi)} updates per transaction",
+            "less",
+            seconds(batched.published_ms - batched.noticed_ms),
+            "s",
+            sooner,
+        ),
+        Row("watches in the store", "fewer", course.watches, "", course.watches < watchers, watchers),
+        Row("messages to brokers in a failover", "fewer", commands, "", commands < messages, messages),
+        Row("cost, from the end of the controller's session: next one elected", None, seconds(change.elected_ms), "s"),
+        Row("cost, the same: all brokers have INIT", None, seconds(change.commanded_ms), "s", model=reading),
+    ]

@@ -40,15 +40,12 @@ def propagation(conditions: Conditions, mode: str) -> TimeMs:
     """A follower leaves the ISR, which the controller hears of at once, and comes back as soon as that is written: how
     long the controller does not know that it is back.
     """
-    lab = MeasuredCluster(conditions, config=_modes(mode))
-    leader, follower = lab.others(lab.controller)
-    lab.create([(leader, follower, lab.controller)])
-    lab.cut(leader, follower)
-    lab.await_("the follower has left the ISR", lambda: follower not in lab.state().isr)
-    lab.cut(leader, follower, up=True)
-    back_ms = lab.await_("the follower is back in the ISR", lambda: follower in lab.state().isr)
-    known = lab.known_to_controller().states
-    return lab.await_("the controller knows", lambda: follower in known[T0].state.isr) - back_ms
+    cluster = MeasuredCluster(conditions, config=_modes(mode))
+    leader, follower = cluster.others(cluster.controller)
+    cluster.create([(leader, follower, cluster.controller)])
+    back_ms = cluster.leave_isr(leader, follower)
+    known = cluster.known_to_controller().states
+    return cluster.await_("the controller knows", lambda: follower in known[T0].state.isr) - back_ms
 
 
 def propagations(conditions: Conditions) -> list[Row]:
@@ -76,14 +73,14 @@ def _round_trip(conditions: Conditions) -> int:
 @cache
 def shutdown(conditions: Conditions, mode: str) -> TimeMs:
     """How long the controller takes to shut down a broker that leads all partitions, from request to response."""
-    lab = MeasuredCluster(conditions, config=_modes(mode))
-    leader, other = lab.others(lab.controller)
-    lab.create(replicas_of(conditions.partitions, leader, lab.controller, other))
-    began_ms = lab.now_ms
-    lab.engine.terminate(leader)
-    lab.await_("leaders are moved", lambda: lab.sent(ControlledShutdownResponse) > 0)
-    request = lab.messages(ControlledShutdownRequest, began_ms)[0][0]
-    return lab.messages(ControlledShutdownResponse, began_ms)[0][0].sent_ms - request.sent_ms
+    cluster = MeasuredCluster(conditions, config=_modes(mode))
+    leader, other = cluster.others(cluster.controller)
+    cluster.create(replicas_of(conditions.partitions, leader, cluster.controller, other))
+    began_ms = cluster.now_ms
+    cluster.engine.terminate(leader)
+    cluster.await_("leaders are moved", lambda: cluster.sent(ControlledShutdownResponse) > 0)
+    request = cluster.messages(ControlledShutdownRequest, began_ms)[0][0]
+    return cluster.messages(ControlledShutdownResponse, began_ms)[0][0].sent_ms - request.sent_ms
 
 
 def shutdowns(conditions: Conditions) -> list[Row]:
@@ -123,35 +120,35 @@ def come_back(
 ) -> Return:
     """Restarts a follower of all partitions, after it has been missed."""
     is_v3 = generation is Generation.V3
-    lab = MeasuredCluster(conditions, generation, multi=multi, config={ISR_UPDATES: mode} if is_v3 else {})
-    leader, follower = lab.others(lab.controller)[:2]
-    [third] = lab.others(leader, follower)
-    lab.create(replicas_of(conditions.partitions, leader, third, follower))
-    lab.engine.crash(follower, KEEP)
-    lab.engine.run_for(MISSED_MS + conditions.partitions * (conditions.read_ms + _round_trip(conditions)))
-    lab.settle()
-    began_ms, joined = lab.now_ms, set[TopicPartition]()
+    cluster = MeasuredCluster(conditions, generation, multi=multi, config={ISR_UPDATES: mode} if is_v3 else {})
+    leader, follower = cluster.others(cluster.controller)[:2]
+    [third] = cluster.others(leader, follower)
+    cluster.create(replicas_of(conditions.partitions, leader, third, follower))
+    cluster.engine.crash(follower, KEEP)
+    cluster.engine.run_for(MISSED_MS + conditions.partitions * (conditions.read_ms + _round_trip(conditions)))
+    cluster.settle()
+    began_ms, joined = cluster.now_ms, set[TopicPartition]()
 
     def observe(now_ms: TimeMs, node: NodeId, trace: Trace) -> None:
         if isinstance(trace, IsrCommitted) and follower in trace.isr:
             joined.add(trace.partition)
 
-    lab.cluster.trace_observers.append(observe)
-    lab.engine.start(follower)
-    lab.await_("the ISRs are whole", lambda: len(joined) == conditions.partitions)
-    proposals = list(lab.events(IsrProposed, began_ms))
+    cluster.engine.cluster.trace_observers.append(observe)
+    cluster.engine.start(follower)
+    cluster.await_("the ISRs are whole", lambda: len(joined) == conditions.partitions)
+    proposals = list(cluster.events(IsrProposed, began_ms))
     writes = [
         write
-        for _, write in lab.messages(StoreWrite, proposals[0][0])
+        for _, write in cluster.messages(StoreWrite, proposals[0][0])
         if any(isinstance(operation, SetData) for operation in write.operations)
     ]
-    requests = [request.partitions for _, request in lab.messages(AlterPartitionRequest, began_ms)]
+    requests = [request.partitions for _, request in cluster.messages(AlterPartitionRequest, began_ms)]
     return Return(
         requests=len(set(requests)),
         repetitions=len(requests) - len(set(requests)),
         transactions=len(writes),
         updates=sum(isinstance(operation, SetData) for write in writes for operation in write.operations),
-        joining_ms=lab.now_ms - proposals[0][0],
+        joining_ms=cluster.now_ms - proposals[0][0],
         left=sum(len(trace.isr) < len(trace.committed) for _, _, trace in proposals),
     )
 

@@ -39,14 +39,14 @@ def replicas_per_broker(conditions: Conditions) -> list[Row]:
 
 def request_limits(conditions: Conditions) -> list[Row]:
     """L13."""
-    lab = MeasuredCluster(conditions, Generation.KIP_966)
+    cluster = MeasuredCluster(conditions, Generation.KIP_966)
     rows = []
     for topics, expected in ((MAX_TOPICS, "accepted"), (MAX_TOPICS + 1, ErrorCode.INVALID_REQUEST.name)):
         names = [f"{TOPIC}{number}" for number in range(topics)]
         parts = tuple(TopicPartitions(topic=name, partitions=(0,)) for name in names)
-        described = lab.administer(DescribeTopicRequest(correlation_id=0, topics=tuple(names)))
+        described = cluster.administer(DescribeTopicRequest(correlation_id=0, topics=tuple(names)))
         elect = ElectLeadersRequest(correlation_id=0, election_type=ElectionType.PREFERRED, topic_partitions=parts)
-        for what, outcome in (("DescribeTopic", described), ("ElectLeaders", lab.administer(elect))):
+        for what, outcome in (("DescribeTopic", described), ("ElectLeaders", cluster.administer(elect))):
             response = outcome.response
             is_refused = response is None or response.error is not ErrorCode.NONE
             found = outcome.error.name if is_refused else "accepted"
@@ -57,13 +57,13 @@ def request_limits(conditions: Conditions) -> list[Row]:
 def largest_query(conditions: Conditions) -> int:
     """The logs of one partition more than fit into a request are asked for."""
     count = MAX_PARTITIONS + 1
-    lab = MeasuredCluster(conditions, Generation.KIP_966, brokers=1)
-    lab.create([(0,)] * count)
-    lab.engine.crash(0, Loss("all"))
-    lab.settle()
-    lab.engine.start(0)
-    lab.await_("queries", lambda: lab.sent(GetReplicaLogInfoRequest) == 2)
-    queries = [query.topic_partitions or () for _, query in lab.messages(GetReplicaLogInfoRequest)]
+    cluster = MeasuredCluster(conditions, Generation.KIP_966, brokers=1)
+    cluster.create([(0,)] * count)
+    cluster.engine.crash(0, Loss("all"))
+    cluster.settle()
+    cluster.engine.start(0)
+    cluster.await_("queries", lambda: cluster.sent(GetReplicaLogInfoRequest) == 2)
+    queries = [query.topic_partitions or () for _, query in cluster.messages(GetReplicaLogInfoRequest)]
     return max(sum(len(topic.partitions) for topic in query) for query in queries)
 
 

@@ -99,11 +99,11 @@ class MeasuredCluster:
         store = conditions.store(sessions, multi) if is_v3 else None
         spec = ClusterSpec(brokers, controllers, ClusterConfig.of(generation, config), conditions.seed, store=store)
         self.engine = SimEngine(spec, NetworkModel(conditions.network_ms, 0))
-        self.cluster = self.engine.cluster
+        self._cluster = self.engine.cluster
         self._sent_messages = MessageLog()
-        self.cluster.recorder = self._sent_messages
+        self._cluster.recorder = self._sent_messages
         self._counts: Counter[type[Trace]] = Counter()
-        self.cluster.trace_observers.append(lambda now_ms, node, trace: self._counts.update((type(trace),)))
+        self._cluster.trace_observers.append(lambda now_ms, node, trace: self._counts.update((type(trace),)))
         self._commands = 0
         for node in spec.node_ids:
             self.engine.start(node)
@@ -243,13 +243,13 @@ class MeasuredCluster:
 
     @property
     def store(self) -> StoreNode:
-        store = self.cluster.nodes[STORE]
+        store = self._cluster.nodes[STORE]
         assert isinstance(store, StoreNode)
         return store
 
     def known_to_controller(self) -> Controller:
         """What the controller of `v3` knows."""
-        node = self.cluster.nodes[self.controller]
+        node = self._cluster.nodes[self.controller]
         assert isinstance(node, V3BrokerNode)
         term = node.controller.term
         if term is None:
@@ -267,3 +267,10 @@ class MeasuredCluster:
         """Cuts or heals the link between two nodes."""
         self.engine.set_link(a, b, up)
         self.engine.set_link(b, a, up)
+
+    def leave_isr(self, leader: NodeId, follower: NodeId) -> TimeMs:
+        """Cuts a follower off until it has left the ISR, and returns the time at which it is back in the ISR."""
+        self.cut(leader, follower)
+        self.await_("the follower has left the ISR", lambda: follower not in self.state().isr)
+        self.cut(leader, follower, up=True)
+        return self.await_("the follower is back in the ISR", lambda: follower in self.state().isr)

@@ -30,17 +30,17 @@ def _is_moved(state: PartitionState, replicas: set[NodeId]) -> bool:
 
 def agent_period(conditions: Conditions) -> list[Row]:
     """L6: a reassignment that cannot go on, since the new replica does not reach the leader."""
-    lab = MeasuredCluster(conditions, brokers=4)
-    leader, follower, new = lab.others(lab.controller)
-    lab.create([(leader, follower)])
-    lab.cut(leader, new)
-    began_ms = lab.now_ms
-    lab.administer(reassign(TOPIC, 0, (leader, new)))
-    lab.engine.run_for(WAKE_UPS * round(AGENT_S * 1_000) + WAIT_MS)
+    cluster = MeasuredCluster(conditions, brokers=4)
+    leader, follower, new = cluster.others(cluster.controller)
+    cluster.create([(leader, follower)])
+    cluster.cut(leader, new)
+    began_ms = cluster.now_ms
+    cluster.administer(reassign(TOPIC, 0, (leader, new)))
+    cluster.engine.run_for(WAKE_UPS * round(AGENT_S * 1_000) + WAIT_MS)
     path = paths.leader_and_isr(T0)
     looked = [
         sent.sent_ms
-        for sent, read in lab.messages(StoreRead, began_ms, lab.controller)
+        for sent, read in cluster.messages(StoreRead, began_ms, cluster.controller)
         if isinstance(read.operation, GetData) and read.operation.path == path
     ]
     waits = [after - before for before, after in pairwise(looked)][-WAKE_UPS:]
@@ -57,16 +57,13 @@ def waits_after_joining(conditions: Conditions, generation: Generation, mode: st
     config: dict[str, object] = {"replica.lag.time.max.ms": LAG_MS}
     if mode:
         config[ISR_UPDATES] = mode
-    lab = MeasuredCluster(conditions, generation, brokers=4, config=config)
-    leader, follower, new = lab.others(lab.controller)[:3]
-    lab.create([(leader, follower)])
-    lab.cut(leader, follower)
-    lab.await_("the follower has left the ISR", lambda: follower not in lab.state().isr)
-    lab.cut(leader, follower, up=True)
-    lab.await_("the follower is back in the ISR", lambda: follower in lab.state().isr)
-    lab.administer(reassign(TOPIC, 0, (leader, new)))
-    joined_ms = lab.await_("the new replica is in the ISR", lambda: new in lab.state().isr)
-    return lab.await_("the reassignment is complete", lambda: _is_moved(lab.state(), {leader, new})) - joined_ms
+    cluster = MeasuredCluster(conditions, generation, brokers=4, config=config)
+    leader, follower, new = cluster.others(cluster.controller)[:3]
+    cluster.create([(leader, follower)])
+    cluster.leave_isr(leader, follower)
+    cluster.administer(reassign(TOPIC, 0, (leader, new)))
+    joined_ms = cluster.await_("the new replica is in the ISR", lambda: new in cluster.state().isr)
+    return cluster.await_("the reassignment is complete", lambda: _is_moved(cluster.state(), {leader, new})) - joined_ms
 
 
 def delays(conditions: Conditions) -> list[Row]:
@@ -92,19 +89,19 @@ def isr_at_completion(
     """One of three replicas of a partition is to be replaced; before the new one has caught up, the two that stay are
     down, and with `returns` one of them comes back. What becomes of the reassignment.
     """
-    lab = MeasuredCluster(conditions, generation, brokers=5)
-    keeper, first, second, new = lab.others(lab.controller)[:4]
-    lab.create([(keeper, first, second)], {MIN_INSYNC_REPLICAS: min_isr})
-    lab.cut(keeper, new)
-    lab.administer(reassign(TOPIC, 0, (new, first, second)))
+    cluster = MeasuredCluster(conditions, generation, brokers=5)
+    keeper, first, second, new = cluster.others(cluster.controller)[:4]
+    cluster.create([(keeper, first, second)], {MIN_INSYNC_REPLICAS: min_isr})
+    cluster.cut(keeper, new)
+    cluster.administer(reassign(TOPIC, 0, (new, first, second)))
     for broker in (first, second):
-        lab.engine.crash(broker, KEEP)
-    lab.await_("one replica is left", lambda: lab.state().isr == (keeper,))
-    lab.cut(keeper, new, up=True)
+        cluster.engine.crash(broker, KEEP)
+    cluster.await_("one replica is left", lambda: cluster.state().isr == (keeper,))
+    cluster.cut(keeper, new, up=True)
     if returns:
-        lab.engine.start(first)
-    lab.engine.run_for(WAIT_MS)
-    state = lab.state()
+        cluster.engine.start(first)
+    cluster.engine.run_for(WAIT_MS)
+    state = cluster.state()
     return f"complete, ISR of {len(state.isr)}" if _is_moved(state, {new, first, second}) else "waits"
 
 

@@ -13,8 +13,7 @@ import pytest
 from experiments.numbers import isr_changes, store_queue
 from experiments.numbers.claims import CLAIMS, Claim, claims_of
 from experiments.numbers.conditions import Conditions, Row
-from experiments.numbers.control import change_controller
-from experiments.numbers.failover import PUBLISH, durations_of, fail_over, fail_over_by_log
+from experiments.numbers.failover import PUBLISH, change_controller, durations_of, fail_over, fail_over_by_log
 from experiments.numbers.measured_cluster import CONTROLLER, LEADER, MeasuredCluster, MeasurementError
 from experiments.numbers.page import introduction, section, summary
 from experiments.support.errors import InputError
@@ -183,11 +182,11 @@ def test_the_page_has_every_claim_of_the_requirements_in_order() -> None:
 
 
 def test_a_cluster_that_does_not_come_to_a_state_is_an_error() -> None:
-    lab = MeasuredCluster(Conditions())
+    cluster = MeasuredCluster(Conditions())
     with pytest.raises(MeasurementError, match="not within 10 ms: a miracle"):
-        lab.await_("a miracle", lambda: False, 10)
+        cluster.await_("a miracle", lambda: False, 10)
     with pytest.raises(MeasurementError, match="the topic cannot be created"):
-        lab.create([(0, 0)])
+        cluster.create([(0, 0)])
 
 
 def test_unknown_items_are_refused() -> None:

@@ -178,7 +178,7 @@ class SimCluster:
         self.now_ms = max(self.now_ms, until_ms)
 
     def _dispatch(self, due_ms: TimeMs, event: _Event) -> bool:
-        """Runs one event; returns False if void (cut link, ended incarnation, paused node, timer set anew)."""
+        """Runs one event; returns False if void (cut link, ended incarnation, paused node, timer set again)."""
         if event[0] == _DELIVER:
             _, target, source, message, incarnation = event
             node = self.nodes.get(target)

@@ -1,6 +1,6 @@
 """Timers under the virtual clock, and why an idle cluster needs no events.
 
-A healthy idle cluster repeats three exchanges for ever: heartbeats, renewals of parked fetches, and the metadata fetch.
+A healthy idle cluster repeats three exchanges without end: heartbeats, renewals of delayed fetches, metadata fetches.
 Each is driven by one periodic timer of a broker (the *active* timer, marked `idle_with`) and postpones a watchdog at
 the other end (the *passive* timer, marked `renewed_by`). While both nodes run and the links between them are sound,
 firing these timers changes only their own due times, which are known in advance: ticks are one period apart, and a
@@ -17,7 +17,7 @@ since all that it would send is lost; passive timers are awake then. Sleep ends
   time that their last renewal would have given them;
 - when the node sets or cancels the timer itself; then a renewal on its way counts as arrived.
 
-A timer that is awake fires before it sleeps again, also where its node sets it anew meanwhile: the message shows the
+A timer that is awake fires before it sleeps again, also where its node sets it again meanwhile: the message shows the
 peer what was lost while the pair was not sound, which the node does not know.
 
 An answer that is on its way when the pair stops being sound counts as arrived too. The trace is the same as with all

@@ -6,8 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from actors.log.disk_log import DiskLog
-from actors.storage import DiskStorage
+from actors.log.lock import LOCK_FILE
+from actors.storage import DiskStorage, Owner
+from protocol.errors import CorruptLogError, StorageError
 from protocol.messages.batch import RecordBatch
 
 
@@ -31,9 +35,31 @@ def opened(directory: Path, **options: Any) -> tuple[DiskStorage, DiskLog]:
     return storage, storage.open_log("t/0")
 
 
-def content(directory: Path) -> dict[str, bytes]:
+def content(directory: Path, with_lock: bool = True) -> dict[str, bytes]:
     """The content of all files below a directory by relative path."""
-    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+    files = [path for path in directory.rglob("*") if path.is_file() and (with_lock or path.name != LOCK_FILE)]
+    return {str(path.relative_to(directory)): path.read_bytes() for path in files}
+
+
+def refused(
+    directory: Path,
+    owner: Owner,
+    name: str,
+    damage: Callable[[bytes], bytes],
+    start: Callable[[DiskStorage], object],
+    kind: type[StorageError] = CorruptLogError,
+) -> str:
+    """Damages a file; returns the line with which the node's start refuses the directory, which changes nothing."""
+    path = directory / name
+    path.write_bytes(damage(path.read_bytes()))
+    before = content(directory, with_lock=False)
+    storage = DiskStorage(directory, owner)
+    with pytest.raises(kind) as caught:
+        start(storage)
+    storage.close()
+    assert "\n" not in str(caught.value)
+    assert content(directory, with_lock=False) == before
+    return str(caught.value)
 
 
 def flipped(place: int) -> Callable[[bytes], bytes]:

@@ -144,12 +144,10 @@ def test_other_events_have_no_samples(trace: Trace) -> None:
 
 
 def test_only_changed_metrics_are_exported() -> None:
-    stands = {"a": 0, "b": 0}
-    changes = Changes(lambda: dict(stands))
-    assert changes.take() == {"a": 0, "b": 0}, "a 0 is to be seen"
-    stands["b"] = 2
-    assert changes.take() == {"b": 2}
-    assert changes.take() == {}
+    changes = Changes[str]()
+    assert changes.take({"a": 0, "b": 0}) == {"a": 0, "b": 0}, "a 0 is to be seen"
+    assert changes.take({"a": 0, "b": 2}) == {"b": 2}
+    assert changes.take({"a": 0, "b": 2}) == {}
 
 
 @pytest.mark.covers("I8")

@@ -9,18 +9,17 @@ from random import Random
 
 import pytest
 
-from actors.log.lock import LOCK_FILE
 from actors.nodes import NodeSetup, StoreActor, actor_class, build_node
 from actors.storage import DiskStorage, Owner
 from protocol.config import ClusterConfig
 from protocol.contract import Send
-from protocol.errors import CorruptLogError, ForeignDirectoryError, StorageError
+from protocol.errors import ForeignDirectoryError, StorageError
 from protocol.ids import CLUSTER_ID, STORE, STORE_LOG
 from protocol.messages.store import Create, OpenSession, SetData, StoreWrite
 from protocol.v3.store.node import StoreNode
 from protocol.v3.store.settings import StoreSettings
 from protocol.v3.store.transaction_log import SNAPSHOT_FILE
-from tests.unit.actors.disk_helpers import flipped, segment_file
+from tests.unit.actors.disk_helpers import content, flipped, refused, segment_file
 
 OWNER = Owner(CLUSTER_ID, STORE)
 WRITES = 5
@@ -42,11 +41,6 @@ def written(directory: Path, snapshot_every: int = 100) -> StoreNode:
         node.receive(0, 0, StoreWrite(connection_id=1, xid=xid, operations=(operation,)))
         assert any(isinstance(effect, Send) for effect in node.fire(4 + 4 * xid, "work/1"))
     return node
-
-
-def content(directory: Path) -> dict[str, bytes]:
-    files = [path for path in directory.rglob("*") if path.is_file() and path.name != LOCK_FILE]
-    return {str(path.relative_to(directory)): path.read_bytes() for path in files}
 
 
 def test_transactions_have_the_time_at_which_they_were_made(tmp_path: Path) -> None:
@@ -83,15 +77,7 @@ def test_a_damaged_directory_is_refused_and_not_changed(
 ) -> None:
     directory = tmp_path / "store"
     written(directory)._storage.close()  # type: ignore[attr-defined]
-    path = directory / name
-    path.write_bytes(damage(path.read_bytes()))
-    before = content(directory)
-    storage = DiskStorage(directory, OWNER)
-    with pytest.raises(CorruptLogError) as caught:
-        started(storage)
-    storage.close()
-    assert "\n" not in str(caught.value)
-    assert content(directory) == before
+    refused(directory, OWNER, name, damage, started)
     assert segment_file(directory, 0).name == Path(LOG).name
 
 
@@ -100,14 +86,14 @@ def test_the_directory_of_another_cluster_is_refused(tmp_path: Path, cluster_id:
     """By its owner, and by the snapshot where the owner is not checked."""
     directory = tmp_path / "store"
     written(directory)._storage.close()  # type: ignore[attr-defined]
-    before = content(directory)
+    before = content(directory, with_lock=False)
     with pytest.raises(ForeignDirectoryError, match="found cluster 'isray'"):
         DiskStorage(directory, Owner(cluster_id, STORE))
     storage = DiskStorage(directory)
     with pytest.raises(StorageError, match="store-snapshot: found cluster 'isray'; allowed: "):
         started(storage, cluster_id)
     storage.close()
-    assert content(directory) == before
+    assert content(directory, with_lock=False) == before
 
 
 def test_the_actor_of_the_store_hosts_a_store_of_its_run(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from protocol.quorum.context import QuorumConfig
 from protocol.quorum.log import SNAPSHOT_FILE, Snapshot
 from protocol.quorum.replica import QuorumReplica
 from protocol.quorum.voters import ReplicaKey, VoterSet
+from tests.unit.actors.disk_helpers import content
 from tests.unit.experiments.cli.cli_helpers import Commands
 
 
@@ -25,10 +26,9 @@ def formatting(directory: Path, *more: str, node: int = 1000, cluster: str = "c1
     return ("storage", "format", *place, *more)
 
 
-def content(directory: Path) -> dict[str, bytes]:
-    """Every file but the lock, by its path."""
-    files = (path for path in directory.rglob("*") if path.is_file() and path.name != ".lock")
-    return {str(path.relative_to(directory)): path.read_bytes() for path in files}
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    return tmp_path / "node"
 
 
 def started(directory: Path, node: int, cluster: str = "c1") -> tuple[DiskStorage, QuorumReplica]:
@@ -41,8 +41,7 @@ def started(directory: Path, node: int, cluster: str = "c1") -> tuple[DiskStorag
 
 
 @pytest.mark.covers("D31", "J15", "M77")
-def test_a_standalone_controller_leads_at_once(command: Commands, tmp_path: Path) -> None:
-    directory = tmp_path / "node"
+def test_a_standalone_controller_leads_at_once(command: Commands, directory: Path) -> None:
     said = command.ok(*formatting(directory, "--standalone"))
     uuid = json.loads((directory / state_file.FILE).read_bytes())["voterUuid"]
     assert said == f"Formatting {directory} for controller-1000 of cluster c1, directory id {uuid}.\n"
@@ -76,8 +75,7 @@ def test_a_controller_that_joins_has_a_uuid_and_no_log(command: Commands, tmp_pa
     storage.close()
 
 
-def test_a_brokers_directory_is_just_its_own(command: Commands, tmp_path: Path) -> None:
-    directory = tmp_path / "node"
+def test_a_brokers_directory_is_just_its_own(command: Commands, directory: Path) -> None:
     assert command.ok(*formatting(directory, node=3)) == f"Formatting {directory} for broker-3 of cluster c1.\n"
     DiskStorage(directory, Owner("c1", 3)).close()
     with pytest.raises(ForeignDirectoryError, match="found cluster 'c1', node 3"):
@@ -86,11 +84,10 @@ def test_a_brokers_directory_is_just_its_own(command: Commands, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("node", [1000, 3])
-def test_a_formatted_directory_is_not_changed(command: Commands, tmp_path: Path, node: int) -> None:
-    directory = tmp_path / "node"
+def test_a_formatted_directory_is_not_changed(command: Commands, directory: Path, node: int) -> None:
     how = ("--standalone",) if node >= 1000 else ()
     first = command.json(*formatting(directory, *how, node=node))
-    before = content(directory)
+    before = content(directory, with_lock=False)
     refused = command.refused(*formatting(directory, *how, node=node))
     assert refused == f"isray: --directory: found {directory}, which is formatted already; allowed: one that is not\n"
     again = command.ok(*formatting(directory, *how, "--ignore-formatted", node=node))
@@ -102,7 +99,7 @@ def test_a_formatted_directory_is_not_changed(command: Commands, tmp_path: Path,
         name = "controller" if node >= 1000 else "broker"
         found, allowed = f"{name}-{node} of cluster c1", f"{name}-{other[1]} of cluster {other[0]}"
         assert refused == f"isray: {directory}: owner: found {found}; allowed: {allowed}\n"
-    assert content(directory) == before
+    assert content(directory, with_lock=False) == before
 
 
 def test_a_directory_with_other_things_or_in_use_is_refused(command: Commands, tmp_path: Path) -> None:
@@ -111,11 +108,11 @@ def test_a_directory_with_other_things_or_in_use_is_refused(command: Commands, t
     (tmp_path / "file").write_text("")
     for name, why in (("mine", "holds other.txt and no meta.json"), ("file", "is no directory")):
         assert why in command.refused(*formatting(tmp_path / name, "--standalone"))
-    assert content(tmp_path) == {"mine/other.txt": b"x", "file": b""}
+    assert content(tmp_path, with_lock=False) == {"mine/other.txt": b"x", "file": b""}
     storage = DiskStorage(tmp_path / "used", Owner("c1", 1000))
-    before = content(tmp_path / "used")
+    before = content(tmp_path / "used", with_lock=False)
     assert "in use by process" in command.refused(*formatting(tmp_path / "used", "--standalone"))
-    assert content(tmp_path / "used") == before
+    assert content(tmp_path / "used", with_lock=False) == before
     storage.close()
     command.ok(*formatting(tmp_path / "used", "--standalone"))
 
@@ -141,9 +138,8 @@ WRONG = {
 
 @pytest.mark.parametrize(("node", "cluster", "how"), WRONG.values(), ids=WRONG)
 def test_wrong_options_are_exit_code_2_and_nothing_is_made(
-    command: Commands, tmp_path: Path, node: int, cluster: str, how: list[str]
+    command: Commands, directory: Path, node: int, cluster: str, how: list[str]
 ) -> None:
-    directory = tmp_path / "node"
     assert "; allowed: " in command.refused(*formatting(directory, *how, node=node, cluster=cluster))
     assert not directory.exists()
 
@@ -165,8 +161,7 @@ def test_a_wrong_first_voter_is_answered_with_the_form(
     assert f"--initial-controllers: found {found}; {FORM}" in refused
 
 
-def test_info_prints_the_owner_and_content_of_a_directory(command: Commands, tmp_path: Path) -> None:
-    directory = tmp_path / "node"
+def test_info_prints_the_owner_and_content_of_a_directory(command: Commands, directory: Path) -> None:
     command.ok(*formatting(directory, "--standalone"))
     storage, replica = started(directory, 1000)
     uuid, size = replica.key.uuid, (directory / "logs/__cluster_metadata/0/00000000000000000000.log").stat().st_size
@@ -179,18 +174,17 @@ def test_info_prints_the_owner_and_content_of_a_directory(command: Commands, tmp
         f"log __cluster_metadata/0: from 0, flushed to 2, {size} bytes",
     ]
     replica.take_snapshot(2, b"")
-    before = content(directory)
+    before = content(directory, with_lock=False)
     found = command.json("storage", "info", "--directory", str(directory))
     assert found["voters"] == [{"voter_id": 1000, "voter_uuid": uuid}]
     assert (found["faults"], found["logs"][0]["start_offset"]) == ([], 2)
-    assert content(directory) == before
+    assert content(directory, with_lock=False) == before
     storage.close()
 
 
 def test_the_voters_are_those_of_the_snapshot_where_it_reaches_behind_the_log(
-    command: Commands, tmp_path: Path
+    command: Commands, directory: Path
 ) -> None:
-    directory = tmp_path / "node"
     command.ok(*formatting(directory, "--standalone"))
     found = Snapshot(5, 20, VoterSet.of([ReplicaKey(1002, "u")]), b"")
     (directory / SNAPSHOT_FILE).write_bytes(found.encode())
