@@ -15,7 +15,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 
 from experiments.hunt.campaign import curve as curves
-from experiments.hunt.campaign.findings import Finding, add_finding, in_order
+from experiments.hunt.campaign.findings import Finding, add_finding
 from experiments.hunt.campaign.folder import (
     ROUND,
     CampaignFolder,
@@ -307,6 +307,6 @@ class _Driver:
             counts=self._counts,
             features=len(self._corpus.hits),
             kept=len(self._corpus.kept),
-            findings=in_order(self._findings.values()),
+            findings=sorted(self._findings.values(), key=lambda finding: finding.seed),
             curve=self._state.curve,
         )
