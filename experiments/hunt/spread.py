@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from typing import Any, Protocol, TypeVar
+from functools import partial
+from typing import Any, TypeVar
 
 from experiments.support.processes import process_pool
 
@@ -25,14 +26,35 @@ class WorkerLost(Exception):
     """A process that ran tasks ended: it was killed, or the machine has no memory left."""
 
 
-class Spread(Protocol):
-    """Runs `function` on each task, and yields the results. No task begins once `is_over` is true; those that have
-    begun are completed. WorkerLost if a worker ends.
+class Spread:
+    """Runs tasks, of which it keeps `at_most` under way. `submit` begins one; `completed` waits until at least one of
+    those under way is complete, and returns the results of these, and the others.
     """
+
+    def __init__(
+        self, submit: Callable[..., Any], completed: Callable[[list[Any]], tuple[list[Any], list[Any]]], at_most: int
+    ) -> None:
+        self._submit, self._completed, self._at_most = submit, completed, at_most
 
     def __call__(
         self, function: Callable[[_Task], _Result], tasks: Iterable[_Task], is_over: Callable[[], bool]
-    ) -> Iterator[_Result]: ...
+    ) -> Iterator[_Result]:
+        """Runs `function` on each task, and yields the results. No task begins once `is_over` is true; those that have
+        begun are completed. WorkerLost if a worker ends.
+        """
+        waiting = iter(tasks)
+        under_way: list[Any] = []
+        while True:
+            while len(under_way) < self._at_most and not is_over():
+                for task in waiting:
+                    under_way.append(self._submit(function, task))
+                    break
+                else:
+                    break
+            if not under_way:
+                return
+            results, under_way = self._completed(under_way)
+            yield from results
 
 
 @contextmanager
@@ -42,29 +64,20 @@ def workers(jobs: int | str) -> Iterator[Spread]:
     is imported.
     """
     if jobs == 1:
-        yield _in_this_process
+        yield Spread(partial, lambda under_way: ([under_way[0]()], []), 1)
     elif isinstance(jobs, int):
         with process_pool(jobs) as pool:
 
-            def completed(under_way: set[Future[Any]]) -> tuple[list[Any], set[Future[Any]]]:
+            def completed(under_way: list[Future[Any]]) -> tuple[list[Any], list[Future[Any]]]:
                 done, left = wait(under_way, return_when=FIRST_COMPLETED)
                 try:
-                    return [future.result() for future in done], left
+                    return [future.result() for future in done], list(left)
                 except BrokenProcessPool as error:
                     raise WorkerLost("a worker process ended before its task was complete") from error
 
-            yield _Queue(pool.submit, completed, jobs)
+            yield Spread(pool.submit, completed, TASKS_PER_WORKER * jobs)
     else:
         yield from _ray_tasks()
-
-
-def _in_this_process(
-    function: Callable[[_Task], _Result], tasks: Iterable[_Task], is_over: Callable[[], bool]
-) -> Iterator[_Result]:
-    for task in tasks:
-        if is_over():
-            return
-        yield function(task)
 
 
 def _ray_tasks() -> Iterator[Spread]:
@@ -77,42 +90,11 @@ def _ray_tasks() -> Iterator[Spread]:
         apply: Any = ray.remote(lambda function, task: function(task))
         resources: dict[str, float] = ray.cluster_resources()
 
-        def completed(under_way: set[Any]) -> tuple[list[Any], set[Any]]:
-            done, left = ray.wait(list(under_way))
+        def completed(under_way: list[Any]) -> tuple[list[Any], list[Any]]:
+            done, left = ray.wait(under_way)
             try:
-                return [ray.get(reference) for reference in done], set(left)
+                return [ray.get(reference) for reference in done], left
             except WorkerCrashedError as error:
                 raise WorkerLost("a worker of Ray ended, and so did those that repeated its task") from error
 
-        yield _Queue(apply.remote, completed, max(1, int(resources.get("CPU", 1))))
-
-
-class _Queue:
-    """Keeps `TASKS_PER_WORKER` tasks under way for each worker. `submit` begins one; `completed` waits until at least
-    one is complete, and returns the results of those that are, and the others.
-    """
-
-    def __init__(
-        self,
-        submit: Callable[..., Any],
-        completed: Callable[[set[Any]], tuple[list[Any], set[Any]]],
-        worker_count: int,
-    ) -> None:
-        self._submit, self._completed, self._at_most = submit, completed, TASKS_PER_WORKER * worker_count
-
-    def __call__(
-        self, function: Callable[[_Task], _Result], tasks: Iterable[_Task], is_over: Callable[[], bool]
-    ) -> Iterator[_Result]:
-        waiting = iter(tasks)
-        under_way: set[Any] = set()
-        while True:
-            while len(under_way) < self._at_most and not is_over():
-                for task in waiting:
-                    under_way.add(self._submit(function, task))
-                    break
-                else:
-                    break
-            if not under_way:
-                return
-            results, under_way = self._completed(under_way)
-            yield from results
+        yield Spread(apply.remote, completed, TASKS_PER_WORKER * max(1, int(resources.get("CPU", 1))))

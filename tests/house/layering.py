@@ -48,7 +48,7 @@ STACKS: dict[str, tuple[frozenset[str], ...]] = {
         frozenset({"examples"}),
     ),
     "experiments.hunt": (
-        frozenset({"workload", "spread"}),
+        frozenset({"spread"}),
         frozenset({"fuzz", "quorum", "soak"}),
         frozenset({"mutants"}),
         frozenset({"explore", "seeds"}),

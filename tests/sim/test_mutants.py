@@ -103,12 +103,21 @@ def test_a_guard_is_restored_after_an_error() -> None:
     assert leadership.may_join.__code__ is original
 
 
-@pytest.mark.parametrize("before", ["no_such_rule", "leadership"], ids=["that is not there", "that is there twice"])
-def test_a_change_of_code_is_refused(before: str) -> None:
-    change = Change(function="protocol.broker.leadership:may_join", before=before, after="None")
+@pytest.mark.parametrize(
+    ("function", "before"),
+    [
+        ("leadership:may_join", "no_such_rule"),
+        ("leadership:may_join", "leadership"),
+        ("leadership:no_such_rule", ""),
+        ("no_such_module:may_join", ""),
+    ],
+    ids=["code that is not there", "code that is there twice", "a function", "a module"],
+)
+def test_a_change_of_something_else_is_refused(function: str, before: str) -> None:
+    change = Change(function=f"protocol.broker.{function}", before=before, after="None")
     mutant = Mutant(name="none", guard="g.", instead="i.", expected=(), changes=(change,))
-    with pytest.raises(InputError, match=rf"leadership: may_join: .*{before}.* has there once"), switched_off(mutant):
-        pass
+    with pytest.raises(InputError, match=rf"{function.replace(':', ': ')}: .*{before}.* has there once"):
+        switched_off(mutant).__enter__()
 
 
 def test_a_file_that_holds_no_mutants_is_refused(tmp_path: Path) -> None:

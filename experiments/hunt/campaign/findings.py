@@ -6,7 +6,6 @@ the kinds of faults in the order in which they begin, and the kinds of operation
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from hashlib import blake2b
 from itertools import groupby
 from typing import Annotated
@@ -50,8 +49,3 @@ def add_finding(findings: dict[str, Finding], seed: int, file: TimelineFile) -> 
     first = new if known is None or seed < known.seed else known
     findings[key] = first.model_copy(update={"count": 1 if known is None else known.count + 1})
     return findings[key]
-
-
-def in_order(findings: Iterable[Finding]) -> list[Finding]:
-    """The findings by their lowest seed."""
-    return sorted(findings, key=lambda finding: finding.seed)

@@ -14,14 +14,18 @@ One driver at a time: the folder is locked.
 
 from __future__ import annotations
 
+import csv
 import fcntl
+import io
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import blake2b
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
+import altair as alt
+import vl_convert
 from pydantic import Field
 
 from experiments.hunt.campaign.findings import Finding
@@ -40,6 +44,10 @@ _CODE = (
     *(f"experiments/{name}" for name in ("check", "engines", "faults", "hunt", "scenarios", "story", "support")),
 )
 """What the result of a plan depends on."""
+
+_DRAWN = {"features": "features reached", "kept": "plans kept"}
+_COLOURS = ("#0072B2", "#D55E00")
+"""Of Okabe and Ito, 2008."""
 
 _Model = TypeVar("_Model", bound=StrictModel)
 
@@ -212,3 +220,30 @@ def _parsed(text: str, source: str, kind: type[_Model]) -> _Model:
     except ValueError as error:
         raise InputError(source, "", "text that is not JSON", "what isray fuzz has written") from error
     return validated(kind, raw, source, as_json=True)
+
+
+def curve_table(curve: Sequence[CurvePoint]) -> str:
+    """The curve as CSV, a row for each round."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(CurvePoint.model_fields), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(point.model_dump() for point in curve)
+    return text.getvalue()
+
+
+def curve_drawing(curve: Sequence[CurvePoint]) -> str:
+    """The curve as SVG."""
+    rows = [{"seeds": 0, "what": name, "count": 0} for name in _DRAWN.values()]
+    rows += [
+        {"seeds": point.seeds, "what": name, "count": getattr(point, field)}
+        for point in curve
+        for field, name in _DRAWN.items()
+    ]
+    colours = alt.Scale(domain=list(_DRAWN.values()), range=list(_COLOURS))
+    chart = alt.Chart(alt.InlineData(rows)).mark_line(interpolate="monotone")
+    chart = chart.encode(
+        x=alt.X("seeds:Q", title="seeds"),
+        y=alt.Y("count:Q", title=None),
+        color=alt.Color("what:N", scale=colours, legend=alt.Legend(title=None, orient="bottom")),
+    )
+    return vl_convert.vegalite_to_svg(chart.properties(width=640, height=280, background="white").to_dict())

@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from pathlib import Path
 
-from experiments.hunt.campaign import curve as curves
-from experiments.hunt.campaign.findings import Finding, add_finding, in_order
+from experiments.hunt.campaign.findings import Finding, add_finding
 from experiments.hunt.campaign.folder import (
     ROUND,
     CampaignFolder,
@@ -24,6 +23,8 @@ from experiments.hunt.campaign.folder import (
     Line,
     State,
     code_digest,
+    curve_drawing,
+    curve_table,
     open_campaign,
 )
 from experiments.hunt.campaign.mutate import mutated_plan
@@ -258,7 +259,7 @@ class _Driver:
             curve=(*self._state.curve, self._point(finished)),
         )
         self._files.write_state(self._state)
-        write_text(self._files.root / "curve.csv", curves.table(self._state.curve))
+        write_text(self._files.root / "curve.csv", curve_table(self._state.curve))
         self._round = {}
 
     def _point(self, finished: int) -> CurvePoint:
@@ -278,7 +279,7 @@ class _Driver:
     def draw_curve(self) -> None:
         """Draws the chart of the complete rounds."""
         if self._state.curve:
-            write_text(self._files.root / "curve.svg", curves.drawing(self._state.curve))
+            write_text(self._files.root / "curve.svg", curve_drawing(self._state.curve))
 
     # -- the result ----------------------------------------------------------------------------------------------------
 
@@ -307,6 +308,6 @@ class _Driver:
             counts=self._counts,
             features=len(self._corpus.hits),
             kept=len(self._corpus.kept),
-            findings=in_order(self._findings.values()),
+            findings=sorted(self._findings.values(), key=lambda finding: finding.seed),
             curve=self._state.curve,
         )

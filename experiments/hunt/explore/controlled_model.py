@@ -43,7 +43,7 @@ class ControlledModel(Model):
         super().__init__(generation, brokers, min_isr, bounds)
 
     def _more_nodes(self) -> Sequence[AnyNode]:
-        return (self.machines.new_manager(),) if self._has_manager else ()
+        return (RecoveryManagerNode(self.spec.config),) if self._has_manager else ()
 
     def _more_links(self) -> Sequence[tuple[NodeId, NodeId]]:
         others = (CONTROLLER, *self._brokers) if self._has_manager else ()

@@ -171,9 +171,6 @@ class Machines:
             self._act(node, key)
         return node
 
-    def new_manager(self) -> RecoveryManagerNode:
-        return RecoveryManagerNode(self._spec.config)
-
     # -- steps ---------------------------------------------------------------------------------------------------------
 
     def receive(self, local: Local, sender: NodeId, message: int) -> Outcome:

@@ -114,7 +114,7 @@ def _drawn_of_v3(seed: int) -> Plan:
 def _draw(seed: int, generation: Generation | None, bias: Bias) -> Plan:
     rng = Random(f"{seed}/swarm")
     drawn = rng.choice((Generation.KIP_497, Generation.KIP_966_ELR, Generation.KIP_966, Generation.KIP_966))
-    known = _themes_for(generation or bias.generation)
+    known = STORE_THEMES if (generation or bias.generation) is Generation.V3 else THEMES
     themes = themes_of(seed, bias, tuple(known))
     tempo = _DRAWS.staged if themes else rng.choice((_DRAWS.brisk, _DRAWS.steady))
     wanted = reduce(Bias.or_else, (known[name][1] for name in themes), bias)
@@ -171,10 +171,6 @@ def _quorum(rng: Random, bias: Bias, wanted: int | None) -> tuple[int, tuple[int
     if form == 0:
         return controllers, (), config | {CONTROLLER_QUORUM_VOTERS: ",".join(map(str, ids))}
     return controllers, ids[:1] if form == 1 else (), config
-
-
-def _themes_for(generation: Generation | None) -> Mapping[str, tuple[Episode, Bias]]:
-    return STORE_THEMES if generation is Generation.V3 else THEMES
 
 
 def _store(rng: Random, tempo: _Tempo, wanted: Bias) -> tuple[StoreSettings, dict[str, ConfigSetting]]:

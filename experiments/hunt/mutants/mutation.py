@@ -130,11 +130,12 @@ def changed_codes(mutations: Sequence[Mutation]) -> dict[str, CodeType]:
     """
     trees: dict[str, ast.Module] = {}
     for mutation in mutations:
-        source = path_of(mutation.module).read_text(encoding="utf-8")
+        path = path_of(mutation.module)
+        source = path.read_text(encoding="utf-8") if path.exists() else ""
         tree = trees.setdefault(mutation.module, ast.parse(source))
         found = list(_written_sites(mutation, tree, source))
         if len(found) != 1:
-            raise InputError("mutant", "", str(mutation), f"code that {path_of(mutation.module)} has there once")
+            raise InputError("mutant", "", str(mutation), f"code that {path} has there once")
         found[0].apply()
     codes = {module: compiled(module, tree) for module, tree in trees.items()}
     return {f"{item.module}:{item.function}": _code_of(item.function, codes[item.module]) for item in mutations}

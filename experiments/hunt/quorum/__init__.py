@@ -9,14 +9,5 @@ published TLA+ model of KRaft with reconfiguration (Vanlightly/kafka-tlaplus, kr
 
 Neither asks a replica for its opinion. `global_view.py` derives what is committed, and who the voters are, from all
 disks, so that a defect of a replica is not repeated in the check of it. This is about the quorum only; the invariants
-of whole clusters are in `experiments/check`.
-
-Read in this order:
-
-    harness.py      the simulation: replicas, virtual clock, network, disks, crashes, partitions, pauses
-    global_view.py  all disks at once: committed records, copies of the log, voter sets
-    safety.py       invariants, one class each
-    liveness.py     properties of a healed quorum
-    operator.py     adds and removes voters and replaces disks, within what KRaft tolerates
-    chaos.py        random runs from a seed: faults, healing, verdict
+of whole clusters are in `experiments/check`. docs/quorum.md has the modules.
 """

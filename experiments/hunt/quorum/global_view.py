@@ -161,18 +161,15 @@ class LogCopy:
         if last is not None and log.start_offset < self.end <= log.end_offset:
             [held] = log.read(self.end - 1, 1)
             if held is last:
-                self._drop_before(log.start_offset)
+                dropped = max(0, log.start_offset - self.start)
+                del self.values[:dropped]
+                self.start += dropped
                 self._take(log.read(self.end, _ALL) if self.end < log.end_offset else ())
                 return
         self.start = self.matched = log.start_offset
         self.values, self.changes, self._last = [], {}, None
         self.history = VoterSets(committed.below(self.start))
         self._take(log.read(self.start, _ALL))
-
-    def _drop_before(self, start: Offset) -> None:
-        if start > self.start:
-            del self.values[: start - self.start]
-            self.start = start
 
     def _take(self, batches: Sequence[RecordBatch]) -> None:
         for batch in batches:

@@ -17,7 +17,7 @@ from experiments.engines.admin_requests import create_topic
 from experiments.engines.port import ClusterSpec
 from experiments.engines.ray.engine import RayEngine
 from experiments.hunt.soak.ray_nodes import RayNodes
-from experiments.hunt.workload import Workload
+from experiments.hunt.soak.workload import Workload
 from protocol.errors import ErrorCode
 from protocol.events.base import Trace
 from protocol.ids import NO_LEADER, BrokerId, NodeId, TopicPartition, is_broker

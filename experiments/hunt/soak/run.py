@@ -1,7 +1,7 @@
 """`isray soak`: runs load and faults on a cluster, then checks the recording of the run.
 
 The cluster runs on a private Ray with one Ray node per broker and a head. The replication factor is the number of
-brokers, min ISR one less, the generation `kip-966`; the producer is idempotent, with acks=all (`hunt/workload.py`).
+brokers, min ISR one less, the generation `kip-966`; the producer is idempotent, with acks=all (`workload.py`).
 Faults follow each other by a seeded schedule (`faults.py`); each begins when the cluster is whole again
 after the previous one. The soak lasts for the given time, and at least one round of faults; a fault that has begun is
 healed. Then the producer stops, all sends end, the readers read to the log ends, and the recording of the run is
@@ -36,7 +36,7 @@ from experiments.engines.ray.engine import RayEngine
 from experiments.hunt.soak.cluster import NotHealedError, SoakCluster, homes_of
 from experiments.hunt.soak.faults import FAULTS
 from experiments.hunt.soak.ray_nodes import RayNodes, ray_nodes
-from experiments.hunt.workload import Counts, Workload
+from experiments.hunt.soak.workload import Counts, Workload
 from protocol.config import ClusterConfig, Generation
 from protocol.events.broker import StorageFailed
 from protocol.events.controller import AlertRaised, SessionExpired

@@ -18,7 +18,6 @@ from random import Random
 
 import pytest
 
-from experiments.hunt.campaign import curve as curves
 from experiments.hunt.campaign import run as run_module
 from experiments.hunt.campaign.findings import Finding, add_finding, shape_of
 from experiments.hunt.campaign.folder import CampaignFolder
@@ -38,7 +37,7 @@ from tests.sim.command_helpers import leave
 pytestmark = pytest.mark.slow
 
 BROKEN = "EpochsRise"
-DRAWING = curves.drawing
+DRAWING = run_module.curve_drawing
 SPEC = Campaign(range(100, 130), round_size=10)
 
 
@@ -73,7 +72,7 @@ def stand_in(plan: Plan, mutant: str | None) -> SeedResult:
 def cheap(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers that run no plan, which forked processes inherit; and no chart."""
     monkeypatch.setattr(run_module, "hunt_plan", stand_in)
-    monkeypatch.setattr(curves, "drawing", lambda curve: f"{len(curve)} rounds")
+    monkeypatch.setattr(run_module, "curve_drawing", lambda curve: f"{len(curve)} rounds")
 
 
 def everything(folder: Path) -> dict[str, object]:
@@ -164,7 +163,7 @@ def test_a_killed_driver_loses_nothing_that_was_finished(tmp_path: Path) -> None
         run_campaign(SPEC, killed, lambda found: kill(found) if found.seeds == 25 else None)
 
     def kill_at_the_end_of_a_round() -> None:
-        curves.table = kill  # type: ignore[assignment]
+        run_module.curve_table = kill  # type: ignore[assignment]
         run_campaign(SPEC, killed)
 
     for end, seeds in ((kill_within_a_round, 25), (kill_at_the_end_of_a_round, 30)):

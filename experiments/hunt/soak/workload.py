@@ -14,14 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from experiments.check.client_history import ACKS_ALL, ended, seen
 from experiments.check.history import Invoked, Operation
+from experiments.engines.ray.engine import RayEngine
 from protocol.errors import ErrorCode
 from protocol.ids import Offset, TimeMs, TopicPartition
-from protocol.messages.base import Message
-from protocol.messages.commands import Command, ConsumeCommand, ConsumeOutcome, SendOutcome, SendRecords
+from protocol.messages.commands import ConsumeCommand, ConsumeOutcome, SendOutcome, SendRecords
 
 RECORDS_PER_SEND = 10
 RECORD_BYTES = 100
@@ -32,16 +31,6 @@ READ_EVERY_MS = 250
 READ_WAIT_MS = 500
 READ_BYTES = 262_144
 PRODUCER = 0
-
-
-class Clients(Protocol):
-    """The part of the ray engine that the workload uses."""
-
-    def now_ms(self) -> TimeMs: ...
-
-    def submit(self, command: Command) -> None: ...
-
-    def take_outcomes(self) -> Mapping[int, Message]: ...
 
 
 @dataclass(slots=True)
@@ -74,7 +63,7 @@ class Workload:
 
     def __init__(
         self,
-        clients: Clients,
+        clients: RayEngine,
         write: Callable[[Operation], None],
         partitions: Sequence[TopicPartition],
         rate: int,
