@@ -1,7 +1,7 @@
 """Scenarios about one rule each, as data: the documents of `testdata/cases`.
 
-The first document of a file has what its cases share: the number of brokers, whether they are slow, and the topics if
-they are the same. A case passes in each of its generations with each of its seeds, without a violation.
+The first document of a file has what its cases share, such as the number of brokers and the topics. A case passes in
+each of its generations with each of its seeds, without a violation.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def cases() -> Iterator[ParameterSet]:
                     yield pytest.param(case, generation, seed, id=name, marks=marks)
 
 
-@pytest.mark.parametrize(("case", "generation", "seed"), cases())
+@pytest.mark.parametrize(("case", "generation", "seed"), list(cases()))
 def test_a_case_passes(case: Case, generation: str, seed: int) -> None:
     cluster = {"brokers": case.brokers, "generation": generation}
     raw: dict[str, Any] = {"name": "case", "cluster": cluster, "topics": case.topics, "steps": case.steps}

@@ -27,6 +27,7 @@ from protocol.events.broker import (
     HighWatermarkAdvanced,
     LogReset,
     LogTruncated,
+    SegmentsDeleted,
     StorageFailed,
 )
 from protocol.ids import DRIVER, RECOVERY_MANAGER, TopicIdPartition, TopicPartition
@@ -56,18 +57,12 @@ from protocol.messages.data import (
 )
 from protocol.messages.quorum import QuorumFetchRequest
 from protocol.messages.records import (
-    BrokerRegistrationChangeRecord,
     ConfigRecord,
     MetadataRecord,
-    PartitionChangeRecord,
-    PartitionRecord,
-    RemovePartitionRecord,
-    RemoveTopicRecord,
-    TopicRecord,
 )
 from protocol.messages.recovery import GetReplicaLogInfoRequest, GetReplicaLogInfoResponse, ReplicaLogInfoTopic
 from protocol.metadata.image import MetadataImage
-from tests.unit.protocol.broker.broker_words import said_of_log_info, said_of_read, said_of_result
+from tests.unit.protocol.broker.broker_words import metadata_record, said_of_log_info, said_of_read, said_of_result
 from tests.unit.protocol.broker.failing_disk import BrokenLog, FailingStorage
 from tests.unit.protocol.node_helpers import (
     CLIENT,
@@ -75,7 +70,6 @@ from tests.unit.protocol.node_helpers import (
     BrokerBench,
     batch,
     config_of,
-    fencing,
     registrations,
     topic_records,
 )
@@ -175,7 +169,7 @@ class BrokerScript(Script):
         """The records that a command names after its own words: `... / removed / partition 0 leader=1`."""
         first, *others = f" {' '.join(command.left)}".split(" / ")
         command.left = first.split()
-        return [self.record(Command(text)) for text in others]
+        return [metadata_record(Command(text)) for text in others]
 
     def do_snapshot(self, command: Command) -> None:
         """`snapshot 12 / removed`: the broker fetches a snapshot that ends there, of topic `t` after these records."""
@@ -187,36 +181,7 @@ class BrokerScript(Script):
     def do_publish(self, command: Command) -> None:
         """`publish change leader=1 / fenced 2`: the broker receives these records in one batch, or none."""
         parts = " ".join(command.words()).split(" / ")
-        self.bench.publish(*(self.record(Command(part)) for part in parts if part))
-
-    def record(self, command: Command) -> MetadataRecord:
-        match command.name:
-            case "change":
-                fields = partition_fields(command)
-                return PartitionChangeRecord(topic_id="T", partition_id=0, **fields)
-            case "partition":
-                index, fields = int(command.next()), {"replicas": (0, 1, 2), "isr": (0, 1, 2), "leader": 0}
-                first = command.number("first_leader_epoch", 0)
-                fields |= partition_fields(command)
-                return PartitionRecord(topic_id="T", partition_id=index, first_leader_epoch=first, **fields)
-            case "set":
-                name, _, value = command.words()[0].partition("=")
-                return ConfigRecord(topic_id="T", name=name, value=value)
-            case "registered":
-                return registrations()[int(command.next())]
-            case "removed":
-                return RemovePartitionRecord(topic_id="T", partition_id=int(command.next("0")))
-            case "created":
-                return TopicRecord(name="t", topic_id="T")
-            case "deleted":
-                return RemoveTopicRecord(topic_id="T")
-            case "leaving":
-                broker = int(command.next())
-                return BrokerRegistrationChangeRecord(
-                    broker_id=broker, broker_epoch=broker, in_controlled_shutdown=True
-                )
-        broker = int(command.next())
-        return fencing(broker, broker, {"fenced": True, "unfenced": False}[command.name])
+        self.bench.publish(*(metadata_record(Command(part)) for part in parts if part))
 
     def do_answer(self, command: Command) -> None:
         """`answer`: the controller accepts the last proposal; `answer INELIGIBLE_REPLICA`: it does not."""
@@ -241,8 +206,11 @@ class BrokerScript(Script):
     # -- clients and replicas ------------------------------------------------------------------------------------------
 
     def do_produce(self, command: Command) -> None:
-        """`produce count=2 acks=1 id=8`: to `t-0`, with acks=all; `sequence=0 producer=7`: with sequence numbers."""
-        fields: dict[str, Any] = {"record_count": command.number("count", 1), "payload": b"x"}
+        """`produce count=2 acks=1 id=8`: to `t-0`, with acks=all; `sequence=0 producer=7`: with sequence numbers;
+        `bytes=48 timestamp_ms=9`: its payload.
+        """
+        fields: dict[str, Any] = {"record_count": command.number("count", 1)}
+        fields |= {"payload": b"x" * command.number("bytes", 1), "timestamp_ms": command.number("timestamp_ms", -1)}
         if sequence := command.get("sequence"):
             fields |= {"base_sequence": int(sequence), "producer_id": command.number("producer", 7)}
             fields |= {"producer_epoch": command.number("epoch", 0), "timestamp_ms": 0}
@@ -406,6 +374,12 @@ class BrokerScript(Script):
         elif what == "snapshot":
             snapshot = self.disk.open_log("T/0").snapshot()
             yield "no snapshot" if snapshot is None else f"snapshot at {snapshot[0]}"
+        elif what == "epochs":
+            assert replica is not None
+            yield f"epochs {listed(f'{epoch} from {start}' for epoch, start in replica.log.epochs.entries())}"
+        elif what == "segments":
+            assert replica is not None
+            yield f"segments {listed(segment.base_offset for segment in replica.log.storage.segments())}"
         elif what == "file":
             yield str(self.bench.storage.read_file(command.next()))
         elif replica is None:
@@ -436,6 +410,8 @@ class BrokerScript(Script):
                 return f"truncate {effect.log_end} to {effect.to_offset}"
             case LogReset():
                 return f"reset {effect.log_end} to {effect.to_offset}"
+            case SegmentsDeleted():
+                return f"segments deleted, log start {effect.log_start}"
             case DataLossRoutineBegan():
                 return f"routine of {effect.duration_ms} ms"
             case DataLossHandled():
