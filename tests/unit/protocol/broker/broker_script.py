@@ -30,14 +30,12 @@ from protocol.events.broker import (
     SegmentsDeleted,
     StorageFailed,
 )
-from protocol.ids import DRIVER, RECOVERY_MANAGER, TopicIdPartition, TopicPartition
+from protocol.ids import RECOVERY_MANAGER, TopicIdPartition, TopicPartition
 from protocol.messages.base import Message
 from protocol.messages.batch import RecordBatch
-from protocol.messages.commands import ShutdownCommand
 from protocol.messages.control import (
     AlterPartitionRequest,
     AlterPartitionResponse,
-    BrokerRegistrationRequest,
     PartitionIsrResult,
 )
 from protocol.messages.data import (
@@ -55,7 +53,6 @@ from protocol.messages.data import (
     ProduceRequest,
     ProduceResponse,
 )
-from protocol.messages.quorum import QuorumFetchRequest
 from protocol.messages.records import (
     ConfigRecord,
     MetadataRecord,
@@ -85,7 +82,7 @@ class BrokerScript(Script):
         self.disk = FailingStorage()
         self.bench = BrokerBench(storage=self.disk)
         self.proposal: AlterPartitionRequest | None = None
-        self.is_running = self.is_new = False
+        self.is_running = False
         self.routine_ms = 0
         self.calls: list[str] = []
 
@@ -329,21 +326,6 @@ class BrokerScript(Script):
         self.bench.start().registered()
         self.bench.effects = []
 
-    def do_boot(self, command: Command) -> None:
-        """It starts, and asks for its registration and for metadata; this is printed from now on."""
-        self.is_new = True
-        self.bench.start()
-
-    def do_registered(self, command: Command) -> None:
-        self.bench.registered()
-
-    def do_shutdown(self, command: Command) -> None:
-        """It is told to shut down, and the controller permits it."""
-        self.bench.receive(DRIVER, ShutdownCommand())
-        before, self.bench.effects = self.bench.effects, []
-        self.bench.heartbeat_answered(should_shut_down=True)
-        self.bench.effects = [*before, *self.bench.effects]
-
     def do_log_info(self, command: Command) -> None:
         """`log-info 2,0 topic=U broker=1 sender=3000`: GetReplicaLogInfo for these partitions, or `all`."""
         wanted, topic = command.next(), command.get("topic", "T")
@@ -455,10 +437,6 @@ class BrokerScript(Script):
                 error = "" if message.error is ErrorCode.NONE else f" {message.error.name}"
                 whose = f" for {to}" if to != RECOVERY_MANAGER else ""
                 return f"log info {message.correlation_id}{whose}{error}: {said_of_log_info(message)}"
-            case BrokerRegistrationRequest() if self.is_new:
-                return "register"
-            case QuorumFetchRequest() if self.is_new:
-                return f"fetch of metadata at {message.fetch_offset}"
             case FetchRenewal():
                 counts = f"{message.requests} requests, {message.answers} answers"
                 renewed = f"session {message.session % SESSIONS_PER_EPOCH}"
