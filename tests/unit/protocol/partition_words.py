@@ -1,4 +1,4 @@
-"""The words of transcripts for partitions (fields of records as `isr=0,1 leader=-`, states, changes) and for records."""
+"""The words of transcripts for partitions (fields as `isr=0,1 leader=-`, states, changes) and for metadata records."""
 
 from __future__ import annotations
 
