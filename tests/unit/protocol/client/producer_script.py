@@ -39,6 +39,7 @@ class ProducerScript(Script):
         self.requests: list[ProduceRequest] = []
         self.asked: list[tuple[int, InitProducerIdRequest]] = []
         self.ended = 0
+        self.checksums = set[int]()
 
     def run(self, text: str) -> list[str]:
         self.bench.sent = []
@@ -148,6 +149,8 @@ class ProducerScript(Script):
         if self.checked:
             assert is_intact(batch, zlib.crc32)
             assert batch.crc >= 0
+            assert batch.crc not in self.checksums
+            self.checksums.add(batch.crc)
         place = f" t-{message.partition}" if message.partition else ""
         numbered = f"{batch.producer_id}/{batch.producer_epoch}/{batch.base_sequence} x{batch.record_count}"
         return f"#{len(self.requests)} to {to}{place}: {numbered}{_records(batch.payload)}"
