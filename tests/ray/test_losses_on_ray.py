@@ -12,12 +12,12 @@ from experiments.engines.ray.engine import ProcessPool, RayEngine
 from experiments.scenarios.loader import scenario_from
 from experiments.scenarios.runner import Runner
 from tests.ray.scenario_helpers import check_on_ray_as_on_sim, with_short_times
-from tests.sim.loss_scenario_helpers import DISK_GONE, DISK_GONE_WORDS, SMALLER_SET, TRUNCATED, downgraded
+from tests.sim.loss_scenario_helpers import DISK_GONE, SMALLER_SET, TRUNCATED, downgraded
 from tests.sim.scenario_helpers import spec_of
 
 DECIDED: dict[str, dict[str, Any]] = {
-    "acks=1 truncated": TRUNCATED,
-    "smaller set": SMALLER_SET,
+    "acks=1 truncated": TRUNCATED.scenario,
+    "smaller set": SMALLER_SET.scenario,
     "downgraded": downgraded("shutdown"),
 }
 
@@ -31,12 +31,12 @@ def test_losses_on_ray_are_those_on_sim(raw: dict[str, Any], pool: ProcessPool, 
 
 
 def test_without_a_leader_losses_are_undecided(pool: ProcessPool) -> None:
-    scenario = with_short_times(scenario_from(DISK_GONE, "inline"))
+    scenario = with_short_times(scenario_from(DISK_GONE.scenario, "inline"))
     engine = RayEngine(spec_of(scenario, 0), pool=pool)
     try:
         result = Runner(scenario, engine).run()
     finally:
         engine.close()
     assert result.passed, result.steps
-    assert result.losses.words() == DISK_GONE_WORDS
+    assert result.losses.words() == DISK_GONE.words
     assert result.document()["lost_acked"] is None

@@ -8,7 +8,6 @@ import pytest
 
 from experiments.engines.port import Loss
 from experiments.engines.sim.disk import SimLog
-from experiments.scenarios.loader import scenario_from
 from protocol.broker.context import log_name
 from protocol.broker.lifecycle import CLEAN_SHUTDOWN_FILE
 from protocol.config import BROKER_SESSION_TIMEOUT_MS
@@ -16,7 +15,6 @@ from protocol.errors import StorageError, StorageFullError
 from protocol.log.tail import DAMAGED, TORN
 from protocol.messages.batch import RecordBatch
 from tests.sim.partition_helpers import Bench
-from tests.sim.scenario_helpers import run_scenario
 
 
 class BrokenLog(SimLog):
@@ -111,39 +109,6 @@ def test_a_broker_with_a_damaged_log_tail_reports_what_it_drops_and_fetches_it_a
 
 
 # -- faults on a node that is down -------------------------------------------------------------------------------------
-
-REPLACING = {
-    "crash": {"kind": "crash", "node": 2, "loses": "all", "duration": "5s"},
-    "replace_broker": {"kind": "replace_broker", "node": 2, "new_disk": True, "duration": "5s"},
-}
-KEEPING = {
-    "crash that loses nothing": {"kind": "crash", "node": 2, "duration": "5s"},
-    "replace_broker with its disk": {"kind": "replace_broker", "node": 2, "duration": "5s"},
-}
-
-
-@pytest.mark.parametrize(
-    ("fault", "kept"),
-    [*((fault, 0) for fault in REPLACING.values()), *((fault, 5) for fault in KEEPING.values())],
-    ids=[*REPLACING, *KEEPING],
-)
-def test_a_fault_replaces_the_disk_of_a_broker_that_is_down(fault: dict[str, object], kept: int) -> None:
-    """Broker 2 has crashed and kept its five records; then the fault says what becomes of its disk."""
-    raw: dict[str, object] = {
-        "name": "inline",
-        "cluster": {"brokers": 3, "generation": "kip-497"},
-        "topics": [{"name": "t", "assignments": [[2]]}],
-        "steps": [
-            {"produce": {"topic": "t", "records": 5}},
-            {"crash": {"broker": 2}},
-            {"await": {"topic": "t", "leader": -1}},
-            {"fault": fault},
-            {"await": {"broker": 2, "state": "unfenced"}},
-            {"await": {"topic": "t", "leader": 2, "log_end_offset": {2: kept}, "lost_acked": 5 - kept}},
-        ],
-    }
-    result = run_scenario(scenario_from(raw, "inline"))
-    assert result.passed, result.steps
 
 
 def test_the_machine_of_a_broker_that_is_down_may_still_lose_what_was_not_flushed() -> None:

@@ -17,23 +17,9 @@ from experiments.scenarios.loader import scenario_from
 from experiments.scenarios.recorded import run_recorded
 from experiments.scenarios.runner import Runner, ScenarioResult
 from tests.sim.command_helpers import leave
-from tests.sim.loss_scenario_helpers import (
-    DISK_GONE,
-    DISK_GONE_WORDS,
-    EARLY_RETENTION,
-    EARLY_RETENTION_WORDS,
-    SMALLER_SET,
-    TRUNCATED,
-    TRUNCATED_WORDS,
-)
+from tests.sim.loss_scenario_helpers import DISK_GONE, LOSSES, TRUNCATED
 from tests.sim.scenario_helpers import run_scenario, spec_of
 
-CASES = {
-    "truncated": (TRUNCATED, TRUNCATED_WORDS, (0, {"1": 5, "all": 0}, 0, 0)),
-    "disk gone": (DISK_GONE, DISK_GONE_WORDS, (None, {"1": 0, "all": None}, 5, None)),
-    "clock ahead": (EARLY_RETENTION, EARLY_RETENTION_WORDS, (0, {"1": 0, "all": 0}, 0, 48)),
-    "smaller set": (SMALLER_SET, "0", (0, {"1": 0, "all": 0}, 0, 0)),
-}
 KEYS = ("lost_acked", "lost_by_acks", "undecided", "deleted_by_retention")
 
 
@@ -41,7 +27,7 @@ def run(raw: dict[str, Any], *more: dict[str, Any]) -> ScenarioResult:
     return run_scenario(scenario_from({**raw, "steps": [*raw["steps"], *more]}, "inline"))
 
 
-@pytest.mark.parametrize(("raw", "words", "figures"), CASES.values(), ids=CASES)
+@pytest.mark.parametrize(("raw", "words", "figures"), LOSSES.values(), ids=LOSSES)
 def test_a_result_counts_what_has_become_of_acknowledged_records(
     raw: dict[str, Any], words: str, figures: tuple[object, ...]
 ) -> None:
@@ -54,7 +40,7 @@ def test_a_result_counts_what_has_become_of_acknowledged_records(
     assert tuple(partition[key] for key in KEYS) == figures
 
 
-@pytest.mark.parametrize(("raw", "words", "figures"), CASES.values(), ids=CASES)
+@pytest.mark.parametrize(("raw", "words", "figures"), LOSSES.values(), ids=LOSSES)
 def test_a_recording_is_checked_to_the_same_numbers(
     raw: dict[str, Any], words: str, figures: tuple[object, ...], tmp_path: Path
 ) -> None:
@@ -66,7 +52,7 @@ def test_a_recording_is_checked_to_the_same_numbers(
     assert checked.losses.words() == words.replace("t-0 has no leader", "no broker led t-0 at the end")
 
 
-@pytest.mark.parametrize(("raw", "words", "figures"), CASES.values(), ids=CASES)
+@pytest.mark.parametrize(("raw", "words", "figures"), LOSSES.values(), ids=LOSSES)
 def test_a_page_says_it(raw: dict[str, Any], words: str, figures: tuple[object, ...]) -> None:
     scenario = scenario_from(raw, "inline")
     runner = Runner(scenario, CheckedEngine(spec_of(scenario, 0)))
@@ -84,20 +70,22 @@ UNKNOWN: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize(("name", "fields"), UNKNOWN.items(), ids=UNKNOWN)
 @pytest.mark.parametrize("kind", ["expect", "await"])
 def test_without_a_leader_no_number_of_losses_holds(name: str, fields: dict[str, Any], kind: str) -> None:
-    result = run(DISK_GONE, {kind: {"topic": "t", **fields}})
+    result = run(DISK_GONE.scenario, {kind: {"topic": "t", **fields}})
     assert not result.passed
     assert result.steps[-1].detail.endswith(f"{name}: found unknown (t-0 has no leader); expected 0")
 
 
 def test_of_a_partition_without_acknowledged_records_nothing_is_lost_whether_it_is_led_or_not() -> None:
-    raw = {**DISK_GONE, "steps": [step for step in DISK_GONE["steps"] if "produce" not in step][:1]}
+    raw = {**DISK_GONE.scenario, "steps": [step for step in DISK_GONE.scenario["steps"] if "produce" not in step][:1]}
     result = run(raw, {"await": {"topic": "t", "leader": -1, "lost_acked": 0, "undecided": 0}})
     assert (result.passed, result.losses.words()) == (True, "0")
 
 
 def test_an_await_waits_for_the_leader_that_decides() -> None:
     """The only replica comes back with an empty disk and leads: now all five are lost."""
-    result = run(DISK_GONE, {"start": {"broker": 0}}, {"await": {"topic": "t", "lost_acked": 5, "within": "60s"}})
+    result = run(
+        DISK_GONE.scenario, {"start": {"broker": 0}}, {"await": {"topic": "t", "lost_acked": 5, "within": "60s"}}
+    )
     assert (result.passed, result.losses.words()) == (True, "5"), result.steps
 
 
@@ -130,11 +118,11 @@ def test_the_commands_print_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     file, folder = tmp_path / "truncated.yaml", str(tmp_path / "recording")
-    file.write_text(yaml.safe_dump(TRUNCATED), encoding="utf-8")
+    file.write_text(yaml.safe_dump(TRUNCATED.scenario), encoding="utf-8")
     assert not leave(monkeypatch, "scenario", "run", str(file), "--trace", folder)
     printed = " ".join(capsys.readouterr().out.split())
-    assert f"passed; acknowledged records lost: {TRUNCATED_WORDS}; trace " in printed
+    assert f"passed; acknowledged records lost: {TRUNCATED.words}; trace " in printed
     assert not leave(monkeypatch, "check", folder)
-    assert f"acknowledged records lost: {TRUNCATED_WORDS}\n" in capsys.readouterr().out
+    assert f"acknowledged records lost: {TRUNCATED.words}\n" in capsys.readouterr().out
     assert not leave(monkeypatch, "check", folder, "--json")
     assert json.loads(capsys.readouterr().out)["lost_by_acks"] == {"1": 5, "all": 0}

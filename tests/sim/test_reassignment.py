@@ -7,14 +7,11 @@ from collections.abc import Callable
 import pytest
 
 from experiments.engines.admin_requests import alter_config, elect_leader, reassign
-from experiments.scenarios.loader import scenario_from
-from experiments.scenarios.runner import ScenarioResult
 from protocol.config import Generation
 from protocol.errors import ErrorCode
 from protocol.ids import NO_LEADER
 from protocol.messages.partitions import ElectionType
 from protocol.metadata.partition import PartitionState
-from tests.sim.scenario_helpers import run_scenario
 from tests.sim.workload_helpers import ContinuouslyWrittenCluster
 
 pytestmark = pytest.mark.slow
@@ -254,73 +251,3 @@ def test_a_designated_leader_leads_and_the_others_follow_it() -> None:
     logs = [[batch.payload for batch in cluster.replica(broker).log.storage.read(0, 2**60)] for broker in (0, 1, 2)]
     assert logs[0] == logs[1] == logs[2]
     assert not set(cluster.acknowledged()) <= set(logs[0]), "what only 0 had is the price"
-
-
-# -- no copy goes that nothing replaces --------------------------------------------------------------------------------
-
-
-def _moved(assignment: list[int], min_isr: int, *steps: dict[str, object]) -> ScenarioResult:
-    """Five records in a `kip-966` partition, then the steps."""
-    raw: dict[str, object] = {
-        "name": "inline",
-        "cluster": {"brokers": 5, "generation": "kip-966"},
-        "topics": [{"name": "t", "assignments": [assignment], "config": {"min.insync.replicas": min_isr}}],
-        "steps": [{"produce": {"topic": "t", "records": 5}}, *steps],
-    }
-    return run_scenario(scenario_from(raw, "inline"))
-
-
-@pytest.mark.covers("E32")
-def test_a_smaller_assignment_keeps_the_leader_until_it_is_complete() -> None:
-    """At min ISR 1, [0, 1, 2] to [1, 2] while 2 is down: 0 still has all five records when 1 loses its disk."""
-    result = _moved(
-        [0, 1, 2],
-        1,
-        {"shutdown": {"broker": 2}},
-        {"await": {"topic": "t", "isr": [0, 1]}},
-        {"reassign": {"topic": "t", "replicas": [1, 2]}},
-        {"wait": "10s"},
-        {"expect": {"topic": "t", "replicas": [1, 2, 0], "isr": [0, 1]}},
-        {"crash": {"broker": 1, "lose": "all"}},
-        {"await": {"topic": "t", "leader": 0, "lost_acked": 0}},
-        {"start": {"broker": 1}},
-        {"start": {"broker": 2}},
-        {"await": {"topic": "t", "replicas": [1, 2], "isr": [1, 2], "lost_acked": 0, "visible": 5}},
-    )
-    assert result.passed, result.steps
-
-
-@pytest.mark.covers("E32")
-def test_a_move_at_min_isr_1_keeps_a_second_copy() -> None:
-    """[0, 1] to [2, 1] while 1 is down; Kafka from 4.3.0 on completes, and loses the record that 2 alone then holds."""
-    result = _moved(
-        [0, 1],
-        1,
-        {"crash": {"broker": 1}},
-        {"await": {"topic": "t", "isr": [0]}},
-        {"produce": {"topic": "t", "records": 1}},
-        {"reassign": {"topic": "t", "replicas": [2, 1]}},
-        {"await": {"topic": "t", "replicas": [2, 1, 0], "isr": [0, 2]}},
-        {"crash": {"broker": 2, "lose": "all"}},
-        {"await": {"topic": "t", "isr": [0]}},
-        {"start": {"broker": 1}},
-        {"start": {"broker": 2}},
-        {"await": {"topic": "t", "replicas": [2, 1], "isr": [1, 2], "lost_acked": 0, "visible": 6}},
-    )
-    assert result.passed, result.steps
-
-
-@pytest.mark.covers("E32", "M75")
-def test_a_move_at_min_isr_2_goes_on_taking_records() -> None:
-    """The same with min ISR 2; Kafka from 4.3.0 on completes with ISR [2], and refuses all records with acks=all."""
-    result = _moved(
-        [0, 1],
-        2,
-        {"shutdown": {"broker": 1}},
-        {"await": {"topic": "t", "isr": [0]}},
-        {"reassign": {"topic": "t", "replicas": [2, 1]}},
-        {"await": {"topic": "t", "replicas": [2, 1, 0], "isr": [0, 2]}},
-        {"produce": {"topic": "t", "records": 3}},
-        {"expect": {"topic": "t", "lost_acked": 0, "visible": 8}},
-    )
-    assert result.passed, result.steps

@@ -9,7 +9,7 @@ import pytest
 from experiments.check.engine import CheckedEngine
 from experiments.engines.port import ClusterSpec
 from experiments.scenarios.loader import load_scenario, scenario_from
-from experiments.scenarios.runner import Runner, ScenarioResult
+from experiments.scenarios.runner import Runner
 from protocol.config import ClusterConfig, Generation
 from tests.sim.scenario_helpers import SCENARIOS, run_file, run_scenario, spec_of
 from tests.sim.seed_helpers import seeds
@@ -184,81 +184,11 @@ def test_a_wrong_expectation_fails_the_scenario(name: str, old: str, new: str, t
     assert "expected" in result.steps[-1].detail
 
 
-def _run(steps: list[dict[str, object]], brokers: int = 3, **topic: object) -> ScenarioResult:
-    raw: dict[str, object] = {
-        "name": "inline",
-        "cluster": {"brokers": brokers, "generation": "kip-966"},
-        "topics": [{"name": "t", "assignments": [[0, 1, 2][:brokers]], **topic}],
-        "steps": steps,
-    }
-    return run_scenario(scenario_from(raw, "inline"))
-
-
-@pytest.mark.covers("M5", "E8")
-def test_min_isr_above_the_replica_count_counts_as_the_replica_count() -> None:
-    result = _run(
-        [{"produce": {"topic": "t", "records": 3}}, {"expect": {"topic": "t", "high_watermark": 3, "visible": 3}}],
-        brokers=1,
-        config={"min.insync.replicas": 3},
-    )
-    assert result.passed, result.steps
-
-
-@pytest.mark.covers("M6", "E19", "E10", "E11", "N37")
-def test_lowering_min_isr_clears_the_elr_and_lets_the_high_watermark_move() -> None:
-    result = _run(
-        [
-            {"produce": {"topic": "t", "records": 2}},
-            {"shutdown": {"broker": 1}},
-            {"shutdown": {"broker": 2}},
-            {"await": {"topic": "t", "isr": [0], "elr": [2]}},
-            {"produce": {"topic": "t", "records": 3, "acks": 1}},
-            {"expect": {"topic": "t", "high_watermark": 2, "visible": 2}},
-            {"expect": {"metrics": {"kafka.controller.global_under_min_isr_partition_count": 1}}},
-            {"configure": {"topic": "t", "config": {"min.insync.replicas": 1}}},
-            {"await": {"topic": "t", "isr": [0], "elr": [], "high_watermark": 5, "visible": 5}},
-        ],
-        config={"min.insync.replicas": 2},
-    )
-    assert result.passed, result.steps
-
-
-@pytest.mark.covers("E32")
-def test_reassignment_copies_the_data_and_completes() -> None:
-    raw: dict[str, object] = {
-        "name": "inline",
-        "cluster": {"brokers": 4},
-        "topics": [{"name": "t", "assignments": [[0, 1, 2]], "config": {"min.insync.replicas": 2}}],
-        "steps": [
-            {"produce": {"topic": "t", "records": 6}},
-            {"reassign": {"topic": "t", "replicas": [1, 2, 3]}},
-            {"await": {"topic": "t", "replicas": [1, 2, 3], "isr": [1, 2, 3], "leader": 1}},
-            {"await": {"topic": "t", "log_end_offset": {3: 6}, "lost_acked": 0, "visible": 6}},
-        ],
-    }
-    result = run_scenario(scenario_from(raw, "inline"))
-    assert result.passed, result.steps
-
-
-@pytest.mark.covers("M36")
-def test_a_topic_created_again_has_no_old_records() -> None:
-    result = _run(
-        [
-            {"produce": {"topic": "t", "records": 4}},
-            {"crash": {"broker": 2}},
-            {"delete_topic": {"name": "t"}},
-            {"create_topic": {"name": "t", "assignments": [[0, 1]]}},
-            {"produce": {"topic": "t", "records": 1}},
-            {"start": {"broker": 2}},
-            {"expect": {"topic": "t", "replicas": [0, 1], "visible": 1, "log_end_offset": {0: 1, 1: 1}}},
-        ]
-    )
-    assert result.passed, result.steps
-
-
 def test_a_step_that_fails_ends_the_run() -> None:
     """A step that cannot be carried out fails with its reason and ends the run."""
-    result = _run([{"crash": {"broker": 1}}, {"crash": {"broker": 1}}, {"wait": "1s"}])
+    steps: list[dict[str, object]] = [{"crash": {"broker": 1}}, {"crash": {"broker": 1}}, {"wait": "1s"}]
+    raw: dict[str, object] = {"name": "inline", "cluster": {"brokers": 3}, "steps": steps}
+    result = run_scenario(scenario_from(raw, "inline"))
     assert [step.ok for step in result.steps] == [True, False]
     assert result.steps[-1].detail == "node 1 is not running"
     assert [step.text for step in result.steps] == ["crash: {broker: 1}"] * 2

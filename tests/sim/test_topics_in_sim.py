@@ -62,28 +62,6 @@ def added(*replicas: int) -> dict[str, Any]:
     return {"add_partitions": {"name": "t", "assignments": [list(replicas)]}}
 
 
-@pytest.mark.covers("A21", "J19")
-@pytest.mark.parametrize("generation", GENERATIONS)
-def test_partitions_are_removed_and_added_again_empty(generation: str) -> None:
-    check_steps(
-        [
-            produce(5),
-            expect(visible=5, leader_epoch=0),
-            REMOVED,
-            added(2, 1, 0),
-            expect(leader=2, leader_epoch=1, visible=0, lost_acked=0, high_watermark_regressions=0),
-            produce(2),
-            expect(visible=2, lost_acked=0, log_end_offset={0: 2, 1: 2, 2: 2}, high_watermark_regressions=0),
-            {"crash": {"broker": 2}},
-            awaited(leader=1, isr=[0, 1]),
-            {"start": {"broker": 2}},
-            awaited(isr=[0, 1, 2], log_end_offset={0: 2, 1: 2, 2: 2}),
-            expect(visible=2, lost_acked=0, high_watermark_regressions=0),
-        ],
-        generation,
-    )
-
-
 @pytest.mark.covers("M36", "A34", "A21")
 @pytest.mark.parametrize("generation", GENERATIONS)
 @pytest.mark.parametrize("changes", [[], MANY_CHANGES], ids=["log", "snapshot"])
@@ -117,43 +95,6 @@ def test_a_broker_that_was_down_restores_no_old_record(role: str, loss: str, cha
             expect(visible=4, lost_acked=0, high_watermark_regressions=0),
         ],
         generation,
-    )
-
-
-@pytest.mark.covers("M36")
-@pytest.mark.parametrize("times", [1, 3])
-def test_a_broker_may_miss_several_incarnations_of_a_partition(times: int) -> None:
-    incarnations = [step for _ in range(times) for step in (REMOVED, added(0, 1, 2), produce(2))]
-    check_steps(
-        [
-            produce(6),
-            {"crash": {"broker": 2}},
-            awaited(isr=[0, 1]),
-            *incarnations,
-            {"start": {"broker": 2}},
-            awaited(isr=[0, 1, 2], log_end_offset={0: 2, 1: 2, 2: 2}, leader_epoch=times),
-            expect(visible=2, lost_acked=0),
-        ]
-    )
-
-
-@pytest.mark.covers("M36")
-def test_a_broker_that_is_cut_off_commits_nothing_to_the_old_partition() -> None:
-    """It takes records into the old partition until it hears; acks=1, so they were never promised."""
-    old = {"produce": {"topic": "t", "partition": 1, "records": 3, "acks": 1}}
-    check_steps(
-        [
-            produce(2),
-            {"cut": {"between": [0, "rest"]}},
-            old,
-            awaited(isr=[1, 2]),
-            REMOVED,
-            added(0, 1, 2),
-            produce(4),
-            {"heal": "all"},
-            awaited(isr=[0, 1, 2], log_end_offset={0: 4, 1: 4, 2: 4}),
-            expect(visible=4, lost_acked=0),
-        ]
     )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 from random import Random
-from typing import Any
 
 import pytest
 
@@ -185,116 +184,7 @@ def test_a_leader_on_the_old_rule_commits_nothing_that_an_elr_member_lacks(seed:
     assert engine.violations() == []
 
 
-# -- scenarios ---------------------------------------------------------------------------------------------------------
-
-
-def check_steps(generation: Generation, *steps: dict[str, object], seed: int = 0) -> None:
-    """The steps pass without a violation; topic `t` is on brokers 0, 1, 2 with min ISR 2."""
-    raw: dict[str, Any] = {
-        "name": "inline",
-        "cluster": {"brokers": 3, "generation": generation.value},
-        "topics": [{"name": "t", "assignments": [[0, 1, 2]], "config": {"min.insync.replicas": 2}}],
-        "steps": list(steps),
-    }
-    result = run_scenario(scenario_from(raw, "inline"), seed)
-    assert result.passed, (result.steps[-1], result.violations)
-
-
-def step(kind: str, **fields: object) -> dict[str, object]:
-    return {kind: fields}
-
-
-def on_t(kind: str, **fields: object) -> dict[str, object]:
-    return {kind: {"topic": "t", **fields}}
-
-
-def metadata_version(level: int, **fields: object) -> dict[str, object]:
-    return step("update_feature", feature="metadata.version", level=level, **fields)
-
-
-UPGRADE = metadata_version(2)
-
-
-@pytest.mark.covers("M23", "K3", "K4")
-def test_after_the_upgrade_the_next_change_records_the_elr() -> None:
-    check_steps(
-        OLD,
-        on_t("produce", records=3),
-        step("crash", broker=2),
-        on_t("await", isr=[0, 1]),
-        UPGRADE,
-        on_t("expect", isr=[0, 1], elr=[], leader=0, leader_epoch=0),
-        step("shutdown", broker=1),
-        on_t("await", isr=[0], elr=[1], last_known_elr=[]),
-        on_t("produce", records=1, expect_error="NOT_ENOUGH_REPLICAS"),
-        step("shutdown", broker=0),
-        on_t("await", isr=[], elr=[0, 1], leader=-1),
-        step("start", broker=1),
-        on_t("await", isr=[1], leader=1, leader_recovery_state="recovered"),
-        on_t("expect", lost_acked=0),
-    )
-
-
-@pytest.mark.covers("M23")
-def test_a_clean_loss_of_the_leader_right_after_the_upgrade_follows_the_isr() -> None:
-    check_steps(
-        OLD,
-        on_t("produce", records=3),
-        UPGRADE,
-        step("shutdown", broker=0),
-        on_t("await", isr=[1, 2], elr=[], leader=1),
-        on_t("produce", records=1),
-        on_t("expect", lost_acked=0, leader_recovery_state="recovered"),
-    )
-
-
-@pytest.mark.covers("M24", "K7", "N36")
-def test_without_the_upgrade_there_is_no_elr_and_no_empty_isr() -> None:
-    check_steps(
-        OLD,
-        on_t("produce", records=3),
-        step("crash", broker=2),
-        step("crash", broker=1),
-        on_t("await", isr=[0], elr=[], within="60s"),
-        step("start", broker=1),
-        on_t("await", isr=[0, 1], elr=[], last_known_elr=[]),
-        step("shutdown", broker=1),
-        step("crash", broker=0),
-        on_t("await", leader=-1, isr=[0], elr=[], last_known_elr=[], within="60s"),
-        step("start", broker=1),
-        {"wait": "30s"},
-        on_t("expect", leader=-1, isr=[0], elr=[]),
-        step("start", broker=0),
-        on_t("await", leader=0, leader_recovery_state="recovered"),
-        on_t("expect", lost_acked=0),
-    )
-
-
-@pytest.mark.covers("K10")
-@pytest.mark.parametrize("seed", range(3))
-def test_a_downgrade_brings_the_elr_back_into_the_isr(seed: int) -> None:
-    check_steps(
-        FIRST_PHASE,
-        on_t("produce", records=3),
-        *(step("shutdown", broker=broker) for broker in (2, 1, 0)),
-        on_t("await", isr=[], elr=[0, 1], leader=-1, last_known_elr=[0]),
-        metadata_version(1, expect_error="INVALID_UPDATE_VERSION"),
-        metadata_version(1, downgrade="safe", expect_error="INVALID_UPDATE_VERSION"),
-        on_t("expect", isr=[], elr=[0, 1]),
-        metadata_version(1, downgrade="unsafe"),
-        on_t("expect", isr=[0, 1], elr=[], last_known_elr=[], leader=-1, leader_recovery_state="recovered"),
-        step("crash", controller=FIRST_CONTROLLER),
-        step("start", controller=FIRST_CONTROLLER),
-        step("start", broker=1),
-        on_t("await", leader=1, isr=[1], leader_recovery_state="recovered"),
-        step("start", broker=0),
-        on_t("await", leader=1, isr=[0, 1]),
-        on_t("produce", records=1),
-        step("start", broker=2),
-        on_t("await", isr=[0, 1, 2]),
-        on_t("expect", lost_acked=0, visible=4),
-        seed=seed,
-    )
+# -- downgrades and unregistrations; more of them: `testdata/cases/feature_levels.yaml` --------------------------------
 
 
 @pytest.mark.covers("K10")
@@ -303,44 +193,6 @@ def test_a_downgrade_brings_the_elr_back_into_the_isr(seed: int) -> None:
 def test_a_downgrade_loses_nothing_that_a_member_of_the_elr_has(generation: Generation, one: str) -> None:
     result = run_scenario(scenario_from(downgraded(one, generation.value), "inline"))
     assert (result.passed, result.lost_acked) == (True, 0), (result.steps[-1], result.violations)
-
-
-@pytest.mark.covers("K15", "E1")
-def test_the_high_watermark_rule_comes_and_goes_with_the_level() -> None:
-    alone = [
-        on_t("produce", records=2),
-        step("shutdown", broker=1),
-        step("shutdown", broker=2),
-        on_t("await", isr=[0]),
-    ]
-    check_steps(
-        OLD,
-        *alone,
-        on_t("produce", records=1, acks=1),
-        on_t("await", high_watermark=3, visible=3),
-        UPGRADE,
-        {"wait": "1s"},
-        on_t("produce", records=1, acks=1),
-        {"wait": "5s"},
-        on_t("expect", high_watermark=3, visible=3),
-        metadata_version(1, downgrade="safe"),
-        on_t("await", high_watermark=4, visible=4),
-    )
-
-
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("generation", LOG_GENERATIONS)
-def test_a_running_broker_that_is_unregistered_registers_again(generation: Generation, seed: int) -> None:
-    check_steps(
-        generation,
-        on_t("produce", records=3),
-        step("unregister", broker=0),
-        on_t("await", isr=[0, 1, 2], leader=1),
-        on_t("produce", records=2),
-        step("expect", broker=0, state="unfenced"),
-        on_t("expect", lost_acked=0, visible=5, leader_recovery_state="recovered"),
-        seed=seed,
-    )
 
 
 @pytest.mark.parametrize("broker", [0, 1])
@@ -364,22 +216,3 @@ def test_an_unregistered_broker_that_missed_the_record_registers_again(generatio
     engine.run_for(100)
     assert engine.run_until(is_whole, 60_000)
     assert not engine.violations()
-
-
-@pytest.mark.covers("E20", "E21")
-def test_a_stopped_broker_that_is_unregistered_is_absent_until_it_registers() -> None:
-    check_steps(
-        RECOVERY,
-        on_t("produce", records=3),
-        step("shutdown", broker=2),
-        step("shutdown", broker=1),
-        on_t("await", isr=[0], elr=[1]),
-        step("unregister", broker=1),
-        on_t("expect", isr=[0], elr=[], last_known_elr=[1], replicas=[0, 1, 2]),
-        step("unregister", broker=1, expect_error="BROKER_ID_NOT_REGISTERED"),
-        step("crash", controller=FIRST_CONTROLLER),
-        step("start", controller=FIRST_CONTROLLER),
-        step("start", broker=1),
-        on_t("await", isr=[0, 1], elr=[], last_known_elr=[]),
-        on_t("expect", lost_acked=0),
-    )

@@ -7,6 +7,15 @@ from collections.abc import Iterator
 from itertools import groupby
 
 from experiments.engines import admin_requests
+from protocol.messages.acls import (
+    AclFilter,
+    AclOperation,
+    AclPermissionType,
+    AclResourceType,
+    CreateAclsRequest,
+    DeleteAclsRequest,
+    PatternType,
+)
 from protocol.messages.admin import AdminRequest
 from protocol.messages.cluster import FeatureUpdate, UpdateFeaturesRequest, UpgradeType
 from protocol.messages.configs import (
@@ -37,6 +46,7 @@ from protocol.messages.topics import (
     RemovePartitionsTopic,
     ReplicaAssignment,
 )
+from tests.unit.protocol.partition_words import acl_entry
 from tests.unit.protocol.transcripts import Command, Script, numbers
 
 
@@ -108,6 +118,21 @@ class AdminScript(Script):
             for name, *indexes in _by_topic(command)
         )
         yield from self.ask(RemovePartitionsRequest(correlation_id=1, topics=topics))
+
+    def do_create_acls(self, command: Command) -> Iterator[str]:
+        """`create-acls READ t / WRITE t as=User:bob`: entries in the words of `acl_entry`."""
+        entries = tuple(acl_entry(Command(shlex.join(words))) for words in _by_topic(command))
+        yield from self.ask(CreateAclsRequest(correlation_id=5, creations=entries))
+
+    def do_delete_acls(self, command: Command) -> Iterator[str]:
+        """`delete-acls principal=User:bob operation=READ / all`: filters."""
+        kinds = {"resource_type": AclResourceType, "pattern_type": PatternType, "operation": AclOperation}
+        kinds |= {"permission_type": AclPermissionType}
+        filters = []
+        for words in _by_topic(command):
+            named = Command(shlex.join(["filter", *words])).named()
+            filters.append(AclFilter(**{name: kinds[name][v] if name in kinds else v for name, v in named.items()}))
+        yield from self.ask(DeleteAclsRequest(correlation_id=5, filters=tuple(filters)))
 
     def do_unregister(self, command: Command) -> Iterator[str]:
         yield from self.ask(admin_requests.unregister_broker(int(command.next())))

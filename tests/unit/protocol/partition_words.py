@@ -1,4 +1,4 @@
-"""The words of transcripts for partitions: fields of records as `isr=0,1 leader=-`, states and changes."""
+"""The words of transcripts for partitions (fields as `isr=0,1 leader=-`, states, changes) and for metadata records."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from protocol.ids import NO_LEADER, UNCHANGED_LEADER
+from protocol.messages.acls import AclEntry, AclOperation, AclPermissionType, AclResourceType, PatternType
 from protocol.messages.records import (
+    AccessControlEntryRecord,
     BrokerRegistrationChangeRecord,
     ConfigRecord,
     FeatureLevelRecord,
@@ -14,6 +16,7 @@ from protocol.messages.records import (
     PartitionChangeRecord,
     PartitionRecord,
     RegisterBrokerRecord,
+    RemoveAccessControlEntryRecord,
     RemovePartitionRecord,
     RemoveTopicRecord,
     TopicRecord,
@@ -75,6 +78,28 @@ def said_of_change(record: PartitionChangeRecord) -> str:
     return " ".join(parts)
 
 
+def acl_entry(command: Command) -> AclEntry:
+    """`READ t`, `ALTER kafka-cluster as=User:bob prefixed deny host=*`: an entry, of Alice if nobody is named."""
+    name = command.next()
+    name = "" if name == "no-name" else name
+    of_cluster = command.flag("cluster") or name == "kafka-cluster"
+    return AclEntry(
+        resource_type=AclResourceType.CLUSTER if of_cluster else AclResourceType.TOPIC,
+        resource_name=name,
+        pattern_type=PatternType.PREFIXED if command.flag("prefixed") else PatternType.LITERAL,
+        principal=command.get("as", "User:alice"),
+        host=command.get("host", "*"),
+        operation=AclOperation[command.name],
+        permission_type=AclPermissionType.DENY if command.flag("deny") else AclPermissionType.ALLOW,
+    )
+
+
+def said_of_acl(entry: AclEntry) -> str:
+    flags = [""] * (entry.pattern_type is PatternType.LITERAL) or [" prefixed"]
+    flags += [" denied"] * (entry.permission_type is AclPermissionType.DENY)
+    return f"{entry.operation.name} {entry.resource_name} of {entry.principal}{''.join(flags)}"
+
+
 def said_of_record(record: MetadataRecord, name_of: Callable[[str], str] = str.lower) -> str:
     """A record in the words of commands; `name_of` gives the name of the topic with an id."""
     match record:
@@ -89,11 +114,21 @@ def said_of_record(record: MetadataRecord, name_of: Callable[[str], str] = str.l
             return f"removed {name_of(record.topic_id)}"
         case RemovePartitionRecord():
             return f"removed {name_of(record.topic_id)}-{record.partition_id}"
+        case AccessControlEntryRecord():
+            return f"entry {said_of_acl(record.entry)}"
+        case RemoveAccessControlEntryRecord():
+            return f"removed {said_of_acl(record.entry)}"
         case ConfigRecord():
             value = "-" if record.value is None else record.value
             return f"set {name_of(record.topic_id) if record.topic_id else '*'} {record.name}={value}"
         case FeatureLevelRecord():
             return f"level {record.name}={record.feature_level}"
+    return said_of_broker(record)
+
+
+def said_of_broker(record: MetadataRecord) -> str:
+    """A record of a registration; of other records the name of their type."""
+    match record:
         case RegisterBrokerRecord():
             return f"registered {record.broker_id}"
         case UnregisterBrokerRecord():

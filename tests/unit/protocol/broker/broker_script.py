@@ -27,16 +27,15 @@ from protocol.events.broker import (
     HighWatermarkAdvanced,
     LogReset,
     LogTruncated,
+    SegmentsDeleted,
     StorageFailed,
 )
-from protocol.ids import DRIVER, RECOVERY_MANAGER, TopicIdPartition, TopicPartition
+from protocol.ids import RECOVERY_MANAGER, TopicIdPartition, TopicPartition
 from protocol.messages.base import Message
 from protocol.messages.batch import RecordBatch
-from protocol.messages.commands import ShutdownCommand
 from protocol.messages.control import (
     AlterPartitionRequest,
     AlterPartitionResponse,
-    BrokerRegistrationRequest,
     PartitionIsrResult,
 )
 from protocol.messages.data import (
@@ -54,20 +53,13 @@ from protocol.messages.data import (
     ProduceRequest,
     ProduceResponse,
 )
-from protocol.messages.quorum import QuorumFetchRequest
 from protocol.messages.records import (
-    BrokerRegistrationChangeRecord,
     ConfigRecord,
     MetadataRecord,
-    PartitionChangeRecord,
-    PartitionRecord,
-    RemovePartitionRecord,
-    RemoveTopicRecord,
-    TopicRecord,
 )
 from protocol.messages.recovery import GetReplicaLogInfoRequest, GetReplicaLogInfoResponse, ReplicaLogInfoTopic
 from protocol.metadata.image import MetadataImage
-from tests.unit.protocol.broker.broker_words import said_of_log_info, said_of_read, said_of_result
+from tests.unit.protocol.broker.broker_words import metadata_record, said_of_log_info, said_of_read, said_of_result
 from tests.unit.protocol.broker.failing_disk import BrokenLog, FailingStorage
 from tests.unit.protocol.node_helpers import (
     CLIENT,
@@ -75,7 +67,6 @@ from tests.unit.protocol.node_helpers import (
     BrokerBench,
     batch,
     config_of,
-    fencing,
     registrations,
     topic_records,
 )
@@ -91,7 +82,7 @@ class BrokerScript(Script):
         self.disk = FailingStorage()
         self.bench = BrokerBench(storage=self.disk)
         self.proposal: AlterPartitionRequest | None = None
-        self.is_running = self.is_new = False
+        self.is_running = False
         self.routine_ms = 0
         self.calls: list[str] = []
 
@@ -175,7 +166,7 @@ class BrokerScript(Script):
         """The records that a command names after its own words: `... / removed / partition 0 leader=1`."""
         first, *others = f" {' '.join(command.left)}".split(" / ")
         command.left = first.split()
-        return [self.record(Command(text)) for text in others]
+        return [metadata_record(Command(text)) for text in others]
 
     def do_snapshot(self, command: Command) -> None:
         """`snapshot 12 / removed`: the broker fetches a snapshot that ends there, of topic `t` after these records."""
@@ -187,36 +178,7 @@ class BrokerScript(Script):
     def do_publish(self, command: Command) -> None:
         """`publish change leader=1 / fenced 2`: the broker receives these records in one batch, or none."""
         parts = " ".join(command.words()).split(" / ")
-        self.bench.publish(*(self.record(Command(part)) for part in parts if part))
-
-    def record(self, command: Command) -> MetadataRecord:
-        match command.name:
-            case "change":
-                fields = partition_fields(command)
-                return PartitionChangeRecord(topic_id="T", partition_id=0, **fields)
-            case "partition":
-                index, fields = int(command.next()), {"replicas": (0, 1, 2), "isr": (0, 1, 2), "leader": 0}
-                first = command.number("first_leader_epoch", 0)
-                fields |= partition_fields(command)
-                return PartitionRecord(topic_id="T", partition_id=index, first_leader_epoch=first, **fields)
-            case "set":
-                name, _, value = command.words()[0].partition("=")
-                return ConfigRecord(topic_id="T", name=name, value=value)
-            case "registered":
-                return registrations()[int(command.next())]
-            case "removed":
-                return RemovePartitionRecord(topic_id="T", partition_id=int(command.next("0")))
-            case "created":
-                return TopicRecord(name="t", topic_id="T")
-            case "deleted":
-                return RemoveTopicRecord(topic_id="T")
-            case "leaving":
-                broker = int(command.next())
-                return BrokerRegistrationChangeRecord(
-                    broker_id=broker, broker_epoch=broker, in_controlled_shutdown=True
-                )
-        broker = int(command.next())
-        return fencing(broker, broker, {"fenced": True, "unfenced": False}[command.name])
+        self.bench.publish(*(metadata_record(Command(part)) for part in parts if part))
 
     def do_answer(self, command: Command) -> None:
         """`answer`: the controller accepts the last proposal; `answer INELIGIBLE_REPLICA`: it does not."""
@@ -241,8 +203,11 @@ class BrokerScript(Script):
     # -- clients and replicas ------------------------------------------------------------------------------------------
 
     def do_produce(self, command: Command) -> None:
-        """`produce count=2 acks=1 id=8`: to `t-0`, with acks=all; `sequence=0 producer=7`: with sequence numbers."""
-        fields: dict[str, Any] = {"record_count": command.number("count", 1), "payload": b"x"}
+        """`produce count=2 acks=1 id=8`: to `t-0`, with acks=all; `sequence=0 producer=7`: with sequence numbers;
+        `bytes=48 timestamp_ms=9`: its payload.
+        """
+        fields: dict[str, Any] = {"record_count": command.number("count", 1)}
+        fields |= {"payload": b"x" * command.number("bytes", 1), "timestamp_ms": command.number("timestamp_ms", -1)}
         if sequence := command.get("sequence"):
             fields |= {"base_sequence": int(sequence), "producer_id": command.number("producer", 7)}
             fields |= {"producer_epoch": command.number("epoch", 0), "timestamp_ms": 0}
@@ -361,21 +326,6 @@ class BrokerScript(Script):
         self.bench.start().registered()
         self.bench.effects = []
 
-    def do_boot(self, command: Command) -> None:
-        """It starts, and asks for its registration and for metadata; this is printed from now on."""
-        self.is_new = True
-        self.bench.start()
-
-    def do_registered(self, command: Command) -> None:
-        self.bench.registered()
-
-    def do_shutdown(self, command: Command) -> None:
-        """It is told to shut down, and the controller permits it."""
-        self.bench.receive(DRIVER, ShutdownCommand())
-        before, self.bench.effects = self.bench.effects, []
-        self.bench.heartbeat_answered(should_shut_down=True)
-        self.bench.effects = [*before, *self.bench.effects]
-
     def do_log_info(self, command: Command) -> None:
         """`log-info 2,0 topic=U broker=1 sender=3000`: GetReplicaLogInfo for these partitions, or `all`."""
         wanted, topic = command.next(), command.get("topic", "T")
@@ -406,6 +356,12 @@ class BrokerScript(Script):
         elif what == "snapshot":
             snapshot = self.disk.open_log("T/0").snapshot()
             yield "no snapshot" if snapshot is None else f"snapshot at {snapshot[0]}"
+        elif what == "epochs":
+            assert replica is not None
+            yield f"epochs {listed(f'{epoch} from {start}' for epoch, start in replica.log.epochs.entries())}"
+        elif what == "segments":
+            assert replica is not None
+            yield f"segments {listed(segment.base_offset for segment in replica.log.storage.segments())}"
         elif what == "file":
             yield str(self.bench.storage.read_file(command.next()))
         elif replica is None:
@@ -436,6 +392,8 @@ class BrokerScript(Script):
                 return f"truncate {effect.log_end} to {effect.to_offset}"
             case LogReset():
                 return f"reset {effect.log_end} to {effect.to_offset}"
+            case SegmentsDeleted():
+                return f"segments deleted, log start {effect.log_start}"
             case DataLossRoutineBegan():
                 return f"routine of {effect.duration_ms} ms"
             case DataLossHandled():
@@ -479,10 +437,6 @@ class BrokerScript(Script):
                 error = "" if message.error is ErrorCode.NONE else f" {message.error.name}"
                 whose = f" for {to}" if to != RECOVERY_MANAGER else ""
                 return f"log info {message.correlation_id}{whose}{error}: {said_of_log_info(message)}"
-            case BrokerRegistrationRequest() if self.is_new:
-                return "register"
-            case QuorumFetchRequest() if self.is_new:
-                return f"fetch of metadata at {message.fetch_offset}"
             case FetchRenewal():
                 counts = f"{message.requests} requests, {message.answers} answers"
                 renewed = f"session {message.session % SESSIONS_PER_EPOCH}"

@@ -1,12 +1,53 @@
-"""Responses of a broker in the words of transcripts."""
+"""Metadata records for a broker, and its responses, in the words of transcripts."""
 
 from __future__ import annotations
 
 from protocol.errors import ErrorCode
 from protocol.messages.batch import RecordBatch
 from protocol.messages.data import ConsumeResponse, FetchPartitionResult
+from protocol.messages.records import (
+    BrokerRegistrationChangeRecord,
+    ConfigRecord,
+    MetadataRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
+    RemovePartitionRecord,
+    RemoveTopicRecord,
+    TopicRecord,
+)
 from protocol.messages.recovery import GetReplicaLogInfoResponse
-from tests.unit.protocol.transcripts import listed
+from tests.unit.protocol.node_helpers import fencing, registrations
+from tests.unit.protocol.partition_words import partition_fields
+from tests.unit.protocol.transcripts import Command, listed
+
+
+def metadata_record(command: Command) -> MetadataRecord:
+    """A record in the words of transcripts: `change leader=1`, `partition 1 replicas=0,1`, `fenced 2`."""
+    match command.name:
+        case "change":
+            fields = partition_fields(command)
+            return PartitionChangeRecord(topic_id="T", partition_id=0, **fields)
+        case "partition":
+            index, fields = int(command.next()), {"replicas": (0, 1, 2), "isr": (0, 1, 2), "leader": 0}
+            first = command.number("first_leader_epoch", 0)
+            fields |= partition_fields(command)
+            return PartitionRecord(topic_id="T", partition_id=index, first_leader_epoch=first, **fields)
+        case "set":
+            name, _, value = command.words()[0].partition("=")
+            return ConfigRecord(topic_id="T", name=name, value=value)
+        case "registered":
+            return registrations()[int(command.next())]
+        case "removed":
+            return RemovePartitionRecord(topic_id="T", partition_id=int(command.next("0")))
+        case "created":
+            return TopicRecord(name="t", topic_id="T")
+        case "deleted":
+            return RemoveTopicRecord(topic_id="T")
+        case "leaving":
+            broker = int(command.next())
+            return BrokerRegistrationChangeRecord(broker_id=broker, broker_epoch=broker, in_controlled_shutdown=True)
+    broker = int(command.next())
+    return fencing(broker, broker, {"fenced": True, "unfenced": False}[command.name])
 
 
 def offsets_of(batches: tuple[RecordBatch, ...]) -> str:

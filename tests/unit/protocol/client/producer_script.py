@@ -39,6 +39,7 @@ class ProducerScript(Script):
         self.requests: list[ProduceRequest] = []
         self.asked: list[tuple[int, InitProducerIdRequest]] = []
         self.ended = 0
+        self.checksums = set[int]()
 
     def run(self, text: str) -> list[str]:
         self.bench.sent = []
@@ -125,11 +126,15 @@ class ProducerScript(Script):
         self.bench.run_until(int(command.next()))
 
     def do_show(self, command: Command) -> Iterator[str]:
-        """`show`: what is left of requests, timers and batches; `show timer linger`; `show memory`, in records."""
+        """`show`: what is left of requests, timers and batches; `show timer linger`; `show memory`, in records;
+        `show checksums`: of all batches sent.
+        """
         what = command.next("rest")
         if what == "timer":
             name = command.next()
             yield listed(f"{timer} at {at_ms}" for timer, at_ms in self.bench.timers.items() if timer.startswith(name))
+        elif what == "checksums":
+            yield f"{len(self.checksums)} different checksums"
         elif what == "memory":
             yield f"memory of {self.bench.node.buffered_bytes / SIZE:g} records"
         else:
@@ -148,6 +153,7 @@ class ProducerScript(Script):
         if self.checked:
             assert is_intact(batch, zlib.crc32)
             assert batch.crc >= 0
+            self.checksums.add(batch.crc)
         place = f" t-{message.partition}" if message.partition else ""
         numbered = f"{batch.producer_id}/{batch.producer_epoch}/{batch.base_sequence} x{batch.record_count}"
         return f"#{len(self.requests)} to {to}{place}: {numbered}{_records(batch.payload)}"

@@ -1,8 +1,7 @@
-"""The client's producer: checksums, bounds of memory, a result for every record. Examples: `testdata/producer.txt`."""
+"""The client's producer: bounds of memory, a result for every record. Examples: `testdata/producer.txt`."""
 
 from __future__ import annotations
 
-import zlib
 from random import Random
 
 from hypothesis import given, settings
@@ -12,34 +11,14 @@ from experiments.engines.sim.disk import SimLog
 from protocol.client.producer import LINGER_PREFIX
 from protocol.client.records import identity, joined_size, split
 from protocol.errors import ErrorCode
-from protocol.log.checksum import is_intact
 from protocol.log.replica_log import ReplicaLog
 from protocol.messages.commands import SendOutcome
 from protocol.messages.data import ProduceRequest, ProduceResponse
 from tests.unit.protocol.client.client_helpers import ClientBench, client_config
 
 NONE = ErrorCode.NONE
-GAP = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 SIZE = joined_size(12)
 """Bytes of a record in a batch."""
-
-
-def produced(bench: ClientBench, *command_ids: int, count: int = 1) -> list[ProduceRequest]:
-    """Submits these commands one after the other; returns the produce requests."""
-    requests: list[ProduceRequest] = []
-    for command_id in command_ids:
-        requests += bench.produce(command_id, count).requests()
-    return requests
-
-
-def test_batches_get_their_checksum_when_they_are_sent() -> None:
-    bench = ClientBench(checksum=zlib.crc32)
-    requests = produced(bench, 1, 2)
-    bench.answer(requests[0])
-    requests += bench.answer(requests[1], GAP).requests()
-    requests += bench.produce(3, acks=1).requests()
-    assert len({request.batch.crc for request in requests}) == 4
-    assert all(is_intact(request.batch, zlib.crc32) and request.batch.crc >= 0 for request in requests)
 
 
 def records(request: ProduceRequest) -> list[tuple[int, int]]:

@@ -18,7 +18,7 @@ from protocol.controller.administration import handle
 from protocol.controller.recovery_decisions import recovery_need
 from protocol.errors import ErrorCode
 from protocol.ids import TopicIdPartition
-from protocol.messages.acls import AclEntry, AclOperation, AclResourceType
+from protocol.messages.acls import AclEntry, AclOperation, AclResourceType, DeleteAclsResponse, DeleteAclsResult
 from protocol.messages.admin import AdminRequest, Result
 from protocol.messages.control import BrokerState, PartitionIsrProposal
 from protocol.messages.records import (
@@ -41,7 +41,7 @@ from protocol.messages.topics import (
 )
 from tests.unit.protocol.admin_script import AdminScript, split_place
 from tests.unit.protocol.node_helpers import ControllerBench, fencing, registrations, topic_records
-from tests.unit.protocol.partition_words import partition_fields, said_of, said_of_record
+from tests.unit.protocol.partition_words import acl_entry, partition_fields, said_of, said_of_acl, said_of_record
 from tests.unit.protocol.transcripts import Command, listed, numbers
 
 
@@ -112,6 +112,8 @@ class ControllerScript(AdminScript):
         elif kind == "topic":
             name = command.next()
             yield TopicRecord(name=name, topic_id=name.upper())
+        elif kind == "entry":
+            yield AccessControlEntryRecord(entry=acl_entry(Command(shlex.join(command.words()))))
         elif kind == "allow":
             yield principal_entry(command.next(), command.next())
         else:
@@ -199,10 +201,10 @@ class ControllerScript(AdminScript):
         if found.response.error is not ErrorCode.NONE:
             yield f"refused {found.response.error.name}: {found.response.message}"
         parts = found.response.parts()
-        is_told = any(item.error is not ErrorCode.NONE for item in parts) or isinstance(found.response, TOPIC_RESULTS)
+        is_told = any(item.error is not ErrorCode.NONE for item in parts) or isinstance(found.response, TOLD_RESULTS)
         for part in parts if is_told else ():
             name = " ".join(str(value) for key in NAMING if (value := getattr(part, key, "")) not in ("", None))
-            said = " ".join([name or "*", *said_of_topic(part), part.error.name]).replace("\n", "\\n")
+            said = " ".join([name or "*", *said_of_result(part), part.error.name]).replace("\n", "\\n")
             yield said + (f": {part.message}" if part.message else "")
         if found.awaited is not None:
             places = listed(f"{key.topic_id.lower()}-{key.partition}" for key in found.awaited.places)
@@ -226,6 +228,8 @@ class ControllerScript(AdminScript):
         elif what == "overrides":
             configs = {scope or "*": dict(sorted(values.items())) for scope, values in image.configs.items()}
             yield " ".join(f"{scope} {name}={value}" for scope in configs for name, value in configs[scope].items())
+        elif what == "acls":
+            yield ", ".join(map(said_of_acl, image.acls)) or "no entries"
         elif what == "topics":
             yield listed(image.topic_ids)
         elif what == "id":
@@ -279,14 +283,16 @@ class ControllerScript(AdminScript):
         return None if topic == "*" else topic.upper()
 
 
-TOPIC_RESULTS = (CreateTopicsResponse, DeleteTopicsResponse)
+TOLD_RESULTS = (CreateTopicsResponse, DeleteTopicsResponse, DeleteAclsResponse)
 """Responses whose parts say more than an error."""
 NAMING = ("topic", "name", "partition_index", "resource_name")
 """Fields by which the results of a request name its parts."""
 
 
-def said_of_topic(part: Result) -> Iterator[str]:
-    """The counts of a topic that was created, the id of one that was deleted."""
+def said_of_result(part: Result) -> Iterator[str]:
+    """The counts of a topic that was created, the id of one that was deleted, entries that a filter matches."""
+    if isinstance(part, DeleteAclsResult):
+        yield f"matches {', '.join(map(said_of_acl, part.matching_acls)) or 'nothing'}"
     if isinstance(part, DeletableTopicResult) and part.topic_id:
         yield f"id={part.topic_id}"
     if isinstance(part, CreatableTopicResult):

@@ -1,4 +1,4 @@
-"""When segments are closed and deleted: the rules, and a broker that applies them."""
+"""The rules of when segments are closed and deleted. A broker that applies them: `broker/testdata/retention.txt`."""
 
 from __future__ import annotations
 
@@ -6,17 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.broker.flushing import RETENTION_TIMER
-from protocol.config import Generation
-from protocol.contract import BATCH_OVERHEAD_BYTES, SegmentInfo
-from protocol.events.registry import detail_of
+from protocol.contract import SegmentInfo
 from protocol.log.replica_log import UNLIMITED, retained_from, should_roll
-from protocol.messages.batch import RecordBatch
-from protocol.messages.records import ConfigRecord
-from tests.unit.protocol.node_helpers import BrokerBench, config_of, topic_records
-
-INTERVAL_MS = 1_000
-BATCH_BYTES = BATCH_OVERHEAD_BYTES + 48
 
 
 @pytest.mark.parametrize(
@@ -96,108 +87,3 @@ def test_only_committed_closed_segments_are_deleted_and_no_more_than_needed(
     assert offset <= max(high_watermark, 0)
     if offset and retention_ms == UNLIMITED:
         assert sum(segment.size_bytes for segment in kept) >= retention_bytes > UNLIMITED
-
-
-# -- a broker ----------------------------------------------------------------------------------------------------------
-
-
-def leader(**configs: object) -> BrokerBench:
-    """Broker 0 leads `t-0` alone; segments hold two batches of `produce`."""
-    values = {"segment.bytes": 2 * BATCH_BYTES, "retention.bytes": 2 * BATCH_BYTES} | {
-        name.replace("_", "."): value for name, value in configs.items()
-    }
-    overrides = [ConfigRecord(topic_id="T", name=name, value=str(value)) for name, value in values.items()]
-    config = config_of(Generation.KIP_966, log_retention_check_interval_ms=INTERVAL_MS)
-    records = topic_records(1, replicas=(0,), isr=(0,))
-    return BrokerBench(config=config).run(*records[:2], *overrides, *records[2:])
-
-
-def produce(bench: BrokerBench, count: int, timestamp_ms: int = -1) -> None:
-    for _ in range(count):
-        bench.produce(batch=RecordBatch(record_count=1, payload=b"x" * 48, timestamp_ms=timestamp_ms))
-
-
-def bases(bench: BrokerBench) -> list[int]:
-    return [segment.base_offset for segment in bench.replica.log.storage.segments()]
-
-
-def test_a_log_of_one_segment_sets_no_retention_timer() -> None:
-    bench = leader()
-    for _ in range(2):
-        produce(bench, 1)
-        assert bench.timer(RETENTION_TIMER) is None
-    produce(bench, 1)
-    timer = bench.timer(RETENTION_TIMER)
-    assert timer is not None
-    assert timer.at_ms == INTERVAL_MS
-    assert bases(bench) == [0, 2]
-
-
-def test_later_appends_do_not_delay_the_retention_timer() -> None:
-    bench = leader()
-    produce(bench, 3)
-    assert bench.timer(RETENTION_TIMER) is not None
-    for _ in range(4):
-        produce(bench, 1)
-        assert bench.timer(RETENTION_TIMER) is None
-
-
-def test_a_closed_segment_is_flushed() -> None:
-    bench = leader()
-    produce(bench, 5)
-    assert bench.replica.log.storage.flushed_offset == 4
-
-
-def test_excess_segments_are_deleted_and_the_timer_stops_with_the_last_closed_one() -> None:
-    bench = leader()
-    produce(bench, 6)
-    bench.fire(RETENTION_TIMER, at_ms=INTERVAL_MS)
-    assert bases(bench) == [4]
-    assert [detail_of(trace) for trace in bench.traces("segments_deleted")] == [{"log_start": 4}]
-    assert bench.timer(RETENTION_TIMER) is None
-    assert (bench.replica.log.start_offset, bench.replica.log.epochs.entries()) == (4, [(0, 4)])
-
-
-def test_old_segments_are_deleted_by_the_timestamps_of_their_records() -> None:
-    bench = leader(retention_bytes=-1, retention_ms=5_000)
-    produce(bench, 2, timestamp_ms=1_000)
-    produce(bench, 3, timestamp_ms=2_000)
-    bench.fire(RETENTION_TIMER, at_ms=6_000)
-    assert bases(bench) == [0, 2, 4]
-    timer = bench.timer(RETENTION_TIMER)
-    assert timer is not None
-    bench.fire(RETENTION_TIMER, at_ms=6_001)
-    assert bases(bench) == [2, 4]
-    bench.fire(RETENTION_TIMER, at_ms=7_001)
-    assert bases(bench) == [4]
-
-
-def test_nothing_above_the_high_watermark_is_deleted() -> None:
-    config = config_of(Generation.KIP_966, log_retention_check_interval_ms=INTERVAL_MS)
-    override = ConfigRecord(topic_id="T", name="segment.bytes", value=str(BATCH_BYTES))
-    records = topic_records(1)
-    bench = BrokerBench(config=config).run(
-        *records[:2], override, ConfigRecord(topic_id="T", name="retention.bytes", value="0"), *records[2:]
-    )
-    produce(bench, 4)
-    bench.fetch(1, 2).fetch(2, 3)
-    assert bench.high_watermark == 2
-    bench.fire(RETENTION_TIMER, at_ms=INTERVAL_MS)
-    assert bases(bench) == [2, 3]
-
-
-def test_a_changed_segment_size_applies_from_the_next_batch_on() -> None:
-    bench = leader()
-    produce(bench, 1)
-    bench.publish(ConfigRecord(topic_id="T", name="segment.bytes", value="1"))
-    produce(bench, 2)
-    assert bases(bench) == [0, 1, 2]
-
-
-def test_a_restarted_broker_watches_its_closed_segments() -> None:
-    bench = leader()
-    produce(bench, 3)
-    again = BrokerBench(config=config_of(log_retention_check_interval_ms=INTERVAL_MS), storage=bench.storage)
-    again.start().registered().publish(*bench.records)
-    assert again.timer(RETENTION_TIMER) is not None
-    assert bases(again) == [0, 2]

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from protocol.errors import ErrorCode
-from protocol.messages.acls import DescribeAclsRequest
+from protocol.messages.acls import AclOperation, DescribeAclsRequest
 from protocol.messages.admin import AdminRequest, AdminResponse
 from protocol.messages.cluster import DescribeClusterRequest, DescribeClusterResponse
 from protocol.messages.configs import (
@@ -34,6 +34,7 @@ from protocol.messages.topics import (
     DescribeTopicRequest,
     DescribeTopicResponse,
 )
+from protocol.metadata.authorizer import may
 from protocol.metadata.queries import answer
 from tests.unit.protocol.controller.controller_script import ControllerScript
 from tests.unit.protocol.node_helpers import CONTROLLER
@@ -51,6 +52,12 @@ class MetadataScript(ControllerScript):
         found = answer(self.bench.state.image, CONTROLLER, request)
         assert found.correlation_id == request.correlation_id == 5
         return found
+
+    def do_may(self, command: Command) -> Iterator[str]:
+        """`may READ t as=User:bob`: whether a principal, Alice if nobody is named, may; `may ALTER` on the cluster."""
+        operation, topic = AclOperation[command.next()], command.next("")
+        allowed = may(self.bench.state.image, command.get("as", "User:alice"), operation, *[topic] * bool(topic))
+        yield "yes" if allowed else "no"
 
     # -- topics --------------------------------------------------------------------------------------------------------
 

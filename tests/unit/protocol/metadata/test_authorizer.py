@@ -103,53 +103,6 @@ def image_of(*entries: AclEntry, **values: Any) -> MetadataImage:
 
 # -- the decision ------------------------------------------------------------------------------------------------------
 
-ON_A_TOPIC = {
-    "no entry": ((), Op.READ, False),
-    "allowed": ((entry(Op.READ),), Op.READ, True),
-    "something else allowed": ((entry(Op.READ),), Op.WRITE, False),
-    "another principal allowed": ((entry(Op.READ, principal=BOB),), Op.READ, False),
-    "everyone allowed": ((entry(Op.READ, principal=EVERYONE),), Op.READ, True),
-    "all allowed": ((entry(Op.ALL),), Op.ALTER_CONFIGS, True),
-    "denied before allowed": ((entry(Op.READ, permission=DENY), entry(Op.READ)), Op.READ, False),
-    "denied after allowed": ((entry(Op.READ), entry(Op.READ, permission=DENY)), Op.READ, False),
-    "everyone denied": ((entry(Op.READ), entry(Op.READ, permission=DENY, principal=EVERYONE)), Op.READ, False),
-    "all denied": ((entry(Op.READ), entry(Op.ALL, permission=DENY)), Op.READ, False),
-    "bob denied": ((entry(Op.READ), entry(Op.READ, permission=DENY, principal=BOB)), Op.READ, True),
-    "something else denied": ((entry(Op.READ), entry(Op.WRITE, permission=DENY)), Op.READ, True),
-    "another topic": ((entry(Op.READ, "u"),), Op.READ, False),
-    "literal name that is a prefix": ((entry(Op.READ, ""),), Op.READ, False),
-    "prefix": ((entry(Op.READ, "t", pattern=PREFIXED),), Op.READ, True),
-    "longer than the name": ((entry(Op.READ, "to", pattern=PREFIXED),), Op.READ, False),
-    "prefix denied": ((entry(Op.READ), entry(Op.READ, permission=DENY, pattern=PREFIXED)), Op.READ, False),
-    "any topic": ((entry(Op.READ, "*"),), Op.READ, True),
-    "any topic denied": ((entry(Op.READ), entry(Op.READ, "*", DENY)), Op.READ, False),
-    "a star is no prefix": ((entry(Op.READ, "*", pattern=PREFIXED),), Op.READ, False),
-    "the cluster is no topic": ((cluster(Op.ALL),), Op.READ, False),
-    "read includes describe": ((entry(Op.READ),), Op.DESCRIBE, True),
-    "write includes describe": ((entry(Op.WRITE),), Op.DESCRIBE, True),
-    "delete includes describe": ((entry(Op.DELETE),), Op.DESCRIBE, True),
-    "alter includes describe": ((entry(Op.ALTER),), Op.DESCRIBE, True),
-    "create does not": ((entry(Op.CREATE),), Op.DESCRIBE, False),
-    "describe includes nothing": ((entry(Op.DESCRIBE),), Op.READ, False),
-    "alter configs includes describe configs": ((entry(Op.ALTER_CONFIGS),), Op.DESCRIBE_CONFIGS, True),
-    "but not describe": ((entry(Op.ALTER_CONFIGS),), Op.DESCRIBE, False),
-    "read denied, describe not": ((entry(Op.DESCRIBE), entry(Op.READ, permission=DENY)), Op.DESCRIBE, True),
-    "describe denied, read not": ((entry(Op.READ), entry(Op.DESCRIBE, permission=DENY)), Op.READ, True),
-}
-
-
-@pytest.mark.covers("G32")
-@pytest.mark.parametrize(("entries", "operation", "expected"), ON_A_TOPIC.values(), ids=ON_A_TOPIC)
-def test_on_a_topic(entries: tuple[AclEntry, ...], operation: AclOperation, expected: bool) -> None:
-    assert may(image_of(*entries), ALICE, operation, "t") is expected
-
-
-def test_on_the_cluster() -> None:
-    image = image_of(cluster(Op.CLUSTER_ACTION), entry(Op.ALTER, "kafka-cluster-two"), entry(Op.ALL, "*"))
-    assert may(image, ALICE, Op.CLUSTER_ACTION)
-    assert not may(image, ALICE, Op.ALTER)
-    assert not may(image, BOB, Op.CLUSTER_ACTION)
-
 
 @pytest.mark.parametrize("operation", Op)
 def test_without_an_authorizer_every_operation_is_allowed(operation: AclOperation) -> None:
@@ -171,13 +124,6 @@ def test_an_invalid_principal_has_no_rights(super_users: str, principal: str) ->
     image = image_of(super_users=super_users)
     assert not may(image, principal, Op.ALTER)
     assert not may(image, principal, Op.READ, "t")
-
-
-def test_a_resource_without_entries_may_be_open_to_everyone() -> None:
-    image = image_of(entry(Op.READ, "t"), allow_everyone_if_no_acl_found=True)
-    assert may(image, BOB, Op.WRITE, "u")
-    assert not may(image, BOB, Op.READ, "t"), "an entry of anybody's closes it"
-    assert may(image, BOB, Op.ALTER), "the cluster has none"
 
 
 ENTRIES = st.builds(

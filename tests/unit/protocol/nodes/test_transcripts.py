@@ -8,6 +8,7 @@ import pytest
 
 from tests.unit.protocol.nodes.broker_node_script import BrokerNodeScript
 from tests.unit.protocol.nodes.controller_node_script import ControllerNodeScript
+from tests.unit.protocol.nodes.recovery_script import RecoveryManagerScript
 from tests.unit.protocol.transcripts import Case, cases, check_transcript
 
 TESTDATA = Path(__file__).parent / "testdata"
@@ -21,3 +22,8 @@ def test_transcript(case: Case, rewriting: bool) -> None:
 @pytest.mark.parametrize("case", cases(TESTDATA / "broker"))
 def test_broker(case: Case, rewriting: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     check_transcript(case, BrokerNodeScript(monkeypatch), rewriting)
+
+
+@pytest.mark.parametrize("case", cases(TESTDATA / "recovery"))
+def test_recovery_manager(case: Case, rewriting: bool) -> None:
+    check_transcript(case, RecoveryManagerScript(), rewriting)
