@@ -67,7 +67,9 @@ def wanted_trials(precision: Precision, leading: LeadingTrials) -> int:
         estimate, effective = leading.estimate(precision.metric, look)
         if is_precise(precision, estimate) and effective >= LEAST_EFFECTIVE_EVENTS:
             break
-        look = min(precision.max_trials, _next_look(look, needed_trials(precision, estimate, look, effective)))
+        needed = needed_trials(precision, estimate, look, effective)
+        step = APPROACH * needed / look if math.isfinite(needed) else SEEN_NOTHING_STEP
+        look = min(precision.max_trials, math.ceil(look * min(LARGEST_STEP, max(SMALLEST_STEP, step))))
     return look
 
 
@@ -85,11 +87,6 @@ def needed_trials(precision: Precision, estimate: Estimate, trials: int, effecti
         return math.inf
     by_width = (estimate.half_width / estimate.estimate / precision.relative_error) ** 2
     return trials * max(by_width, LEAST_EFFECTIVE_EVENTS / effective)
-
-
-def _next_look(look: int, needed: float) -> int:
-    step = APPROACH * needed / look if math.isfinite(needed) else SEEN_NOTHING_STEP
-    return math.ceil(look * min(LARGEST_STEP, max(SMALLEST_STEP, step)))
 
 
 def shortfall(precision: Precision, estimate: Estimate, trials: int) -> str | None:

@@ -18,9 +18,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from functools import reduce
+from operator import and_
 from typing import TypeVar
 
-from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 from experiments.studies.design.study import metrics_of
@@ -275,7 +276,7 @@ def disagreements(records: DataFrame, cuts: DataFrame, counts: DataFrame) -> Dat
     of these names; a partition whose records were not followed has no row in `counts` and is left out."""
     acknowledged = records.where("acknowledged_ms IS NOT NULL").select(*PARTITION, "seq", "offset", "lost_ms")
     is_cut = (
-        _same_partition(acknowledged, cuts)
+        reduce(and_, (acknowledged[name] == cuts[name] for name in PARTITION))
         & (cuts["seq"] > acknowledged["seq"])
         & (cuts["offset"] <= acknowledged["offset"])
         & (cuts["since"] <= acknowledged["seq"])
@@ -287,7 +288,3 @@ def disagreements(records: DataFrame, cuts: DataFrame, counts: DataFrame) -> Dat
     )
     found = together.fillna(0, ["cut", "recorded"]).select(*PARTITION, "counted", "cut", "recorded")
     return found.where("counted != cut OR counted != recorded")
-
-
-def _same_partition(one: DataFrame, other: DataFrame) -> Column:
-    return (one["cell"] == other["cell"]) & (one["trial"] == other["trial"]) & (one["partition"] == other["partition"])

@@ -56,11 +56,9 @@ def read_left_out(out: Path, settings: Mapping[str, str]) -> list[LeftOut]:
     except (OSError, ValidationError) as error:
         found = error.strerror if isinstance(error, OSError) else "a damaged file"
         raise InputError(str(path), "", found, "what `isray study analyze` writes; run it again") from error
-    return [_left_out(entry, settings) for entry in entries]
-
-
-def _left_out(entry: _Entry, settings: Mapping[str, str]) -> LeftOut:
-    name = _NAME.fullmatch(entry.file)
-    file, digest = (name[1], name[2]) if name else (entry.file, "")
-    first, stop = entry.trials
-    return LeftOut(file, settings.get(digest, ""), first, stop - 1, entry.reason)
+    left_out = []
+    for entry in entries:
+        name, (first, stop) = _NAME.fullmatch(entry.file), entry.trials
+        file, digest = (name[1], name[2]) if name else (entry.file, "")
+        left_out.append(LeftOut(file, settings.get(digest, ""), first, stop - 1, entry.reason))
+    return left_out
