@@ -87,9 +87,7 @@ class Results(Trials):
 
     def to_spark(self, spark: SparkSession) -> DataFrame:
         """The table of :meth:`to_arrow` as a data frame of that Spark session."""
-        from experiments.studies.pipeline.frames import to_spark
-
-        return to_spark(spark, self.to_arrow())
+        return spark.createDataFrame(self.to_arrow())
 
     def report(self) -> str:
         """Writes `report.html` into the output directory; returns its path or URL."""

@@ -21,8 +21,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from experiments.studies.design.model import YEAR_MS, CellParameters
-from experiments.studies.theory.model import Model
-from experiments.studies.theory.partition import ISR, LOSS, RUNNING, UNCLEAN_RECOVERY, ChainState, Rules
+from experiments.studies.theory.model import ISR, LOSS, RUNNING, UNCLEAN_RECOVERY, ChainState, Model, Rules
 
 PHASES = 2
 DETECTED_AFTER = 7 / 8

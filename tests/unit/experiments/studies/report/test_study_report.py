@@ -18,8 +18,7 @@ from experiments.studies.estimation.times import KINDS, Quantiles, Times, measur
 from experiments.studies.report import kafka, words
 from experiments.studies.report.charts.times import times_charts
 from experiments.studies.report.failure_rates import beside_published, failure_rates, in_comparison
-from experiments.studies.report.left_out import LeftOut, read_left_out
-from experiments.studies.report.render import PageExtras, render
+from experiments.studies.report.render import LeftOut, PageExtras, read_left_out, render
 from experiments.studies.report.settings import groups
 from experiments.studies.trace.kinds import Restarted, Throughput
 from experiments.support.errors import InputError
