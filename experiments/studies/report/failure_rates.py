@@ -12,15 +12,8 @@ from dataclasses import dataclass
 
 from experiments.studies.design.model import YEAR_MS, CellParameters
 from experiments.studies.design.placement import racks_of
+from experiments.studies.design.presets import PRESETS
 from experiments.studies.report.words import number
-
-COMPARED_WITH = {
-    "cloud-vm-5": "planning value",
-    "hdfs-2010": "published",
-    "dean-first-year": "published",
-    "ford-2010": "published",
-}
-"""Presets that the failures of a study are compared with, and what kind of numbers theirs are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +51,9 @@ def beside_published(named: Sequence[tuple[str, CellParameters]]) -> list[Failur
     mine = [found for name, params in named if (found := failure_rates(name, params)) is not None]
     used = {params.preset for _, params in named}
     others = [
-        failure_rates(preset, CellParameters.model_validate({"preset": preset, "brokers": 3}), source)
-        for preset, source in COMPARED_WITH.items()
-        if preset not in used
+        failure_rates(name, CellParameters.model_validate({"preset": name, "brokers": 3}), preset.compared_as)
+        for name, preset in PRESETS.items()
+        if preset.compared_as and name not in used
     ]
     rows = [*mine, *(each for each in others if each is not None)]
     return sorted(rows, key=lambda each: -each.failures)

@@ -35,7 +35,7 @@ from experiments.studies.sweeps.output import StudyRecord, claim, current_versio
 from experiments.studies.sweeps.schedule import FIRST_BATCH_TRIALS, CellWork, Schedule, Values
 from experiments.studies.sweeps.storage import Folder, Location, StorageFailed, Store, store_at
 from experiments.studies.sweeps.worker import Job, Summary, run_and_commit, values_of
-from experiments.studies.trace.metrics import METRICS
+from experiments.studies.trace.metrics import BY_NAME
 from experiments.studies.trials.batch import Batch, FunctionFailed, Trial, TrialFailed
 from experiments.support.errors import InputError
 from experiments.support.progress import SILENT, Progress
@@ -134,9 +134,7 @@ def _stored_values(store: Store, batches: Sequence[Batch], column: str | None) -
 
 
 def _column(study: StudyPlan) -> str | None:
-    if study.precision is None:
-        return None
-    return next(metric.column for metric in METRICS if metric.name == study.precision.metric)
+    return None if study.precision is None else BY_NAME[study.precision.metric].column
 
 
 def _note_unused(found: Sequence[Batch], cells: Sequence[str], progress: Progress) -> None:
