@@ -40,9 +40,8 @@ Numbers = Sequence[float] | NDArray[np.float64]
 @dataclass(frozen=True, slots=True)
 class LeadingTrials:
     """What the trials 0, 1, ... of a cell measured, up to the first that is missing: per trial the value of the metric
-    that decides, the exposure (both weighted, in partition-years where they are times), and the number of events or
-    episodes. `size`: the assumed size of one of them (`assumed_sizes`). `is_weighted`: the trials are those of an
-    estimator for rare events."""
+    that decides, the exposure (both weighted, times in partition-years), and the number of events or episodes. `size`:
+    the assumed size of one (`assumed_sizes`). `is_weighted`: of an estimator for rare events."""
 
     values: Numbers
     exposures: Numbers

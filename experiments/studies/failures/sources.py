@@ -58,8 +58,7 @@ class Outage(NamedTuple):
 
 
 class Draws:
-    """The random streams of one source in one trial: for the gaps between events, for what all brokers of an event have
-    in common, and for each broker."""
+    """The random streams of a source in a trial: gaps between events, what brokers have in common, each broker."""
 
     def __init__(self, source: str, seed: int) -> None:
         self._source, self._seed = source, seed

@@ -115,8 +115,8 @@ def _remembered(read: Callable[[str], pa.ChunkedArray]) -> Callable[[str], pa.Ar
 
 @dataclass(frozen=True)
 class Trace:
-    """A batch of one cell: `rows` of `trace/` and the table `trials` of `trials/`. `partitions`, `acks_all`: the
-    cell's, whether its producer waits for the whole ISR."""
+    """A batch of one cell: `rows` of `trace/`, `trials` of `trials/`, and the cell's `partitions` and whether
+    acks=all."""
 
     cell: str
     partitions: int

@@ -53,14 +53,12 @@ NONE = FailoverTimes(None, None, None)
 
 
 class LossesDisagree(RuntimeError):
-    """The losses that the simulator counted are not those of the records and elections in the trace: a defect of the
-    simulator or the pipeline. The message names the trial."""
+    """The simulator counted other losses than the trace shows: a defect. The message names the trial."""
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What one analysis does: the study in `store`, whose files Spark finds below `root`; its batches, and the number
-    of trials that the numbers of each cell rest on."""
+    """The study in `store`, which Spark finds below `root`; its batches, and the trials that each cell rests on."""
 
     store: Store
     root: str
@@ -163,8 +161,7 @@ def _check_losses(spark: SparkSession, work: Work, run: int) -> None:
 
 
 def _silver(spark: SparkSession, work: Work, name: str, columns: Columns, runs: Sequence[int]) -> DataFrame:
-    """All runs of a table of silver, with the cells' indexes instead of their digests, without cells that the study
-    does not have, and without trials that it does not need."""
+    """All runs of a table of silver, with the indexes of cells, without cells and trials that the study lacks."""
     paths = [f"{work.root}/{run_folder(name, run)}" for run in runs]
     stored = spark.read.schema(ddl(digests(columns))).parquet(*paths)
     cells, targets = (

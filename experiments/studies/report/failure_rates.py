@@ -18,9 +18,8 @@ from experiments.studies.report.words import number
 
 @dataclass(frozen=True, slots=True)
 class FailureRates:
-    """Failures of one broker in a year, of its own and by shared causes: all, those that lose the unflushed end of its
-    logs, and those that lose its disk. `down_ms`: the mean time down after a failure of its own. `source`: what kind of
-    numbers they are, empty for those of the study."""
+    """Failures of one broker in a year: all, those that lose the unflushed end of its logs, and those that lose its
+    disk. `down_ms`: the mean time down after an own failure. `source`: the kind of numbers, empty for a study's."""
 
     name: str
     failures: float

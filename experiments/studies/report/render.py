@@ -238,8 +238,8 @@ def _tables(study: StudyPlan, found: Sequence[Group]) -> dict[str, object]:
 
 
 def _repeated(study: StudyPlan) -> frozenset[str]:
-    """Metrics that a table need not have: where every producer waits for all replicas there are no losses with acks=1,
-    and acknowledged losses are those of acks=all."""
+    """Metrics that say nothing new: where acks is always all, acks=1 loses nothing and acknowledged losses are
+    those."""
     only_all = all(cell.parameters.acks == "all" for cell in study.cells)
     return ONLY_WITH_ACKS_1 - {study.objective} if only_all else frozenset()
 

@@ -100,8 +100,7 @@ def sweep(
 
 
 def job_of(study: StudyPlan, store: Store, trial: Trial, record: bytes) -> Job:
-    """What workers need besides cell and batch; `record` is the content of `study.yaml`. A folder goes to them by its
-    absolute path: their working directory is another one."""
+    """What workers need; `record`: the content of `study.yaml`. A folder goes to them by its absolute path."""
     if isinstance(store, Folder):
         store = Folder(store.root.absolute())
     digest = hashlib.sha256(record).hexdigest()
@@ -148,8 +147,7 @@ def _note_unused(found: Sequence[Batch], cells: Sequence[str], progress: Progres
 
 @dataclass(frozen=True, slots=True)
 class Tasks:
-    """How the trials of an engine become Ray tasks: the CPUs that a task reserves, how many tasks are submitted per CPU
-    of the cluster, and the trials of a cell's first batches."""
+    """How trials become Ray tasks: reserved CPUs, submitted tasks per CPU, and trials of a cell's first batches."""
 
     cpus: float
     in_flight_per_cpu: float

@@ -103,8 +103,7 @@ def answer(params: CellParameters) -> Mapping[str, float] | None:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The long-run `value` of a metric, and its `events` per unit of time: for a rate these are the value itself, for a
-    share of time the beginnings of what is measured."""
+    """The long-run `value` of a metric, and its `events` (of a share of time: beginnings) per unit of time."""
 
     value: float
     events: float
