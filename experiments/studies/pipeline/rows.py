@@ -45,11 +45,6 @@ class TraceRows:
         self._columns: dict[str, Values] = {}
 
     @classmethod
-    def of_table(cls, table: pa.Table) -> TraceRows:
-        """All rows of a table."""
-        return cls(_remembered(table.column))
-
-    @classmethod
     def of_file(cls, content: bytes) -> TraceRows:
         """All rows of a Parquet file."""
         file = pq.ParquetFile(pa.BufferReader(content), read_dictionary=TEXTS)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from experiments.bench.pipeline_data import write_study
@@ -37,7 +38,9 @@ def trace_of(*trials: Sequence[TraceRow], partitions: int = 1, first: int = 0) -
     lengths = [trial[-1].time_ms for trial in trials]
     custom = [[0.25, 2.0]] * len(trials)
     known = pa.table({"trial": range(first, first + len(trials)), "duration_ms": lengths, "custom": custom})
-    return Trace(CELL, partitions, True, TraceRows.of_table(table), known)
+    file = pa.BufferOutputStream()
+    pq.write_table(table, file)
+    return Trace(CELL, partitions, True, TraceRows.of_file(file.getvalue().to_pybytes()), known)
 
 
 def state(time_ms: int, leader: int, epoch: int, isr: str, elr: str = "", serves: bool = True) -> TraceRow:
