@@ -103,12 +103,8 @@ def shortfall(precision: Precision, estimate: Estimate, trials: int) -> str | No
             f"precision out of reach: {asked}, weights degenerate after {trials:,} trials (max_trials "
             f"{precision.max_trials:,}); how many trials are needed is not known"
         )
-    needed = _two_digits(trials * (reached / precision.relative_error) ** 2)
+    needed = math.ceil(float(f"{trials * (reached / precision.relative_error) ** 2:.1e}"))
     return (
         f"precision out of reach: {asked}, {reached:.2g} reached with max_trials {precision.max_trials:,}, "
         f"about {needed:,} trials needed"
     )
-
-
-def _two_digits(value: float) -> int:
-    return math.ceil(float(f"{value:.1e}"))

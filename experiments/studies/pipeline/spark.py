@@ -197,16 +197,17 @@ def _write_gold(spark: SparkSession, work: Work, runs: Sequence[int], bad: Seque
             return {(row["cell"], row["metric"]): _read(row, Products) for row in found}
 
         estimates = estimate_cells(work.record.study, cells, products_with)
-        observed = _quantiles(
-            stored(gold.measured_quantiles(_silver(spark, work, "measured", SILVER["measured"], runs)), "measured")
-        )
+        observed: dict[int, dict[str, Quantiles]] = {}
+        measured = _silver(spark, work, "measured", SILVER["measured"], runs)
+        for row in stored(gold.measured_quantiles(measured), "measured").collect():
+            observed.setdefault(row["cell"], {})[row["kind"]] = Quantiles(row["p50"], row["p99"], row["max"])
         documents = [
             values.document(cell.swept)
             | {f"{kind}_ms": asdict(found_times.get((cell.index, kind), NONE)) for kind in KINDS if kind != FAILOVER}
             | measured_document(observed.get(cell.index, {}))
             for cell, values in zip(work.record.study.cells, estimates, strict=True)
         ]
-        quarantined = [{"file": each.file, "reason": each.reason, "trials": _trials(each.batch)} for each in bad]
+        quarantined = [{"file": each.file, "reason": each.reason, "trials": list(each.batch[1:])} for each in bad]
         store.write("quarantine.json", (json.dumps(quarantined, indent=1) + "\n").encode())
         store.write("cells.json", (json.dumps(documents, indent=1) + "\n").encode())
     times.unpersist()
@@ -222,10 +223,6 @@ def _times(spark: SparkSession, work: Work, runs: Sequence[int]) -> DataFrame:
     recovered = lasting_times(table("recoveries"), RECOVERED, "time_ms", "recovered_ms")
     caught_up = lasting_times(table("catch_ups"), CATCH_UP, "start_ms", "in_sync_ms")
     return outage_times(table("outages")).unionByName(recovered).unionByName(caught_up)
-
-
-def _trials(batch: Batch) -> list[int]:
-    return [batch.first, batch.stop]
 
 
 @contextmanager
@@ -254,14 +251,6 @@ T = TypeVar("T", Sums, Products)
 def _read(row: Row, kind: type[T]) -> T:
     """The dataclass whose fields are columns of the row."""
     return kind(**{field.name: row[field.name] for field in fields(kind)})
-
-
-def _quantiles(frame: DataFrame) -> dict[int, dict[str, Quantiles]]:
-    """The rows of `gold/measured`, typed, by cell and kind."""
-    found: dict[int, dict[str, Quantiles]] = {}
-    for row in frame.collect():
-        found.setdefault(row["cell"], {})[row["kind"]] = Quantiles(row["p50"], row["p99"], row["max"])
-    return found
 
 
 PARTITION = ("cell", "trial", "partition")

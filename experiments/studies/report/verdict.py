@@ -280,7 +280,8 @@ def _effect(study: StudyPlan, reference: Setting, other: Setting) -> Sentence:
     mine, its = (cell_name({name: each.decided[name] for name in changed}) for each in (reference, other))
     ours, theirs = (_value(metric, each.estimates.estimates[metric.name]) for each in (reference, other))
     compared = other.against_reference(metric.name)
-    verb = _direction(compared.difference)
+    difference = compared.difference
+    verb = "lowers" if difference.ci_low > 0.0 else "raises" if difference.ci_high < 0.0 else None
     unit = _unit(metric)
     if compared.degenerate:
         begin = f"{context}{mine} and {its} cannot be compared, as weights degenerate: "
@@ -288,7 +289,7 @@ def _effect(study: StudyPlan, reference: Setting, other: Setting) -> Sentence:
     if are_alike(reference, other, metric.name):
         return (f"{context}{mine} and {its} have the same {metric.noun.removeprefix('the ')}: ", *ours, *unit, ".")
     if verb is None:
-        limits = _difference(metric, rounded(compared.difference))
+        limits = _difference(metric, rounded(difference))
         begin = f"{context}{mine} and {its} are not told apart: "
         return (begin, *ours, " and ", *theirs, *unit, "; difference ", *limits, ".")
     ratio = _inverse_ratio(compared, paired=study.pairing)
@@ -300,13 +301,6 @@ def _effect(study: StudyPlan, reference: Setting, other: Setting) -> Sentence:
         *unit,
         f"; {ratio}.",
     )
-
-
-def _direction(difference: Difference) -> str | None:
-    """Whether the reference has less than the other setting, of which this is the difference; None if not shown."""
-    if difference.ci_low > 0.0:
-        return "lowers"
-    return "raises" if difference.ci_high < 0.0 else None
 
 
 def _inverse_ratio(compared: Comparison, *, paired: bool) -> str:

@@ -98,9 +98,6 @@ class Results(Trials):
         return store_at(self.out).place("report.html")
 
 
-ESTIMATE = "estimate"
-
-
 def cells_table(study: StudyPlan, documents: Sequence[Mapping[str, object]]) -> pa.Table:
     """The objects of `gold/cells.json` as a table; null where a cell has no such number."""
     rows = []
@@ -124,7 +121,7 @@ def swept_columns(cell: Cell) -> dict[str, object]:
 
 def _flat(document: Mapping[str, object], prefix: str) -> Iterator[tuple[str, object]]:
     for name, value in document.items():
-        joined = prefix if name == ESTIMATE and prefix else f"{prefix}_{name}" if prefix else name
+        joined = prefix if name == "estimate" and prefix else f"{prefix}_{name}" if prefix else name
         if isinstance(value, Mapping):
             yield from _flat(value, joined)
         else:
