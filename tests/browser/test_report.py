@@ -14,8 +14,7 @@ from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.wait import WebDriverWait
 
-from experiments.studies.report.left_out import LeftOut
-from experiments.studies.report.render import PageExtras, render
+from experiments.studies.report.render import LeftOut, PageExtras, render
 from experiments.studies.report.words import number
 from tests.browser.conftest import resize
 from tests.synthetic_studies import cells_of, record_of, study_of, times_of

@@ -144,11 +144,6 @@ def lost_tails(params: CellParameters) -> int:
     return min(params.min_insync_replicas, params.replication_factor)
 
 
-def elects_stale(params: CellParameters) -> bool:
-    """Whether a replica that was not in sync may become leader while those that were are down."""
-    return params.generation == "v3" or params.unclean_recovery_strategy == "proactive"
-
-
 def rough_loss_rate(params: CellParameters) -> float:
     """Loss events per partition-year, to a factor of about ten.
 
@@ -161,7 +156,8 @@ def rough_loss_rate(params: CellParameters) -> float:
     n = params.replication_factor
     lost = params.unclean_probability * max(params.tail_loss_probability, params.disk_loss_probability)
     power_lost = lost if params.power_loss_probability is None else params.power_loss_probability
-    needed = 0 if elects_stale(params) else lost_tails(params)
+    elects_stale = params.generation == "v3" or params.unclean_recovery_strategy == "proactive"
+    needed = 0 if elects_stale else lost_tails(params)
     own = 0.0 if params.broker_mttf is None else YEAR_MS / params.broker_mttf.mean_ms
     absent = min(1.0, _share_absent(params))
     exposed = min(absent, _failures_per_year(params) * params.exposed_ms / YEAR_MS)

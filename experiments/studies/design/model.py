@@ -49,6 +49,10 @@ LONGEST_PROCESS_TRIAL_MS = 3_600_000
 """The longest real time of a trial on processes, without its warm-up."""
 
 
+Probability = Annotated[Finite, Field(ge=0.0, le=1.0)]
+EventsPerYear = Annotated[Finite, Field(ge=0.0, le=MOST_PER_YEAR)]
+
+
 class CellParameters(WrittenModel):
     """Everything that a trial depends on, except its seed. Each field declares one parameter of study files."""
 
@@ -92,24 +96,17 @@ class CellParameters(WrittenModel):
     broker_mttr: RandomTime = parameter(
         Distribution(mean_ms=15 * MINUTE_MS), "MTTR {}", "Time from a broker's failure to its restart."
     )
-    unclean_probability: float = parameter(
-        1.0, "unclean {}", "That a failure is a crash without a clean-shutdown file.", "probability", ge=0.0, le=1.0
+    unclean_probability: Probability = parameter(
+        1.0, "unclean {}", "That a failure is a crash without a clean-shutdown file.", "probability"
     )
-    tail_loss_probability: float = parameter(
-        0.1,
-        "tail loss {}",
-        "That an unclean crash loses the unflushed tail of the logs.",
-        "probability",
-        ge=0.0,
-        le=1.0,
+    tail_loss_probability: Probability = parameter(
+        0.1, "tail loss {}", "That an unclean crash loses the unflushed tail of the logs.", "probability"
     )
-    disk_loss_probability: Finite = parameter(
+    disk_loss_probability: Probability = parameter(
         0.0,
         "disk loss {}",
         "That an unclean failure of a broker loses its disk: it restarts with an empty one.",
         "probability",
-        ge=0.0,
-        le=1.0,
     )
     detection_ms: Annotated[PositiveMs | None, word_or("instant", DURATION)] = parameter(
         9_000,
@@ -142,29 +139,25 @@ class CellParameters(WrittenModel):
         "replicas {}",
         "`spread`: a partition's replicas are in as many racks as possible; `together`: in as few as possible.",
     )
-    power_events_per_year: Finite = parameter(
+    power_events_per_year: EventsPerYear = parameter(
         0.0,
         "{} power events/y",
         "Rate of the Poisson process of events that crash all brokers of the cluster unclean at once.",
         "events per cluster-year",
-        ge=0.0,
-        le=MOST_PER_YEAR,
     )
-    rack_power_events_per_year: Finite = parameter(
+    rack_power_events_per_year: EventsPerYear = parameter(
         0.0,
         "{} rack power events/y",
         "Rate, per rack, of the Poisson process of events that crash all brokers of a rack unclean at once.",
         "events per rack-year",
-        ge=0.0,
-        le=MOST_PER_YEAR,
     )
-    power_loss_probability: Annotated[
-        Annotated[Finite, Field(ge=0.0, le=1.0)] | None, word_or("tail_loss_probability", PLAIN, "a number")
-    ] = parameter(
-        None,
-        "power loss {}",
-        "That a power event, of the cluster or a rack, loses the unflushed tail of a broker's logs.",
-        "probability",
+    power_loss_probability: Annotated[Probability | None, word_or("tail_loss_probability", PLAIN, "a number")] = (
+        parameter(
+            None,
+            "power loss {}",
+            "That a power event, of the cluster or a rack, loses the unflushed tail of a broker's logs.",
+            "probability",
+        )
     )
     power_mttr: Annotated[Distribution | None, word_or("broker_mttr", DISTRIBUTION)] = parameter(
         None,

@@ -19,8 +19,7 @@ from experiments.support.fields import Notation, WrittenModel, allowed_values
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """`name` in a study file, `field` of the model; `default` and `allowed` as files write them; `whole`: whole
-    numbers."""
+    """`name` in a study file, `field` of the model; `default`, `allowed`: as in files; `whole`: whole numbers."""
 
     name: str
     field: str

@@ -34,15 +34,16 @@ def _resolved(parameters: Mapping[str, object]) -> dict[str, object]:
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """`parameters`: values by field of `CellParameters`. `source`: where the numbers are from. `numbers`: the published
-    ones, and how they become parameters. `assumed`: what the source does not give. `leaves_out`: what the source
-    reports, or what happens in such clusters, that the preset does not model."""
+    """`parameters`: values by field of `CellParameters`. `source`, `numbers`: the published ones, and how they become
+    parameters. `assumed`: what the source does not give. `leaves_out`: what happens in such clusters and is not
+    modelled. `compared_as`: what kind of numbers these are, if reports compare the failures of studies with them."""
 
     parameters: Annotated[dict[str, object], BeforeValidator(_resolved)]
     source: str
     numbers: str
     assumed: str
     leaves_out: str
+    compared_as: str = ""
 
 
 PRESETS = declared(dict[str, Preset], __file__, "presets.yaml")

@@ -62,7 +62,11 @@ def values_of(text: str, parameter: Parameter) -> list[object]:
         raise ValueError(FORM) from error
     if ends[0] == ends[1] or not all(map(math.isfinite, ends)) or (scale == "log" and min(ends) <= 0):
         raise ValueError(FORM)
-    inner = [_between(scale, ends[0], ends[1], index / (int(count) - 1)) for index in range(1, int(count) - 1)]
+    shares = [index / (int(count) - 1) for index in range(1, int(count) - 1)]
+    if scale == "lin":
+        inner = [ends[0] + (ends[1] - ends[0]) * share for share in shares]
+    else:
+        inner = [float(ends[0] * (ends[1] / ends[0]) ** share) for share in shares]
     if durations:
         values: list[object] = [first, *(rounded_duration(value) for value in inner), last]
     else:
@@ -71,12 +75,6 @@ def values_of(text: str, parameter: Parameter) -> list[object]:
         unit = "whole numbers" if parameter.whole else f"{_DIGITS} digits"
         raise ValueError(f"a smaller N: rounded to {unit}, some of the values are equal")
     return values
-
-
-def _between(scale: str, first: float, last: float, share: float) -> float:
-    if scale == "lin":
-        return first + (last - first) * share
-    return float(first * (last / first) ** share)
 
 
 def _number(text: str) -> int | float:

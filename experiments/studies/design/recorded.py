@@ -178,8 +178,7 @@ def _checked(lines: list[tuple[int, RecordedOutage]], source: str) -> list[tuple
 def _since(
     file: FailureFile, lines: list[tuple[int, RecordedOutage]], source: str, duration_ms: int
 ) -> list[RecordedOutage]:
-    """The outages by time, since the record began. Raises InputError if the record begins after the first one, or so
-    long before it that no trial meets an outage."""
+    """The outages by time, since the record began. InputError if that is after the first or long before it."""
     number, first = lines[0]
     if first.down_ms < file.begins_ms:
         allowed = f"a time from {file.begins_ms} on, at which the record begins"

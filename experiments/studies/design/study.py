@@ -18,7 +18,7 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field
 
 from experiments.studies.design.model import CellParameters
-from experiments.studies.trace.metrics import FRACTION, METRICS, RATE, Metric
+from experiments.studies.trace.metrics import ESTIMATORS, METRICS, Metric
 from experiments.support.fields import AsTuple, StrictModel, Switch, one_of
 
 METRIC_NAME = "[a-z][a-z0-9_]*"
@@ -42,19 +42,11 @@ class CustomFunctions(StrictModel):
 def metrics_of(functions: CustomFunctions | None) -> tuple[Metric, ...]:
     """Every metric of a study: the built-in ones, then the custom ones."""
     custom = () if functions is None else functions.metrics
-    return (
-        *METRICS,
-        *(
-            Metric(
-                item.name,
-                item.name,
-                FRACTION if item.unit == "fraction" else RATE,
-                item.name.replace("_", " "),
-                item.meaning,
-            )
-            for item in custom
-        ),
-    )
+    declared = [
+        Metric(item.name, item.name, ESTIMATORS[item.unit], item.name.replace("_", " "), item.meaning)
+        for item in custom
+    ]
+    return (*METRICS, *declared)
 
 
 METRIC_NAMES = [metric.name for metric in METRICS]

@@ -222,15 +222,16 @@ def read_cells(out: Path, cells: Sequence[Cell], metrics: Sequence[Metric] = MET
     swept = [{name: value for name, value in cell.swept.items() if name != "estimator"} for cell in cells]
     try:
         found = [{name: document[name] for name in names} for document, names in zip(documents, swept, strict=True)]
-        estimates = [_read_document(document, metrics) for document in documents]
+        kept = [each.name for each in fields(CellEstimates) if each.name != "estimates"]
+        estimates = [
+            _ESTIMATES.validate_python(
+                {name: document[name] for name in kept}
+                | {"estimates": {metric.name: document[metric.name] for metric in metrics}}
+            )
+            for document in documents
+        ]
     except (KeyError, ValueError) as error:
         raise InputError(str(path), "", "cells of another study or version", allowed) from error
     if found != swept:
         raise InputError(str(path), "", "cells of another study", allowed)
     return estimates
-
-
-def _read_document(document: Mapping[str, JsonValue], metrics: Sequence[Metric]) -> CellEstimates:
-    estimates = {metric.name: document[metric.name] for metric in metrics}
-    rest = {each.name: document[each.name] for each in fields(CellEstimates) if each.name != "estimates"}
-    return _ESTIMATES.validate_python({**rest, "estimates": estimates})

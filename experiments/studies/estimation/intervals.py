@@ -139,8 +139,7 @@ ELECTION_MS = 1_000
 
 
 def assumed_sizes(parameters: CellParameters, records: float = 1.0) -> dict[str, float]:
-    """The assumed mean size of an event or episode, by the columns of the metrics; of an episode its length in years.
-    `records`: written to a partition in a trial."""
+    """The assumed mean size of an event, or length of an episode in years, by column. `records`: per trial."""
     detection_ms = (parameters.detection_ms or 0) + ELECTION_MS
     longest = sum(1.0 / down for down in range(1, parameters.replication_factor + 1))
     repair_ms = longest * parameters.longest_absence_ms + detection_ms

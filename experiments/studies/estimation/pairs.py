@@ -96,18 +96,16 @@ def compare(
     rho = max(-1.0, min(1.0, covariance / scale)) if scale > 0.0 else 0.0
     left = mine_variance + its_variance - 2.0 * rho * scale
     gain = (mine_variance + its_variance) / left if products is not None and left > 1e-9 * scale > 0.0 else None
+    all_pairs = products is not None and products.pairs == mine.trials == reference.trials
+    is_identical = all_pairs and mine.events > 0 and products is not None and products.differing == 0
     return Comparison(
         Difference(*_difference((mine.ratio, *my_limits), (reference.ratio, *its_limits), rho)),
         _ratio((mine.ratio, *my_limits), (reference.ratio, *its_limits), rho),
         0 if products is None else products.pairs,
         gain,
-        products is not None and _are_identical(mine, reference, products),
+        is_identical,
         degeneracy(mine) is not None or degeneracy(reference) is not None,
     )
-
-
-def _are_identical(mine: Sums, reference: Sums, products: Products) -> bool:
-    return mine.events > 0 and products.differing == 0 and products.pairs == mine.trials == reference.trials
 
 
 def _variance(sums: Sums) -> float:

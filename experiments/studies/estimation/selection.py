@@ -53,9 +53,8 @@ def is_candidate(params: CellParameters, objective: str) -> bool:
 
 
 def lowest(cells: Sequence[Mapping[str, float]], objective: str, among: Sequence[int], copies: Sequence[int]) -> int:
-    """The index of the cell with the lowest estimate; of several, the one with the most `copies` (those that an
-    acknowledged record has at least, by cell), and of these the most available one. So an equal number of losses is
-    never a reason for fewer copies."""
+    """The index of the cell with the lowest estimate; of several, the one with the most `copies` (the least that an
+    acknowledged record has), and of these the most available one: equal losses are no reason for fewer copies."""
 
     def rank(index: int) -> tuple[float, int, float]:
         return float(f"{cells[index][objective]:.9e}"), -copies[index], cells[index][UNWRITABLE]
@@ -94,9 +93,8 @@ def is_surpassed(rival: Mapping[str, Comparison], objective: str, margin: float 
 
 
 def trials_to_distinguish(compared: Comparison, trials: int) -> int | None:
-    """About how many trials would exclude 0 from the interval of a difference whose lower limit is below 0, if the
-    estimates are right: limits approach an estimate as 1 / sqrt(trials). None if the limit is above 0 already, the
-    estimates are equal, or limits do not rest on weights."""
+    """About how many trials would exclude 0 from the interval of a difference, if the estimates are right: limits
+    approach an estimate as 1 / sqrt(trials). None if 0 is excluded already, the estimates are equal, or degenerate."""
     difference = compared.difference
     is_equal = difference.estimate <= NEARLY_EQUAL * (difference.ci_high - difference.ci_low)
     if compared.degenerate or compared.identical or difference.ci_low > 0.0 or is_equal:

@@ -40,9 +40,8 @@ Numbers = Sequence[float] | NDArray[np.float64]
 @dataclass(frozen=True, slots=True)
 class LeadingTrials:
     """What the trials 0, 1, ... of a cell measured, up to the first that is missing: per trial the value of the metric
-    that decides, the exposure (both weighted, in partition-years where they are times), and the number of events or
-    episodes. `size`: the assumed size of one of them (`assumed_sizes`). `is_weighted`: the trials are those of an
-    estimator for rare events."""
+    that decides, the exposure (both weighted, times in partition-years), and the number of events or episodes. `size`:
+    the assumed size of one (`assumed_sizes`). `is_weighted`: of an estimator for rare events."""
 
     values: Numbers
     exposures: Numbers
@@ -67,7 +66,9 @@ def wanted_trials(precision: Precision, leading: LeadingTrials) -> int:
         estimate, effective = leading.estimate(precision.metric, look)
         if is_precise(precision, estimate) and effective >= LEAST_EFFECTIVE_EVENTS:
             break
-        look = min(precision.max_trials, _next_look(look, needed_trials(precision, estimate, look, effective)))
+        needed = needed_trials(precision, estimate, look, effective)
+        step = APPROACH * needed / look if math.isfinite(needed) else SEEN_NOTHING_STEP
+        look = min(precision.max_trials, math.ceil(look * min(LARGEST_STEP, max(SMALLEST_STEP, step))))
     return look
 
 
@@ -87,11 +88,6 @@ def needed_trials(precision: Precision, estimate: Estimate, trials: int, effecti
     return trials * max(by_width, LEAST_EFFECTIVE_EVENTS / effective)
 
 
-def _next_look(look: int, needed: float) -> int:
-    step = APPROACH * needed / look if math.isfinite(needed) else SEEN_NOTHING_STEP
-    return math.ceil(look * min(LARGEST_STEP, max(SMALLEST_STEP, step)))
-
-
 def shortfall(precision: Precision, estimate: Estimate, trials: int) -> str | None:
     """One line on what precision is reached and how many trials would meet it; None if it is met."""
     if is_precise(precision, estimate):
@@ -107,12 +103,8 @@ def shortfall(precision: Precision, estimate: Estimate, trials: int) -> str | No
             f"precision out of reach: {asked}, weights degenerate after {trials:,} trials (max_trials "
             f"{precision.max_trials:,}); how many trials are needed is not known"
         )
-    needed = _two_digits(trials * (reached / precision.relative_error) ** 2)
+    needed = math.ceil(float(f"{trials * (reached / precision.relative_error) ** 2:.1e}"))
     return (
         f"precision out of reach: {asked}, {reached:.2g} reached with max_trials {precision.max_trials:,}, "
         f"about {needed:,} trials needed"
     )
-
-
-def _two_digits(value: float) -> int:
-    return math.ceil(float(f"{value:.1e}"))

@@ -90,8 +90,7 @@ _QUANTILES = TypeAdapter(Quantiles)
 
 
 def read_measured(out: Path) -> list[dict[str, Quantiles | float]]:
-    """What was measured of each cell in `out/gold/cells.json`, which :func:`read_cells` has checked, by the keys of
-    `KEYS`; a key is missing where nothing was measured."""
+    """What was measured of each cell of an analysed study, by those keys of `KEYS` that have a value."""
     documents = _DOCUMENTS.validate_json((out / "gold" / "cells.json").read_bytes())
     return [
         {key: found for key in KEYS if (found := _measured(document.get(key))) is not None} for document in documents

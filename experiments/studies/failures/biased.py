@@ -77,9 +77,9 @@ REJOIN_MS = 1_000
 
 
 class Transition(NamedTuple):
-    """A Poisson process of `rate` events per ms: a failure of its own of the only one of `brokers`, or an event of
-    `source`, which may strike all of them. `group`: of its cause. `kinds`: the probabilities of the kinds of failure,
-    drawn for each broker by itself."""
+    """A Poisson process of `rate` events per ms: an own failure of the only one of `brokers`, or an event of `source`,
+    which may strike all of them. `group`: of its cause. `kinds`: the probabilities of each broker's kinds of
+    failure."""
 
     group: str
     rate: float
@@ -268,9 +268,8 @@ class BiasedTimeline:
         return min(changes, key=lambda change: (change.time_ms, not change.outages, -change.start), default=None)
 
     def _known_until_whole_ms(self) -> float:
-        """The time until no broker is absent if nothing is drawn any more, each part of it by how much it counts for
-        what is measured compared with the present: `DAMAGED` times more for each replica that is absent, and as much
-        while acknowledged records are exposed."""
+        """The time until no broker is absent if nothing more is drawn; each part counts `DAMAGED` times more for each
+        replica that is absent more than at present, and as much while acknowledged records are exposed."""
         ends_ms, at_ms, total_ms = dict(self._ends_ms), self._changed_ms, 0.0
         later = list(self._later)
         damage = present = self._damage(ends_ms.keys()) + (self._exposed_until_ms > at_ms)

@@ -58,8 +58,7 @@ class Outage(NamedTuple):
 
 
 class Draws:
-    """The random streams of one source in one trial: for the gaps between events, for what all brokers of an event have
-    in common, and for each broker."""
+    """The random streams of a source in a trial: gaps between events, what brokers have in common, each broker."""
 
     def __init__(self, source: str, seed: int) -> None:
         self._source, self._seed = source, seed
@@ -223,15 +222,12 @@ def split_bursts(params: CellParameters) -> list[PoissonSource]:
     chances: dict[tuple[NodeId, ...], float] = {}
     for chance, domain in domains:
         if chance > 0.0:
-            if _number_of_sets(burst, len(domain)) > MOST_SETS:
+            brokers = len(domain)
+            if (2**brokers if burst.size is None else math.comb(brokers, min(burst.size, brokers))) > MOST_SETS:
                 return [_bursts(params, burst)]
             for struck, share in _sets(burst, domain):
                 chances[struck] = chances.get(struck, 0.0) + chance * share
     return [_bursts(params, burst, chance, struck) for struck, chance in chances.items()]
-
-
-def _number_of_sets(burst: Burst, brokers: int) -> int:
-    return 2**brokers if burst.size is None else math.comb(brokers, min(burst.size, brokers))
 
 
 def _sets(burst: Burst, domain: Sequence[NodeId]) -> Iterator[tuple[tuple[NodeId, ...], float]]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from experiments.studies.design.distribution import Distribution
 from experiments.studies.design.estimator import sentence as estimator_sentence
-from experiments.studies.design.mappings import Burst, CatchUp
+from experiments.studies.design.mappings import CatchUp
 from experiments.studies.design.model import YEAR_MS, CellParameters
 from experiments.studies.design.placement import racks_of
 from experiments.studies.design.presets import PRESETS
@@ -70,7 +70,8 @@ def _preset(params: CellParameters) -> Iterator[str]:
     preset = PRESETS.get(params.preset)
     if preset is not None:
         yield f"The failure model begins with the preset {params.preset}. Source: {preset.source}. {preset.numbers}"
-        yield f"The preset assumes: {preset.assumed} It leaves out: {_lower_first(preset.leaves_out)}"
+        left_out = f"{preset.leaves_out[:1].lower()}{preset.leaves_out[1:]}"
+        yield f"The preset assumes: {preset.assumed} It leaves out: {left_out}"
 
 
 def _own_failures(params: CellParameters) -> Iterator[str]:
@@ -175,22 +176,13 @@ def _bursts(params: CellParameters) -> Iterator[str]:
     within = f"within {_about(burst.window_ms)}" if burst.window_ms else "at once"
     where = f"; {_share(burst.same_rack)} of them strike brokers of one random rack only" if burst.same_rack else ""
     rate = burst.events_per_year([len(rack) for rack in racks_of(params)])
-    yield (
-        f"Bursts come {rate:.3g} times a year, at random times, and strike "
-        f"{_struck(burst, params.brokers)} {within}{where}. {_burst_ends(burst)}."
-    )
-
-
-def _struck(burst: Burst, brokers: int) -> str:
+    struck = f"each of the {params.brokers} brokers with probability {burst.fraction or 0.0:g}"
     if burst.size is not None:
-        return f"{min(burst.size, brokers)} of {brokers} brokers, drawn at random,"
-    return f"each of the {brokers} brokers with probability {burst.fraction:g}"
-
-
-def _burst_ends(burst: Burst) -> str:
-    if burst.down is None:
-        return "Each is started again on its own"
-    return f"All of a burst are started {_time(burst.down)} after they failed"
+        struck = f"{min(burst.size, params.brokers)} of {params.brokers} brokers, drawn at random,"
+    ends = "Each is started again on its own"
+    if burst.down is not None:
+        ends = f"All of a burst are started {_time(burst.down)} after they failed"
+    yield f"Bursts come {rate:.3g} times a year, at random times, and strike {struck} {within}{where}. {ends}."
 
 
 def _restarts(params: CellParameters) -> Iterator[str]:
@@ -255,7 +247,3 @@ def _counted(number: int, name: str) -> str:
 
 def _share(probability: float) -> str:
     return {0.0: "none", 1.0: "all"}.get(probability, f"{100 * probability:.3g} %")
-
-
-def _lower_first(text: str) -> str:
-    return text[:1].lower() + text[1:]

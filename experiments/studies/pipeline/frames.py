@@ -1,13 +1,6 @@
-"""Tables of numbers as Spark data frames."""
+"""The types of Spark's data frames, for annotations outside the pipeline."""
 
 from __future__ import annotations
 
-import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
-
-__all__ = ["DataFrame", "SparkSession", "to_spark"]
-
-
-def to_spark(spark: SparkSession, table: pa.Table) -> DataFrame:
-    """An Arrow table as a data frame of that session."""
-    return spark.createDataFrame(table)
+from pyspark.sql import DataFrame as DataFrame
+from pyspark.sql import SparkSession as SparkSession

@@ -110,8 +110,7 @@ def _sums_of(metric: str) -> dict[str, Term]:
 
 
 def products(trials: DataFrame, reference: int, metrics: Sequence[str]) -> DataFrame:
-    """One row per cell and metric: the fields of `estimation.pairs.Products` with the cell `reference`, whose trial k
-    is paired with trial k of the other cell."""
+    """One row per cell and metric: the fields of `Products` with the cell `reference`, by pairs of trials."""
     values = [f"{_quoted(metric)}.value AS {_quoted(metric)}" for metric in metrics]
     columns = ", ".join(("exposure", *map(_quoted, metrics)))
     mine = trials.where(F.col("cell") != reference).selectExpr("cell", "trial", "exposure", *values)

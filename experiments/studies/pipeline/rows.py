@@ -45,11 +45,6 @@ class TraceRows:
         self._columns: dict[str, Values] = {}
 
     @classmethod
-    def of_table(cls, table: pa.Table) -> TraceRows:
-        """All rows of a table."""
-        return cls(_remembered(table.column))
-
-    @classmethod
     def of_file(cls, content: bytes) -> TraceRows:
         """All rows of a Parquet file."""
         file = pq.ParquetFile(pa.BufferReader(content), read_dictionary=TEXTS)
@@ -115,8 +110,8 @@ def _remembered(read: Callable[[str], pa.ChunkedArray]) -> Callable[[str], pa.Ar
 
 @dataclass(frozen=True)
 class Trace:
-    """A batch of one cell: `rows` of `trace/` and the table `trials` of `trials/`. `partitions`, `acks_all`: the
-    cell's, whether its producer waits for the whole ISR."""
+    """A batch of one cell: `rows` of `trace/`, `trials` of `trials/`, and the cell's `partitions` and whether
+    acks=all."""
 
     cell: str
     partitions: int

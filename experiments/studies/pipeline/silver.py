@@ -141,8 +141,7 @@ def intervals(trace: Trace) -> pa.Table:
 
 
 def outages(trace: Trace) -> pa.Table:
-    """One row per outage: start_ms, end_ms, failover_ms, whether it ended within the trial, whether it was a handover,
-    and its last weight."""
+    """One row per outage: whether it ended within the trial, whether it was a handover, and its last weight."""
     found = trace.derived(find_intervals)
     starts, lasts = spans(found, "out")
     failed = np.cumsum(found.leader_failed)

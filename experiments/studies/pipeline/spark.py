@@ -18,9 +18,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from functools import reduce
+from operator import and_
 from typing import TypeVar
 
-from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 from experiments.studies.design.study import metrics_of
@@ -52,14 +53,12 @@ NONE = FailoverTimes(None, None, None)
 
 
 class LossesDisagree(RuntimeError):
-    """The losses that the simulator counted are not those of the records and elections in the trace: a defect of the
-    simulator or the pipeline. The message names the trial."""
+    """The simulator counted other losses than the trace shows: a defect. The message names the trial."""
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What one analysis does: the study in `store`, whose files Spark finds below `root`; its batches, and the number
-    of trials that the numbers of each cell rest on."""
+    """The study in `store`, which Spark finds below `root`; its batches, and the trials that each cell rests on."""
 
     store: Store
     root: str
@@ -162,8 +161,7 @@ def _check_losses(spark: SparkSession, work: Work, run: int) -> None:
 
 
 def _silver(spark: SparkSession, work: Work, name: str, columns: Columns, runs: Sequence[int]) -> DataFrame:
-    """All runs of a table of silver, with the cells' indexes instead of their digests, without cells that the study
-    does not have, and without trials that it does not need."""
+    """All runs of a table of silver, with the indexes of cells, without cells and trials that the study lacks."""
     paths = [f"{work.root}/{run_folder(name, run)}" for run in runs]
     stored = spark.read.schema(ddl(digests(columns))).parquet(*paths)
     cells, targets = (
@@ -199,16 +197,17 @@ def _write_gold(spark: SparkSession, work: Work, runs: Sequence[int], bad: Seque
             return {(row["cell"], row["metric"]): _read(row, Products) for row in found}
 
         estimates = estimate_cells(work.record.study, cells, products_with)
-        observed = _quantiles(
-            stored(gold.measured_quantiles(_silver(spark, work, "measured", SILVER["measured"], runs)), "measured")
-        )
+        observed: dict[int, dict[str, Quantiles]] = {}
+        measured = _silver(spark, work, "measured", SILVER["measured"], runs)
+        for row in stored(gold.measured_quantiles(measured), "measured").collect():
+            observed.setdefault(row["cell"], {})[row["kind"]] = Quantiles(row["p50"], row["p99"], row["max"])
         documents = [
             values.document(cell.swept)
             | {f"{kind}_ms": asdict(found_times.get((cell.index, kind), NONE)) for kind in KINDS if kind != FAILOVER}
             | measured_document(observed.get(cell.index, {}))
             for cell, values in zip(work.record.study.cells, estimates, strict=True)
         ]
-        quarantined = [{"file": each.file, "reason": each.reason, "trials": _trials(each.batch)} for each in bad]
+        quarantined = [{"file": each.file, "reason": each.reason, "trials": list(each.batch[1:])} for each in bad]
         store.write("quarantine.json", (json.dumps(quarantined, indent=1) + "\n").encode())
         store.write("cells.json", (json.dumps(documents, indent=1) + "\n").encode())
     times.unpersist()
@@ -224,10 +223,6 @@ def _times(spark: SparkSession, work: Work, runs: Sequence[int]) -> DataFrame:
     recovered = lasting_times(table("recoveries"), RECOVERED, "time_ms", "recovered_ms")
     caught_up = lasting_times(table("catch_ups"), CATCH_UP, "start_ms", "in_sync_ms")
     return outage_times(table("outages")).unionByName(recovered).unionByName(caught_up)
-
-
-def _trials(batch: Batch) -> list[int]:
-    return [batch.first, batch.stop]
 
 
 @contextmanager
@@ -258,14 +253,6 @@ def _read(row: Row, kind: type[T]) -> T:
     return kind(**{field.name: row[field.name] for field in fields(kind)})
 
 
-def _quantiles(frame: DataFrame) -> dict[int, dict[str, Quantiles]]:
-    """The rows of `gold/measured`, typed, by cell and kind."""
-    found: dict[int, dict[str, Quantiles]] = {}
-    for row in frame.collect():
-        found.setdefault(row["cell"], {})[row["kind"]] = Quantiles(row["p50"], row["p99"], row["max"])
-    return found
-
-
 PARTITION = ("cell", "trial", "partition")
 
 
@@ -275,7 +262,7 @@ def disagreements(records: DataFrame, cuts: DataFrame, counts: DataFrame) -> Dat
     of these names; a partition whose records were not followed has no row in `counts` and is left out."""
     acknowledged = records.where("acknowledged_ms IS NOT NULL").select(*PARTITION, "seq", "offset", "lost_ms")
     is_cut = (
-        _same_partition(acknowledged, cuts)
+        reduce(and_, (acknowledged[name] == cuts[name] for name in PARTITION))
         & (cuts["seq"] > acknowledged["seq"])
         & (cuts["offset"] <= acknowledged["offset"])
         & (cuts["since"] <= acknowledged["seq"])
@@ -287,7 +274,3 @@ def disagreements(records: DataFrame, cuts: DataFrame, counts: DataFrame) -> Dat
     )
     found = together.fillna(0, ["cut", "recorded"]).select(*PARTITION, "counted", "cut", "recorded")
     return found.where("counted != cut OR counted != recorded")
-
-
-def _same_partition(one: DataFrame, other: DataFrame) -> Column:
-    return (one["cell"] == other["cell"]) & (one["trial"] == other["trial"]) & (one["partition"] == other["partition"])

@@ -131,12 +131,6 @@ def _line(row: StoryRow, rows: Iterable[StoryRow], lost_ms: int) -> StoryLine:
             (other.time_ms for other in rows if other.event >= row.event and other.time_ms is not None), lost_ms
         )
     before = lost_ms - time_ms
-    time = (
-        f"{milliseconds(before)} before"
-        if before > 0
-        else f"{milliseconds(-before)} after"
-        if before < 0
-        else "the loss"
-    )
+    time = f"{milliseconds(abs(before))} {'before' if before > 0 else 'after'}" if before else "the loss"
     node = "" if row.node is None else node_name(row.node)
     return StoryLine(time, node, row.text.strip().removeprefix("violated: AcknowledgedRecordsLost: "), _is_loss(row))

@@ -12,22 +12,14 @@ from dataclasses import dataclass
 
 from experiments.studies.design.model import YEAR_MS, CellParameters
 from experiments.studies.design.placement import racks_of
+from experiments.studies.design.presets import PRESETS
 from experiments.studies.report.words import number
-
-COMPARED_WITH = {
-    "cloud-vm-5": "planning value",
-    "hdfs-2010": "published",
-    "dean-first-year": "published",
-    "ford-2010": "published",
-}
-"""Presets that the failures of a study are compared with, and what kind of numbers theirs are."""
 
 
 @dataclass(frozen=True, slots=True)
 class FailureRates:
-    """Failures of one broker in a year, of its own and by shared causes: all, those that lose the unflushed end of its
-    logs, and those that lose its disk. `down_ms`: the mean time down after a failure of its own. `source`: what kind of
-    numbers they are, empty for those of the study."""
+    """Failures of one broker in a year: all, those that lose the unflushed end of its logs, and those that lose its
+    disk. `down_ms`: the mean time down after an own failure. `source`: the kind of numbers, empty for a study's."""
 
     name: str
     failures: float
@@ -58,9 +50,9 @@ def beside_published(named: Sequence[tuple[str, CellParameters]]) -> list[Failur
     mine = [found for name, params in named if (found := failure_rates(name, params)) is not None]
     used = {params.preset for _, params in named}
     others = [
-        failure_rates(preset, CellParameters.model_validate({"preset": preset, "brokers": 3}), source)
-        for preset, source in COMPARED_WITH.items()
-        if preset not in used
+        failure_rates(name, CellParameters.model_validate({"preset": name, "brokers": 3}), preset.compared_as)
+        for name, preset in PRESETS.items()
+        if preset.compared_as and name not in used
     ]
     rows = [*mine, *(each for each in others if each is not None)]
     return sorted(rows, key=lambda each: -each.failures)

@@ -7,10 +7,11 @@ KIP-966, is in no release; its strategies have other names in the later text of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from experiments.studies.design.mappings import RollingRestart
 from experiments.studies.design.model import PARAMETERS, CellParameters
 from experiments.studies.design.study import DECISIONS
 from experiments.support.declared import declared
@@ -48,11 +49,6 @@ class Config:
     release: str
 
 
-def _generation(params: CellParameters) -> tuple[str, str, str]:
-    found = GENERATIONS[params.generation]
-    return found.config, "feature of the cluster", found.release
-
-
 def _strategy(params: CellParameters) -> tuple[str, str, str]:
     if params.generation == "v3":
         return (
@@ -80,61 +76,49 @@ def _detection(params: CellParameters) -> tuple[str, str, str]:
     return f"broker.session.timeout.ms={params.detection_ms}", "controllers", "Kafka 2.8 and later (KRaft)"
 
 
-def _flush(params: CellParameters) -> tuple[str, str, str]:
-    if params.flush_interval_ms is None:
-        return "flush.ms not set", "topic (the default)", IN_ALL
-    return f"flush.ms={params.flush_interval_ms}", "topic", IN_ALL
-
-
-def _placement(params: CellParameters) -> tuple[str, str, str] | None:
-    if params.racks == 1:
-        return None
-    words = {"spread": "broker.rack set to each broker's rack", "together": "replicas assigned within one rack"}
-    return words[params.placement], "brokers, before topics are created", IN_ALL
-
-
-def _rolling_restart(params: CellParameters) -> tuple[str, str, str] | None:
-    rolling = params.rolling_restart
-    if rolling is None:
-        return None
+def _restarts(rolling: RollingRestart) -> str:
     down, pause = format_duration(rolling.down_ms), format_duration(rolling.pause_ms)
-    return f"controlled shutdowns, {down} down, {pause} between brokers", "operations", IN_ALL
+    return f"controlled shutdowns, {down} down, {pause} between brokers"
 
 
-_WRITERS: Mapping[str, Callable[[CellParameters], tuple[str, str, str] | None]] = {
-    "generation": _generation,
-    "replication_factor": lambda params: (
-        f"replication.factor={params.replication_factor}",
-        "topic, when it is created; later with kafka-reassign-partitions.sh",
-        IN_ALL,
-    ),
-    "min_insync_replicas": lambda params: (
-        f"min.insync.replicas={params.min_insync_replicas}",
-        "topic; with ELR the cluster's default is one for all brokers",
-        IN_ALL,
-    ),
-    "unclean_recovery_strategy": _strategy,
-    "acks": lambda params: (f"acks={params.acks}", "producers", IN_ALL),
-    "delivery_timeout": lambda params: (f"delivery.timeout.ms={params.delivery_timeout_ms}", "producers", IN_ALL),
-    "detection": _detection,
-    "flush_interval": _flush,
-    "placement": _placement,
-    "rolling_restart": _rolling_restart,
-}
-assert set(_WRITERS) == DECISIONS
+def _written(params: CellParameters) -> dict[str, tuple[str, str, str] | None]:
+    """Config, of what it is a config, and release, for each decision; None where Kafka has nothing to type."""
+    generation, flush, rolling = GENERATIONS[params.generation], params.flush_interval_ms, params.rolling_restart
+    topics = "topic, when it is created; later with kafka-reassign-partitions.sh"
+    least = "topic; with ELR the cluster's default is one for all brokers"
+    placed = {"spread": "broker.rack set to each broker's rack", "together": "replicas assigned within one rack"}
+    return {
+        "generation": (generation.config, "feature of the cluster", generation.release),
+        "replication_factor": (f"replication.factor={params.replication_factor}", topics, IN_ALL),
+        "min_insync_replicas": (f"min.insync.replicas={params.min_insync_replicas}", least, IN_ALL),
+        "unclean_recovery_strategy": _strategy(params),
+        "acks": (f"acks={params.acks}", "producers", IN_ALL),
+        "delivery_timeout": (f"delivery.timeout.ms={params.delivery_timeout_ms}", "producers", IN_ALL),
+        "detection": _detection(params),
+        "flush_interval": ("flush.ms not set", "topic (the default)", IN_ALL)
+        if flush is None
+        else (f"flush.ms={flush}", "topic", IN_ALL),
+        "placement": (placed[params.placement], "brokers, before topics are created", IN_ALL)
+        if params.racks > 1
+        else None,
+        "rolling_restart": None if rolling is None else (_restarts(rolling), "operations", IN_ALL),
+    }
+
+
+assert set(_written(CellParameters())) == DECISIONS
 
 
 def configs(cells: Sequence[CellParameters]) -> list[Config]:
     """One row for each value of each setting of the cells, by parameter; none where nothing is to be typed."""
     rows: dict[tuple[str, str], Config] = {}
-    for name, write in _WRITERS.items():
+    written = [(params, _written(params)) for params in cells]
+    for name in written[0][1]:
         item = PARAMETERS[name]
-        for params in cells:
-            value = item.notation.write(getattr(params, item.field))
-            found = write(params)
-            if found is not None:
-                config, where, release = found
-                rows.setdefault((name, config), Config(item.words.format(value), config, where, release))
+        for params, found in written:
+            row = found[name]
+            if row is not None:
+                value = item.notation.write(getattr(params, item.field))
+                rows.setdefault((name, row[0]), Config(item.words.format(value), *row))
     return list(rows.values())
 
 
@@ -188,6 +172,5 @@ def _commands(params: CellParameters) -> Iterator[str]:
     yield f"acks={params.acks}   # in each producer"
     if params.delivery_timeout_ms != DEFAULT_DELIVERY_MS:
         yield f"delivery.timeout.ms={params.delivery_timeout_ms}   # in each producer"
-    rolling = _rolling_restart(params)
-    if rolling is not None:
-        yield f"# rolling restarts: {rolling[0]}"
+    if params.rolling_restart is not None:
+        yield f"# rolling restarts: {_restarts(params.rolling_restart)}"

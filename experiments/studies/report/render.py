@@ -3,6 +3,9 @@
 The file stands alone: style, scripts and drawings are in it, and it loads nothing. `page/` has its parts as jinja2
 templates; without JavaScript the page has the same content, drawn when it was written. The same input gives the same
 bytes.
+
+Trials that are missing for another reason than chance may bias the answer: the page lists below it the damaged files
+that the analysis has put into quarantine.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from pathlib import Path
 
 from jinja2 import Environment
 from markupsafe import Markup, escape
+from pydantic import TypeAdapter, ValidationError
 
 from experiments.studies.design.study import StudyPlan, metrics_of
 from experiments.studies.estimation.estimates import CellEstimates, read_cells
@@ -28,14 +32,64 @@ from experiments.studies.report.charts.times import times_charts
 from experiments.studies.report.charts.tradeoff import tradeoff_chart
 from experiments.studies.report.example import Example, example_of
 from experiments.studies.report.failure_rates import beside_published, in_comparison
-from experiments.studies.report.left_out import LeftOut, read_left_out
 from experiments.studies.report.settings import Group, groups
 from experiments.studies.sweeps.output import StudyRecord, read_record
 from experiments.studies.sweeps.staging import LOSS_PAGE, REPORT
 from experiments.studies.sweeps.storage import Location, store_at
 from experiments.studies.trace.metrics import BY_NAME, CAUSES, FRACTION, METRICS, RATES
 from experiments.support.atomic import write_text
+from experiments.support.errors import InputError
 from experiments.support.templates import templates
+
+QUARANTINE = "gold/quarantine.json"
+_NAME = re.compile(r"(?:.*/)?((?:trace|trials)/_?cell-([0-9a-f]+)-[^/]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """A file that is left out. `file`: its name within the study; `setting`: the one whose trials it has; `first`,
+    `last`: the numbers of these trials; `reason`: what is wrong with it."""
+
+    file: str
+    setting: str
+    first: int
+    last: int
+    reason: str
+
+    @property
+    def trials(self) -> int:
+        """How many trials it has."""
+        return self.last - self.first + 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """An object of the file; `trials`: the first one, and the one after the last."""
+
+    file: str
+    reason: str
+    trials: tuple[int, int]
+
+
+_ENTRIES = TypeAdapter(list[_Entry])
+
+
+def read_left_out(out: Path, settings: Mapping[str, str]) -> list[LeftOut]:
+    """The files that `gold/quarantine.json` of the study in `out` lists. `settings`: the names of the settings by the
+    digests of their cells. Raises InputError if the file is missing or damaged."""
+    path = out / QUARANTINE
+    try:
+        entries = _ENTRIES.validate_json(path.read_bytes())
+    except (OSError, ValidationError) as error:
+        found = error.strerror if isinstance(error, OSError) else "a damaged file"
+        raise InputError(str(path), "", found, "what `isray study analyze` writes; run it again") from error
+    left_out = []
+    for entry in entries:
+        name, (first, stop) = _NAME.fullmatch(entry.file), entry.trials
+        file, digest = (name[1], name[2]) if name else (entry.file, "")
+        left_out.append(LeftOut(file, settings.get(digest, ""), first, stop - 1, entry.reason))
+    return left_out
+
 
 PAGE = Path(__file__).resolve().parent / "page"
 CLUSTER_SIZES = (100, 1_000, 10_000, 100_000)
@@ -184,8 +238,8 @@ def _tables(study: StudyPlan, found: Sequence[Group]) -> dict[str, object]:
 
 
 def _repeated(study: StudyPlan) -> frozenset[str]:
-    """Metrics that a table need not have: where every producer waits for all replicas there are no losses with acks=1,
-    and acknowledged losses are those of acks=all."""
+    """Metrics that say nothing new: where acks is always all, acks=1 loses nothing and acknowledged losses are
+    those."""
     only_all = all(cell.parameters.acks == "all" for cell in study.cells)
     return ONLY_WITH_ACKS_1 - {study.objective} if only_all else frozenset()
 

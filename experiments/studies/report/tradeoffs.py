@@ -87,8 +87,7 @@ PRICES = (
 
 class Price(NamedTuple):
     """What running the reference instead of another setting changes in one share of time. `kind`: more or less of it,
-    none shown, or not known; `clause`: of which time; `size`: by how much, with limits, empty below a millisecond a
-    year."""
+    none shown, not known; `clause`: of which time; `size`: by how much, empty below a millisecond a year."""
 
     kind: Literal["more", "less", "none", "unknown"]
     clause: str

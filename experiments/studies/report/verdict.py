@@ -23,7 +23,7 @@ from experiments.studies.design.estimator import rough_loss_rate
 from experiments.studies.design.study import StudyPlan
 from experiments.studies.estimation.moments import Estimate
 from experiments.studies.estimation.pairs import Comparison, Difference
-from experiments.studies.report.alike import alike, are_alike, caution, reasons, separators
+from experiments.studies.report.alike import alike, are_alike, caution, changed_in, reasons, separators
 from experiments.studies.report.kafka import has_release, release
 from experiments.studies.report.settings import Group, Setting
 from experiments.studies.report.tradeoffs import PRICES, price, prices, shares
@@ -266,25 +266,22 @@ def _two_digits(value: float) -> float:
 def _effects(study: StudyPlan, group: Group) -> Iterator[Sentence]:
     """The effect of the reference against settings that differ in one decision (else the first), and its price."""
     reference = group.reference
-    near = [other for other in group.others if len(_changed(reference, other)) == 1]
+    near = [other for other in group.others if len(changed_in((reference, other))) == 1]
     for other in (near or group.others)[:EFFECTS_AT_MOST]:
         yield (*_effect(study, reference, other), f" {prices(other)}")
-
-
-def _changed(one: Setting, other: Setting) -> list[str]:
-    return [name for name, value in one.decided.items() if other.decided.get(name) != value]
 
 
 def _effect(study: StudyPlan, reference: Setting, other: Setting) -> Sentence:
     """`With min ISR 2, kip-966 instead of kip-497 lowers loss events from ... to ...: ratio ...`."""
     metric = BY_NAME[study.objective]
-    changed = _changed(reference, other)
+    changed = changed_in((reference, other))
     shared = {name: value for name, value in reference.decided.items() if name not in changed}
     context = f"With {cell_name(shared)}, " if shared else ""
     mine, its = (cell_name({name: each.decided[name] for name in changed}) for each in (reference, other))
     ours, theirs = (_value(metric, each.estimates.estimates[metric.name]) for each in (reference, other))
     compared = other.against_reference(metric.name)
-    verb = _direction(compared.difference)
+    difference = compared.difference
+    verb = "lowers" if difference.ci_low > 0.0 else "raises" if difference.ci_high < 0.0 else None
     unit = _unit(metric)
     if compared.degenerate:
         begin = f"{context}{mine} and {its} cannot be compared, as weights degenerate: "
@@ -292,7 +289,7 @@ def _effect(study: StudyPlan, reference: Setting, other: Setting) -> Sentence:
     if are_alike(reference, other, metric.name):
         return (f"{context}{mine} and {its} have the same {metric.noun.removeprefix('the ')}: ", *ours, *unit, ".")
     if verb is None:
-        limits = _difference(metric, rounded(compared.difference))
+        limits = _difference(metric, rounded(difference))
         begin = f"{context}{mine} and {its} are not told apart: "
         return (begin, *ours, " and ", *theirs, *unit, "; difference ", *limits, ".")
     ratio = _inverse_ratio(compared, paired=study.pairing)
@@ -304,13 +301,6 @@ def _effect(study: StudyPlan, reference: Setting, other: Setting) -> Sentence:
         *unit,
         f"; {ratio}.",
     )
-
-
-def _direction(difference: Difference) -> str | None:
-    """Whether the reference has less than the other setting, of which this is the difference; None if not shown."""
-    if difference.ci_low > 0.0:
-        return "lowers"
-    return "raises" if difference.ci_high < 0.0 else None
 
 
 def _inverse_ratio(compared: Comparison, *, paired: bool) -> str:

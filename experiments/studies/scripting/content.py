@@ -66,7 +66,7 @@ def _function(function: FunctionType, seen: set[int]) -> Iterator[str]:
     for cell in function.__closure__ or ():
         yield from _object("closure", cell.cell_contents, seen)
     for name in _names(function.__code__):
-        if name in function.__globals__ and not _is_installed(function):
+        if name in function.__globals__ and not _belongs_to_installation(inspect.getfile(function)):
             yield from _object(name, function.__globals__[name], seen)
 
 
@@ -82,10 +82,6 @@ def _names(code: CodeType) -> Iterator[str]:
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from _names(constant)
-
-
-def _is_installed(function: FunctionType) -> bool:
-    return _belongs_to_installation(inspect.getfile(function))
 
 
 def _belongs_to_installation(path: str) -> bool:

@@ -106,8 +106,7 @@ _END = object()
 
 
 def checked(model: FailureModel, parameters: CellParameters, random: Random) -> Iterator[Outage]:
-    """The outages of a failure model. Raises InputError if the model raises, returns anything else, or an outage that
-    no cluster of the cell's brokers can have."""
+    """The outages of a failure model. InputError if it raises, or for outages that no such cluster can have."""
     place, before_ms = "failure_model", -math.inf
     with _reported(place):
         returned: object = model(parameters, random)

@@ -87,9 +87,7 @@ class Results(Trials):
 
     def to_spark(self, spark: SparkSession) -> DataFrame:
         """The table of :meth:`to_arrow` as a data frame of that Spark session."""
-        from experiments.studies.pipeline.frames import to_spark
-
-        return to_spark(spark, self.to_arrow())
+        return spark.createDataFrame(self.to_arrow())
 
     def report(self) -> str:
         """Writes `report.html` into the output directory; returns its path or URL."""
@@ -98,9 +96,6 @@ class Results(Trials):
         with local_copy(self.out, traces=False) as folder:
             write_report(folder, self.out)
         return store_at(self.out).place("report.html")
-
-
-ESTIMATE = "estimate"
 
 
 def cells_table(study: StudyPlan, documents: Sequence[Mapping[str, object]]) -> pa.Table:
@@ -126,7 +121,7 @@ def swept_columns(cell: Cell) -> dict[str, object]:
 
 def _flat(document: Mapping[str, object], prefix: str) -> Iterator[tuple[str, object]]:
     for name, value in document.items():
-        joined = prefix if name == ESTIMATE and prefix else f"{prefix}_{name}" if prefix else name
+        joined = prefix if name == "estimate" and prefix else f"{prefix}_{name}" if prefix else name
         if isinstance(value, Mapping):
             yield from _flat(value, joined)
         else:

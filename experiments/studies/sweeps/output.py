@@ -46,8 +46,7 @@ Versions = dict[str, str | None]
 
 
 class StudyRecord(NamedTuple):
-    """The content of `study.yaml`: the study, the distinct versions that have run its trials (key `runs`), and the
-    digests of its cells in their order (key `cells`)."""
+    """The content of `study.yaml`: the study, the distinct versions that ran it, the digests of its cells."""
 
     study: StudyPlan
     versions: list[Versions]

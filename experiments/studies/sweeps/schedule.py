@@ -59,8 +59,7 @@ def task_s(workers: int) -> float:
 
 
 def batch_size(cost: Cost, left: int, workers: int, first_batch: int = FIRST_BATCH_TRIALS) -> int:
-    """The trials of the next batch of a cell, of which `left` trials remain to be assigned, for `workers` CPUs;
-    `first_batch` while the cost of a trial is unknown."""
+    """The trials of the next batch of a cell with `left` trials to assign; `first_batch` while costs are unknown."""
     if not cost.trials:
         return first_batch
     by_time = task_s(workers) * cost.trials / max(cost.seconds, 1e-9)

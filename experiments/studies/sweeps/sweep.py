@@ -35,7 +35,7 @@ from experiments.studies.sweeps.output import StudyRecord, claim, current_versio
 from experiments.studies.sweeps.schedule import FIRST_BATCH_TRIALS, CellWork, Schedule, Values
 from experiments.studies.sweeps.storage import Folder, Location, StorageFailed, Store, store_at
 from experiments.studies.sweeps.worker import Job, Summary, run_and_commit, values_of
-from experiments.studies.trace.metrics import METRICS
+from experiments.studies.trace.metrics import BY_NAME
 from experiments.studies.trials.batch import Batch, FunctionFailed, Trial, TrialFailed
 from experiments.support.errors import InputError
 from experiments.support.progress import SILENT, Progress
@@ -100,8 +100,7 @@ def sweep(
 
 
 def job_of(study: StudyPlan, store: Store, trial: Trial, record: bytes) -> Job:
-    """What workers need besides cell and batch; `record` is the content of `study.yaml`. A folder goes to them by its
-    absolute path: their working directory is another one."""
+    """What workers need; `record`: the content of `study.yaml`. A folder goes to them by its absolute path."""
     if isinstance(store, Folder):
         store = Folder(store.root.absolute())
     digest = hashlib.sha256(record).hexdigest()
@@ -134,9 +133,7 @@ def _stored_values(store: Store, batches: Sequence[Batch], column: str | None) -
 
 
 def _column(study: StudyPlan) -> str | None:
-    if study.precision is None:
-        return None
-    return next(metric.column for metric in METRICS if metric.name == study.precision.metric)
+    return None if study.precision is None else BY_NAME[study.precision.metric].column
 
 
 def _note_unused(found: Sequence[Batch], cells: Sequence[str], progress: Progress) -> None:
@@ -150,8 +147,7 @@ def _note_unused(found: Sequence[Batch], cells: Sequence[str], progress: Progres
 
 @dataclass(frozen=True, slots=True)
 class Tasks:
-    """How the trials of an engine become Ray tasks: the CPUs that a task reserves, how many tasks are submitted per CPU
-    of the cluster, and the trials of a cell's first batches."""
+    """How trials become Ray tasks: reserved CPUs, submitted tasks per CPU, and trials of a cell's first batches."""
 
     cpus: float
     in_flight_per_cpu: float

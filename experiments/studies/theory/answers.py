@@ -21,8 +21,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from experiments.studies.design.model import YEAR_MS, CellParameters
-from experiments.studies.theory.model import Model
-from experiments.studies.theory.partition import ISR, LOSS, RUNNING, UNCLEAN_RECOVERY, ChainState, Rules
+from experiments.studies.theory.model import ISR, LOSS, RUNNING, UNCLEAN_RECOVERY, ChainState, Model, Rules
 
 PHASES = 2
 DETECTED_AFTER = 7 / 8
@@ -104,8 +103,7 @@ def answer(params: CellParameters) -> Mapping[str, float] | None:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The long-run `value` of a metric, and its `events` per unit of time: for a rate these are the value itself, for a
-    share of time the beginnings of what is measured."""
+    """The long-run `value` of a metric, and its `events` (of a share of time: beginnings) per unit of time."""
 
     value: float
     events: float

@@ -34,7 +34,7 @@ from experiments.studies.estimation.moments import Sums
 from experiments.studies.theory.answers import Answer, model_of, solved
 from experiments.studies.theory.model import Model
 from experiments.studies.trace.measures import Measures, measure
-from experiments.studies.trace.metrics import METRICS, RATES
+from experiments.studies.trace.metrics import BY_NAME, RATES
 from experiments.studies.trace.schema import YEAR_MS
 from experiments.studies.trials.batch import trial_seed
 from experiments.studies.trials.importance import run_importance_trial
@@ -56,8 +56,6 @@ Z_LIMIT = float(ndtri(1.0 - 0.001 / 2.0))
 """A result beyond it lies outside the interval of 99.9 %."""
 Z_MAX = 37.0
 """Beyond it a normal probability is no longer a float; a larger z is this one."""
-
-_COLUMNS = {metric.name: metric.column for metric in METRICS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +238,7 @@ def compared(
     for metric, answer in answers.items():
         if cell.metrics is not None and metric not in cell.metrics:
             continue
-        column = _COLUMNS[metric]
+        column = BY_NAME[metric].column
         values = [trial.values[column] for trial in trials]
         sums = Sums.of(values, exposures, sum(trial.events[column] for trial in trials))
         if not _says_enough(sums, answer, cell.is_weighted):

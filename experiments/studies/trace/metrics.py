@@ -32,7 +32,7 @@ RATE = Estimator(
 FRACTION = Estimator(
     "share of time", "Clopper-Pearson on the effective sample size (Korn-Graubard) with t, widened for few episodes"
 )
-_ESTIMATORS = {"rate": RATE, "fraction": FRACTION}
+ESTIMATORS = {"rate": RATE, "fraction": FRACTION}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Metric:
 
     name: str
     column: str
-    estimator: Annotated[Estimator, BeforeValidator(_ESTIMATORS.__getitem__)]
+    estimator: Annotated[Estimator, BeforeValidator(ESTIMATORS.__getitem__)]
     title: str
     meaning: str
     counts: Annotated[type[Observation], BeforeValidator(KINDS.__getitem__)] = Observation

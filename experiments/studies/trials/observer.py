@@ -62,10 +62,6 @@ class Observer:
     def begin_writing(self) -> None:
         """Writes to every partition, and from now on after every change."""
         self._writing = True
-        self.write_all()
-
-    def write_all(self) -> None:
-        """Writes to every partition."""
         for name in self.states.partitions:
             self.writer.request(name)
 

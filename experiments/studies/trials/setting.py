@@ -82,8 +82,7 @@ def replicas_of(params: CellParameters) -> dict[NodeId, set[TopicPartition]]:
 
 
 def write_of(command_id: int, partition: TopicPartition, acks: int, payload: bytes) -> ProduceCommand:
-    """The command that writes one record of a trial's workload. Too small an ISR is an answer; other errors are
-    retried."""
+    """Writes one record of a trial's workload. Too small an ISR is an answer; other errors are retried."""
     return ProduceCommand.unchecked(
         command_id=command_id,
         topic=partition.topic,

@@ -46,11 +46,10 @@ TOPIC = "t"
 @dataclass(slots=True)
 class PartitionState:
     """One partition. `isr_size` is 0 without a leader: before KIP-966 the last member stays in the ISR though it is
-    down, and no replica is in sync without a leader. `crashed`: the broker whose crash took the leader away at
-    `crashed_ms`, until clients are served again. `in_flight`: that broker alone has records that were acknowledged with
-    acks=1; `lost_epoch`: the leader epoch whose election lost them. `waiting_since_ms`: since when writes wait;
-    `expired`: they have waited for the delivery timeout; `awaited`: the brokers that have crashed or are slow and that
-    writes wait for."""
+    down. `crashed`: the broker whose crash took the leader away at `crashed_ms`, until clients are served again.
+    `in_flight`: that broker alone has records that were acknowledged with acks=1; `lost_epoch`: the leader epoch whose
+    election lost them. `waiting_since_ms`: since when writes wait; `expired`: they have waited for the delivery
+    timeout; `awaited`: the brokers that have crashed or are slow and that writes wait for."""
 
     leader: NodeId = NO_LEADER
     leader_epoch: int = 0
@@ -97,8 +96,7 @@ class PartitionStates:
             self._add_state(name)
 
     def handle_crash(self, now_ms: TimeMs, broker: NodeId) -> None:
-        """The process of the broker has ended: the partitions that it leads have a leader that does not answer, and
-        writes to those with it in the ISR wait for it."""
+        """The process of the broker has ended: it does not answer as leader, and writes wait for it in the ISR."""
         for name, partition in self.partitions.items():
             if partition.leader == broker:
                 if partition.crashed is None:

@@ -39,9 +39,8 @@ _CHANGE_FOLLOWS = frozenset(
 
 @dataclass(slots=True)
 class Writes:
-    """The writes to one partition. `acked`: (offset, payload) of the acknowledged records, by offset. `outstanding`:
-    the number of the request in flight, sent at `sent_ms` with `payload`; `due_ms`: from when on another write follows,
-    None if none does."""
+    """The writes to one partition. `acked`: (offset, payload) by offset. `outstanding`: the number of the request in
+    flight, sent at `sent_ms` with `payload`; `due_ms`: from when on another write follows, None if none does."""
 
     acked: list[tuple[int, bytes]] = field(default_factory=list)
     outstanding: int | None = None

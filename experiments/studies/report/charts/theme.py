@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -71,11 +72,7 @@ def _unique(svg: str, name: str) -> str:
     """The drawing with identifiers that no other drawing of the page has."""
     for reference in ('id="', 'href="#', "url(#"):
         svg = svg.replace(reference, f"{reference}{name}-")
-    return svg.replace(f'width="{_size(svg, "width")}" height="{_size(svg, "height")}" ', "", 1)
-
-
-def _size(svg: str, which: str) -> str:
-    return svg.split(f'{which}="', 1)[1].split('"', 1)[0]
+    return re.sub('width="[^"]*" height="[^"]*" ', "", svg, count=1)
 
 
 def scalable(rows: Sequence[ChartRow], names: Sequence[str], *, scaled: bool) -> alt.Chart:

@@ -2,7 +2,6 @@
 
 - `cluster.py`: the cluster of one trial: its set-up, its writers, the comparison of logs with acknowledgements.
 - `trial.py`: runs the timeline on it, and repeats a trial whose cluster has failed by itself.
-- `folders.py`: what remains of a trial that was killed is removed by the next one.
 - `rows.py`: what was recorded, and the trace that follows from it.
 """
 

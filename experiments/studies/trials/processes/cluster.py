@@ -11,17 +11,24 @@ leader that ends before its log was read is not compared; the next one is.
 
 Throughput is measured before the failures begin, by one send of many records that the client batches, as a producer
 that is not paced does.
+
+Folders. A cluster ends with the process that created it, but a process that is killed cannot remove the folder with the
+directories of its nodes. So each trial leaves its process id in the folder of its cluster, and the next trial on the
+machine removes the folders of processes that have ended.
 """
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from experiments.engines.port import TraceEvent
 from experiments.engines.ray.engine import RayEngine
 from experiments.studies.design.model import CellParameters
-from experiments.studies.trials.processes import folders
 from experiments.studies.trials.processes.rows import USED, Lost, TrialEvents
 from experiments.studies.trials.setting import ACKS, cluster_spec, topic_request, write_of
 from experiments.studies.trials.states import TOPIC
@@ -87,8 +94,8 @@ class ProcessCluster:
     def set_up(self) -> None:
         """Starts the nodes, creates the topic, and measures the throughput. SetUpError where that does not succeed."""
         engine = self.engine
-        folders.remove_orphans(engine.folder.parent)
-        folders.mark(engine.folder)
+        remove_orphans(engine.folder.parent)
+        mark(engine.folder)
         for node in engine.spec.node_ids:
             engine.start(node)
         brokers = frozenset(engine.spec.broker_ids)
@@ -217,3 +224,21 @@ def kept_records(acked: Sequence[Acknowledged], log: Sequence[RecordBatch]) -> i
     while kept and acked[kept - 1][0] >= start and held.get(acked[kept - 1][0]) != acked[kept - 1][1]:
         kept -= 1
     return kept
+
+
+_MARK = "trial.pid"
+
+
+def mark(folder: Path) -> None:
+    """Marks a cluster's folder as one of this process."""
+    folder.mkdir(exist_ok=True)
+    (folder / _MARK).write_text(str(os.getpid()), encoding="utf-8")
+
+
+def remove_orphans(parent: Path) -> None:
+    """Removes the marked folders in `parent` whose process does not run any more; other trials may do so too."""
+    for path in parent.glob(f"*/{_MARK}"):
+        with suppress(OSError):
+            text = path.read_text(encoding="utf-8")
+            if text.isdecimal() and not Path(f"/proc/{text}").exists():
+                shutil.rmtree(path.parent)

@@ -25,8 +25,7 @@ from protocol.ids import Epoch, NodeId, TimeMs, TopicPartition
 
 
 class Failed(NamedTuple):
-    """A broker was ended from `at_ms` on; at `gone_ms` its process took no more part (`clean`: was requested to
-    end)."""
+    """A broker was ended from `at_ms` on; at `gone_ms` its process was gone (`clean`: was asked to end)."""
 
     at_ms: TimeMs
     gone_ms: TimeMs
@@ -52,9 +51,9 @@ class Lost(NamedTuple):
 
 @dataclass(slots=True)
 class TrialEvents:
-    """One trial. `events`: the nodes' trace events in the order of arrival, of the kinds in `USED`; `sent_ms`: the time
-    of each write by command id. The measurement lasts from `begins_ms` to `ends_ms`. `throughput`: acknowledged records
-    per second before it."""
+    """`events`: the nodes' trace events in the order of arrival, of the kinds in `USED`; `sent_ms`: when writes were
+    sent, by command. The measurement lasts from `begins_ms` to `ends_ms`. `throughput`: records per second before
+    it."""
 
     events: list[TraceEvent] = field(default_factory=list)
     sent_ms: dict[int, TimeMs] = field(default_factory=dict)

@@ -165,7 +165,7 @@ def test_availability_decides_among_equivalent_cells_only() -> None:
     with_margin = STUDY.model_copy(update={"equivalence_margin": 0.1})
     assert [cell.recommended for cell in estimates_of(*cells, study=with_margin)] == [True, False, False]
     assert not any(cell.recommended for cell in estimates_of(*cells))
-    alike = [sums_of([200.0] * 8, [0.1, 0.11] * 4), sums_of([200.0] * 8, [0.1, 0.11] * 4), sums_of([900.0] * 8)]
+    alike = [cells[0], cells[0], cells[2]]
     assert not any(cell.recommended for cell in estimates_of(*alike, study=with_margin))
 
 

@@ -18,8 +18,7 @@ from experiments.studies.estimation.times import KINDS, Quantiles, Times, measur
 from experiments.studies.report import kafka, words
 from experiments.studies.report.charts.times import times_charts
 from experiments.studies.report.failure_rates import beside_published, failure_rates, in_comparison
-from experiments.studies.report.left_out import LeftOut, read_left_out
-from experiments.studies.report.render import PageExtras, render
+from experiments.studies.report.render import LeftOut, PageExtras, read_left_out, render
 from experiments.studies.report.settings import groups
 from experiments.studies.trace.kinds import Restarted, Throughput
 from experiments.support.errors import InputError
@@ -88,15 +87,16 @@ def test_times_are_drawn_as_the_distributions_that_they_have() -> None:
     assert heights[0] / heights[1] == pytest.approx(90 / 8)
 
 
+def write_gold(folder: Path, name: str, content: object) -> None:
+    (folder / "gold").mkdir(exist_ok=True)
+    text = content if isinstance(content, str) else json.dumps(content)
+    (folder / "gold" / name).write_text(text, encoding="utf-8")
+
+
 def test_files_that_are_left_out_are_named_below_the_answer(page: str, tmp_path: Path) -> None:
     assert "left out" not in page
-    (tmp_path / "gold").mkdir()
-    entry = {
-        "file": "/a/trials/b/trace/cell-0a1b-trials-0000003-0000006.parquet",
-        "reason": "cut <off>",
-        "trials": [3, 6],
-    }
-    (tmp_path / "gold" / "quarantine.json").write_text(json.dumps([entry] * 12), encoding="utf-8")
+    file = "/a/trials/b/trace/cell-0a1b-trials-0000003-0000006.parquet"
+    write_gold(tmp_path, "quarantine.json", [{"file": file, "reason": "cut <off>", "trials": [3, 6]}] * 12)
     found = read_left_out(tmp_path, {"0a1b": NAMES[1]})
     assert found[0] == LeftOut("trace/cell-0a1b-trials-0000003-0000006.parquet", NAMES[1], 3, 5, "cut <off>")
     shown = render(record_of(STUDY), cells_of(STUDY, LOSSES), PageExtras(left_out=found))
@@ -109,9 +109,8 @@ def test_files_that_are_left_out_are_named_below_the_answer(page: str, tmp_path:
 
 @pytest.mark.parametrize("content", [None, "[", '[{"file": 1}]'])
 def test_a_damaged_list_of_files_is_refused(tmp_path: Path, content: str | None) -> None:
-    (tmp_path / "gold").mkdir()
     if content is not None:
-        (tmp_path / "gold" / "quarantine.json").write_text(content, encoding="utf-8")
+        write_gold(tmp_path, "quarantine.json", content)
     with pytest.raises(InputError, match=r"quarantine\.json"):
         read_left_out(tmp_path, {})
 
@@ -123,11 +122,9 @@ def test_times_are_read_from_gold(tmp_path: Path) -> None:
     pq.write_table(pa.table(rows), table / "part-0.parquet")
     none, some = asdict(FailoverTimes(None, None, None)), asdict(FailoverTimes(10.0, 20.0, 20.0))
     documents = [{f"{kind}_ms": none for kind in KINDS}, {f"{kind}_ms": some for kind in KINDS}]
-    (tmp_path / "gold" / "cells.json").write_text(json.dumps(documents), encoding="utf-8")
-    assert read_times(tmp_path) == [
-        {},
-        {"failover": Times(FailoverTimes(10.0, 20.0, 20.0), ((10.0, 0.5), (20.0, 1.0)))},
-    ]
+    write_gold(tmp_path, "cells.json", documents)
+    times = Times(FailoverTimes(10.0, 20.0, 20.0), ((10.0, 0.5), (20.0, 1.0)))
+    assert read_times(tmp_path) == [{}, {"failover": times}]
     (table / "part-0.parquet").write_bytes(b"PAR1")
     with pytest.raises(InputError, match="gold/distributions"):
         read_times(tmp_path)
@@ -144,12 +141,9 @@ def test_curve_is_drawn_along_a_swept_failure_rate() -> None:
 def test_page_has_what_clients_and_operators_measured_where_anything_was(page: str) -> None:
     assert 'id="measured"' not in page
     times = Quantiles(2_500.0, 5_000.0, 9_000.0)
-    measured: list[dict[str, Quantiles | float]] = [
-        {},
-        {"client_failover_ms": times},
-        {"throughput": 1_234.0, "restart_ms": times},
-        {},
-    ]
+    measured: list[dict[str, Quantiles | float]] = [{} for _ in STUDY.cells]
+    measured[1] = {"client_failover_ms": times}
+    measured[2] = {"throughput": 1_234.0, "restart_ms": times}
     estimators = ["plain", "plain", "plain", "importance"]
     cells = [replace(cell, estimator=name) for cell, name in zip(cells_of(STUDY, LOSSES), estimators, strict=True)]
     measured[3] = {"acked_latency_ms": times}
@@ -162,10 +156,9 @@ def test_page_has_what_clients_and_operators_measured_where_anything_was(page: s
 
 
 def test_measured_numbers_are_read_from_the_cells(tmp_path: Path) -> None:
-    (tmp_path / "gold").mkdir()
     found = {Restarted.KIND: Quantiles(1.5, 2.5, 3.5), Throughput.KIND: Quantiles(7.0, 8.0, 9.0)}
     documents = [measured_document(found), measured_document({})]
-    (tmp_path / "gold" / "cells.json").write_text(json.dumps(documents), encoding="utf-8")
+    write_gold(tmp_path, "cells.json", documents)
     assert read_measured(tmp_path) == [{"throughput": 7.0, "restart_ms": found[Restarted.KIND]}, {}]
 
 

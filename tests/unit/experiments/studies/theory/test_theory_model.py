@@ -11,8 +11,7 @@ import pytest
 
 from experiments.studies.theory.answers import solved
 from experiments.studies.theory.chain import gth
-from experiments.studies.theory.model import Model
-from experiments.studies.theory.partition import LOSS, Generation, Rules, Strategy
+from experiments.studies.theory.model import LOSS, Generation, Model, Rules, Strategy
 
 
 def _model(

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import Result
 from typer.testing import CliRunner
 
 from experiments.cli.main import app
@@ -116,13 +117,8 @@ def test_the_built_in_cells_cover_what_the_model_does() -> None:
     assert len({(cell.parameters, cell.trials) for cell in cells}) == len(cells) >= 36
     ratios = [cell.model.fail / cell.model.repair for cell in cells if cell.parameters.estimator == "plain"]
     assert (min(ratios), max(ratios)) == pytest.approx((0.003, 0.5), rel=1e-3)
-    assert {(cell.model.replicas, cell.model.rules.min_isr) for cell in cells} >= {
-        (3, 1),
-        (3, 2),
-        (3, 3),
-        (5, 2),
-        (5, 3),
-    }
+    sizes = {(cell.model.replicas, cell.model.rules.min_isr) for cell in cells}
+    assert sizes >= {(3, 1), (3, 2), (3, 3), (5, 2), (5, 3)}
     for cell in cells:
         if cell.model.rules.phases == 0:
             events = [
@@ -209,10 +205,15 @@ def test_answers_by_the_names_of_the_metrics() -> None:
 CELL = "- {broker_mttf: 2h, broker_mttr: 1h, detection: instant, min_insync_replicas: 3, duration: 20h, trials: 8}"
 
 
+def validated(folder: Path, cells: str, *options: str) -> Result:
+    """The command on a file of these cells, in one process."""
+    path = folder / "cells.yaml"
+    path.write_text(cells)
+    return CliRunner().invoke(app, ["study", "validate", "--cells", str(path), "--jobs", "1", *options])
+
+
 def test_command_prints_a_list_of_comparisons(tmp_path: Path) -> None:
-    path = tmp_path / "cells.yaml"
-    path.write_text(CELL)
-    done = CliRunner().invoke(app, ["study", "validate", "--cells", str(path), "--jobs", "1", "--json"])
+    done = validated(tmp_path, CELL, "--json")
     assert done.exit_code == 0
     (found,) = json.loads(done.stdout)
     assert list(found) == ["cell", "metric", "simulated", "ci_low", "ci_high", "markov", "z", "trials", "events"]
@@ -225,11 +226,9 @@ def test_command_prints_a_list_of_comparisons(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_command_fails_where_the_model_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "cells.yaml"
-    path.write_text(CELL)
     wrong = {"reject_fraction": Answer(0.05, 5_000.0)}
     monkeypatch.setattr("experiments.studies.theory.validation.solved", lambda model: wrong)
-    done = CliRunner().invoke(app, ["study", "validate", "--cells", str(path), "--jobs", "1"])
+    done = validated(tmp_path, CELL)
     assert done.exit_code == 1
     assert "reject_fraction" in done.stdout
     assert "1 differ by more than 99.9 %" in done.stdout
@@ -251,11 +250,8 @@ def test_a_chance_result_does_not_repeat_itself(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_command_names_cells_without_enough_events(tmp_path: Path) -> None:
-    path = tmp_path / "cells.yaml"
     given = "broker_mttf: 30d, broker_mttr: 1h, detection: instant, duration: 9d, trials: 2, writeback: never"
-    given += ", estimator: plain, generation: kip-966"
-    path.write_text(f"- {{{given}}}")
-    done = CliRunner().invoke(app, ["study", "validate", "--cells", str(path), "--jobs", "1", "--json"])
+    done = validated(tmp_path, f"- {{{given}, estimator: plain, generation: kip-966}}", "--json")
     assert (done.exit_code, json.loads(done.stdout)) == (0, [])
     lines = [line for line in done.stderr.splitlines() if line.startswith("isray: cells[0]: ")]
     assert len(lines) == 4
@@ -263,10 +259,8 @@ def test_command_names_cells_without_enough_events(tmp_path: Path) -> None:
 
 
 def test_command_compares_rare_losses(tmp_path: Path) -> None:
-    path = tmp_path / "cells.yaml"
     given = "broker_mttf: 20d, broker_mttr: 6h, detection: instant, min_insync_replicas: 1, duration: 9d, trials: 24"
-    path.write_text(f"- {{generation: kip-966, {given}, estimator: importance}}")
-    done = CliRunner().invoke(app, ["study", "validate", "--cells", str(path), "--jobs", "1", "--json"])
+    done = validated(tmp_path, f"- {{generation: kip-966, {given}, estimator: importance}}", "--json")
     found = {item["metric"]: item for item in json.loads(done.stdout)}
     assert done.exit_code == 0
     assert found["loss_rate"]["markov"] < 1e-3
