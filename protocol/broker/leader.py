@@ -169,7 +169,6 @@ class PartitionLeader:
         self.advance_high_watermark(replica, now_ms)
 
     def _append(self, replica: Replica, leader_epoch: Epoch, request: ProduceRequest, now_ms: TimeMs) -> RecordBatch:
-        """Returns the batch as it was appended: with its base offset and leader epoch."""
         batch = replica.log.append_as_leader(request.batch, leader_epoch)
         self._context.out.trace(RecordsAppended(replica.name, replica.log.end_offset, leader_epoch, request.acks))
         self._flusher.appended(replica, now_ms)

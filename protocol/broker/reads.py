@@ -110,7 +110,6 @@ class Reads:
         return True
 
     def _complete(self, replica: Replica, is_due: Callable[[_DelayedRead], bool]) -> None:
-        """Answers the delayed reads of the partition that are due; the others stay delayed."""
         delayed = self._delayed[replica.key]
         waiting = [item for item in delayed if not is_due(item)]
         if waiting:

@@ -389,7 +389,6 @@ class PartitionSender:
         self._send_ready(now_ms)
 
     def _handle_gap(self, batch: ProducerBatch) -> None:
-        """The leader's log lacks the predecessor of the batch."""
         first = next(item for item in self._window if not item.done)
         if batch is first:
             self._bump_epoch()

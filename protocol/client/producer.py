@@ -124,7 +124,6 @@ class Producer:
     # -- taking records in ---------------------------------------------------------------------------------------------
 
     def _command_error(self, command: ProduceCommand | SendRecords) -> ErrorCode:
-        """The error with which a command is refused at once, or NONE."""
         size = len(command.payload) if isinstance(command, ProduceCommand) else joined_size(command.record_bytes)
         if isinstance(command, SendRecords) and (command.record_bytes < MIN_RECORD_BYTES or command.record_count < 1):
             return ErrorCode.INVALID_RECORD
@@ -255,7 +254,6 @@ class Producer:
     # -- ends ----------------------------------------------------------------------------------------------------------
 
     def _complete_batch(self, partition: int, gathered: _OpenBatch, end: BatchResult) -> None:
-        """Records the result of a batch in the commands to which its records belong."""
         offset = end.base_offset
         for job, first, count in gathered.parts:
             job.ranges.append(_sent_range(first, count, partition, end, offset))
@@ -303,7 +301,6 @@ class Producer:
             self._fail_rest(now_ms, job, ErrorCode.REQUEST_TIMED_OUT)
 
     def _fail_rest(self, now_ms: TimeMs, job: _Pending, error: ErrorCode) -> None:
-        """Fails the records of a command that were not admitted."""
         command = job.command
         if isinstance(command, ProduceCommand):
             self._report_produce(job, command, BatchResult(error))

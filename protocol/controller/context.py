@@ -112,7 +112,6 @@ def _move(
     before: tuple[BrokerId, ...],
     after: tuple[BrokerId, ...],
 ) -> None:
-    """Moves the partition from the sets of the brokers in `before` to those of the brokers in `after`."""
     if before == after:
         return
     for broker in before:

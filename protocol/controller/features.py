@@ -158,7 +158,6 @@ def _change_levels(draft: Draft, levels: Mapping[str, int]) -> None:
 
 
 def _convert_partitions(draft: Draft, before: Features, after: Features) -> None:
-    """Adds the changes of the partitions whose state is invalid under the new levels."""
     if before == after:
         return
     for key, partition in draft.partitions():

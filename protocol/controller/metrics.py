@@ -184,7 +184,6 @@ class ControllerMetrics:
         }
 
     def replayed(self, record: MetadataRecord, delta: MetadataDelta) -> None:
-        """Updates the metrics after the state has replayed a record; `delta` is what it changed."""
         self._gauges.replayed(record, delta)
         for key in delta.removed():
             self._known.pop(key, None)

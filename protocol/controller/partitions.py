@@ -124,7 +124,6 @@ def _admitted(
 def _each_topic(
     checked: Sequence[tuple[Wanted, Refused | None]], make: Callable[[Wanted], Sequence[MetadataRecord]]
 ) -> tuple[list[MetadataRecord], tuple[TopicResult, ...]]:
-    """The records of the topics that are not refused, and a result for each topic."""
     records: list[MetadataRecord] = []
     results = []
     for wanted, refused in checked:

@@ -149,7 +149,6 @@ def assigned_layout(topic: CreatableTopic) -> Sequence[tuple[BrokerId, ...]]:
 
 
 def _layout(state: ControllerState, topic: CreatableTopic) -> Sequence[tuple[BrokerId, ...]]:
-    """The replicas of each partition."""
     if topic.assignments:
         if (topic.num_partitions, topic.replication_factor) != (CLUSTER_DEFAULT, CLUSTER_DEFAULT):
             raise Refused(ErrorCode.INVALID_REQUEST, "with assignments, number of partitions and replicas are -1")

@@ -140,7 +140,6 @@ class RecoveryManagerNode:
         self._report(now_ms, answered.values())
 
     def _report(self, now_ms: TimeMs, tasks: Iterable[RecoveryTask]) -> None:
-        """Sends the results of those of the tasks that are decided to the controller."""
         results: list[PartitionRecoveryResult] = []
         for task in tasks:
             result = task.result(now_ms)

@@ -134,7 +134,6 @@ class QuorumContext:
 
     @property
     def voters(self) -> VoterSet:
-        """The voter set in use: the last one in the log, committed or not."""
         return self.log.voters.latest
 
     @property

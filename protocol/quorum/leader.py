@@ -137,7 +137,6 @@ class QuorumLeader:
         return self.leader_state.has_active_majority(self._context.voters)
 
     def _track_latest_voters(self, now_ms: TimeMs) -> None:
-        """Adapts timers and notifications to the voter set in use."""
         self._track_voters(self._context.voters, now_ms)
         self.send_begin_epoch(now_ms)
 
@@ -240,7 +239,6 @@ class QuorumLeader:
         context.out.send(sender, response)
 
     def _advance_high_watermark(self) -> None:
-        """Raises the high watermark to the offset that a majority has reached."""
         context = self._context
         end = self.leader_state.majority_end_offset(context.voters, context.log.end_offset)
         if end is not None and end > context.high_watermark:

@@ -135,7 +135,6 @@ class Membership:
             self._move(LifecycleEvent.UNFENCED)
 
     def elect(self, now_ms: TimeMs) -> None:
-        """Takes part in the election of the controller, or learns who it is."""
         if self._is_registered:
             self.runner.call(
                 now_ms, "election", partial(elect, self._context.me, self._context.broker_epoch), self._elected

@@ -97,7 +97,6 @@ class Controller:
         return topic.partitions.get(key.partition, ()) if topic is not None else ()
 
     def min_isr(self, name: str) -> int:
-        """`min.insync.replicas` of a topic."""
         overrides = dict(self.topics[name].configs) if name in self.topics else {}
         return int(overrides.get(MIN_INSYNC_REPLICAS, self.settings.min_isr))
 

@@ -88,7 +88,6 @@ def as_topic(name: str, result: OperationResult) -> Topic:
 
 
 def report_damage(controller: Controller, error: DamagedNodeError) -> Procedure[None]:
-    """One alert per damaged node."""
     if error.path not in controller.damaged:
         controller.damaged.add(error.path)
         yield Alert(str(error))

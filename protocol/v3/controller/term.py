@@ -169,7 +169,6 @@ class ControllerTerms:
     # -- requests of brokers -------------------------------------------------------------------------------------------
 
     def alter_partition(self, now_ms: TimeMs, sender: NodeId, request: AlterPartitionRequest) -> None:
-        """Answers with a result per proposal."""
         self._answer(now_ms, sender, request, "alter-partition", alter_isr)
 
     def shut_down(self, now_ms: TimeMs, sender: NodeId, request: ControlledShutdownRequest) -> None:

@@ -128,7 +128,6 @@ class StoreNode:
     # -- connections ---------------------------------------------------------------------------------------------------
 
     def _open(self, now_ms: TimeMs, client: NodeId, message: OpenSession) -> None:
-        """Begins a session, or continues one at once; a repeated request is answered again."""
         number = message.connection_id
         if number in self._connections.used:
             connection = self._connections.find(client, number)

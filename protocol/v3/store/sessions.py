@@ -106,7 +106,6 @@ class Connections:
         self._out.send(client, SessionOpened(connection_id=connection_id, session_id=NO_SESSION, error=error))
 
     def touch(self, connection: Connection, now_ms: TimeMs) -> None:
-        """Gives the session of a connection its full timeout again."""
         if connection.session is not None:
             self._out.set_timer(
                 f"{SESSION_PREFIX}{connection.session.session_id}",
