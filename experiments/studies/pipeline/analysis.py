@@ -28,7 +28,6 @@ from experiments.studies.sweeps.output import StudyRecord, exclusive, read_recor
 from experiments.studies.sweeps.staging import local_copy
 from experiments.studies.sweeps.storage import Folder, Location, store_at
 from experiments.studies.sweeps.sweep import complete_batches
-from experiments.studies.trials.batch import Batch
 from experiments.support.build import PACKAGES_FOLDER
 from experiments.support.errors import InputError
 from experiments.support.progress import SILENT, Progress
@@ -85,21 +84,17 @@ def work_of(record: StudyRecord, out: Location, spark: SparkOptions) -> dict[str
     """What the Spark process is to do (`__main__.py`)."""
     batches, targets = complete_batches(record, out)
     store = store_at(out)
+    traces = [store.root / file_names(batch)[0] for batch in batches] if isinstance(store, Folder) else []
+    trace_bytes = sum(path.stat().st_size for path in traces if path.exists())
     return {
         "out": str(store.root.resolve() if isinstance(store, Folder) else out),
         "java_home": str(java_home()),
         "master": spark.master,
         "settings": dict(spark.settings),
-        "little": isinstance(store, Folder) and _trace_bytes(store, batches) < LITTLE_BYTES,
+        "little": isinstance(store, Folder) and trace_bytes < LITTLE_BYTES,
         "batches": batches,
         "targets": targets,
     }
-
-
-def _trace_bytes(folder: Folder, batches: Iterable[Batch]) -> int:
-    """The size of the batches' traces; 0 for one that is missing, which the pipeline refuses."""
-    paths = (folder.root / file_names(batch)[0] for batch in batches)
-    return sum(path.stat().st_size for path in paths if path.exists())
 
 
 def run_pipeline(work: Mapping[str, object], spark: SparkOptions, progress: Progress) -> None:

@@ -122,12 +122,9 @@ def _run(java: Path, arguments: tuple[str, ...], environ: Mapping[str, str]) -> 
         version = settings["java.specification.version"].removeprefix("1.")  # 1.8 is Java 8
         return Runtime(Path(settings["java.home"]), int(version))
     words = " ".join(f"{done.stderr} {done.stdout}".split())[:_REASON_LENGTH]  # HotSpot writes to either
-    raise _DoesNotStart(f"{_status(done.returncode)}: {words or 'it says nothing'}")
-
-
-def _status(code: int) -> str:
-    """An exit status in words."""
-    return f"exit status {code}" if code >= 0 else f"killed by {Signals(-code).name}"
+    code = done.returncode
+    status = f"exit status {code}" if code >= 0 else f"killed by {Signals(-code).name}"
+    raise _DoesNotStart(f"{status}: {words or 'it says nothing'}")
 
 
 def _wrapped(java: Path) -> Path:

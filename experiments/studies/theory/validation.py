@@ -197,7 +197,11 @@ def compare(
     ValueError for a cell that no chain covers.
     """
     answers = [solved(cell.model) for cell in cells]
-    tasks = [task for index, cell in enumerate(cells) for task in _tasks(index, cell)]
+    tasks = [
+        _Task(index, cell.parameters, first, min(first + TRIALS_PER_TASK, cell.first + cell.trials))
+        for index, cell in enumerate(cells)
+        for first in range(cell.first, cell.first + cell.trials, TRIALS_PER_TASK)
+    ]
     total, done = sum(cell.trials for cell in cells), 0
     measured: dict[int, list[Measures]] = {}
     for index, measures in _results(tasks, jobs):
@@ -208,12 +212,6 @@ def compare(
     for index, task in enumerate(tasks):
         trials[task.cell].extend(measured[index])
     return [list(compared(*parts)) for parts in zip(cells, answers, trials, strict=True)]
-
-
-def _tasks(index: int, cell: ValidationCell) -> Iterator[_Task]:
-    end = cell.first + cell.trials
-    for first in range(cell.first, end, TRIALS_PER_TASK):
-        yield _Task(index, cell.parameters, first, min(first + TRIALS_PER_TASK, end))
 
 
 def _results(tasks: Sequence[_Task], jobs: int) -> Iterator[tuple[int, list[Measures]]]:

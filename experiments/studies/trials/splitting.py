@@ -176,20 +176,16 @@ def _paths(params: CellParameters, seed: int) -> Iterator[_Step]:
             counted = [row for row in rows if isinstance(row.what, COUNTED)]
             yield _Step(entrance, level, counted, math.log(share / EFFORT), result.events)
             if path.reached_ms is not None:
-                branch = Branch(path.reached_ms, 0)
-                reached.append(Entrance(entrance.seed, (*entrance.branches, branch), path.reached_rows))
+                reached.append((entrance, path.reached_ms, path.reached_rows))
         if not reached:
             break
         share *= len(reached) / EFFORT
         random.shuffle(reached)
         chosen = [reached[index % len(reached)] for index in range(EFFORT)]
-        entrances = [_reseeded(entrance, random.getrandbits(63)) for entrance in chosen]
-
-
-def _reseeded(entrance: Entrance, seed: int) -> Entrance:
-    """The entrance with a seed for its last branch."""
-    *before, last = entrance.branches
-    return entrance._replace(branches=(*before, last._replace(seed=seed)))
+        entrances = [
+            Entrance(before.seed, (*before.branches, Branch(at_ms, random.getrandbits(63))), rows)
+            for before, at_ms, rows in chosen
+        ]
 
 
 @lru_cache(maxsize=64)

@@ -176,22 +176,17 @@ class ProcessCluster:
         events = self.engine.traces()[len(self.recording.events) :]
         self.recording.events += events
         for event in events:
-            if isinstance(event.trace, BecameLeader):
-                self._note_leader(event, event.trace)
+            trace = event.trace
+            if isinstance(trace, BecameLeader) and trace.leader_epoch > self._writers[trace.partition].leader_epoch:
+                writer = self._writers[trace.partition]
+                writer.leader, writer.leader_epoch = event, trace.leader_epoch
         for command_id, outcome in self.engine.take_outcomes().items():
             name = self._commands.pop(command_id, None)
             if name is not None and isinstance(outcome, ProduceOutcome):
-                self._end_write(self._writers[name], outcome)
-
-    def _end_write(self, writer: _Writer, outcome: ProduceOutcome) -> None:
-        writer.outstanding = None
-        if outcome.error is ErrorCode.NONE and self._acks != ACKS["0"]:
-            writer.acked.append((outcome.base_offset, writer.payload))
-
-    def _note_leader(self, event: TraceEvent, trace: BecameLeader) -> None:
-        writer = self._writers[trace.partition]
-        if trace.leader_epoch > writer.leader_epoch:
-            writer.leader, writer.leader_epoch = event, trace.leader_epoch
+                writer = self._writers[name]
+                writer.outstanding = None
+                if outcome.error is ErrorCode.NONE and self._acks != ACKS["0"]:
+                    writer.acked.append((outcome.base_offset, writer.payload))
 
     # -- losses --------------------------------------------------------------------------------------------------------
 
