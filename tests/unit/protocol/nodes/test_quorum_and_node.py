@@ -9,20 +9,10 @@ import pytest
 from experiments.support.metadata_fetch import metadata_fetch
 from protocol.contract import Send
 from protocol.errors import ErrorCode
-from protocol.messages.admin import AdminResponse
 from protocol.messages.quorum import FetchSnapshotRequest, QuorumFetchRequest, QuorumFetchResponse
 from tests.unit.protocol.messages.malformed_helpers import Controller
-from tests.unit.protocol.node_helpers import CLIENT, CONTROLLER, BrokerBench, config_of
+from tests.unit.protocol.node_helpers import CONTROLLER, BrokerBench, config_of
 from tests.unit.protocol.nodes.controller_bench import Bench
-from tests.unit.protocol.nodes.test_controller_quorum import ELECT, leaderless
-
-
-def test_deferred_and_awaited_elections_are_refused_once() -> None:
-    bench = leaderless().register(3).receive(CLIENT, ELECT)
-    bench.begin_epoch()
-    assert [(to, type(answer).__name__) for to, answer in bench.sends(AdminResponse)] == [
-        (CLIENT, "ElectLeadersResponse")
-    ]
 
 
 def test_an_incomplete_snapshot_is_not_published() -> None:
