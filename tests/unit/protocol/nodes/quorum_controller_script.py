@@ -14,7 +14,7 @@ from experiments.engines import admin_requests
 from experiments.support.metadata_fetch import metadata_fetch
 from protocol.config import ClusterConfig, Generation
 from protocol.contract import CancelTimer, Effect, Exit, Send, SetTimer
-from protocol.controller.awaited_elections import ELECTIONS_TIMER
+from protocol.controller.recovery_requests import ELECTIONS_TIMER
 from protocol.errors import ErrorCode
 from protocol.events.base import Trace
 from protocol.events.registry import detail_of
