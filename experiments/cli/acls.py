@@ -13,8 +13,16 @@ from typing import Annotated
 
 import typer
 
-from experiments.cli.cluster_access import Target, addresses, administering, exit_if_failed, is_principal
-from experiments.cli.output import flag, option, print_json, print_result
+from experiments.cli.cluster_access import (
+    BootstrapServer,
+    CommandConfig,
+    OwnCluster,
+    administering,
+    exit_if_failed,
+    is_principal,
+    target_of,
+)
+from experiments.cli.output import Json, flag, option, print_json, print_result
 from experiments.cli.parse import one_of, only_with
 from experiments.engines.admin_client import AdminClient
 from experiments.explorer.values import message_fields
@@ -43,9 +51,7 @@ Principals = Annotated[list[str] | None, option("User:NAME", "May be repeated; U
 Resource = tuple[AclResourceType, str]
 
 
-@addresses("bootstrap_server", "name", "command_config", "as_json")
 def acls(
-    target: Target,
     add: Annotated[bool, flag("--add", "Add entries.")] = False,
     remove: Annotated[bool, flag("--remove", "Remove entries.")] = False,
     list_: Annotated[bool, flag("--list", "List entries.")] = False,
@@ -61,8 +67,13 @@ def acls(
         list[str] | None, option("User:NAME", "With --list: only entries of these principals.")
     ] = None,
     force: Annotated[bool, flag("--force", "Remove without confirmation.")] = False,
+    bootstrap_server: BootstrapServer = None,
+    name: OwnCluster = None,
+    command_config: CommandConfig = None,
+    as_json: Json = False,
 ) -> None:
     """Add, remove and list access control entries."""
+    target = target_of(bootstrap_server, name, as_json, command_config=command_config)
     action = one_of({"--add": add, "--remove": remove, "--list": list_})
     pattern = resource_pattern_type.lower()
     if pattern not in PATTERNS or (add and pattern not in SPECIFIC):

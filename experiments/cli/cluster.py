@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from experiments.cli import cluster_access
-from experiments.cli.cluster_access import Target, addresses
+from experiments.cli.cluster_access import BootstrapServer, CommandConfig, OwnCluster, Principal, Target, target_of
 from experiments.cli.metadata_quorum import role_of
 from experiments.cli.output import ExitCode, Json, fail, fail_if, flag, option, print_result
 from experiments.cli.parse import name_values
@@ -184,9 +184,15 @@ def down(
     print_result(as_json, {"name": name, "pid": state.pid, "ended": how}, typer.echo, f"{name} {how}")
 
 
-@addresses()
-def status(target: Target) -> None:
+def status(
+    bootstrap_server: BootstrapServer = None,
+    name: OwnCluster = None,
+    command_config: CommandConfig = None,
+    principal: Principal = None,
+    as_json: Json = False,
+) -> None:
     """The nodes of a cluster: which run, which lead what, which vote, which are fenced; and the feature levels."""
+    target = target_of(bootstrap_server, name, as_json, command_config, principal)
     state = _own_state(target)
     if state is not None and not state.is_running:
         _report_stale(state, target.as_json)

@@ -2,7 +2,7 @@
 
 A tool has the options that select a `Target`: `--bootstrap-server`, or `--name` for a cluster of this user on this
 machine, or neither where only one runs here; and `--principal`, or as in Kafka's tools a properties file
-(`--command-config`) with `principal=User:NAME`. Each option is declared here once; `addresses` gives them to a command.
+(`--command-config`) with `principal=User:NAME`. Each option is declared here once, and `target_of` reads their values.
 
 A request that the cluster refuses is exit code 1 and one line on standard error; with `--json`, the document on
 standard output reports it, too.
@@ -10,16 +10,15 @@ standard output reports it, too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, NamedTuple, NoReturn
 
 import typer
 
-from experiments.cli.help import Function, with_options
-from experiments.cli.output import Json, fail, fail_if, option
+from experiments.cli.output import fail, fail_if, option
 from experiments.cli.parse import read_properties
 from experiments.engines.admin_client import AdminClient, AdminError
 from experiments.support.errors import InputError
@@ -48,29 +47,13 @@ class Target:
     as_json: bool = False
 
 
-OPTIONS: Mapping[str, object] = {
-    "bootstrap_server": BootstrapServer,
-    "name": OwnCluster,
-    "command_config": CommandConfig,
-    "principal": Principal,
-    "as_json": Json,
-}
+class _Given(NamedTuple):
+    """The values of the options that select a target, as they were given; None is not given."""
 
-
-def addresses(*names: str, **others: object) -> Callable[[Function], Function]:
-    """Makes a command of a function with a parameter `target`: in its place the command has the `OPTIONS` of these
-    names (of none: all), and `others` of its own.
-    """
-    options = {name: OPTIONS[name] for name in names or OPTIONS} | others
-
-    def decorate(function: Function) -> Function:
-        def call(values: dict[str, Any]) -> object:
-            given = {name: values.pop(name) for name in options}
-            return function(target=_target(values.pop("context"), **given), **values)
-
-        return with_options(function, options, call, "target")
-
-    return decorate
+    bootstrap_server: str | None
+    name: str | None
+    command_config: Path | None
+    principal: str | None
 
 
 def keep_options(
@@ -81,29 +64,34 @@ def keep_options(
     principal: Principal = None,
 ) -> None:
     """The callback of a tool with subcommands: as in Kafka's tools these options may come before the subcommand."""
-    context.obj = {
-        "bootstrap_server": bootstrap_server,
-        "name": name,
-        "command_config": command_config,
-        "principal": principal,
-    }
+    context.obj = _Given(bootstrap_server, name, command_config, principal)
 
 
-def _target(context: typer.Context, as_json: bool, **given: Any) -> Target:
-    """The target that the options of a command select; one that is not given takes its value from before the
-    subcommand. InputError for contradicting options, and for a principal of another form than `User:NAME`.
+def target_of(
+    bootstrap_server: str | None,
+    name: str | None,
+    as_json: bool,
+    command_config: Path | None = None,
+    principal: str | None = None,
+    context: typer.Context | None = None,
+) -> Target:
+    """The target that the options of a command select; with `context`, that of a subcommand, an option that is not
+    given takes its value from before the subcommand. InputError for contradicting options, and for a principal of
+    another form than `User:NAME`.
     """
-    kept = context.obj or {}
-    found = {name: kept.get(name) if given.get(name) is None else given[name] for name in OPTIONS}
-    if found["bootstrap_server"] is not None and found["name"] is not None:
+    given = _Given(bootstrap_server, name, command_config, principal)
+    if context is not None and isinstance(context.obj, _Given):
+        missing = [name for name, value in given._asdict().items() if value is None]
+        given = given._replace(**{name: getattr(context.obj, name) for name in missing})
+    if given.bootstrap_server is not None and given.name is not None:
         raise InputError("--name", "", "--name with --bootstrap-server", "one of the two")
-    principal, place = found["principal"], ("--principal", "")
-    if principal is None and (config := found["command_config"]) is not None:
-        place = (str(config), PRINCIPAL_KEY)
-        principal = read_properties(config).get(PRINCIPAL_KEY)
+    principal, place = given.principal, ("--principal", "")
+    if principal is None and given.command_config is not None:
+        place = (str(given.command_config), PRINCIPAL_KEY)
+        principal = read_properties(given.command_config).get(PRINCIPAL_KEY)
     if principal is not None and not is_principal(principal):
         raise InputError(*place, principal, "User:NAME")
-    return Target(found["bootstrap_server"], found["name"], principal, as_json)
+    return Target(given.bootstrap_server, given.name, principal, as_json)
 
 
 def is_principal(text: str) -> bool:

@@ -14,8 +14,16 @@ from typing import Annotated
 
 import typer
 
-from experiments.cli.cluster_access import Target, addresses, administering, require
-from experiments.cli.output import flag, option, print_json, print_result
+from experiments.cli.cluster_access import (
+    BootstrapServer,
+    CommandConfig,
+    OwnCluster,
+    Principal,
+    administering,
+    require,
+    target_of,
+)
+from experiments.cli.output import Json, flag, option, print_json, print_result
 from experiments.cli.parse import one_of, only_with, read_properties
 from experiments.engines.admin_client import AdminClient, AdminError
 from experiments.explorer.values import message_fields
@@ -48,9 +56,7 @@ class Entity:
     name: str | None
 
 
-@addresses()
 def configs(
-    target: Target,
     describe: Annotated[bool, flag("--describe", "Show the configs of entities.")] = False,
     alter: Annotated[bool, flag("--alter", "Set and delete configs of an entity.")] = False,
     all_: Annotated[bool, flag("--all", "With --describe: defaults, too.")] = False,
@@ -64,8 +70,14 @@ def configs(
     add_config: Annotated[str | None, option("k=v,k2=v2", "Configs to set; 'k=[a,b]' for a value with commas.")] = None,
     add_config_file: Annotated[Path | None, option("FILE", "Properties to set.")] = None,
     delete_config: Annotated[str | None, option("k,k2", "Configs to delete.")] = None,
+    bootstrap_server: BootstrapServer = None,
+    name: OwnCluster = None,
+    command_config: CommandConfig = None,
+    principal: Principal = None,
+    as_json: Json = False,
 ) -> None:
     """Describe and alter configs of topics, and the cluster-wide ones."""
+    target = target_of(bootstrap_server, name, as_json, command_config, principal)
     action = one_of({"--describe": describe, "--alter": alter})
     only_with("--describe", action, {"--all": all_})
     changing = {"--add-config": add_config, "--add-config-file": add_config_file, "--delete-config": delete_config}

@@ -7,9 +7,18 @@ from typing import Annotated
 
 import typer
 
-from experiments.cli.cluster_access import Target, addresses, administering, keep_options
+from experiments.cli.cluster_access import (
+    BootstrapServer,
+    CommandConfig,
+    OwnCluster,
+    Principal,
+    Target,
+    administering,
+    keep_options,
+    target_of,
+)
 from experiments.cli.help import App
-from experiments.cli.output import fail, flag, option, print_json, print_result
+from experiments.cli.output import Json, fail, flag, option, print_json, print_result
 from experiments.explorer.values import message_fields
 from experiments.support.errors import InputError, MissingInput
 from protocol.config import SHORT_MAX
@@ -27,9 +36,16 @@ app = App("Feature levels of a running cluster.", callback=keep_options)
 
 
 @app.register("describe", "isray features describe")
-@addresses()
-def describe(target: Target) -> None:
+def describe(
+    context: typer.Context,
+    bootstrap_server: BootstrapServer = None,
+    name: OwnCluster = None,
+    command_config: CommandConfig = None,
+    principal: Principal = None,
+    as_json: Json = False,
+) -> None:
     """The finalized levels, and those that the cluster supports."""
+    target = target_of(bootstrap_server, name, as_json, command_config, principal, context)
     with administering(target, FAILING) as admin:
         found = sorted(admin.describe_features(), key=lambda feature: feature.name)
     lines = [
@@ -41,28 +57,52 @@ def describe(target: Target) -> None:
 
 
 @app.register("upgrade", "isray features upgrade --feature unclean.recovery.enabled=1")
-@addresses()
-def upgrade(target: Target, feature: Levels = None, dry_run: DryRun = False) -> None:
+def upgrade(
+    context: typer.Context,
+    feature: Levels = None,
+    dry_run: DryRun = False,
+    bootstrap_server: BootstrapServer = None,
+    name: OwnCluster = None,
+    command_config: CommandConfig = None,
+    principal: Principal = None,
+    as_json: Json = False,
+) -> None:
     """Raise feature levels."""
+    target = target_of(bootstrap_server, name, as_json, command_config, principal, context)
     _update("upgrade", target, _levels(feature), UpgradeType.UPGRADE, dry_run)
 
 
 @app.register("downgrade", "isray features downgrade --feature metadata.version=1 --dry-run")
-@addresses()
-def downgrade(target: Target, feature: Levels = None, unsafe: Unsafe = False, dry_run: DryRun = False) -> None:
+def downgrade(
+    context: typer.Context,
+    feature: Levels = None,
+    unsafe: Unsafe = False,
+    dry_run: DryRun = False,
+    bootstrap_server: BootstrapServer = None,
+    name: OwnCluster = None,
+    command_config: CommandConfig = None,
+    principal: Principal = None,
+    as_json: Json = False,
+) -> None:
     """Lower feature levels."""
+    target = target_of(bootstrap_server, name, as_json, command_config, principal, context)
     _update("downgrade", target, _levels(feature), _lowering(unsafe), dry_run)
 
 
 @app.register("disable", "isray features disable --feature unclean.recovery.enabled")
-@addresses()
 def disable(
-    target: Target,
+    context: typer.Context,
     feature: Annotated[list[str] | None, option("NAME", "A feature; may be repeated.")] = None,
     unsafe: Unsafe = False,
     dry_run: DryRun = False,
+    bootstrap_server: BootstrapServer = None,
+    name: OwnCluster = None,
+    command_config: CommandConfig = None,
+    principal: Principal = None,
+    as_json: Json = False,
 ) -> None:
     """Lower features to level 0."""
+    target = target_of(bootstrap_server, name, as_json, command_config, principal, context)
     _update("disable", target, [(item, 0) for item in feature or ()], _lowering(unsafe), dry_run)
 
 

@@ -10,10 +10,8 @@ an error of its own, which `as_input_error` converts to an `InputError` of the o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from enum import StrEnum
-from functools import wraps
-from inspect import Parameter, signature
 from typing import Any, NamedTuple, TypeAlias
 
 import typer
@@ -67,32 +65,6 @@ class App(typer.Typer):
         group's help.
         """
         return self.command(name, cls=_Command, epilog=_epilog(*examples), rich_help_panel=section)
-
-
-def with_options(
-    function: Function, options: Mapping[str, object], call: Callable[[dict[str, Any]], object], *replaced: str
-) -> Function:
-    """A command with the help and the parameters of `function`, without those that are `replaced`, and with `options`:
-    annotated types by name, of which each is None or false where it is not given. `call` receives all values by name,
-    and under `context` the context of the command.
-    """
-    own = signature(function, eval_str=True)
-
-    @wraps(function)
-    def command(**values: Any) -> object:
-        return call(values)
-
-    added = {"context": Parameter("context", Parameter.KEYWORD_ONLY, annotation=typer.Context)}
-    for name, annotation in options.items():
-        default = False if name == "as_json" else None
-        added[name] = Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
-    kept = [
-        found.replace(kind=Parameter.KEYWORD_ONLY) for name, found in own.parameters.items() if name not in replaced
-    ]
-    parameters = [*kept, *added.values()]
-    command.__annotations__ = {found.name: found.annotation for found in parameters}
-    command.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
-    return command
 
 
 def _epilog(*examples: str) -> str:

@@ -16,8 +16,8 @@ from typing import Annotated
 import typer
 from pydantic import Field
 
-from experiments.cli.cluster_access import Target, addresses, administering
-from experiments.cli.output import fail, flag, option, print_json
+from experiments.cli.cluster_access import BootstrapServer, OwnCluster, Principal, administering, target_of
+from experiments.cli.output import Json, fail, flag, option, print_json
 from experiments.cli.parse import Int32, JsonShape, one_of, read_json
 from experiments.support.errors import InputError
 from protocol.config import INT_MAX
@@ -45,9 +45,7 @@ class _Partitions(JsonShape):
     partitions: Annotated[list[_Partition], Field(min_length=1)]
 
 
-@addresses("bootstrap_server", "name", "principal", "as_json", command_config=AdminConfig)
 def leader_election(
-    target: Target,
     election_type: Annotated[str, option("TYPE", " | ".join(TYPES))],
     topic: Annotated[str | None, option("TOPIC", "A topic; with --partition.")] = None,
     partition: Annotated[int | None, option("N", "A partition of --topic.", min=0, max=INT_MAX)] = None,
@@ -55,8 +53,14 @@ def leader_election(
     all_topic_partitions: Annotated[
         bool, flag("--all-topic-partitions", "All partitions that the type applies to.")
     ] = False,
+    bootstrap_server: BootstrapServer = None,
+    name: OwnCluster = None,
+    command_config: AdminConfig = None,
+    principal: Principal = None,
+    as_json: Json = False,
 ) -> None:
     """Elect leaders for a partition, for those listed in a file, or for all."""
+    target = target_of(bootstrap_server, name, as_json, command_config, principal)
     kind = TYPES.get(election_type.lower())
     if kind is None:
         raise InputError("--election-type", "", election_type, " | ".join(TYPES))

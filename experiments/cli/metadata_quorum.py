@@ -18,9 +18,17 @@ from typing import Annotated
 
 import typer
 
-from experiments.cli.cluster_access import Target, addresses, administering, keep_options
+from experiments.cli.cluster_access import (
+    BootstrapServer,
+    CommandConfig,
+    OwnCluster,
+    Principal,
+    administering,
+    keep_options,
+    target_of,
+)
 from experiments.cli.help import App
-from experiments.cli.output import flag, option, print_json, print_result
+from experiments.cli.output import Json, flag, option, print_json, print_result
 from experiments.cli.parse import directory_id, one_of, only_with
 from experiments.engines.admin_client import AdminClient, AdminError
 from experiments.support.errors import InputError
@@ -50,14 +58,19 @@ app = App("The controller quorum of a running cluster.", callback=keep_options)
 
 
 @app.register("describe", "isray metadata-quorum describe --status")
-@addresses()
 def describe(
-    target: Target,
+    context: typer.Context,
     status: Annotated[bool, flag("--status", "Leader, epoch, high watermark, members.")] = False,
     replication: Annotated[bool, flag("--replication", "The log end and lag of each replica.")] = False,
     human_readable: Annotated[bool, flag("--human-readable", "Print times as how long ago.")] = False,
+    bootstrap_server: BootstrapServer = None,
+    name: OwnCluster = None,
+    command_config: CommandConfig = None,
+    principal: Principal = None,
+    as_json: Json = False,
 ) -> None:
     """The replicas of the metadata log, as their leader knows them."""
+    target = target_of(bootstrap_server, name, as_json, command_config, principal, context)
     what = one_of({"--status": status, "--replication": replication})
     only_with("--replication", what, {"--human-readable": human_readable})
     with administering(target, FAILING) as admin:
@@ -71,15 +84,20 @@ def describe(
 
 
 @app.register("add-controller", "isray metadata-quorum add-controller --controller-id 1002")
-@addresses()
 def add_controller(
-    target: Target,
+    context: typer.Context,
     controller_id: Id,
     disk: Directory = None,
     endpoint: Annotated[list[str] | None, option("NAME://HOST:PORT", "Where it listens; may be repeated.")] = None,
     dry_run: DryRun = False,
+    bootstrap_server: BootstrapServer = None,
+    name: OwnCluster = None,
+    command_config: CommandConfig = None,
+    principal: Principal = None,
+    as_json: Json = False,
 ) -> None:
     """Make an observer a voter."""
+    target = target_of(bootstrap_server, name, as_json, command_config, principal, context)
     endpoints = [_endpoint(text) for text in endpoint or ()]
     given = _given(disk)
     with administering(target, FAILING) as admin:
@@ -94,9 +112,19 @@ def add_controller(
 
 
 @app.register("remove-controller", "isray metadata-quorum remove-controller --controller-id 1002")
-@addresses()
-def remove_controller(target: Target, controller_id: Id, disk: Directory = None, dry_run: DryRun = False) -> None:
+def remove_controller(
+    context: typer.Context,
+    controller_id: Id,
+    disk: Directory = None,
+    dry_run: DryRun = False,
+    bootstrap_server: BootstrapServer = None,
+    name: OwnCluster = None,
+    command_config: CommandConfig = None,
+    principal: Principal = None,
+    as_json: Json = False,
+) -> None:
     """Make a voter an observer."""
+    target = target_of(bootstrap_server, name, as_json, command_config, principal, context)
     given = _given(disk)
     with administering(target, FAILING) as admin:
         uuid = given or _voter(admin, controller_id)

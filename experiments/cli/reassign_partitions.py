@@ -16,8 +16,17 @@ from typing import Annotated, Literal
 import typer
 from pydantic import Field
 
-from experiments.cli.cluster_access import Target, addresses, administering, exit_if_failed, numbers
-from experiments.cli.output import flag, option, print_json, print_result
+from experiments.cli.cluster_access import (
+    BootstrapServer,
+    CommandConfig,
+    OwnCluster,
+    Principal,
+    administering,
+    exit_if_failed,
+    numbers,
+    target_of,
+)
+from experiments.cli.output import Json, flag, option, print_json, print_result
 from experiments.cli.parse import Int32, JsonShape, one_of, only_with, read_json, whole_numbers
 from experiments.engines.admin_client import AdminClient, AdminError
 from experiments.explorer.values import message_fields
@@ -56,9 +65,7 @@ class _Topics(JsonShape):
     topics: Annotated[list[_Topic], Field(min_length=1)]
 
 
-@addresses()
 def reassign_partitions(
-    target: Target,
     execute: Annotated[bool, flag("--execute", "Start the reassignment of the file.")] = False,
     verify: Annotated[bool, flag("--verify", "Print how far the reassignment of the file is.")] = False,
     cancel: Annotated[bool, flag("--cancel", "Cancel the reassignments of the file.")] = False,
@@ -69,8 +76,14 @@ def reassign_partitions(
     broker_list: Annotated[str | None, option("0,1,2", "With --generate: the brokers to use.")] = None,
     additional: Annotated[bool, flag("--additional", "With --execute: although others are in progress.")] = False,
     disable_rack_aware: Annotated[bool, flag("--disable-rack-aware", "With --generate: ignore racks.")] = False,
+    bootstrap_server: BootstrapServer = None,
+    name: OwnCluster = None,
+    command_config: CommandConfig = None,
+    principal: Principal = None,
+    as_json: Json = False,
 ) -> None:
     """Move partitions to other brokers: start, verify, cancel, list; or propose where to."""
+    target = target_of(bootstrap_server, name, as_json, command_config, principal)
     action = one_of(
         {"--execute": execute, "--verify": verify, "--cancel": cancel, "--list": list_, "--generate": generate}
     )

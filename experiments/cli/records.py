@@ -39,8 +39,8 @@ from typing import Annotated
 
 import typer
 
-from experiments.cli.cluster_access import Target, addresses, administering, require
-from experiments.cli.output import fail_if, option, print_json, print_result
+from experiments.cli.cluster_access import BootstrapServer, OwnCluster, administering, require, target_of
+from experiments.cli.output import Json, fail_if, option, print_json, print_result
 from experiments.engines.admin_client import AdminClient, AdminError
 from experiments.explorer.values import message_fields
 from experiments.support.errors import InputError, MissingInput
@@ -76,9 +76,7 @@ class Acks(StrEnum):
         return -1 if self is Acks.ALL else int(self.value)
 
 
-@addresses("bootstrap_server", "name", "as_json")
 def produce(
-    target: Target,
     topic: Annotated[str, option("TOPIC", "The topic to write to.")],
     num_records: Annotated[int, option("N", "How many records.", min=1, max=MAX_RECORDS)] = 1,
     record_size: Annotated[
@@ -88,8 +86,12 @@ def produce(
         int | None, option("N", "The partition. Default: batches go round the partitions.", min=0, max=INT_MAX)
     ] = None,
     acks: Annotated[Acks, option(None, "The copies to wait for.")] = Acks.ALL,
+    bootstrap_server: BootstrapServer = None,
+    name: OwnCluster = None,
+    as_json: Json = False,
 ) -> None:
     """Write records to a topic of a running cluster, and wait until they are acknowledged."""
+    target = target_of(bootstrap_server, name, as_json)
     records = SendRecords(
         command_id=0,
         topic=topic,
@@ -122,9 +124,7 @@ LINGER_MS = 100
 _IDLE_S = 1.0
 
 
-@addresses("bootstrap_server", "name", "as_json")
 def console_producer(
-    target: Target,
     topic: Annotated[str, option("TOPIC", "The topic to write to.")],
     partition: Annotated[
         int | None, option("N", "The partition. Default: batches go round the partitions.", min=0, max=INT_MAX)
@@ -133,8 +133,12 @@ def console_producer(
     timeout: Annotated[
         int, option("MS", "How long a batch waits for more lines, unless it is full.", min=0, max=INT_MAX)
     ] = LINGER_MS,
+    bootstrap_server: BootstrapServer = None,
+    name: OwnCluster = None,
+    as_json: Json = False,
 ) -> None:
     """Write the lines of standard input to a topic of a running cluster."""
+    target = target_of(bootstrap_server, name, as_json)
     counts = Counter({"acknowledged": 0, "failed": 0, "unknown": 0})
     with administering(target, PRODUCING) as admin:
         partitions = cycle(partitions_of(admin, topic, partition))
@@ -245,9 +249,7 @@ LEADERLESS = ErrorCode.LEADER_NOT_AVAILABLE
 _NAMED = {"earliest": EARLIEST, "latest": LATEST}
 
 
-@addresses("bootstrap_server", "name", "as_json")
 def console_consumer(
-    target: Target,
     topic: Annotated[str, option("TOPIC", "The topic to read.")],
     partition: Annotated[
         int | None, option("N", "The partition. Default: all of the topic.", min=0, max=INT_MAX)
@@ -263,8 +265,12 @@ def console_consumer(
     shown: Annotated[
         list[str] | None, option("NAME=true", f"{', '.join(PROPERTIES)}; may be repeated.", "--property")
     ] = None,
+    bootstrap_server: BootstrapServer = None,
+    name: OwnCluster = None,
+    as_json: Json = False,
 ) -> None:
     """Print the records of a topic of a running cluster."""
+    target = target_of(bootstrap_server, name, as_json)
     first = _first(offset, partition, from_beginning)
     properties = [_property(text) for text in shown or ()]
     if target.as_json and max_messages is None and timeout_ms is None:

@@ -15,8 +15,18 @@ from typing import Annotated
 
 import typer
 
-from experiments.cli.cluster_access import Target, addresses, administering, exit_if_failed, numbers, require
-from experiments.cli.output import flag, option, print_json, print_result
+from experiments.cli.cluster_access import (
+    BootstrapServer,
+    CommandConfig,
+    OwnCluster,
+    Principal,
+    administering,
+    exit_if_failed,
+    numbers,
+    require,
+    target_of,
+)
+from experiments.cli.output import Json, flag, option, print_json, print_result
 from experiments.cli.parse import name_values, one_of, only_with
 from experiments.engines.admin_client import AdminClient, AdminError
 from experiments.explorer.values import message_fields
@@ -58,9 +68,7 @@ class Options:
     as_json: bool
 
 
-@addresses()
 def topics(
-    target: Target,
     create: Annotated[bool, flag("--create", "Create a topic.")] = False,
     list_: Annotated[bool, flag("--list", "List the names of topics.")] = False,
     describe: Annotated[bool, flag("--describe", "Describe topics and their partitions.")] = False,
@@ -86,8 +94,14 @@ def topics(
     at_min_isr: Annotated[
         bool, flag("--at-min-isr-partitions", "Only those with exactly min.insync.replicas in sync.")
     ] = False,
+    bootstrap_server: BootstrapServer = None,
+    name: OwnCluster = None,
+    command_config: CommandConfig = None,
+    principal: Principal = None,
+    as_json: Json = False,
 ) -> None:
     """Create, list, describe, delete and alter topics."""
+    target = target_of(bootstrap_server, name, as_json, command_config, principal)
     reports = {
         "--under-replicated-partitions": under_replicated,
         "--unavailable-partitions": unavailable,
