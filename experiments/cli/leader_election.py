@@ -55,9 +55,9 @@ def leader_election(
     ] = False,
     bootstrap_server: BootstrapServer = None,
     name: OwnCluster = None,
-    command_config: AdminConfig = None,
     principal: Principal = None,
     as_json: Json = False,
+    command_config: AdminConfig = None,
 ) -> None:
     """Elect leaders for a partition, for those listed in a file, or for all."""
     target = target_of(bootstrap_server, name, as_json, command_config, principal)
