@@ -13,7 +13,7 @@ sources often use to the interpreter, where each costs more than the code around
 - a call of `unchecked` of a message, which gathers its arguments in the interpreter: becomes an object and the dict of
   its fields;
 - `!r` in an f-string, which calls the general formatting: becomes a call of `repr`;
-- a union of types in `isinstance`, created anew each time: becomes a tuple;
+- a union of types in `isinstance`, created each time: becomes a tuple;
 - a class from which sources that are not compiled derive others: it is declared to allow that;
 - unsigned 64-bit arithmetic, which uses long integers: `mix64` and `jitter` become code with machine integers.
 

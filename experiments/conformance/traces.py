@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from random import Random
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import Field
 
@@ -169,14 +169,14 @@ class _Controller:
         self._image = self._node.state.image
         self._node.start(0)
 
-    def apply(self, event: Any) -> Any:
+    def apply(self, event: Event) -> object:
         """Feeds one event and returns an error's name, or the heartbeat reply."""
         result = self._event(event)
         for broker in self._image.brokers:
             self._node.receive(0, broker, metadata_fetch(self._node, broker))
         return result
 
-    def partition(self) -> dict[str, Any] | None:
+    def partition(self) -> dict[str, object] | None:
         topic = self._image.topic_named(TOPIC)
         return None if topic is None else state_fields(topic.partitions[0])
 
@@ -188,7 +188,7 @@ class _Controller:
         configured = self._image.int_config(topic.topic_id, MIN_INSYNC_REPLICAS)
         return min(configured, len(topic.partitions[0].replicas))
 
-    def _event(self, event: Any) -> Any:
+    def _event(self, event: Event) -> object:
         if isinstance(event, RegisterBroker):
             return self._register(event)
         if isinstance(event, BrokerEvent):
@@ -226,7 +226,7 @@ class _Controller:
         self._node.fire(0, f"{SESSION_PREFIX}{event.broker_id}")
         return ErrorCode.NONE.name
 
-    def _heartbeat(self, event: BrokerEvent) -> Any:
+    def _heartbeat(self, event: BrokerEvent) -> object:
         request = BrokerHeartbeatRequest(
             correlation_id=self._id(),
             broker_id=event.broker_id,

@@ -1,6 +1,6 @@
 """The pictures of docs/generations.md: what a run of a shipped scenario did to its partition, drawn from the trace.
 
-A picture has a row per broker, and a column per moment at which the controller committed a state of the partition or
+A picture has a row per broker, and a column per column at which the controller committed a state of the partition or
 the experiment changed a node or a link. A cell has the role of the broker in that state. Columns are in the order of
 time and not to scale: most of a run is waiting for a session timeout.
 """
@@ -42,9 +42,9 @@ COLUMN, ROW = 104, 40
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class Column:
     """A column: when, what the experiment did at that time (lines divided by |), the role of each broker, those whose
-    process does not run, and the high watermark of the last leader at the end of the moment.
+    process does not run, and the high watermark of the last leader at the end of that time.
     """
 
     time_ms: int
@@ -54,13 +54,13 @@ class Moment:
     high_watermark: int
 
 
-def moments(run: Run) -> list[Moment]:
-    """The moments of a run of one partition, from its first state on."""
+def columns(run: Run) -> list[Column]:
+    """The columns of a run of one partition, from its first state on."""
     brokers = [node for node in run.nodes if is_broker(node)]
     roles: dict[int, str] = {}
     down: set[int] = set()
     high_watermark = 0
-    found: list[Moment] = []
+    found: list[Column] = []
     for time_ms, events in _by_time(run.events):
         states = [event for event in events if event.kind == "partition"]
         changes = {
@@ -72,7 +72,7 @@ def moments(run: Run) -> list[Moment]:
         }
         roles = _roles(states[-1], brokers) if states else roles
         if roles and (states or changes):
-            found.append(Moment(time_ms, _words(list(changes)), roles, frozenset(down), high_watermark))
+            found.append(Column(time_ms, _words(list(changes)), roles, frozenset(down), high_watermark))
         elif found:
             found[-1] = replace(found[-1], high_watermark=high_watermark)
     return found
@@ -117,20 +117,20 @@ def _words(changes: Sequence[tuple[str, int]]) -> str:
     return "|".join(CHANGES[kind].format(node) for kind, node in first.items())
 
 
-def chart(columns: Sequence[Moment]) -> dict[str, object]:
-    """The moments as a Vega-Lite specification."""
+def chart(columns: Sequence[Column]) -> dict[str, object]:
+    """The columns as a Vega-Lite specification."""
     rows: list[dict[str, str]] = []
-    for number, moment in enumerate(columns):
-        label = f"{number}|{moment.time_ms / 1000:.2f} s"
-        rows.append({"moment": label, "row": HAPPENING, "text": moment.what})
-        for broker, role in moment.roles.items():
-            text = ", ".join(filter(None, (role, "down" if broker in moment.down else "")))
-            rows.append({"moment": label, "row": f"broker {broker}", "role": role, "text": text})
-        rows.append({"moment": label, "row": HIGH_WATERMARK, "text": str(moment.high_watermark)})
+    for number, column in enumerate(columns):
+        label = f"{number}|{column.time_ms / 1000:.2f} s"
+        rows.append({"column": label, "row": HAPPENING, "text": column.what})
+        for broker, role in column.roles.items():
+            text = ", ".join(filter(None, (role, "down" if broker in column.down else "")))
+            rows.append({"column": label, "row": f"broker {broker}", "role": role, "text": text})
+        rows.append({"column": label, "row": HIGH_WATERMARK, "text": str(column.high_watermark)})
     axis = alt.Axis(labelExpr="split(datum.label, '|')[1]", labelAngle=0, orient="top", title=None)
     order = [HAPPENING, *(f"broker {broker}" for broker in columns[0].roles), HIGH_WATERMARK]
     base = alt.Chart(alt.InlineData(values=rows)).encode(
-        x=alt.X("moment:N", sort=None, axis=axis), y=alt.Y("row:N", sort=order, axis=alt.Axis(title=None))
+        x=alt.X("column:N", sort=None, axis=axis), y=alt.Y("row:N", sort=order, axis=alt.Axis(title=None))
     )
     scale = alt.Scale(domain=list(ROLES), range=list(ROLES.values()))
     cells = base.mark_rect(stroke="white").transform_filter("isString(datum.role)")
@@ -145,7 +145,7 @@ def rendered(name: str) -> str:
     scenario = load_scenario(SCENARIOS / f"{name}.yaml")
     runner = Runner(scenario, CheckedEngine(scenario.cluster.spec(0)))
     _, run = run_explored(runner, runner.run, name)
-    return vl_convert.vegalite_to_svg(chart(moments(run)))
+    return vl_convert.vegalite_to_svg(chart(columns(run)))
 
 
 def write(folder: Path = FOLDER) -> None:

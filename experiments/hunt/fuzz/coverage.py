@@ -73,7 +73,7 @@ _TRANSITIONS = (
 )
 _TRACED: Mapping[type[Trace], str] = {
     LogTruncated: "follower truncates",
-    LogReset: "follower begins anew",
+    LogReset: "follower is emptied",
     SegmentsDeleted: "retention deletes",
     SessionExpired: "session expires",
     StorageFailed: "disk fails",

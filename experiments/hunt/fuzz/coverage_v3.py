@@ -59,7 +59,7 @@ KNOWN: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     CONTROLLER: ("first election", "failover", "race is lost", "deposed", "writes of a deposed one are refused"),
     COMMAND: ("LeaderAndIsr", "LeaderAndIsr with INIT", "StopReplica", "refused"),
-    REASSIGNMENT: ("requested", "requested anew", "withdrawn", "begins", "completes", "leader moves"),
+    REASSIGNMENT: ("requested", "requested again", "withdrawn", "begins", "completes", "leader moves"),
     CONFLICT: ("of a leader's ISR", "of a decision", "of an assignment"),
     WATCH: (
         paths.CONTROLLER,
@@ -135,7 +135,7 @@ class V3Coverage:
                 self._count(REASSIGNMENT, "withdrawn")
             return
         self._targets[key] = ReplicasNode.decode(change.path, change.data.encode()).replicas
-        self._count(REASSIGNMENT, "requested anew" if change.version else "requested")
+        self._count(REASSIGNMENT, "requested again" if change.version else "requested")
 
     def _state(self, key: TopicPartition, change: StoreChanged) -> None:
         before = self._states.pop(key, None)

@@ -2,7 +2,7 @@
 
 The cluster runs on a private Ray with one Ray node per broker and a head. The replication factor is the number of
 brokers, min ISR one less, the generation `kip-966`; the producer is idempotent, with acks=all (`workload.py`).
-Faults follow each other by a seeded schedule (`faults.py`); each begins when the cluster is whole again
+Faults follow each other by a seeded schedule (`faults.py`); each begins when the cluster is healthy again
 after the previous one. The soak lasts for the given time, and at least one round of faults; a fault that has begun is
 healed. Then the producer stops, all sends end, the readers read to the log ends, and the recording of the run is
 checked as `isray check` does (`experiments/check/check_recording.py`).
@@ -94,7 +94,7 @@ def schedule(seed: int, kinds: Sequence[str]) -> Iterator[ScheduledFault]:
 
 @dataclass(frozen=True, slots=True)
 class DoneFault:
-    """An injected fault: its target and variant in words, and the time until the cluster was whole again."""
+    """An injected fault: its target and variant in words, and the time until the cluster was healthy again."""
 
     index: int
     kind: str

@@ -44,7 +44,7 @@ def choose(params: CellParameters, scripted: bool = False) -> Choice:
     """The estimator of the cell's trials. `scripted`: functions of a script replace failures or measure trials."""
     needs_plain = (
         (scripted, "functions of a script need plain trials"),
-        (params.failures is not None, "recorded failures cannot be drawn anew"),
+        (params.failures is not None, "recorded failures cannot be drawn again"),
         (
             params.engine != "sim" or params.time_compression != 1.0,
             "other estimators need the simulator, in uncompressed time",
@@ -107,11 +107,11 @@ def obstacle_to_importance(params: CellParameters) -> str:
         if getattr(params, name) is not None:
             return f"{name} is no process without memory"
     if params.generation == "kip-966" and params.unclean_recovery_strategy == "manual":
-        return "with manual recovery a partition may stay without a leader for ever"
+        return "with manual recovery a partition may have no leader for the rest of the study"
     absent = params.brokers * _share_absent(params)
     if absent > MOST_ABSENT:
         return (
-            f"{absent:.2g} brokers are down or catching up in the mean (allowed: {MOST_ABSENT}), so the cluster is "
+            f"{absent:.2g} brokers are down or catching up on average (allowed: {MOST_ABSENT}), so the cluster is "
             "rarely whole"
         )
     return ""

@@ -103,7 +103,7 @@ def test_a_producer_expires_by_the_timestamps_of_the_log() -> None:
     assert verdict(log, produced(1, at_ms=9_999)) == APPEND, "its own timestamp does not count before it is appended"
     log.append_as_leader(produced(1, producer=8, at_ms=1_001), 1)
     assert verdict(log, produced(1)) is ErrorCode.UNKNOWN_PRODUCER_ID
-    assert verdict(log, produced(0)) == APPEND, "it begins anew"
+    assert verdict(log, produced(0)) == APPEND, "it starts again"
     log.truncate(2)
     assert verdict(log, produced(1)) == APPEND, "what made it expire is gone"
 

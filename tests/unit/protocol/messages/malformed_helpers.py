@@ -105,7 +105,7 @@ def request(model: type[M], rng: Random, values: Mapping[str, Sequence[object]],
 
 
 def varied(message: M, rng: Random, values: Mapping[str, Sequence[object]]) -> M:
-    """A copy with one random field drawn anew, its own or one of a nested message."""
+    """A copy with one random field drawn again, its own or one of a nested message."""
     names = names_of(type(message))
     inner = [name for name in names if _holds_messages(getattr(message, name))]
     if inner and rng.random() < 0.7:

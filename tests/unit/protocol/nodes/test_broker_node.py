@@ -174,7 +174,7 @@ def test_a_change_within_the_leader_epoch_keeps_the_role() -> None:
     assert leadership is not None
     assert (leadership.isr, leadership.partition_epoch) == ((0, 1), 1)
     bench.publish(PartitionChangeRecord(topic_id="T", partition_id=0, leader=0))
-    assert bench.replica.leadership is not leadership, "a new leader epoch begins anew"
+    assert bench.replica.leadership is not leadership, "a new leader epoch starts with a new state"
 
 
 def test_partitions_of_other_brokers_are_ignored() -> None:

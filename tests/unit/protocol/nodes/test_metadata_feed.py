@@ -146,7 +146,7 @@ def test_a_snapshot_is_due_when_enough_has_been_appended_since_the_last_one() ->
     assert feed.replica.log.start_offset == feed.image.next_offset
     assert not feed.snapshot(1), "nothing has been appended since"
     feed.append(*topic_records()).follow()
-    assert not feed.snapshot(size), "the count begins anew"
+    assert not feed.snapshot(size), "the count starts again"
     assert feed.snapshot(feed.replica.log.bytes_since_snapshot)
 
 
@@ -187,7 +187,7 @@ def test_a_snapshot_is_due_with_the_first_record_after_the_interval() -> None:
     feed.append(fencing(0, 0, fenced=True)).follow()
     assert snapshots.take_if_due(6_000, feed.image)
     feed.append(fencing(0, 0, fenced=False)).follow()
-    assert not snapshots.take_if_due(6_999, feed.image), "the interval begins anew"
+    assert not snapshots.take_if_due(6_999, feed.image), "the interval starts again"
     feed.append(fencing(0, 0, fenced=True)).follow()
     assert snapshots.take_if_due(7_000, feed.image)
     assert feed.replica.snapshot is not None
