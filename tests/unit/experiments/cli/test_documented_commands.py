@@ -1,8 +1,9 @@
 """Every command line and YAML block in the documents is validated, and every command block is run by some test.
 
 All command lines are parsed by the application: their options exist and their values have the right form. A line of a
-command block is run, too: here, on the simulator or against a simulated cluster, or by the test that `RUN_ELSEWHERE`
-names for it. A line that none of them covers fails `test_every_command_block_is_run_by_a_test`.
+command block is run, too: here, on the simulator or against a simulated cluster, or by the test that
+`testdata/documented-commands.yaml` names for it. A line that none of them covers fails
+`test_every_command_block_is_run_by_a_test`.
 """
 
 from __future__ import annotations
@@ -30,39 +31,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").r
 SHELL = frozenset({".", "export", "ray start"})
 """What else command blocks may contain: preparations of a shell and of Ray."""
 
-RUN_ON_CLUSTER = """
-topics --create --topic t --partitions 3 --replication-factor 3 --config min.insync.replicas=2
-produce --topic t --num-records 100
-status
-topics --describe --topic t
-leader-election --election-type preferred --all-topic-partitions
-reassign-partitions --generate --topics-to-move-json-file topics.json --broker-list 0,1,2
-configs --alter --topic t --add-config min.insync.replicas=1
-features describe
-metadata-quorum describe --replication
-metadata-quorum remove-controller --controller-id 1002
-""".strip().splitlines()
-RUN_HERE = """
-scenario run experiments/scenarios/last-replica-standing.yaml
-scenario run experiments/scenarios/last-replica-standing.yaml --seed 7 --json
-scenario run experiments/scenarios/last-replica-standing.yaml --story
-conformance tests/data/controller_traces_kafka_4.1.0.jsonl.gz
-scenario run last-known-leader
-scenario run recovery-adding-replicas
-scenario run returning-replica
-scenario run returning-replica-kafka
-scenario run returning-replica --compare returning-replica-eligible
-scenario run removed-replica-in-elr
-scenario run removed-replica-in-elr-kafka
-scenario run removed-replica-in-elr --compare removed-replica-blocks-last-known-leader
-scenario run dead-last-known-leader
-scenario run dead-last-known-leader-kafka
-scenario run dead-last-known-leader --compare dead-last-known-leader-elected
-scenario run last-known-leader-removed
-scenario run last-known-leader-removed-kafka
-scenario run last-known-leader-removed --compare unassigned-last-known-leader-elected
-""".strip().splitlines()
-RUN_ELSEWHERE = table(__file__, "run-elsewhere.yaml")
+RUN_ON_CLUSTER, RUN_HERE, RUN_ELSEWHERE = table(__file__, "documented-commands.yaml").values()
 
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 _INLINE = re.compile(r"`isray ([^`]+)`")

@@ -135,18 +135,7 @@ def test_unknown_configs_are_refused(topic: str, name: str, known: str) -> None:
     assert known in error.allowed
 
 
-SIMILAR: dict[str, tuple[object, str]] = {
-    "a step": ({"produse": {"topic": "t", "records": 1}}, "steps[1]: found 'produse'. Did you mean 'produce'?"),
-    "a field": ({"produce": {"topic": "t", "recods": 1}}, "recods: found 1. Did you mean 'records'?"),
-    "a fault": ({"fault": {"kind": "slow_dsk"}}, "kind: found 'slow_dsk'. Did you mean 'slow_disk'?"),
-    "a config": (
-        {"configure": {"topic": "t", "config": {"min.insync.replica": 1}}},
-        "config: found 'min.insync.replica'. Did you mean 'min.insync.replicas'?",
-    ),
-}
-
-
-@pytest.mark.parametrize(("step", "words"), SIMILAR.values(), ids=SIMILAR)
+@pytest.mark.parametrize(("step", "words"), rows(__file__, "unknown-names.yaml"))
 def test_the_most_similar_name_is_suggested_for_an_unknown_one(step: object, words: str) -> None:
     assert f"{words}; allowed: one of " in str(problem(with_step(step)))
 
@@ -203,14 +192,7 @@ def test_rules_of_kafka_apply_on_the_simulator_only() -> None:
         require_engine(scenario, "ray")
 
 
-@pytest.mark.parametrize(
-    ("fields", "field", "allowed"),
-    [
-        ({"cluster": {"brokers": 3, "kafka_rules": ["none"]}}, "cluster.kafka_rules[0]", "one of returning-replica"),
-        ({"violates": ["EpochsRise"]}, "violates", "nothing, without cluster.kafka_rules"),
-        ({"violates": ["Unknown"]}, "violates[0]", "one of "),
-    ],
-)
+@pytest.mark.parametrize(("fields", "field", "allowed"), rows(__file__, "wrong-rules.yaml"))
 def test_wrong_rules_and_violations_are_refused(fields: dict[str, Any], field: str, allowed: str) -> None:
     error = problem(copy.deepcopy(BASE) | fields)
     assert error.field == field
