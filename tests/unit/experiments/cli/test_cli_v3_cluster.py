@@ -70,7 +70,10 @@ def test_status_names_the_controller_and_the_brokers_that_are_not_registered(clu
         ("metadata-quorum describe --status", "DescribeQuorumRequest"),
         ("features describe", "DescribeFeaturesRequest"),
         ("acls --list", "DescribeAclsRequest"),
-        ("configs --alter --topic t --add-config retention.ms=5", "IncrementalAlterConfigsRequest"),
+        (
+            "configs --alter --entity-type topics --entity-name t --add-config retention.ms=5",
+            "IncrementalAlterConfigsRequest",
+        ),
     ],
     ids=["quorum", "features", "access control", "configs"],
 )
