@@ -30,9 +30,7 @@ sweep:
 
 
 def test_list_names_every_shipped_study_and_its_question(command: Commands) -> None:
-    code, out, _ = command.run("study", "list", "--json")
-    rows = json.loads(out)
-    assert code == 0
+    rows = command.json("study", "list")
     assert [row["name"] for row in rows] == sorted(path.stem for path in STUDIES.glob("*.yaml"))
     assert all(load_study(Path(row["file"])).question == row["question"] and row["question"] for row in rows)
     assert rows[0]["name"] in command.run("study", "list")[1]
@@ -64,7 +62,7 @@ def test_results_are_listed_with_their_stage_and_the_next_command(command: Comma
     assert f"next: isray study analyze {done}" in command.run("study", "open", str(done))[1]
     (done / "gold").mkdir()
     (done / "gold" / "cells.json").write_text("[]")
-    assert json.loads(command.run("study", "open", str(done), "--json")[1])["stage"] == "analysed"
+    assert command.json("study", "open", str(done))["stage"] == "analysed"
     (done / "report.html").write_text("")
     code, out, _ = command.run("study", "open", str(done))
     assert (code, out.splitlines()[-1]) == (0, f"report: {done}/report.html")

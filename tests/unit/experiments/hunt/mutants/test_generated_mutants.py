@@ -50,7 +50,7 @@ def test_a_process_runs_the_mutated_module_and_leaves_its_source_alone(
     assert path_of(EPOCHS).read_text(encoding="utf-8") == before
 
 
-def test_a_mutant_that_loops_for_ever_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mutant_that_does_not_end_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "shows.py").write_text(SHOWS, encoding="utf-8")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     line = "known = tuple(entries)"

@@ -145,7 +145,7 @@ def first_event(outage: Outage) -> Event:
     return Event(outage.down_ms, outage.broker, outage.kind, outage.cause)
 
 
-def test_plain_sampling_has_weight_one_and_draws_nothing_anew() -> None:
+def test_plain_sampling_has_weight_one_and_draws_nothing_again() -> None:
     timeline = DrawnTimeline(CELL, 0)
     assert timeline.log_weight(100) == 0.0
     assert not timeline.regenerate(100)
