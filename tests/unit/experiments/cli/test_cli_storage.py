@@ -118,7 +118,6 @@ def test_a_directory_with_other_things_or_in_use_is_refused(command: Commands, t
     command.ok(*formatting(tmp_path / "used", "--standalone"))
 
 
-A, B = uuid_text(1), uuid_text(2)
 FORM = "allowed: ID@UUID, several separated by commas: a controller's id from 1000, and a directory id of 22 letters, "
 
 

@@ -27,7 +27,6 @@ GOOD = {
     "base": {"broker_mttf": "30d", "detection": "instant"},
     "sweep": {"generation": ["kip-497", "kip-966"], "min_insync_replicas": [1, 2]},
 }
-PRECISION = {"relative_error": 0.1, "max_trials": 10}
 
 
 def study_with(**changes: object) -> dict[str, object]:

@@ -10,7 +10,6 @@ from experiments.studies.design.recorded import RecordedFailures, RecordedOutage
 from experiments.studies.failures.words import assumptions, remarks, shared_assumptions
 from tests.yaml_rows import rows
 
-HOUR_MS, MINUTE_MS = 3_600_000, 60_000
 RECORD = RecordedFailures(
     file="f.csv", mode="blocks", length_ms=90 * DAY_MS, outages=(RecordedOutage(1, 5, 10, "lossy"),)
 )
