@@ -20,7 +20,7 @@ from protocol.events.broker import (
     RecordsAppended,
     RecordsFetched,
 )
-from protocol.events.controller import AlertRaised, PartitionChanged
+from protocol.events.controller import AlertRaised
 from protocol.ids import NO_EPOCH, NO_LEADER, NodeId, TopicPartition
 from protocol.messages.admin import MetadataRequest
 from protocol.metrics import (
@@ -32,6 +32,7 @@ from protocol.metrics import (
     NODE_RUNNING,
     OFFLINE,
 )
+from tests.unit.partition_events import partition_changed
 
 T0 = TopicPartition("t", 0)
 
@@ -90,22 +91,8 @@ ELECTABLE = "kafka_controller_electable_leaders_count"
 def change(
     samples: PartitionSamples, leader: int, leader_epoch: int, partition_epoch: int, isr: int, elr: int = 0
 ) -> dict[str, int]:
-    return values(
-        samples,
-        PartitionChanged(
-            T0,
-            leader=leader,
-            leader_epoch=leader_epoch,
-            partition_epoch=partition_epoch,
-            replicas=(0, 1, 2),
-            isr=tuple(range(isr)),
-            elr=tuple(range(elr)),
-            last_known_elr=(),
-            last_known_leader=NO_LEADER,
-            recovering=False,
-            min_isr=1,
-        ),
-    )
+    isr_ids, elr_ids = tuple(range(isr)), tuple(range(elr))
+    return values(samples, partition_changed("t", leader, leader_epoch, partition_epoch, isr_ids, elr_ids))
 
 
 def test_an_election_is_a_leader_in_a_new_epoch() -> None:

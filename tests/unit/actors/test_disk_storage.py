@@ -276,7 +276,6 @@ def test_a_log_that_cannot_be_opened_can_be_deleted(tmp_path: Path) -> None:
 
 
 def test_many_logs_need_few_open_files(tmp_path: Path) -> None:
-
     storage = DiskStorage(tmp_path, files=OpenFiles(limit=3))
     for round_ in range(3):
         for index in range(10):

@@ -244,7 +244,6 @@ async def test_the_next_call_ends_the_previous_one(peers: FakePeers) -> None:
     await settled()
     assert await first == NOTHING
     assert not second.done()
-    second.cancel()
 
 
 @on_loop
@@ -285,12 +284,11 @@ async def test_a_message_too_large_for_an_answer_is_sent_in_a_call(
     peers: FakePeers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "MAX_ANSWER_BYTES", 100)
-    call = peers.call(frame_of(5))
+    peers.call(frame_of(5))
     await settled()
     peers.transport.send(1, data(6, "t" * 100))
     await settled()
     assert peers.calls == [(1, DATA, [6])]
-    call.cancel()
 
 
 @on_loop
@@ -304,26 +302,31 @@ async def test_a_paused_transport_answers_no_call(peers: FakePeers) -> None:
     assert numbers_of(await call) == [6]
 
 
+@pytest.mark.parametrize(
+    ("numbers", "to_incarnation"),
+    [((1, 3, 4, 2), ME), ((9, 11, 10), ME - 1)],
+    ids=["to this incarnation", "to another one, counted from the first that arrives"],
+)
 @on_loop
-async def test_frames_that_overtake_each_other_are_handled_in_order(peers: FakePeers) -> None:
-    calls = [peers.call(frame_of(number, number=number)) for number in (1, 3, 4, 2)]
+async def test_frames_that_overtake_each_other_are_handled_in_order(
+    peers: FakePeers, numbers: tuple[int, ...], to_incarnation: int
+) -> None:
+    for number in numbers:
+        peers.call(frame_of(number, number=number, to_incarnation=to_incarnation))
     await settled()
-    assert [numbers for _, numbers in peers.taken] == [[1], [2], [3], [4]]
-    for call in calls:
-        call.cancel()
+    assert [taken for _, taken in peers.taken] == [[number] for number in sorted(numbers)]
 
 
 @on_loop
 async def test_a_lost_frame_is_awaited_and_then_skipped(peers: FakePeers, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "GAP_S", 0)
-    calls = [peers.call(frame_of(number, number=number)) for number in (1, 3)]
+    for number in (1, 3):
+        peers.call(frame_of(number, number=number))
     await settled()
     assert [numbers for _, numbers in peers.taken] == [[1], [3]]
-    late = peers.call(frame_of(2, number=2))
+    peers.call(frame_of(2, number=2))
     await settled()
     assert len(peers.taken) == 2
-    for call in (*calls, late):
-        call.cancel()
 
 
 @on_loop
@@ -339,17 +342,6 @@ async def test_each_incarnation_of_a_peer_has_its_own_frame_numbers_and_the_form
     assert peers.incarnations == [(1, 1), (1, 2)]
     peers.transport.send(1, data(4))
     assert numbers_of(await new) == [4]
-
-
-@on_loop
-async def test_frames_to_another_incarnation_of_this_node_are_counted_from_the_first_that_arrives(
-    peers: FakePeers,
-) -> None:
-    calls = [peers.call(frame_of(number, number=number, to_incarnation=6)) for number in (9, 11, 10)]
-    await settled()
-    assert [numbers for _, numbers in peers.taken] == [[9], [10], [11]]
-    for call in calls:
-        call.cancel()
 
 
 @on_loop

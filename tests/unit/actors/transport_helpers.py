@@ -60,6 +60,7 @@ class FakePeers:
         self.failures: list[BaseException] = []
         self.incarnations: list[tuple[int, int]] = []
         self.taken: list[tuple[int, list[int]]] = []
+        self._tasks: list[asyncio.Task[bytes]] = []
         self.unhandled: list[Callable[[], None]] | None = None
         self.transport = Transport(ME, self, self.failures.append)
         self.transport.serve(self)
@@ -102,8 +103,9 @@ class FakePeers:
         await settled()
 
     def call(self, frame: bytes, sender: int = 1) -> asyncio.Task[bytes]:
-        """Makes a call of a peer to this node."""
-        return asyncio.create_task(self.transport.receive(sender, frame, DATA))
+        """Makes a call of a peer to this node; one that is still open when the test ends is cancelled with its loop."""
+        self._tasks.append(asyncio.create_task(self.transport.receive(sender, frame, DATA)))
+        return self._tasks[-1]
 
 
 async def settled() -> None:

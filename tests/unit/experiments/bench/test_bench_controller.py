@@ -46,7 +46,7 @@ def test_deciding_changes_nothing_and_replay_fences() -> None:
     assert moved == [key for key, then in before.items() if then.leader == SILENT]
 
 
-def test_the_node_writes_the_same_records_and_answers_every_parked_fetch() -> None:
+def test_the_node_writes_the_same_records_and_completes_every_delayed_fetch() -> None:
     cluster = cluster_records(PARTITIONS)
     node = node_of(cluster)
     effects = expire_session(node)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -14,7 +15,7 @@ from experiments.cli.main import app
 from experiments.engines.sim.memory import YOUNG_OBJECTS, rare_collections
 from experiments.hunt.fuzz.run import simulate_plan
 from experiments.hunt.fuzz.swarm import draw
-from experiments.studies.design.loader import study_from
+from experiments.studies.design.loader import load_study
 from experiments.studies.design.model import DAY_MS, CellParameters
 
 SHORT = (
@@ -22,35 +23,11 @@ SHORT = (
     CellParameters(duration_ms=10 * DAY_MS, generation="kip-497"),
 )
 
-STUDY: dict[str, object] = {
-    "name": "elr-durability",
-    "engine": "sim",
-    "seed": 7,
-    "trials": 200,
-    "duration": "1y",
-    "base": {
-        "generation": "kip-966",
-        "brokers": 3,
-        "partitions": 1,
-        "replication_factor": 3,
-        "min_insync_replicas": 2,
-        "unclean_recovery_strategy": "balanced",
-        "acks": "all",
-        "broker_mttf": "130d",
-        "broker_mttr": "15m",
-        "unclean_probability": 1.0,
-        "tail_loss_probability": 0.1,
-        "detection": "9s",
-        "flush_interval": "never",
-        "power_events_per_year": 0,
-    },
-    "sweep": {"min_insync_replicas": [1, 2], "generation": ["kip-497", "kip-966"]},
-}
-"""A study of two settings, for a year each."""
-
 
 def test_the_reference_cells_are_those_of_the_reference_study() -> None:
-    assert [cell.parameters for cell in study_from(STUDY, "interfaces").cells] == list(REFERENCE)
+    assert [
+        cell.parameters for cell in load_study(Path(__file__).parent / "testdata" / "reference-study.yaml").cells
+    ] == list(REFERENCE)
 
 
 def test_every_measurement_has_the_same_events() -> None:

@@ -14,6 +14,7 @@ from experiments.cli.output import ExitCode
 from experiments.engines.ray.session import RayStartError
 from experiments.support.errors import InputError
 from tests.unit.experiments.cli.cli_helpers import Commands
+from tests.yaml_rows import table
 
 COMMANDS = commands(main.app)
 HEAVY = ("ray", "pyspark", "scipy", "altair", "pandas", "pyarrow")
@@ -56,37 +57,7 @@ def test_an_interrupt_during_the_imports_prints_nothing() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (ExitCode.INTERRUPTED, "", "")
 
 
-WRONG_USAGE = {
-    "--wrong": "isray: found option --wrong; allowed: one of --help",
-    "storage inf": "isray storage: found command 'inf'. Did you mean 'info'?; "
-    "allowed: one of random-uuid, format, info",
-    "version --jsn": "isray version: found option --jsn. Did you mean '--json'?; allowed: one of --json, --help",
-    "storage wrong": "isray storage: found command 'wrong'; allowed: one of random-uuid, format, info",
-    "conformance": "FILE... is missing; allowed: isray conformance FILE...",
-    "scenario run": "FILE is missing; allowed: isray scenario run FILE",
-    "scenario run x --engine paper": "--engine: found 'paper'; allowed: one of 'sim', 'ray'",
-    "study run": "FILE is missing; allowed: isray study run FILE --out DIR",
-    "study run x": "--out is missing; allowed: isray study run FILE --out DIR",
-    "version x y": "isray version: found more arguments: x y; allowed: isray version",
-    "explore --brokers 9": "--brokers: found '9'; allowed: 2 to 5",
-    "explore --brokers few": "--brokers: found 'few'; allowed: 2 to 5",
-    "explore --brokers": "the value of --brokers is missing; allowed: --brokers VALUE",
-    "mutants --seeds 0": "--seeds: found '0'; allowed: 1 or more",
-    "mutants --seeds x": "--seeds: found 'x'; allowed: a whole number",
-    "fuzz --minutes x": "--minutes: found 'x'; allowed: a number",
-    "fuzz --jobs 2": "--seeds is missing; allowed: isray fuzz --seeds A..B",
-    "topics --create": "--topic is missing; allowed: a topic with --create",
-    "topics --topic t": "an option is missing; allowed: exactly one of --create, --list, --describe, --delete, --alter",
-    "leader-election --election-type unclean --topic t": "--partition: found --topic without --partition; "
-    "allowed: --topic and --partition together, or neither of them",
-    "leader-election --election-type unclean --all-topic-partitions --partition 0": "--partition: found --partition "
-    "without --topic; allowed: --topic and --partition together, or neither of them",
-    "topics --alter --topic t": "--alter: found neither of --partitions and --remove-partitions; "
-    "allowed: one of --partitions, --remove-partitions",
-    "dump-log --files x --partition t-0": "--partition: found --partition with --files; "
-    "allowed: --partition only with --directory",
-    "leader-election --partition=-1": "--partition: found '-1'; allowed: 0 to 2147483647",
-}
+WRONG_USAGE = table(__file__, "wrong-usage.yaml")
 
 
 @pytest.mark.parametrize(("arguments", "line"), WRONG_USAGE.items(), ids=WRONG_USAGE)

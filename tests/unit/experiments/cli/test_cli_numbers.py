@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from tests.unit.experiments.cli.cli_helpers import Commands
@@ -11,9 +10,7 @@ from tests.unit.experiments.cli.cli_helpers import Commands
 def test_the_command_measures_under_the_conditions_that_are_given(command: Commands, tmp_path: Path) -> None:
     file = tmp_path / "numbers.md"
     given = ["--partitions", "20", "--write-latency", "6ms", "--sessions", "2", "--multi", "5", "--only", "L1,L2"]
-    code, out, _ = command.run("study", "numbers", *given, "--write", str(file), "--json")
-    found = json.loads(out)
-    assert code == 0
+    found = command.json("study", "numbers", *given, "--write", str(file))
     assert {row["item"] for row in found} == {"L1", "L2"}
     assert {"item", "claim", "claimed", "measured", "unit", "ratio", "command", "note"} <= set(found[0])
     assert found[0] | {"claimed": 0.12, "measured": 0.12, "unit": "s", "ratio": 1.0} == found[0]

@@ -13,6 +13,7 @@ from protocol.config import Generation
 from protocol.ids import RECOVERY_MANAGER
 from protocol.messages.partitions import ElectionType, ElectLeadersRequest
 from tests.unit.experiments.cli.cli_helpers import CliBench, Commands, MakeBench
+from tests.yaml_rows import rows
 
 
 def written(folder: Path, content: object) -> str:
@@ -21,7 +22,7 @@ def written(folder: Path, content: object) -> str:
     return str(path)
 
 
-NESTED = "[" * 100_000
+NESTED = pytest.param("[" * 100_000, id="nested")
 """Nested more deeply than the parser accepts."""
 
 
@@ -268,25 +269,7 @@ def test_elections_are_asked_for_20_topics_at_a_time(bench: CliBench, tmp_path: 
 
 
 @pytest.mark.covers("J5")
-@pytest.mark.parametrize(
-    "content",
-    [
-        "{",
-        NESTED,
-        [],
-        {},
-        {"partitions": []},
-        {"partitions": [1]},
-        {"partitions": [{"topic": "t"}]},
-        {"partitions": [{"partition": 0}]},
-        {"partitions": [partition(index=-1)]},
-        {"partitions": [partition(index=True)]},
-        {"partitions": [partition(desiredLeader=1), partition(index=-1, desiredLeader=1)]},
-        {"partitions": [partition(desiredLeader=-1)]},
-        {"partitions": [partition(desiredLeader="1")]},
-    ],
-    ids=lambda content: str(content)[:80],
-)
+@pytest.mark.parametrize("content", [*rows(__file__, "wrong-elections.yaml"), NESTED])
 def test_an_election_file_of_another_shape_is_exit_code_2(command: Commands, tmp_path: Path, content: object) -> None:
     file = written(tmp_path, content)
     line = command.refused("leader-election", "--election-type", "designation", "--path-to-json-file", file)
@@ -365,24 +348,7 @@ def test_generate_proposes_a_file_that_execute_takes(bench: CliBench, tmp_path: 
     assert set(bench.json(*generate)) == {"current", "proposed"}
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        "",
-        NESTED,
-        [],
-        {"version": 2, "partitions": [partition(replicas=[0])]},
-        {"partitions": []},
-        {"partitions": [partition()]},
-        {"partitions": [partition(replicas=[])]},
-        {"partitions": [partition(replicas=[0, 0])]},
-        {"partitions": [partition(replicas=["0"])]},
-        {"partitions": [partition(replicas=[0], log_dirs=["/data"])]},
-        {"partitions": [partition(replicas=[0]), partition(replicas=[1])]},
-        {"partitions": [{"topic": 1, "partition": 0, "replicas": [0]}]},
-    ],
-    ids=lambda content: str(content)[:80],
-)
+@pytest.mark.parametrize("content", [*rows(__file__, "wrong-reassignments.yaml"), NESTED])
 def test_a_reassignment_file_of_another_shape_is_exit_code_2(
     command: Commands, tmp_path: Path, content: object
 ) -> None:

@@ -19,6 +19,7 @@ from protocol.messages.quorum import DescribeQuorumRequest, DescribeQuorumRespon
 from protocol.quorum.describe import describe_quorum
 from protocol.quorum.replica import QuorumReplica
 from tests.unit.experiments.cli.cli_helpers import Commands
+from tests.yaml_rows import rows
 
 WITHIN_MS = 60_000
 KAFKAS_TITLE = (
@@ -238,38 +239,16 @@ def test_a_replaced_disk_is_removed_and_added_by_the_controllers_id(make_quorum:
     assert new in bench.ok(*add(1001))
 
 
-REFUSED = {
-    "a voter": (add(1000), "DUPLICATE_VOTER: 1000:{0} is already a voter"),
-    "a broker": (
-        add(0),
-        "VOTER_NOT_FOUND: no controller 0 fetches that could become a voter; those that could: 1001:{1}, 1002:{2}",
-    ),
-    "a stranger": (
-        add(1007),
-        "VOTER_NOT_FOUND: no controller 1007 fetches that could become a voter; those that could: 1001:{1}, 1002:{2}",
-    ),
-    "a stranger's disk": (
-        add(1007, "-d", OTHER_DISK),
-        f"REQUEST_TIMED_OUT: not done within 30000 ms: 1007:{OTHER_DISK} does not fetch",
-    ),
-    "the last voter": (remove(1000), "INVALID_REQUEST: 1000:{0} is the last voter"),
-    "no voter": (remove(1002), "VOTER_NOT_FOUND: no voter has id 1002; voters: 1000:{0}"),
-    "another disk": (
-        remove(1000, "-d", OTHER_DISK),
-        f"VOTER_NOT_FOUND: 1000:{OTHER_DISK} is not a voter: the voter of that id is 1000:{{0}}",
-    ),
-}
-
-
 @pytest.mark.covers("D14", "D20")
-@pytest.mark.parametrize(("arguments", "message"), REFUSED.values(), ids=REFUSED)
+@pytest.mark.parametrize(("arguments", "message"), rows(__file__, "refused-changes.yaml"))
 def test_impossible_voter_changes_are_one_line_and_exit_code_1(
-    bench: QuorumBench, arguments: tuple[str, ...], message: str
+    bench: QuorumBench, arguments: str, message: str
 ) -> None:
-    expected = message.format(*(bench.uuid(node) for node in bench.harness.ids))
-    assert bench.fails(*arguments) == f"Error while executing metadata quorum command: {expected}\n"
+    disks = [*(bench.uuid(node) for node in bench.harness.ids), OTHER_DISK]
+    command, expected = ("metadata-quorum", *arguments.format(*disks).split()), message.format(*disks)
+    assert bench.fails(*command) == f"Error while executing metadata quorum command: {expected}\n"
     error, _, text = expected.partition(": ")
-    assert bench.json(*arguments, code=1) == {"error": error, "message": text}
+    assert bench.json(*command, code=1) == {"error": error, "message": text}
     assert bench.voters() == [1000]
 
 

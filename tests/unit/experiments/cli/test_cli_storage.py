@@ -19,6 +19,7 @@ from protocol.quorum.replica import QuorumReplica
 from protocol.quorum.voters import ReplicaKey, VoterSet
 from tests.unit.actors.disk_helpers import content
 from tests.unit.experiments.cli.cli_helpers import Commands
+from tests.yaml_rows import rows
 
 
 def formatting(directory: Path, *more: str, node: int = 1000, cluster: str = "c1") -> tuple[str, ...]:
@@ -117,26 +118,10 @@ def test_a_directory_with_other_things_or_in_use_is_refused(command: Commands, t
     command.ok(*formatting(tmp_path / "used", "--standalone"))
 
 
-A, B = uuid_text(1), uuid_text(2)
 FORM = "allowed: ID@UUID, several separated by commas: a controller's id from 1000, and a directory id of 22 letters, "
-WRONG = {
-    "no way": (1000, "c1", []),
-    "two ways": (1000, "c1", ["--standalone", "--no-initial-controllers"]),
-    "a broker as a voter": (3, "c1", ["--standalone"]),
-    "neither broker nor controller": (2000, "c1", ["--standalone"]),
-    "no node": (-1, "c1", ["--standalone"]),
-    "no cluster": (1000, "", ["--standalone"]),
-    "spaces": (1000, "a b", ["--standalone"]),
-    "an empty list": (1000, "c1", ["--initial-controllers", ""]),
-    "a list without this node": (1000, "c1", ["--initial-controllers", f"1001@{A}"]),
-    "a list without uuids": (1000, "c1", ["--initial-controllers", f"1000,1001@{A}"]),
-    "a broker in the list": (1000, "c1", ["--initial-controllers", f"1000@{A},1@{B}"]),
-    "an id twice": (1000, "c1", ["--initial-controllers", f"1000@{A},1000@{B}"]),
-    "a uuid twice": (1000, "c1", ["--initial-controllers", f"1000@{A},1001@{A}"]),
-}
 
 
-@pytest.mark.parametrize(("node", "cluster", "how"), WRONG.values(), ids=WRONG)
+@pytest.mark.parametrize(("node", "cluster", "how"), rows(__file__, "wrong-formats.yaml"))
 def test_wrong_options_are_exit_code_2_and_nothing_is_made(
     command: Commands, directory: Path, node: int, cluster: str, how: list[str]
 ) -> None:
@@ -144,16 +129,7 @@ def test_wrong_options_are_exit_code_2_and_nothing_is_made(
     assert not directory.exists()
 
 
-@pytest.mark.parametrize(
-    ("listed", "found"),
-    [
-        ("1000@notauuid", "'notauuid'"),
-        (f"1000@localhost:9093:{A}", f"'localhost:9093:{A}'"),
-        (f"1000@{uuid_text(0)}", f"'{uuid_text(0)}'"),
-        (f"1000:{A}", f"'1000:{A}'"),
-        (f"one@{A}", f"'one@{A}'"),
-    ],
-)
+@pytest.mark.parametrize(("listed", "found"), rows(__file__, "wrong-voters.yaml"))
 def test_a_wrong_first_voter_is_answered_with_the_form(
     command: Commands, tmp_path: Path, listed: str, found: str
 ) -> None:

@@ -30,9 +30,7 @@ sweep:
 
 
 def test_list_names_every_shipped_study_and_its_question(command: Commands) -> None:
-    code, out, _ = command.run("study", "list", "--json")
-    rows = json.loads(out)
-    assert code == 0
+    rows = command.json("study", "list")
     assert [row["name"] for row in rows] == sorted(path.stem for path in STUDIES.glob("*.yaml"))
     assert all(load_study(Path(row["file"])).question == row["question"] and row["question"] for row in rows)
     assert rows[0]["name"] in command.run("study", "list")[1]
@@ -64,7 +62,7 @@ def test_results_are_listed_with_their_stage_and_the_next_command(command: Comma
     assert f"next: isray study analyze {done}" in command.run("study", "open", str(done))[1]
     (done / "gold").mkdir()
     (done / "gold" / "cells.json").write_text("[]")
-    assert json.loads(command.run("study", "open", str(done), "--json")[1])["stage"] == "analysed"
+    assert command.json("study", "open", str(done))["stage"] == "analysed"
     (done / "report.html").write_text("")
     code, out, _ = command.run("study", "open", str(done))
     assert (code, out.splitlines()[-1]) == (0, f"report: {done}/report.html")
@@ -87,50 +85,38 @@ FULL = StorageFailed("out/x: No space left on device")
 LOST = sweeping.WorkersLost("Ray is lost")
 
 
-@pytest.mark.parametrize(
-    ("error", "line"),
-    [
-        (FULL, "out/x: No space left on device; no trial is in {out} yet; the same command begins again"),
-        (LOST, "Ray is lost; no trial is in {out} yet; the same command begins again"),
-    ],
-)
-def test_failure_in_the_middle_of_a_sweep_is_one_line_and_exit_code_1(
-    command: Commands, file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, line: str
-) -> None:
-    def fails(*arguments: object) -> int:
-        raise error
-
-    monkeypatch.setattr(sweeping, "sweep", fails)
-    code, out, errors = command.run("study", "sweep", file, "--out", str(tmp_path / "out"))
-    expected = f"isray: {line.format(out=tmp_path / 'out')}"
-    assert (code, out, errors.splitlines()[-1]) == (1, "", expected)
+NONE = "no trial is in {out} yet; the same command begins again"
+SOME = "2 of 4 trials are kept in {out}; the same command goes on"
+ENDINGS: dict[str, tuple[BaseException, int, int, str]] = {
+    "full, no trial": (FULL, 0, 1, f"isray: out/x: No space left on device; {NONE}"),
+    "lost, no trial": (LOST, 0, 1, f"isray: Ray is lost; {NONE}"),
+    "full": (FULL, 1, 1, f"isray: out/x: No space left on device; {SOME}"),
+    "lost": (LOST, 1, 1, f"isray: Ray is lost; {SOME}"),
+    "interrupted": (KeyboardInterrupt(), 1, 130, f"isray study: interrupted; {SOME}"),
+}
 
 
-@pytest.mark.parametrize(
-    ("ending", "exit_code", "line"),
-    [
-        (LOST, 1, "isray: Ray is lost"),
-        (FULL, 1, "isray: out/x: No space left on device"),
-        (KeyboardInterrupt(), 130, "isray study: interrupted"),
-    ],
-)
+@pytest.mark.parametrize(("ending", "trials", "exit_code", "line"), ENDINGS.values(), ids=ENDINGS)
 def test_sweep_that_ends_early_says_what_is_kept_and_how_to_go_on(
     command: Commands,
     file: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     ending: BaseException,
+    trials: int,
     exit_code: int,
     line: str,
 ) -> None:
+    out = tmp_path / "out"
+
     def ends_early(*arguments: object) -> int:
-        _sweep(tmp_path / "out", 1)
+        if trials:
+            _sweep(out, trials)
         raise ending
 
     monkeypatch.setattr(sweeping, "sweep", ends_early)
-    code, out, errors = command.run("study", "sweep", file, "--out", str(tmp_path / "out"))
-    kept = f"{line}; 2 of 4 trials are kept in {tmp_path}/out; the same command goes on"
-    assert (code, out, errors.splitlines()[-1]) == (exit_code, "", kept)
+    code, output, errors = command.run("study", "sweep", file, "--out", str(out))
+    assert (code, output, errors.splitlines()[-1]) == (exit_code, "", line.format(out=out))
 
 
 @pytest.mark.parametrize(

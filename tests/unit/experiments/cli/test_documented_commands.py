@@ -1,8 +1,9 @@
 """Every command line and YAML block in the documents is validated, and every command block is run by some test.
 
 All command lines are parsed by the application: their options exist and their values have the right form. A line of a
-command block is run, too: here, on the simulator or against a simulated cluster, or by the test that `RUN_ELSEWHERE`
-names for it. A line that none of them covers fails `test_every_command_block_is_run_by_a_test`.
+command block is run, too: here, on the simulator or against a simulated cluster, or by the test that
+`testdata/documented-commands.yaml` names for it. A line that none of them covers fails
+`test_every_command_block_is_run_by_a_test`.
 """
 
 from __future__ import annotations
@@ -23,82 +24,14 @@ from experiments.scenarios.loader import load_scenario
 from experiments.studies.design.loader import load_study
 from experiments.support.errors import InputError, MissingInput
 from tests.unit.experiments.cli.cli_helpers import Commands, MakeBench, command_line
+from tests.yaml_rows import table
 
 ROOT = Path(__file__).parents[4]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 SHELL = frozenset({".", "export", "ray start"})
 """What else command blocks may contain: preparations of a shell and of Ray."""
 
-RUN_ON_CLUSTER = """
-topics --create --topic t --partitions 3 --replication-factor 3 --config min.insync.replicas=2
-produce --topic t --num-records 100
-status
-topics --describe --topic t
-leader-election --election-type preferred --all-topic-partitions
-reassign-partitions --generate --topics-to-move-json-file topics.json --broker-list 0,1,2
-configs --alter --topic t --add-config min.insync.replicas=1
-features describe
-metadata-quorum describe --replication
-metadata-quorum remove-controller --controller-id 1002
-""".strip().splitlines()
-RUN_HERE = """
-scenario run experiments/scenarios/last-replica-standing.yaml
-scenario run experiments/scenarios/last-replica-standing.yaml --seed 7 --json
-scenario run experiments/scenarios/last-replica-standing.yaml --story
-conformance tests/data/controller_traces_kafka_4.1.0.jsonl.gz
-scenario run last-known-leader
-scenario run recovery-adding-replicas
-scenario run returning-replica
-scenario run returning-replica-kafka
-scenario run returning-replica --compare returning-replica-eligible
-scenario run removed-replica-in-elr
-scenario run removed-replica-in-elr-kafka
-scenario run removed-replica-in-elr --compare removed-replica-blocks-last-known-leader
-scenario run dead-last-known-leader
-scenario run dead-last-known-leader-kafka
-scenario run dead-last-known-leader --compare dead-last-known-leader-elected
-scenario run last-known-leader-removed
-scenario run last-known-leader-removed-kafka
-scenario run last-known-leader-removed --compare unassigned-last-known-leader-elected
-""".strip().splitlines()
-RUN_ELSEWHERE = {
-    "scenario run experiments/scenarios/last-replica-standing.yaml --engine ray": "tests/ray/test_scenarios_on_ray.py",
-    "study run experiments/studies/last-replica-standing.yaml --out out/last-replica-standing": (
-        "tests/spark/test_study_command.py"
-    ),
-    'study run experiments/studies/last-replica-standing.yaml --out "$PWD/out/job"': (
-        "tests/ray/test_sweep_cluster.py"
-    ),
-    "study run min-isr.yaml --out s3://bucket/studies/min-isr --address 10.0.0.1:6379": (
-        "tests/ray/test_sweep_cluster.py"
-    ),
-    "study run min-isr.yaml --out out/min-isr": "tests/spark/test_study_command.py",
-    "study run experiments/studies/simulation-against-processes.yaml --out out/engines": (
-        "tests/ray/test_process_trial.py"
-    ),
-    "study run experiments/studies/simulation-against-processes.yaml --engine ray --trials 2 --out out/processes": (
-        "tests/ray/test_process_trial.py"
-    ),
-    "study analyze own": "tests/spark/test_spark_tables.py",
-    "study report own": "tests/spark/test_spark_tables.py",
-    "study numbers": "tests/unit/experiments/cli/test_cli_numbers.py",
-    "study validate --cells cells.yaml": "tests/unit/experiments/studies/theory/test_theory_validation.py",
-    "fuzz --seeds 1..200 --jobs 2": "tests/sim/test_fuzz.py",
-    "fuzz --seeds 1..200 --jobs ray": "tests/ray/test_fuzz_on_ray.py",
-    'fuzz --seeds 5000000..5999999 --jobs ray --campaign "$PWD/out/campaign"': "tests/ray/test_fuzz_on_ray.py",
-    "replay out/fuzz/seed-17.yaml --story": "tests/sim/test_fuzz.py",
-    "replay out/fuzz/seed-17.yaml --html out/seed-17.html": "tests/sim/test_explored_runs.py",
-    "scenario run last-replica-standing --html out/run.html": "tests/sim/test_explored_runs.py",
-    "scenario run last-replica-standing --html out/run.html --compare kip-497": "tests/sim/test_explored_runs.py",
-    "study replay out/last-replica-standing --cell 0 --trial 3 --html out/loss.html": "tests/sim/test_explored_runs.py",
-    "mutants": "tests/sim/test_mutants.py",
-    "explore": "tests/unit/experiments/cli/test_explore_cli.py",
-    "conformance tests/data/partition_change.jsonl.gz tests/data/controller_traces.jsonl.gz": (
-        "tests/unit/experiments/conformance/test_conformance.py"
-    ),
-    "up --detach --controllers 3": "tests/ray/test_cli_cluster.py",
-    "down": "tests/ray/test_cli_cluster.py",
-}
+RUN_ON_CLUSTER, RUN_HERE, RUN_ELSEWHERE = table(__file__, "documented-commands.yaml").values()
 
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 _INLINE = re.compile(r"`isray ([^`]+)`")

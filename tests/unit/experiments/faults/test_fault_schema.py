@@ -22,6 +22,7 @@ from experiments.hunt.fuzz.plan import Plan, Sizes, TimelineFile, load, save
 from experiments.hunt.fuzz.swarm import draw
 from experiments.support.errors import InputError
 from protocol.config import LOG_GENERATIONS, Generation
+from tests.yaml_rows import rows
 
 FAULT: TypeAdapter[Fault] = TypeAdapter(AnyFault)
 TARGETS = Targets(brokers=range(4), controllers=(1000,), clients=(3000,), topics={"t": 2}, replication_factor=3)
@@ -79,31 +80,7 @@ def test_bounds_are_counts_of_what_may_happen(raw: dict[str, object]) -> None:
         Bounds.model_validate(raw)
 
 
-@pytest.mark.parametrize(
-    "raw",
-    [
-        {"kind": "voter_change", "at_ms": 1, "duration_ms": 1},
-        {"kind": "voter_change", "at_ms": 1, "duration_ms": 1, "node": "1000"},
-        {"kind": "crash", "at_ms": 1, "duration_ms": 0, "node": 1},
-        {"kind": "crash", "at_ms": 1, "duration_ms": 1, "node": "1"},
-        {"kind": "crash", "at_ms": 1, "duration_ms": 1, "node": 1, "more": 1},
-        {"kind": "earthquake", "at_ms": 1, "duration_ms": 1},
-        {"kind": "cut", "at_ms": 1, "duration_ms": 1, "source": [], "target": [1]},
-        {"kind": "disturb", "at_ms": 1, "duration_ms": 1, "source": [0], "target": [1], "effect": "bend"},
-        {
-            "kind": "disturb",
-            "at_ms": 1,
-            "duration_ms": 1,
-            "source": [0],
-            "target": [1],
-            "effect": "lose",
-            "only": "all",
-        },
-        {"kind": "crash", "at_ms": 1, "duration_ms": 1, "node": 1, "loses": "unflushed", "count": 3},
-        {"kind": "clock_skew", "at_ms": 1, "duration_ms": 1, "node": 0, "skew_ms": 100_000},
-        {"kind": "configure", "at_ms": 1, "duration_ms": 1, "topic": "t", "config": {"no.such.config": 1}},
-    ],
-)
+@pytest.mark.parametrize("raw", rows(__file__, "wrong-faults.yaml"))
 def test_an_invalid_fault_is_refused(raw: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         FAULT.validate_python(raw)
@@ -157,25 +134,7 @@ def _problem(plan: dict[str, Any], path: Path) -> str:
     return str(caught.value)
 
 
-TIMES = {"at_ms": 1, "duration_ms": 1}
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"brokers": 0}, "plan.brokers"),
-        ({"generation": "v9"}, "kip-966"),
-        ({"faults": [{"kind": "pause", **TIMES, "node": 7}]}, "plan.faults[0]: found node 7"),
-        ({"faults": [{"kind": "cut", **TIMES, "source": [0], "target": [7]}]}, "found node 7"),
-        ({"faults": [{"kind": "reassign", **TIMES, "topic": "t", "partition": 0, "replicas": [1000]}]}, "node 1000"),
-        ({"faults": [{"kind": "reassign", **TIMES, "topic": "t", "partition": 1, "replicas": [1]}]}, "t-1"),
-        ({"faults": [{"kind": "configure", **TIMES, "topic": "u", "config": {}}]}, "u-0"),
-        ({"operations": PLAN["operations"] * 2}, "each id once"),
-        ({"operations": [PLAN["operations"][0] | {"partition": 1}]}, "plan.operations[0]: found t-1"),
-        ({"topics": [{"name": "t", "assignments": [[0, 1, 3]]}]}, "plan.topics[0].assignments"),
-        ({"wrong": 1}, "plan.wrong"),
-    ],
-)
+@pytest.mark.parametrize(("change", "words"), rows(__file__, "wrong-plans.yaml"))
 def test_a_wrong_file_is_one_line(change: dict[str, Any], words: str, tmp_path: Path) -> None:
     assert words in _problem(PLAN | change, tmp_path / "f.yaml")
 

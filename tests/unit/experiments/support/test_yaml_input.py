@@ -11,6 +11,7 @@ from pydantic_core import core_schema
 
 from experiments.support.errors import InputError
 from experiments.support.yaml_input import allowed_by, found_by, refused_by
+from tests.yaml_rows import rows
 
 
 class Inner(BaseModel):
@@ -39,27 +40,7 @@ def refused(raw: object, as_json: bool = False) -> str:
     return str(error).removeprefix("f.yaml: ")
 
 
-INNER: dict[str, tuple[dict[str, Any], str]] = {
-    "text for a number": ({"records": "0"}, "records: found '0'; allowed: a whole number"),
-    "a number": ({"records": 0}, "records: found 0; allowed: 1 or more"),
-    "too large": ({"records": 10}, "records: found 10; allowed: 9 or less"),
-    "a fraction": ({"records": 1.5}, "records: found 1.5; allowed: a whole number"),
-    "not greater": ({"share": 0.0}, "share: found 0.0; allowed: greater than 0.0"),
-    "not less": ({"share": 1.0}, "share: found 1.0; allowed: less than 1.0"),
-    "no text": ({"name": 3}, "name: found 3; allowed: text"),
-    "empty": ({"name": ""}, "name: found ''; allowed: text with 1 or more characters"),
-    "too long": ({"name": "abcd"}, "name: found 'abcd'; allowed: text with at most 3 characters"),
-    "no word": ({"kind": "three"}, "kind: found 'three'; allowed: 'one' or 'two'"),
-    "no truth": ({"is_on": "yes"}, "is_on: found 'yes'; allowed: true | false"),
-    "similar field": (
-        {"recrods": 1},
-        "recrods: found 1. Did you mean 'records'?; allowed: one of records, share, name, kind, is_on",
-    ),
-    "unknown field": ({"zzz": "x"}, "zzz: found 'x'; allowed: one of records, share, name, kind, is_on"),
-}
-
-
-@pytest.mark.parametrize(("inner", "line"), INNER.values(), ids=INNER)
+@pytest.mark.parametrize(("inner", "line"), rows(__file__, "wrong-values.yaml"))
 def test_a_wrong_value_is_shown_with_what_is_allowed(inner: dict[str, Any], line: str) -> None:
     assert refused({"inner": inner}) == f"inner.{line}"
 

@@ -16,25 +16,14 @@ from experiments.scenarios.model import AwaitStep
 from experiments.scenarios.runner import Runner, StepFailedError
 from protocol.config import ClusterConfig, Generation
 from protocol.events.controller import PartitionChanged
-from protocol.ids import NO_LEADER, NodeId, TopicPartition
+from protocol.ids import NodeId
+from tests.unit.partition_events import partition_changed
 
 CONTROLLER = 1000
 
 
 def changed(partition_epoch: int, recovering: bool, isr: tuple[int, ...] = (1,)) -> PartitionChanged:
-    return PartitionChanged(
-        TopicPartition("t", 0),
-        leader=1,
-        leader_epoch=3,
-        partition_epoch=partition_epoch,
-        replicas=(0, 1),
-        isr=isr,
-        elr=(),
-        last_known_elr=(),
-        last_known_leader=NO_LEADER,
-        recovering=recovering,
-        min_isr=1,
-    )
+    return partition_changed("t", 1, 3, partition_epoch, isr, recovering=recovering)
 
 
 class PolledCluster:

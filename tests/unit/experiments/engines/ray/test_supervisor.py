@@ -220,23 +220,23 @@ def test_a_start_that_waits_goes_on_when_a_ray_node_joins(supervised: Supervisor
     assert (found.state, found.pid, found.host, found.ray_node) == (NodeState.RUNNING, 101, "host", "home-1")
 
 
-def test_a_start_that_a_lost_ray_node_undoes_is_tried_again(supervised: Supervisor, cluster: Cluster) -> None:
+STARTS = {
+    "undone by a lost Ray node": (ended(failure="the actor never ran", never_ran=True), NodeState.STARTING, ""),
+    "failed": (ended(failure="ForeignDirectoryError: /d"), NodeState.ENDED, "failed: ForeignDirectoryError: /d"),
+}
+
+
+@pytest.mark.parametrize(("end", "state", "reason"), STARTS.values(), ids=STARTS)
+def test_a_start_that_a_lost_ray_node_undoes_is_tried_again_and_one_that_fails_is_not(
+    supervised: Supervisor, cluster: Cluster, end: PollReport, state: NodeState, reason: str
+) -> None:
     cluster.ending = {1: None}
     supervised.poll()
     ask(supervised, NodeAction.START, "broker-1")
-    cluster.ending = {1: ended(failure="the actor never ran", never_ran=True)}
+    cluster.ending = {1: end}
     found = row(supervised, "broker-1")
-    assert (found.state, found.pid, found.reason) == (NodeState.STARTING, None, "")
-    assert cluster.is_running(1)
-
-
-def test_a_start_that_fails_leaves_an_ended_node_with_the_reason(supervised: Supervisor, cluster: Cluster) -> None:
-    cluster.ending = {1: None}
-    supervised.poll()
-    ask(supervised, NodeAction.START, "broker-1")
-    cluster.ending = {1: ended(failure="ForeignDirectoryError: /d")}
-    found = row(supervised, "broker-1")
-    assert (found.state, found.pid, found.reason) == (NodeState.ENDED, None, "failed: ForeignDirectoryError: /d")
+    assert (found.state, found.pid, found.reason) == (state, None, reason)
+    assert cluster.is_running(1) is (state is NodeState.STARTING)
 
 
 def test_a_stopped_node_ends_without_a_report(supervised: Supervisor, cluster: Cluster, lines: list[str]) -> None:

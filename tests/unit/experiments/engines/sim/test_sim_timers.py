@@ -38,12 +38,14 @@ class Clock:
         self.broken.append(set(pair))
         return self.timers.disturb(lambda a, b: {a, b} == set(pair), now_ms)
 
-    def pass_until(self, until_ms: TimeMs) -> None:
+    def pass_until(self, until_ms: TimeMs) -> list[tuple[TimeMs, tuple[NodeId, str]]]:
+        """Fires what is due by then; returns all that has fired."""
         while self.heap and self.heap[0][0] <= until_ms:
             due_ms, _, timer = heappop(self.heap)
             if self.timers.is_due(timer, due_ms, due_ms):
                 self.timers.mark_fired(timer)
                 self.fired.append((due_ms, (timer.owner, timer.name)))
+        return self.fired
 
 
 T = (0, "t")
@@ -54,8 +56,7 @@ def test_a_postponed_timer_has_one_event_and_fires_once() -> None:
     for now_ms in range(10):
         clock.set(now_ms, now_ms + 100)
     assert len(clock.heap) == 1
-    clock.pass_until(1_000)
-    assert clock.fired == [(109, T)]
+    assert clock.pass_until(1_000) == [(109, T)]
     assert not clock.heap
 
 
@@ -64,8 +65,7 @@ def test_a_timer_that_is_set_again_fires_once_at_the_last_time(due_ms: tuple[Tim
     clock = Clock()
     for now_ms, at_ms in enumerate(due_ms):
         clock.set(now_ms, at_ms)
-    clock.pass_until(1_000)
-    assert clock.fired == [(due_ms[-1], T)]
+    assert clock.pass_until(1_000) == [(due_ms[-1], T)]
 
 
 def test_a_timer_that_has_fired_can_be_set_for_when_its_old_event_comes_up() -> None:
@@ -74,8 +74,7 @@ def test_a_timer_that_has_fired_can_be_set_for_when_its_old_event_comes_up() -> 
     clock.set(1, 50)
     clock.pass_until(60)
     clock.set(60, 100)
-    clock.pass_until(1_000)
-    assert clock.fired == [(50, T), (100, T)]
+    assert clock.pass_until(1_000) == [(50, T), (100, T)]
 
 
 def test_a_cancelled_timer_does_not_fire_and_can_be_set_again() -> None:
@@ -84,14 +83,11 @@ def test_a_cancelled_timer_does_not_fire_and_can_be_set_again() -> None:
     clock.timers.cancel(*T, 10)
     clock.pass_until(99)
     clock.set(99, 150)
-    clock.pass_until(120)
-    assert not clock.fired
+    assert not clock.pass_until(120)
     clock.timers.cancel(*T, 120)
-    clock.pass_until(200)
-    assert not clock.fired
+    assert not clock.pass_until(200)
     clock.set(200, 210)
-    clock.pass_until(1_000)
-    assert clock.fired == [(210, T)]
+    assert clock.pass_until(1_000) == [(210, T)]
 
 
 def test_timers_of_an_ended_node_do_not_fire_and_those_of_its_next_incarnation_do() -> None:
@@ -103,8 +99,7 @@ def test_timers_of_an_ended_node_do_not_fire_and_those_of_its_next_incarnation_d
     clock.timers.forget_node(0)
     clock.set(20, 90, "cancelled")
     clock.set(20, 130)
-    clock.pass_until(1_000)
-    assert clock.fired == [(90, (0, "cancelled")), (100, (1, "t")), (130, T)]
+    assert clock.pass_until(1_000) == [(90, (0, "cancelled")), (100, (1, "t")), (130, T)]
 
 
 def test_a_timer_held_back_by_a_pause_is_due_afterwards() -> None:
@@ -135,21 +130,17 @@ def idle(tick_ms: int = 100, echo_ms: int = 1_000, peer: NodeId = 1) -> Clock:
 
 def test_a_nodes_own_watchdog_sleeps_while_the_peer_answers() -> None:
     clock = idle()
-    clock.pass_until(5_000)
-    assert clock.fired == []
+    assert clock.pass_until(5_000) == []
     assert clock.cut(5_050, 0, 1) == []
-    clock.pass_until(10_000)
-    assert clock.fired == [(5_100, TICK), (6_002, ECHO)], "the answer to the tick at 5000 came at 5002"
+    assert clock.pass_until(10_000) == [(5_100, TICK), (6_002, ECHO)], "the answer to the tick at 5000 came at 5002"
 
 
 def test_both_ends_may_watch_the_same_exchange() -> None:
     clock = idle()
     clock.set(0, 900, "watch", 1, idle_with=0, renewed_by="tick")
-    clock.pass_until(5_000)
-    assert clock.fired == []
+    assert clock.pass_until(5_000) == []
     clock.cut(5_050, 0, 1)
-    clock.pass_until(10_000)
-    assert clock.fired == [(5_100, TICK), (5_901, WATCH), (6_002, ECHO)]
+    assert clock.pass_until(10_000) == [(5_100, TICK), (5_901, WATCH), (6_002, ECHO)]
 
 
 CUTS = {
@@ -167,17 +158,14 @@ def test_a_request_on_its_way_when_the_pair_is_cut_has_no_answer(
     clock = idle()
     clock.pass_until(now_ms)
     assert clock.cut(now_ms, 0, 1) == on_their_way
-    clock.pass_until(10_000)
-    assert (echo_ms, ECHO) in clock.fired
+    assert (echo_ms, ECHO) in clock.pass_until(10_000)
 
 
 def test_an_exchange_sleeps_only_if_its_answers_arrive_in_time() -> None:
     late = idle(tick_ms=100, echo_ms=101)
-    late.pass_until(1_000)
-    assert late.fired == [(100, TICK), (101, ECHO)]
+    assert late.pass_until(1_000) == [(100, TICK), (101, ECHO)]
     in_time = idle(tick_ms=100, echo_ms=102)
-    in_time.pass_until(1_000)
-    assert in_time.fired == []
+    assert in_time.pass_until(1_000) == []
 
 
 def test_a_watchdog_of_an_unsound_pair_fires() -> None:
@@ -185,35 +173,30 @@ def test_a_watchdog_of_an_unsound_pair_fires() -> None:
     clock.cut(0, 0, 1)
     clock.set(0, 1_000, "echo", idle_with=1, echoes="tick")
     clock.set(0, 100, "tick", idle_with=1)
-    clock.pass_until(2_000)
-    assert clock.fired == [(100, TICK), (1_000, ECHO)]
+    assert clock.pass_until(2_000) == [(100, TICK), (1_000, ECHO)]
 
 
 def test_a_timer_that_has_woken_fires_before_it_sleeps_again() -> None:
-    """Its node sets it anew, for another reason, when the pair is sound again."""
+    """Its node sets the timer again, for another reason, when the pair is sound again."""
     clock = idle()
     clock.cut(5_050, 0, 1)
     clock.broken.clear()
     clock.set(5_080, 5_180, "tick", idle_with=1)
-    clock.pass_until(5_180)
-    assert clock.fired == [(5_180, TICK)]
+    assert clock.pass_until(5_180) == [(5_180, TICK)]
     clock.set(5_180, 5_280, "tick", idle_with=1)
-    clock.pass_until(5_900)
-    assert clock.fired == [(5_180, TICK)]
+    assert clock.pass_until(5_900) == [(5_180, TICK)]
 
 
 def test_setting_the_active_timer_again_counts_the_answers_until_then() -> None:
     clock = idle()
     clock.set(250, 2_000, "tick")
-    clock.pass_until(3_000)
-    assert clock.fired == [(1_202, ECHO), (2_000, TICK)]
+    assert clock.pass_until(3_000) == [(1_202, ECHO), (2_000, TICK)]
 
 
 def test_a_watchdog_without_an_active_timer_is_an_ordinary_timer() -> None:
     clock = idle()
     clock.set(250, 700, "echo")
-    clock.pass_until(3_000)
-    assert clock.fired == [(700, ECHO)], "the exchange itself goes on"
+    assert clock.pass_until(3_000) == [(700, ECHO)], "the exchange itself goes on"
 
 
 OTHERS: dict[str, tuple[NodeId, str, dict[str, object]]] = {
@@ -233,16 +216,14 @@ def test_a_watchdog_does_not_sleep_because_of_another_pair(
     if set_ms == 0:
         clock.set(0, 1_000, "echo", idle_with=1, echoes="tick")
         clock.set(0, 100, "tick", idle_with=1)
-    clock.pass_until(5_000)
-    assert clock.fired == [(set_ms + 700, (node, name))]
+    assert clock.pass_until(5_000) == [(set_ms + 700, (node, name))]
 
 
 def test_the_end_of_a_sleep_postpones_only_sleeping_watchdogs() -> None:
     clock = idle()
     clock.set(0, 5_500, "watch", 2, idle_with=0, renewed_by="tick")
     clock.cut(5_050, 0, 1)
-    clock.pass_until(10_000)
-    assert clock.fired == [(5_100, TICK), (5_500, (2, "watch")), (6_002, ECHO)]
+    assert clock.pass_until(10_000) == [(5_100, TICK), (5_500, (2, "watch")), (6_002, ECHO)]
 
 
 def test_a_timer_with_a_new_peer_sleeps_with_that_one() -> None:
@@ -251,8 +232,7 @@ def test_a_timer_with_a_new_peer_sleeps_with_that_one() -> None:
     clock.set(250, 1_250, "echo", idle_with=2, echoes="tick")
     clock.set(250, 350, "tick", idle_with=2)
     clock.set(251, 1_000, "watch", 2, idle_with=0, renewed_by="tick")
-    clock.pass_until(5_000)
-    assert clock.fired == [(901, WATCH)], "700 ms after the renewal of 200 arrived"
+    assert clock.pass_until(5_000) == [(901, WATCH)], "700 ms after the renewal of 200 arrived"
 
 
 # -- peers that do not run ---------------------------------------------------------------------------------------------
@@ -266,12 +246,10 @@ def test_an_active_timer_sleeps_until_its_peer_starts_and_its_watchdog_does_not(
     clock.set(0, 1_000, "echo", idle_with=1, echoes="tick")
     if set_again_ms is not None:
         clock.set(set_again_ms, set_again_ms + 100, "tick", idle_with=1)
-    clock.pass_until(5_025)
-    assert clock.fired == [(1_000, ECHO)]
+    assert clock.pass_until(5_025) == [(1_000, ECHO)]
     assert clock.timers.disturb(lambda a, b: b == 1, 5_025) == [], "what was sent before the start is lost"
     clock.down.clear()
-    clock.pass_until(6_000)
-    assert clock.fired == [(1_000, ECHO), (5_100 if set_again_ms is None else 5_050, TICK)]
+    assert clock.pass_until(6_000) == [(1_000, ECHO), (5_100 if set_again_ms is None else 5_050, TICK)]
 
 
 def test_a_timer_that_sleeps_without_its_peer_can_be_cancelled() -> None:
@@ -280,5 +258,4 @@ def test_a_timer_that_sleeps_without_its_peer_can_be_cancelled() -> None:
     clock.set(0, 100, "tick", idle_with=1)
     clock.timers.cancel(*TICK, 250)
     assert clock.timers.disturb(lambda a, b: b == 1, 300) == []
-    clock.pass_until(5_000)
-    assert clock.fired == []
+    assert clock.pass_until(5_000) == []

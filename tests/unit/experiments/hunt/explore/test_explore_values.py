@@ -12,6 +12,7 @@ from typing import ClassVar
 import pytest
 
 import protocol
+from experiments.engines.port import ClusterSpec
 from experiments.engines.sim.disk import SimStorage
 from experiments.hunt.explore.copies import copy_of
 from experiments.hunt.explore.machines import DeadBroker, Machines
@@ -113,8 +114,6 @@ def test_what_a_disk_holds_is_part_of_the_state() -> None:
 
 
 def test_equal_states_have_one_number(bench: BrokerBench) -> None:
-    from experiments.engines.port import ClusterSpec
-
     machines = Machines(ClusterSpec(3, 1, bench.node.config))
     number = machines.intern(bench.node)
     assert machines.intern(copy_of(bench.node)) == number

@@ -16,6 +16,7 @@ from experiments.hunt.mutants.generated.process import run_mutated
 from experiments.hunt.mutants.mutation import WRITTEN, Mutation, Site, line_number_of, path_of, sites
 from experiments.hunt.mutants.registry import all_mutants
 from experiments.support.errors import InputError
+from tests.yaml_rows import rows
 
 pytestmark = pytest.mark.slow
 
@@ -49,7 +50,7 @@ def test_a_process_runs_the_mutated_module_and_leaves_its_source_alone(
     assert path_of(EPOCHS).read_text(encoding="utf-8") == before
 
 
-def test_a_mutant_that_loops_for_ever_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mutant_that_does_not_end_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "shows.py").write_text(SHOWS, encoding="utf-8")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     line = "known = tuple(entries)"
@@ -151,18 +152,7 @@ def test_the_command_tests_a_sample_of_one_file(monkeypatch: pytest.MonkeyPatch)
     assert result.exit_code == (0 if found["killed"] else 1)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [
-        (["--generated", "1", "--only", "vote-given-twice"], "--only"),
-        (["--generated", "1", "--module", "experiments/cli/main.py"], "--module"),
-        (["--seed", "1"], "--seed"),
-        (["--kept", "--swarm", "1"], "--swarm"),
-        (["--kept", "--swarm-only"], "--swarm-only"),
-        (["--swarm-only"], "--swarm-only"),
-        (["--kept", "--generated", "1"], "--kept"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "complaint"), rows(__file__, "wrong-options.yaml"))
 def test_options_that_do_not_go_together_are_refused(arguments: list[str], complaint: str) -> None:
     result = CliRunner().invoke(app, ["mutants", *arguments])
     assert isinstance(result.exception, InputError)

@@ -10,18 +10,7 @@ import yaml
 from experiments.studies.design.document import record_text, split_record, text_of, with_fields
 from experiments.studies.design.loader import load_study
 
-TEXT = """\
-# Why: the rack burned.
-name: s  # short
-question: >-
-  Two
-  lines
-
-trials: 5     # per cell
-base: {broker_mttf: 30d}
-sweep: {broker_mttr: log(1h, 1d, 3)}   # three values
-# the end
-"""
+TEXT = (Path(__file__).parent / "testdata" / "commented-study.yaml").read_text(encoding="utf-8")
 
 
 def test_options_change_their_field_and_leave_the_comments() -> None:

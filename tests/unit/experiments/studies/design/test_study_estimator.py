@@ -17,6 +17,7 @@ from experiments.studies.design.mappings import Burst, CatchUp, RollingRestart
 from experiments.studies.design.model import DAY_MS, CellParameters
 from experiments.studies.design.recorded import RecordedFailures, RecordedOutage
 from experiments.studies.theory.answers import answer
+from tests.yaml_rows import rows
 
 RARE = CellParameters(generation="kip-966")
 FREQUENT = CellParameters(
@@ -99,21 +100,7 @@ def test_sentences_name_the_estimator_and_the_reason() -> None:
     assert sentence(RARE).startswith("Losses are estimated by importance sampling (docs/rare-events.md): only about ")
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        {"generation": "kip-497"},
-        {"generation": "kip-966-elr"},
-        {"unclean_recovery_strategy": "proactive"},
-        {"min_insync_replicas": 1},
-        {"min_insync_replicas": 3},
-        {"replication_factor": 2},
-        {"generation": "kip-497", "writeback_ms": 600_000},
-        {"writeback_ms": None},
-        {"min_insync_replicas": 3, "writeback_ms": None},
-    ],
-)
+@pytest.mark.parametrize("changes", rows(__file__, "common-cells.yaml"))
 def test_the_rough_rate_is_within_a_factor_of_ten_of_the_markov_model(changes: dict[str, object]) -> None:
     for base in (RARE, FREQUENT):
         cell = _cell(base, detection_ms=None, **changes)

@@ -104,22 +104,9 @@ def test_catch_up_takes_what_is_behind_divided_by_the_rate() -> None:
 @pytest.mark.parametrize(
     ("text", "place", "words"),
     [
-        ("", "line 1", "the header node,down_ms,up_ms,kind"),
-        ("node,down,up,kind\n", "line 1", "the header node,down_ms,up_ms,kind"),
-        ("node,down_ms,up_ms,kind\n", "line 2", "one line or more"),
-        (CSV + "0,5,6\n", "line 5", "4 values"),
-        (CSV + "0,-5,6,clean\n", "line 5", "a whole number from 0"),
-        (CSV + f"0,5,{'9' * 5_000},clean\n", "line 5", "a whole number from 0"),
-        (CSV + f"0,5,6,{'c' * 200_000}\n", "line 5", "separated by commas"),
-        (CSV + "0,5.5,6,clean\n", "line 5", "a whole number from 0"),
-        (CSV + "\n0,9,9,clean\n", "line 6", "a time after down_ms (9)"),
-        (CSV + "0,9,10,crash\n", "line 5", "clean, unclean, lossy, disk"),
-        (CSV + "3,9,10,clean\n", "line 5", "0 to 2"),
-        (CSV + "0,1500,2500,clean\n", "line 5", "do not overlap"),
-        (CSV + "0,500,1001,clean\n", "line 2", "do not overlap"),
-        ("node,down_ms,up_ms,kind\n0,1,2,clean\n", "length", "at least the duration (10d)"),
-        (f"node,down_ms,up_ms,kind\n0,{10 * DAY_MS},{11 * DAY_MS},clean\n", "line 2", "within the duration (10d)"),
-        (EPOCH_CSV, "line 3", "begins gives that time of the file, as in {file: f.csv, begins: 1700000000000}"),
+        *rows(__file__, "wrong-records.yaml"),
+        pytest.param(CSV + f"0,5,{'9' * 5_000},clean\n", "line 5", "a whole number from 0", id="many digits"),
+        pytest.param(CSV + f"0,5,6,{'c' * 200_000}\n", "line 5", "separated by commas", id="a long kind"),
     ],
 )
 def test_wrong_record_is_one_line_with_the_number_of_its_line(

@@ -27,7 +27,6 @@ GOOD = {
     "base": {"broker_mttf": "30d", "detection": "instant"},
     "sweep": {"generation": ["kip-497", "kip-966"], "min_insync_replicas": [1, 2]},
 }
-PRECISION = {"relative_error": 0.1, "max_trials": 10}
 
 
 def study_with(**changes: object) -> dict[str, object]:
@@ -55,21 +54,7 @@ def test_error_is_one_line_that_names_file_field_and_allowed_values(
     assert "\n" not in str(caught.value)
 
 
-SIMILAR: dict[str, tuple[dict[str, object], str]] = {
-    "a field": ({"quesion": 1}, "quesion: found an unknown field. Did you mean 'question'?"),
-    "a parameter": (
-        {"base__broker_mtf": "3d"},
-        "base.broker_mtf: found an unknown parameter. Did you mean 'broker_mttf'?",
-    ),
-    "an axis": ({"sweep__ack": ["all"]}, "sweep.ack: found an unknown parameter. Did you mean 'acks'?"),
-    "a key": (
-        {"base__broker_mttf": {"mean": "3d", "shap": 1.0}},
-        "base.broker_mttf.shap: found an unknown field. Did you mean 'shape'?",
-    ),
-}
-
-
-@pytest.mark.parametrize(("changes", "words"), SIMILAR.values(), ids=SIMILAR)
+@pytest.mark.parametrize(("changes", "words"), rows(__file__, "unknown-names.yaml"))
 def test_the_most_similar_name_is_suggested_for_an_unknown_one(changes: dict[str, object], words: str) -> None:
     with pytest.raises(InputError) as caught:
         study_from(study_with(**changes), "s.yaml")

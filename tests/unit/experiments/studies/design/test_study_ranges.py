@@ -10,47 +10,24 @@ from hypothesis import strategies as st
 
 from experiments.studies.design.loader import load_study, parse_study, study_from
 from experiments.studies.design.model import PARAMETERS
-from experiments.studies.design.ranges import FORM, protect, restore, rounded_duration, values_of
+from experiments.studies.design.ranges import protect, restore, rounded_duration, values_of
 from experiments.studies.design.study import StudyPlan
 from experiments.support.durations import parse_duration_ms
 from experiments.support.errors import InputError
+from tests.yaml_rows import rows
 
 
 def plan(**fields: object) -> StudyPlan:
     return study_from({"name": "s", "trials": 1, **fields}, "s.yaml")
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "values"),
-    [
-        ("broker_mttf", "log(1d, 1y, 7)", ["1d", "2.67d", "7.15d", "19.1d", "51.1d", "137d", "1y"]),
-        ("detection", "lin(500ms, 2s, 4)", ["500ms", "1s", "1.5s", "2s"]),
-        ("broker_mttr", "lin(2h, 1h, 3)", ["2h", "1.5h", "1h"]),
-        ("tail_loss_probability", "lin(0, 1, 5)", [0, 0.25, 0.5, 0.75, 1]),
-        ("power_events_per_year", "log(0.01, 100, 5)", [0.01, 0.1, 1, 10, 100]),
-        ("brokers", "log(3, 100, 4)", [3, 10, 31, 100]),
-        ("brokers", "lin(3,4,2)", [3, 4]),
-    ],
-)
+@pytest.mark.parametrize(("name", "text", "values"), rows(__file__, "ranges.yaml"))
 def test_values_are_rounded_between_ends_as_written(name: str, text: str, values: list[object]) -> None:
     assert values_of(text, PARAMETERS[name]) == values
     assert all(type(value) is int for value in values_of(text, PARAMETERS[name])) == (name == "brokers")
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "allowed"),
-    [
-        ("broker_mttf", "log(1d, 1y)", FORM),
-        ("broker_mttf", "log(1d, 1y, 1)", "N from 2"),
-        ("broker_mttf", "log(1d, 1y, seven)", "N from 2"),
-        ("broker_mttf", "log(0s, 1y, 3)", "above 0"),
-        ("broker_mttf", "lin(1, 9, 3)", "durations"),
-        ("broker_mttf", "lin(1d, 1d, 3)", "differ"),
-        ("brokers", "lin(3, 5, 7)", "a smaller N"),
-        ("tail_loss_probability", "lin(0, inf, 3)", FORM),
-        ("tail_loss_probability", "log(-1, 1, 3)", "above 0"),
-    ],
-)
+@pytest.mark.parametrize(("name", "text", "allowed"), rows(__file__, "wrong-ranges.yaml"))
 def test_wrong_range_is_refused_in_one_line(name: str, text: str, allowed: str) -> None:
     for section in ({"sweep": {name: text}}, {"zip": {name: [text]}}, {"cells": [{name: text}]}):
         with pytest.raises(InputError) as caught:

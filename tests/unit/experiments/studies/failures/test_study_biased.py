@@ -1,4 +1,4 @@
-"""The biased timeline: its likelihood ratio is exact, regenerations draw anew, and without bias it is the model."""
+"""The biased timeline: its likelihood ratio is exact, regenerations draw again, and without bias it is the model."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 HOUR_MS = 3_600_000
 CYCLES = 1_200
 SEEN_ONCE = 2 / CYCLES
-"""Tolerance for what plain sampling sees once or not at all."""
+"""Tolerance for what plain sampling sees once or never."""
 CELL = CellParameters(
     broker_mttf=Distribution(mean_ms=20 * DAY_MS), broker_mttr=Distribution(mean_ms=12 * HOUR_MS), writeback_ms=None
 )

@@ -38,7 +38,7 @@ def test_without_branches_it_is_the_drawn_timeline() -> None:
         assert _branching(seed) == _events(DrawnTimeline(CELL, seed, -warm_up_ms(CELL)))
 
 
-def test_events_up_to_the_branch_stay_and_later_ones_are_drawn_anew() -> None:
+def test_events_up_to_the_branch_stay_and_later_ones_are_drawn_again() -> None:
     trunk = _branching(1)
     at_ms = trunk[len(trunk) // 2].time_ms
     first, second = _branching(1, Branch(at_ms, 5)), _branching(1, Branch(at_ms, 6))

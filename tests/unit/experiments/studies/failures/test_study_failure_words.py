@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from experiments.studies.design.distribution import Distribution
-from experiments.studies.design.mappings import Burst, CatchUp, RollingRestart, SlowEpisodes
 from experiments.studies.design.model import DAY_MS, CellParameters
 from experiments.studies.design.presets import PRESETS
 from experiments.studies.design.recorded import RecordedFailures, RecordedOutage
 from experiments.studies.failures.words import assumptions, remarks, shared_assumptions
+from tests.yaml_rows import rows
 
-HOUR_MS, MINUTE_MS = 3_600_000, 60_000
 RECORD = RecordedFailures(
     file="f.csv", mode="blocks", length_ms=90 * DAY_MS, outages=(RecordedOutage(1, 5, 10, "lossy"),)
 )
@@ -30,36 +28,14 @@ def test_the_plain_model_names_rates_times_and_what_is_absent() -> None:
         assert words in text
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"broker_mttf": None}, "do not fail by themselves"),
-        ({"min_insync_replicas": 4}, "the effective min ISR is 3"),
-        ({"racks": 3}, "3 racks of 1 broker"),
-        ({"racks": 2}, "RF 3 is above the 2 racks"),
-        ({"racks": 3, "placement": "together"}, "as few racks as possible"),
-        ({"power_events_per_year": 0.5, "power_loss_probability": 0.75}, "cluster fails 0.5 times a year"),
-        ({"power_events_per_year": 0.5, "power_loss_probability": 0.75}, "with probability 0.75"),
-        (
-            {"rack_power_events_per_year": 2.0, "rack_power_mttr": Distribution(dist="constant", mean_ms=HOUR_MS)},
-            "All are back after exactly 1 hour",
-        ),
-        ({"burst": Burst(per_broker_year=1.0, size=2)}, "Bursts come 1.5 times a year"),
-        ({"burst": Burst(per_year=1.0, fraction=0.5, same_rack=0.25)}, "with probability 0.5 within 2 minutes; 25 %"),
-        ({"burst": Burst(per_year=1.0, size=2, window_ms=0)}, "2 of 3 brokers, drawn at random, at once"),
-        ({"rolling_restart": RollingRestart(every_ms=30 * DAY_MS, down_ms=90_000)}, "Every 30 days each broker"),
-        ({"catch_up": CatchUp(rate=50e6, backlog=1e12)}, "1TB besides (5.56 hours)"),
-        (
-            {"slow": SlowEpisodes(per_year=2, duration=Distribution(mean_ms=MINUTE_MS), delay_ms=500)},
-            "arrives 500 milliseconds late",
-        ),
-        ({"failures": RECORD}, "1 outage of 1 broker in 90 days"),
-        ({"failures": RECORD}, "no outage of brokers 0, 2"),
-        ({"start": "fresh"}, "begins with all brokers up"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "words"), rows(__file__, "sentences.yaml"))
 def test_each_parameter_has_its_sentence(changes: dict[str, object], words: str) -> None:
     assert words in " ".join(assumptions(CellParameters.model_validate(changes)))
+
+
+@pytest.mark.parametrize("words", ["1 outage of 1 broker in 90 days", "no outage of brokers 0, 2"])
+def test_recorded_failures_have_their_sentences(words: str) -> None:
+    assert words in " ".join(assumptions(CellParameters(failures=RECORD)))
 
 
 @pytest.mark.parametrize("name", PRESETS)

@@ -23,6 +23,7 @@ from experiments.studies.failures.sources import (
 )
 from experiments.studies.failures.timeline import DrawnTimeline, events_until
 from experiments.studies.trials.slow import episodes
+from tests.yaml_rows import rows
 
 HOUR_MS, MINUTE_MS = 3_600_000, 60_000
 CELL = CellParameters(brokers=6, racks=3, tail_loss_probability=0.25, start="fresh")
@@ -79,19 +80,8 @@ def test_a_source_leaves_the_others_and_the_brokers_own_failures_as_they_are() -
     assert first in list(events_until(DrawnTimeline(_cell(rack_power_events_per_year=0.001), 5), YEAR_MS))
 
 
-@pytest.mark.parametrize(
-    ("burst", "events", "struck"),
-    [
-        (Burst(per_year=5.0, size=2), 5.0, 2.0),
-        (Burst(per_broker_year=1.0, size=3), 2.0, 3.0),
-        (Burst(per_year=5.0, size=6), 5.0, 6.0),
-        (Burst(per_year=5.0, fraction=0.5), 5.0, 3.0),
-        (Burst(per_broker_year=1.0, fraction=0.25), 4.0, 1.5),
-        (Burst(per_broker_year=1.0, size=3, same_rack=0.5), 2.4, 2.5),
-        (Burst(per_broker_year=1.0, fraction=0.5, same_rack=1.0), 6.0, 1.0),
-    ],
-)
-def test_bursts_come_and_strike_at_their_rates(burst: Burst, events: float, struck: float) -> None:
+@pytest.mark.parametrize(("burst", "events", "struck"), rows(__file__, "bursts.yaml"))
+def test_bursts_come_and_strike_at_their_rates(burst: dict[str, float], events: float, struck: float) -> None:
     outages = _outages(_cell(burst=burst), years=200)
     (source,) = poisson_sources(_cell(burst=burst))
     assert source.events_per_year == pytest.approx(events)

@@ -9,11 +9,12 @@ from itertools import islice
 import pytest
 
 from experiments.studies.design.distribution import Distribution
-from experiments.studies.design.mappings import Burst, CatchUp, RollingRestart
+from experiments.studies.design.mappings import Burst, RollingRestart
 from experiments.studies.design.model import DAY_MS, YEAR_MS, CellParameters
 from experiments.studies.failures.shared import shared_outages
 from experiments.studies.failures.sources import Outage
 from experiments.studies.failures.timeline import DrawnTimeline, Event, events_until, warm_up_ms
+from tests.yaml_rows import rows
 
 CELL = CellParameters(
     broker_mttf=Distribution(mean_ms=20 * DAY_MS), broker_mttr=Distribution(mean_ms=5 * DAY_MS), unclean_probability=0.5
@@ -38,19 +39,7 @@ ALL_SOURCES = {
 }
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"min_insync_replicas": 1},
-        {"generation": "kip-497"},
-        {"detection_ms": 1_000},
-        {"acks": "1"},
-        {"replication_factor": 2},
-        {"placement": "together"},
-        {"catch_up": CatchUp(rate=1e6)},
-        {"flush_interval_ms": 1_000},
-    ],
-)
+@pytest.mark.parametrize("changes", rows(__file__, "protocol-settings.yaml"))
 def test_protocol_settings_do_not_change_it(changes: dict[str, object]) -> None:
     cell = _cell(**ALL_SOURCES)
     assert _events(_cell(**ALL_SOURCES | changes), 7) == _events(cell, 7)
@@ -156,7 +145,7 @@ def first_event(outage: Outage) -> Event:
     return Event(outage.down_ms, outage.broker, outage.kind, outage.cause)
 
 
-def test_plain_sampling_has_weight_one_and_draws_nothing_anew() -> None:
+def test_plain_sampling_has_weight_one_and_draws_nothing_again() -> None:
     timeline = DrawnTimeline(CELL, 0)
     assert timeline.log_weight(100) == 0.0
     assert not timeline.regenerate(100)

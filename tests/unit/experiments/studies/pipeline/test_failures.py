@@ -10,36 +10,12 @@ from experiments.studies.pipeline.failures import PipelineFailed, reason
 from experiments.studies.pipeline.options import LOCAL, SparkOptions
 from experiments.studies.pipeline.session import LOOKS, Watch
 from experiments.support.errors import InputError
+from tests.yaml_rows import rows
 
 CLUSTER = SparkOptions("spark://10.0.0.1:7077", {"spark.executor.memory": "2g"})
-NO_MASTER = (
-    "ERROR StandaloneSchedulerBackend: Application has been killed. Reason: All masters are unresponsive! Giving up."
-)
-NO_POD_SERVER = """\
-: io.fabric8.kubernetes.client.KubernetesClientException: An error has occurred.
-	at io.fabric8.kubernetes.client.KubernetesClientException.launderThrowable(KubernetesClientException.java:109)
-Caused by: java.io.IOException: Connection refused: /127.0.0.1:1
-"""
-NO_S3A = "java.lang.ClassNotFoundException: Class org.apache.hadoop.fs.s3a.S3AFileSystem not found"
-TOO_SMALL = (
-    "ERROR SparkContext: Error initializing SparkContext.\n"
-    "org.apache.spark.SparkIllegalArgumentException: [INVALID_DRIVER_MEMORY.SYSTEM_MEMORY] Insufficient driver memory: "
-    "System memory 101384192 must be at least 471859200. Please increase heap size."
-)
 
 
-@pytest.mark.parametrize(
-    ("log", "line"),
-    [
-        (NO_MASTER, "--spark-master: found no answer from spark://10.0.0.1:7077; allowed: the URL of a Spark master"),
-        (NO_POD_SERVER, "--spark-master: found no answer from spark://10.0.0.1:7077; allowed: "),
-        ("SparkException: Could not parse Master URL: 'x'", "--spark-master: found spark://10.0.0.1:7077; allowed: "),
-        ("Invalid maximum heap size: -Xmxabc", "--spark-conf: found spark.driver.memory=abc; allowed: a size such as"),
-        (TOO_SMALL, "--spark-conf: found Insufficient driver memory: System memory 101384192 must be "),
-        (NO_S3A, "--spark-master: found s3://b/s, for which Spark has no file system (s3a.S3AFileSystem); allowed: "),
-        ("ModuleNotFoundError: No module named 'experiments'", "--spark-master: found executors whose Python has no "),
-    ],
-)
+@pytest.mark.parametrize(("log", "line"), rows(__file__, "wrong-inputs.yaml"))
 def test_wrong_input_is_named_in_one_line(log: str, line: str) -> None:
     error = reason(["WARNING: Using incubator modules", *log.splitlines()], "s3://b/s", CLUSTER)
     assert isinstance(error, InputError)

@@ -11,11 +11,9 @@ from experiments.studies.design.model import CellParameters
 from experiments.studies.design.study import StudyPlan
 from experiments.studies.sweeps.sweep import trials_needed
 from experiments.studies.sweeps.worker import values_of
-from experiments.studies.trace.kinds import TraceError, TrialResult
-from experiments.studies.trace.schema import TraceRow
+from experiments.studies.trace.kinds import TrialResult
 from experiments.studies.trials.batch import Batch, TrialFailed, run_batch, trial_seed
 from tests.spark.trial_helpers import fake_trial
-from tests.trace_rows import check_trace
 
 PARAMETERS = CellParameters(duration_ms=3_600_000)
 CELL = "0123456789abcdef"
@@ -70,23 +68,3 @@ def test_error_of_a_failed_trial_names_its_seed() -> None:
 
     with pytest.raises(TrialFailed, match=str(trial_seed(1, 4))):
         run_batch(broken, PARAMETERS, Batch(CELL, 4, 5), 1)
-
-
-@pytest.mark.parametrize(
-    "rows",
-    [
-        [],
-        [TraceRow(0, "state", 0)],
-        [TraceRow(5, "state", 0), TraceRow(9, "end")],
-        [TraceRow(0, "loss", 0, value=1), TraceRow(9, "end")],
-        [TraceRow(0, "state", 0), TraceRow(4, "loss", 0, value=0), TraceRow(9, "end")],
-        [TraceRow(0, "state", 0), TraceRow(4, "crash"), TraceRow(3, "start"), TraceRow(9, "end")],
-        [TraceRow(0, "state", 0), TraceRow(4, "crush"), TraceRow(9, "end")],
-        [TraceRow(0, "state", 0), TraceRow(4, "end"), TraceRow(9, "end")],
-        [TraceRow(0, "state", 0), TraceRow(8, "end")],
-        [TraceRow(0, "state", 1), TraceRow(9, "end")],
-    ],
-)
-def test_trace_that_breaks_a_rule_is_refused(rows: list[TraceRow]) -> None:
-    with pytest.raises(TraceError):
-        check_trace(rows, partitions=1, duration_ms=9)

@@ -42,8 +42,10 @@ def changed(change: Change) -> tuple[pa.Table, pa.Table, list[TraceRow]]:
     return rows, trials.set_column(at, trials.schema.field(at), lengths), mine
 
 
-def test_whole_trials_break_no_rule() -> None:
+def test_whole_trials_break_no_rule_and_a_trial_without_rows_does() -> None:
     assert broken_rule(*tables()) is None
+    with pytest.raises(TraceError):
+        check_trace([], PARTITIONS, CELL.duration_ms)
 
 
 @pytest.mark.parametrize(

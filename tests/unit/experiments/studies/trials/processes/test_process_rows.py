@@ -25,9 +25,10 @@ from experiments.studies.trials.states import TOPIC
 from protocol.events.base import Trace
 from protocol.events.broker import BecameLeader
 from protocol.events.client import ProduceCompleted
-from protocol.events.controller import BrokerRegistered, PartitionChanged
+from protocol.events.controller import BrokerRegistered
 from protocol.ids import FIRST_CLIENT, FIRST_CONTROLLER, NodeId, TimeMs, TopicPartition
 from tests.trace_rows import as_rows, check_trace
+from tests.unit.partition_events import partition_changed
 
 T0 = TopicPartition(TOPIC, 0)
 BEGINS_MS, ENDS_MS = 1_000, 9_000
@@ -39,20 +40,7 @@ def rows_of(found: TrialEvents, cell: CellParameters) -> list[TraceRow]:
 
 
 def changed(at_ms: TimeMs, leader: NodeId, epoch: int, isr: tuple[NodeId, ...]) -> TraceEvent:
-    trace = PartitionChanged(
-        T0,
-        leader=leader,
-        leader_epoch=epoch,
-        partition_epoch=epoch,
-        replicas=(0, 1),
-        isr=isr,
-        elr=(),
-        last_known_elr=(),
-        last_known_leader=-1,
-        recovering=False,
-        min_isr=1,
-    )
-    return TraceEvent(at_ms, FIRST_CONTROLLER, trace)
+    return TraceEvent(at_ms, FIRST_CONTROLLER, partition_changed(TOPIC, leader, epoch, epoch, isr))
 
 
 def leads(at_ms: TimeMs, node: NodeId, epoch: int) -> TraceEvent:
