@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 import ray
 
-from actors.cluster import NodeFailedError
+from actors.cluster import NodeFailedError, ProcessPool
 from actors.log.lock import LOCK_FILE
 from actors.peers import pieces_of
-from actors.process_pool import ProcessPool
 from actors.storage import META_FILE
 from actors.transport import NOTHING, pack_frame
 from experiments.engines.port import Loss

@@ -13,9 +13,8 @@ from pathlib import Path
 import msgpack
 import pytest
 
-from actors.cluster import NodeFailedError
+from actors.cluster import NodeFailedError, ProcessPool
 from actors.log.lock import LOCK_FILE
-from actors.process_pool import ProcessPool
 from experiments.check.check_recording import CheckResult, check
 from experiments.check.client_history import ended
 from experiments.check.final_logs import final_logs

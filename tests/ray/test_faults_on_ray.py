@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from actors.cluster import ProcessPool
 from actors.damage import DamageKind
-from actors.process_pool import ProcessPool
 from experiments.engines.port import Loss, LossKind
 from protocol.errors import ErrorCode
 from protocol.ids import NO_LEADER

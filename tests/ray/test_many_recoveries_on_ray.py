@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from actors.process_pool import ProcessPool
+from actors.cluster import ProcessPool
 from experiments.engines.admin_requests import create_topic
 from experiments.engines.port import Loss, TraceEvent
 from protocol.errors import ErrorCode

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from actors.process_pool import ProcessPool
+from actors.cluster import ProcessPool
 from experiments.check.check_recording import check
 from experiments.check.recording import Recording
 from experiments.engines.ray.engine import RayEngine
