@@ -11,10 +11,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TypeVar
 
-from actors.cluster import ProcessPool
 from experiments.engines.admin_requests import create_topic
 from experiments.engines.port import ClusterSpec, Loss, TraceEvent
-from experiments.engines.ray.engine import RayEngine
+from experiments.engines.ray.engine import ProcessPool, RayEngine
 from protocol.config import ClusterConfig, Generation
 from protocol.errors import ErrorCode
 from protocol.ids import NO_LEADER, BrokerId, NodeId, TimeMs, TopicPartition

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from actors.cluster import ProcessPool
+from experiments.engines.ray.engine import ProcessPool
 from experiments.hunt.soak.cluster import rss_of
 from protocol.errors import ErrorCode
 from protocol.ids import NO_LEADER, NodeId

@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 import ray
 
-from actors.cluster import NodeFailedError, ProcessPool
+from actors.cluster import NodeFailedError
 from actors.log.lock import LOCK_FILE
 from actors.peers import pieces_of
 from actors.storage import META_FILE
 from actors.transport import NOTHING, pack_frame
 from experiments.engines.port import Loss
+from experiments.engines.ray.engine import ProcessPool
 from protocol.errors import ErrorCode
 from protocol.ids import node_name
 from protocol.messages.codec import encode

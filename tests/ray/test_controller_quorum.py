@@ -13,7 +13,7 @@ from pathlib import Path
 import msgpack
 import pytest
 
-from actors.cluster import NodeFailedError, ProcessPool
+from actors.cluster import NodeFailedError
 from actors.log.lock import LOCK_FILE
 from experiments.check.check_recording import CheckResult, check
 from experiments.check.client_history import ended
@@ -21,6 +21,7 @@ from experiments.check.final_logs import final_logs
 from experiments.check.history import Invoked
 from experiments.check.recording import Recording, RecordingWriter
 from experiments.engines.port import Loss, TraceEvent
+from experiments.engines.ray.engine import ProcessPool
 from experiments.scenarios.clients import ranges_of
 from protocol.errors import ErrorCode
 from protocol.ids import NO_LEADER, RECOVERY_MANAGER, BrokerId, NodeId

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from actors.cluster import ProcessPool
 from actors.damage import DamageKind
 from experiments.engines.port import Loss, LossKind
+from experiments.engines.ray.engine import ProcessPool
 from protocol.errors import ErrorCode
 from protocol.ids import NO_LEADER
 from tests.ray.cluster_helpers import RunningCluster, running_cluster

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from actors.cluster import ProcessPool
 from experiments.engines.admin_requests import create_topic
 from experiments.engines.port import Loss, TraceEvent
+from experiments.engines.ray.engine import ProcessPool
 from protocol.errors import ErrorCode
 from protocol.ids import NO_LEADER, RECOVERY_MANAGER, TopicPartition
 from protocol.messages.commands import AdminCommand, AdminOutcome

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from actors.cluster import ProcessPool
 from experiments.check.check_recording import check
 from experiments.check.recording import Recording
-from experiments.engines.ray.engine import RayEngine
+from experiments.engines.ray.engine import ProcessPool, RayEngine
 from experiments.scenarios.loader import load_scenario
 from experiments.scenarios.recorded import run_recorded
 from experiments.scenarios.runner import Runner
