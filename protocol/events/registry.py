@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from functools import lru_cache
 
 from protocol.events import broker, client, controller, host, node, quorum, store
@@ -15,7 +15,7 @@ EVENTS: tuple[type[Trace], ...] = tuple(
     event
     for module in _MODULES
     for event in vars(module).values()
-    if isinstance(event, type) and issubclass(event, Trace) and hasattr(event, "kind")
+    if is_dataclass(event) and isinstance(event, type) and issubclass(event, Trace) and hasattr(event, "kind")
 )
 """Every event class, by emitter and in the order of their declaration."""
 
