@@ -1,8 +1,8 @@
 """The seven ways in which a follower's log can differ from its new leader's, and where it is truncated (M43).
 
-The cases A to G are those of the published description of the replication protocol (section 3.3): on two logs, and
-between two broker nodes that exchange messages until none is left. Then the cases in which the leader has deleted the
-beginning of its log.
+The cases A to G are those of the published description of the replication protocol (section 3.3), between two broker
+nodes that exchange messages until none is left (on two logs: `log/test_replica_log.py`). Then the cases in which the
+leader has deleted the beginning of its log.
 """
 
 from __future__ import annotations
@@ -59,25 +59,6 @@ def storage_with(*epochs: int) -> SimStorage:
         log.roll()
         log.append(batch(1, offset, epoch, f"{epoch}@{offset}".encode()))
     return storage
-
-
-def log_with(*epochs: int) -> ReplicaLog:
-    return ReplicaLog(storage_with(*epochs).open_log(log_name(T0)))
-
-
-@pytest.mark.covers("M43", "N1")
-@TABLE
-def test_divergence_of_two_logs(case: Case) -> None:
-    leader, follower = log_with(*case.leader), log_with(*case.follower)
-    diverging = leader.divergence(follower.end_offset, follower.latest_epoch)
-    expected = (
-        None if case.diverging is None else EpochEndOffset(leader_epoch=case.diverging[0], end_offset=case.diverging[1])
-    )
-    assert diverging == expected
-    assert (None if diverging is None else follower.truncation_offset(diverging)) == case.cut
-
-
-# -- two nodes ---------------------------------------------------------------------------------------------------------
 
 
 class Pair:
