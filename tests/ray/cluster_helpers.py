@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TypeVar
 
+from actors.log.lock import LOCK_FILE
 from experiments.engines.admin_requests import create_topic
 from experiments.engines.port import ClusterSpec, Loss, TraceEvent
 from experiments.engines.ray.engine import ProcessPool, RayEngine
@@ -206,3 +208,9 @@ def running_cluster(
         yield cluster
     finally:
         engine.close()
+
+
+def content(directory: Path) -> dict[str, bytes]:
+    """The files of a node's directory, except its lock."""
+    files = [path for path in directory.rglob("*") if path.is_file() and path.name != LOCK_FILE]
+    return {str(path.relative_to(directory)): path.read_bytes() for path in files}

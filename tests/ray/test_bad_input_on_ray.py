@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import ray
 
 from actors.cluster import NodeFailedError
-from actors.log.lock import LOCK_FILE
 from actors.peers import pieces_of
 from actors.storage import META_FILE
 from actors.transport import NOTHING, pack_frame
@@ -22,7 +20,7 @@ from protocol.ids import node_name
 from protocol.messages.codec import encode
 from protocol.messages.commands import SendOutcome, SendRecords
 from protocol.messages.data import ConsumeRequest, FetchPartition, FetchRequest, ProduceRequest
-from tests.ray.cluster_helpers import ALL, T0, WITHIN_MS, RunningCluster, running_cluster
+from tests.ray.cluster_helpers import ALL, T0, WITHIN_MS, RunningCluster, content, running_cluster
 from tests.unit.protocol.node_helpers import batch
 
 MAX_BYTES = 20_000
@@ -95,11 +93,6 @@ def test_gathered_batches_that_are_too_large_are_split(cluster: RunningCluster) 
     ranges = cluster.outcome(number, SendOutcome).ranges
     assert [(part.count, part.error) for part in ranges] == [(3, ErrorCode.NONE)]
     assert len(cluster.consumed()) > before
-
-
-def content(directory: Path) -> dict[str, bytes]:
-    files = [path for path in directory.rglob("*") if path.is_file() and path.name != LOCK_FILE]
-    return {str(path.relative_to(directory)): path.read_bytes() for path in files}
 
 
 def refused(cluster: RunningCluster, node: int) -> str:

@@ -14,7 +14,6 @@ import msgpack
 import pytest
 
 from actors.cluster import NodeFailedError
-from actors.log.lock import LOCK_FILE
 from experiments.check.check_recording import CheckResult, check
 from experiments.check.client_history import ended
 from experiments.check.final_logs import final_logs
@@ -28,7 +27,7 @@ from protocol.ids import NO_LEADER, RECOVERY_MANAGER, BrokerId, NodeId
 from protocol.messages.commands import ProduceCommand, ProduceOutcome
 from protocol.quorum.log import SNAPSHOT_FILE
 from protocol.quorum.state_file import FILE as STATE_FILE
-from tests.ray.cluster_helpers import ALL, T0, WITHIN_MS, RunningCluster, running_cluster
+from tests.ray.cluster_helpers import ALL, T0, WITHIN_MS, RunningCluster, content, running_cluster
 
 IN_FLIGHT = 10
 BETWEEN_KILLS = 50
@@ -185,11 +184,6 @@ def other_than(broker: BrokerId) -> BrokerId:
 
 
 # -- disks -----------------------------------------------------------------------------------------------------------
-
-
-def content(directory: Path) -> dict[str, bytes]:
-    files = [path for path in directory.rglob("*") if path.is_file() and path.name != LOCK_FILE]
-    return {str(path.relative_to(directory)): path.read_bytes() for path in files}
 
 
 DAMAGES: dict[str, tuple[str, Callable[[bytes], bytes], str]] = {

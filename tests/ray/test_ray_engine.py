@@ -20,6 +20,7 @@ from protocol.config import Generation
 from protocol.errors import ErrorCode
 from protocol.ids import node_name
 from tests.ray.cluster_helpers import FAST, LEAVES_WITHIN_S, T0, WITHIN_MS, RunningCluster, running_cluster
+from tests.ray.command_helpers import command_lines
 from tests.strays import leaves_within
 
 ROOT = Path(__file__).parent.parent.parent
@@ -220,11 +221,3 @@ def test_private_ray_ends_with_its_process(number: int) -> None:
     assert not [line for line in command_lines() if str(folder).encode() in line]
     assert not list(folder.iterdir())
     folder.rmdir()
-
-
-def command_lines() -> Iterator[bytes]:
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            yield path.read_bytes()
-        except (FileNotFoundError, ProcessLookupError):
-            continue

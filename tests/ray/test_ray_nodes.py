@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import socket
 import tempfile
 import urllib.request
 from collections.abc import Iterator
@@ -30,6 +29,7 @@ from protocol.metrics import (
     VOTERS,
 )
 from tests.ray.cluster_helpers import LEAVES_WITHIN_S, T0, RunningCluster, running_cluster
+from tests.ray.command_helpers import free_port
 from tests.strays import leaves_within
 
 DROPPED_AFTER_MS = 25_000
@@ -58,12 +58,6 @@ def ray_nodes() -> Iterator[Cluster]:
         finally:
             cluster.shutdown()
             shutil.rmtree(folder, ignore_errors=True)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture(scope="module")

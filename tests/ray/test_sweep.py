@@ -27,6 +27,7 @@ from experiments.studies.sweeps.sweep import complete_batches, needed_batches, s
 from experiments.studies.trace.kinds import TrialResult
 from experiments.studies.trials.batch import FunctionFailed, TrialFailed
 from experiments.support.errors import InputError
+from tests.ray.command_helpers import command_lines
 from tests.spark.trial_helpers import fake_trial
 
 ROOT = Path(__file__).parent.parent.parent
@@ -83,14 +84,6 @@ def short_folder() -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix="t", dir="/tmp"))
     yield folder
     shutil.rmtree(folder)
-
-
-def command_lines() -> Iterator[bytes]:
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            yield path.read_bytes()
-        except (FileNotFoundError, ProcessLookupError):
-            continue
 
 
 def test_second_sweep_runs_no_trial(reference: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -36,6 +35,7 @@ from experiments.studies.sweeps.sweep import complete_batches, needed_batches, s
 from experiments.studies.trace.kinds import TrialResult
 from experiments.support.errors import InputError
 from experiments.support.progress import Progress
+from tests.ray.command_helpers import free_port
 from tests.ray.test_sweep import INTERRUPTED, RAW, ROOT
 from tests.spark.trial_helpers import fake_trial
 
@@ -49,12 +49,6 @@ sweep: {min_insync_replicas: [1, 2]}
 
 LOST_WITHIN_S = 120.0
 """How long Ray may take to notice that a node is lost."""
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class S3:

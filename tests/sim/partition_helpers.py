@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from experiments.check.engine import CheckedEngine
 from experiments.engines.admin_requests import alter_config, create_topic, reassign
 from experiments.engines.port import ClusterSpec
 from experiments.engines.sim.cluster import SimCluster
@@ -11,6 +12,7 @@ from experiments.engines.sim.network import NetworkModel
 from protocol.broker.context import Replica
 from protocol.config import ClusterConfig, Generation
 from protocol.ids import FIRST_CONTROLLER
+from protocol.metadata.image import MetadataImage
 from protocol.metadata.partition import PartitionState
 from protocol.nodes.broker import BrokerNode
 from protocol.nodes.controller import ControllerNode
@@ -76,3 +78,10 @@ class Bench(ClusterBench):
     def changes(self) -> list[int]:
         """Times of all changes of the partition."""
         return [event.time_ms for event in self.cluster.traces if event.trace.kind == "partition"]
+
+
+def image_of(engine: CheckedEngine) -> MetadataImage:
+    """The controller's."""
+    node = engine.cluster.nodes[FIRST_CONTROLLER]
+    assert isinstance(node, ControllerNode)
+    return node.state.image

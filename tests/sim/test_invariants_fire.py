@@ -35,6 +35,7 @@ from protocol.metadata.partition import LeaderRecoveryState, PartitionState
 from protocol.nodes.broker import BrokerNode
 from protocol.nodes.controller import ControllerNode
 from protocol.nodes.controller_log import partition_changed
+from tests.sim.partition_helpers import image_of
 from tests.sim.scenario_helpers import ClusterSpec, running_engine, spec_of
 
 PARTITION = TopicPartition("t", 0)
@@ -86,12 +87,6 @@ def _set_state(image: MetadataImage, **changes: object) -> None:
     topic.partitions[0] = replace(topic.partitions[0], **changes)
 
 
-def _controller_image(engine: CheckedEngine) -> MetadataImage:
-    node = engine.cluster.nodes[FIRST_CONTROLLER]
-    assert isinstance(node, ControllerNode)
-    return node.state.image
-
-
 def _forge(log: SimLog) -> None:
     """Replaces the last record by another one."""
     last = log.read(log.end_offset - 1, 1)[0]
@@ -136,7 +131,7 @@ def _leader_drops_a_member(engine: CheckedEngine) -> None:
 
 def _commits(engine: CheckedEngine, **changes: object) -> None:
     """The controller commits a state of the partition that differs by this."""
-    _set_state(_controller_image(engine), **changes)
+    _set_state(image_of(engine), **changes)
     state = engine.suite.truth.controller_state(PARTITION)
     assert state is not None
     for observer in engine.cluster.trace_observers:
@@ -144,7 +139,7 @@ def _commits(engine: CheckedEngine, **changes: object) -> None:
 
 
 def _fenced_isr_member(engine: CheckedEngine) -> None:
-    registrations = _controller_image(engine).brokers
+    registrations = image_of(engine).brokers
     registrations[1] = replace(registrations[1], fenced=True)
 
 
@@ -178,7 +173,7 @@ def _follower_does_not_fetch(engine: CheckedEngine) -> None:
 
 def _report_recovery(engine: CheckedEngine, kind: str, **changed: object) -> None:
     """The controller reports a balanced recovery that differs from a correct one by these fields."""
-    image = _controller_image(engine)
+    image = image_of(engine)
     answers = tuple((broker, image.broker_epoch(broker), 0, 7) for broker in range(3))
     detail: dict[str, object] = {"recovery_id": 1, "mode": "balanced", "leader_epoch": 1, "leader": 1}
     detail |= {"asked": (0, 1, 2), "required": (1, 2), "answers": answers, "silent": (), "reason": "", "absent": ()}
@@ -197,31 +192,31 @@ def _report_outcome(engine: CheckedEngine, known: tuple[int, ...] = (1, 2), **ch
 
 
 def _response_of_another_incarnation(engine: CheckedEngine) -> None:
-    image = _controller_image(engine)
+    image = image_of(engine)
     first = ((0, image.broker_epoch(0), 0, 7), (1, 0, 0, 7), (2, image.broker_epoch(2), 0, 7))
     _report_outcome(engine, answers=first)
 
 
 def _response_with_a_wrong_log_end(engine: CheckedEngine) -> None:
-    image = _controller_image(engine)
+    image = image_of(engine)
     _report_outcome(engine, answers=tuple((broker, image.broker_epoch(broker), 0, 6) for broker in range(3)))
 
 
 def _leader_with_a_shorter_log(engine: CheckedEngine) -> None:
-    image = _controller_image(engine)
+    image = image_of(engine)
     _report_outcome(
         engine, answers=tuple((broker, image.broker_epoch(broker), broker, 7 - broker) for broker in range(3))
     )
 
 
 def _required_response_is_missing(engine: CheckedEngine) -> None:
-    image = _controller_image(engine)
+    image = image_of(engine)
     _report_outcome(engine, answers=tuple((broker, image.broker_epoch(broker), 0, 7) for broker in (0, 1)))
 
 
 def _only_an_adding_replica_responds(engine: CheckedEngine) -> None:
     _commits(engine, adding_replicas=(2,), partition_epoch=1)
-    first = (2, _controller_image(engine).broker_epoch(2), 0, 7)
+    first = (2, image_of(engine).broker_epoch(2), 0, 7)
     _report_outcome(engine, mode="proactive", required=(), leader=2, answers=(first,), known=(0, 1))
 
 
@@ -287,7 +282,7 @@ def _counts_an_election_that_was_none(engine: CheckedEngine) -> None:
 
 def _an_active_replica_is_not_queried(engine: CheckedEngine) -> None:
     _report_recovery(engine, "recovery_began")
-    answers = tuple((broker, _controller_image(engine).broker_epoch(broker), 0, 7) for broker in (0, 1))
+    answers = tuple((broker, image_of(engine).broker_epoch(broker), 0, 7) for broker in (0, 1))
     _report_outcome(engine, answers=answers, silent=())
 
 
@@ -300,10 +295,8 @@ BROKEN: dict[str, Callable[[CheckedEngine], None]] = {
     "ConsistentRead": _next_leader_differs,
     "HighWatermarkMonotone": _high_watermark_regresses,
     "ReplicationQuorumSuperset": _leader_drops_a_member,
-    "MinIsrRecoveryQuorum": lambda engine: _set_state(
-        _controller_image(engine), isr=(), elr=(), last_known_elr=(1,), leader=-1
-    ),
-    "ValidControllerIsrAndElr": lambda engine: _set_state(_controller_image(engine), elr=(1,)),
+    "MinIsrRecoveryQuorum": lambda engine: _set_state(image_of(engine), isr=(), elr=(), last_known_elr=(1,), leader=-1),
+    "ValidControllerIsrAndElr": lambda engine: _set_state(image_of(engine), elr=(1,)),
     "MetadataLogMatching": lambda engine: _set_state(_broker(engine, 1).context.image, leader_epoch=7),
     "ValidControllerState": _fenced_isr_member,
     "EpochsRise": lambda engine: _commits(engine, isr=(0, 1)),
@@ -354,8 +347,8 @@ def test_a_recovery_that_does_not_wait_is_a_violation(engine: CheckedEngine) -> 
 def test_a_proactive_recovery_that_does_not_wait_for_a_fenced_replica_is_a_violation(
     mode: str, is_wrong: bool, engine: CheckedEngine
 ) -> None:
-    answers = tuple((broker, _controller_image(engine).broker_epoch(broker), 0, 7) for broker in (1, 2))
-    registrations = _controller_image(engine).brokers
+    answers = tuple((broker, image_of(engine).broker_epoch(broker), 0, 7) for broker in (1, 2))
+    registrations = image_of(engine).brokers
     registrations[0] = replace(registrations[0], fenced=True)
     _commits(engine, isr=(), elr=(), last_known_elr=(1, 2), leader=-1, leader_epoch=1, partition_epoch=1)
     _report_recovery(engine, "recovery_began", mode=mode)
@@ -370,8 +363,8 @@ def test_a_recovery_that_is_decided_before_a_fuller_replica_is_back_in_time_is_a
     returns_after_ms: int, lacks: int, is_wrong: bool, engine: CheckedEngine
 ) -> None:
     """Broker 0 is fenced; broker 1, whose disk lacks the last record or nothing, is elected at once."""
-    answers = tuple((broker, _controller_image(engine).broker_epoch(broker), 0, 7 - lacks) for broker in (1, 2))
-    registrations = _controller_image(engine).brokers
+    answers = tuple((broker, image_of(engine).broker_epoch(broker), 0, 7 - lacks) for broker in (1, 2))
+    registrations = image_of(engine).brokers
     registered = registrations[0]
     registrations[0] = replace(registered, fenced=True)
     _commits(engine, isr=(), elr=(), last_known_elr=(0, 1), leader=-1, leader_epoch=1, partition_epoch=1)

@@ -57,66 +57,59 @@ def test_a_move_copies_the_data_and_drops_the_old_replicas(generation: Generatio
         assert not cluster.has_replica(broker)
 
 
-@pytest.mark.covers("M44")
-@pytest.mark.parametrize("generation", GENERATIONS)
-@pytest.mark.parametrize("after_ms", AFTER_MS)
-def test_the_leader_fails_midway(generation: Generation, after_ms: int) -> None:
+def moving(after_ms: int, generation: Generation = Generation.KIP_966) -> ContinuouslyWrittenCluster:
+    """A cluster whose partition began to move to 1, 2, 3 that long ago."""
     cluster = ContinuouslyWrittenCluster(generation, seed=after_ms)
     move(cluster, 1, 2, 3)
     cluster.run_for(after_ms)
+    return cluster
+
+
+def leader_fails(cluster: ContinuouslyWrittenCluster) -> None:
     leader = cluster.state.leader
     cluster.crash(leader)
     cluster.run_until(lambda state: state.leader not in (leader, NO_LEADER))
     cluster.start(leader)
-    cluster.run_until(moved_to(1, 2, 3))
-    cluster.check_settled()
 
 
-@pytest.mark.covers("M44")
-@pytest.mark.parametrize("after_ms", AFTER_MS)
-def test_the_new_replica_fails_midway(after_ms: int) -> None:
-    cluster = ContinuouslyWrittenCluster(seed=after_ms)
-    move(cluster, 1, 2, 3)
-    cluster.run_for(after_ms)
+def new_replica_fails(cluster: ContinuouslyWrittenCluster) -> None:
     cluster.crash(3)
     cluster.run_for(30_000)
     cluster.start(3)
-    cluster.run_until(moved_to(1, 2, 3))
-    cluster.check_settled()
 
 
-@pytest.mark.covers("M44")
-@pytest.mark.parametrize("generation", GENERATIONS)
-@pytest.mark.parametrize("after_ms", AFTER_MS)
-def test_the_controller_fails_midway(generation: Generation, after_ms: int) -> None:
-    cluster = ContinuouslyWrittenCluster(generation, seed=after_ms)
-    move(cluster, 1, 2, 3)
-    cluster.run_for(after_ms)
-    cluster.bounce_controller()
-    cluster.run_until(moved_to(1, 2, 3))
-    cluster.check_settled()
-
-
-@pytest.mark.covers("M44")
-@pytest.mark.parametrize("after_ms", AFTER_MS)
-def test_leader_and_controller_fail_midway(after_ms: int) -> None:
-    cluster = ContinuouslyWrittenCluster(seed=after_ms)
-    move(cluster, 1, 2, 3)
-    cluster.run_for(after_ms)
+def leader_and_controller_fail(cluster: ContinuouslyWrittenCluster) -> None:
     leader = cluster.state.leader
     cluster.crash(leader)
     cluster.bounce_controller()
     cluster.run_until(moved_to(1, 2, 3))
     cluster.start(leader)
+
+
+MIDWAY = [
+    *((leader_fails, generation) for generation in GENERATIONS),
+    (new_replica_fails, Generation.KIP_966),
+    *((ContinuouslyWrittenCluster.bounce_controller, generation) for generation in GENERATIONS),
+    (leader_and_controller_fail, Generation.KIP_966),
+]
+
+
+@pytest.mark.covers("M44")
+@pytest.mark.parametrize("after_ms", AFTER_MS)
+@pytest.mark.parametrize(("fail", "generation"), MIDWAY)
+def test_a_move_is_completed_after_a_failure_midway(
+    fail: Callable[[ContinuouslyWrittenCluster], None], generation: Generation, after_ms: int
+) -> None:
+    cluster = moving(after_ms, generation)
+    fail(cluster)
+    cluster.run_until(moved_to(1, 2, 3))
     cluster.check_settled()
 
 
 @pytest.mark.covers("M44", "E33")
 @pytest.mark.parametrize("after_ms", AFTER_MS)
 def test_a_move_is_taken_back_midway(after_ms: int) -> None:
-    cluster = ContinuouslyWrittenCluster(seed=after_ms)
-    move(cluster, 1, 2, 3)
-    cluster.run_for(after_ms)
+    cluster = moving(after_ms)
     was_moving = is_moving(cluster.state)
     assert cancel(cluster) in ((ErrorCode.NONE,) if was_moving else (ErrorCode.NO_REASSIGNMENT_IN_PROGRESS,))
     assert set(cluster.state.replicas) == ({0, 1, 2} if was_moving else {1, 2, 3})

@@ -20,11 +20,10 @@ from protocol.ids import FIRST_CONTROLLER, TopicPartition
 from protocol.messages.admin import AdminRequest
 from protocol.messages.cluster import FeatureUpdate, UpdateFeaturesRequest, UpgradeType
 from protocol.messages.commands import AdminCommand, AdminOutcome, ProduceCommand
-from protocol.metadata.image import MetadataImage
 from protocol.nodes.broker import BrokerNode
-from protocol.nodes.controller import ControllerNode
 from tests.sim.chaos_helpers import BROKERS, PARTITIONS, Chaos
 from tests.sim.loss_scenario_helpers import downgraded
+from tests.sim.partition_helpers import image_of
 from tests.sim.scenario_helpers import run_scenario, running_engine
 
 pytestmark = pytest.mark.slow
@@ -54,13 +53,6 @@ def levels_request(engine: CheckedEngine, to: Generation) -> UpdateFeaturesReque
         for name, level in to.feature_levels.items()
     )
     return UpdateFeaturesRequest(correlation_id=0, feature_updates=updates)
-
-
-def image_of(engine: CheckedEngine) -> MetadataImage:
-    """The controller's."""
-    node = engine.cluster.nodes[FIRST_CONTROLLER]
-    assert isinstance(node, ControllerNode)
-    return node.state.image
 
 
 @dataclass(slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from experiments.engines.admin_requests import create_topic
-from experiments.engines.port import ClusterSpec, Loss
+from experiments.engines.port import ClusterSpec
 from experiments.engines.sim.engine import SimEngine
 from experiments.engines.sim.network import NetworkModel
 from protocol.broker.context import Replica
@@ -13,7 +13,7 @@ from protocol.config import ClusterConfig, Generation
 from protocol.errors import ErrorCode
 from protocol.events.base import Trace
 from protocol.events.registry import KINDS
-from protocol.ids import STORE, NodeId, TimeMs, TopicPartition
+from protocol.ids import NodeId, TimeMs, TopicPartition
 from protocol.messages.commands import (
     ConsumeCommand,
     ConsumeOutcome,
@@ -87,10 +87,6 @@ class V3Bench(ClusterBench):
     def holds_in(self, partition: int, broker: int, command_id: int) -> bool:
         batches = self.replica(broker, partition).log.storage.read(0, 2**60)
         return str(command_id).encode() in {batch.payload for batch in batches}
-
-    def restart_store(self) -> None:
-        self.cluster.crash(STORE, Loss("unflushed"))
-        self.cluster.start(STORE)
 
     def seen(self, kind: str, since_ms: TimeMs = 0) -> list[tuple[TimeMs, NodeId, Trace]]:
         """The trace events of a kind."""

@@ -243,3 +243,11 @@ class BrokerBench:
             if ErrorCode.FETCH_SESSION_ID_NOT_FOUND not in [answer.error for _, answer in self.sends(FetchResponse)]:
                 return self
             session, number = session + 1, 0
+
+
+def bench(
+    *records: MetadataRecord, generation: Generation = Generation.KIP_966, **partition: object
+) -> ControllerBench:
+    """Brokers 0..3 are active, 4 is fenced; topic `t` has one partition on 0, 1, 2 and min ISR 2."""
+    base = [*registrations((0, 1, 2, 3, 4), fenced=(4,)), *topic_records(2, **partition)]
+    return ControllerBench(*base, *records, config=config_of(generation))

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol.config import CONFIGS, MIN_INSYNC_REPLICAS, Generation
+from protocol.config import CONFIGS, MIN_INSYNC_REPLICAS
 from protocol.controller.administration import handle
 from protocol.controller.controller_result import ControllerResult
 from protocol.errors import ErrorCode
@@ -26,21 +26,13 @@ from protocol.messages.configs import (
 )
 from protocol.messages.records import ConfigRecord, MetadataRecord, PartitionRecord, TopicRecord
 from protocol.metadata.image import MetadataImage
-from tests.unit.protocol.node_helpers import ControllerBench, config_of, registrations, topic_records
+from tests.unit.protocol.node_helpers import ControllerBench, bench, config_of, registrations
 
 MIN_ISR, UNCLEAN, FLUSH = MIN_INSYNC_REPLICAS, "unclean.leader.election.enable", "flush.messages"
 STRATEGY = "unclean.recovery.strategy"
 TOPIC, BROKER = ConfigResourceType
 KINDS = (IncrementalAlterConfigsRequest, AlterConfigsRequest)
 Request = IncrementalAlterConfigsRequest | AlterConfigsRequest
-
-
-def bench(
-    *records: MetadataRecord, generation: Generation = Generation.KIP_966, **partition: object
-) -> ControllerBench:
-    """Brokers 0..3 are active, 4 is fenced; topic `t` has one partition on 0, 1, 2 and min ISR 2."""
-    base = [*registrations((0, 1, 2, 3, 4), fenced=(4,)), *topic_records(2, **partition)]
-    return ControllerBench(*base, *records, config=config_of(generation))
 
 
 def change(name: str, value: str | None, operation: ConfigOperation = ConfigOperation.SET) -> AlterableConfig:

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.config import Generation
 from protocol.controller.administration import handle
 from protocol.controller.controller_result import ControllerResult
 from protocol.controller.partition_change import ChangeRequest, Election, decide
@@ -18,18 +17,10 @@ from protocol.messages.partitions import ElectionType, ElectLeadersRequest, Elec
 from protocol.messages.records import MetadataRecord, PartitionRecord, TopicRecord
 from protocol.messages.topics import MAX_TOPICS_PER_REQUEST
 from protocol.metadata.partition import LeaderRecoveryState, PartitionState, replay_change
-from tests.unit.protocol.node_helpers import ControllerBench, config_of, registrations, topic_records
+from tests.unit.protocol.node_helpers import bench
 
 PREFERRED, UNCLEAN, DESIGNATION = ElectionType.PREFERRED, ElectionType.UNCLEAN, ElectionType.DESIGNATION
 RECOVERED, RECOVERING = LeaderRecoveryState.RECOVERED, LeaderRecoveryState.RECOVERING
-
-
-def bench(
-    *records: MetadataRecord, generation: Generation = Generation.KIP_966, **partition: object
-) -> ControllerBench:
-    """Brokers 0..3 are active, 4 is fenced; topic `t` has one partition on 0, 1, 2 and min ISR 2."""
-    base = [*registrations((0, 1, 2, 3, 4), fenced=(4,)), *topic_records(2, **partition)]
-    return ControllerBench(*base, *records, config=config_of(generation))
 
 
 def request_of(kind: ElectionType, *topics: TopicPartitions) -> ElectLeadersRequest:

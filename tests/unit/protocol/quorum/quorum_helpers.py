@@ -42,8 +42,6 @@ VOTERS = VoterSet.of(KEYS.values())
 LEVELS: list[MetadataRecord] = [
     FeatureLevelRecord(name=name, feature_level=level) for name, level in Generation.KIP_966.feature_levels.items()
 ]
-FORMATTED = len(KEYS)
-"""The log end offset of a formatted disk."""
 M = TypeVar("M", bound=Message)
 
 
