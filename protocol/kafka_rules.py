@@ -46,7 +46,7 @@ REMOVED_REPLICA_BLOCKS_LAST_KNOWN_LEADER = _declare(
 DEAD_LAST_KNOWN_LEADER_ELECTED = _declare(
     "dead-last-known-leader-elected",
     kafka="The last known leader is elected whether it is alive or not (KAFKA-19522).",
-    source="PartitionChangeBuilder.canElectLastKnownLeader; 4.0.0, mended in 4.1.0",
+    source="PartitionChangeBuilder.canElectLastKnownLeader; 4.0.0, fixed in 4.1.0",
 )
 UNASSIGNED_LAST_KNOWN_LEADER_ELECTED = _declare(
     "unassigned-last-known-leader-elected",

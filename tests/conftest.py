@@ -30,7 +30,7 @@ settings.load_profile("whole")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--rewrite-traces", action="store_true", help="Write transcripts anew (tests/traces, testdata).")
+    parser.addoption("--rewrite-traces", action="store_true", help="Rewrite transcripts (tests/traces, testdata).")
     add_option(parser)
 
 
@@ -75,7 +75,7 @@ def pytest_unconfigure() -> None:
 
 @pytest.fixture(scope="session")
 def rewriting(request: pytest.FixtureRequest) -> bool:
-    """Whether transcripts that differ are written anew."""
+    """Whether transcripts that differ are rewritten."""
     return bool(request.config.getoption("--rewrite-traces"))
 
 

@@ -7,14 +7,13 @@ A claim of L is measured by running the nodes of the protocol on the simulator; 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 from typing import Annotated
 
 from experiments.numbers import durability, failover, isr_changes, limits, reassignments, store_queue
 from experiments.numbers.conditions import Conditions, Row
+from experiments.support.declared import declared
 from experiments.support.errors import InputError
 from experiments.support.fields import AsTuple, StrictModel
-from experiments.support.yaml_input import read_yaml_mapping, validated
 
 Measure = Callable[[Conditions], list[Row]]
 MEASURES: Mapping[str, Measure] = {
@@ -62,8 +61,7 @@ class _ClaimsFile(StrictModel):
     claims: Annotated[tuple[Claim, ...], AsTuple]
 
 
-_FILE = Path(__file__).with_name("claims.yaml")
-CLAIMS = validated(_ClaimsFile, read_yaml_mapping(_FILE, "claims"), str(_FILE)).claims
+CLAIMS = declared(_ClaimsFile, __file__, "claims.yaml").claims
 
 
 def claims_of(items: Iterable[str]) -> tuple[Claim, ...]:

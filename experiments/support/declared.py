@@ -1,6 +1,7 @@
 """Declarations that are data: a YAML file beside the module that reads it, checked against a type.
 
-They belong to the program, as its code does: a wrong one is a defect, and raises pydantic's ValidationError.
+They belong to the program, as its code does: a wrong one is a defect, and raises pydantic's ValidationError, or
+InputError if it is no YAML or has a key twice.
 """
 
 from __future__ import annotations
@@ -8,12 +9,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TypeVar
 
-import yaml
 from pydantic import TypeAdapter
+
+from experiments.support.yaml_input import parse_yaml
 
 T = TypeVar("T")
 
 
 def declared(kind: type[T], module: str, name: str) -> T:
     """The content of the file `name` in the folder of the file `module`, as a `kind`."""
-    return TypeAdapter(kind).validate_python(yaml.safe_load(Path(module).with_name(name).read_text(encoding="utf-8")))
+    path = Path(module).with_name(name)
+    return TypeAdapter(kind).validate_python(parse_yaml(path.read_text(encoding="utf-8"), str(path), "declarations"))

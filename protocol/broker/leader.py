@@ -197,7 +197,7 @@ class PartitionLeader:
     # -- fetch ---------------------------------------------------------------------------------------------------------
 
     def fetch(self, now_ms: TimeMs, follower: BrokerId, request: FetchRequest) -> None:
-        """Parks each fetch state of a request, or answers it. Requests of former incarnations are ignored."""
+        """Delays each fetch state of a request, or answers it. Requests of former incarnations are ignored."""
         fetcher, leads = (follower, request.fetcher), False
         if not self.fetch_sessions.accept_request(fetcher, request):
             return

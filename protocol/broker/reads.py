@@ -96,7 +96,7 @@ class Reads:
             self._set_timer(min(waiting))
 
     def _delay(self, replica: Replica, client: NodeId, request: ConsumeRequest, now_ms: TimeMs) -> bool:
-        """Parks the read if it has a `max_wait_ms`, there is nothing to answer yet, and there is room for it."""
+        """Delays the read if it has a `max_wait_ms`, there is nothing to answer yet, and there is room for it."""
         log = replica.log
         if request.max_wait_ms <= 0 or not log.high_watermark <= request.fetch_offset <= log.end_offset:
             return False

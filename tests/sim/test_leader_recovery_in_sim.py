@@ -105,7 +105,7 @@ def test_the_recovery_state_survives_a_crash_of_the_leader_and_a_clean_election(
     second = cluster.state.leader_epoch
     cluster.start(0, 2)
     cluster.run_for(9_000)
-    assert cluster.state.leader_recovery_state is RECOVERING, "the routine has begun anew"
+    assert cluster.state.leader_recovery_state is RECOVERING, "the routine has started again"
     check_recovers(cluster)
     assert routines(cluster) == [(1, first), (1, second)]
     assert not cluster.engine.violations()

@@ -293,7 +293,7 @@ def test_a_follower_far_behind_catches_up_within_the_fetch_limits() -> None:
 
 
 @pytest.mark.parametrize("loss", [Loss("none"), Loss("all")], ids=["keeps its log", "comes back empty"])
-def test_a_follower_below_the_leaders_log_start_begins_anew_there(loss: Loss) -> None:
+def test_a_follower_below_the_leaders_log_start_starts_again_there(loss: Loss) -> None:
     topic = {"segment.bytes": 300, "retention.bytes": 900}
     bench = Bench(config={"log.retention.check.interval.ms": 5_000}, topic=topic)
     bench.produce()

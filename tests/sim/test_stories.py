@@ -1,7 +1,7 @@
 """Golden transcripts: each shipped scenario as a story, what no scenario file can do, and quorums without a cluster
 (`quorum_transcript_helpers.py`). A change of the protocol shows here as a change of the story.
 
-`pytest tests/sim/test_stories.py --rewrite-traces` writes them anew; read the difference before it is committed.
+`pytest tests/sim/test_stories.py --rewrite-traces` rewrites them; read the difference before it is committed.
 """
 
 from __future__ import annotations

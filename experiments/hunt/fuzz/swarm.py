@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import reduce
-from pathlib import Path
 from random import Random
 from typing import Annotated, Any
 
@@ -32,8 +31,8 @@ from experiments.hunt.fuzz.scene import Episode, Part, Quiet, RequestedElection,
 from experiments.hunt.fuzz.themes import THEMES
 from experiments.hunt.fuzz.v3_themes import STORE_THEMES
 from experiments.scenarios.model import TopicModel
+from experiments.support.declared import declared
 from experiments.support.fields import AsTuple, ConfigSetting, StrictModel
-from experiments.support.yaml_input import read_yaml_mapping, validated
 from protocol.config import (
     BROKER_HEARTBEAT_INTERVAL_MS,
     BROKER_SESSION_TIMEOUT_MS,
@@ -90,8 +89,7 @@ class _Draws(StrictModel):
     steady: _Tempo
 
 
-_FILE = Path(__file__).with_name("draws.yaml")
-_DRAWS = validated(_Draws, read_yaml_mapping(_FILE, "what the swarm draws from"), str(_FILE))
+_DRAWS = declared(_Draws, __file__, "draws.yaml")
 
 
 def draw(seed: int, generation: Generation | None = None, bias: Bias = NO_BIAS) -> Plan:

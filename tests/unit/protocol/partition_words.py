@@ -79,7 +79,7 @@ def said_of_change(record: PartitionChangeRecord) -> str:
 
 
 def acl_entry(command: Command) -> AclEntry:
-    """`READ t`, `ALTER kafka-cluster as=User:bob prefixed deny host=*`: an entry, of Alice if nobody is named."""
+    """`READ t`, `ALTER kafka-cluster as=User:bob prefixed deny host=*`: an entry, of Alice if no principal is named."""
     name = command.next()
     name = "" if name == "no-name" else name
     of_cluster = command.flag("cluster") or name == "kafka-cluster"

@@ -12,7 +12,7 @@ what they print, indented; a single line stands behind them (`=>`) where there i
 why. `each` plays a case once per value; `{generation}` stands for the value. `given` before a command keeps it from
 printing. Which other commands there are, a `Script` says: one or more per folder of tests.
 
-`pytest --rewrite-traces` writes anew what cases print that fail, for the first value where there are several. Read the
+`pytest --rewrite-traces` rewrites what cases print that fail, for the first value where there are several. Read the
 difference before it is committed.
 """
 

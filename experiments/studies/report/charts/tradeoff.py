@@ -35,7 +35,7 @@ LOSSES = ACKNOWLEDGED_LOSS_RATE
 
 def frontier(settings: Sequence[Setting]) -> tuple[Setting, ...]:
     """The settings that no other one beats: with fewer losses, and no longer without writes. Equal losses are a tie,
-    whatever the availability: they may be equal because nothing in the study tells the settings apart."""
+    whatever the availability: they may be equal because nothing in the study separates the settings."""
     points = {setting.index: _point(setting) for setting in settings}
 
     def is_beaten(losses: float, unwritable: float) -> bool:

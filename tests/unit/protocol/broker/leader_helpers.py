@@ -76,12 +76,12 @@ class Leader:
     def fetch(
         self,
         *partitions: int,
-        anew: bool = False,
+        new_session: bool = False,
         replica_epoch: int = FOLLOWER,
         fetcher: int = 0,
         **fields_of_fetch: int,
     ) -> list[FetchResponse]:
-        """The follower fetches from its position, in a new session if `anew`; returns the leader's responses."""
+        """The follower fetches from its position, in a new session if `new_session`; returns the leader's responses."""
         fetches = []
         for index in partitions or self.position:
             offset = self.position[index]
@@ -92,7 +92,7 @@ class Leader:
             } | fields_of_fetch
             fetches.append(FetchPartition(**fields))
         stream = (replica_epoch, fetcher)
-        if anew or stream not in self.sessions:
+        if new_session or stream not in self.sessions:
             self.sessions[stream] = self.sessions.get(stream, 0) + 1
             self.requests[stream] = 0
         self.requests[stream] += 1

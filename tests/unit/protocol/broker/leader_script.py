@@ -51,10 +51,10 @@ class LeaderScript(Script):
             yield from self.said(self.leader.produce(size, partition=int(partition)))
 
     def do_fetch(self, command: Command) -> Iterator[str]:
-        """`fetch 0 1 anew fetcher=1 offset=0 skip=1 session=-1`: the follower fetches these partitions, or all; from
-        another offset, after as many requests that were lost, and with a session of that many before.
+        """`fetch 0 1 new-session fetcher=1 offset=0 skip=1 session=-1`: the follower fetches these partitions, or all;
+        from another offset, after as many requests that were lost, and with a session of that many before.
         """
-        anew, offset, skip = command.flag("anew"), command.get("offset"), command.number("skip", 0)
+        new_session, offset, skip = command.flag("new-session"), command.get("offset"), command.number("skip", 0)
         partitions = [int(word) for word in command.positional()]
         for partition in partitions or self.leader.position if offset else ():
             self.leader.position[partition] = int(offset)
@@ -63,7 +63,7 @@ class LeaderScript(Script):
         if older := command.number("session", 0):
             self.leader.sessions[FOLLOWER, 0] += older
         fields = {name: int(value) for name, value in command.named().items()}
-        yield from self.said(self.leader.fetch(*partitions, anew=anew, **fields))
+        yield from self.said(self.leader.fetch(*partitions, new_session=new_session, **fields))
 
     def do_renew(self, command: Command) -> Iterator[str]:
         fields = {name: int(value) for name, value in command.named().items()}

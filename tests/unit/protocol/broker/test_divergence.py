@@ -187,7 +187,7 @@ def test_logs_converge_from_the_leaders_log_start_on(
 
 
 @pytest.mark.covers("M43")
-def test_a_follower_whose_log_starts_within_a_batch_of_the_leader_begins_anew_with_that_batch() -> None:
+def test_a_follower_whose_log_starts_within_a_batch_of_the_leader_starts_again_with_that_batch() -> None:
     """Everything it has diverges, so it truncates its log to the log start, offset 3; the leader's batch has 1 to 4."""
     disk = storage_with(2, 2, 2, 2, 2, 2)
     disk.open_log(log_name(T0)).delete_segments_before(3)

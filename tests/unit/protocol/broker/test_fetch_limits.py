@@ -112,6 +112,6 @@ def test_each_fetcher_of_a_follower_fetches_and_renews_its_own_session() -> None
 def test_responses_are_numbered_per_session() -> None:
     leader = Leader()
     for session in (1, 2, 3):
-        sent = leader.fetch(anew=True) + leader.produce(UNIT)
+        sent = leader.fetch(new_session=True) + leader.produce(UNIT)
         assert [(message.session, message.number) for message in sent] == [(session, n) for n in range(len(sent))]
         assert brought(*sent) != []

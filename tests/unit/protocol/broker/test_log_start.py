@@ -156,7 +156,7 @@ def test_the_epoch_cache_replaces_an_epoch_without_records() -> None:
 
 @pytest.mark.covers("N1")
 @pytest.mark.parametrize(("offset", "epoch"), [(1, 0), (2, 0), (1, 1), (2, 1), (1, -1)])
-def test_a_follower_whose_last_epoch_is_deleted_begins_anew(offset: int, epoch: int) -> None:
+def test_a_follower_whose_last_epoch_is_deleted_starts_again(offset: int, epoch: int) -> None:
     """The leader's log has one record, of epoch 1 at offset 1; one of epoch 0 is deleted."""
     bench = BrokerBench().run(*topic_records(1, isr=(0,), leader_epoch=0)).produce(acks=1)
     log = bench.replica.log

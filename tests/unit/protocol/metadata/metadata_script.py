@@ -54,7 +54,7 @@ class MetadataScript(ControllerScript):
         return found
 
     def do_may(self, command: Command) -> Iterator[str]:
-        """`may READ t as=User:bob`: whether a principal, Alice if nobody is named, may; `may ALTER` on the cluster."""
+        """`may READ t as=User:bob`: whether a principal, Alice if none is named, may; `may ALTER` on the cluster."""
         operation, topic = AclOperation[command.next()], command.next("")
         allowed = may(self.bench.state.image, command.get("as", "User:alice"), operation, *[topic] * bool(topic))
         yield "yes" if allowed else "no"

@@ -1,6 +1,6 @@
 """The commands of transcripts about a controller node: messages of brokers and users, its timers, its metrics.
 
-Each command prints in one line the new records, the answers (`to 0: epoch 4`), sessions that begin anew or end, and the
+Each command prints in one line the new records, the answers (`to 0: epoch 4`), sessions that restart or end, and the
 partition `t-0` where it has changed.
 """
 

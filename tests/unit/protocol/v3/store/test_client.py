@@ -202,7 +202,7 @@ def test_a_store_that_has_lost_its_disk_gets_new_sessions() -> None:
     world.run_for(TIMEOUT_MS // 2)
     world.cut.clear()
     world.run_for(TIMEOUT_MS)
-    assert world.clients[0].log[-1] == ("watch", WatchKind.DATA_CHANGED, "/0"), "zxids begin anew"
+    assert world.clients[0].log[-1] == ("watch", WatchKind.DATA_CHANGED, "/0"), "zxids start again"
 
 
 @pytest.mark.covers("A3")
