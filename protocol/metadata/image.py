@@ -9,14 +9,13 @@ taken.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from protocol.config import CONFIGS, ClusterConfig, ConfigValue, Features, config_text, features_at
 from protocol.errors import ProtocolInvariantError
 from protocol.ids import BrokerId, Epoch, Offset, TopicIdPartition, TopicPartition, partition_key
 from protocol.messages.acls import WILDCARD, AclEntry, AclResourceType, PatternType
-from protocol.messages.base import field_values
 from protocol.messages.quorum import ControlRecord
 from protocol.messages.records import (
     AccessControlEntryRecord,
@@ -181,7 +180,17 @@ class MetadataImage:
             FeatureLevelRecord.unchecked(name=name, feature_level=level) for name, level in self.feature_levels.items()
         ]
         records += [AccessControlEntryRecord(entry=entry) for entry in self.acls]
-        records += [RegisterBrokerRecord.unchecked(**asdict(registration)) for registration in self.brokers.values()]
+        records += [
+            RegisterBrokerRecord.unchecked(
+                broker_id=registration.broker_id,
+                broker_epoch=registration.broker_epoch,
+                incarnation_id=registration.incarnation_id,
+                fenced=registration.fenced,
+                in_controlled_shutdown=registration.in_controlled_shutdown,
+                rack=registration.rack,
+            )
+            for registration in self.brokers.values()
+        ]
         records += [
             TopicRecord.unchecked(name=topic.name, topic_id=topic.topic_id, first_leader_epoch=topic.first_leader_epoch)
             for topic in self.topics.values()
@@ -229,7 +238,14 @@ class MetadataImage:
         self.next_offset += 1
 
     def _register_broker(self, record: RegisterBrokerRecord) -> None:
-        self.brokers[record.broker_id] = BrokerRegistration(**field_values(record))
+        self.brokers[record.broker_id] = BrokerRegistration(
+            record.broker_id,
+            record.broker_epoch,
+            record.incarnation_id,
+            record.fenced,
+            record.in_controlled_shutdown,
+            record.rack,
+        )
         self._delta.brokers[record.broker_id] = None
 
     def _change_registration(self, record: BrokerRegistrationChangeRecord) -> None:
@@ -237,10 +253,13 @@ class MetadataImage:
         if registration is None or registration.broker_epoch != record.broker_epoch:
             raise ProtocolInvariantError(f"registration change for unknown broker {record.broker_id} at {record}")
         shutting_down = record.in_controlled_shutdown
-        self.brokers[record.broker_id] = replace(
-            registration,
-            fenced=registration.fenced if record.fenced is None else record.fenced,
-            in_controlled_shutdown=registration.in_controlled_shutdown if shutting_down is None else shutting_down,
+        self.brokers[record.broker_id] = BrokerRegistration(
+            registration.broker_id,
+            registration.broker_epoch,
+            registration.incarnation_id,
+            registration.fenced if record.fenced is None else record.fenced,
+            registration.in_controlled_shutdown if shutting_down is None else shutting_down,
+            registration.rack,
         )
         self._delta.brokers[record.broker_id] = None
 
