@@ -11,6 +11,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from functools import partial
+from itertools import islice
 from typing import Any, TypeVar
 
 from experiments.support.processes import process_pool
@@ -46,11 +47,10 @@ class Spread:
         under_way: list[Any] = []
         while True:
             while len(under_way) < self._at_most and not is_over():
-                for task in waiting:
-                    under_way.append(self._submit(function, task))
+                begun = [self._submit(function, task) for task in islice(waiting, 1)]
+                if not begun:
                     break
-                else:
-                    break
+                under_way += begun
             if not under_way:
                 return
             results, under_way = self._completed(under_way)
