@@ -21,8 +21,8 @@ from tests.sim.scenario_helpers import run_scenario, spec_of
 SAME = ("leader", "leader_epoch", "replicas", "elr", "last_known_elr", "leader_recovery_state", "high_watermark")
 
 
-SHORT_SESSIONS = {"broker.session.timeout.ms": 4_000, "broker.heartbeat.interval.ms": 500}
-LONGEST_WAIT_MS = 15_000
+SHORT_SESSIONS = {"broker.session.timeout.ms": 2_000, "broker.heartbeat.interval.ms": 300}
+LONGEST_WAIT_MS = 8_000
 
 
 def with_short_times(scenario: Scenario) -> Scenario:
