@@ -8,7 +8,7 @@ INSTALLED := $(VENV)/.installed
 UV := $(or $(shell command -v uv 2>/dev/null),$(TOOLS)/bin/uv)
 STUDY := min-isr-2
 COMPUTING := tests/house tests/unit tests/sim
-# One process with the tests on Ray, which wait half of the time, and two that compute (tests/distribution.py).
+# Two processes with the tests on Ray, which wait most of the time, and two that compute (tests/distribution.py).
 MANY := --dist loadfile --no-loadscope-reorder -n
 ARGS ?=
 SEEDS ?= 0..99
@@ -16,7 +16,7 @@ SEEDS ?= 0..99
 # Bytecode is kept, also where the environment says otherwise: an actor that has to compile Ray starts six times as slowly.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help venv test proof test-fast test-ray test-spark test-browser chromium check study compiled wheel docs reference requirements audit swarm-coverage lock clean
+.PHONY: help venv collected test proof test-fast test-ray test-spark test-browser chromium check study compiled wheel docs reference requirements audit swarm-coverage lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,8 +40,9 @@ $(TOOLS)/bin/uv:
 	    echo "make venv: $(PYTHON) has neither ensurepip nor pip; install it with: sudo apt-get install python3-venv" >&2; exit 1; \
 	fi
 
-test: chromium check ## everything: the checks, then all tests; the slowest 30 are listed
-	$(BIN)/pytest $(MANY) 3 --durations 30 $(ARGS)
+test: chromium $(INSTALLED) ## everything: the checks, then all tests; the slowest 30 are listed
+	@$(MAKE) --no-print-directory --jobs 2 check collected
+	$(BIN)/pytest $(MANY) 4 --durations 30 $(ARGS)
 
 proof: $(INSTALLED) ## the tests that are the proof: 60 fuzz seeds, determinism, every mutant, an exhaustive search
 	$(BIN)/pytest -n 2 --dist worksteal $(COMPUTING) -m proof $(ARGS)
@@ -66,6 +67,10 @@ chromium:
 check: $(INSTALLED) ## ruff and mypy (strict)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+collected: $(INSTALLED)
+	@# Compiles the tests and what they import, which each process of pytest would do by itself otherwise.
+	-@$(BIN)/pytest --collect-only --quiet > /dev/null
 
 study: $(INSTALLED) ## the shipped study, from scratch: sweep, Spark, report
 	rm -rf out/$(STUDY)

@@ -6,11 +6,10 @@ clusters of their own come first, the longest of them first of all; then files t
 (`tests/ray/conftest.py`), so that a process starts it once; then the tests of `SPREAD`.
 
 `--dist loadfile` runs the tests of a file on one process, those of spark on one process as they share a JVM, and those
-of `SPREAD` wherever a process is free: they share nothing but the private Ray. Ray tests run against real clocks, and a
-running cluster takes a quarter of a processor even while a test only waits for it; so a second cluster at the same time
-slows both. All other tests compute. So the
-first `WITH_RAY` processes begin with the ray tests, the others with the rest, and a process that finds nothing left of
-its own part takes from the other. The others have a lower priority (`NICENESS`), so that the nodes of a cluster get a
+of `SPREAD` wherever a process is free: they share nothing but the private Ray. Ray tests run against real clocks: most
+of their time they wait, while their cluster takes a quarter of a processor. All other tests compute. So the first
+`WITH_RAY` processes begin with the ray tests, the others with the rest, and a process that finds nothing left of its
+own part takes from the other. The others have a lower priority (`NICENESS`), so that the nodes of a cluster get a
 processor when they need one.
 """
 
@@ -29,9 +28,15 @@ TESTS = Path(__file__).parent
 RAY = "tests/ray/"
 SPARK = "tests/spark/"
 SPREAD = f"{RAY}test_scenarios_on_ray.py::"
-LONGEST = ("test_soak.py", "test_cli_cluster.py", "test_bench_on_ray.py")
+LONGEST = (
+    "test_guides_on_ray.py",
+    "test_lost_ray_nodes.py",
+    "test_soak.py",
+    "test_cli_cluster.py",
+    "test_bench_on_ray.py",
+)
 """Files of ray tests that take minutes, longest first."""
-WITH_RAY = 1
+WITH_RAY = 2
 NICENESS = 10
 """Of the processes that do not begin with the ray tests, and of all that they start."""
 
