@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from experiments.engines.sim.disk import SimLog
 from protocol.log.replica_log import ReplicaLog
+from tests.unit.protocol.broker.test_divergence import TABLE, Case
 from tests.unit.protocol.node_helpers import batch
 
 
@@ -44,28 +45,15 @@ def fetch_once(leader: ReplicaLog, follower: ReplicaLog, max_bytes: int = 1 << 2
     return None
 
 
-CASES = {
-    "A behind, same epoch": ((1, 1), (1, 1, 1, 1), None),
-    "B behind, later epoch": ((1, 1), (1, 1, 2, 2), None),
-    "C ahead, same epoch": ((1, 1, 1, 1), (1, 1), 2),
-    "D ahead, later epoch": ((1, 1, 2, 2), (1, 1), 2),
-    "E forked, two epochs": ((1, 1, 2, 2), (1, 1, 3, 3), 2),
-    "F forked, longer first epoch": ((1, 2, 2), (1, 1), 1),
-    "G nothing in common": ((2,), (1, 3), 0),
-}
-
-
 @pytest.mark.covers("M43", "N1")
-@pytest.mark.parametrize(("follower", "leader", "expected"), CASES.values(), ids=CASES)
-def test_divergence_is_found_and_truncated(
-    follower: tuple[int, ...], leader: tuple[int, ...], expected: int | None
-) -> None:
-    leading, following = log_of(*leader), log_of(*follower)
-    assert fetch_once(leading, following) == expected
-    assert following.end_offset == (len(leader) if expected is None else expected)
+@TABLE
+def test_divergence_is_found_and_truncated(case: Case) -> None:
+    leading, following = log_of(*case.leader), log_of(*case.follower)
+    assert fetch_once(leading, following) == case.cut
+    assert following.end_offset == (len(case.leader) if case.cut is None else case.cut)
     while fetch_once(leading, following) is not None or following.end_offset < leading.end_offset:
         pass
-    assert [epoch for _, epoch, _, _ in content(following)] == list(leader)
+    assert [epoch for _, epoch, _, _ in content(following)] == list(case.leader)
 
 
 @pytest.mark.covers("M43")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from experiments.engines import admin_requests
 from protocol.client.context import DEADLINE_PREFIX, WATCH_PREFIX
-from protocol.contract import CancelTimer, Effect, Send, SetTimer
+from protocol.contract import Send
 from protocol.errors import RETRIABLE, ErrorCode
 from protocol.events.base import Trace
 from protocol.ids import DRIVER
-from protocol.messages.admin import MetadataRequest, MetadataResponse, PartitionMetadata, TopicMetadata
+from protocol.messages.admin import MetadataRequest
 from protocol.messages.base import Message
 from protocol.messages.cluster import DescribeClusterRequest, DescribeClusterResponse
 from protocol.messages.commands import (
@@ -27,72 +27,42 @@ from protocol.messages.commands import (
 )
 from protocol.messages.data import ProduceRequest, ProduceResponse
 from protocol.messages.partitions import ElectionType, ElectLeadersRequest
-from protocol.messages.producers import InitProducerIdRequest, InitProducerIdResponse
 from protocol.messages.quorum import AddVoterRequest, RemoveVoterRequest
 from protocol.messages.topics import DeletableTopicResult, DeleteTopicsRequest, DeleteTopicsResponse
 from protocol.nodes.client import ClientNode
+from tests.unit.protocol.client.client_helpers import ClientBench
 from tests.unit.protocol.node_helpers import CLIENT, CONTROLLER, config_of
 
 BROKERS = (0, 1, 2)
 DELIVERY_MS, BACKOFF_MS = 30_000, 100
 DEADLINE, WATCH = DEADLINE_PREFIX, WATCH_PREFIX
-M = TypeVar("M", bound=Message)
 
 
-class Bench:
-    """A client with command 1 in progress and its timers; the controller gives it producer id 5 when it asks."""
+class Bench(ClientBench):
+    """A client with command 1 in progress; nodes answer its metadata requests when `metadata` says so."""
 
     def __init__(self, command: Message) -> None:
         config = config_of(delivery_timeout_ms=DELIVERY_MS, retry_backoff_ms=BACKOFF_MS)
-        self.node = ClientNode(CLIENT, BROKERS, [CONTROLLER], config)
-        self.now_ms = 0
-        self.timers: dict[str, int] = {}
-        self.outcomes: list[Message] = []
-        self.effects: list[Effect] = []
-        self.asked = -1
-        assert self.node.start(0) == []
+        super().__init__(producer_ids=(5,), config=config, brokers=BROKERS)
+        self.leader, self.asked = None, -1
         self.receive(DRIVER, command)
 
-    def receive(self, sender: int, message: Message) -> Bench:
-        return self._done(self.node.receive(self.now_ms, sender, message))
-
-    def fire(self, name: str) -> Bench:
-        """Advances the time to the timer and fires it; a prefix of its name is enough."""
-        [name] = [timer for timer in self.timers if timer.startswith(name)]
-        self.now_ms = self.timers.pop(name)
-        return self._done(self.node.fire(self.now_ms, name))
-
-    def _done(self, effects: list[Effect]) -> Bench:
-        self.effects = effects
-        for effect in effects:
-            if isinstance(effect, SetTimer):
-                self.timers[effect.name] = effect.at_ms
-            elif isinstance(effect, CancelTimer):
-                self.timers.pop(effect.name, None)
-            elif isinstance(effect, Send) and effect.to == DRIVER:
-                self.outcomes.append(effect.message)
-            elif isinstance(effect, Send) and isinstance(effect.message, MetadataRequest):
-                self.asked = effect.message.correlation_id
-        for _, request in self.sends(InitProducerIdRequest):
-            answer = InitProducerIdResponse(correlation_id=request.correlation_id, producer_id=5, producer_epoch=0)
-            self.effects = [*effects, *self.receive(CONTROLLER, answer).effects]
-        return self
-
-    def sends(self, kind: type[M]) -> list[tuple[int, M]]:
-        return [(e.to, e.message) for e in self.effects if isinstance(e, Send) and isinstance(e.message, kind)]
+    def _answer(self, node: int, message: Message) -> None:
+        self.asked = message.correlation_id if isinstance(message, MetadataRequest) else self.asked
+        super()._answer(node, message)
 
     def metadata(self, leader: int, epoch: int) -> Bench:
         """All nodes give the same response to the last metadata request."""
-        partition = PartitionMetadata(partition=0, leader=leader, leader_epoch=epoch)
-        topics = (TopicMetadata(name="t", topic_id="T", partitions=(partition,)),)
+        self.leader, self.leader_epoch = leader, epoch
+        response, self.leader = self.described(self.asked), None
         for node in (*BROKERS, CONTROLLER):
-            self.receive(node, MetadataResponse(correlation_id=self.asked, topics=topics))
+            self.receive(node, response)
         return self
 
     def attempt(self, leader: int = 0, epoch: int = 1) -> int:
         """All nodes name this leader and the request is sent; returns its correlation id."""
         self.metadata(leader, epoch)
-        [(to, request)] = self.sends(ProduceRequest)
+        [(to, request)] = self.sent
         assert to == leader
         return request.correlation_id
 
@@ -149,7 +119,7 @@ def test_every_command_has_one_outcome_and_it_is_unknown_if_an_attempt_may_have_
             continue
         epoch += number
         bench.fire(WATCH).metadata(what, epoch)
-        for _, request in bench.sends(ProduceRequest):
+        for request in bench.messages(ProduceRequest):
             last = request.correlation_id
             may_be_applied.add(last)
     if not bench.outcomes:
@@ -164,7 +134,8 @@ def administer() -> Bench:
 
 def test_administration_goes_to_the_controller_and_returns_its_response() -> None:
     bench = administer()
-    [(to, request)] = bench.sends(DeleteTopicsRequest)
+    [(to, request)] = bench.sent
+    assert isinstance(request, DeleteTopicsRequest)
     assert (to, request.topics) == (CONTROLLER, admin_requests.delete_topic("t").topics)
     error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     refused = DeletableTopicResult(name="t", error=error, message="no topic")
@@ -189,12 +160,12 @@ def test_long_requests_get_a_timeout_below_the_clients(
     wanted: ElectLeadersRequest | AddVoterRequest | RemoveVoterRequest, timeout_ms: int
 ) -> None:
     bench = Bench(AdminCommand(command_id=1, request=replace(wanted, timeout_ms=timeout_ms)))
-    [(_, request)] = bench.sends(type(wanted))
+    [request] = bench.messages(type(wanted))
     assert request.timeout_ms == min(timeout_ms, DELIVERY_MS * 9 // 10)
 
 
 def test_messages_that_no_client_serves_are_dropped() -> None:
-    [refused] = produce().receive(DRIVER, ShutdownCommand()).effects
+    [refused] = produce().node.receive(0, DRIVER, ShutdownCommand())
     assert isinstance(refused, Trace)
     assert (refused.kind, refused.message) == ("refused", "ShutdownCommand")
 
