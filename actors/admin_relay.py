@@ -1,14 +1,12 @@
-"""Makes administration requests, writes and reads records through a client node for callers outside the cluster, each
-of which gets its own outcome.
+"""Makes administration requests, writes and reads records through a node for callers outside the cluster, each of which
+gets its own answer.
 
 A host keeps the messages that its node sends to the experiment (`DRIVER`) until the next poll, and a poll returns all
-of them; several callers that share one client would take each other's outcomes. The relay therefore submits a command
-under the peer id `ADMIN_CALLERS` with a negative command id (an experiment uses positive ones), resolves the future of
-the waiting caller when the outcome comes back to `ADMIN_CALLERS`, and passes all other messages on to the peers. A
-client ends every command with exactly one outcome, so each future is resolved.
-
-A node of another kind answers administration requests itself: `query` passes one to it as if it came from a client, and
-waits for the response.
+of them; several callers that share one client would take each other's outcomes. The relay therefore passes what they
+ask on under the peer id `ADMIN_CALLERS`, and resolves the future of the waiting caller when the answer comes back.
+Commands to a client have negative ids (an experiment uses positive ones); a client ends every command with exactly one
+outcome. A node of another kind answers administration requests itself, with positive correlation ids, as if they came
+from a client.
 
 All calls happen on the node's event loop.
 """
@@ -17,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from typing import TypeVar
 
 from actors.host import NodeHost, Outbound
 from protocol.errors import ProtocolInvariantError
@@ -37,59 +34,48 @@ from protocol.messages.commands import (
 from protocol.metadata.authorizer import node_principal
 
 CallerCommand = SendRecords | ProduceCommand | ConsumeCommand
-CallerOutcome = AdminOutcome | SendOutcome | ProduceOutcome | ConsumeOutcome
 ADMIN_CALLERS: NodeId = DRIVER + 1
 """The peer id under which a node sees all callers of the relay."""
-Answer = TypeVar("Answer")
 
 
 class AdminRelay:
-    """The `Outbound` of a host: keeps outcomes and responses for `ADMIN_CALLERS`, and passes everything else to
-    `onward`.
-    """
+    """The `Outbound` of a host: keeps answers to `ADMIN_CALLERS`, and passes everything else to `onward`."""
 
     def __init__(self, onward: Outbound) -> None:
         self._onward = onward
-        self._waiting: dict[int, asyncio.Future[CallerOutcome]] = {}
-        self._queries: dict[int, asyncio.Future[AdminResponse]] = {}
+        self._waiting: dict[int, asyncio.Future[Message]] = {}
         self._last_id = 0
 
     def send(self, to: NodeId, message: Message) -> None:
         if to != ADMIN_CALLERS:
             self._onward.send(to, message)
-        elif isinstance(message, CallerOutcome):
-            _resolve(self._waiting.pop(message.command_id), message)
+        elif isinstance(message, AdminOutcome | SendOutcome | ProduceOutcome | ConsumeOutcome):
+            self._resolve(message.command_id, message)
         elif isinstance(message, AdminResponse):
-            _resolve(self._queries.pop(message.correlation_id), message)
+            self._resolve(message.correlation_id, message)
         else:
             raise ProtocolInvariantError(f"a node answers a caller with {type(message).__name__}")
 
-    async def request(self, host: NodeHost, request: AdminRequest | CallerCommand) -> CallerOutcome:
+    def _resolve(self, number: int, answer: Message) -> None:
+        waiting = self._waiting.pop(number)
+        if not waiting.done():  # the caller may have given up
+            waiting.set_result(answer)
+
+    async def request(self, host: NodeHost, request: AdminRequest | CallerCommand) -> Message:
         """Submits a request, or a command whose id it replaces, to the host's client and returns its outcome."""
         self._last_id += 1
-        command = (
-            replace(request, command_id=-self._last_id)
-            if isinstance(request, CallerCommand)
-            else AdminCommand(command_id=-self._last_id, request=request)
-        )
-        outcome: asyncio.Future[CallerOutcome] = asyncio.get_running_loop().create_future()
-        self._waiting[command.command_id] = outcome
-        host.deliver(ADMIN_CALLERS, [command], control=True)
-        return await outcome
+        command = request if isinstance(request, CallerCommand) else AdminCommand(command_id=0, request=request)
+        return await self._ask(host, -self._last_id, replace(command, command_id=-self._last_id))
 
-    async def query(self, host: NodeHost, request: AdminRequest) -> AdminResponse:
+    async def query(self, host: NodeHost, request: AdminRequest) -> Message:
         """Passes a request, in the name of a client where it has no principal, to the host's node, which is no client,
         and returns its response."""
         self._last_id += 1
         principal = node_principal(FIRST_CLIENT) if request.principal == ANONYMOUS else request.principal
         request = replace(request, correlation_id=self._last_id, principal=principal)
-        response: asyncio.Future[AdminResponse] = asyncio.get_running_loop().create_future()
-        self._queries[self._last_id] = response
-        host.deliver(ADMIN_CALLERS, [request], control=True)
-        return await response
+        return await self._ask(host, self._last_id, request)
 
-
-def _resolve(waiting: asyncio.Future[Answer], answer: Answer) -> None:
-    """Passes an answer to its caller, which may have given up."""
-    if not waiting.done():
-        waiting.set_result(answer)
+    async def _ask(self, host: NodeHost, number: int, message: Message) -> Message:
+        self._waiting[number] = asyncio.get_running_loop().create_future()
+        host.deliver(ADMIN_CALLERS, [message], control=True)
+        return await self._waiting[number]

@@ -1,16 +1,14 @@
 """A cluster of node actors on a connected Ray: incarnations, links, removal.
 
 `placement.py` decides which Ray node each node runs on, and every actor is pinned to that one. A restarted node finds
-its directory again: every machine keeps the directories of its nodes in a folder of the run. If the Ray node of a place
-is lost, another one takes over; on another machine the nodes then start with empty disks.
+its directory again, in a folder of the run on its machine; on another machine it starts with an empty disk.
 
 Ray may have lost contact with a Ray node while the processes that it started go on. Before a node starts, its previous
 process is killed if it still runs on the same machine, where it would write to the same disk; elsewhere it is fenced by
-its epochs. A caller may also choose the Ray nodes (`homes`), and `move` a node whose machine is gone: the next
-incarnation then gets another, empty directory, even on the same machine, and the previous process goes on.
+its epochs. A node whose machine is gone may also `move`: the next incarnation then gets another, empty directory, even
+on the same machine, and the previous process goes on.
 
-Actor names belong to a Ray namespace of the run, so clusters do not see each other. Actors belong to the job that
-created them: if this process dies without `close`, Ray ends them.
+Actors belong to the job that created them: if this process dies without `close`, Ray ends them.
 """
 
 from __future__ import annotations
@@ -26,19 +24,13 @@ from pathlib import Path
 from typing import Literal
 
 import ray
+from ray.exceptions import RayActorError
 
 from actors.machines import UnreachableError, is_alive, machines, own_node, pin, remove_remotely, send_signal
-from actors.members import (
-    ACTOR_GONE,
-    Member,
-    Outbox,
-    creation_failure,
-    is_creation_failure,
-    take_snapshots,
-)
+from actors.members import ACTOR_GONE, Member, Outbox, creation_failure, take_snapshots
 from actors.metrics import ClusterMeter
 from actors.nodes import NodeSetup, NodeSnapshot, PollReport, actor_class
-from actors.peers import Handle, deliver_method
+from actors.peers import Handle
 from actors.placement import Placement
 from actors.processes import ProcessId
 from actors.storage import DISK_LOSSES, DiskLossKind
@@ -62,11 +54,6 @@ _RETRY_S = 0.02
 NodeCommand = Literal["pause", "resume", "flush", "set_room"]
 
 
-def is_connected() -> bool:
-    """Whether this process is connected to a Ray cluster."""
-    return ray.is_initialized()
-
-
 class NodeNotRunningError(RuntimeError):
     """A command was given to a node that does not run."""
 
@@ -88,9 +75,9 @@ class ActorCluster:
 
     `nodes` are all node ids. `racks` overrides the rack of brokers (default: the label of their Ray node). `homes`
     names the Ray node (by its id) of nodes whose place `Placement` does not choose. `voters` are the first voters of
-    the quorum; their disks are formatted at their first start. `store` are the settings of the store. `folder` holds
-    the directories of the run's nodes; it has the same path on every machine. `former`: a retired cluster, whose
-    processes and names this one takes over. PlacementError as for `Placement`.
+    the quorum; their disks are formatted at their first start. `run` is the Ray namespace of the actors and the `run`
+    tag of metrics; `folder` holds the directories of the nodes, under the same path on every machine. `former`: a
+    retired cluster, whose processes and names this one takes over. PlacementError as for `Placement`.
     """
 
     def __init__(
@@ -223,7 +210,7 @@ class ActorCluster:
             self.remove_actor(node)
 
     def process(self, node: NodeId) -> ProcessId | None:
-        """The process of a running node, None while it is not up, and where the node does not run."""
+        """The process of a node, None where it does not run or is not up yet."""
         member = self._members[node]
         if member.actor is None:
             return None
@@ -264,9 +251,7 @@ class ActorCluster:
 
     def isolate(self, nodes: Collection[NodeId]) -> None:
         """Has all other running nodes drop what the present incarnations of these nodes send, as if their machines had
-        lost the network; later incarnations are not affected.
-
-        Each call replaces the set of the last one. Nodes that start afterwards do not know of it.
+        lost the network. Each call replaces the set of the last one; nodes that start afterwards do not know of it.
         """
         incarnations = {node: self._members[node].incarnation for node in nodes}
         others = [node for node in self.running() if node not in incarnations]
@@ -297,16 +282,14 @@ class ActorCluster:
     # -- commands and queries ------------------------------------------------------------------------------------------
 
     def poll(self, wait_s: float) -> list[tuple[NodeId, PollReport]]:
-        """Polls all running nodes and returns the reports that have arrived.
-
-        Waits at most `wait_s` for the nodes whose present incarnation has answered a poll before; a node that is still
-        starting is not waited for. A node that has exited, died or failed no longer counts as running. The report of
-        one that could not be created, or has failed, has the failure.
+        """Polls all running nodes and returns the reports that have arrived; waits at most `wait_s`, and not for a node
+        that is still starting. A node that has exited, died or failed no longer counts as running. The report of one
+        that could not be created, or has failed, has the failure.
         """
         running = {node: self._members[node] for node in self.running()}
         for member in running.values():
             for control in (False, True):
-                member.outboxes[control].send_queued(deliver_method(member.actor, control))
+                member.outboxes[control].send_queued(member.actor, control)
             if member.poll is None:
                 member.poll = member.actor.poll.remote()
         known = [member.poll for member in running.values() if member.answered]
@@ -329,7 +312,7 @@ class ActorCluster:
             self.remove_actor(node)
             if member.answered:
                 return []
-            never_ran = not is_creation_failure(error)
+            never_ran = not (isinstance(error, RayActorError) and error.actor_init_failed)
             return [PollReport([], [], exited=False, failure=creation_failure(str(error)), never_ran=never_ran)]
         member.answered, member.active_epoch = True, report.active_epoch
         self.process(node)
@@ -338,11 +321,9 @@ class ActorCluster:
         return [report]
 
     def snapshots(self, wait_s: float) -> list[tuple[NodeId, NodeSnapshot]]:
-        """The snapshots that have changed since the last call, of nodes whose present incarnation has answered a poll.
-
-        Waits for them at most `wait_s`. Snapshots grow with the number of partitions: call this only where a query
-        needs one. A snapshot that an earlier call has not waited for may be older than this call: it is returned before
-        the one that is requested now.
+        """The snapshots that have changed since the last call, of nodes whose present incarnation has answered a poll;
+        waits at most `wait_s`. Snapshots grow with the number of partitions: call this only where a query needs one. A
+        snapshot for which an earlier call has not waited is returned before the one that is requested now.
         """
         running = {node: self._members[node] for node in self.running() if self._members[node].answered}
         late = take_snapshots(running)
@@ -385,7 +366,7 @@ class ActorCluster:
         if len(outbox.queued) >= MAX_QUEUED:
             raise NodeBusyError(f"{node_name(node)} has not taken {MAX_QUEUED} messages")
         outbox.queued.append(encode(message))
-        outbox.send_queued(deliver_method(member.actor, message.CONTROL))
+        outbox.send_queued(member.actor, message.CONTROL)
 
     def set_links(self, links: Iterable[tuple[NodeId, NodeId]], up: bool) -> None:
         """Cuts or heals directed links (source, target); returns when both ends of each have applied that."""
@@ -397,7 +378,6 @@ class ActorCluster:
             ray.wait(calls, num_returns=len(calls), timeout=COMMAND_TIMEOUT_S)
 
     def heal_links(self) -> None:
-        """Heals every link."""
         self.set_links(self._cut, True)
 
     def _cut_peers(self, node: NodeId) -> tuple[tuple[NodeId, ...], tuple[NodeId, ...]]:
@@ -412,9 +392,7 @@ class ActorCluster:
         return self._former | {node: member.incarnation for node, member in self._members.items()}
 
     def retire(self) -> None:
-        """As `close`, but the processes wait for another cluster on this Ray, which takes them over (`former`); those
-        that do not answer end.
-        """
+        """As `close`, but the processes that answer wait for another cluster on this Ray, which takes them over."""
         calls = {self._members[node].actor.retire.remote(): node for node in self.running()}
         done, _ = ray.wait(list(calls), num_returns=len(calls), timeout=COMMAND_TIMEOUT_S) if calls else ([], [])
         for call in done:
@@ -426,9 +404,7 @@ class ActorCluster:
         self._remove_folder()
 
     def close(self) -> None:
-        """Ends all actors and removes all directories. Where Ray has been shut down already, the actors are gone, and
-        only the local directories are removed.
-        """
+        """Ends all actors and removes all directories; only the local ones where Ray has been shut down already."""
         if ray.is_initialized():
             while self._retired:
                 ray.kill(self._retired.popitem()[1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import ray
@@ -29,10 +30,10 @@ class Outbox:
     queued: list[bytes] = field(default_factory=list)
     under_way: Handle = None
 
-    def send_queued(self, deliver: Handle) -> None:
+    def send_queued(self, actor: Handle, control: bool) -> None:
         """Sends the queued messages in one frame, unless a call is under way."""
         if self.queued and (self.under_way is None or ray.wait([self.under_way], timeout=0)[0]):
-            self.under_way = deliver.remote(DRIVER, *pieces_of(pack_frame(self.queued)))
+            self.under_way = actor.deliver.remote(DRIVER, control, *pieces_of(pack_frame(self.queued)))
             self.queued = []
 
 
@@ -64,25 +65,17 @@ class Member:
 
 def take_snapshots(members: Mapping[NodeId, Member]) -> list[tuple[NodeId, NodeSnapshot]]:
     """The snapshots that have arrived and changed."""
-    return [(node, found) for node, member in members.items() if (found := _take_snapshot(member)) is not None]
-
-
-def _take_snapshot(member: Member) -> NodeSnapshot | None:
-    """The answer to the member's snapshot call, None where it has not arrived or nothing has changed."""
-    call = member.snapshot
-    if call is None or not ray.wait([call], timeout=0)[0]:
-        return None
-    member.snapshot = None
-    try:
-        member.version, snapshot = ray.get(call)
-    except ACTOR_GONE:
-        return None  # the next poll reports the failure
-    return snapshot
-
-
-def is_creation_failure(error: Exception) -> bool:
-    """Whether the actor's own code has failed in its constructor; otherwise its Ray node or its process was lost."""
-    return isinstance(error, RayActorError) and error.actor_init_failed
+    found: list[tuple[NodeId, NodeSnapshot]] = []
+    for node, member in members.items():
+        call = member.snapshot
+        if call is None or not ray.wait([call], timeout=0)[0]:
+            continue
+        member.snapshot = None
+        with suppress(*ACTOR_GONE):  # the next poll reports the failure
+            member.version, snapshot = ray.get(call)
+            if snapshot is not None:
+                found.append((node, snapshot))
+    return found
 
 
 def creation_failure(text: str) -> str:

@@ -3,13 +3,11 @@
 An actor has the name of its node (`broker-0`, `controller-1000`, `urm`, `store`, `client-3000`) in the Ray namespace of
 its cluster, so several clusters fit on one Ray. Ray runs each concurrency group of an async actor on an event loop of
 its own. The node runs on the loop of the group `node`, on which the frames of its peers arrive, so a message never
-changes threads between Ray and the node. Control frames have calls of their own and are queued before data, so a
-blocked data path does not fence a broker. Commands of the experiment arrive in the group `ctl`, queries in the default
+changes threads between Ray and the node. Commands of the experiment arrive in the group `ctl`, queries in the default
 group; both run their work on the node's loop.
 
-`kill_self` sends SIGKILL to the process, on whichever machine it runs: no handler runs, nothing is flushed. The next
-incarnation of a node is a new actor with the same name on the same directory; `NodeSetup.incarnation` counts them.
-Peers look up the actor again when they receive a frame of a newer incarnation.
+The next incarnation of a node is a new actor with the same name on the same directory. Peers look up the actor again
+when they receive a frame of a newer incarnation.
 """
 
 from __future__ import annotations
@@ -23,6 +21,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import wraps
 from pathlib import Path
 from pkgutil import resolve_name
 from random import Random
@@ -98,9 +97,8 @@ class NodeSetup:
     `run` is the Ray namespace and the cluster id. `loss_kind` and `loss_count` are applied to `directory` before the
     start (`storage.apply_loss`). `cut_to` and `cut_from` are the peers whose links are cut at the start. `rack` None
     means the label of the Ray node. `voters` are the first voters of the quorum with the directory ids of their disks.
-    `store` are the settings of the cluster's store, if it has one. `predecessor` is the last known process of the node,
-    which is killed if it still runs on the same machine. `former` are the last incarnations of an earlier cluster with
-    the same processes, whose frames are dropped.
+    `predecessor` is the last known process of the node, which is killed if it still runs on the same machine. `former`
+    are the last incarnations of an earlier cluster with the same processes, whose frames are dropped.
     """
 
     node: NodeId
@@ -128,10 +126,10 @@ class NodeSnapshot:
     view of a controller; what a store has published. All are empty for the other kinds of nodes.
     """
 
-    replicas: Mapping[TopicPartition, ReplicaView]
-    partitions: Mapping[TopicPartition, PartitionState]
-    brokers: Mapping[NodeId, BrokerRegistration]
-    metrics: Mapping[str, int]
+    replicas: Mapping[TopicPartition, ReplicaView] = field(default_factory=dict)
+    partitions: Mapping[TopicPartition, PartitionState] = field(default_factory=dict)
+    brokers: Mapping[NodeId, BrokerRegistration] = field(default_factory=dict)
+    metrics: Mapping[str, int] = field(default_factory=dict)
     quorum: QuorumView | None = None
     store: StoreView | None = None
 
@@ -179,15 +177,33 @@ def build_node(setup: NodeSetup, storage: DiskStorage, rack: str | None, now_ms:
 def snapshot_of(node: Node) -> NodeSnapshot:
     """The snapshot of a node; call between two of its inputs."""
     if isinstance(node, StoreNode):
-        return NodeSnapshot({}, {}, {}, {}, store=store_view(tree_nodes(node.state.tree)))
+        return NodeSnapshot(store=store_view(tree_nodes(node.state.tree)))
     if isinstance(node, BaseBroker):
-        replicas = {replica.name: replica_view(replica) for replica in node.context.replicas.values()}
-        return NodeSnapshot(replicas, {}, {}, {})
+        return NodeSnapshot({replica.name: replica_view(replica) for replica in node.context.replicas.values()})
     if isinstance(node, ControllerNode):
         image = node.state.image
         partitions = {image.name_of(key): state for key, state in image.partitions()}
         return NodeSnapshot({}, partitions, dict(image.brokers), node.metrics(), node.quorum)
-    return NodeSnapshot({}, {}, {}, {})
+    return NodeSnapshot()
+
+
+def _query(act: Callable[..., Result]) -> Callable[..., Coroutine[Any, Any, Result]]:
+    """Makes a function a method of the actor that runs on the loop of the node, between two of its inputs."""
+
+    @wraps(act)
+    async def method(shell: NodeShell, *arguments: object) -> Result:
+        async def run() -> Result:
+            return act(shell, *arguments)
+
+        return await shell.run_on_loop(run())
+
+    return method
+
+
+def _command(act: Callable[..., Result]) -> Callable[..., Coroutine[Any, Any, Result]]:
+    """As `_query`, in the group of commands, which Ray reads from the innermost function."""
+    ray.method(concurrency_group="ctl")(act)
+    return _query(act)
 
 
 class NodeShell:
@@ -238,17 +254,10 @@ class NodeShell:
         self._begin()
 
     @ray.method(concurrency_group="node")
-    async def deliver(self, sender: NodeId, *pieces: bytes) -> bytes:
-        """Handles a frame of the data channel; then returns a frame for the sender or `NOTHING`."""
-        return await self._receive(sender, pieces, False)
-
-    @ray.method(concurrency_group="node")
-    async def deliver_control(self, sender: NodeId, *pieces: bytes) -> bytes:
-        """Handles a frame of the control channel; then returns a frame for the sender or `NOTHING`."""
-        return await self._receive(sender, pieces, True)
-
-    async def _receive(self, sender: NodeId, pieces: Sequence[bytes], control: bool) -> bytes:
-        """Receives a frame. Those that come after the node has retired are for the next one."""
+    async def deliver(self, sender: NodeId, control: bool, *pieces: bytes) -> bytes:
+        """Handles a frame of the control or the data channel; then returns a frame for the sender or `NOTHING`. Frames
+        that come after the node has retired are for the next one.
+        """
         await self._serves.wait()
         self._begin()
         return await self._transport.receive(sender, b"".join(pieces), control)
@@ -275,7 +284,7 @@ class NodeShell:
             self._serves.clear()
             self._loop = Future()
 
-        await self._on_loop(act())
+        await self.run_on_loop(act())
 
     @ray.method(concurrency_group="node")
     async def serve_next(self, setup: NodeSetup) -> None:
@@ -285,194 +294,127 @@ class NodeShell:
 
     # -- commands of the experiment ------------------------------------------------------------------------------------
 
-    @ray.method(concurrency_group="ctl")
-    async def set_cut_links(self, to: tuple[NodeId, ...], sources: tuple[NodeId, ...]) -> None:
+    @_command
+    def set_cut_links(self, to: tuple[NodeId, ...], sources: tuple[NodeId, ...]) -> None:
         """Sets which links are cut: those to the peers `to`, and those from the peers `sources`."""
-        await self._call(lambda: self._transport.cut(to, sources))
+        self._transport.cut(to, sources)
 
-    @ray.method(concurrency_group="ctl")
-    async def ignore_incarnations(self, incarnations: Mapping[NodeId, int]) -> None:
+    @_command
+    def ignore_incarnations(self, incarnations: Mapping[NodeId, int]) -> None:
         """Drops frames of these incarnations of peers, and of older ones, from now on."""
-        await self._call(lambda: self._transport.ignore_incarnations(incarnations))
+        self._transport.ignore_incarnations(incarnations)
 
-    @ray.method(concurrency_group="ctl")
-    async def pause(self) -> None:
+    @_command
+    def pause(self) -> None:
         """Handles no input and sends nothing until `resume`."""
+        self._host.pause()
+        self._transport.pause()
 
-        def act() -> None:
-            self._host.pause()
-            self._transport.pause()
+    @_command
+    def resume(self) -> None:
+        self._transport.resume()
+        self._host.resume()
 
-        await self._call(act)
-
-    @ray.method(concurrency_group="ctl")
-    async def resume(self) -> None:
-        """Ends a pause."""
-
-        def act() -> None:
-            self._transport.resume()
-            self._host.resume()
-
-        await self._call(act)
-
-    @ray.method(concurrency_group="ctl")
-    async def flush(self) -> None:
+    @_command
+    def flush(self) -> None:
         """Flushes all logs of a broker; does nothing on other nodes."""
         if isinstance(self._node, BaseBroker):
-            await self._call(self._node.flush_all)
+            self._node.flush_all()
 
-    @ray.method(concurrency_group="ctl")
-    async def set_room(self, room_bytes: int | None) -> None:
+    @_command
+    def set_room(self, room_bytes: int | None) -> None:
         """Limits the growth of the node's logs to `room_bytes` in all; None lifts the limit."""
-        await self._call(lambda: setattr(self._files, "room_bytes", room_bytes))
+        self._files.room_bytes = room_bytes
 
-    @ray.method(concurrency_group="ctl")
-    async def halt(self) -> PollReport:
+    @_command
+    def halt(self) -> PollReport:
         """Stops the node for a crash: it handles and sends nothing more. Returns its last report."""
-
-        def act() -> PollReport:
-            self._transport.close()
-            self._host.halt()
-            return self._report(self._host.exited)
-
-        return await self._call(act)
+        self._transport.close()
+        self._host.halt()
+        return self._report(self._host.exited)
 
     @ray.method(concurrency_group="ctl")
     async def kill_self(self) -> None:
-        """Sends SIGKILL to this process."""
         os.kill(os.getpid(), signal.SIGKILL)
 
     # -- queries -------------------------------------------------------------------------------------------------------
 
     async def process(self) -> ProcessId:
-        """The actor's process."""
         return own_process(ray.get_runtime_context().get_node_id())
 
     async def poll(self) -> PollReport:
         """The trace events and outcomes since the last poll; waits for the last messages of a node that has exited."""
-        return await self._on_loop(self._poll())
 
-    async def _poll(self) -> PollReport:
-        exited = self._host.exited
-        if exited:
-            await self._transport.await_delivery(DELIVERY_WAIT_S)
-        return self._report(exited)
+        async def act() -> PollReport:
+            exited = self._host.exited
+            if exited:
+                await self._transport.await_delivery(DELIVERY_WAIT_S)
+            return self._report(exited)
+
+        return await self.run_on_loop(act())
 
     def _report(self, exited: bool) -> PollReport:
         traces, outcomes = self._host.drain()
-        traces += self._new_drops()
+        drops, self._reported_drops = self._storage.dropped[self._reported_drops :], len(self._storage.dropped)
+        traces += [(self._clock.now_ms(), trace_of(dropped)) for dropped in drops]
         active_epoch = self._node.active_epoch if isinstance(self._node, ControllerNode) else NO_EPOCH
         outgoing = [encode(message) for message in outcomes]
         return PollReport(traces, outgoing, exited, self._host.failure, active_epoch=active_epoch)
 
-    def _new_drops(self) -> list[tuple[TimeMs, Trace]]:
-        """Trace events of the records that recovery has dropped from logs since the last call."""
-        new, self._reported_drops = self._storage.dropped[self._reported_drops :], len(self._storage.dropped)
-        return [(self._clock.now_ms(), trace_of(dropped)) for dropped in new]
-
-    async def snapshot(self, version: int) -> tuple[int, NodeSnapshot | None]:
+    @_query
+    def snapshot(self, version: int) -> tuple[int, NodeSnapshot | None]:
         """(version, snapshot) of the node; the snapshot is None where nothing has changed since `version`."""
-        return await self._call(lambda: self._snapshot(version))
-
-    def _snapshot(self, version: int) -> tuple[int, NodeSnapshot | None]:
         taken = self._host.inputs_taken
         return taken, None if taken == version else snapshot_of(self._node)
 
     @ray.method(concurrency_group="ctl")
-    async def query(self, encoded: bytes) -> bytes:
-        """The encoded response of the node, which is no client, to an encoded administration request. CodecError where
-        the bytes are none.
+    async def request(self, encoded: bytes) -> bytes:
+        """The encoded answer to an encoded administration request: an outcome of a client, a response of another node.
+        A client also carries out a command about records (`CallerCommand`). CodecError for other bytes.
         """
-        message = decode(encoded)
+        message, is_client = decode(encoded), isinstance(self._node, ClientNode)
+        if is_client and isinstance(message, AdminRequest | CallerCommand):
+            return encode(await self.run_on_loop(self._admin_relay.request(self._host, message)))
         if not isinstance(message, AdminRequest):
-            raise MalformedMessageError(f"found {type(message).__name__}; allowed: an administration request")
-        return encode(await self._on_loop(self._admin_relay.query(self._host, message)))
+            allowed = f"an administration request{' or a command about records' if is_client else ''}"
+            raise MalformedMessageError(f"found {type(message).__name__}; allowed: {allowed}")
+        return encode(await self.run_on_loop(self._admin_relay.query(self._host, message)))
 
-    async def read_log(self, partition: TopicPartition) -> list[bytes]:
+    @_query
+    def read_log(self, partition: TopicPartition) -> list[bytes]:
         """The encoded batches of a broker's replica; empty where it has no such replica."""
-        return await self._call(lambda: self._read_log(partition))
-
-    def _read_log(self, partition: TopicPartition) -> list[bytes]:
-        if not isinstance(self._node, BaseBroker):
-            return []
-        replica = self._node.context.replica_named(*partition)
+        replica = self._node.context.replica_named(*partition) if isinstance(self._node, BaseBroker) else None
         return [] if replica is None else [encode(batch) for batch in replica.log.storage.read(0, sys.maxsize)]
 
-    async def read_metadata(self) -> bytes:
+    @_query
+    def read_metadata(self) -> bytes:
         """A controller's metadata log, packed; no records where the log begins with a snapshot."""
-        return await self._call(self._read_metadata)
-
-    def _read_metadata(self) -> bytes:
         if not isinstance(self._node, ControllerNode) or self._node.first_record:
             return pack_records(())
         return pack_records(self._node.records)
 
-    # -- the node's loop -----------------------------------------------------------------------------------------------
-
-    async def _call(self, action: Callable[[], Result]) -> Result:
-        async def act() -> Result:
-            return action()
-
-        return await self._on_loop(act())
-
-    async def _on_loop(self, coroutine: Coroutine[object, None, Result]) -> Result:
+    async def run_on_loop(self, coroutine: Coroutine[object, None, Result]) -> Result:
+        """The result of a coroutine that runs on the loop of the node."""
         loop = await asyncio.shield(asyncio.wrap_future(self._loop))
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, loop))
 
 
-_OPTIONS: Any = {"concurrency_groups": {"node": 1000, "ctl": 1000}, "max_restarts": 0, "max_task_retries": 0}
-_AS_ACTOR = ray.remote(**_OPTIONS)
+def _actor(name: str) -> Handle:
+    """The actor class of this name."""
+    options: Any = {"concurrency_groups": {"node": 1000, "ctl": 1000}, "max_restarts": 0, "max_task_retries": 0}
+    return ray.remote(**options)(type(name, (NodeShell,), {}))
 
 
-@_AS_ACTOR
-class BrokerActor(NodeShell):
-    """A broker."""
-
-
-@_AS_ACTOR
-class ControllerActor(NodeShell):
-    """A controller."""
-
-
-@_AS_ACTOR
-class RecoveryManagerActor(NodeShell):
-    """The unclean recovery manager."""
-
-
-@_AS_ACTOR
-class StoreActor(NodeShell):
-    """The store."""
-
-
-@_AS_ACTOR
-class ClientActor(NodeShell):
-    """A client."""
-
-    @ray.method(concurrency_group="ctl")
-    async def request(self, encoded: bytes) -> bytes:
-        """Makes an encoded administration request for the caller, or carries out a command about records
-        (`CallerCommand`); returns the encoded outcome. CodecError where the bytes are neither.
-        """
-        message = decode(encoded)
-        if not isinstance(message, AdminRequest | CallerCommand):
-            allowed = "an administration request or a command about records"
-            raise MalformedMessageError(f"found {type(message).__name__}; allowed: {allowed}")
-        return encode(await self._on_loop(self._admin_relay.request(self._host, message)))
-
-
-@_AS_ACTOR
-class LoadActor(NodeShell):
-    """A load generator."""
+_ACTORS: Sequence[tuple[Callable[[NodeId], bool], Handle]] = (
+    (is_broker, _actor("BrokerActor")),
+    (is_controller, _actor("ControllerActor")),
+    (is_recovery_manager, _actor("RecoveryManagerActor")),
+    (is_store, _actor("StoreActor")),
+    (is_load, _actor("LoadActor")),
+    (is_client, _actor("ClientActor")),
+)
 
 
 def actor_class(node: NodeId) -> Handle:
     """The actor class for the kind of this node."""
-    if is_broker(node):
-        return BrokerActor
-    if is_controller(node):
-        return ControllerActor
-    if is_recovery_manager(node):
-        return RecoveryManagerActor
-    if is_store(node):
-        return StoreActor
-    return LoadActor if is_load(node) else ClientActor
+    return next(actor for includes, actor in _ACTORS if includes(node))

@@ -26,14 +26,8 @@ def pieces_of(frame: bytes) -> list[bytes]:
     return [frame[at : at + PIECE_BYTES] for at in range(0, len(frame), PIECE_BYTES)]
 
 
-def deliver_method(actor: Handle, control: bool) -> Handle:
-    """The actor's method that receives frames of the control or the data channel."""
-    return actor.deliver_control if control else actor.deliver
-
-
 class RayPeers:
-    """Delivers frames to the actors of the other nodes (`transport.Peers`). Looks up actors by name when needed, in a
-    thread, since a look-up is a blocking call to Ray's control store."""
+    """Delivers frames to the actors of the other nodes (`transport.Peers`)."""
 
     def __init__(self, run: str, own_id: NodeId) -> None:
         self._run = run
@@ -44,7 +38,7 @@ class RayPeers:
     async def __call__(self, peer: NodeId, frame: bytes, control: bool) -> bytes:
         handle = self._handles.get(peer) or await self._look_up(peer)
         try:
-            answer: bytes = await deliver_method(handle, control).remote(self._own_id, *pieces_of(frame))
+            answer: bytes = await handle.deliver.remote(self._own_id, control, *pieces_of(frame))
         except RayActorError as error:
             if self._handles.get(peer) is handle:
                 del self._handles[peer]
@@ -52,16 +46,14 @@ class RayPeers:
         return answer
 
     async def _look_up(self, peer: NodeId) -> Handle:
-        loop = asyncio.get_running_loop()
-        try:
-            handle = await loop.run_in_executor(None, ray.get_actor, node_name(peer), self._run)
+        try:  # in a thread, since a look-up is a blocking call to Ray's control store
+            handle = await asyncio.to_thread(ray.get_actor, node_name(peer), self._run)
         except ValueError as error:
             raise PeerGoneError(node_name(peer)) from error
         self._handles[peer] = handle
         return handle
 
     def observe_incarnation(self, peer: NodeId, incarnation: int) -> None:
-        """Drops the handle to the peer's actor if a frame of a newer incarnation has arrived."""
         if incarnation > self._incarnations.get(peer, 0):
             self._incarnations[peer] = incarnation
             self._handles.pop(peer, None)

@@ -227,7 +227,7 @@ class NodesChannel(RayAdminChannel):
 
     def _ask_node(self, name: str, request: bytes) -> Any:
         actor = _actor(name, self._namespace, self._address)
-        return _await(actor.query.remote(request), self._address, PROBE_WITHIN_S)
+        return _await(actor.request.remote(request), self._address, PROBE_WITHIN_S)
 
 
 def _decoded(encoded: bytes, kind: type[Outcome]) -> Outcome:

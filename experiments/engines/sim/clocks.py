@@ -1,8 +1,7 @@
 """The clock of a simulated node: an affine function of true time, in whole milliseconds.
 
-A clock is some time ahead of true time or behind it, and may run too fast or too slow by some per mille. Within an
-incarnation a node's time never goes back (`protocol.contract`): a clock may jump forward, and its rate may change, from
-what it shows at that moment on.
+Within an incarnation a node's time never goes back (`protocol.contract`): a clock may jump forward, and its rate may
+change, from what it shows at that moment on.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ class Clock:
     drift: int = 0
 
     def shows(self, true_ms: TimeMs) -> TimeMs:
-        """What the clock shows at a true time."""
         return true_ms + self.skew_ms + (true_ms - self.since_ms) * self.drift // 1_000
 
     def reaches(self, shown_ms: TimeMs) -> TimeMs:

@@ -1,14 +1,8 @@
 """The simulator: the nodes of the protocol in one process, with one heap of events and a virtual clock.
 
-It hosts any `contract.Node`: brokers, controllers, the store, the recovery manager and clients, which it builds itself,
-and what a node factory builds instead: the writer of a trial, a client of the store, a replica of the metadata log
-alone (`experiments/hunt/quorum`).
-
 Events are ordered by time, then by kind (messages before timers before actions of the experiment), then by the ids of
 the nodes involved, and last by the order in which they were scheduled. Nothing else decides, so a seed replays a run
-exactly, and leaving out an event does not reorder the others. The cluster carries out effects, keeps the disks, applies
-faults between events, and calls its observers with every trace event. Objects pass by reference; with `paranoid` every
-message is encoded and decoded on its way, and so are the records of the metadata log.
+exactly, and leaving out an event does not reorder the others. Faults are applied between events.
 """
 
 from __future__ import annotations
@@ -84,11 +78,6 @@ NodeFactory = Callable[[NodeId], Node | None]
 """Builds a node, or None where it does not know that one."""
 
 
-def _as_the_spec_says(node: NodeId) -> Node | None:
-    """The node factory of a cluster that has none of its own."""
-    return None
-
-
 def unobserved(target: NodeId, message: Message) -> None:
     """The `on_delivery` of a cluster that nothing observes."""
 
@@ -97,11 +86,11 @@ class SimCluster:
     """A simulated cluster. It has no more attributes than CPython 3.11 keeps without a dict, which are 29.
 
     `model` is the latency of links. `elide_idle` leaves out the events of idle timers (`timers.py`), `paranoid` encodes
-    and decodes every message, `keep_traces` collects trace events in `traces`, and with `instant_detection` a
-    broker's session with the controller or the store expires at its crash. `build` is the node factory: it is asked
-    for each node that starts, and what it returns None for is built as the cluster's spec says. With `outlives_process`
-    messages are those of a network without connections: they reach the next incarnation of their target, and get lost
-    where there is no such node.
+    and decodes every message and record on its way (otherwise objects pass by reference), `keep_traces` collects trace
+    events in `traces`, and with `instant_detection` a broker's session with the controller or the store expires at its
+    crash. `build` is the node factory: it is asked for each node that starts, and what it returns None for is built as
+    the cluster's spec says. With `outlives_process` messages are those of a network without connections: they reach the
+    next incarnation of their target, and get lost where there is no such node.
 
     `on_event` is called with (time, node) after every event, once its effects are carried out; `on_message` with
     (source, target, message) for every message sent, `on_delivery` with (target, message) before a node takes one;
@@ -122,7 +111,7 @@ class SimCluster:
         outlives_process: bool = False,
     ) -> None:
         self.spec = spec
-        self.build = build or _as_the_spec_says
+        self.build = build or (lambda node: None)
         self.now_ms: TimeMs = 0
         self.event_count = 0
         self.network = Network(spec.seed, model or NetworkModel())
@@ -219,10 +208,6 @@ class SimCluster:
         self.event_count += 1
         return True
 
-    def _after_event(self, node: NodeId) -> None:
-        if self.on_event is not None:
-            self.on_event(self.now_ms, node)
-
     def call_at(self, at_ms: TimeMs, action: Callable[[], None]) -> None:
         """Schedules `action` between events at `at_ms` (faults and workload)."""
         self._push(at_ms, _CALL << _KIND_SHIFT, (_CALL, action))
@@ -268,7 +253,7 @@ class SimCluster:
             return
         incarnation = self._addressed.get(target)
         if incarnation is None:
-            self._miss_target(source, target)
+            self._require_unconnected(source, target)
             return
         if self.on_message is not None:
             self.on_message(source, target, message)
@@ -289,8 +274,7 @@ class SimCluster:
             for arrival in arrivals:
                 self._push(arrival, route.order, (_DELIVER, target, source, message, incarnation))
 
-    def _miss_target(self, source: NodeId, target: NodeId) -> None:
-        """A node sends to one that the cluster does not have, which only a network without connections lets it."""
+    def _require_unconnected(self, source: NodeId, target: NodeId) -> None:
         if self._addressed is self._incarnations:
             raise ProtocolInvariantError(f"node {source} sends to {target}, which is not in the cluster")
 
@@ -332,7 +316,8 @@ class SimCluster:
     def carry_out(self, node: NodeId, effects: Sequence[Effect]) -> None:
         """Carries out effects of a node whose inputs are the experiment's own (`build`), as those of an event."""
         self._carry_out(node, effects, self.now_ms)
-        self._after_event(node)
+        if self.on_event is not None:
+            self.on_event(self.now_ms, node)
 
     def _keep_outcome(self, message: Message) -> None:
         self.outcomes[message.command_id] = message  # type: ignore[attr-defined]
@@ -350,13 +335,9 @@ class SimCluster:
         backlogs, network = self._backlogs, self.network
         if backlogs and (a in backlogs or b in backlogs):
             return False
-        if self._clocks and (self._drifts(a) or self._drifts(b)):
+        if self._clocks and any(node in self._clocks and self._clocks[node].drift for node in (a, b)):
             return False
         return network.is_faultless or network.is_sound(a, b, self.now_ms)
-
-    def _drifts(self, node: NodeId) -> bool:
-        clock = self._clocks.get(node)
-        return clock is not None and clock.drift != 0
 
     def _disturb(self, concerns: Callable[[NodeId, NodeId], bool]) -> None:
         """Wakes the idle timers of node pairs that are about to become unsound, and delivers renewals on their way."""
@@ -377,7 +358,7 @@ class SimCluster:
         self.carry_out(node, self.nodes[node].start(self._clock(node, self.now_ms)))
 
     def configure(self, node: NodeId, values: Mapping[str, ConfigValue]) -> None:
-        """Gives a node configs of its own, in force from its next start on, as an operator edits its properties."""
+        """Gives a node configs of its own, in force from its next start on."""
         known = self._configs.get(node, self.spec.config)
         self._configs[node] = replace(known, values={**known.values, **values})
 
@@ -397,7 +378,7 @@ class SimCluster:
         if is_recovery_manager(node):
             return RecoveryManagerNode(config)
         if is_client(node):
-            return ClientNode(node, spec.broker_ids, spec.administrators, spec.config)
+            return ClientNode(node, spec.broker_ids, spec.controller_ids or spec.broker_ids, spec.config)
         if is_store(node):
             return StoreNode(spec.store_settings, storage, rng)
         return ControllerNode(node, spec.controller_ids, config, storage, rng)

@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.damage import MAX_DAMAGE_BYTES, DamageKind, damage_tails
 from actors.log.files import LimitedFiles
-from actors.storage import DiskStorage
+from actors.storage import MAX_DAMAGE_BYTES, DamageKind, DiskStorage, damage_tails
 from protocol.contract import BATCH_OVERHEAD_BYTES
 from protocol.errors import StorageFullError
 from protocol.messages.batch import RecordBatch
