@@ -1,8 +1,7 @@
 """The clock of a host: Unix time in milliseconds, and calls scheduled at a time.
 
 Timers, timestamps of records and retention all follow this one time, as Kafka's do, so that times on a disk stay right
-when a cluster starts again. Within one incarnation a node's time follows the monotonic clock from the wall-clock moment
-of its start on, so it never runs backwards.
+when a cluster starts again. Within one incarnation it follows the monotonic clock, so it never runs backwards.
 """
 
 from __future__ import annotations

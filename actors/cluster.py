@@ -21,7 +21,7 @@ import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast
 
 import ray
 from ray.exceptions import RayActorError
@@ -116,9 +116,7 @@ class ActorCluster:
     # -- incarnations --------------------------------------------------------------------------------------------------
 
     def start(self, node: NodeId) -> None:
-        """Creates the actor of a node that does not run; returns before it is up. NoRayNodeError where no Ray node may
-        take it now.
-        """
+        """Creates the actor of a node; returns before it is up. NoRayNodeError where no Ray node may take it now."""
         member = self._members[node]
         if member.actor is not None:
             raise RuntimeError(f"{node_name(node)} runs already")
@@ -169,9 +167,8 @@ class ActorCluster:
         )
 
     def crash(self, node: NodeId, kind: DiskLossKind, count: int) -> list[PollReport]:
-        """Kills a node with SIGKILL; returns its last reports, none where it did not answer any more.
-
-        The loss of this kind, of `count` records for `records`, is applied to its disk when it starts again.
+        """Kills a node with SIGKILL; returns its last reports, none where it did not answer any more. The loss is
+        applied to its disk when it starts again (`storage.apply_loss`).
         """
         member = self._running(node)
         halted = member.actor.halt.remote()
@@ -188,9 +185,8 @@ class ActorCluster:
         return last
 
     def signal(self, node: NodeId, number: int) -> None:
-        """Sends a signal to a running node's process, from a task on its machine: the process may be stopped.
-        ProcessLookupError where it has ended, UnreachableError where its machine cannot be reached or its process is
-        not known yet.
+        """Sends a signal to a node's process by a task on its machine (`machines.send_signal`). UnreachableError also
+        where its process is not known yet.
         """
         self._running(node)
         process = self.process(node)
@@ -199,8 +195,8 @@ class ActorCluster:
         send_signal(process, number, SIGNAL_WITHIN_S)
 
     def kill(self, node: NodeId) -> None:
-        """Ends a node by SIGKILL, also one that is stopped, without its last report (`crash` collects that). A process
-        that cannot be reached counts as ended, as one on a lost machine does.
+        """Ends a node by SIGKILL, also one that is paused, without its last report. A process that cannot be reached
+        counts as ended.
         """
         try:
             self.signal(node, signal.SIGKILL)
@@ -259,7 +255,7 @@ class ActorCluster:
         ray.wait(calls, num_returns=len(calls), timeout=COMMAND_TIMEOUT_S)
 
     def is_lost(self, process: ProcessId) -> bool:
-        """Whether the Ray node that has started a process is lost."""
+        """Whether the Ray node of a process is lost."""
         return not is_alive(process.ray_node)
 
     def has_lost_its_own_node(self) -> bool:
@@ -348,18 +344,15 @@ class ActorCluster:
 
     def read_log(self, node: NodeId, partition: TopicPartition) -> list[bytes]:
         """The encoded batches of a running broker's replica; empty where it has no such replica."""
-        batches: list[bytes] = ray.get(self._running(node).actor.read_log.remote(partition))
-        return batches
+        return cast(list[bytes], ray.get(self._running(node).actor.read_log.remote(partition)))
 
     def read_metadata(self, controller: NodeId) -> bytes:
         """The metadata log of a running controller, packed (`protocol.messages.metadata_batch.unpack_records`)."""
-        packed: bytes = ray.get(self._running(controller).actor.read_metadata.remote())
-        return packed
+        return cast(bytes, ray.get(self._running(controller).actor.read_metadata.remote()))
 
     def send(self, node: NodeId, message: Message) -> None:
-        """Sends a message of the experiment to a node; messages of one channel arrive in order. Does not wait for it to
-        be handled: while a call is under way the message is queued, and leaves with a later `send` or `poll`.
-        NodeBusyError where the queue is full.
+        """Sends a message of the experiment to a node; messages of one channel arrive in order. While a call is under
+        way it is queued, and leaves with a later `send` or `poll`. NodeBusyError where the queue is full.
         """
         member = self._running(node)
         outbox = member.outboxes[message.CONTROL]
@@ -420,9 +413,7 @@ class ActorCluster:
             self._await_gone(node)
 
     def abandon(self) -> None:
-        """As `close`, where Ray's control store is gone: the nodes end themselves, as far as they can be reached, and
-        the directories of other machines stay.
-        """
+        """As `close`, where Ray's control store is gone: the nodes end themselves, as far as they can be reached."""
         calls = [self._members[node].actor.kill_self.remote() for node in self.running()]
         if calls:
             ray.wait(calls, num_returns=len(calls), timeout=COMMAND_TIMEOUT_S)

@@ -1,15 +1,11 @@
 """The host of one node on Ray: feeds it one input at a time and carries out its effects in order (`protocol.contract`).
 
 Inputs are queued. Control messages have a queue of their own and are handled first; data messages and due timers follow
-in the order of their arrival. A frame counts as taken once its last message has been handled, and the sender waits for
-that before it sends more; so a slow node fills the queues of its peers and not its own.
-
-A timer that comes due is queued behind the waiting inputs, and dropped if one of these sets or cancels it. The marks of
-idle timers are ignored, as the contract allows.
+in the order of their arrival. A timer that comes due is queued behind the waiting inputs, and dropped if one of these
+sets or cancels it. The marks of idle timers are ignored, as the contract allows.
 
 A paused host queues inputs and handles none, as a process in a long garbage collection does. A halted host (a crash)
-handles none ever again. When the node exits or breaks an invariant, the host halts too; `failure` then holds the
-reason.
+handles none again. When the node exits or breaks an invariant, the host halts too.
 
 Trace events and messages to the experiment (`DRIVER`) are kept until `drain`, within bounds. Of the trace events the
 newest `MAX_TRACES` are kept; a `traces_dropped` event counts the others. Outcomes are never dropped: while
@@ -69,10 +65,8 @@ class _Input:
 
 
 class NodeHost:
-    """Hosts `node` with a clock, a way out for its messages, and a meter.
-
-    `inputs_taken` counts handled inputs; `exited` is true once the node has completed a controlled shutdown; `failure`
-    is the traceback or the storage error that ended it, None while there is none.
+    """The host of `node`. `inputs_taken` counts handled inputs; `exited`: the node has completed a controlled shutdown;
+    `failure` is the traceback or the storage error that ended it, None while there is none.
     """
 
     def __init__(self, node: Node, clock: Clock, outbound: Outbound, meter: Meter) -> None:
@@ -122,15 +116,6 @@ class NodeHost:
             return self.node.receive(now_ms, sender, message)
 
         return receive
-
-    def _enqueue_timer(self, name: str, armed: _Armed) -> None:
-        def fire(now_ms: TimeMs) -> list[Effect] | None:
-            if self._timers.get(name) is not armed:
-                return None
-            del self._timers[name]
-            return self.node.fire(now_ms, name)
-
-        self._enqueue(self._data, _Input(fire))
 
     def _enqueue(self, queue: deque[_Input], item: _Input) -> None:
         if not self._halted:
@@ -195,9 +180,14 @@ class NodeHost:
             self._traces_dropped += 1
 
     def _set_timer(self, name: str, at_ms: TimeMs) -> None:
+        def fire(now_ms: TimeMs) -> list[Effect] | None:
+            if self._timers.get(name) is not armed:
+                return None
+            del self._timers[name]
+            return self.node.fire(now_ms, name)
+
         self._cancel_timer(name)
-        armed: _Armed
-        armed = _Armed(self._clock.call_at(at_ms, lambda: self._enqueue_timer(name, armed)))
+        armed = _Armed(self._clock.call_at(at_ms, lambda: self._enqueue(self._data, _Input(fire))))
         self._timers[name] = armed
 
     def _cancel_timer(self, name: str) -> None:
@@ -208,16 +198,14 @@ class NodeHost:
     # -- control -------------------------------------------------------------------------------------------------------
 
     def pause(self) -> None:
-        """Handles no input until `resume`; inputs are queued."""
         self._paused = True
 
     def resume(self) -> None:
-        """Handles inputs again, the queued ones first."""
         self._paused = False
         self._schedule()
 
     def halt(self) -> None:
-        """Drops all queued inputs and timers, and handles no input ever again."""
+        """Drops all queued inputs and timers, and handles no input again."""
         self._halted = True
         self._control.clear()
         self._data.clear()

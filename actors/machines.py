@@ -86,9 +86,7 @@ def remove_remotely(folder: Path, within_s: float) -> None:
         ray.wait(removed, num_returns=len(removed), timeout=within_s)
 
 
-@ray.remote(num_cpus=0)
-def _signal(process: ProcessId, number: int) -> None:
-    signal_process(process, number)
+_signal = ray.remote(num_cpus=0)(signal_process)
 
 
 @ray.remote(num_cpus=0)

@@ -1,4 +1,4 @@
-"""What a cluster of actors keeps of each of its nodes, and Ray's errors of calls to an actor that does not run."""
+"""What a cluster of actors keeps of each of its nodes."""
 
 from __future__ import annotations
 
@@ -79,9 +79,7 @@ def take_snapshots(members: Mapping[NodeId, Member]) -> list[tuple[NodeId, NodeS
 
 
 def creation_failure(text: str) -> str:
-    """Why an actor could not be created, from Ray's error text: only the last line where a StorageError is the reason,
-    which an operator can act on, otherwise the whole text.
-    """
+    """Why an actor could not be created, from Ray's error text: only the last line where that is a StorageError."""
     last = text.strip().splitlines()[-1]
     kind = last.partition(":")[0].rpartition(".")[2]
     return last.removeprefix(f"{StorageError.__module__}.") if kind in _STORAGE_ERRORS else text

@@ -86,8 +86,8 @@ DELIVERY_WAIT_S = 1.0
 LOCK_WAIT_S = 10.0
 """How long a node waits for the lock of its directory, which its previous process may still hold."""
 GC_THRESHOLDS = (50_000, 20, 20)
-"""Thresholds of Python's garbage collector. A node keeps many long-lived objects, and a collection walks all of them;
-with the default thresholds that takes as long as the rest of a failover of 10,000 partitions (measured)."""
+"""Python's garbage collector walks all the long-lived objects of a node; with the default thresholds that takes as long
+as the rest of a failover of 10,000 partitions (measured)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,10 +136,9 @@ class NodeSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class PollReport:
-    """The answer to `poll`: new trace events with their times, and new encoded messages to the experiment. `exited`:
-    the node has completed a controlled shutdown; `failure`: why it failed, None if it did not; `never_ran`: no process
-    of this incarnation has begun, since its Ray node is lost. `active_epoch`: the epoch of the metadata log in which
-    the node is the active controller, NO_EPOCH if it is not.
+    """The answer to `poll`: new trace events with their times, and new encoded messages to the experiment. `exited` and
+    `failure` are those of the host; `never_ran`: no process of this incarnation has begun, since its Ray node is lost.
+    `active_epoch`: the epoch of the metadata log in which the node is the active controller, NO_EPOCH if it is not.
     """
 
     traces: list[tuple[TimeMs, Trace]]
@@ -218,7 +217,6 @@ class NodeShell:
         self._host_node(setup)
 
     def _host_node(self, setup: NodeSetup) -> None:
-        """Builds the node of this setup on its disk, with a host and a transport of its own."""
         if setup.predecessor is not None:
             with suppress(ProcessLookupError):
                 signal_process(setup.predecessor, signal.SIGKILL)
@@ -250,7 +248,6 @@ class NodeShell:
 
     @ray.method(concurrency_group="node")
     async def begin(self) -> None:
-        """Starts the node, unless the frame of a peer has started it already."""
         self._begin()
 
     @ray.method(concurrency_group="node")
@@ -271,9 +268,7 @@ class NodeShell:
 
     @ray.method(concurrency_group="ctl")
     async def retire(self) -> None:
-        """Ends the node as a crash does, once its last frames have been taken, and closes its disk. The process waits
-        for `serve_next`.
-        """
+        """Ends the node as a crash does, once its last frames have been taken; the process waits for `serve_next`."""
 
         async def act() -> None:
             self._host.halt()

@@ -112,11 +112,9 @@ def _is_taken_within(file: int, wait_s: float) -> bool:
 
 
 class DiskStorage:
-    """A node's directory (`contract.Storage`), created if missing and locked until `close`.
-
-    `owner` None opens the directory of any owner. ForeignDirectoryError where it belongs to another owner or has
-    another format; DirectoryInUseError where another process has had it open for all of `wait_s`. `dropped` lists what
-    recovery has dropped from the logs that were opened so far.
+    """A node's directory (`contract.Storage`), created if missing and locked until `close`; `owner` None: of any owner.
+    ForeignDirectoryError as for `check_owner`, DirectoryInUseError as for `DirectoryLock`. `dropped` lists what recovery
+    has dropped from the logs that were opened so far.
     """
 
     def __init__(
@@ -229,7 +227,7 @@ def check_owner(directory: Path, owner: Owner | None) -> bool:
     another owner than `owner` (None: any). Changes nothing.
     """
     meta = read_meta(directory)
-    if meta is not None and owner is not None and (meta.cluster_id, meta.node_id) != (owner.cluster_id, owner.node_id):
+    if meta is not None and owner not in (None, Owner(meta.cluster_id, meta.node_id)):
         raise ForeignDirectoryError(
             f"{directory / META_FILE}: found cluster {meta.cluster_id!r}, node {meta.node_id}; "
             f"allowed: cluster {owner.cluster_id!r}, node {owner.node_id}"
@@ -279,7 +277,6 @@ def _remove_log(path: Path) -> None:
 
 
 def is_disk_loss(kind: str) -> TypeGuard[DiskLossKind]:
-    """Whether `apply_loss` knows this kind of loss."""
     return kind in DISK_LOSSES
 
 

@@ -59,13 +59,11 @@ class OpenFiles:
         return file
 
     def forget(self, path: Path) -> None:
-        """Closes a file, if it is open."""
         file = self._open.pop(path, None)
         if file is not None:
             os.close(file)
 
     def close(self) -> None:
-        """Closes all."""
         while self._open:
             os.close(self._open.popitem()[1])
 
@@ -119,8 +117,8 @@ def sync_directory(directory: Path) -> None:
 
 
 def replace_file(path: Path, data: bytes, durable: bool = True) -> None:
-    """Replaces a file atomically: readers find the old or the new content. With `durable` that holds across a crash of
-    the machine; without, the file may then hold the old, the new or damaged content.
+    """Replaces a file atomically: readers find the old or the new content. Without `durable` the file may hold damaged
+    content after a crash of the machine.
     """
     temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
     try:

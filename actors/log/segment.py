@@ -3,10 +3,8 @@
 The index has an entry for the first batch of a segment and then for one every `index.interval.bytes`: its offset, its
 position, and the newest timestamp before it. A batch is found by bisection in the index and a walk over the headers
 from there. The index is a hint: an entry is used only if the batch at its position has the same offset, and without an
-index the walk begins at the start of the file. So the index file needs no sync: its entries are written when the log is
-flushed, and missing ones cost time after a crash, no records.
-
-The index of a closed segment, and with it the newest timestamp, is read at its first use.
+index the walk begins at the start of the file. So the index file needs no sync: missing entries cost time after a
+crash, no records.
 
 Every batch is checked when it is read. A damaged one raises CorruptLogError with file and position.
 """
@@ -109,13 +107,11 @@ class Segment:
         self._trim_index()
 
     def remove(self) -> None:
-        """Deletes the files of the segment."""
         self.close()
         self._index_path.unlink(missing_ok=True)
         self.path.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Closes the files of the segment."""
         self._files.forget(self._index_path)
         self._files.forget(self.path)
 
@@ -192,10 +188,9 @@ class Segment:
             header = self._checked(data, position, offset)
             if header.next_offset > from_offset:
                 payload = window.at(position + HEADER_BYTES, header.size - HEADER_BYTES)
-                try:
-                    batches.append(header.batch(data, payload))
-                except ValueError as error:
-                    raise self._corrupt(position, error) from error
+                if not header.is_intact(data, payload):
+                    raise self._corrupt(position, "the batch fails its checksum")
+                batches.append(header.batch(payload))
                 size += len(payload)
             position += header.size
             offset = header.next_offset
@@ -256,7 +251,6 @@ class Segment:
     # -- opening -------------------------------------------------------------------------------------------------------
 
     def create(self) -> None:
-        """Creates an empty file."""
         self._files.get(self.path, create=True)
         self.begin()
 
@@ -271,7 +265,6 @@ class Segment:
         self._newest_ms = NO_TIMESTAMP if not size else newest_ms
 
     def file_size(self) -> int:
-        """Bytes in the file."""
         return os.fstat(self._files.get(self.path)).st_size
 
 

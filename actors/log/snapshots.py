@@ -1,12 +1,9 @@
 """Snapshots of the protocol's state of a log's records (producers), so that a start does not read the whole log.
 
 The snapshot of the records below an offset is the file `OFFSET.snapshot`: a version, a checksum, and bytes that only
-`protocol.log` interprets. It is replaced whole and not synced: one that a crash has torn fails its checksum, and the
-log is read from an earlier snapshot on, or from its start. There is one snapshot per segment, at its base offset, and
-the latest one.
-
-A snapshot must not survive its records: after a truncation other records may be appended below its offset. So a
-truncation removes it, durably, before the records.
+`protocol.log` interprets. It is not synced: one that a crash has torn fails its checksum, and the log is read from an
+earlier snapshot on, or from its start. There is one snapshot per segment, at its base offset, and the latest one. A
+truncation removes a snapshot, durably, before its records: others may be appended below its offset.
 """
 
 from __future__ import annotations

@@ -71,8 +71,7 @@ class ClusterSpec:
 
     @property
     def controller_ids(self) -> tuple[NodeId, ...]:
-        count = 0 if self.has_store_metadata else self.controllers
-        return tuple(range(FIRST_CONTROLLER, FIRST_CONTROLLER + count))
+        return () if self.has_store_metadata else tuple(range(FIRST_CONTROLLER, FIRST_CONTROLLER + self.controllers))
 
     @property
     def has_store_metadata(self) -> bool:
@@ -81,7 +80,6 @@ class ClusterSpec:
 
     @property
     def store_settings(self) -> StoreSettings:
-        """The settings of the store, for clusters that have one."""
         return self.store or StoreSettings()
 
     @property
@@ -103,7 +101,6 @@ class ClusterSpec:
 
     @property
     def store_ids(self) -> tuple[NodeId, ...]:
-        """The store, in clusters that have one."""
         return () if self.store is None and not self.has_store_metadata else (STORE,)
 
     @property
@@ -184,8 +181,8 @@ def incarnation_ended(
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """An unclean recovery that elected a leader: the time and the trace event of the decision, and the number of
-    acknowledged records that the election lost (None where the engine cannot know).
+    """An unclean recovery that elected a leader: the decision, and the number of acknowledged records that the election
+    lost (None where the engine cannot know).
     """
 
     time_ms: TimeMs
@@ -221,9 +218,9 @@ class Engine(ABC):
     def run_until(self, condition: Callable[[], bool], within_ms: int) -> bool:
         """Lets time pass until the condition holds, at most `within_ms`; returns whether it held."""
 
+    @abstractmethod
     def run_for(self, duration_ms: int) -> None:
         """Lets time pass."""
-        self.run_until(lambda: False, duration_ms)
 
     # -- nodes ---------------------------------------------------------------------------------------------------------
 
@@ -273,25 +270,16 @@ class Engine(ABC):
 
     @abstractmethod
     def submit(self, command: Command) -> None:
-        """Sends a command to the client node; `outcome` returns the client's answer to it."""
+        """Sends a command to the client node."""
 
     @abstractmethod
     def outcome(self, command_id: int) -> Message | None:
         """The outcome of a command, None while it is under way."""
 
-    def carry_out(self, command: Command, within_ms: int) -> Message | None:
-        """Submits a command and lets time pass until it has an outcome, which is returned; None if not in time."""
-        self.submit(command)
-        self.run_until(lambda: self.outcome(command.command_id) is not None, within_ms)
-        return self.outcome(command.command_id)
-
-    def decided_recoveries(self) -> list[tuple[TimeMs, RecoveryDecided]]:
-        """The trace events of the unclean recoveries that elected a leader, in their order, with their times."""
-        return [(event.time_ms, event.trace) for event in self.traces() if isinstance(event.trace, RecoveryDecided)]
-
     def recoveries(self) -> Sequence[Recovery]:
         """The unclean recoveries that have elected a leader so far, oldest first."""
-        return [Recovery(time_ms, decided) for time_ms, decided in self.decided_recoveries()]
+        events = self.traces()
+        return [Recovery(event.time_ms, event.trace) for event in events if isinstance(event.trace, RecoveryDecided)]
 
     # -- observation ---------------------------------------------------------------------------------------------------
 
@@ -300,8 +288,8 @@ class Engine(ABC):
         """Each running controller's own view of the quorum: role, epoch, leader, voters."""
 
     def active_controller(self) -> NodeId | None:
-        """The active controller, if any; of two that consider themselves active, the one with the higher epoch. Where
-        the metadata are in a store, the broker that the store names.
+        """The active controller, if any (of two, the one with the higher epoch); in `v3` the broker that the store
+        names.
         """
         if self.spec.has_store_metadata:
             controller = self.store_view().controller
@@ -321,14 +309,10 @@ class Engine(ABC):
 
     @abstractmethod
     def store_view(self) -> StoreView:
-        """What the store has published; while it does not run, what it had published when it was seen last. Empty in
-        a cluster without a store.
-        """
+        """What the store has published, or had when it was seen last; empty in a cluster without a store."""
 
     def published(self) -> ClusterView | None:
-        """The present state of the cluster: `view`, and in `v3` what the store has published, which counts also while
-        no broker is the controller (A2).
-        """
+        """As `view`, but in `v3` what the store has published counts also while no broker is the controller (A2)."""
         return cluster_view(self.store_view()) if self.spec.has_store_metadata else self.view()
 
     def unfenced(self) -> frozenset[NodeId]:
@@ -353,8 +337,8 @@ class Engine(ABC):
         """The committed records of the metadata log, empty while no controller is running."""
 
     def unjudged(self) -> Sequence[TraceEvent]:
-        """The trace events that have arrived together since `run_until` judged its condition last: a condition on
-        `view` sees the state after them, and none of those in between. Empty where an engine judges after every event.
+        """The trace events that have arrived since `run_until` judged its condition last, which has not seen the states
+        between them. Empty where an engine judges after every event.
         """
         return ()
 
@@ -378,7 +362,7 @@ class Engine(ABC):
         """A digest of all trace events; in sim, equal seeds give equal digests."""
 
     def violations(self) -> Sequence[Violation]:
-        """The violations found so far by an engine that checks invariants; empty in one that does not."""
+        """The violations that an engine which checks invariants has found so far."""
         return ()
 
     @abstractmethod

@@ -33,8 +33,8 @@ def process_pool(jobs: int, method: Literal["fork", "spawn"] = "fork") -> Iterat
 
 
 def _begin_worker(parent: int) -> None:
-    """Ignores SIGINT, which a terminal sends to all processes of a command: the parent ends the workers. A worker whose
-    parent has been killed waits for tasks without end, and keeps the files that it inherited, locked ones too: it ends.
+    """Ignores SIGINT, which a terminal sends to all processes of a command: the parent ends the workers. A worker ends
+    with its parent, too: otherwise it would wait for tasks, and keep the files that it inherited, locked ones too.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     Thread(target=_end_with, args=(parent,), daemon=True).start()

@@ -1,8 +1,7 @@
 """`python -m experiments.engines.ray OPTIONS`: the supervisor of a cluster in the background (`launch.py`).
 
-OPTIONS is a `cluster_state.ClusterOptions` as JSON. Messages go to standard error. The exit code is 1 where the cluster
-does not become ready or loses its Ray, and 2 where the input is wrong; the last line of standard error then gives the
-reason.
+OPTIONS is a `cluster_state.ClusterOptions` as JSON. The exit code is 1 where the cluster does not become ready or loses
+its Ray, and 2 where the input is wrong; the last line of standard error then gives the reason.
 """
 
 from __future__ import annotations

@@ -131,17 +131,11 @@ class RayEngine(Engine):
         """A time of the nodes, which is Unix time, as time of this engine, which counts from its creation."""
         return unix_ms - self._began_ms
 
-    def run_until(self, condition: Callable[[], bool], within_ms: int) -> bool:
-        return self._run(condition, within_ms, POLL_MS, IDLE_POLL_MS)
-
-    def run_for(self, duration_ms: int) -> None:
-        self._run(lambda: False, duration_ms, IDLE_POLL_MS, IDLE_POLL_MS)
-
-    def _run(self, condition: Callable[[], bool], within_ms: int, fastest_ms: int, slowest_ms: int) -> bool:
+    def run_until(self, condition: Callable[[], bool], within_ms: int, fastest_ms: int = POLL_MS) -> bool:
         deadline_ms = self.now_ms() + within_ms
         poll_ms: float = fastest_ms
         while True:
-            poll_ms = fastest_ms if self._poll(_POLL_WAIT_S) else min(poll_ms * _BACKOFF, slowest_ms)
+            poll_ms = fastest_ms if self._poll(_POLL_WAIT_S) else min(poll_ms * _BACKOFF, IDLE_POLL_MS)
             self._expire_cache()
             self._evaluating = True
             try:
@@ -155,6 +149,9 @@ class RayEngine(Engine):
             if left_ms <= 0:
                 return False
             time.sleep(min(poll_ms, left_ms) / 1000)
+
+    def run_for(self, duration_ms: int) -> None:
+        self.run_until(lambda: False, duration_ms, IDLE_POLL_MS)
 
     # -- nodes ---------------------------------------------------------------------------------------------------------
 
@@ -226,8 +223,7 @@ class RayEngine(Engine):
         return damage_tails(self.cluster.directory(node), kind, Random(seed))
 
     def lose(self, node: NodeId, loss: Loss) -> None:
-        """Applies a loss to the disk of a node of this machine that does not run. ValueError for a kind of loss that
-        only the simulator has."""
+        """Applies a loss to the disk of a node of this machine that does not run. ValueError as for `crash`."""
         kind, count = self._disk_loss(loss)
         apply_loss(self.cluster.directory(node), kind, count, Owner(self.cluster.run, node), _QUERY_WAIT_S)
         self._record_end(node, loss.kind)
@@ -318,9 +314,8 @@ class RayEngine(Engine):
         return partial(self._sinks.remove, sink)
 
     def unjudged(self) -> Sequence[TraceEvent]:
-        """As `Engine.unjudged`: the events of the polls since a condition was last found not to hold. A condition that
-        holds ends its `run_until` somewhere among these events, so they are judged by the next condition, too, unless
-        the experiment acts on the cluster in between.
+        """As `Engine.unjudged`. A condition that holds ends its `run_until` somewhere among these events, so they are
+        judged by the next condition, too, unless the experiment acts on the cluster in between.
         """
         return self._traces[self._judged :]
 
@@ -337,7 +332,7 @@ class RayEngine(Engine):
     # -- polling -------------------------------------------------------------------------------------------------------
 
     def _act(self) -> None:
-        """Begins an action of the experiment: what happened before it says nothing of its effect."""
+        """Begins an action of the experiment: what happened before it shows nothing of its effect."""
         self._judged = len(self._traces)
         self._expire_cache()
 

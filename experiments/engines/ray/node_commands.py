@@ -2,21 +2,8 @@
 
 The supervisor alone starts and ends nodes, so a command goes to it: one line of JSON each way over a Unix socket beside
 the cluster's state file, which only the user can open. The supervisor serves one command at a time, between two polls
-of its nodes.
-
-| command | the node is | what happens |
-|---|---|---|
-| `kill` | running, paused | SIGKILL; what `lose` names is removed from its disk when it starts again |
-| `stop` | running | a controlled shutdown begins; the node has ended when its process has |
-| `start` | ended | a new process on what the disk holds, as soon as a Ray node may take it |
-| `pause` | running | SIGSTOP, as a long garbage collection |
-| `resume` | paused | SIGCONT |
-| `replace-disk` | ended | the next start finds an empty disk |
-
-`kill` and `stop` also withdraw a start: of a node that is starting, or waiting for a Ray node.
-
-Every command is answered at once, so that one node which takes long delays no command about another. A caller waits for
-a start or a stop by asking again (`ask_until`).
+of its nodes. Every command is answered at once, so that one node which takes long delays no command about another. A
+caller waits for a start or a stop by asking again (`ask_until`).
 """
 
 from __future__ import annotations
@@ -39,7 +26,10 @@ _ASK_AGAIN_S = 0.2
 
 
 class NodeAction(StrEnum):
-    """What `isray node` asks for."""
+    """What `isray node` asks for: `kill` is SIGKILL, and a loss at the next start; `stop` begins a controlled shutdown;
+    both withdraw a start. `start` begins a new process on what the disk holds, as soon as a Ray node may take it.
+    `pause` and `resume` are SIGSTOP and SIGCONT; after `replace-disk` the next start finds an empty disk.
+    """
 
     LIST = "list"
     KILL = "kill"
@@ -51,7 +41,7 @@ class NodeAction(StrEnum):
 
 
 class NodeState(StrEnum):
-    """Whether a node has a process, whether that is stopped by SIGSTOP, and whether one is to start."""
+    """Whether a node has a process, whether that is paused, and whether one is to start."""
 
     RUNNING = "running"
     PAUSED = "paused"
@@ -93,7 +83,7 @@ class NodeRow(_Line):
 
     node: str
     state: NodeState
-    pid: int | None
+    pid: int | None = None
     directory: str
     host: str | None = None
     ray_node: str | None = None
@@ -121,7 +111,6 @@ class NodeServer(UnixStreamServer):
         super().__init__(str(path), _Handler)
 
     def serve_one(self, within_s: float) -> None:
-        """Serves the next command, if one comes in time."""
         self.timeout = within_s
         self.handle_request()
 

@@ -6,12 +6,8 @@ Ray keeps its files in a folder of its own, listens on 127.0.0.1 only, has no da
 has no token authentication (it cannot be reached from another machine). It is shut down at the end, after an error,
 Ctrl-C, SIGTERM and SIGHUP; the kernel ties Ray's processes to this one, so SIGKILL ends them too.
 
-Ray replaces 127.0.0.1 by the machine's own address unless the environment variable that it has for systems without
-clusters is set (`stay_on_loopback`). Ray reads that variable when it is imported: a process that imports ray first gets
-a Ray that listens on all interfaces. A process that connects to a Ray on 127.0.0.1 needs the variable too.
-
-A private Ray that does not start is started once more, in an empty folder, since on a busy machine Ray gives up after
-30 s. The processes of the failed start are killed.
+Ray replaces 127.0.0.1 by the machine's own address unless an environment variable is set when ray is imported
+(`stay_on_loopback`), also in a process that connects to a Ray on 127.0.0.1.
 
 On a named cluster outside a Ray job, the packages are uploaded with the session (`py_modules`); in a job they are its
 working directory.
@@ -53,11 +49,8 @@ Handle = Any
 """A Ray object that Ray does not type: an actor handle, an object reference, a node of a test cluster."""
 RayArguments = dict[str, Any]
 """Keyword arguments of `ray.init` and `Cluster.add_node`."""
-_IN_JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"
-_LOOPBACK_SWITCH = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 _STARTS = 2
 """How often a private Ray is started before the command fails."""
-_KILLS = "A worker died or was killed while executing a task|Raylet is terminated|has been marked dead because"
 
 
 class RayStartError(RuntimeError):
@@ -96,10 +89,14 @@ def ray_session(address: str | None = None, cpus: int | None = None) -> Iterator
 
         try:
             with orderly_signals():  # Ray sets a SIGTERM handler of its own; leaving this block restores ours
-                if named:
-                    _join(arguments)
-                else:
+                if not named:
                     _start(arguments, Path(folder))
+                else:
+                    try:
+                        _init(arguments)
+                    except (ConnectionError, ValueError) as error:
+                        allowed = f"a Ray cluster that answers ({error})"
+                        raise InputError("--address", "", arguments["address"], allowed) from error
             found: str = ray.get_runtime_context().gcs_address
             yield RaySession(found, None if named else Path(folder))
         finally:
@@ -121,15 +118,10 @@ def _init(arguments: RayArguments) -> None:
     ray.init(**arguments, logging_level=logging.ERROR, log_to_driver=False)
 
 
-def _join(arguments: RayArguments) -> None:
-    try:
-        _init(arguments)
-    except (ConnectionError, ValueError) as error:
-        raise InputError("--address", "", arguments["address"], f"a Ray cluster that answers ({error})") from error
-
-
 def _start(arguments: RayArguments, folder: Path) -> None:
-    """Starts a private Ray with its files in `folder`. Ray has no class for the error of a start that took too long."""
+    """Starts a private Ray with its files in `folder`; if that fails once more, in an empty folder, since on a busy
+    machine Ray gives up after 30 s. Ray has no class for this error.
+    """
     import ray
 
     for last in range(1, _STARTS + 1):
@@ -146,20 +138,17 @@ def _start(arguments: RayArguments, folder: Path) -> None:
                 raise RayStartError(f"Ray did not start, tried {_STARTS} times: {reason}") from error
 
 
-def _require_listener(address: str) -> None:
-    """InputError unless `host:port` (or `ray://host:port`) accepts a connection: Ray itself would try for minutes."""
+def _named_cluster(address: str) -> RayArguments:
+    """InputError unless `host:port` (or `ray://host:port`) accepts a connection: Ray itself would try for minutes. Ray
+    checks other addresses itself.
+    """
     host, _, port = address.removeprefix("ray://").rpartition(":")
-    if not (host and port.isdecimal()):
-        return  # "auto", or an address that Ray itself checks
     try:
-        socket.create_connection((host, int(port)), timeout=CONNECT_WITHIN_S).close()
+        if host and port.isdecimal():
+            socket.create_connection((host, int(port)), timeout=CONNECT_WITHIN_S).close()
     except (OSError, OverflowError) as error:
         raise InputError("--address", "", address, f"host:port of a running Ray head ({error})") from error
-
-
-def _named_cluster(address: str) -> RayArguments:
-    _require_listener(address)
-    if _IN_JOB in os.environ:
+    if "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ:
         return {"address": address}
     modules = [str(PACKAGES_FOLDER / name) for name in PACKAGES]
     return {"address": address, "runtime_env": {"py_modules": modules, "excludes": ["**/__pycache__"]}}
@@ -173,12 +162,13 @@ def is_private(address: str | None) -> bool:
 def stay_on_loopback() -> None:
     """Has Ray accept 127.0.0.1 as a node's address; call before ray is imported."""
     if "ray" not in sys.modules:
-        os.environ.setdefault(_LOOPBACK_SWITCH, "0")
+        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
 
 
 def expect_kills() -> None:
     """Suppresses Ray's lines about killed workers and raylets, which faults kill; call before ray is imported."""
-    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", _KILLS)
+    kills = "A worker died or was killed while executing a task|Raylet is terminated|has been marked dead because"
+    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", kills)
 
 
 def _private_cluster(folder: Path, cpus: int | None) -> RayArguments:
@@ -240,8 +230,8 @@ def require_control_store(address: str) -> None:
 
 
 def ask_control_store(call: Callable[[], Result], address: str) -> Result:
-    """The result of a call that Ray makes to its control store at `address`. ControlStoreLostError where that is lost;
-    the call, which blocks then, is left to a thread that ends with the process.
+    """The result of a call that Ray makes to its control store at `address`. ControlStoreLostError where that is lost:
+    the call blocks then, in a thread that ends with the process.
     """
     result: Future[Result] = Future()
 

@@ -307,9 +307,7 @@ class SimCluster:
         self._send(source, target, message, self.now_ms)
 
     def command(self, client: NodeId, message: Message) -> None:
-        """Delivers a message of the experiment to a node at once: a command to a client, a shutdown to a broker, the
-        expiry of sessions to the store.
-        """
+        """Delivers a message of the experiment to a node at once."""
         now_ms = self._clock(client, self.now_ms)
         self.carry_out(client, self.nodes[client].receive(now_ms, DRIVER, message))
 
@@ -340,7 +338,7 @@ class SimCluster:
         return network.is_faultless or network.is_sound(a, b, self.now_ms)
 
     def _disturb(self, concerns: Callable[[NodeId, NodeId], bool]) -> None:
-        """Wakes the idle timers of node pairs that are about to become unsound, and delivers renewals on their way."""
+        """Wakes the idle timers of node pairs that are about to become unsound, and sends renewals on their way."""
         for tick_ms, node, name in self._timers.disturb(concerns, self.now_ms):
             self._carry_out(node, self.nodes[node].fire(self._clock(node, tick_ms), name), tick_ms)
         self._timers.disturb(concerns, self.now_ms)
@@ -422,7 +420,7 @@ class SimCluster:
         self._record("resumed", node)
 
     def incarnation_of(self, node: NodeId) -> int:
-        """A number that changes with every start and end of a node: equal numbers mean the same incarnation."""
+        """A number that changes with every start and end of a node."""
         return self._incarnations[node]
 
     def is_paused(self, node: NodeId) -> bool:
@@ -471,7 +469,6 @@ class SimCluster:
         return self.now_ms
 
     def time_at(self, node: NodeId) -> TimeMs:
-        """What the node's clock shows now."""
         return self._clock(node, self.now_ms)
 
     def _clock(self, node: NodeId, true_ms: TimeMs) -> TimeMs:
