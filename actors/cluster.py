@@ -96,7 +96,7 @@ class ActorCluster:
         self._config = config
         self._seed = seed
         self._racks = dict(racks or {})
-        self._voters = () if voters is None else tuple((key.id, key.uuid) for key in voters.keys)
+        self._voters = voters or VoterSet()
         self._store = store
         self._number: int = 0 if former is None else former._number + 1
         self.folder = Path(tempfile.gettempdir()) / f"{self.run}{f'.{self._number}' if self._number else ''}"

@@ -19,13 +19,14 @@ from __future__ import annotations
 
 import logging
 import traceback
+from asyncio import TimerHandle
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from actors.clock import Cancellable, Clock
-from actors.metrics import Meter
+from actors.clock import LoopClock
+from actors.metrics import RayMeter
 from protocol.contract import CancelTimer, Effect, Exit, Node, Send, SetTimer
 from protocol.errors import CodecError, StorageError
 from protocol.events.base import Trace
@@ -46,13 +47,6 @@ class Outbound(Protocol):
     def send(self, to: NodeId, message: Message) -> None: ...
 
 
-@dataclass(slots=True)
-class _Armed:
-    """A timer that is set; compared by identity, so that a timer that is set again differs from the earlier one."""
-
-    handle: Cancellable
-
-
 @dataclass(frozen=True, slots=True)
 class _Input:
     """One input. `run` passes it to the node and returns the effects, None where it no longer applies; `done` is called
@@ -69,7 +63,7 @@ class NodeHost:
     `failure` is the traceback or the storage error that ended it, None while there is none.
     """
 
-    def __init__(self, node: Node, clock: Clock, outbound: Outbound, meter: Meter) -> None:
+    def __init__(self, node: Node, clock: LoopClock, outbound: Outbound, meter: RayMeter) -> None:
         self.node = node
         self.inputs_taken = 0
         self.exited = False
@@ -79,7 +73,7 @@ class NodeHost:
         self._meter = meter
         self._control: deque[_Input] = deque()
         self._data: deque[_Input] = deque()
-        self._timers: dict[str, _Armed] = {}
+        self._timers: dict[str, TimerHandle] = {}
         self._traces: deque[tuple[TimeMs, Trace]] = deque()
         self._traces_dropped = 0
         self._reports: list[Message] = []
@@ -87,8 +81,6 @@ class NodeHost:
         self._scheduled = False
         self._paused = False
         self._halted = False
-
-    # -- inputs --------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Queues the node's start, its first input."""
@@ -153,8 +145,6 @@ class NodeHost:
             item.done()
         self._schedule()
 
-    # -- effects -------------------------------------------------------------------------------------------------------
-
     def _carry_out(self, now_ms: TimeMs, effect: Effect) -> None:
         if isinstance(effect, Send):
             self._meter.record_sent(effect.message)
@@ -181,21 +171,19 @@ class NodeHost:
 
     def _set_timer(self, name: str, at_ms: TimeMs) -> None:
         def fire(now_ms: TimeMs) -> list[Effect] | None:
-            if self._timers.get(name) is not armed:
+            if self._timers.get(name) is not handle:
                 return None
             del self._timers[name]
             return self.node.fire(now_ms, name)
 
         self._cancel_timer(name)
-        armed = _Armed(self._clock.call_at(at_ms, lambda: self._enqueue(self._data, _Input(fire))))
-        self._timers[name] = armed
+        handle = self._clock.call_at(at_ms, lambda: self._enqueue(self._data, _Input(fire)))
+        self._timers[name] = handle
 
     def _cancel_timer(self, name: str) -> None:
-        armed = self._timers.pop(name, None)
-        if armed is not None:
-            armed.handle.cancel()
-
-    # -- control -------------------------------------------------------------------------------------------------------
+        handle = self._timers.pop(name, None)
+        if handle is not None:
+            handle.cancel()
 
     def pause(self) -> None:
         self._paused = True

@@ -88,8 +88,6 @@ class LoadNode:
         self._load: _Load | None = None
         self._probe: _Probe | None = None
 
-    # -- contract ------------------------------------------------------------------------------------------------------
-
     def start(self, now_ms: TimeMs) -> list[Effect]:
         return []
 
@@ -147,8 +145,6 @@ class LoadNode:
         )
         self._out.send(broker, request)
         return self._correlation_id
-
-    # -- load ----------------------------------------------------------------------------------------------------------
 
     def _look_up(self, load: _Load, now_ms: TimeMs) -> None:
         """Requests metadata from all brokers, and again after `RETRY_MS` unless a response names every leader."""
@@ -213,8 +209,6 @@ class LoadNode:
             last_error=load.last_error,
         )
         self._out.send(load.driver, outcome)
-
-    # -- probe ---------------------------------------------------------------------------------------------------------
 
     def _offer_more(self, probe: _Probe, now_ms: TimeMs) -> None:
         while probe.waiting and len(probe.open_offers) + len(probe.refused) < probe.command.in_flight:

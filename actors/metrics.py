@@ -22,11 +22,11 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from ray.util.metrics import Counter, Gauge
 
-from actors.clock import Clock
+from actors.clock import LoopClock
 from protocol import metrics
 from protocol.contract import Node
 from protocol.events.base import Trace
@@ -57,19 +57,6 @@ class Sample:
     metric: str
     value: int
     tags: Tags
-
-
-class Meter(Protocol):
-    """Receives what a host's node sends, receives and traces, and the end of each input."""
-
-    def record_sent(self, message: Message) -> None: ...
-
-    def record_received(self, message: Message) -> None: ...
-
-    def record_trace(self, trace: Trace) -> None: ...
-
-    def end_input(self) -> None:
-        """Called when an input has been handled completely."""
 
 
 class PartitionSamples:
@@ -173,9 +160,11 @@ class Changes(Generic[Key]):
 
 
 class RayMeter:
-    """The `Meter` of the node with this name, of the cluster with this id; `clock` is the host's."""
+    """Receives what the node with this name, of the cluster with this id, sends, receives and traces, and the end of
+    each input. `clock` is the host's.
+    """
 
-    def __init__(self, cluster: str, node: str, clock: Clock, readings: NodeReadings) -> None:
+    def __init__(self, cluster: str, node: str, clock: LoopClock, readings: NodeReadings) -> None:
         default = {"cluster": cluster, "node": node}
         self._node = node
         self._clock = clock

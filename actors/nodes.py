@@ -33,7 +33,7 @@ from actors.admin_relay import AdminRelay, CallerCommand
 from actors.clock import LoopClock
 from actors.host import NodeHost
 from actors.load import LoadNode
-from actors.log.files import LimitedFiles
+from actors.log.files import OpenFiles
 from actors.log.format import crc32c
 from actors.machines import RACK_LABEL
 from actors.metrics import NodeReadings, RayMeter
@@ -74,7 +74,7 @@ from protocol.nodes.controller import ControllerNode
 from protocol.nodes.recovery_manager import RecoveryManagerNode
 from protocol.quorum.describe import QuorumView
 from protocol.quorum.format import format_voters
-from protocol.quorum.voters import ReplicaKey, VoterSet
+from protocol.quorum.voters import VoterSet
 from protocol.v3.broker.node import V3BrokerNode
 from protocol.v3.store.node import StoreNode
 from protocol.v3.store.settings import StoreSettings
@@ -114,7 +114,7 @@ class NodeSetup:
     cut_to: tuple[NodeId, ...] = ()
     cut_from: tuple[NodeId, ...] = ()
     rack: str | None = None
-    voters: tuple[tuple[NodeId, str], ...] = ()
+    voters: VoterSet = field(default_factory=VoterSet)
     store: StoreSettings | None = None
     predecessor: ProcessId | None = None
     former: Mapping[NodeId, int] = field(default_factory=dict)
@@ -166,10 +166,9 @@ def build_node(setup: NodeSetup, storage: DiskStorage, rack: str | None, now_ms:
         return BrokerNode(setup.node, setup.controllers, setup.config, storage, rng, rack, hook, crc32c, setup.run)
     if is_store(setup.node) and setup.store is not None:
         return StoreNode(setup.store, storage, rng, setup.run)
-    voters = VoterSet.of(ReplicaKey(*voter) for voter in setup.voters)
-    key = voters.key_of(setup.node)
+    key = setup.voters.key_of(setup.node)
     if setup.incarnation == setup.former.get(setup.node, 0) + 1 and key is not None:
-        format_voters(storage, setup.run, key, voters, now_ms)
+        format_voters(storage, setup.run, key, setup.voters, now_ms)
     return ControllerNode(setup.node, setup.controllers, setup.config, storage, rng, setup.run)
 
 
@@ -224,7 +223,7 @@ class NodeShell:
         apply_loss(setup.directory, setup.loss_kind, setup.loss_count, owner, LOCK_WAIT_S)
         labels = cast("dict[str, str]", ray.get_runtime_context().get_node_labels())
         rack = setup.rack if setup.rack is not None else labels.get(RACK_LABEL)
-        self._files = LimitedFiles()
+        self._files = OpenFiles()
         interval_bytes = setup.config.int_value(INDEX_INTERVAL_BYTES)
         self._storage = DiskStorage(setup.directory, owner, interval_bytes, self._files, LOCK_WAIT_S)
         self._reported_drops = 0
@@ -244,8 +243,6 @@ class NodeShell:
     def __repr__(self) -> str:
         return self._name
 
-    # -- from peers ----------------------------------------------------------------------------------------------------
-
     @ray.method(concurrency_group="node")
     async def begin(self) -> None:
         self._begin()
@@ -263,8 +260,6 @@ class NodeShell:
         if not self._loop.done():
             self._loop.set_result(asyncio.get_running_loop())
             self._host.start()
-
-    # -- from one cluster to the next ----------------------------------------------------------------------------------
 
     @ray.method(concurrency_group="ctl")
     async def retire(self) -> None:
@@ -286,8 +281,6 @@ class NodeShell:
         """Starts the node of this setup, of the next cluster, in the place of the one that has retired."""
         self._host_node(setup)
         self._begin()
-
-    # -- commands of the experiment ------------------------------------------------------------------------------------
 
     @_command
     def set_cut_links(self, to: tuple[NodeId, ...], sources: tuple[NodeId, ...]) -> None:
@@ -331,8 +324,6 @@ class NodeShell:
     @ray.method(concurrency_group="ctl")
     async def kill_self(self) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
-
-    # -- queries -------------------------------------------------------------------------------------------------------
 
     async def process(self) -> ProcessId:
         return own_process(ray.get_runtime_context().get_node_id())

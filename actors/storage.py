@@ -113,8 +113,8 @@ def _is_taken_within(file: int, wait_s: float) -> bool:
 
 class DiskStorage:
     """A node's directory (`contract.Storage`), created if missing and locked until `close`; `owner` None: of any owner.
-    ForeignDirectoryError as for `check_owner`, DirectoryInUseError as for `DirectoryLock`. `dropped` lists what recovery
-    has dropped from the logs that were opened so far.
+    ForeignDirectoryError as for `check_owner`, DirectoryInUseError as for `DirectoryLock`. `dropped` lists what
+    recovery has dropped from the logs that were opened so far.
     """
 
     def __init__(

@@ -33,6 +33,7 @@ from typing import Protocol
 
 import msgpack
 
+from actors.host import NodeHost
 from protocol.errors import CodecError, MalformedMessageError
 from protocol.ids import DRIVER, NodeId
 from protocol.messages.base import Message
@@ -72,14 +73,6 @@ class Peers(Protocol):
 
     def observe_incarnation(self, peer: NodeId, incarnation: int) -> None:
         """Called with the first frame of each newer incarnation of a peer."""
-
-
-class Receiver(Protocol):
-    """Handles the messages that arrive (`NodeHost`)."""
-
-    def deliver(self, sender: NodeId, messages: Sequence[Message], control: bool, done: Callable[[], None]) -> None: ...
-
-    def malformed(self, sender: NodeId, error: CodecError) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,7 +312,7 @@ class Transport:
         self._incarnation = incarnation
         self._peers = peers
         self._on_failure = on_failure
-        self._receiver: Receiver
+        self._receiver: NodeHost
         self._channels: dict[tuple[NodeId, bool], _Channel] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_running = True
@@ -329,11 +322,9 @@ class Transport:
         self._closed = False
         self._encoded: tuple[Message, bytes] | None = None
 
-    def serve(self, receiver: Receiver) -> None:
+    def serve(self, receiver: NodeHost) -> None:
         """Sets the receiver of incoming messages; call before any frame arrives."""
         self._receiver = receiver
-
-    # -- sending -------------------------------------------------------------------------------------------------------
 
     def send(self, to: NodeId, message: Message) -> None:
         """Queues a message for a peer unless the link is cut; one sent to several peers in a row is encoded once."""
@@ -371,8 +362,6 @@ class Transport:
         error = None if task.cancelled() else task.exception()
         if error is not None:
             self._on_failure(error)
-
-    # -- receiving -----------------------------------------------------------------------------------------------------
 
     async def receive(self, sender: NodeId, data: bytes, control: bool) -> bytes:
         """Handles the frame of a peer's call; returns the frame to answer it with, or NOTHING."""
@@ -424,8 +413,6 @@ class Transport:
             is_from_the_start = frame.to_incarnation in (UNKNOWN_INCARNATION, self._incarnation)
             order = orders[incarnations] = Resequencer(1 if is_from_the_start else None)
         return order
-
-    # -- commands of the experiment ------------------------------------------------------------------------------------
 
     def cut(self, to: Collection[NodeId], sources: Collection[NodeId]) -> None:
         """Cuts the links to the peers `to` and from the peers `sources`, and heals all others."""

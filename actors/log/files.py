@@ -38,9 +38,16 @@ def typed_errors(what: object) -> Iterator[None]:
 
 
 class OpenFiles:
-    """File descriptors by path, at most `limit` of them."""
+    """File descriptors by path, at most `limit` of them.
+
+    The files may grow by `room_bytes` in all, None for no limit but that of the disk, and then fail with ENOSPC, as on
+    a full disk. A write that does not fit is done as far as there is room, and the next one fails. Overwritten bytes do
+    not count, and truncating a file frees no room. Small files that are replaced whole (`replace_file`) are not
+    counted, as file systems reserve some space.
+    """
 
     def __init__(self, limit: int = MAX_OPEN_FILES) -> None:
+        self.room_bytes: int | None = None
         self._limit = limit
         self._open: OrderedDict[Path, int] = OrderedDict()
 
@@ -76,35 +83,20 @@ class OpenFiles:
 
     def write_some(self, file: int, parts: Sequence[bytes], position: int) -> int:
         """Makes one write call; returns the number of bytes written."""
-        return os.pwritev(file, parts, position)
-
-    def sync(self, path: Path) -> None:
-        """Makes a file's content durable (fsync)."""
-        os.fsync(self.get(path))
-
-
-class LimitedFiles(OpenFiles):
-    """Open files that may grow by `room_bytes` in all, None for no limit but that of the disk, and then fail with
-    ENOSPC, as on a full disk.
-
-    A write that does not fit is done as far as there is room, and the next one fails. Overwritten bytes do not count,
-    and truncating a file frees no room: the disk stays full until the experiment lifts the limit. Small files that are
-    replaced whole (`replace_file`) are not counted, as file systems reserve some space.
-    """
-
-    room_bytes: int | None = None
-
-    def write_some(self, file: int, parts: Sequence[bytes], position: int) -> int:
         if self.room_bytes is None:
-            return super().write_some(file, parts, position)
+            return os.pwritev(file, parts, position)
         size = sum(map(len, parts))
         growth = max(0, position + size - max(position, os.fstat(file).st_size))
         taken = size - max(0, growth - self.room_bytes)
         if size and taken <= 0:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        written = super().write_some(file, parts if taken == size else (b"".join(parts)[:taken],), position)
+        written = os.pwritev(file, parts if taken == size else (b"".join(parts)[:taken],), position)
         self.room_bytes -= max(0, min(growth, written - (size - growth)))
         return written
+
+    def sync(self, path: Path) -> None:
+        """Makes a file's content durable (fsync)."""
+        os.fsync(self.get(path))
 
 
 def sync_directory(directory: Path) -> None:

@@ -62,8 +62,6 @@ class Segment:
             self._newest_ms = self.place_of(self.end_offset)[2]
         return self._newest_ms
 
-    # -- writing -------------------------------------------------------------------------------------------------------
-
     def append(self, header: bytes, batch: RecordBatch) -> None:
         """Writes a batch at the end. After an OSError the file may be longer than `size` (`cut`)."""
         self._files.write(self.path, (header, batch.payload), self.size, create=not self.size)
@@ -114,8 +112,6 @@ class Segment:
     def close(self) -> None:
         self._files.forget(self._index_path)
         self._files.forget(self.path)
-
-    # -- the index -----------------------------------------------------------------------------------------------------
 
     @property
     def _index_path(self) -> Path:
@@ -174,8 +170,6 @@ class Segment:
             position, end_offset = at + header.size, header.next_offset
             newest_ms = max(newest_ms, header.timestamp_ms)
         return position, end_offset, newest_ms
-
-    # -- reading -------------------------------------------------------------------------------------------------------
 
     def read(self, from_offset: Offset, max_bytes: int) -> list[RecordBatch]:
         """The batches from the one that contains `from_offset` on, at least one, up to about `max_bytes` of payload."""
@@ -247,8 +241,6 @@ class Segment:
 
     def _corrupt(self, position: int, why: object) -> CorruptLogError:
         return CorruptLogError(f"{self.path}: damaged at byte {position}: {why}")
-
-    # -- opening -------------------------------------------------------------------------------------------------------
 
     def create(self) -> None:
         self._files.get(self.path, create=True)

@@ -155,8 +155,6 @@ class AdminClient:
             raise ProtocolInvariantError(f"{type(response).__name__} answers a {type(request).__name__}")
         return response
 
-    # -- topics --------------------------------------------------------------------------------------------------------
-
     def create_topics(self, *topics: CreatableTopic) -> Sequence[CreatableTopicResult]:
         return self._call(CreateTopicsRequest(correlation_id=0, topics=topics), CreateTopicsResponse).topics
 
@@ -196,8 +194,6 @@ class AdminClient:
             if response.next_cursor == cursor:
                 raise ProtocolInvariantError(f"the description does not get beyond {cursor}")
             cursor = response.next_cursor
-
-    # -- partitions ----------------------------------------------------------------------------------------------------
 
     def elect_leaders(
         self, election_type: ElectionType, partitions: Mapping[TopicPartition, int | None] | None
@@ -250,8 +246,6 @@ class AdminClient:
         response = self._call(request, ListPartitionReassignmentsResponse)
         return {TopicPartition(item.topic, item.partition_index): item for item in response.partitions}
 
-    # -- configs -------------------------------------------------------------------------------------------------------
-
     def list_config_resources(self, kind: ConfigResourceType) -> Sequence[str]:
         """The names of the resources of a type whose configs the principal may describe."""
         request = ListConfigResourcesRequest(correlation_id=0, resource_types=(kind,))
@@ -274,8 +268,6 @@ class AdminClient:
         [result] = self._call(request, AlterConfigsResponse).resources
         return result
 
-    # -- the cluster ---------------------------------------------------------------------------------------------------
-
     def describe_cluster(self) -> DescribeClusterResponse:
         return self._call(DescribeClusterRequest(correlation_id=0), DescribeClusterResponse)
 
@@ -296,8 +288,6 @@ class AdminClient:
             return {name: FeatureResult(feature=name, error=error.error, message=error.message) for name in names}
         return {result.feature: result for result in results}
 
-    # -- the quorum ----------------------------------------------------------------------------------------------------
-
     def describe_quorum(self) -> DescribeQuorumResponse:
         return self._call(DescribeQuorumRequest(correlation_id=0), DescribeQuorumResponse)
 
@@ -308,8 +298,6 @@ class AdminClient:
     def remove_voter(self, voter_id: int, voter_uuid: str) -> None:
         """Removes a controller with this directory id from the voters; returns when the change is committed (D30)."""
         self._call(admin_requests.remove_voter(voter_id, voter_uuid), RemoveVoterResponse)
-
-    # -- access control ------------------------------------------------------------------------------------------------
 
     def create_acls(self, entries: Sequence[AclEntry]) -> Sequence[Result]:
         return self._call(CreateAclsRequest(correlation_id=0, creations=tuple(entries)), CreateAclsResponse).results

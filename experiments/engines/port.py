@@ -208,8 +208,6 @@ class Engine(ABC):
     def __init__(self) -> None:
         self._sinks: list[Callable[[TraceEvent], None]] = []
 
-    # -- time ----------------------------------------------------------------------------------------------------------
-
     @abstractmethod
     def now_ms(self) -> TimeMs:
         """Virtual time in sim, time since the cluster was created in ray."""
@@ -221,8 +219,6 @@ class Engine(ABC):
     @abstractmethod
     def run_for(self, duration_ms: int) -> None:
         """Lets time pass."""
-
-    # -- nodes ---------------------------------------------------------------------------------------------------------
 
     @abstractmethod
     def start(self, node: NodeId) -> None:
@@ -256,8 +252,6 @@ class Engine(ABC):
     def expire_sessions(self, node: NodeId) -> None:
         """Has the running store end all sessions of a node, whether it is alive or not."""
 
-    # -- links ---------------------------------------------------------------------------------------------------------
-
     @abstractmethod
     def set_link(self, source: NodeId, target: NodeId, up: bool) -> None:
         """Cuts (`up` false) or heals the link from `source` to `target`; the opposite direction is not affected."""
@@ -265,8 +259,6 @@ class Engine(ABC):
     @abstractmethod
     def heal_links(self) -> None:
         """Heals every link."""
-
-    # -- clients -------------------------------------------------------------------------------------------------------
 
     @abstractmethod
     def submit(self, command: Command) -> None:
@@ -280,8 +272,6 @@ class Engine(ABC):
         """The unclean recoveries that have elected a leader so far, oldest first."""
         events = self.traces()
         return [Recovery(event.time_ms, event.trace) for event in events if isinstance(event.trace, RecoveryDecided)]
-
-    # -- observation ---------------------------------------------------------------------------------------------------
 
     @abstractmethod
     def quorum(self) -> Mapping[NodeId, QuorumView]:

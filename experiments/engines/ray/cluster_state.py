@@ -14,7 +14,7 @@ import tempfile
 from enum import StrEnum
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from actors.processes import start_ticks
 from experiments.support.errors import InputError
@@ -25,12 +25,10 @@ MAX_EVENTS = 100
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
-class ClusterOptions(BaseModel):
+class ClusterOptions(BaseModel, frozen=True, extra="forbid"):
     """The parameters of a cluster. `config` overrides static configs; `racks` has one rack per broker, or none;
     `address` is the Ray to run on, None for a private one.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str = DEFAULT_NAME
     brokers: int = 3
@@ -48,7 +46,7 @@ class Status(StrEnum):
     READY = "ready"
 
 
-class ClusterState(BaseModel):
+class ClusterState(BaseModel, frozen=True, extra="forbid"):
     """The content of a state file.
 
     `pid` and `started_ticks` identify the supervisor's process. `address` (host:port of the Ray head, the bootstrap
@@ -56,8 +54,6 @@ class ClusterState(BaseModel):
     nodes that run, by name. `folders` are removed with the cluster. `events` are the last `MAX_EVENTS` events as lines
     of text. `end_reason` says why a supervisor that has lost its Ray has ended.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     options: ClusterOptions
     pid: int

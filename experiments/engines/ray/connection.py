@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 from experiments.engines.admin_client import AdminError
 from experiments.engines.ray.cluster_state import ClusterState, read_state, states
@@ -52,7 +52,6 @@ ANSWER_WITHIN_S = 120.0
 CLIENT_WITHIN_S = 60.0
 """How long a request waits for a client that starts again; Ray notices after up to 20 s that a machine is lost."""
 PROBE_WITHIN_S = 5.0
-"""How long an actor may take to answer the question whether it is there."""
 _SLICE_S = 0.5
 _RETRY_S = 0.2
 CLIENT = node_name(FIRST_CLIENT)
@@ -292,8 +291,7 @@ def _split_address(address: str) -> tuple[str, int]:
     return host, int(port)
 
 
-@dataclass(frozen=True, slots=True)
-class Connection:
+class Connection(NamedTuple):
     """A connected cluster: channels through its client and to its nodes, and the names of its actors."""
 
     client: RayAdminChannel

@@ -78,9 +78,6 @@ def _mark(folder: Path) -> tuple[Mark, str]:
         return Mark(flushed_offset=NO_OFFSET), str(error)
 
 
-# -- batches -----------------------------------------------------------------------------------------------------------
-
-
 def dump_log(log: LogFiles, topics: Names) -> Iterator[Document]:
     """Yields a document for every batch of a log, and for bytes that are no batch, in order. Faulty ones have a
     `fault`, and `is_damage` where that is in the flushed part. `topics` names the topic ids in metadata records.
@@ -144,9 +141,6 @@ def _unpack(payload: bytes) -> tuple[Sequence[MetadataRecord], str]:
         return unpack_records(payload), ""
     except (CodecError, ProtocolInvariantError, ValueError, TypeError, msgpack.UnpackException) as error:
         return [], f"its records cannot be read: {error}"
-
-
-# -- the snapshot ------------------------------------------------------------------------------------------------------
 
 
 def snapshot_file(directory: Path) -> Path | None:

@@ -16,7 +16,7 @@ from enum import StrEnum
 from pathlib import Path
 from socketserver import StreamRequestHandler, UnixStreamServer
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from experiments.engines.ray.cluster_state import ClusterState, socket_path
 
@@ -61,11 +61,7 @@ ALLOWED: Mapping[NodeAction, tuple[NodeState, ...]] = {
 """The states of the node in which an action is possible."""
 
 
-class _Line(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class NodeCommand(_Line):
+class NodeCommand(BaseModel, frozen=True, extra="forbid"):
     """An action on a node (all of them for `list`); `loss_kind` and `loss_count` are what `kill` removes
     (`actors.storage.apply_loss`).
     """
@@ -76,7 +72,7 @@ class NodeCommand(_Line):
     loss_count: int = 0
 
 
-class NodeRow(_Line):
+class NodeRow(BaseModel, frozen=True, extra="forbid"):
     """A node of the cluster as it is now. `pid`, `host` and `ray_node` are of its process, None where it has none;
     `directory` is on its machine. `reason` says what it waits for or why it has ended, as far as that is known.
     """
@@ -90,7 +86,7 @@ class NodeRow(_Line):
     reason: str = ""
 
 
-class NodeAnswer(_Line):
+class NodeAnswer(BaseModel, frozen=True, extra="forbid"):
     """The nodes that a command was about. `found` and `allowed` say why it was not possible, `failure` why it was not
     carried out; they are empty otherwise.
     """

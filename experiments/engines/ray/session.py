@@ -27,10 +27,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager, contextmanager, redirect_stdout
-from dataclasses import dataclass
 from pathlib import Path
 from threading import Thread
-from typing import Any, TextIO, TypeVar, cast
+from typing import Any, NamedTuple, TextIO, TypeVar, cast
 
 from experiments.support.build import PACKAGES_FOLDER
 from experiments.support.errors import InputError
@@ -57,8 +56,7 @@ class RayStartError(RuntimeError):
     """A private Ray did not start, with Ray's reason as one line."""
 
 
-@dataclass(frozen=True, slots=True)
-class RaySession:
+class RaySession(NamedTuple):
     """A Ray that this process is connected to: `host:port` of its head's control store, and the folder with the files
     of a private one (None for a named one).
     """
@@ -201,9 +199,6 @@ def orderly_signals() -> AbstractContextManager[None]:
     return signals_handled((signal.SIGTERM, signal.SIGHUP), lambda number: sys.exit(128 + number))
 
 
-# -- the control store -------------------------------------------------------------------------------------------------
-
-
 Result = TypeVar("Result")
 LOST_AFTER_S = 3.0
 _CONNECT_WITHIN_S = 2.0
@@ -249,9 +244,6 @@ def ask_control_store(call: Callable[[], Result], address: str) -> Result:
     return result.result()
 
 
-# -- what Ray prints ---------------------------------------------------------------------------------------------------
-
-
 class _ByThread:
     """A text stream that is `main` for the main thread and `others` for all other ones."""
 
@@ -263,8 +255,6 @@ class _ByThread:
         return getattr(self._main if is_main else self._others, name)
 
 
-@contextmanager
-def ray_output_to_stderr() -> Iterator[None]:
+def ray_output_to_stderr() -> AbstractContextManager[object]:
     """Has everything that other threads than the main one print go to standard error during the block."""
-    with redirect_stdout(cast(TextIO, _ByThread(sys.stdout, sys.stderr))):
-        yield
+    return redirect_stdout(cast(TextIO, _ByThread(sys.stdout, sys.stderr)))

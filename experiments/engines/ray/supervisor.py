@@ -98,7 +98,7 @@ def _reason(last: PollReport | None, is_lost: bool) -> str:
 
 
 class Supervisor:
-    """Starts and polls a cluster's nodes, and keeps its state file up to date; no other process writes that file."""
+    """Starts and polls a cluster's nodes, and keeps its state file up to date."""
 
     def __init__(self, cluster: ActorCluster, spec: ClusterSpec, state: ClusterState, report: Report) -> None:
         self.state = state
@@ -143,7 +143,6 @@ class Supervisor:
         self._record_processes()
 
     def _poll_nodes(self) -> None:
-        """Polls the nodes once, and records and reports those that have ended."""
         require_control_store(str(self.state.address))
         before = {node: self._cluster.process(node) for node in self._cluster.running()}
         reports = self._cluster.poll(_ANSWER_WITHIN_S)
@@ -194,8 +193,8 @@ class Supervisor:
 
     def _record_processes(self) -> None:
         """Writes the processes of the running nodes to the state file if they have changed."""
-        found = {node: self._cluster.process(node) for node in self._cluster.running()}
-        pids = {node_name(node): process.pid for node, process in found.items() if process is not None}
+        running = self._cluster.running()
+        pids = {node_name(node): found.pid for node in running if (found := self._cluster.process(node)) is not None}
         if pids != self.state.pids:
             self._write(self.state.model_copy(update={"pids": pids}))
 
@@ -226,10 +225,8 @@ class Supervisor:
         failure = ""
         try:
             self._act(node, state, command)
-        except UnreachableError as error:
-            failure = str(error)
-        except ProcessLookupError:
-            failure = _ENDED
+        except (UnreachableError, ProcessLookupError) as error:
+            failure = str(error) if isinstance(error, UnreachableError) else _ENDED
         self._record_processes()
         self._record_event(node, f"isray node {command.action}{failure and f' failed: {failure}'}")
         return NodeAnswer(rows=(self._row(node),), failure=failure)

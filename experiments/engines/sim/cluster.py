@@ -65,17 +65,12 @@ _Delivery = tuple[Literal[0], NodeId, NodeId, Message, int]
 """(_DELIVER, target, source, message, the target's incarnation)."""
 _DueTimer = tuple[Literal[1], Timer, TimeMs]
 """(_TIMER, the timer, the time for which the event was scheduled)."""
-_Call = tuple[Literal[2], Callable[[], None]]
-_Event = _Delivery | _DueTimer | _Call
+_Event = _Delivery | _DueTimer | tuple[Literal[2], Callable[[], None]]
 _HASHED_AT_ONCE = 1_000
 """Trace events. Many in a row take a third of the time that they take one by one, between other work."""
 
 _ANY = -1
 """The incarnation of a message that reaches whichever runs when it arrives."""
-
-Observer = Callable[[TimeMs, NodeId, Trace], None]
-NodeFactory = Callable[[NodeId], Node | None]
-"""Builds a node, or None where it does not know that one."""
 
 
 def unobserved(target: NodeId, message: Message) -> None:
@@ -107,7 +102,7 @@ class SimCluster:
         paranoid: bool = False,
         keep_traces: bool = True,
         instant_detection: bool = False,
-        build: NodeFactory | None = None,
+        build: Callable[[NodeId], Node | None] | None = None,
         outlives_process: bool = False,
     ) -> None:
         self.spec = spec
@@ -122,7 +117,7 @@ class SimCluster:
             self.disks[key.id] = formatted_disk(key.id, first_voters, self._read_clock)
         self.outcomes: dict[int, Message] = {}
         self.traces: list[TraceEvent] = []
-        self.trace_observers: list[Observer] = []
+        self.trace_observers: list[Callable[[TimeMs, NodeId, Trace], None]] = []
         self.on_event: Callable[[TimeMs, NodeId], None] | None = None
         self.on_message: Callable[[NodeId, NodeId, Message], None] | None = None
         self.on_delivery: Callable[[NodeId, Message], None] = unobserved
@@ -209,7 +204,7 @@ class SimCluster:
         return True
 
     def call_at(self, at_ms: TimeMs, action: Callable[[], None]) -> None:
-        """Schedules `action` between events at `at_ms` (faults and workload)."""
+        """Schedules `action` between events at `at_ms`."""
         self._push(at_ms, _CALL << _KIND_SHIFT, (_CALL, action))
 
     def _push(self, due_ms: TimeMs, order: int, event: _Event) -> None:
