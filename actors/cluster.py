@@ -167,9 +167,7 @@ class ActorCluster:
         )
 
     def crash(self, node: NodeId, kind: DiskLossKind, count: int) -> list[PollReport]:
-        """Kills a node with SIGKILL; returns its last reports, none where it did not answer any more. The loss is
-        applied to its disk when it starts again (`storage.apply_loss`).
-        """
+        """Kills a node with SIGKILL; returns its last reports, if it answers. The loss is applied at its next start."""
         member = self._running(node)
         halted = member.actor.halt.remote()
         calls = [halted] if member.poll is None else [member.poll, halted]
@@ -185,9 +183,7 @@ class ActorCluster:
         return last
 
     def signal(self, node: NodeId, number: int) -> None:
-        """Sends a signal to a node's process by a task on its machine (`machines.send_signal`). UnreachableError also
-        where its process is not known yet.
-        """
+        """As `machines.send_signal`; UnreachableError also where the node's process is not known yet."""
         self._running(node)
         process = self.process(node)
         if process is None:
@@ -195,9 +191,7 @@ class ActorCluster:
         send_signal(process, number, SIGNAL_WITHIN_S)
 
     def kill(self, node: NodeId) -> None:
-        """Ends a node by SIGKILL, also one that is paused, without its last report. A process that cannot be reached
-        counts as ended.
-        """
+        """Ends a node by SIGKILL, also one that is paused. A process that cannot be reached counts as ended."""
         try:
             self.signal(node, signal.SIGKILL)
         except UnreachableError:

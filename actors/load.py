@@ -241,9 +241,7 @@ class LoadNode:
 
 
 def p50_and_p99(values: Sequence[int]) -> tuple[int, int]:
-    """The median (the lower of the two middle values) and the 99th percentile (interpolated and rounded), in the unit
-    of the values; (0, 0) for no values.
-    """
+    """The median (the lower of the two middle values) and the 99th percentile (interpolated); 0 for no values."""
     if len(values) < 2:
         only = values[0] if values else 0
         return only, only

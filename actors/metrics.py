@@ -129,9 +129,7 @@ class NodeReadings:
         return self._node.metrics() if isinstance(self._node, ControllerNode) else {}
 
     def of_partitions(self) -> Iterator[Sample]:
-        """The gauges of a broker's replicas, or of the partitions in the metadata of the active controller, one after
-        the other; the state may change in between.
-        """
+        """The gauges of a broker's replicas, or of the partitions in the metadata of the active controller."""
         node = self._node
         if isinstance(node, BaseBroker):
             for replica in list(node.context.replicas.values()):
@@ -160,9 +158,7 @@ class Changes(Generic[Key]):
 
 
 class RayMeter:
-    """Receives what the node with this name, of the cluster with this id, sends, receives and traces, and the end of
-    each input. `clock` is the host's.
-    """
+    """Receives what a node sends, receives and traces, and the end of each input. `clock` is the host's."""
 
     def __init__(self, cluster: str, node: str, clock: LoopClock, readings: NodeReadings) -> None:
         default = {"cluster": cluster, "node": node}

@@ -20,7 +20,7 @@ import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import wraps
 from pathlib import Path
 from pkgutil import resolve_name
@@ -29,9 +29,8 @@ from typing import Any, TypeVar, cast
 
 import ray
 
-from actors.admin_relay import AdminRelay, CallerCommand
 from actors.clock import LoopClock
-from actors.host import NodeHost
+from actors.host import NodeHost, Outbound
 from actors.load import LoadNode
 from actors.log.files import OpenFiles
 from actors.log.format import crc32c
@@ -45,9 +44,11 @@ from protocol.broker.context import ReplicaView, replica_view
 from protocol.broker.recovery import hook_named
 from protocol.config import INDEX_INTERVAL_BYTES, UNCLEAN_LEADER_HOOK, ClusterConfig
 from protocol.contract import Node
-from protocol.errors import MalformedMessageError
+from protocol.errors import MalformedMessageError, ProtocolInvariantError
 from protocol.events.base import Trace
 from protocol.ids import (
+    DRIVER,
+    FIRST_CLIENT,
     NO_EPOCH,
     Epoch,
     NodeId,
@@ -62,9 +63,21 @@ from protocol.ids import (
     node_name,
 )
 from protocol.log.tail import trace_of
-from protocol.messages.admin import AdminRequest
+from protocol.messages.admin import AdminRequest, AdminResponse
+from protocol.messages.base import ANONYMOUS, Message
 from protocol.messages.codec import decode, encode
+from protocol.messages.commands import (
+    AdminCommand,
+    AdminOutcome,
+    ConsumeCommand,
+    ConsumeOutcome,
+    ProduceCommand,
+    ProduceOutcome,
+    SendOutcome,
+    SendRecords,
+)
 from protocol.messages.metadata_batch import pack_records
+from protocol.metadata.authorizer import node_principal
 from protocol.metadata.image import BrokerRegistration
 from protocol.metadata.partition import PartitionState
 from protocol.nodes.base_broker import BaseBroker
@@ -81,6 +94,9 @@ from protocol.v3.store.settings import StoreSettings
 from protocol.v3.store.view import StoreView, store_view, tree_nodes
 
 Result = TypeVar("Result")
+CallerCommand = SendRecords | ProduceCommand | ConsumeCommand
+ADMIN_CALLERS: NodeId = DRIVER + 1
+"""The peer id under which a node sees all callers of the relay."""
 DELIVERY_WAIT_S = 1.0
 """How long a node that exits waits until its peers have taken its last messages."""
 LOCK_WAIT_S = 10.0
@@ -185,6 +201,57 @@ def snapshot_of(node: Node) -> NodeSnapshot:
     return NodeSnapshot()
 
 
+class AdminRelay:
+    """Makes administration requests, writes and reads records through a node for callers outside the cluster, each of
+    which gets its own answer. All calls happen on the node's event loop.
+
+    The `Outbound` of a host. The host keeps what its node sends to the experiment (`DRIVER`) until the next poll, which
+    returns all of it. So the relay passes requests on under the peer id `ADMIN_CALLERS`, resolves the future of the
+    waiting caller when the answer comes back, and passes everything else to `onward`. Commands to a client have
+    negative ids (an experiment uses positive ones); a client ends every command with exactly one outcome. Requests that
+    a node of another kind answers itself have positive correlation ids.
+    """
+
+    def __init__(self, onward: Outbound) -> None:
+        self._onward = onward
+        self._waiting: dict[int, asyncio.Future[Message]] = {}
+        self._last_id = 0
+
+    def send(self, to: NodeId, message: Message) -> None:
+        if to != ADMIN_CALLERS:
+            self._onward.send(to, message)
+        elif isinstance(message, AdminOutcome | SendOutcome | ProduceOutcome | ConsumeOutcome):
+            self._resolve(message.command_id, message)
+        elif isinstance(message, AdminResponse):
+            self._resolve(message.correlation_id, message)
+        else:
+            raise ProtocolInvariantError(f"a node answers a caller with {type(message).__name__}")
+
+    def _resolve(self, number: int, answer: Message) -> None:
+        waiting = self._waiting.pop(number)
+        if not waiting.done():  # the caller may have given up
+            waiting.set_result(answer)
+
+    async def request(self, host: NodeHost, request: AdminRequest | CallerCommand) -> Message:
+        """Submits a request, or a command whose id it replaces, to the host's client and returns its outcome."""
+        self._last_id += 1
+        command = request if isinstance(request, CallerCommand) else AdminCommand(command_id=0, request=request)
+        return await self._ask(host, -self._last_id, replace(command, command_id=-self._last_id))
+
+    async def query(self, host: NodeHost, request: AdminRequest) -> Message:
+        """Passes a request, in the name of a client where it has no principal, to the host's node, which is no client,
+        and returns its response."""
+        self._last_id += 1
+        principal = node_principal(FIRST_CLIENT) if request.principal == ANONYMOUS else request.principal
+        request = replace(request, correlation_id=self._last_id, principal=principal)
+        return await self._ask(host, self._last_id, request)
+
+    async def _ask(self, host: NodeHost, number: int, message: Message) -> Message:
+        self._waiting[number] = asyncio.get_running_loop().create_future()
+        host.deliver(ADMIN_CALLERS, [message], control=True)
+        return await self._waiting[number]
+
+
 def _query(act: Callable[..., Result]) -> Callable[..., Coroutine[Any, Any, Result]]:
     """Makes a function a method of the actor that runs on the loop of the node, between two of its inputs."""
 
@@ -249,9 +316,7 @@ class NodeShell:
 
     @ray.method(concurrency_group="node")
     async def deliver(self, sender: NodeId, control: bool, *pieces: bytes) -> bytes:
-        """Handles a frame of the control or the data channel; then returns a frame for the sender or `NOTHING`. Frames
-        that come after the node has retired are for the next one.
-        """
+        """Handles a frame, of the next node after this one has retired; returns a frame for the sender or `NOTHING`."""
         await self._serves.wait()
         self._begin()
         return await self._transport.receive(sender, b"".join(pieces), control)

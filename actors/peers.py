@@ -18,9 +18,7 @@ MAX_PIECES = 6
 
 
 def pieces_of(frame: bytes) -> list[bytes]:
-    """Splits a frame into call arguments that are too small for Ray to pass through its object store; a frame that
-    would need more than `MAX_PIECES` of them stays whole.
-    """
+    """Splits a frame of up to `MAX_PIECES` pieces, which are too small for Ray to use its object store."""
     if len(frame) > MAX_PIECES * PIECE_BYTES:
         return [frame]
     return [frame[at : at + PIECE_BYTES] for at in range(0, len(frame), PIECE_BYTES)]

@@ -46,9 +46,7 @@ def start_ticks(pid: int) -> int | None:
 
 
 def signal_process(process: ProcessId, number: int) -> None:
-    """Sends a signal to this process of this machine. ProcessLookupError where it has ended or is another machine's,
-    also where a later process has its id.
-    """
+    """Sends a signal to this process. ProcessLookupError where it has ended or is another machine's."""
     if process.machine != machine_id():
         raise ProcessLookupError(f"process {process.pid} is not one of this machine")
     handle = os.pidfd_open(process.pid)

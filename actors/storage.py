@@ -223,9 +223,7 @@ class DiskStorage:
 
 
 def check_owner(directory: Path, owner: Owner | None) -> bool:
-    """Whether the directory has a `meta.json`; errors as for `read_meta`, and ForeignDirectoryError where it belongs to
-    another owner than `owner` (None: any). Changes nothing.
-    """
+    """As `read_meta`: whether there is one; ForeignDirectoryError if its owner is not `owner` (None: any)."""
     meta = read_meta(directory)
     if meta is not None and owner not in (None, Owner(meta.cluster_id, meta.node_id)):
         raise ForeignDirectoryError(

@@ -99,9 +99,7 @@ def pack_frame(
 
 
 def unpack_frame(data: bytes, malformed: Callable[[CodecError], None]) -> Frame | None:
-    """Decodes a frame. Calls `malformed` for each message that cannot be decoded, and leaves it out; None where the
-    frame as a whole cannot be read.
-    """
+    """Decodes a frame, without the messages that are `malformed`; None where the frame cannot be read."""
     view = memoryview(data)
     end = _HEAD_BYTES + int.from_bytes(view[:_HEAD_BYTES], "big")
     try:
@@ -162,9 +160,7 @@ class Resequencer:
 
 
 class _Channel:
-    """One channel between this node and a peer. `launch` starts a call with a frame; `is_running` is false while the
-    node is paused.
-    """
+    """One channel between this node and a peer. `launch` starts a call with a frame; not `is_running`: paused."""
 
     def __init__(self, incarnation: int, launch: Callable[[bytes], None], is_running: Callable[[], bool]) -> None:
         self.orders: dict[tuple[int, int], Resequencer] = {}

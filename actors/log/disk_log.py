@@ -128,9 +128,7 @@ class DiskLog:
         return self._active.size
 
     def append(self, batch: RecordBatch) -> None:
-        """Appends a batch, unflushed. ProtocolInvariantError unless it begins at `end_offset`; CorruptLogError where it
-        does not match the checksum it carries; StorageFullError or StorageError where it could not be written.
-        """
+        """As `LogStorage.append`; CorruptLogError where the batch does not match the checksum it carries."""
         active = self._active
         if batch.base_offset != active.end_offset:
             raise ProtocolInvariantError(f"append at {batch.base_offset} to a log that ends at {active.end_offset}")
@@ -148,9 +146,6 @@ class DiskLog:
         self._pool.add(self._recent, batch)
 
     def read(self, from_offset: Offset, max_bytes: int) -> Sequence[RecordBatch]:
-        """The batches from the one with `from_offset` on, at least one, up to about `max_bytes` of payload; empty at
-        and beyond `end_offset`. CorruptLogError where a batch is damaged.
-        """
         batches: list[RecordBatch] = []
         offset, end, size = max(from_offset, self.start_offset), self.end_offset, 0
         while offset < end and (size < max_bytes or not batches):
@@ -162,7 +157,6 @@ class DiskLog:
         return batches
 
     def truncate(self, end_offset: Offset) -> None:
-        """Removes every batch that contains offsets from `end_offset` on."""
         end_offset = max(end_offset, self.start_offset)
         if end_offset >= self.end_offset:
             return

@@ -37,9 +37,7 @@ class FoundBatch:
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """The last `size` bytes of a file, from `position` on, which are no batch for the reason `fault`. The next batch
-    would have begun at `end_offset`.
-    """
+    """The last `size` bytes of a file, which are no batch; the next one would have begun at `end_offset`."""
 
     position: int
     size: int

@@ -52,9 +52,7 @@ class OpenFiles:
         self._open: OrderedDict[Path, int] = OrderedDict()
 
     def get(self, path: Path, create: bool = False) -> int:
-        """The descriptor of a file, open for reading and writing; valid until the next call of `get`. OSError where the
-        file does not exist and `create` is false.
-        """
+        """The descriptor of a file, valid until the next call of `get`. OSError where there is no file to open."""
         file = self._open.get(path)
         if file is None:
             file = os.open(path, os.O_RDWR | (os.O_CREAT if create else 0), 0o644)
@@ -109,9 +107,7 @@ def sync_directory(directory: Path) -> None:
 
 
 def replace_file(path: Path, data: bytes, durable: bool = True) -> None:
-    """Replaces a file atomically: readers find the old or the new content. Without `durable` the file may hold damaged
-    content after a crash of the machine.
-    """
+    """Replaces a file atomically; not `durable`: a crash of the machine may leave damaged content."""
     temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
     try:
         with temporary.open("wb") as file:

@@ -142,9 +142,7 @@ class Segment:
             os.ftruncate(self._files.get(self._index_path), self._saved * ENTRY_BYTES)
 
     def _entry_before(self, offset: Offset) -> tuple[int, Offset, TimeMs]:
-        """(position, offset, newest timestamp before it) of the last indexed batch that begins at or before `offset`;
-        of the first batch where there is no usable entry.
-        """
+        """(position, offset, newest timestamp before it) of the last indexed batch at or before an offset."""
         offsets, positions, newest = self._index()
         place = bisect_right(offsets, offset) - 1
         if place >= 0 and self._is_at(positions[place], offsets[place]):

@@ -181,9 +181,7 @@ def incarnation_ended(
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """An unclean recovery that elected a leader: the decision, and the number of acknowledged records that the election
-    lost (None where the engine cannot know).
-    """
+    """An unclean recovery that elected a leader, and the number of acknowledged records lost (None: not known)."""
 
     time_ms: TimeMs
     decided: RecoveryDecided
@@ -278,9 +276,7 @@ class Engine(ABC):
         """Each running controller's own view of the quorum: role, epoch, leader, voters."""
 
     def active_controller(self) -> NodeId | None:
-        """The active controller, if any (of two, the one with the higher epoch); in `v3` the broker that the store
-        names.
-        """
+        """The active controller, if any (of two, the one with the higher epoch); in `v3` as the store names it."""
         if self.spec.has_store_metadata:
             controller = self.store_view().controller
             return None if controller == NO_NODE else controller

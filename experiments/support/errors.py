@@ -8,9 +8,7 @@ _SHOWN_LENGTH = 200
 
 
 def shown(value: object, as_json: bool = False) -> str:
-    """A value that was found in a file, with text in quotes, so that it differs from a number; cut where it is long.
-    `as_json`: as a JSON file writes it.
-    """
+    """A value of a file as errors show it: text in quotes, cut where it is long. `as_json`: as JSON has it."""
     text = json.dumps(value, ensure_ascii=False, default=str) if as_json else repr(value)
     return text if len(text) <= _SHOWN_LENGTH else f"{text[:_SHOWN_LENGTH]}..."
 

@@ -44,9 +44,7 @@ IN_FILE: Final = "a value of a file"
 
 
 class StrictModel(BaseModel):
-    """A frozen model that refuses unknown fields and converts no types. `UNKNOWN`: what errors call an unknown key;
-    empty: they show its value.
-    """
+    """A frozen, strict model without unknown fields. `UNKNOWN`: what errors call these; empty: they show the value."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
     UNKNOWN: ClassVar[str] = ""

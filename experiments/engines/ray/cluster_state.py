@@ -132,9 +132,7 @@ def states() -> list[ClusterState]:
 
 
 def claim(options: ClusterOptions) -> ClusterState:
-    """Claims the name of these options for this process by creating the state file; replaces a stale one. InputError
-    where a cluster of that name runs.
-    """
+    """Claims the name for this process by creating its state file. InputError where a cluster of that name runs."""
     ticks = start_ticks(os.getpid())
     assert ticks is not None
     state = ClusterState(options=options, pid=os.getpid(), started_ticks=ticks)

@@ -60,9 +60,7 @@ Answer = TypeVar("Answer", bound=Message)
 
 @dataclass(frozen=True, slots=True)
 class ClusterAddress:
-    """`host:port` of a cluster's Ray head, and the Ray namespace of its actors (None: not known). `loopback`: the Ray
-    is a private one of this machine.
-    """
+    """`host:port` of a Ray head, the namespace of the actors, if known, and whether the Ray is a private one here."""
 
     address: str
     namespace: str | None = None
@@ -101,9 +99,7 @@ def _lost_control_store() -> Iterator[None]:
 
 
 class RayAdminChannel:
-    """`experiments.engines.admin_client.AdminChannel` through the client actor of the cluster in a Ray namespace;
-    `address` is that of Ray's control store.
-    """
+    """`AdminChannel` through the client in a Ray namespace; `address` is that of Ray's control store."""
 
     def __init__(self, namespace: str, address: str) -> None:
         self._namespace = namespace
@@ -158,9 +154,7 @@ class RayAdminChannel:
             raise AdminError(ErrorCode.BROKER_NOT_AVAILABLE, text) from error
 
     def _ask(self, message: Message) -> bytes:
-        """The client's answer to a message. _Gone where the client ends meanwhile; AdminError where there is no client,
-        or no answer, in time.
-        """
+        """The client's answer. _Gone where the client ends meanwhile; AdminError where there is none in time."""
         if self._client is None:
             self._client = self._find_client()
         try:

@@ -161,9 +161,7 @@ class RayEngine(Engine):
         self.cluster.start(node)
 
     def crash(self, node: NodeId, loss: Loss) -> None:
-        """Sends SIGKILL to the node's process, if it runs; the loss is applied before it starts again. ValueError for a
-        kind of loss that only the simulator has.
-        """
+        """Sends SIGKILL to the node's process, if it runs. ValueError for a kind of loss that only sim has."""
         self._act()
         kind, count = self._disk_loss(loss)
         if self.cluster.is_running(node):
@@ -182,9 +180,7 @@ class RayEngine(Engine):
         return loss.kind, loss.count
 
     def _record_end(self, node: NodeId, kind: str) -> None:
-        """Records the end of an incarnation. What its disk has lost is known only at the next start, unless the page
-        cache survives.
-        """
+        """Records the end of an incarnation; what its disk has lost is known only at the next start."""
         self._pass_on(incarnation_ended(self.now_ms(), node, kind, {} if kind == "none" else None))
 
     def terminate(self, node: NodeId) -> None:
@@ -386,8 +382,6 @@ class RayEngine(Engine):
 
 
 def needs_recovery_manager(cluster: ActorCluster, reports: Iterable[tuple[NodeId, PollReport]]) -> bool:
-    """Whether the newest reports of the nodes enable unclean recovery, in a generation that begins without it, while no
-    recovery manager runs.
-    """
+    """Whether these newest reports enable unclean recovery while no recovery manager runs."""
     enabled = any(enables_recovery(trace) for _, report in reports for _, trace in report.traces)
     return enabled and not cluster.is_running(RECOVERY_MANAGER)

@@ -54,9 +54,7 @@ class LaunchFailed(RuntimeError):
 
 
 def config_of(options: ClusterOptions) -> ClusterConfig:
-    """The static config of the nodes. InputError for an unknown config, a value out of its range, and a quorum that
-    names controllers which the cluster does not have.
-    """
+    """The static config of the nodes. InputError where it is wrong, or names controllers that there are not."""
     try:
         config = ClusterConfig.of(options.generation, options.config)
     except ConfigError as error:

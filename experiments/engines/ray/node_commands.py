@@ -62,9 +62,7 @@ ALLOWED: Mapping[NodeAction, tuple[NodeState, ...]] = {
 
 
 class NodeCommand(BaseModel, frozen=True, extra="forbid"):
-    """An action on a node (all of them for `list`); `loss_kind` and `loss_count` are what `kill` removes
-    (`actors.storage.apply_loss`).
-    """
+    """An action on a node; `loss_kind` and `loss_count` are what `kill` removes (`actors.storage.apply_loss`)."""
 
     action: NodeAction
     node: str | None = None
@@ -87,9 +85,7 @@ class NodeRow(BaseModel, frozen=True, extra="forbid"):
 
 
 class NodeAnswer(BaseModel, frozen=True, extra="forbid"):
-    """The nodes that a command was about. `found` and `allowed` say why it was not possible, `failure` why it was not
-    carried out; they are empty otherwise.
-    """
+    """The nodes concerned; `found` and `allowed` say why a command was not possible, `failure` why it failed."""
 
     rows: tuple[NodeRow, ...] = ()
     found: str = ""
@@ -130,9 +126,7 @@ class _Handler(StreamRequestHandler):
 
 
 def ask(state: ClusterState, command: NodeCommand) -> NodeAnswer:
-    """Has the supervisor of a running cluster carry out a command. OSError where it cannot be reached, or does not
-    answer within `ANSWER_WITHIN_S`.
-    """
+    """The supervisor's answer to a command. OSError where there is none within `ANSWER_WITHIN_S`."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(ANSWER_WITHIN_S)
         connection.connect(str(socket_path(state.options.name)))
@@ -145,9 +139,7 @@ def ask(state: ClusterState, command: NodeCommand) -> NodeAnswer:
 
 
 def ask_until(state: ClusterState, node: str, is_done: Callable[[NodeRow], bool], within_s: float) -> NodeRow:
-    """Asks for the row of a node until `is_done` holds of it or the time is over; returns the last one. OSError as
-    `ask`.
-    """
+    """The row of a node once `is_done` holds of it or the time is over. OSError as `ask`."""
     deadline_s = time.monotonic() + within_s
     while True:
         row = next(row for row in ask(state, NodeCommand(action=NodeAction.LIST)).rows if row.node == node)

@@ -57,9 +57,7 @@ class RayStartError(RuntimeError):
 
 
 class RaySession(NamedTuple):
-    """A Ray that this process is connected to: `host:port` of its head's control store, and the folder with the files
-    of a private one (None for a named one).
-    """
+    """`host:port` of the control store of a connected Ray, and the folder of a private one (None for a named one)."""
 
     address: str
     folder: Path | None
@@ -225,9 +223,7 @@ def require_control_store(address: str) -> None:
 
 
 def ask_control_store(call: Callable[[], Result], address: str) -> Result:
-    """The result of a call that Ray makes to its control store at `address`. ControlStoreLostError where that is lost:
-    the call blocks then, in a thread that ends with the process.
-    """
+    """The result of a call to Ray's control store at `address`; ControlStoreLostError where that is lost."""
     result: Future[Result] = Future()
 
     def run() -> None:

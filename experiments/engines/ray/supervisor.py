@@ -135,9 +135,7 @@ class Supervisor:
         self._write(self.state.model_copy(update={"status": Status.READY}))
 
     def poll(self) -> None:
-        """Polls the nodes once, records and reports those that have ended, and starts those that are to run. One of
-        `RAY_FAILURES` where Ray is lost.
-        """
+        """Polls the nodes once, and starts those that are to run. One of `RAY_FAILURES` where Ray is lost."""
         self._poll_nodes()
         self._start_wanted()
         self._record_processes()
@@ -170,9 +168,7 @@ class Supervisor:
             self._note(node, reason)
 
     def _start_wanted(self) -> None:
-        """Starts the nodes whose start was asked for, and of the clients and the recovery manager those that have
-        ended, unless the last attempt was a moment ago.
-        """
+        """Starts the nodes that are to run, unless the last attempt was a moment ago."""
         for node in sorted(self._kept):
             if not self._cluster.is_running(node):
                 self._wanted.setdefault(node, "")

@@ -13,9 +13,7 @@ from protocol.ids import TimeMs
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """A clock that was `skew_ms` ahead at the true time `since_ms`, and has gained `drift` ms per second since. `drift`
-    is above -1,000.
-    """
+    """A clock that was `skew_ms` ahead at the true time `since_ms`, and gains `drift` (over -1,000) ms per second."""
 
     skew_ms: int = 0
     since_ms: TimeMs = 0

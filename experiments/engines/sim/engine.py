@@ -183,9 +183,7 @@ class SimEngine(Engine):
 
 
 def kept_metadata(cluster: SimCluster) -> list[MetadataRecord]:
-    """A list that grows with the committed records of the metadata log, from its start (controllers drop those that a
-    snapshot covers). Call it before any node is started.
-    """
+    """A list that grows with the committed records of the metadata log; call it before any node is started."""
     kept: list[MetadataRecord] = []
 
     def observe(now_ms: TimeMs, node: NodeId, trace: Trace) -> None:

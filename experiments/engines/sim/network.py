@@ -73,9 +73,7 @@ class _Link:
 
 @dataclass(slots=True)
 class Route:
-    """The route of messages of one type from a node to another. Of the messages that arrive at the same time, those
-    with the smaller `order` are delivered first.
-    """
+    """The route of messages of one type; of those that arrive together the smaller `order` is delivered first."""
 
     source: NodeId
     target: NodeId
