@@ -20,7 +20,7 @@ import shutil
 import socket
 import time
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from os import SEEK_END
 from pathlib import Path
@@ -86,29 +86,24 @@ class DirectoryLock:
         path = directory / LOCK_FILE
         with typed_errors(path):
             self._file = path.open("a+b", buffering=0)
-            if not _is_taken_within(self._file.fileno(), wait_s):
-                owner = os.pread(self._file.fileno(), _MAX_OWNER_BYTES, 0).decode(errors="replace") or "unknown"
-                self._file.close()
-                raise DirectoryInUseError(f"{directory}: in use by {owner}")
+            deadline_s = time.monotonic() + wait_s
+            while not self._take():
+                if time.monotonic() >= deadline_s:
+                    owner = os.pread(self._file.fileno(), _MAX_OWNER_BYTES, 0).decode(errors="replace") or "unknown"
+                    self._file.close()
+                    raise DirectoryInUseError(f"{directory}: in use by {owner}")
+                time.sleep(_POLL_S)
             self._file.truncate(0)
             self._file.write(f"process {os.getpid()} on {socket.gethostname()} ({holder})".encode())
 
+    def _take(self) -> bool:
+        with suppress(BlockingIOError):
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        return False
+
     def release(self) -> None:
         self._file.close()
-
-
-def _is_taken_within(file: int, wait_s: float) -> bool:
-    """Tries to lock the file until it succeeds or `wait_s` have passed; returns whether it succeeded."""
-    deadline_s = time.monotonic() + wait_s
-    while True:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() >= deadline_s:
-                return False
-        else:
-            return True
-        time.sleep(_POLL_S)
 
 
 class DiskStorage:

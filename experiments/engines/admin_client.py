@@ -47,7 +47,6 @@ from protocol.messages.commands import (
 )
 from protocol.messages.configs import (
     AlterableConfig,
-    AlterConfigsResource,
     AlterConfigsResponse,
     AlterConfigsResult,
     ConfigResourceType,
@@ -55,12 +54,10 @@ from protocol.messages.configs import (
     DescribeConfigsResource,
     DescribeConfigsResponse,
     DescribeConfigsResult,
-    IncrementalAlterConfigsRequest,
     ListConfigResourcesRequest,
     ListConfigResourcesResponse,
 )
 from protocol.messages.partitions import (
-    AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
     ElectionType,
     ElectLeadersRequest,
@@ -70,8 +67,6 @@ from protocol.messages.partitions import (
     ListPartitionReassignmentsTopic,
     OngoingPartitionReassignment,
     PartitionResult,
-    ReassignablePartition,
-    ReassignableTopic,
     TopicPartitions,
 )
 from protocol.messages.quorum import (
@@ -219,17 +214,7 @@ class AdminClient:
         self, targets: Mapping[TopicPartition, Sequence[int] | None]
     ) -> dict[TopicPartition, PartitionResult]:
         """Starts to reassign partitions to these replicas, or cancels that (None); returns the result of each."""
-        topics = tuple(
-            ReassignableTopic(
-                name=topic,
-                partitions=tuple(
-                    ReassignablePartition(partition_index=index, replicas=None if replicas is None else tuple(replicas))
-                    for index, replicas in moves
-                ),
-            )
-            for topic, moves in _by_topic(targets).items()
-        )
-        request = AlterPartitionReassignmentsRequest(correlation_id=0, topics=topics)
+        request = admin_requests.reassign_partitions(targets)
         return _by_partition(self._call(request, AlterPartitionReassignmentsResponse).partitions)
 
     def list_reassignments(
@@ -263,9 +248,7 @@ class AdminClient:
     def alter_configs(
         self, kind: ConfigResourceType, name: str, changes: Sequence[AlterableConfig]
     ) -> AlterConfigsResult:
-        resource = AlterConfigsResource(resource_type=kind, resource_name=name, configs=tuple(changes))
-        request = IncrementalAlterConfigsRequest(correlation_id=0, resources=(resource,))
-        [result] = self._call(request, AlterConfigsResponse).resources
+        [result] = self._call(admin_requests.alter_configs(kind, name, changes), AlterConfigsResponse).resources
         return result
 
     def describe_cluster(self) -> DescribeClusterResponse:

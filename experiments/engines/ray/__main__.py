@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 
-from experiments.engines.ray.cluster_state import ClusterOptions, ClusterState
+from experiments.engines.ray.cluster_state import ClusterOptions
 from experiments.engines.ray.launch import config_of
 from experiments.engines.ray.session import stay_on_loopback
 from experiments.support.errors import InputError
@@ -20,17 +20,15 @@ def main(options: ClusterOptions) -> int:
     from experiments.engines.ray.supervisor import CLUSTER_FAILURES, run_cluster
 
     try:
-        return 0 if run_cluster(options, config_of(options), _report_ready, _report) else 1
+        config = config_of(options)
+        ready = f"{options.name} is ready at"
+        return 0 if run_cluster(options, config, lambda state: _report(f"{ready} {state.address}"), _report) else 1
     except InputError as error:
         _report(str(error))
         return 2
     except CLUSTER_FAILURES as error:
         _report(" ".join(str(error).split()))
         return 1
-
-
-def _report_ready(state: ClusterState) -> None:
-    _report(f"{state.options.name} is ready at {state.address}")
 
 
 def _report(text: str) -> None:

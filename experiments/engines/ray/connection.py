@@ -227,7 +227,10 @@ def find_cluster(bootstrap: str | None, name: str | None) -> list[ClusterAddress
     (`host:port,host:port`), else for the only cluster of this user on this machine. InputError as for `own_cluster`.
     """
     if name is not None or bootstrap is None:
-        return [_address_of(own_cluster(name, "; or --bootstrap-server"))]
+        state = own_cluster(name, "; or --bootstrap-server")
+        if state.address is None:
+            raise InputError("--name", "", f"{state.options.name}, which is still starting", "a cluster that is ready")
+        return [ClusterAddress(state.address, state.namespace, state.is_private)]
     addresses = [address.strip() for address in bootstrap.split(",")]
     for address in addresses:
         _split_address(address)
@@ -264,12 +267,6 @@ def own_state(name: str | None, otherwise: str = "") -> ClusterState:
         verb = "run here" if candidates[0].is_running else "have ended here"
         raise MissingInput("--name", f"one of the clusters that {verb}: {names}{otherwise}")
     return candidates[0]
-
-
-def _address_of(state: ClusterState) -> ClusterAddress:
-    if state.address is None:
-        raise InputError("--name", "", f"{state.options.name}, which is still starting", "a cluster that is ready")
-    return ClusterAddress(state.address, state.namespace, state.is_private)
 
 
 def _by_address(address: str, here: list[ClusterState]) -> ClusterAddress:

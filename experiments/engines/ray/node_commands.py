@@ -102,10 +102,6 @@ class NodeServer(UnixStreamServer):
         path.unlink(missing_ok=True)
         super().__init__(str(path), _Handler)
 
-    def serve_one(self, within_s: float) -> None:
-        self.timeout = within_s
-        self.handle_request()
-
     def handle_error(self, request: object, client_address: object) -> None:
         """Ends the supervisor with the error of a command, unless the caller has gone, or has sent no command."""
         if not isinstance(sys.exception(), OSError | ValueError):

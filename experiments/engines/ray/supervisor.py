@@ -369,8 +369,9 @@ def _supervise(
         ends = signals_handled((signal.SIGTERM, signal.SIGINT, signal.SIGHUP), lambda _: stop.set())
         with ends, NodeServer(path, supervisor.carry_out) as commands:
             ready(supervisor.state)
+            commands.timeout = POLL_S
             while not stop.is_set():
-                commands.serve_one(POLL_S)
+                commands.handle_request()
                 supervisor.poll()
             supervisor.resume_all()
     except ControlStoreLostError:
