@@ -26,7 +26,7 @@ from typing import Literal, cast
 import ray
 from ray.exceptions import RayActorError
 
-from actors.machines import UnreachableError, is_alive, machines, own_node, pin, remove_remotely, send_signal
+from actors.machines import UnreachableError, machines, pin, remove_remotely, send_signal
 from actors.members import ACTOR_GONE, Member, Outbox, creation_failure, take_snapshots
 from actors.metrics import ClusterMeter
 from actors.nodes import NodeSetup, NodeSnapshot, PollReport, actor_class
@@ -247,14 +247,6 @@ class ActorCluster:
         others = [node for node in self.running() if node not in incarnations]
         calls = [self._members[node].actor.ignore_incarnations.remote(incarnations) for node in others]
         ray.wait(calls, num_returns=len(calls), timeout=COMMAND_TIMEOUT_S)
-
-    def is_lost(self, process: ProcessId) -> bool:
-        """Whether the Ray node of a process is lost."""
-        return not is_alive(process.ray_node)
-
-    def has_lost_its_own_node(self) -> bool:
-        """Whether the Ray node that this process uses is lost; Ray then ends all actors of this process."""
-        return not is_alive(own_node())
 
     def is_running(self, node: NodeId) -> bool:
         return self._members[node].actor is not None

@@ -23,7 +23,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from actors.cluster import ActorCluster
-from actors.machines import UnreachableError, machines
+from actors.machines import UnreachableError, is_alive, machines, own_node
 from actors.nodes import PollReport
 from actors.placement import NoRayNodeError, PlacementError, is_movable, unknown_racks
 from actors.processes import ProcessId
@@ -146,7 +146,7 @@ class Supervisor:
         reports = self._cluster.poll(_ANSWER_WITHIN_S)
         last = dict(reports)
         ended = [node for node in before if not self._cluster.is_running(node)]
-        if ended and self._cluster.has_lost_its_own_node():
+        if ended and not is_alive(own_node()):
             raise RayLostError("the Ray node of the supervisor is lost, and Ray ends all nodes with it")
         for node in ended:
             self._record_end(node, before[node], last.get(node))
@@ -163,7 +163,7 @@ class Supervisor:
             self._wanted[node] = ""
             self._note(node, "its Ray node was lost before it had started; it starts again")
             return
-        self._reasons[node] = reason = _reason(last, is_lost=process is not None and self._cluster.is_lost(process))
+        self._reasons[node] = reason = _reason(last, process is not None and not is_alive(process.ray_node))
         if not is_expected or reason != _ENDED:
             self._note(node, reason)
 
