@@ -27,7 +27,7 @@ import ray
 from ray.exceptions import RayActorError
 
 from actors.machines import UnreachableError, machines, pin, remove_remotely, send_signal
-from actors.members import ACTOR_GONE, Member, Outbox, creation_failure, take_snapshots
+from actors.members import ACTOR_GONE, Member, MessageQueue, creation_failure, take_snapshots
 from actors.metrics import ClusterMeter
 from actors.nodes import NodeSetup, NodeSnapshot, PollReport, actor_class
 from actors.peers import Handle
@@ -132,7 +132,7 @@ class ActorCluster:
         member.asked = member.actor.process.remote()
         member.poll, member.answered, member.active_epoch = None, False, NO_EPOCH
         member.snapshot, member.version = None, -1
-        member.outboxes = (Outbox(), Outbox())
+        member.queues = (MessageQueue(), MessageQueue())
         member.loss_kind, member.loss_count = "none", 0
 
     def _create(self, setup: NodeSetup, home: str) -> Handle:
@@ -271,7 +271,7 @@ class ActorCluster:
         running = {node: self._members[node] for node in self.running()}
         for member in running.values():
             for control in (False, True):
-                member.outboxes[control].send_queued(member.actor, control)
+                member.queues[control].send_queued(member.actor, control)
             if member.poll is None:
                 member.poll = member.actor.poll.remote()
         known = [member.poll for member in running.values() if member.answered]
@@ -341,11 +341,11 @@ class ActorCluster:
         way it is queued, and leaves with a later `send` or `poll`. NodeBusyError where the queue is full.
         """
         member = self._running(node)
-        outbox = member.outboxes[message.CONTROL]
-        if len(outbox.queued) >= MAX_QUEUED:
+        queue = member.queues[message.CONTROL]
+        if len(queue.queued) >= MAX_QUEUED:
             raise NodeBusyError(f"{node_name(node)} has not taken {MAX_QUEUED} messages")
-        outbox.queued.append(encode(message))
-        outbox.send_queued(member.actor, message.CONTROL)
+        queue.queued.append(encode(message))
+        queue.send_queued(member.actor, message.CONTROL)
 
     def set_links(self, links: Iterable[tuple[NodeId, NodeId]], up: bool) -> None:
         """Cuts or heals directed links (source, target); returns when both ends of each have applied that."""

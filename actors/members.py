@@ -23,7 +23,7 @@ _STORAGE_ERRORS = {StorageError.__name__, *(kind.__name__ for kind in StorageErr
 
 
 @dataclass(slots=True)
-class Outbox:
+class MessageQueue:
     """The experiment's encoded messages to a node on one channel: the `queued` ones, and the call `under_way`. Ray may
     let calls of an async actor overtake each other, so there is one call at a time."""
 
@@ -44,7 +44,7 @@ class Member:
     `process` is the process of the present incarnation, or of the last one that is known, with the call `asked` for it
     under way. `poll` and `snapshot` are calls under way; `answered`: the present incarnation has answered a poll;
     `version` is that of its last snapshot (-1: none), `active_epoch` that of an active controller. `loss_kind` and
-    `loss_count` are applied to the disk before the next start; `disk` counts the disks before; `outboxes` are those of
+    `loss_count` are applied to the disk before the next start; `disk` counts the disks before; `queues` are those of
     the data and the control channel.
     """
 
@@ -60,7 +60,7 @@ class Member:
     loss_kind: DiskLossKind = "none"
     loss_count: int = 0
     disk: int = 0
-    outboxes: tuple[Outbox, Outbox] = field(default_factory=lambda: (Outbox(), Outbox()))
+    queues: tuple[MessageQueue, MessageQueue] = field(default_factory=lambda: (MessageQueue(), MessageQueue()))
 
 
 def take_snapshots(members: Mapping[NodeId, Member]) -> list[tuple[NodeId, NodeSnapshot]]:

@@ -22,14 +22,13 @@ import time
 from collections.abc import Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
-from os import SEEK_END
 from pathlib import Path
 from random import Random
 from typing import Final, Literal, TypeGuard, get_args
 
 from pydantic import ValidationError
 
-from actors.log.checkpoints import MarkFile
+from actors.log.checkpoints import read_mark
 from actors.log.disk_log import DiskLog, RecentPool
 from actors.log.files import TEMPORARY_SUFFIX, OpenFiles, replace_file, sync_directory, typed_errors
 from actors.log.segment import LOG_SUFFIX
@@ -74,7 +73,7 @@ class DirectoryMeta(Frozen):
 
 
 class DirectoryLock:
-    """An exclusive `flock` on the file `.lock` of an existing directory, held until `release` or the process ends: two
+    """An exclusive `flock` on the file `.lock` of an existing directory, held until `close` or the process ends: two
     processes must never write the same logs. The file is never removed, or two processes could lock two files of that
     name. `holder` is written into it for error messages, which are valid while the lock is held.
 
@@ -102,7 +101,7 @@ class DirectoryLock:
             return True
         return False
 
-    def release(self) -> None:
+    def close(self) -> None:
         self._file.close()
 
 
@@ -137,7 +136,7 @@ class DiskStorage:
                     sync_directory(directory)
                 self._names = self._sweep()
         except StorageError:
-            self._lock.release()
+            self._lock.close()
             raise
 
     def open_log(self, name: str) -> DiskLog:
@@ -192,7 +191,7 @@ class DiskStorage:
     def close(self) -> None:
         self._logs.clear()
         self._files.close()
-        self._lock.release()
+        self._lock.close()
 
     def _sweep(self) -> set[str]:
         """Finishes deletions that were begun; returns the names of the remaining logs."""
@@ -285,16 +284,12 @@ def apply_loss(
     if kind == "none" or not check_owner(directory, owner):
         return
     if kind == "all":
-        lock = _lock(directory, owner, wait_s)
-        try:
-            with typed_errors(directory):
-                for path in sorted(directory.iterdir(), key=lambda path: path.name == META_FILE):
-                    if path.is_dir():
-                        shutil.rmtree(path)
-                    elif path.name != LOCK_FILE:
-                        path.unlink()
-        finally:
-            lock.release()
+        with closing(_lock(directory, owner, wait_s)), typed_errors(directory):
+            for path in sorted(directory.iterdir(), key=lambda path: path.name == META_FILE):
+                if path.is_dir():
+                    shutil.rmtree(path)
+                elif path.name != LOCK_FILE:
+                    path.unlink()
         return
     with closing(DiskStorage(directory, owner, wait_s=wait_s)) as storage:
         for log in map(storage.open_log, storage.log_names()):
@@ -328,9 +323,7 @@ def damage_tails(directory: Path, kind: DamageKind, rng: Random) -> int:
 
 def _damage(log: Path, kind: DamageKind, rng: Random) -> bool:
     newest = max(log.glob(f"*{LOG_SUFFIX}"), key=lambda path: int(path.stem))
-    files = OpenFiles()
-    mark = MarkFile(log, files, is_new=False).mark
-    files.close()
+    mark = read_mark(log)
     base, end = int(newest.stem), newest.stat().st_size
     sound = mark.position if base == mark.segment_base else 0
     if base < mark.segment_base or end <= sound:
@@ -339,7 +332,7 @@ def _damage(log: Path, kind: DamageKind, rng: Random) -> bool:
     with newest.open("r+b") as file:
         if kind == "torn":
             file.truncate(begin)
-            file.seek(0, SEEK_END)
+            file.seek(0, os.SEEK_END)
             file.write(b"\xff")  # one byte of the torn batch
             return True
         file.seek(begin)

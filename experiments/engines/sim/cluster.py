@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 from pkgutil import resolve_name
 from random import Random
@@ -17,7 +17,6 @@ from typing import Final, Literal
 from zlib import crc32
 
 from experiments.engines.port import ClusterSpec, Loss, TraceEvent, enables_recovery
-from experiments.engines.sim.clocks import Clock
 from experiments.engines.sim.disk import SimStorage, formatted_disk
 from experiments.engines.sim.network import NODE_BITS, SEQUENCE_BITS, Disturbance, Network, NetworkModel
 from experiments.engines.sim.recorder import Change, Recorder
@@ -75,6 +74,30 @@ _ANY = -1
 
 def unobserved(target: NodeId, message: Message) -> None:
     """The `on_delivery` of a cluster that nothing observes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """The clock of a node: an affine function of true time, `skew_ms` ahead of it at `since_ms`, which gains `drift` ms
+    (over -1,000) per second. Within an incarnation it never goes back (`protocol.contract`).
+    """
+
+    skew_ms: int = 0
+    since_ms: TimeMs = 0
+    drift: int = 0
+
+    def shows(self, true_ms: TimeMs) -> TimeMs:
+        return true_ms + self.skew_ms + (true_ms - self.since_ms) * self.drift // 1_000
+
+    def reaches(self, shown_ms: TimeMs) -> TimeMs:
+        """The first true time at which the clock shows at least this."""
+        if not self.drift:
+            return shown_ms - self.skew_ms
+        return self.since_ms - (self.since_ms + self.skew_ms - shown_ms) * 1_000 // (1_000 + self.drift)
+
+    def adjusted(self, now_ms: TimeMs, jump_ms: int, drift: int) -> Clock:
+        """The clock from now on: `jump_ms` further ahead than it is, and with that drift."""
+        return Clock(self.shows(now_ms) - now_ms + jump_ms, now_ms, drift)
 
 
 class SimCluster:
