@@ -23,7 +23,6 @@ from asyncio import TimerHandle
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from actors.clock import LoopClock
 from actors.metrics import RayMeter
@@ -41,12 +40,6 @@ MAX_REASON = 200
 """Characters of the error text that a `malformed` trace event carries."""
 
 
-class Outbound(Protocol):
-    """Sends a host's messages to other nodes."""
-
-    def send(self, to: NodeId, message: Message) -> None: ...
-
-
 @dataclass(frozen=True, slots=True)
 class _Input:
     """One input. `run` passes it to the node and returns the effects, None where it no longer applies; `done` is called
@@ -59,17 +52,18 @@ class _Input:
 
 
 class NodeHost:
-    """The host of `node`. `inputs_taken` counts handled inputs; `exited`: the node has completed a controlled shutdown;
-    `failure` is the traceback or the storage error that ended it, None while there is none.
+    """The host of `node`, which sends its messages to other nodes by `send`. `inputs_taken` counts handled inputs;
+    `exited`: the node has completed a controlled shutdown; `failure` is the traceback or the storage error that ended
+    it, None while there is none.
     """
 
-    def __init__(self, node: Node, clock: LoopClock, outbound: Outbound, meter: RayMeter) -> None:
+    def __init__(self, node: Node, clock: LoopClock, send: Callable[[NodeId, Message], None], meter: RayMeter) -> None:
         self.node = node
         self.inputs_taken = 0
         self.exited = False
         self.failure: str | None = None
         self._clock = clock
-        self._outbound = outbound
+        self._send = send
         self._meter = meter
         self._control: deque[_Input] = deque()
         self._data: deque[_Input] = deque()
@@ -151,7 +145,7 @@ class NodeHost:
             if effect.to == DRIVER:
                 self._reports.append(effect.message)
             else:
-                self._outbound.send(effect.to, effect.message)
+                self._send(effect.to, effect.message)
         elif isinstance(effect, SetTimer):
             self._set_timer(effect.name, effect.at_ms)
         elif isinstance(effect, CancelTimer):

@@ -30,7 +30,7 @@ from typing import Any, TypeVar, cast
 import ray
 
 from actors.clock import LoopClock
-from actors.host import NodeHost, Outbound
+from actors.host import NodeHost
 from actors.load import LoadNode
 from actors.log.files import OpenFiles
 from actors.log.format import crc32c
@@ -205,21 +205,21 @@ class AdminRelay:
     """Makes administration requests, writes and reads records through a node for callers outside the cluster, each of
     which gets its own answer. All calls happen on the node's event loop.
 
-    The `Outbound` of a host. The host keeps what its node sends to the experiment (`DRIVER`) until the next poll, which
-    returns all of it. So the relay passes requests on under the peer id `ADMIN_CALLERS`, resolves the future of the
-    waiting caller when the answer comes back, and passes everything else to `onward`. Commands to a client have
-    negative ids (an experiment uses positive ones); a client ends every command with exactly one outcome. Requests that
-    a node of another kind answers itself have positive correlation ids.
+    The host sends through it. What a node sends to the experiment (`DRIVER`) is kept until the next poll, which returns
+    all of it. So the relay passes requests on under the peer id `ADMIN_CALLERS`, resolves the future of the waiting
+    caller when the answer comes back, and passes everything else to `onward`. Commands to a client have negative ids
+    (an experiment uses positive ones); a client ends every command with exactly one outcome. Requests that a node of
+    another kind answers itself have positive correlation ids.
     """
 
-    def __init__(self, onward: Outbound) -> None:
+    def __init__(self, onward: Callable[[NodeId, Message], None]) -> None:
         self._onward = onward
         self._waiting: dict[int, asyncio.Future[Message]] = {}
         self._last_id = 0
 
     def send(self, to: NodeId, message: Message) -> None:
         if to != ADMIN_CALLERS:
-            self._onward.send(to, message)
+            self._onward(to, message)
         elif isinstance(message, AdminOutcome | SendOutcome | ProduceOutcome | ConsumeOutcome):
             self._resolve(message.command_id, message)
         elif isinstance(message, AdminResponse):
@@ -302,8 +302,8 @@ class NodeShell:
         self._transport.cut(setup.cut_to, setup.cut_from)
         self._transport.ignore_incarnations(setup.former)
         self._meter = RayMeter(setup.run, self._name, clock, NodeReadings(self._node))
-        self._admin_relay = AdminRelay(self._transport)
-        self._host = NodeHost(self._node, clock, self._admin_relay, self._meter)
+        self._admin_relay = AdminRelay(self._transport.send)
+        self._host = NodeHost(self._node, clock, self._admin_relay.send, self._meter)
         self._transport.serve(self._host)
         self._serves.set()
 

@@ -8,7 +8,6 @@ from typing import Any
 import ray
 from ray.exceptions import RayActorError
 
-from actors.transport import PeerGoneError
 from protocol.ids import NodeId, node_name
 
 Handle = Any
@@ -18,14 +17,18 @@ MAX_PIECES = 6
 
 
 def pieces_of(frame: bytes) -> list[bytes]:
-    """Splits a frame of up to `MAX_PIECES` pieces, which are too small for Ray to use its object store."""
+    """The pieces in which Ray passes a frame without its object store; one of over `MAX_PIECES` stays whole."""
     if len(frame) > MAX_PIECES * PIECE_BYTES:
         return [frame]
     return [frame[at : at + PIECE_BYTES] for at in range(0, len(frame), PIECE_BYTES)]
 
 
+class PeerGoneError(Exception):
+    """The peer does not exist, or died before it answered."""
+
+
 class RayPeers:
-    """Delivers frames to the actors of the other nodes (`transport.Peers`)."""
+    """Delivers frames to the actors of the other nodes; a call returns the peer's frame, or NOTHING."""
 
     def __init__(self, run: str, own_id: NodeId) -> None:
         self._run = run
@@ -52,6 +55,7 @@ class RayPeers:
         return handle
 
     def observe_incarnation(self, peer: NodeId, incarnation: int) -> None:
+        """To be called with the first frame of each newer incarnation of a peer."""
         if incarnation > self._incarnations.get(peer, 0):
             self._incarnations[peer] = incarnation
             self._handles.pop(peer, None)

@@ -29,11 +29,11 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import msgpack
 
 from actors.host import NodeHost
+from actors.peers import PeerGoneError, RayPeers
 from protocol.errors import CodecError, MalformedMessageError
 from protocol.ids import DRIVER, NodeId
 from protocol.messages.base import Message
@@ -59,20 +59,6 @@ NOTHING = b""
 UNNUMBERED = -1
 UNKNOWN_INCARNATION = 0
 _HEAD_BYTES = 4
-
-
-class PeerGoneError(Exception):
-    """The peer does not exist, or died before it answered."""
-
-
-class Peers(Protocol):
-    """Delivers frames to peers."""
-
-    async def __call__(self, peer: NodeId, frame: bytes, control: bool) -> bytes:
-        """Delivers a frame to a peer; returns the peer's frame, or NOTHING. PeerGoneError where the peer is gone."""
-
-    def observe_incarnation(self, peer: NodeId, incarnation: int) -> None:
-        """Called with the first frame of each newer incarnation of a peer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,7 +290,7 @@ class Transport:
     call but PeerGoneError. All calls on one event loop.
     """
 
-    def __init__(self, incarnation: int, peers: Peers, on_failure: Callable[[BaseException], None]) -> None:
+    def __init__(self, incarnation: int, peers: RayPeers, on_failure: Callable[[BaseException], None]) -> None:
         self._incarnation = incarnation
         self._peers = peers
         self._on_failure = on_failure

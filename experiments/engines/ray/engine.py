@@ -122,8 +122,6 @@ class RayEngine(Engine):
         self._began_ms = self._clock.now_ms()
         atexit.register(self.close)
 
-    # -- time ----------------------------------------------------------------------------------------------------------
-
     def now_ms(self) -> TimeMs:
         return self.time_of(self._clock.now_ms())
 
@@ -152,8 +150,6 @@ class RayEngine(Engine):
 
     def run_for(self, duration_ms: int) -> None:
         self.run_until(lambda: False, duration_ms, IDLE_POLL_MS)
-
-    # -- nodes ---------------------------------------------------------------------------------------------------------
 
     def start(self, node: NodeId) -> None:
         self._act()
@@ -227,8 +223,6 @@ class RayEngine(Engine):
     def expire_sessions(self, node: NodeId) -> None:
         self.cluster.send(STORE, ExpireSessions(node_id=node))
 
-    # -- links ---------------------------------------------------------------------------------------------------------
-
     def set_link(self, source: NodeId, target: NodeId, up: bool) -> None:
         self._act()
         self.cluster.set_links([(source, target)], up)
@@ -236,8 +230,6 @@ class RayEngine(Engine):
     def heal_links(self) -> None:
         self._act()
         self.cluster.heal_links()
-
-    # -- clients -------------------------------------------------------------------------------------------------------
 
     def submit(self, command: Command) -> None:
         self._act()
@@ -252,8 +244,6 @@ class RayEngine(Engine):
         """Returns and forgets the outcomes, by command id, that the polls so far have returned."""
         outcomes, self._outcomes = self._outcomes, {}
         return outcomes
-
-    # -- observation ---------------------------------------------------------------------------------------------------
 
     def store_view(self) -> StoreView:
         self._refresh_snapshots()
@@ -324,8 +314,6 @@ class RayEngine(Engine):
         atexit.unregister(self.close)
         self._snapshots.clear()
         self._resources.close()
-
-    # -- polling -------------------------------------------------------------------------------------------------------
 
     def _act(self) -> None:
         """Begins an action of the experiment: what happened before it shows nothing of its effect."""
