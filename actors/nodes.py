@@ -239,17 +239,17 @@ class AdminRelay:
         return await self._ask(host, -self._last_id, replace(command, command_id=-self._last_id))
 
     async def query(self, host: NodeHost, request: AdminRequest) -> Message:
-        """Passes a request, in the name of a client where it has no principal, to the host's node, which is no client,
-        and returns its response."""
+        """The response of the host's node, which is no client; a request without a principal is a client's."""
         self._last_id += 1
         principal = node_principal(FIRST_CLIENT) if request.principal == ANONYMOUS else request.principal
         request = replace(request, correlation_id=self._last_id, principal=principal)
         return await self._ask(host, self._last_id, request)
 
     async def _ask(self, host: NodeHost, number: int, message: Message) -> Message:
-        self._waiting[number] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+        self._waiting[number] = answer
         host.deliver(ADMIN_CALLERS, [message], control=True)
-        return await self._waiting[number]
+        return await answer
 
 
 def _query(act: Callable[..., Result]) -> Callable[..., Coroutine[Any, Any, Result]]:
