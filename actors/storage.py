@@ -52,7 +52,6 @@ _LOGS = "logs"
 _DELETED_SUFFIX = ".deleted"
 _INDEX_INTERVAL = int(CONFIGS[INDEX_INTERVAL_BYTES].default)
 _POLL_S = 0.02
-_MAX_OWNER_BYTES = 512
 _LOG = logging.getLogger(__name__)
 
 
@@ -88,7 +87,7 @@ class DirectoryLock:
             deadline_s = time.monotonic() + wait_s
             while not self._take():
                 if time.monotonic() >= deadline_s:
-                    owner = os.pread(self._file.fileno(), _MAX_OWNER_BYTES, 0).decode(errors="replace") or "unknown"
+                    owner = os.pread(self._file.fileno(), 512, 0).decode(errors="replace") or "unknown"
                     self._file.close()
                     raise DirectoryInUseError(f"{directory}: in use by {owner}")
                 time.sleep(_POLL_S)

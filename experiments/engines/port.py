@@ -286,7 +286,8 @@ class Engine(ABC):
     def view(self) -> ClusterView | None:
         """The active controller's metadata, None while no controller is active."""
         if self.spec.has_store_metadata:
-            return None if self.store_view().controller == NO_NODE else cluster_view(self.store_view())
+            published = self.store_view()
+            return None if published.controller == NO_NODE else cluster_view(published)
         return self._quorum_view()
 
     @abstractmethod

@@ -26,7 +26,6 @@ from protocol.messages.quorum import ControlRecord
 from protocol.messages.records import MetadataRecord
 from protocol.quorum.log import SNAPSHOT_FILE, decode_snapshot
 
-LOGS = "logs"
 Names = dict[str, str]
 """Topic names by topic id."""
 Document = dict[str, object]
@@ -49,13 +48,13 @@ class LogFiles:
 def log_names(directory: Path) -> list[str]:
     """The names of the logs in a node's directory, `TOPIC_ID/N`, sorted."""
     with typed_errors(directory):
-        found = [path for path in (directory / LOGS).glob("*/*") if path.name.isdecimal()]
+        found = [path for path in (directory / "logs").glob("*/*") if path.name.isdecimal()]
     return sorted(f"{path.parent.name}/{path.name}" for path in found)
 
 
 def log_files(directory: Path, name: str) -> LogFiles:
     """The segments of one log. StorageError where its directory cannot be read."""
-    folder = directory / LOGS / name
+    folder = directory / "logs" / name
     mark, fault = _mark(folder)
     segments = [path for path in segment_files(folder) if int(path.stem) >= mark.start_offset]
     return LogFiles(name, segments, mark.start_offset, mark.flushed_offset, fault)

@@ -26,8 +26,6 @@ from protocol.messages.batch import NO_TIMESTAMP, RecordBatch
 from protocol.quorum.format import format_voters
 from protocol.quorum.voters import ReplicaKey, VoterSet
 
-_ALL = 2**62
-
 
 class SimLog:
     """A log of batches in memory (`contract.LogStorage`); `failing` is asked before each append whether it fails, and
@@ -258,7 +256,7 @@ class SimStorage:
         is_torn = loss.kind == "torn"
         victim = unflushed[-1] if is_torn else _drawn(unflushed, loss, name)
         end_offset, why, written = log.flushed_offset, "", log.active_bytes
-        for batch in log.read(log.flushed_offset, _ALL):
+        for batch in log.read(log.flushed_offset, 2**62):
             fault = "" if batch.base_offset != victim else TORN if is_torn else DAMAGED
             why = end_reason(end_offset, ReadBack(batch.base_offset, batch.next_offset, fault)) or ""
             if why:
