@@ -44,7 +44,7 @@ def is_alive(ray_node: str) -> bool:
 
 
 def pin(home: str) -> NodeAffinitySchedulingStrategy:
-    """Schedules on the Ray node with this id, or not at all."""
+    """Schedules on the Ray node with this id and no other."""
     return NodeAffinitySchedulingStrategy(home, soft=False)
 
 

@@ -168,7 +168,7 @@ class Supervisor:
             self._note(node, reason)
 
     def _start_wanted(self) -> None:
-        """Starts the nodes that are to run, unless the last attempt was a moment ago."""
+        """Starts the nodes that are to run, each again `START_AGAIN_S` after a failed attempt at the earliest."""
         for node in sorted(self._kept):
             if not self._cluster.is_running(node):
                 self._wanted.setdefault(node, "")
