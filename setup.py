@@ -36,7 +36,6 @@ COMPILED = (
     "protocol/v3/broker/*.py",
     "protocol/v3/controller/term.py",
     "protocol/v3/store/node.py",
-    "experiments/engines/sim/clocks.py",
     "experiments/engines/sim/cluster.py",
     "experiments/engines/sim/disk.py",
     "experiments/engines/sim/network.py",

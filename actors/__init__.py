@@ -1,7 +1,7 @@
 """The protocol's nodes as Ray actors.
 
-Ray prints a warning to the driver's standard output whenever a worker process is killed. Experiments kill nodes on
-purpose, so Ray's own filter, which it reads when it is imported, suppresses that line.
+Experiments kill nodes on purpose, so Ray's line about a killed worker is suppressed by the filter that Ray reads when
+it is imported.
 """
 
 from __future__ import annotations

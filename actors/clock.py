@@ -1,8 +1,7 @@
-"""The clock of a host: Unix time in milliseconds, and calls scheduled at a time.
+"""The clock of a host: Unix time in milliseconds, and calls scheduled at a time, one after another.
 
 Timers, timestamps of records and retention all follow this one time, as Kafka's do, so that times on a disk stay right
-when a cluster starts again. Within one incarnation a node's time follows the monotonic clock from the wall-clock moment
-of its start on, so it never runs backwards.
+when a cluster starts again. Within one incarnation it follows the monotonic clock, so it never runs backwards.
 """
 
 from __future__ import annotations
@@ -10,30 +9,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from typing import Protocol
 
 from protocol.ids import TimeMs
 
 _NS_PER_MS = 1_000_000
-
-
-class Cancellable(Protocol):
-    """A scheduled call that can be cancelled."""
-
-    def cancel(self) -> None: ...
-
-
-class Clock(Protocol):
-    """The time source and scheduler of a host. Scheduled calls run one after another, never inside another."""
-
-    def now_ms(self) -> TimeMs:
-        """Unix time in milliseconds."""
-
-    def call_at(self, at_ms: TimeMs, action: Callable[[], None]) -> Cancellable:
-        """Schedules `action` for `at_ms`; it runs when `now_ms()` has reached that time, not earlier."""
-
-    def call_soon(self, action: Callable[[], None]) -> None:
-        """Schedules `action` for the next turn of the loop."""
 
 
 class UnixTime:
@@ -50,9 +29,10 @@ class UnixTime:
 
 
 class LoopClock(UnixTime):
-    """A `Clock` on the running asyncio event loop."""
+    """The clock of the running asyncio event loop."""
 
-    def call_at(self, at_ms: TimeMs, action: Callable[[], None]) -> Cancellable:
+    def call_at(self, at_ms: TimeMs, action: Callable[[], None]) -> asyncio.TimerHandle:
+        """Schedules `action`; it runs when `now_ms()` has reached `at_ms`, not earlier."""
         left_ms = -((self._now_ns() - at_ms * _NS_PER_MS) // _NS_PER_MS)
         return asyncio.get_running_loop().call_later(max(0, left_ms) / 1000, action)
 

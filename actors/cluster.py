@@ -1,16 +1,14 @@
 """A cluster of node actors on a connected Ray: incarnations, links, removal.
 
 `placement.py` decides which Ray node each node runs on, and every actor is pinned to that one. A restarted node finds
-its directory again: every machine keeps the directories of its nodes in a folder of the run. If the Ray node of a place
-is lost, another one takes over; on another machine the nodes then start with empty disks.
+its directory again, in a folder of the run on its machine; on another machine it starts with an empty disk.
 
 Ray may have lost contact with a Ray node while the processes that it started go on. Before a node starts, its previous
 process is killed if it still runs on the same machine, where it would write to the same disk; elsewhere it is fenced by
-its epochs. A caller may also choose the Ray nodes (`homes`), and `move` a node whose machine is gone: the next
-incarnation then gets another, empty directory, even on the same machine, and the previous process goes on.
+its epochs. A node whose machine is gone may also `move`: the next incarnation then gets another, empty directory, even
+on the same machine, and the previous process goes on.
 
-Actor names belong to a Ray namespace of the run, so clusters do not see each other. Actors belong to the job that
-created them: if this process dies without `close`, Ray ends them.
+Actors belong to the job that created them: if this process dies without `close`, Ray ends them.
 """
 
 from __future__ import annotations
@@ -23,22 +21,16 @@ import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast
 
 import ray
+from ray.exceptions import RayActorError
 
-from actors.machines import UnreachableError, is_alive, machines, own_node, pin, remove_remotely, send_signal
-from actors.members import (
-    ACTOR_GONE,
-    Member,
-    Outbox,
-    creation_failure,
-    is_creation_failure,
-    take_snapshots,
-)
+from actors.machines import UnreachableError, machines, pin, remove_remotely, send_signal
+from actors.members import ACTOR_GONE, Member, MessageQueue, creation_failure, take_snapshots
 from actors.metrics import ClusterMeter
 from actors.nodes import NodeSetup, NodeSnapshot, PollReport, actor_class
-from actors.peers import Handle, deliver_method
+from actors.peers import Handle
 from actors.placement import Placement
 from actors.processes import ProcessId
 from actors.storage import DISK_LOSSES, DiskLossKind
@@ -62,11 +54,6 @@ _RETRY_S = 0.02
 NodeCommand = Literal["pause", "resume", "flush", "set_room"]
 
 
-def is_connected() -> bool:
-    """Whether this process is connected to a Ray cluster."""
-    return ray.is_initialized()
-
-
 class NodeNotRunningError(RuntimeError):
     """A command was given to a node that does not run."""
 
@@ -88,9 +75,9 @@ class ActorCluster:
 
     `nodes` are all node ids. `racks` overrides the rack of brokers (default: the label of their Ray node). `homes`
     names the Ray node (by its id) of nodes whose place `Placement` does not choose. `voters` are the first voters of
-    the quorum; their disks are formatted at their first start. `store` are the settings of the store. `folder` holds
-    the directories of the run's nodes; it has the same path on every machine. `former`: a retired cluster, whose
-    processes and names this one takes over. PlacementError as for `Placement`.
+    the quorum; their disks are formatted at their first start. `run` is the Ray namespace of the actors and the `run`
+    tag of metrics; `folder` holds the directories of the nodes, under the same path on every machine. `former`: a
+    retired cluster, whose processes and names this one takes over. PlacementError as for `Placement`.
     """
 
     def __init__(
@@ -109,7 +96,7 @@ class ActorCluster:
         self._config = config
         self._seed = seed
         self._racks = dict(racks or {})
-        self._voters = () if voters is None else tuple((key.id, key.uuid) for key in voters.keys)
+        self._voters = voters or VoterSet()
         self._store = store
         self._number: int = 0 if former is None else former._number + 1
         self.folder = Path(tempfile.gettempdir()) / f"{self.run}{f'.{self._number}' if self._number else ''}"
@@ -129,9 +116,7 @@ class ActorCluster:
     # -- incarnations --------------------------------------------------------------------------------------------------
 
     def start(self, node: NodeId) -> None:
-        """Creates the actor of a node that does not run; returns before it is up. NoRayNodeError where no Ray node may
-        take it now.
-        """
+        """Creates the actor of a node; returns before it is up. NoRayNodeError where no Ray node may take it now."""
         member = self._members[node]
         if member.actor is not None:
             raise RuntimeError(f"{node_name(node)} runs already")
@@ -147,7 +132,7 @@ class ActorCluster:
         member.asked = member.actor.process.remote()
         member.poll, member.answered, member.active_epoch = None, False, NO_EPOCH
         member.snapshot, member.version = None, -1
-        member.outboxes = (Outbox(), Outbox())
+        member.queues = (MessageQueue(), MessageQueue())
         member.loss_kind, member.loss_count = "none", 0
 
     def _create(self, setup: NodeSetup, home: str) -> Handle:
@@ -182,10 +167,7 @@ class ActorCluster:
         )
 
     def crash(self, node: NodeId, kind: DiskLossKind, count: int) -> list[PollReport]:
-        """Kills a node with SIGKILL; returns its last reports, none where it did not answer any more.
-
-        The loss of this kind, of `count` records for `records`, is applied to its disk when it starts again.
-        """
+        """Kills a node with SIGKILL; returns its last reports, if it answers. The loss is applied at its next start."""
         member = self._running(node)
         halted = member.actor.halt.remote()
         calls = [halted] if member.poll is None else [member.poll, halted]
@@ -201,10 +183,7 @@ class ActorCluster:
         return last
 
     def signal(self, node: NodeId, number: int) -> None:
-        """Sends a signal to a running node's process, from a task on its machine: the process may be stopped.
-        ProcessLookupError where it has ended, UnreachableError where its machine cannot be reached or its process is
-        not known yet.
-        """
+        """As `machines.send_signal`; UnreachableError also where the node's process is not known yet."""
         self._running(node)
         process = self.process(node)
         if process is None:
@@ -212,9 +191,7 @@ class ActorCluster:
         send_signal(process, number, SIGNAL_WITHIN_S)
 
     def kill(self, node: NodeId) -> None:
-        """Ends a node by SIGKILL, also one that is stopped, without its last report (`crash` collects that). A process
-        that cannot be reached counts as ended, as one on a lost machine does.
-        """
+        """Ends a node by SIGKILL, also one that is paused. A process that cannot be reached counts as ended."""
         try:
             self.signal(node, signal.SIGKILL)
         except UnreachableError:
@@ -223,7 +200,7 @@ class ActorCluster:
             self.remove_actor(node)
 
     def process(self, node: NodeId) -> ProcessId | None:
-        """The process of a running node, None while it is not up, and where the node does not run."""
+        """The process of a node, None where it does not run or is not up yet."""
         member = self._members[node]
         if member.actor is None:
             return None
@@ -264,22 +241,12 @@ class ActorCluster:
 
     def isolate(self, nodes: Collection[NodeId]) -> None:
         """Has all other running nodes drop what the present incarnations of these nodes send, as if their machines had
-        lost the network; later incarnations are not affected.
-
-        Each call replaces the set of the last one. Nodes that start afterwards do not know of it.
+        lost the network. Each call replaces the set of the last one; nodes that start afterwards do not know of it.
         """
         incarnations = {node: self._members[node].incarnation for node in nodes}
         others = [node for node in self.running() if node not in incarnations]
         calls = [self._members[node].actor.ignore_incarnations.remote(incarnations) for node in others]
         ray.wait(calls, num_returns=len(calls), timeout=COMMAND_TIMEOUT_S)
-
-    def is_lost(self, process: ProcessId) -> bool:
-        """Whether the Ray node that has started a process is lost."""
-        return not is_alive(process.ray_node)
-
-    def has_lost_its_own_node(self) -> bool:
-        """Whether the Ray node that this process uses is lost; Ray then ends all actors of this process."""
-        return not is_alive(own_node())
 
     def is_running(self, node: NodeId) -> bool:
         return self._members[node].actor is not None
@@ -297,16 +264,14 @@ class ActorCluster:
     # -- commands and queries ------------------------------------------------------------------------------------------
 
     def poll(self, wait_s: float) -> list[tuple[NodeId, PollReport]]:
-        """Polls all running nodes and returns the reports that have arrived.
-
-        Waits at most `wait_s` for the nodes whose present incarnation has answered a poll before; a node that is still
-        starting is not waited for. A node that has exited, died or failed no longer counts as running. The report of
-        one that could not be created, or has failed, has the failure.
+        """Polls all running nodes and returns the reports that have arrived; waits at most `wait_s`, and not for a node
+        that is still starting. A node that has exited, died or failed no longer counts as running. The report of one
+        that could not be created, or has failed, has the failure.
         """
         running = {node: self._members[node] for node in self.running()}
         for member in running.values():
             for control in (False, True):
-                member.outboxes[control].send_queued(deliver_method(member.actor, control))
+                member.queues[control].send_queued(member.actor, control)
             if member.poll is None:
                 member.poll = member.actor.poll.remote()
         known = [member.poll for member in running.values() if member.answered]
@@ -329,7 +294,7 @@ class ActorCluster:
             self.remove_actor(node)
             if member.answered:
                 return []
-            never_ran = not is_creation_failure(error)
+            never_ran = not (isinstance(error, RayActorError) and error.actor_init_failed)
             return [PollReport([], [], exited=False, failure=creation_failure(str(error)), never_ran=never_ran)]
         member.answered, member.active_epoch = True, report.active_epoch
         self.process(node)
@@ -338,11 +303,9 @@ class ActorCluster:
         return [report]
 
     def snapshots(self, wait_s: float) -> list[tuple[NodeId, NodeSnapshot]]:
-        """The snapshots that have changed since the last call, of nodes whose present incarnation has answered a poll.
-
-        Waits for them at most `wait_s`. Snapshots grow with the number of partitions: call this only where a query
-        needs one. A snapshot that an earlier call has not waited for may be older than this call: it is returned before
-        the one that is requested now.
+        """The snapshots that have changed since the last call, of nodes whose present incarnation has answered a poll;
+        waits at most `wait_s`. Snapshots grow with the number of partitions: call this only where a query needs one. A
+        snapshot for which an earlier call has not waited is returned before the one that is requested now.
         """
         running = {node: self._members[node] for node in self.running() if self._members[node].answered}
         late = take_snapshots(running)
@@ -367,25 +330,22 @@ class ActorCluster:
 
     def read_log(self, node: NodeId, partition: TopicPartition) -> list[bytes]:
         """The encoded batches of a running broker's replica; empty where it has no such replica."""
-        batches: list[bytes] = ray.get(self._running(node).actor.read_log.remote(partition))
-        return batches
+        return cast(list[bytes], ray.get(self._running(node).actor.read_log.remote(partition)))
 
     def read_metadata(self, controller: NodeId) -> bytes:
         """The metadata log of a running controller, packed (`protocol.messages.metadata_batch.unpack_records`)."""
-        packed: bytes = ray.get(self._running(controller).actor.read_metadata.remote())
-        return packed
+        return cast(bytes, ray.get(self._running(controller).actor.read_metadata.remote()))
 
     def send(self, node: NodeId, message: Message) -> None:
-        """Sends a message of the experiment to a node; messages of one channel arrive in order. Does not wait for it to
-        be handled: while a call is under way the message is queued, and leaves with a later `send` or `poll`.
-        NodeBusyError where the queue is full.
+        """Sends a message of the experiment to a node; messages of one channel arrive in order. While a call is under
+        way it is queued, and leaves with a later `send` or `poll`. NodeBusyError where the queue is full.
         """
         member = self._running(node)
-        outbox = member.outboxes[message.CONTROL]
-        if len(outbox.queued) >= MAX_QUEUED:
+        queue = member.queues[message.CONTROL]
+        if len(queue.queued) >= MAX_QUEUED:
             raise NodeBusyError(f"{node_name(node)} has not taken {MAX_QUEUED} messages")
-        outbox.queued.append(encode(message))
-        outbox.send_queued(deliver_method(member.actor, message.CONTROL))
+        queue.queued.append(encode(message))
+        queue.send_queued(member.actor, message.CONTROL)
 
     def set_links(self, links: Iterable[tuple[NodeId, NodeId]], up: bool) -> None:
         """Cuts or heals directed links (source, target); returns when both ends of each have applied that."""
@@ -397,7 +357,6 @@ class ActorCluster:
             ray.wait(calls, num_returns=len(calls), timeout=COMMAND_TIMEOUT_S)
 
     def heal_links(self) -> None:
-        """Heals every link."""
         self.set_links(self._cut, True)
 
     def _cut_peers(self, node: NodeId) -> tuple[tuple[NodeId, ...], tuple[NodeId, ...]]:
@@ -412,9 +371,7 @@ class ActorCluster:
         return self._former | {node: member.incarnation for node, member in self._members.items()}
 
     def retire(self) -> None:
-        """As `close`, but the processes wait for another cluster on this Ray, which takes them over (`former`); those
-        that do not answer end.
-        """
+        """As `close`, but the processes that answer wait for another cluster on this Ray, which takes them over."""
         calls = {self._members[node].actor.retire.remote(): node for node in self.running()}
         done, _ = ray.wait(list(calls), num_returns=len(calls), timeout=COMMAND_TIMEOUT_S) if calls else ([], [])
         for call in done:
@@ -426,9 +383,7 @@ class ActorCluster:
         self._remove_folder()
 
     def close(self) -> None:
-        """Ends all actors and removes all directories. Where Ray has been shut down already, the actors are gone, and
-        only the local directories are removed.
-        """
+        """Ends all actors and removes all directories; only the local ones where Ray has been shut down already."""
         if ray.is_initialized():
             while self._retired:
                 ray.kill(self._retired.popitem()[1])
@@ -444,9 +399,7 @@ class ActorCluster:
             self._await_gone(node)
 
     def abandon(self) -> None:
-        """As `close`, where Ray's control store is gone: the nodes end themselves, as far as they can be reached, and
-        the directories of other machines stay.
-        """
+        """As `close`, where Ray's control store is gone: the nodes end themselves, as far as they can be reached."""
         calls = [self._members[node].actor.kill_self.remote() for node in self.running()]
         if calls:
             ray.wait(calls, num_returns=len(calls), timeout=COMMAND_TIMEOUT_S)

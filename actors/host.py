@@ -1,15 +1,11 @@
 """The host of one node on Ray: feeds it one input at a time and carries out its effects in order (`protocol.contract`).
 
 Inputs are queued. Control messages have a queue of their own and are handled first; data messages and due timers follow
-in the order of their arrival. A frame counts as taken once its last message has been handled, and the sender waits for
-that before it sends more; so a slow node fills the queues of its peers and not its own.
-
-A timer that comes due is queued behind the waiting inputs, and dropped if one of these sets or cancels it. The marks of
-idle timers are ignored, as the contract allows.
+in the order of their arrival. A timer that comes due is queued behind the waiting inputs, and dropped if one of these
+sets or cancels it. The marks of idle timers are ignored, as the contract allows.
 
 A paused host queues inputs and handles none, as a process in a long garbage collection does. A halted host (a crash)
-handles none ever again. When the node exits or breaks an invariant, the host halts too; `failure` then holds the
-reason.
+handles none again. When the node exits or breaks an invariant, the host halts too.
 
 Trace events and messages to the experiment (`DRIVER`) are kept until `drain`, within bounds. Of the trace events the
 newest `MAX_TRACES` are kept; a `traces_dropped` event counts the others. Outcomes are never dropped: while
@@ -23,13 +19,13 @@ from __future__ import annotations
 
 import logging
 import traceback
+from asyncio import TimerHandle
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
-from actors.clock import Cancellable, Clock
-from actors.metrics import Meter
+from actors.clock import LoopClock
+from actors.metrics import RayMeter
 from protocol.contract import CancelTimer, Effect, Exit, Node, Send, SetTimer
 from protocol.errors import CodecError, StorageError
 from protocol.events.base import Trace
@@ -44,19 +40,6 @@ MAX_REASON = 200
 """Characters of the error text that a `malformed` trace event carries."""
 
 
-class Outbound(Protocol):
-    """Sends a host's messages to other nodes."""
-
-    def send(self, to: NodeId, message: Message) -> None: ...
-
-
-@dataclass(slots=True)
-class _Armed:
-    """A timer that is set; compared by identity, so that a timer that is set again differs from the earlier one."""
-
-    handle: Cancellable
-
-
 @dataclass(frozen=True, slots=True)
 class _Input:
     """One input. `run` passes it to the node and returns the effects, None where it no longer applies; `done` is called
@@ -69,23 +52,22 @@ class _Input:
 
 
 class NodeHost:
-    """Hosts `node` with a clock, a way out for its messages, and a meter.
-
-    `inputs_taken` counts handled inputs; `exited` is true once the node has completed a controlled shutdown; `failure`
-    is the traceback or the storage error that ended it, None while there is none.
+    """The host of `node`, which sends its messages to other nodes by `send`. `inputs_taken` counts handled inputs;
+    `exited`: the node has completed a controlled shutdown; `failure` is the traceback or the storage error that ended
+    it, None while there is none.
     """
 
-    def __init__(self, node: Node, clock: Clock, outbound: Outbound, meter: Meter) -> None:
+    def __init__(self, node: Node, clock: LoopClock, send: Callable[[NodeId, Message], None], meter: RayMeter) -> None:
         self.node = node
         self.inputs_taken = 0
         self.exited = False
         self.failure: str | None = None
         self._clock = clock
-        self._outbound = outbound
+        self._send = send
         self._meter = meter
         self._control: deque[_Input] = deque()
         self._data: deque[_Input] = deque()
-        self._timers: dict[str, _Armed] = {}
+        self._timers: dict[str, TimerHandle] = {}
         self._traces: deque[tuple[TimeMs, Trace]] = deque()
         self._traces_dropped = 0
         self._reports: list[Message] = []
@@ -93,8 +75,6 @@ class NodeHost:
         self._scheduled = False
         self._paused = False
         self._halted = False
-
-    # -- inputs --------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Queues the node's start, its first input."""
@@ -122,15 +102,6 @@ class NodeHost:
             return self.node.receive(now_ms, sender, message)
 
         return receive
-
-    def _enqueue_timer(self, name: str, armed: _Armed) -> None:
-        def fire(now_ms: TimeMs) -> list[Effect] | None:
-            if self._timers.get(name) is not armed:
-                return None
-            del self._timers[name]
-            return self.node.fire(now_ms, name)
-
-        self._enqueue(self._data, _Input(fire))
 
     def _enqueue(self, queue: deque[_Input], item: _Input) -> None:
         if not self._halted:
@@ -168,15 +139,13 @@ class NodeHost:
             item.done()
         self._schedule()
 
-    # -- effects -------------------------------------------------------------------------------------------------------
-
     def _carry_out(self, now_ms: TimeMs, effect: Effect) -> None:
         if isinstance(effect, Send):
             self._meter.record_sent(effect.message)
             if effect.to == DRIVER:
                 self._reports.append(effect.message)
             else:
-                self._outbound.send(effect.to, effect.message)
+                self._send(effect.to, effect.message)
         elif isinstance(effect, SetTimer):
             self._set_timer(effect.name, effect.at_ms)
         elif isinstance(effect, CancelTimer):
@@ -195,29 +164,30 @@ class NodeHost:
             self._traces_dropped += 1
 
     def _set_timer(self, name: str, at_ms: TimeMs) -> None:
+        def fire(now_ms: TimeMs) -> list[Effect] | None:
+            if self._timers.get(name) is not handle:
+                return None
+            del self._timers[name]
+            return self.node.fire(now_ms, name)
+
         self._cancel_timer(name)
-        armed: _Armed
-        armed = _Armed(self._clock.call_at(at_ms, lambda: self._enqueue_timer(name, armed)))
-        self._timers[name] = armed
+        handle = self._clock.call_at(at_ms, lambda: self._enqueue(self._data, _Input(fire)))
+        self._timers[name] = handle
 
     def _cancel_timer(self, name: str) -> None:
-        armed = self._timers.pop(name, None)
-        if armed is not None:
-            armed.handle.cancel()
-
-    # -- control -------------------------------------------------------------------------------------------------------
+        handle = self._timers.pop(name, None)
+        if handle is not None:
+            handle.cancel()
 
     def pause(self) -> None:
-        """Handles no input until `resume`; inputs are queued."""
         self._paused = True
 
     def resume(self) -> None:
-        """Handles inputs again, the queued ones first."""
         self._paused = False
         self._schedule()
 
     def halt(self) -> None:
-        """Drops all queued inputs and timers, and handles no input ever again."""
+        """Drops all queued inputs and timers, and handles no input again."""
         self._halted = True
         self._control.clear()
         self._data.clear()

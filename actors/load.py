@@ -1,7 +1,6 @@
-"""The load generator: a node that produces at a given concurrency and measures latencies.
-
-It is an actor of its own, hosted as the cluster's client is (`contract.Node`), so its frames take the path of any
-client's frames. It runs one command at a time (`protocol.messages.load`):
+"""The load generator: a node that produces at a given concurrency and measures latencies, hosted as the cluster's
+client is, so that its frames take the path of any client's frames. It runs one command at a time
+(`protocol.messages.load`):
 
 - *load*: looks up the leaders once, then keeps a number of batches under way over all partitions in turn. Each response
   makes room for the next batch; after an error response (the broker does not lead, or lacks replicas) the generator
@@ -9,7 +8,7 @@ client's frames. It runs one command at a time (`protocol.messages.load`):
 - *probe*: measures how soon partitions are served again after the loss of their leader. The generator looks up no
   leaders; it sends the batch to all remaining brokers until one acknowledges it.
 
-It reads a high-resolution clock for latencies, which a node of the protocol must not; so it is not part of `protocol`.
+It reads a high-resolution clock for latencies, which a node of the protocol must not.
 """
 
 from __future__ import annotations
@@ -35,7 +34,6 @@ LOOK_UP_TIMER = "load/look-up"
 BEGIN_TIMER = "load/begin"
 END_TIMER = "load/end"
 PROBE_TIMER = "probe/retry"
-_FILLER = b"\xa5"
 
 
 @dataclass(slots=True)
@@ -90,8 +88,6 @@ class LoadNode:
         self._load: _Load | None = None
         self._probe: _Probe | None = None
 
-    # -- contract ------------------------------------------------------------------------------------------------------
-
     def start(self, now_ms: TimeMs) -> list[Effect]:
         return []
 
@@ -124,14 +120,13 @@ class LoadNode:
         return self._out.drain()
 
     def _begin(self, now_ms: TimeMs, driver: NodeId, command: LoadCommand | ProbeCommand) -> None:
-        payload = _FILLER * command.payload_bytes
+        count = command.record_count if isinstance(command, LoadCommand) else 1
+        batch = RecordBatch(record_count=count, payload=b"\xa5" * command.payload_bytes)
         if isinstance(command, LoadCommand):
-            batch = RecordBatch(record_count=command.record_count, payload=payload)
             self._load = _Load(command, driver, batch, idle=command.in_flight)
             self._look_up(self._load, now_ms)
             self._out.set_timer(BEGIN_TIMER, now_ms + command.warm_up_ms)
         else:
-            batch = RecordBatch(record_count=1, payload=payload)
             self._probe = _Probe(command, driver, batch, deque(command.partitions))
             self._offer_more(self._probe, now_ms)
 
@@ -150,8 +145,6 @@ class LoadNode:
         )
         self._out.send(broker, request)
         return self._correlation_id
-
-    # -- load ----------------------------------------------------------------------------------------------------------
 
     def _look_up(self, load: _Load, now_ms: TimeMs) -> None:
         """Requests metadata from all brokers, and again after `RETRY_MS` unless a response names every leader."""
@@ -217,8 +210,6 @@ class LoadNode:
         )
         self._out.send(load.driver, outcome)
 
-    # -- probe ---------------------------------------------------------------------------------------------------------
-
     def _offer_more(self, probe: _Probe, now_ms: TimeMs) -> None:
         while probe.waiting and len(probe.open_offers) + len(probe.refused) < probe.command.in_flight:
             self._offer(probe, probe.waiting.popleft(), now_ms)
@@ -236,7 +227,10 @@ class LoadNode:
             probe.acknowledged_ms[partition] = now_ms
             del probe.open_offers[partition]
             self._offer_more(probe, now_ms)
-            self._finish_probe(probe)
+            if len(probe.acknowledged_ms) == len(probe.command.partitions):
+                self._probe = None
+                times = tuple(probe.acknowledged_ms[partition] for partition in probe.command.partitions)
+                self._out.send(probe.driver, ProbeOutcome(command_id=probe.command.command_id, acknowledged_ms=times))
             return
         probe.open_offers[partition] -= 1
         if not probe.open_offers[partition]:
@@ -245,17 +239,9 @@ class LoadNode:
                 self._out.set_timer(PROBE_TIMER, now_ms + probe.command.retry_ms)
             probe.refused.append(partition)
 
-    def _finish_probe(self, probe: _Probe) -> None:
-        if len(probe.acknowledged_ms) == len(probe.command.partitions):
-            self._probe = None
-            times = tuple(probe.acknowledged_ms[partition] for partition in probe.command.partitions)
-            self._out.send(probe.driver, ProbeOutcome(command_id=probe.command.command_id, acknowledged_ms=times))
-
 
 def p50_and_p99(values: Sequence[int]) -> tuple[int, int]:
-    """The median (the lower of the two middle values) and the 99th percentile (interpolated and rounded), in the unit
-    of the values; (0, 0) for no values.
-    """
+    """The median (the lower of the two middle values) and the 99th percentile (interpolated); 0 for no values."""
     if len(values) < 2:
         only = values[0] if values else 0
         return only, only

@@ -44,7 +44,7 @@ def is_alive(ray_node: str) -> bool:
 
 
 def pin(home: str) -> NodeAffinitySchedulingStrategy:
-    """Schedules on the Ray node with this id, or not at all."""
+    """Schedules on the Ray node with this id and no other."""
     return NodeAffinitySchedulingStrategy(home, soft=False)
 
 
@@ -86,9 +86,7 @@ def remove_remotely(folder: Path, within_s: float) -> None:
         ray.wait(removed, num_returns=len(removed), timeout=within_s)
 
 
-@ray.remote(num_cpus=0)
-def _signal(process: ProcessId, number: int) -> None:
-    signal_process(process, number)
+_signal = ray.remote(num_cpus=0)(signal_process)
 
 
 @ray.remote(num_cpus=0)

@@ -1,8 +1,9 @@
-"""What a cluster of actors keeps of each of its nodes, and Ray's errors of calls to an actor that does not run."""
+"""What a cluster of actors keeps of each of its nodes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import ray
@@ -22,17 +23,17 @@ _STORAGE_ERRORS = {StorageError.__name__, *(kind.__name__ for kind in StorageErr
 
 
 @dataclass(slots=True)
-class Outbox:
+class MessageQueue:
     """The experiment's encoded messages to a node on one channel: the `queued` ones, and the call `under_way`. Ray may
     let calls of an async actor overtake each other, so there is one call at a time."""
 
     queued: list[bytes] = field(default_factory=list)
     under_way: Handle = None
 
-    def send_queued(self, deliver: Handle) -> None:
+    def send_queued(self, actor: Handle, control: bool) -> None:
         """Sends the queued messages in one frame, unless a call is under way."""
         if self.queued and (self.under_way is None or ray.wait([self.under_way], timeout=0)[0]):
-            self.under_way = deliver.remote(DRIVER, *pieces_of(pack_frame(self.queued)))
+            self.under_way = actor.deliver.remote(DRIVER, control, *pieces_of(pack_frame(self.queued)))
             self.queued = []
 
 
@@ -43,7 +44,7 @@ class Member:
     `process` is the process of the present incarnation, or of the last one that is known, with the call `asked` for it
     under way. `poll` and `snapshot` are calls under way; `answered`: the present incarnation has answered a poll;
     `version` is that of its last snapshot (-1: none), `active_epoch` that of an active controller. `loss_kind` and
-    `loss_count` are applied to the disk before the next start; `disk` counts the disks before; `outboxes` are those of
+    `loss_count` are applied to the disk before the next start; `disk` counts the disks before; `queues` are those of
     the data and the control channel.
     """
 
@@ -59,36 +60,26 @@ class Member:
     loss_kind: DiskLossKind = "none"
     loss_count: int = 0
     disk: int = 0
-    outboxes: tuple[Outbox, Outbox] = field(default_factory=lambda: (Outbox(), Outbox()))
+    queues: tuple[MessageQueue, MessageQueue] = field(default_factory=lambda: (MessageQueue(), MessageQueue()))
 
 
 def take_snapshots(members: Mapping[NodeId, Member]) -> list[tuple[NodeId, NodeSnapshot]]:
     """The snapshots that have arrived and changed."""
-    return [(node, found) for node, member in members.items() if (found := _take_snapshot(member)) is not None]
-
-
-def _take_snapshot(member: Member) -> NodeSnapshot | None:
-    """The answer to the member's snapshot call, None where it has not arrived or nothing has changed."""
-    call = member.snapshot
-    if call is None or not ray.wait([call], timeout=0)[0]:
-        return None
-    member.snapshot = None
-    try:
-        member.version, snapshot = ray.get(call)
-    except ACTOR_GONE:
-        return None  # the next poll reports the failure
-    return snapshot
-
-
-def is_creation_failure(error: Exception) -> bool:
-    """Whether the actor's own code has failed in its constructor; otherwise its Ray node or its process was lost."""
-    return isinstance(error, RayActorError) and error.actor_init_failed
+    found: list[tuple[NodeId, NodeSnapshot]] = []
+    for node, member in members.items():
+        call = member.snapshot
+        if call is None or not ray.wait([call], timeout=0)[0]:
+            continue
+        member.snapshot = None
+        with suppress(*ACTOR_GONE):  # the next poll reports the failure
+            member.version, snapshot = ray.get(call)
+            if snapshot is not None:
+                found.append((node, snapshot))
+    return found
 
 
 def creation_failure(text: str) -> str:
-    """Why an actor could not be created, from Ray's error text: only the last line where a StorageError is the reason,
-    which an operator can act on, otherwise the whole text.
-    """
+    """Why an actor could not be created, from Ray's error text: only the last line where that is a StorageError."""
     last = text.strip().splitlines()[-1]
     kind = last.partition(":")[0].rpartition(".")[2]
     return last.removeprefix(f"{StorageError.__module__}.") if kind in _STORAGE_ERRORS else text

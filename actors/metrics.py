@@ -2,20 +2,16 @@
 
 Every Ray node serves the series of its nodes on its metrics port, for Prometheus to collect, under the names that
 `protocol/metrics.py` declares, with the prefix `ray_` (and the suffix `_total` for counters). The tag `cluster` is the
-cluster's id, since several clusters may run on one Ray; `node` is the node's name; the others are the declared labels.
-
-A controller's metrics have underscores where their names have dots. Its counters and the parts of its summaries are
-exported as gauges too, so that they keep their names and a value of 0 is visible.
+cluster's id, `node` the node's name; the others are the declared labels. A controller's metrics have underscores where
+their names have dots; its counters and summaries are exported as gauges too, so that a value of 0 is visible.
 
 Measurements are queued at once, and turned into samples and exported every `EXPORT_MS`, at most `EXPORT_AT_ONCE` trace
 events and series at a time: a node that loses a peer emits thousands of changes in one input, each costs many
 microseconds to export, and that would delay the node's reaction.
 
 Ray drops a gauge that is not set again for 20 s. So every `REPEAT_MS` the meter reads the node's state (`NodeReadings`)
-and sets all gauges of it, `EXPORT_AT_ONCE` at a time. What the state no longer has (a deleted topic, the partitions of
-a controller that is not active any more) is not set again, and leaves the metrics port after these 20 s.
-
-An `alert` trace event is also written to the process's log as a warning.
+and sets all gauges of it. What the state no longer has (a deleted topic, the partitions of a controller that is not
+active any more) leaves the metrics port after these 20 s.
 """
 
 from __future__ import annotations
@@ -26,11 +22,11 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from ray.util.metrics import Counter, Gauge
 
-from actors.clock import Clock
+from actors.clock import LoopClock
 from protocol import metrics
 from protocol.contract import Node
 from protocol.events.base import Trace
@@ -63,21 +59,8 @@ class Sample:
     tags: Tags
 
 
-class Meter(Protocol):
-    """Receives what a host's node sends, receives and traces, and the end of each input."""
-
-    def record_sent(self, message: Message) -> None: ...
-
-    def record_received(self, message: Message) -> None: ...
-
-    def record_trace(self, trace: Trace) -> None: ...
-
-    def end_input(self) -> None:
-        """Called when an input has been handled completely."""
-
-
 class PartitionSamples:
-    """Turns the trace events of one node into samples; remembers each partition's last leader epoch and offsets."""
+    """Turns the trace events of one node into samples."""
 
     def __init__(self) -> None:
         self._leader_epochs: dict[TopicPartition, int] = {}
@@ -132,9 +115,7 @@ def _tags(partition: TopicPartition) -> Tags:
 
 
 class NodeReadings:
-    """Reads the gauges of a node from its state, whenever they are exported. Only the active controller has gauges of
-    partitions, which it reads from its metadata; a broker has one per replica.
-    """
+    """Reads the gauges of a node from its state."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -145,12 +126,10 @@ class NodeReadings:
 
     def of_controller(self) -> Mapping[str, int]:
         """The metrics of `CLUSTER_HELP` once the node has started; empty where it is no controller."""
-        if not isinstance(self._node, ControllerNode):
-            return {}
-        return self._node.metrics()
+        return self._node.metrics() if isinstance(self._node, ControllerNode) else {}
 
     def of_partitions(self) -> Iterator[Sample]:
-        """The gauges of all partitions, one after the other; the state may change in between."""
+        """The gauges of a broker's replicas, or of the partitions in the metadata of the active controller."""
         node = self._node
         if isinstance(node, BaseBroker):
             for replica in list(node.context.replicas.values()):
@@ -179,11 +158,9 @@ class Changes(Generic[Key]):
 
 
 class RayMeter:
-    """A `Meter` that exports by `ray.util.metrics`, in the process that hosts the node of the cluster with this id.
-    `clock` is the host's, `readings` are those of the node.
-    """
+    """Receives what a node sends, receives and traces, and the end of each input. `clock` is the host's."""
 
-    def __init__(self, cluster: str, node: str, clock: Clock, readings: NodeReadings) -> None:
+    def __init__(self, cluster: str, node: str, clock: LoopClock, readings: NodeReadings) -> None:
         default = {"cluster": cluster, "node": node}
         self._node = node
         self._clock = clock
@@ -211,7 +188,6 @@ class RayMeter:
         self._has_stopped = False
 
     def stop(self) -> None:
-        """Exports nothing from now on."""
         self._has_stopped = True
 
     def record_sent(self, message: Message) -> None:
@@ -222,6 +198,7 @@ class RayMeter:
             self._add(Sample(metrics.PRODUCE_REQUESTS, 1, (("acks", str(message.acks)),)))
 
     def record_trace(self, trace: Trace) -> None:
+        """Also writes an alert to the process's log."""
         if isinstance(trace, AlertRaised):
             _LOG.warning("%s: %s", self._node, trace.text())
         self._traces.append(trace)
@@ -278,11 +255,8 @@ class RayMeter:
 
 
 class ClusterMeter:
-    """Exports `POLLED_METRICS` for the cluster with this id, from the process that polls its nodes.
-
-    Only the process that has set a gauge can set it again, so the last value of a process that was killed is served
-    until Ray drops it. The process that polls the nodes learns of each death, and exports the gauges of all nodes at
-    once. `now_s` is a monotonic clock.
+    """Exports `POLLED_METRICS` for the cluster with this id, from the process that polls its nodes and learns of each
+    death: only the process that has set a gauge can set it again. `now_s` is a monotonic clock.
     """
 
     def __init__(self, cluster: str, now_s: Callable[[], float] = time.monotonic) -> None:

@@ -3,13 +3,11 @@
 An actor has the name of its node (`broker-0`, `controller-1000`, `urm`, `store`, `client-3000`) in the Ray namespace of
 its cluster, so several clusters fit on one Ray. Ray runs each concurrency group of an async actor on an event loop of
 its own. The node runs on the loop of the group `node`, on which the frames of its peers arrive, so a message never
-changes threads between Ray and the node. Control frames have calls of their own and are queued before data, so a
-blocked data path does not fence a broker. Commands of the experiment arrive in the group `ctl`, queries in the default
+changes threads between Ray and the node. Commands of the experiment arrive in the group `ctl`, queries in the default
 group; both run their work on the node's loop.
 
-`kill_self` sends SIGKILL to the process, on whichever machine it runs: no handler runs, nothing is flushed. The next
-incarnation of a node is a new actor with the same name on the same directory; `NodeSetup.incarnation` counts them.
-Peers look up the actor again when they receive a frame of a newer incarnation.
+The next incarnation of a node is a new actor with the same name on the same directory. Peers look up the actor again
+when they receive a frame of a newer incarnation.
 """
 
 from __future__ import annotations
@@ -22,7 +20,8 @@ import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import wraps
 from pathlib import Path
 from pkgutil import resolve_name
 from random import Random
@@ -30,11 +29,10 @@ from typing import Any, TypeVar, cast
 
 import ray
 
-from actors.admin_relay import AdminRelay, CallerCommand
 from actors.clock import LoopClock
 from actors.host import NodeHost
 from actors.load import LoadNode
-from actors.log.files import LimitedFiles
+from actors.log.files import OpenFiles
 from actors.log.format import crc32c
 from actors.machines import RACK_LABEL
 from actors.metrics import NodeReadings, RayMeter
@@ -46,9 +44,11 @@ from protocol.broker.context import ReplicaView, replica_view
 from protocol.broker.recovery import hook_named
 from protocol.config import INDEX_INTERVAL_BYTES, UNCLEAN_LEADER_HOOK, ClusterConfig
 from protocol.contract import Node
-from protocol.errors import MalformedMessageError
+from protocol.errors import MalformedMessageError, ProtocolInvariantError
 from protocol.events.base import Trace
 from protocol.ids import (
+    DRIVER,
+    FIRST_CLIENT,
     NO_EPOCH,
     Epoch,
     NodeId,
@@ -63,9 +63,21 @@ from protocol.ids import (
     node_name,
 )
 from protocol.log.tail import trace_of
-from protocol.messages.admin import AdminRequest
+from protocol.messages.admin import AdminRequest, AdminResponse
+from protocol.messages.base import ANONYMOUS, Message
 from protocol.messages.codec import decode, encode
+from protocol.messages.commands import (
+    AdminCommand,
+    AdminOutcome,
+    ConsumeCommand,
+    ConsumeOutcome,
+    ProduceCommand,
+    ProduceOutcome,
+    SendOutcome,
+    SendRecords,
+)
 from protocol.messages.metadata_batch import pack_records
+from protocol.metadata.authorizer import node_principal
 from protocol.metadata.image import BrokerRegistration
 from protocol.metadata.partition import PartitionState
 from protocol.nodes.base_broker import BaseBroker
@@ -75,20 +87,23 @@ from protocol.nodes.controller import ControllerNode
 from protocol.nodes.recovery_manager import RecoveryManagerNode
 from protocol.quorum.describe import QuorumView
 from protocol.quorum.format import format_voters
-from protocol.quorum.voters import ReplicaKey, VoterSet
+from protocol.quorum.voters import VoterSet
 from protocol.v3.broker.node import V3BrokerNode
 from protocol.v3.store.node import StoreNode
 from protocol.v3.store.settings import StoreSettings
 from protocol.v3.store.view import StoreView, store_view, tree_nodes
 
 Result = TypeVar("Result")
+CallerCommand = SendRecords | ProduceCommand | ConsumeCommand
+ADMIN_CALLERS: NodeId = DRIVER + 1
+"""The peer id under which a node sees all callers of the relay."""
 DELIVERY_WAIT_S = 1.0
 """How long a node that exits waits until its peers have taken its last messages."""
 LOCK_WAIT_S = 10.0
 """How long a node waits for the lock of its directory, which its previous process may still hold."""
 GC_THRESHOLDS = (50_000, 20, 20)
-"""Thresholds of Python's garbage collector. A node keeps many long-lived objects, and a collection walks all of them;
-with the default thresholds that takes as long as the rest of a failover of 10,000 partitions (measured)."""
+"""Python's garbage collector walks all the long-lived objects of a node; with the default thresholds that takes as long
+as the rest of a failover of 10,000 partitions (measured)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +113,8 @@ class NodeSetup:
     `run` is the Ray namespace and the cluster id. `loss_kind` and `loss_count` are applied to `directory` before the
     start (`storage.apply_loss`). `cut_to` and `cut_from` are the peers whose links are cut at the start. `rack` None
     means the label of the Ray node. `voters` are the first voters of the quorum with the directory ids of their disks.
-    `store` are the settings of the cluster's store, if it has one. `predecessor` is the last known process of the node,
-    which is killed if it still runs on the same machine. `former` are the last incarnations of an earlier cluster with
-    the same processes, whose frames are dropped.
+    `predecessor` is the last known process of the node, which is killed if it still runs on the same machine. `former`
+    are the last incarnations of an earlier cluster with the same processes, whose frames are dropped.
     """
 
     node: NodeId
@@ -116,7 +130,7 @@ class NodeSetup:
     cut_to: tuple[NodeId, ...] = ()
     cut_from: tuple[NodeId, ...] = ()
     rack: str | None = None
-    voters: tuple[tuple[NodeId, str], ...] = ()
+    voters: VoterSet = field(default_factory=VoterSet)
     store: StoreSettings | None = None
     predecessor: ProcessId | None = None
     former: Mapping[NodeId, int] = field(default_factory=dict)
@@ -128,20 +142,19 @@ class NodeSnapshot:
     view of a controller; what a store has published. All are empty for the other kinds of nodes.
     """
 
-    replicas: Mapping[TopicPartition, ReplicaView]
-    partitions: Mapping[TopicPartition, PartitionState]
-    brokers: Mapping[NodeId, BrokerRegistration]
-    metrics: Mapping[str, int]
+    replicas: Mapping[TopicPartition, ReplicaView] = field(default_factory=dict)
+    partitions: Mapping[TopicPartition, PartitionState] = field(default_factory=dict)
+    brokers: Mapping[NodeId, BrokerRegistration] = field(default_factory=dict)
+    metrics: Mapping[str, int] = field(default_factory=dict)
     quorum: QuorumView | None = None
     store: StoreView | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class PollReport:
-    """The answer to `poll`: new trace events with their times, and new encoded messages to the experiment. `exited`:
-    the node has completed a controlled shutdown; `failure`: why it failed, None if it did not; `never_ran`: no process
-    of this incarnation has begun, since its Ray node is lost. `active_epoch`: the epoch of the metadata log in which
-    the node is the active controller, NO_EPOCH if it is not.
+    """The answer to `poll`: new trace events with their times, and new encoded messages to the experiment. `exited` and
+    `failure` are those of the host; `never_ran`: no process of this incarnation has begun, since its Ray node is lost.
+    `active_epoch`: the epoch of the metadata log in which the node is the active controller, NO_EPOCH if it is not.
     """
 
     traces: list[tuple[TimeMs, Trace]]
@@ -169,25 +182,93 @@ def build_node(setup: NodeSetup, storage: DiskStorage, rack: str | None, now_ms:
         return BrokerNode(setup.node, setup.controllers, setup.config, storage, rng, rack, hook, crc32c, setup.run)
     if is_store(setup.node) and setup.store is not None:
         return StoreNode(setup.store, storage, rng, setup.run)
-    voters = VoterSet.of(ReplicaKey(*voter) for voter in setup.voters)
-    key = voters.key_of(setup.node)
+    key = setup.voters.key_of(setup.node)
     if setup.incarnation == setup.former.get(setup.node, 0) + 1 and key is not None:
-        format_voters(storage, setup.run, key, voters, now_ms)
+        format_voters(storage, setup.run, key, setup.voters, now_ms)
     return ControllerNode(setup.node, setup.controllers, setup.config, storage, rng, setup.run)
 
 
 def snapshot_of(node: Node) -> NodeSnapshot:
     """The snapshot of a node; call between two of its inputs."""
     if isinstance(node, StoreNode):
-        return NodeSnapshot({}, {}, {}, {}, store=store_view(tree_nodes(node.state.tree)))
+        return NodeSnapshot(store=store_view(tree_nodes(node.state.tree)))
     if isinstance(node, BaseBroker):
-        replicas = {replica.name: replica_view(replica) for replica in node.context.replicas.values()}
-        return NodeSnapshot(replicas, {}, {}, {})
+        return NodeSnapshot({replica.name: replica_view(replica) for replica in node.context.replicas.values()})
     if isinstance(node, ControllerNode):
         image = node.state.image
         partitions = {image.name_of(key): state for key, state in image.partitions()}
         return NodeSnapshot({}, partitions, dict(image.brokers), node.metrics(), node.quorum)
-    return NodeSnapshot({}, {}, {}, {})
+    return NodeSnapshot()
+
+
+class AdminRelay:
+    """Makes administration requests, writes and reads records through a node for callers outside the cluster, each of
+    which gets its own answer. All calls happen on the node's event loop.
+
+    The host sends through it. What a node sends to the experiment (`DRIVER`) is kept until the next poll, which returns
+    all of it. So the relay passes requests on under the peer id `ADMIN_CALLERS`, resolves the future of the waiting
+    caller when the answer comes back, and passes everything else to `onward`. Commands to a client have negative ids
+    (an experiment uses positive ones); a client ends every command with exactly one outcome. Requests that a node of
+    another kind answers itself have positive correlation ids.
+    """
+
+    def __init__(self, onward: Callable[[NodeId, Message], None]) -> None:
+        self._onward = onward
+        self._waiting: dict[int, asyncio.Future[Message]] = {}
+        self._last_id = 0
+
+    def send(self, to: NodeId, message: Message) -> None:
+        if to != ADMIN_CALLERS:
+            self._onward(to, message)
+        elif isinstance(message, AdminOutcome | SendOutcome | ProduceOutcome | ConsumeOutcome):
+            self._resolve(message.command_id, message)
+        elif isinstance(message, AdminResponse):
+            self._resolve(message.correlation_id, message)
+        else:
+            raise ProtocolInvariantError(f"a node answers a caller with {type(message).__name__}")
+
+    def _resolve(self, number: int, answer: Message) -> None:
+        waiting = self._waiting.pop(number)
+        if not waiting.done():  # the caller may have given up
+            waiting.set_result(answer)
+
+    async def request(self, host: NodeHost, request: AdminRequest | CallerCommand) -> Message:
+        """Submits a request, or a command whose id it replaces, to the host's client and returns its outcome."""
+        self._last_id += 1
+        command = request if isinstance(request, CallerCommand) else AdminCommand(command_id=0, request=request)
+        return await self._ask(host, -self._last_id, replace(command, command_id=-self._last_id))
+
+    async def query(self, host: NodeHost, request: AdminRequest) -> Message:
+        """The response of the host's node, which is no client; a request without a principal is a client's."""
+        self._last_id += 1
+        principal = node_principal(FIRST_CLIENT) if request.principal == ANONYMOUS else request.principal
+        request = replace(request, correlation_id=self._last_id, principal=principal)
+        return await self._ask(host, self._last_id, request)
+
+    async def _ask(self, host: NodeHost, number: int, message: Message) -> Message:
+        answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+        self._waiting[number] = answer
+        host.deliver(ADMIN_CALLERS, [message], control=True)
+        return await answer
+
+
+def _query(act: Callable[..., Result]) -> Callable[..., Coroutine[Any, Any, Result]]:
+    """Makes a function a method of the actor that runs on the loop of the node, between two of its inputs."""
+
+    @wraps(act)
+    async def method(shell: NodeShell, *arguments: object) -> Result:
+        async def run() -> Result:
+            return act(shell, *arguments)
+
+        return await shell.run_on_loop(run())
+
+    return method
+
+
+def _command(act: Callable[..., Result]) -> Callable[..., Coroutine[Any, Any, Result]]:
+    """As `_query`, in the group of commands, which Ray reads from the innermost function."""
+    ray.method(concurrency_group="ctl")(act)
+    return _query(act)
 
 
 class NodeShell:
@@ -202,7 +283,6 @@ class NodeShell:
         self._host_node(setup)
 
     def _host_node(self, setup: NodeSetup) -> None:
-        """Builds the node of this setup on its disk, with a host and a transport of its own."""
         if setup.predecessor is not None:
             with suppress(ProcessLookupError):
                 signal_process(setup.predecessor, signal.SIGKILL)
@@ -210,7 +290,7 @@ class NodeShell:
         apply_loss(setup.directory, setup.loss_kind, setup.loss_count, owner, LOCK_WAIT_S)
         labels = cast("dict[str, str]", ray.get_runtime_context().get_node_labels())
         rack = setup.rack if setup.rack is not None else labels.get(RACK_LABEL)
-        self._files = LimitedFiles()
+        self._files = OpenFiles()
         interval_bytes = setup.config.int_value(INDEX_INTERVAL_BYTES)
         self._storage = DiskStorage(setup.directory, owner, interval_bytes, self._files, LOCK_WAIT_S)
         self._reported_drops = 0
@@ -222,33 +302,21 @@ class NodeShell:
         self._transport.cut(setup.cut_to, setup.cut_from)
         self._transport.ignore_incarnations(setup.former)
         self._meter = RayMeter(setup.run, self._name, clock, NodeReadings(self._node))
-        self._admin_relay = AdminRelay(self._transport)
-        self._host = NodeHost(self._node, clock, self._admin_relay, self._meter)
+        self._admin_relay = AdminRelay(self._transport.send)
+        self._host = NodeHost(self._node, clock, self._admin_relay.send, self._meter)
         self._transport.serve(self._host)
         self._serves.set()
 
     def __repr__(self) -> str:
         return self._name
 
-    # -- from peers ----------------------------------------------------------------------------------------------------
-
     @ray.method(concurrency_group="node")
     async def begin(self) -> None:
-        """Starts the node, unless the frame of a peer has started it already."""
         self._begin()
 
     @ray.method(concurrency_group="node")
-    async def deliver(self, sender: NodeId, *pieces: bytes) -> bytes:
-        """Handles a frame of the data channel; then returns a frame for the sender or `NOTHING`."""
-        return await self._receive(sender, pieces, False)
-
-    @ray.method(concurrency_group="node")
-    async def deliver_control(self, sender: NodeId, *pieces: bytes) -> bytes:
-        """Handles a frame of the control channel; then returns a frame for the sender or `NOTHING`."""
-        return await self._receive(sender, pieces, True)
-
-    async def _receive(self, sender: NodeId, pieces: Sequence[bytes], control: bool) -> bytes:
-        """Receives a frame. Those that come after the node has retired are for the next one."""
+    async def deliver(self, sender: NodeId, control: bool, *pieces: bytes) -> bytes:
+        """Handles a frame, of the next node after this one has retired; returns a frame for the sender or `NOTHING`."""
         await self._serves.wait()
         self._begin()
         return await self._transport.receive(sender, b"".join(pieces), control)
@@ -258,13 +326,9 @@ class NodeShell:
             self._loop.set_result(asyncio.get_running_loop())
             self._host.start()
 
-    # -- from one cluster to the next ----------------------------------------------------------------------------------
-
     @ray.method(concurrency_group="ctl")
     async def retire(self) -> None:
-        """Ends the node as a crash does, once its last frames have been taken, and closes its disk. The process waits
-        for `serve_next`.
-        """
+        """Ends the node as a crash does, once its last frames have been taken; the process waits for `serve_next`."""
 
         async def act() -> None:
             self._host.halt()
@@ -275,7 +339,7 @@ class NodeShell:
             self._serves.clear()
             self._loop = Future()
 
-        await self._on_loop(act())
+        await self.run_on_loop(act())
 
     @ray.method(concurrency_group="node")
     async def serve_next(self, setup: NodeSetup) -> None:
@@ -283,196 +347,125 @@ class NodeShell:
         self._host_node(setup)
         self._begin()
 
-    # -- commands of the experiment ------------------------------------------------------------------------------------
-
-    @ray.method(concurrency_group="ctl")
-    async def set_cut_links(self, to: tuple[NodeId, ...], sources: tuple[NodeId, ...]) -> None:
+    @_command
+    def set_cut_links(self, to: tuple[NodeId, ...], sources: tuple[NodeId, ...]) -> None:
         """Sets which links are cut: those to the peers `to`, and those from the peers `sources`."""
-        await self._call(lambda: self._transport.cut(to, sources))
+        self._transport.cut(to, sources)
 
-    @ray.method(concurrency_group="ctl")
-    async def ignore_incarnations(self, incarnations: Mapping[NodeId, int]) -> None:
+    @_command
+    def ignore_incarnations(self, incarnations: Mapping[NodeId, int]) -> None:
         """Drops frames of these incarnations of peers, and of older ones, from now on."""
-        await self._call(lambda: self._transport.ignore_incarnations(incarnations))
+        self._transport.ignore_incarnations(incarnations)
 
-    @ray.method(concurrency_group="ctl")
-    async def pause(self) -> None:
+    @_command
+    def pause(self) -> None:
         """Handles no input and sends nothing until `resume`."""
+        self._host.pause()
+        self._transport.pause()
 
-        def act() -> None:
-            self._host.pause()
-            self._transport.pause()
+    @_command
+    def resume(self) -> None:
+        self._transport.resume()
+        self._host.resume()
 
-        await self._call(act)
-
-    @ray.method(concurrency_group="ctl")
-    async def resume(self) -> None:
-        """Ends a pause."""
-
-        def act() -> None:
-            self._transport.resume()
-            self._host.resume()
-
-        await self._call(act)
-
-    @ray.method(concurrency_group="ctl")
-    async def flush(self) -> None:
+    @_command
+    def flush(self) -> None:
         """Flushes all logs of a broker; does nothing on other nodes."""
         if isinstance(self._node, BaseBroker):
-            await self._call(self._node.flush_all)
+            self._node.flush_all()
 
-    @ray.method(concurrency_group="ctl")
-    async def set_room(self, room_bytes: int | None) -> None:
+    @_command
+    def set_room(self, room_bytes: int | None) -> None:
         """Limits the growth of the node's logs to `room_bytes` in all; None lifts the limit."""
-        await self._call(lambda: setattr(self._files, "room_bytes", room_bytes))
+        self._files.room_bytes = room_bytes
 
-    @ray.method(concurrency_group="ctl")
-    async def halt(self) -> PollReport:
+    @_command
+    def halt(self) -> PollReport:
         """Stops the node for a crash: it handles and sends nothing more. Returns its last report."""
-
-        def act() -> PollReport:
-            self._transport.close()
-            self._host.halt()
-            return self._report(self._host.exited)
-
-        return await self._call(act)
+        self._transport.close()
+        self._host.halt()
+        return self._report(self._host.exited)
 
     @ray.method(concurrency_group="ctl")
     async def kill_self(self) -> None:
-        """Sends SIGKILL to this process."""
         os.kill(os.getpid(), signal.SIGKILL)
 
-    # -- queries -------------------------------------------------------------------------------------------------------
-
     async def process(self) -> ProcessId:
-        """The actor's process."""
         return own_process(ray.get_runtime_context().get_node_id())
 
     async def poll(self) -> PollReport:
         """The trace events and outcomes since the last poll; waits for the last messages of a node that has exited."""
-        return await self._on_loop(self._poll())
 
-    async def _poll(self) -> PollReport:
-        exited = self._host.exited
-        if exited:
-            await self._transport.await_delivery(DELIVERY_WAIT_S)
-        return self._report(exited)
+        async def act() -> PollReport:
+            exited = self._host.exited
+            if exited:
+                await self._transport.await_delivery(DELIVERY_WAIT_S)
+            return self._report(exited)
+
+        return await self.run_on_loop(act())
 
     def _report(self, exited: bool) -> PollReport:
         traces, outcomes = self._host.drain()
-        traces += self._new_drops()
+        drops, self._reported_drops = self._storage.dropped[self._reported_drops :], len(self._storage.dropped)
+        traces += [(self._clock.now_ms(), trace_of(dropped)) for dropped in drops]
         active_epoch = self._node.active_epoch if isinstance(self._node, ControllerNode) else NO_EPOCH
         outgoing = [encode(message) for message in outcomes]
         return PollReport(traces, outgoing, exited, self._host.failure, active_epoch=active_epoch)
 
-    def _new_drops(self) -> list[tuple[TimeMs, Trace]]:
-        """Trace events of the records that recovery has dropped from logs since the last call."""
-        new, self._reported_drops = self._storage.dropped[self._reported_drops :], len(self._storage.dropped)
-        return [(self._clock.now_ms(), trace_of(dropped)) for dropped in new]
-
-    async def snapshot(self, version: int) -> tuple[int, NodeSnapshot | None]:
+    @_query
+    def snapshot(self, version: int) -> tuple[int, NodeSnapshot | None]:
         """(version, snapshot) of the node; the snapshot is None where nothing has changed since `version`."""
-        return await self._call(lambda: self._snapshot(version))
-
-    def _snapshot(self, version: int) -> tuple[int, NodeSnapshot | None]:
         taken = self._host.inputs_taken
         return taken, None if taken == version else snapshot_of(self._node)
 
     @ray.method(concurrency_group="ctl")
-    async def query(self, encoded: bytes) -> bytes:
-        """The encoded response of the node, which is no client, to an encoded administration request. CodecError where
-        the bytes are none.
+    async def request(self, encoded: bytes) -> bytes:
+        """The encoded answer to an encoded administration request: an outcome of a client, a response of another node.
+        A client also carries out a command about records (`CallerCommand`). CodecError for other bytes.
         """
-        message = decode(encoded)
+        message, is_client = decode(encoded), isinstance(self._node, ClientNode)
+        if is_client and isinstance(message, AdminRequest | CallerCommand):
+            return encode(await self.run_on_loop(self._admin_relay.request(self._host, message)))
         if not isinstance(message, AdminRequest):
-            raise MalformedMessageError(f"found {type(message).__name__}; allowed: an administration request")
-        return encode(await self._on_loop(self._admin_relay.query(self._host, message)))
+            allowed = f"an administration request{' or a command about records' if is_client else ''}"
+            raise MalformedMessageError(f"found {type(message).__name__}; allowed: {allowed}")
+        return encode(await self.run_on_loop(self._admin_relay.query(self._host, message)))
 
-    async def read_log(self, partition: TopicPartition) -> list[bytes]:
+    @_query
+    def read_log(self, partition: TopicPartition) -> list[bytes]:
         """The encoded batches of a broker's replica; empty where it has no such replica."""
-        return await self._call(lambda: self._read_log(partition))
-
-    def _read_log(self, partition: TopicPartition) -> list[bytes]:
-        if not isinstance(self._node, BaseBroker):
-            return []
-        replica = self._node.context.replica_named(*partition)
+        replica = self._node.context.replica_named(*partition) if isinstance(self._node, BaseBroker) else None
         return [] if replica is None else [encode(batch) for batch in replica.log.storage.read(0, sys.maxsize)]
 
-    async def read_metadata(self) -> bytes:
+    @_query
+    def read_metadata(self) -> bytes:
         """A controller's metadata log, packed; no records where the log begins with a snapshot."""
-        return await self._call(self._read_metadata)
-
-    def _read_metadata(self) -> bytes:
         if not isinstance(self._node, ControllerNode) or self._node.first_record:
             return pack_records(())
         return pack_records(self._node.records)
 
-    # -- the node's loop -----------------------------------------------------------------------------------------------
-
-    async def _call(self, action: Callable[[], Result]) -> Result:
-        async def act() -> Result:
-            return action()
-
-        return await self._on_loop(act())
-
-    async def _on_loop(self, coroutine: Coroutine[object, None, Result]) -> Result:
+    async def run_on_loop(self, coroutine: Coroutine[object, None, Result]) -> Result:
+        """The result of a coroutine that runs on the loop of the node."""
         loop = await asyncio.shield(asyncio.wrap_future(self._loop))
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, loop))
 
 
-_OPTIONS: Any = {"concurrency_groups": {"node": 1000, "ctl": 1000}, "max_restarts": 0, "max_task_retries": 0}
-_AS_ACTOR = ray.remote(**_OPTIONS)
+def _actor(name: str) -> Handle:
+    """The actor class of this name."""
+    options: Any = {"concurrency_groups": {"node": 1000, "ctl": 1000}, "max_restarts": 0, "max_task_retries": 0}
+    return ray.remote(**options)(type(name, (NodeShell,), {}))
 
 
-@_AS_ACTOR
-class BrokerActor(NodeShell):
-    """A broker."""
-
-
-@_AS_ACTOR
-class ControllerActor(NodeShell):
-    """A controller."""
-
-
-@_AS_ACTOR
-class RecoveryManagerActor(NodeShell):
-    """The unclean recovery manager."""
-
-
-@_AS_ACTOR
-class StoreActor(NodeShell):
-    """The store."""
-
-
-@_AS_ACTOR
-class ClientActor(NodeShell):
-    """A client."""
-
-    @ray.method(concurrency_group="ctl")
-    async def request(self, encoded: bytes) -> bytes:
-        """Makes an encoded administration request for the caller, or carries out a command about records
-        (`CallerCommand`); returns the encoded outcome. CodecError where the bytes are neither.
-        """
-        message = decode(encoded)
-        if not isinstance(message, AdminRequest | CallerCommand):
-            allowed = "an administration request or a command about records"
-            raise MalformedMessageError(f"found {type(message).__name__}; allowed: {allowed}")
-        return encode(await self._on_loop(self._admin_relay.request(self._host, message)))
-
-
-@_AS_ACTOR
-class LoadActor(NodeShell):
-    """A load generator."""
+_ACTORS: Sequence[tuple[Callable[[NodeId], bool], Handle]] = (
+    (is_broker, _actor("BrokerActor")),
+    (is_controller, _actor("ControllerActor")),
+    (is_recovery_manager, _actor("RecoveryManagerActor")),
+    (is_store, _actor("StoreActor")),
+    (is_load, _actor("LoadActor")),
+    (is_client, _actor("ClientActor")),
+)
 
 
 def actor_class(node: NodeId) -> Handle:
     """The actor class for the kind of this node."""
-    if is_broker(node):
-        return BrokerActor
-    if is_controller(node):
-        return ControllerActor
-    if is_recovery_manager(node):
-        return RecoveryManagerActor
-    if is_store(node):
-        return StoreActor
-    return LoadActor if is_load(node) else ClientActor
+    return next(actor for includes, actor in _ACTORS if includes(node))

@@ -8,7 +8,6 @@ from typing import Any
 import ray
 from ray.exceptions import RayActorError
 
-from actors.transport import PeerGoneError
 from protocol.ids import NodeId, node_name
 
 Handle = Any
@@ -18,22 +17,18 @@ MAX_PIECES = 6
 
 
 def pieces_of(frame: bytes) -> list[bytes]:
-    """Splits a frame into call arguments that are too small for Ray to pass through its object store; a frame that
-    would need more than `MAX_PIECES` of them stays whole.
-    """
+    """The pieces in which Ray passes a frame without its object store; one of over `MAX_PIECES` stays whole."""
     if len(frame) > MAX_PIECES * PIECE_BYTES:
         return [frame]
     return [frame[at : at + PIECE_BYTES] for at in range(0, len(frame), PIECE_BYTES)]
 
 
-def deliver_method(actor: Handle, control: bool) -> Handle:
-    """The actor's method that receives frames of the control or the data channel."""
-    return actor.deliver_control if control else actor.deliver
+class PeerGoneError(Exception):
+    """The peer does not exist, or died before it answered."""
 
 
 class RayPeers:
-    """Delivers frames to the actors of the other nodes (`transport.Peers`). Looks up actors by name when needed, in a
-    thread, since a look-up is a blocking call to Ray's control store."""
+    """Delivers frames to the actors of the other nodes; a call returns the peer's frame, or NOTHING."""
 
     def __init__(self, run: str, own_id: NodeId) -> None:
         self._run = run
@@ -44,7 +39,7 @@ class RayPeers:
     async def __call__(self, peer: NodeId, frame: bytes, control: bool) -> bytes:
         handle = self._handles.get(peer) or await self._look_up(peer)
         try:
-            answer: bytes = await deliver_method(handle, control).remote(self._own_id, *pieces_of(frame))
+            answer: bytes = await handle.deliver.remote(self._own_id, control, *pieces_of(frame))
         except RayActorError as error:
             if self._handles.get(peer) is handle:
                 del self._handles[peer]
@@ -52,16 +47,15 @@ class RayPeers:
         return answer
 
     async def _look_up(self, peer: NodeId) -> Handle:
-        loop = asyncio.get_running_loop()
-        try:
-            handle = await loop.run_in_executor(None, ray.get_actor, node_name(peer), self._run)
+        try:  # in a thread, since a look-up is a blocking call to Ray's control store
+            handle = await asyncio.to_thread(ray.get_actor, node_name(peer), self._run)
         except ValueError as error:
             raise PeerGoneError(node_name(peer)) from error
         self._handles[peer] = handle
         return handle
 
     def observe_incarnation(self, peer: NodeId, incarnation: int) -> None:
-        """Drops the handle to the peer's actor if a frame of a newer incarnation has arrived."""
+        """To be called with the first frame of each newer incarnation of a peer."""
         if incarnation > self._incarnations.get(peer, 0):
             self._incarnations[peer] = incarnation
             self._handles.pop(peer, None)

@@ -85,30 +85,23 @@ class Placement:
         dealt = _deal_racks(racks, self._places)
         for node in nodes:
             if not is_movable(node) and node not in self._place_of:
-                allowed = dealt[racks[node]] if node in racks else self._places
-                self._place_of[node] = min(allowed, key=lambda place: self._count_like(node, place))
-
-    def _count_like(self, node: NodeId, place: _Place) -> int:
-        """The number of nodes of this node's kind at a place."""
-        return sum(at is place and _kind(other) == _kind(node) for other, at in self._place_of.items())
+                like = [at for other, at in self._place_of.items() if _kind(other) == _kind(node)]
+                self._place_of[node] = min(dealt[racks[node]] if node in racks else self._places, key=like.count)
 
     def fix(self, node: NodeId, home: str) -> None:
         """Puts a node on the place of the Ray node with this id, a new place if there is none."""
-        place = next((place for place in self._places if place.machine.ray_node == home), None)
-        if place is None:
-            place = _Place(Machine(home, ""))
-            self._places.append(place)
-        self._place_of[node] = place
+        if all(place.machine.ray_node != home for place in self._places):
+            self._places.append(_Place(Machine(home, "")))
+        self._place_of[node] = next(place for place in self._places if place.machine.ray_node == home)
 
     def home(self, node: NodeId, machines: Sequence[Machine]) -> str:
         """The Ray node (its id) for a node that starts now, of the live ones. A free one takes over the place of a lost
         one. NoRayNodeError, with what the node waits for, where there is none.
         """
-        alive = {machine.ray_node for machine in machines}
         place = self._place_of.get(node)
         if place is None:
             return self._movable_home(node, machines)
-        if place.machine.ray_node not in alive:
+        if place.machine.ray_node not in {machine.ray_node for machine in machines}:
             place.machine = self._successor(place, machines)
         return place.machine.ray_node
 
@@ -140,12 +133,9 @@ def _kind(node: NodeId) -> str:
 
 def _alternating(machines: Sequence[Machine]) -> list[Machine]:
     """The Ray nodes so that racks alternate, in their order otherwise."""
-    seen: dict[str | None, int] = {}
-    turns = []
-    for machine in machines:
-        seen[machine.rack] = seen.get(machine.rack, 0) + 1
-        turns.append(seen[machine.rack])
-    return [machine for _, machine in sorted(zip(turns, machines, strict=True), key=lambda pair: pair[0])]
+    racks = [machine.rack for machine in machines]
+    turns = {machine.ray_node: racks[:index].count(machine.rack) for index, machine in enumerate(machines)}
+    return sorted(machines, key=lambda machine: turns[machine.ray_node])
 
 
 def _deal_racks(racks: Mapping[NodeId, str], places: Sequence[_Place]) -> dict[str, list[_Place]]:

@@ -1,7 +1,5 @@
-"""The identity of a process on some machine of a Ray cluster, and signals to exactly that process.
-
-A process id means something on one machine only, and is reused there. So a process is identified by its machine, its
-id and its start time; a signal is sent through a process file descriptor, after the start time has been compared.
+"""The identity of a process on some machine of a Ray cluster, and signals to exactly that process: since process ids
+are reused, its start time is compared, too.
 """
 
 from __future__ import annotations
@@ -11,9 +9,6 @@ import signal
 import socket
 from dataclasses import dataclass
 from pathlib import Path
-
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-_PID_NAMESPACE = Path("/proc/self/ns/pid")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +25,7 @@ class ProcessId:
 
 def machine_id() -> str:
     """The boot of this machine and the namespace of this process's ids: what a process id is valid in."""
-    return f"{_BOOT_ID.read_text().strip()}/{os.readlink(_PID_NAMESPACE)}"
+    return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()}/{os.readlink('/proc/self/ns/pid')}"
 
 
 def own_process(ray_node: str) -> ProcessId:
@@ -51,9 +46,7 @@ def start_ticks(pid: int) -> int | None:
 
 
 def signal_process(process: ProcessId, number: int) -> None:
-    """Sends a signal to this process of this machine. ProcessLookupError where it has ended or is another machine's,
-    also where a later process has its id.
-    """
+    """Sends a signal to this process. ProcessLookupError where it has ended or is another machine's."""
     if process.machine != machine_id():
         raise ProcessLookupError(f"process {process.pid} is not one of this machine")
     handle = os.pidfd_open(process.pid)

@@ -1,36 +1,39 @@
 """The storage port on a directory: one per node, with logs (`actors.log`) and small files (docs/log-format.md).
 
-    .lock               locked by the process that has the directory open (`actors.log.lock`)
+    .lock               locked by the process that has the directory open
     meta.json           the owner of the directory (cluster and node), and the version of its format
     NAME                a small file, replaced whole (temporary file, fsync, rename, fsync of the directory)
     logs/TOPIC/N/       the log `TOPIC/N`
     logs/TOPIC/N.deleted    a log whose deletion has begun; removed at the next start
 
-A directory of another cluster, of another node, or of an unknown format is refused before anything in it is changed.
-
 SIGKILL ends a process and keeps the page cache. To simulate the crash of a machine, an experiment removes what was not
-fsynced before the node starts again: `apply_loss`.
+fsynced before the node starts again (`apply_loss`), or damages it (`damage_tails`).
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import logging
+import os
 import shutil
+import socket
+import time
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 from typing import Final, Literal, TypeGuard, get_args
 
 from pydantic import ValidationError
 
+from actors.log.checkpoints import read_mark
 from actors.log.disk_log import DiskLog, RecentPool
 from actors.log.files import TEMPORARY_SUFFIX, OpenFiles, replace_file, sync_directory, typed_errors
-from actors.log.lock import LOCK_FILE, DirectoryLock
+from actors.log.segment import LOG_SUFFIX
 from protocol.config import CONFIGS, INDEX_INTERVAL_BYTES
-from protocol.contract import LogStorage
-from protocol.errors import ForeignDirectoryError, StorageError
+from protocol.errors import DirectoryInUseError, ForeignDirectoryError, StorageError
 from protocol.ids import NO_LEADER, NodeId, Offset, TimeMs
 from protocol.log.tail import Dropped
 from protocol.messages.base import Frozen
@@ -42,9 +45,13 @@ DISK_LOSSES: Final[tuple[DiskLossKind, ...]] = get_args(DiskLossKind)
 
 FORMAT_VERSION = 1
 META_FILE = "meta.json"
+LOCK_FILE = ".lock"
+DamageKind = Literal["torn", "flipped", "zeroed"]
+MAX_DAMAGE_BYTES = 4_096
 _LOGS = "logs"
 _DELETED_SUFFIX = ".deleted"
 _INDEX_INTERVAL = int(CONFIGS[INDEX_INTERVAL_BYTES].default)
+_POLL_S = 0.02
 _LOG = logging.getLogger(__name__)
 
 
@@ -64,11 +71,42 @@ class DirectoryMeta(Frozen):
     node_id: int
 
 
-class DiskStorage:
-    """A node's directory (`contract.Storage`), created if missing and locked until `close`.
+class DirectoryLock:
+    """An exclusive `flock` on the file `.lock` of an existing directory, held until `close` or the process ends: two
+    processes must never write the same logs. The file is never removed, or two processes could lock two files of that
+    name. `holder` is written into it for error messages, which are valid while the lock is held.
 
-    `owner` None opens the directory of any owner. ForeignDirectoryError where it belongs to another owner or has
-    another format; DirectoryInUseError where another process has had it open for all of `wait_s`. `dropped` lists what
+    A process that received SIGKILL may hold its lock for a moment longer: DirectoryInUseError, which names the holder,
+    where another process holds it for all of `wait_s`; StorageError where the file cannot be opened or written.
+    """
+
+    def __init__(self, directory: Path, holder: str, wait_s: float = 0.0) -> None:
+        path = directory / LOCK_FILE
+        with typed_errors(path):
+            self._file = path.open("a+b", buffering=0)
+            deadline_s = time.monotonic() + wait_s
+            while not self._take():
+                if time.monotonic() >= deadline_s:
+                    owner = os.pread(self._file.fileno(), 512, 0).decode(errors="replace") or "unknown"
+                    self._file.close()
+                    raise DirectoryInUseError(f"{directory}: in use by {owner}")
+                time.sleep(_POLL_S)
+            self._file.truncate(0)
+            self._file.write(f"process {os.getpid()} on {socket.gethostname()} ({holder})".encode())
+
+    def _take(self) -> bool:
+        with suppress(BlockingIOError):
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        return False
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class DiskStorage:
+    """A node's directory (`contract.Storage`), created if missing and locked until `close`; `owner` None: of any owner.
+    ForeignDirectoryError as for `check_owner`, DirectoryInUseError as for `DirectoryLock`. `dropped` lists what
     recovery has dropped from the logs that were opened so far.
     """
 
@@ -90,10 +128,14 @@ class DiskStorage:
         try:
             with typed_errors(directory):
                 if not check_owner(directory, owner):
-                    _initialize(directory, owner or Owner("", NO_LEADER))
+                    cluster_id, node_id = ("", NO_LEADER) if owner is None else (owner.cluster_id, owner.node_id)
+                    meta = DirectoryMeta(format_version=FORMAT_VERSION, cluster_id=cluster_id, node_id=node_id)
+                    replace_file(directory / META_FILE, meta.model_dump_json().encode())
+                    (directory / _LOGS).mkdir(exist_ok=True)
+                    sync_directory(directory)
                 self._names = self._sweep()
         except StorageError:
-            self._lock.release()
+            self._lock.close()
             raise
 
     def open_log(self, name: str) -> DiskLog:
@@ -146,10 +188,9 @@ class DiskStorage:
                 sync_directory(self._directory)
 
     def close(self) -> None:
-        """Closes all logs and releases the lock."""
         self._logs.clear()
         self._files.close()
-        self._lock.release()
+        self._lock.close()
 
     def _sweep(self) -> set[str]:
         """Finishes deletions that were begun; returns the names of the remaining logs."""
@@ -175,13 +216,9 @@ class DiskStorage:
 
 
 def check_owner(directory: Path, owner: Owner | None) -> bool:
-    """Whether the directory has a `meta.json`; False where it is empty or missing. Changes nothing.
-
-    ForeignDirectoryError where it belongs to another owner than `owner` (None: any), has another format, or is no
-    directory.
-    """
+    """As `read_meta`: whether there is one; ForeignDirectoryError if its owner is not `owner` (None: any)."""
     meta = read_meta(directory)
-    if meta is not None and owner is not None and (meta.cluster_id, meta.node_id) != (owner.cluster_id, owner.node_id):
+    if meta is not None and owner not in (None, Owner(meta.cluster_id, meta.node_id)):
         raise ForeignDirectoryError(
             f"{directory / META_FILE}: found cluster {meta.cluster_id!r}, node {meta.node_id}; "
             f"allowed: cluster {owner.cluster_id!r}, node {owner.node_id}"
@@ -193,22 +230,19 @@ def read_meta(directory: Path) -> DirectoryMeta | None:
     """The `meta.json` of a directory, None where it is empty or missing; changes nothing. ForeignDirectoryError where
     it has another format, holds other files, or is no directory.
     """
-    with typed_errors(directory):
-        return _meta(directory)
-
-
-def _meta(directory: Path) -> DirectoryMeta | None:
     path = directory / META_FILE
-    if not path.exists():
-        if directory.exists() and not directory.is_dir():
-            raise ForeignDirectoryError(f"{directory}: is no directory")
-        found_names = {found.name for found in directory.iterdir()} if directory.exists() else set()
-        others = sorted(found_names - {LOCK_FILE, META_FILE + TEMPORARY_SUFFIX})
-        if others:
-            raise ForeignDirectoryError(f"{directory}: holds {', '.join(others[:5])} and no {META_FILE}")
-        return None
+    with typed_errors(directory):
+        if not path.exists():
+            if directory.exists() and not directory.is_dir():
+                raise ForeignDirectoryError(f"{directory}: is no directory")
+            found_names = {found.name for found in directory.iterdir()} if directory.exists() else set()
+            others = sorted(found_names - {LOCK_FILE, META_FILE + TEMPORARY_SUFFIX})
+            if others:
+                raise ForeignDirectoryError(f"{directory}: holds {', '.join(others[:5])} and no {META_FILE}")
+            return None
+        data = path.read_bytes()
     try:
-        found = json.loads(path.read_bytes())
+        found = json.loads(data)
         version = found["format_version"]
         if version != FORMAT_VERSION:
             raise ForeignDirectoryError(f"{path}: format version: found {version!r}; allowed: {FORMAT_VERSION}")
@@ -226,14 +260,6 @@ def _lock(directory: Path, owner: Owner | None, wait_s: float) -> DirectoryLock:
     return DirectoryLock(directory, holder, wait_s)
 
 
-def _initialize(directory: Path, owner: Owner) -> None:
-    """Writes `meta.json` and the folder of logs into an empty directory."""
-    meta = DirectoryMeta(format_version=FORMAT_VERSION, cluster_id=owner.cluster_id, node_id=owner.node_id)
-    replace_file(directory / META_FILE, meta.model_dump_json().encode())
-    (directory / _LOGS).mkdir(exist_ok=True)
-    sync_directory(directory)
-
-
 def _remove_log(path: Path) -> None:
     """Removes a log's directory, and its topic's directory if that is empty then."""
     shutil.rmtree(path)
@@ -242,7 +268,6 @@ def _remove_log(path: Path) -> None:
 
 
 def is_disk_loss(kind: str) -> TypeGuard[DiskLossKind]:
-    """Whether `apply_loss` knows this kind of loss."""
     return kind in DISK_LOSSES
 
 
@@ -258,22 +283,24 @@ def apply_loss(
     if kind == "none" or not check_owner(directory, owner):
         return
     if kind == "all":
-        _empty(directory, owner, wait_s)
+        with closing(_lock(directory, owner, wait_s)), typed_errors(directory):
+            for path in sorted(directory.iterdir(), key=lambda path: path.name == META_FILE):
+                if path.is_dir():
+                    shutil.rmtree(path)
+                elif path.name != LOCK_FILE:
+                    path.unlink()
         return
     with closing(DiskStorage(directory, owner, wait_s=wait_s)) as storage:
-        for name in storage.log_names():
-            log = storage.open_log(name)
-            log.truncate(_kept_end(log, kind, count))
+        for log in map(storage.open_log, storage.log_names()):
+            end_offset = log.flushed_offset
+            if kind == "recent":
+                end_offset = _written_back_end(log, count)
+            elif kind == "records":
+                end_offset = max(end_offset, log.end_offset - count)
+            log.truncate(end_offset)
 
 
-def _kept_end(log: LogStorage, kind: DiskLossKind, count: int) -> Offset:
-    """Where the log ends after a loss of this kind."""
-    if kind == "recent":
-        return _written_back_end(log, count)
-    return max(log.flushed_offset, log.end_offset - count) if kind == "records" else log.flushed_offset
-
-
-def _written_back_end(log: LogStorage, until_ms: TimeMs) -> Offset:
+def _written_back_end(log: DiskLog, until_ms: TimeMs) -> Offset:
     """Where the unflushed batches end that are not younger than `until_ms`, up to the first one that is."""
     end_offset = log.flushed_offset
     while end_offset < log.end_offset:
@@ -284,15 +311,31 @@ def _written_back_end(log: LogStorage, until_ms: TimeMs) -> Offset:
     return end_offset
 
 
-def _empty(directory: Path, owner: Owner | None, wait_s: float) -> None:
-    """Removes all files of a directory but the lock, `meta.json` last."""
-    lock = _lock(directory, owner, wait_s)
-    try:
-        with typed_errors(directory):
-            for path in sorted(directory.iterdir(), key=lambda path: path.name == META_FILE):
-                if path.is_dir():
-                    shutil.rmtree(path)
-                elif path.name != LOCK_FILE:
-                    path.unlink()
-    finally:
-        lock.release()
+def damage_tails(directory: Path, kind: DamageKind, rng: Random) -> int:
+    """Damages the newest segment of every log that has unflushed bytes, in the directory of a node that does not run,
+    as a failing disk does: a torn write, flipped bits, a hole of zeros. Only bytes above the log's mark are damaged,
+    which recovery has to detect, drop and report. Returns the number of damaged logs.
+    """
+    logs = sorted({path.parent for path in directory.glob(f"logs/*/*/*{LOG_SUFFIX}")})
+    return sum(_damage(log, kind, rng) for log in logs)
+
+
+def _damage(log: Path, kind: DamageKind, rng: Random) -> bool:
+    newest = max(log.glob(f"*{LOG_SUFFIX}"), key=lambda path: int(path.stem))
+    mark = read_mark(log)
+    base, end = int(newest.stem), newest.stat().st_size
+    sound = mark.position if base == mark.segment_base else 0
+    if base < mark.segment_base or end <= sound:
+        return False
+    begin = rng.randrange(max(sound, end - MAX_DAMAGE_BYTES), end)
+    with newest.open("r+b") as file:
+        if kind == "torn":
+            file.truncate(begin)
+            file.seek(0, os.SEEK_END)
+            file.write(b"\xff")  # one byte of the torn batch
+            return True
+        file.seek(begin)
+        data = file.read()
+        file.seek(begin)
+        file.write(bytes(len(data)) if kind == "zeroed" else bytes(byte ^ rng.randrange(1, 256) for byte in data))
+    return True

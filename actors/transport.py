@@ -3,10 +3,10 @@
 Messages that are queued while calls are under way leave together in the next frame: a call costs about a millisecond,
 and a thousand messages in one call hardly more (measured).
 
-There are two channels to each peer, control (`Message.CONTROL`) and data. A frame is the length of its head (4 bytes,
-big endian), the head, and encoded messages. The head is a msgpack list: the sender's incarnation, the receiver's
-incarnation, the frame number in its channel, and the length of each message in bytes. A frame travels in one of two
-ways:
+There are two channels to each peer, control (`Message.CONTROL`) and data, so that a blocked data path does not fence a
+broker. A frame is the length of its head (4 bytes, big endian), the head, and encoded messages. The head is a msgpack
+list: the sender's incarnation, the receiver's incarnation, the frame number in its channel, and the length of each
+message in bytes. A frame travels in one of two ways:
 
 - as the answer to an open call of the peer. The receiver holds a call open for `HOLD_S` after it has handled the call's
   frame, or until the peer's next call arrives; so a request and its response share one call, and an idle link has none.
@@ -15,17 +15,12 @@ ways:
 
 A call is under way until its answer has been handled too, and the receiver answers only after it has handled the call's
 frame. So a slow node fills the queues of its peers and not its own. Frame numbers restore the order within a channel
-(`Resequencer`), and no frame is sent twice. Frames to one incarnation of the peer are numbered from 1, once
-all calls that may have gone to the incarnation before have ended; incarnation 0 stands for a peer that has sent
-nothing.
+(`Resequencer`), and no frame is sent twice. Frames to one incarnation of the peer are numbered from 1, once all calls
+that may have gone to the incarnation before have ended; incarnation 0 stands for a peer that has sent nothing.
 
-Messages get lost in four ways, all of which nodes survive: the peer is gone and the call fails (its frame is dropped
-and not repeated, since the peer may have handled it); the link is cut; the channel is full (the new message is dropped,
-the queued ones stay); the process ends. Bytes that cannot be decoded are dropped on arrival; the rest of their frame is
-handled.
-
-`cut` names the peers to which no frame leaves; the receiving side filters too (`Transport.accepts_from`), so that a
-frame under way is not handled once both sides know of the cut. A paused transport queues what it is given.
+Messages get lost in four ways, all of which nodes survive: the peer is gone and the call fails (its frame is not
+repeated, since the peer may have handled it); the link is cut, which both sides check; the channel is full (the new
+message is dropped, the queued ones stay); the process ends. Bytes that cannot be decoded are dropped on arrival.
 """
 
 from __future__ import annotations
@@ -34,10 +29,11 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import msgpack
 
+from actors.host import NodeHost
+from actors.peers import PeerGoneError, RayPeers
 from protocol.errors import CodecError, MalformedMessageError
 from protocol.ids import DRIVER, NodeId
 from protocol.messages.base import Message
@@ -65,33 +61,6 @@ UNKNOWN_INCARNATION = 0
 _HEAD_BYTES = 4
 
 
-class PeerGoneError(Exception):
-    """The peer does not exist, or died before it answered."""
-
-
-class Peers(Protocol):
-    """Delivers frames to peers."""
-
-    async def __call__(self, peer: NodeId, frame: bytes, control: bool) -> bytes:
-        """Delivers a frame to a peer, on the control or the data channel; returns the peer's frame, or NOTHING.
-
-        PeerGoneError where there is no such peer, or it died before it answered.
-        """
-
-    def observe_incarnation(self, peer: NodeId, incarnation: int) -> None:
-        """Called with the first frame of each newer incarnation of a peer."""
-
-
-class Receiver(Protocol):
-    """Handles the messages that arrive."""
-
-    def deliver(self, sender: NodeId, messages: Sequence[Message], control: bool, done: Callable[[], None]) -> None:
-        """Takes the messages of a frame (at least one), in order; calls `done` once the last one has been handled."""
-
-    def malformed(self, sender: NodeId, error: CodecError) -> None:
-        """Called for bytes from a peer that could not be decoded."""
-
-
 @dataclass(frozen=True, slots=True)
 class Frame:
     """A decoded frame: the sender's `incarnation`, the receiver's incarnation as far as the sender knows it, and the
@@ -116,16 +85,13 @@ def pack_frame(
 
 
 def unpack_frame(data: bytes, malformed: Callable[[CodecError], None]) -> Frame | None:
-    """Decodes a frame. Calls `malformed` for each message that cannot be decoded, and leaves it out; None where the
-    frame as a whole cannot be read.
-    """
+    """Decodes a frame, without the messages that are `malformed`; None where the frame cannot be read."""
     view = memoryview(data)
     end = _HEAD_BYTES + int.from_bytes(view[:_HEAD_BYTES], "big")
     try:
         incarnation, to_incarnation, number, *sizes = msgpack.unpackb(view[_HEAD_BYTES:end])
-        if any(type(part) is not int for part in (incarnation, to_incarnation, number, *sizes)) or end + sum(
-            sizes
-        ) != len(view):
+        are_numbers = all(type(part) is int for part in (incarnation, to_incarnation, number, *sizes))
+        if not are_numbers or end + sum(sizes) != len(view):
             raise ValueError("its head does not fit what follows")
     except (ValueError, TypeError, msgpack.UnpackException) as error:
         malformed(MalformedMessageError(f"not a frame: {error}"))
@@ -142,9 +108,8 @@ def unpack_frame(data: bytes, malformed: Callable[[CodecError], None]) -> Frame 
 
 class Resequencer:
     """Restores the order of the frames of one channel from one incarnation of a peer to one of this node. A frame that
-    arrives early is held until the missing ones have arrived, or for `GAP_S`: then the missing ones count as lost. One
-    that arrives after its number has been passed is dropped. `first` is the number of the first frame, None where the
-    first one to arrive begins the count.
+    arrives early is held until the missing ones have arrived, or count as lost after `GAP_S`; a late one is dropped.
+    `first` is the number of the first frame, None where the first one to arrive begins the count.
     """
 
     def __init__(self, first: int | None) -> None:
@@ -181,9 +146,7 @@ class Resequencer:
 
 
 class _Channel:
-    """Both directions between this node and one peer on the control or the data channel. `launch` starts a call with a
-    frame; `is_running` is false while the node is paused.
-    """
+    """One channel between this node and a peer. `launch` starts a call with a frame; not `is_running`: paused."""
 
     def __init__(self, incarnation: int, launch: Callable[[bytes], None], is_running: Callable[[], bool]) -> None:
         self.orders: dict[tuple[int, int], Resequencer] = {}
@@ -204,7 +167,8 @@ class _Channel:
 
     def put(self, data: bytes, can_wait: bool) -> None:
         """Queues an encoded message. It leaves after the present input of the node, together with all other messages of
-        that input. One that `can_wait` leaves with the next one that cannot, at the latest after `MAX_DELAY_S`."""
+        that input. One that `can_wait` leaves with the next one that cannot, at the latest after `MAX_DELAY_S`.
+        """
         if self._queued_bytes + len(data) > MAX_QUEUED_BYTES:
             return
         self._queue.append(data)
@@ -215,14 +179,13 @@ class _Channel:
             self._delay_timer = asyncio.get_running_loop().call_later(MAX_DELAY_S, self._send_soon)
 
     def _send_soon(self) -> None:
-        """Marks the queued messages as urgent and schedules `send_ready`."""
         self._is_urgent = True
         if not self._is_scheduled:
             self._is_scheduled = True
             asyncio.get_running_loop().call_soon(self.send_ready)
 
     def clear(self) -> None:
-        """Drops the queued messages; calls that are under way go on."""
+        """Drops the queued messages."""
         self._queue.clear()
         self._queued_bytes = 0
         self._cancel_timers()
@@ -241,7 +204,7 @@ class _Channel:
             return False
         self.newest_incarnation = incarnation
         while self._held:  # calls of the previous incarnation
-            self._resolve(self._held.popleft(), NOTHING)
+            self._answer(self._held.popleft(), with_frame=False)
         return True
 
     def send_ready(self, has_gathered: bool = False) -> None:
@@ -261,11 +224,11 @@ class _Channel:
 
     def _has_room(self, has_gathered: bool) -> bool:
         """Whether a call may begin; starts the gather timer where a second call has to wait for it."""
-        if not self._under_way or (
-            self._under_way < WINDOW and (has_gathered or self._queued_bytes >= MAX_FRAME_BYTES)
-        ):
+        if not self._under_way or self._under_way >= WINDOW:
+            return not self._under_way
+        if has_gathered or self._queued_bytes >= MAX_FRAME_BYTES:
             return True
-        if self._under_way < WINDOW and self._gather_timer is None:
+        if self._gather_timer is None:
             self._gather_timer = asyncio.get_running_loop().call_later(GATHER_S, self._end_gathering)
         return False
 
@@ -274,12 +237,10 @@ class _Channel:
         self.send_ready(has_gathered=True)
 
     def end_call(self) -> None:
-        """Records that one of this side's calls has ended."""
         self._under_way -= 1
         self.send_ready()
 
     def answer_held_calls(self) -> None:
-        """Answers the held calls of the peer, now that it has made another one."""
         if self._is_running():
             while self._held:
                 self._answer(self._held.popleft())
@@ -302,10 +263,8 @@ class _Channel:
             self._held.remove(answer)
             self._answer(answer)
 
-    def _answer(self, answer: asyncio.Future[bytes]) -> None:
-        self._resolve(answer, self._next_frame(MAX_ANSWER_BYTES) if self._fits_answer() else NOTHING)
-
-    def _resolve(self, answer: asyncio.Future[bytes], frame: bytes) -> None:
+    def _answer(self, answer: asyncio.Future[bytes], with_frame: bool = True) -> None:
+        frame = self._next_frame(MAX_ANSWER_BYTES) if with_frame and self._fits_answer() else NOTHING
         if not answer.done():
             answer.set_result(frame)
 
@@ -328,13 +287,14 @@ class _Channel:
 
 class Transport:
     """A node's channels to all its peers. `incarnation` is the node's own; `on_failure` is called with every error of a
-    call but PeerGoneError. All calls on one event loop."""
+    call but PeerGoneError. All calls on one event loop.
+    """
 
-    def __init__(self, incarnation: int, peers: Peers, on_failure: Callable[[BaseException], None]) -> None:
+    def __init__(self, incarnation: int, peers: RayPeers, on_failure: Callable[[BaseException], None]) -> None:
         self._incarnation = incarnation
         self._peers = peers
         self._on_failure = on_failure
-        self._receiver: Receiver
+        self._receiver: NodeHost
         self._channels: dict[tuple[NodeId, bool], _Channel] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_running = True
@@ -344,11 +304,9 @@ class Transport:
         self._closed = False
         self._encoded: tuple[Message, bytes] | None = None
 
-    def serve(self, receiver: Receiver) -> None:
+    def serve(self, receiver: NodeHost) -> None:
         """Sets the receiver of incoming messages; call before any frame arrives."""
         self._receiver = receiver
-
-    # -- sending -------------------------------------------------------------------------------------------------------
 
     def send(self, to: NodeId, message: Message) -> None:
         """Queues a message for a peer unless the link is cut; one sent to several peers in a row is encoded once."""
@@ -370,7 +328,6 @@ class Transport:
         return channel
 
     async def _make_call(self, peer: NodeId, control: bool, frame: bytes) -> None:
-        """Makes one call to a peer; it ends when the frame in its answer has been handled."""
         try:
             answer = await self._peers(peer, frame, control)
             back = self._unpack(peer, answer) if answer != NOTHING and self.accepts_from(peer) else None
@@ -378,7 +335,7 @@ class Transport:
                 self._observe_frame(peer, control, back)
                 await self._deliver_in_order(peer, control, back)
         except PeerGoneError:
-            pass  # not repeated: the peer may have handled the frame
+            pass
         finally:
             self._channels[peer, control].end_call()
 
@@ -387,8 +344,6 @@ class Transport:
         error = None if task.cancelled() else task.exception()
         if error is not None:
             self._on_failure(error)
-
-    # -- receiving -----------------------------------------------------------------------------------------------------
 
     async def receive(self, sender: NodeId, data: bytes, control: bool) -> bytes:
         """Handles the frame of a peer's call; returns the frame to answer it with, or NOTHING."""
@@ -416,7 +371,6 @@ class Transport:
         return channel
 
     async def _deliver_in_order(self, sender: NodeId, control: bool, frame: Frame) -> None:
-        """Delivers the messages of a frame when it is its turn; returns when they have been handled or dropped."""
         handled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def deliver() -> None:
@@ -442,8 +396,6 @@ class Transport:
             order = orders[incarnations] = Resequencer(1 if is_from_the_start else None)
         return order
 
-    # -- commands of the experiment ------------------------------------------------------------------------------------
-
     def cut(self, to: Collection[NodeId], sources: Collection[NodeId]) -> None:
         """Cuts the links to the peers `to` and from the peers `sources`, and heals all others."""
         self._cut_to, self._cut_from = frozenset(to), frozenset(sources)
@@ -464,7 +416,6 @@ class Transport:
         self._is_running = False
 
     def resume(self) -> None:
-        """Sends again, the queued messages first."""
         self._is_running = True
         for channel in self._channels.values():
             channel.send_ready()

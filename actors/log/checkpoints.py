@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 
 from google_crc32c import value as crc32c_of
@@ -56,12 +56,10 @@ class MarkFile:
         self._path = directory / MARK_FILE
         self._files = files
         self._number = 0
-        self.mark = Mark() if is_new or not self._path.exists() else self._read()
-
-    def _read(self) -> Mark:
-        data = os.pread(self._files.get(self._path), 2 * SLOT_BYTES, 0)
-        self._number, mark = _newest(self._path, data)
-        return mark
+        self.mark = Mark()
+        if not is_new and self._path.exists():
+            data = os.pread(self._files.get(self._path), 2 * SLOT_BYTES, 0)
+            self._number, self.mark = _newest(self._path, data)
 
     def raise_to(self, mark: Mark) -> None:
         """Writes a mark that covers more; only the first one of a file is synced."""
@@ -81,15 +79,12 @@ class MarkFile:
             sync_directory(self._path.parent)
 
     def close(self) -> None:
-        """Closes the file."""
         self._files.forget(self._path)
 
     def _write(self, mark: Mark) -> None:
         self.mark = mark
         self._number += 1
-        data = _MARK.pack(
-            self._number, mark.start_offset, mark.flushed_offset, mark.segment_base, mark.position, mark.newest_ms
-        )
+        data = _MARK.pack(self._number, *astuple(mark))
         slot = data + crc32c_of(data).to_bytes(_CRC_BYTES, "big")
         self._files.write(self._path, (slot,), self._number % 2 * SLOT_BYTES)
 

@@ -8,10 +8,8 @@ deletion from the oldest segment on.
 
 Opening a log does not read the part below the mark; after a clean shutdown that is the whole log. The part above is
 read batch by batch, checksums included, and ends by the rules of `protocol/log/tail.py`; the rest is dropped and
-reported (`Dropped`). So the cost of a start depends on what was written since the last flush; the protocol's state of
-the records is in snapshots (`snapshots.py`). A mark beyond the end of the files means that flushed records are lost:
-CorruptLogError. Damage below the mark is found when the batch is read, which raises CorruptLogError instead of
-returning it.
+reported (`Dropped`). A mark beyond the end of the files means that flushed records are lost: CorruptLogError. Damage
+below the mark is found when the batch is read, which raises CorruptLogError instead of returning it.
 
 After a failed sync, or a failed write that could not be undone, the content of the disk is unknown: until the node
 restarts, the log accepts no further write (StorageError) and can still be read.
@@ -22,7 +20,7 @@ from __future__ import annotations
 import logging
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import pairwise
@@ -51,8 +49,7 @@ RecentBatches = dict[Offset, RecordBatch]
 class RecentPool:
     """A cache of the most recently appended batches: followers and consumers that keep up read nothing from the disk.
 
-    All logs of a node share one budget, in bytes and in batches; the oldest batches are evicted first. A read that
-    begins at the base offset of a cached batch is answered from the cache, as far as it reaches. Each log has a
+    All logs of a node share one budget, in bytes and in batches; the oldest batches are evicted first. Each log has a
     `RecentBatches` of its own and passes it to the methods.
     """
 
@@ -63,7 +60,6 @@ class RecentPool:
         self._order: deque[tuple[RecentBatches, Offset]] = deque()
 
     def add(self, batches: RecentBatches, batch: RecordBatch) -> None:
-        """Caches an appended batch, and evicts the oldest ones where the budget is exceeded."""
         batches[batch.base_offset] = batch
         self._bytes += len(batch.payload)
         self._order.append((batches, batch.base_offset))
@@ -109,7 +105,9 @@ class DiskLog:
             self._mark_file = MarkFile(directory, files, is_new)
             self._snapshots = Snapshots(directory, is_new)
             if is_new:
-                self._begin()
+                self._segments.append(self._segment(0))
+                self._segments[0].begin()
+                self._directory_synced = False
             else:
                 self._open()
             self._active = self._segments[-1]
@@ -130,9 +128,7 @@ class DiskLog:
         return self._active.size
 
     def append(self, batch: RecordBatch) -> None:
-        """Appends a batch, unflushed. ProtocolInvariantError unless it begins at `end_offset`; CorruptLogError where it
-        does not match the checksum it carries; StorageFullError or StorageError where it could not be written.
-        """
+        """As `LogStorage.append`; CorruptLogError where the batch does not match the checksum it carries."""
         active = self._active
         if batch.base_offset != active.end_offset:
             raise ProtocolInvariantError(f"append at {batch.base_offset} to a log that ends at {active.end_offset}")
@@ -140,16 +136,16 @@ class DiskLog:
         try:
             active.append(header_of(batch), batch)
         except OSError as error:
-            self._undo_append()
+            try:
+                active.cut()  # what the failed write may have left
+            except OSError as failure:
+                self._broken = f"{active.path}: {failure.strerror}"
             raise storage_error(error, active.path) from error
         if batch.leader_epoch > self._epochs.latest_epoch:
             self._epochs.assign(batch.leader_epoch, batch.base_offset)
         self._pool.add(self._recent, batch)
 
     def read(self, from_offset: Offset, max_bytes: int) -> Sequence[RecordBatch]:
-        """The batches from the one with `from_offset` on, at least one, up to about `max_bytes` of payload; empty at
-        and beyond `end_offset`. CorruptLogError where a batch is damaged.
-        """
         batches: list[RecordBatch] = []
         offset, end, size = max(from_offset, self.start_offset), self.end_offset, 0
         while offset < end and (size < max_bytes or not batches):
@@ -161,7 +157,6 @@ class DiskLog:
         return batches
 
     def truncate(self, end_offset: Offset) -> None:
-        """Removes every batch that contains offsets from `end_offset` on."""
         end_offset = max(end_offset, self.start_offset)
         if end_offset >= self.end_offset:
             return
@@ -173,7 +168,8 @@ class DiskLog:
             self._snapshots.keep_only(self.start_offset, end_offset)
             if end_offset < self.flushed_offset:
                 self._lower(Mark(self.start_offset, end_offset, segment.base_offset, position, newest_ms))
-            self._remove(reversed(self._segments[kept + 1 :]))
+            for gone in reversed(self._segments[kept + 1 :]):
+                gone.remove()
             del self._segments[kept + 1 :]
             segment.truncate(end_offset)
             self._epochs.truncate(end_offset)
@@ -227,7 +223,8 @@ class DiskLog:
             self._lower(replace(mark, start_offset=start) if mark.flushed_offset > start else Mark(start, start, start))
             del self._segments[:kept]
             self._snapshots.keep_only(start, self.end_offset)
-            self._remove(gone)
+            for segment in gone:
+                segment.remove()
         self._epochs.forget_before(start)
         self._pool.keep_only(self._recent, start, self.end_offset)
 
@@ -238,7 +235,8 @@ class DiskLog:
             self._lower(Mark(offset, offset, offset))
             self._epochs.clear()
             self._save_epochs()
-            self._remove(reversed(self._segments))
+            for segment in reversed(self._segments):
+                segment.remove()
             self._segments.clear()
             self._begin_segment(offset)
             self._sync_directory()
@@ -259,19 +257,12 @@ class DiskLog:
         return self._epochs.entries()
 
     def close(self) -> None:
-        """Closes the files and forgets the batches in memory; the log takes no more calls."""
         for segment in self._segments:
             segment.close()
         self._mark_file.close()
         self._pool.keep_only(self._recent, 0, 0)
 
     # -- opening -------------------------------------------------------------------------------------------------------
-
-    def _begin(self) -> None:
-        segment = self._segment(0)
-        segment.begin()
-        self._segments.append(segment)
-        self._directory_synced = False
 
     def _open(self) -> None:
         """Finds the segments, and recovers the batches above the mark."""
@@ -348,16 +339,11 @@ class DiskLog:
         self._active = segment
         self._directory_synced = False
 
-    def _remove(self, segments: Iterable[Segment]) -> None:
-        for segment in segments:
-            segment.remove()
-
     def _lower(self, mark: Mark) -> None:
         self._mark_file.lower_to(mark)
         self.flushed_offset = mark.flushed_offset
 
     def _save_epochs(self) -> None:
-        """Writes the leader-epoch checkpoint durably, if it has changed."""
         entries = self._epochs.entries()
         if entries != self._saved_epochs:
             write_epochs(self._directory, entries)
@@ -369,13 +355,6 @@ class DiskLog:
             for directory in (self._directory, *self._directory.parents[:2]):
                 sync_directory(directory)
             self._directory_synced = True
-
-    def _undo_append(self) -> None:
-        """Cuts off what a failed write may have left; the log is broken where that fails too."""
-        try:
-            self._active.cut()
-        except OSError as error:
-            self._broken = f"{self._active.path}: {error.strerror}"
 
     def _require_sound(self) -> None:
         if self._broken is not None:

@@ -1,10 +1,9 @@
-"""Reads a log's files without the directory's lock, without opening the log, and without changing anything.
+"""Reads a log's files without the directory's lock, without opening the log, and without changing anything, for a node
+that runs, has ended, or cannot start.
 
-It works for a node that runs, has ended, or cannot start. Faults are shown and not repaired. A batch with a sound
-header gives the position of the next batch, even if its own bytes fail their checksum; bytes that are no header, or a
-batch that is cut off, are shown as the rest of their file, and reading continues with the next segment. What recovery
-would do depends on the mark: below it such a finding is damage, above it the log ends there (`protocol/log/tail.py`). A
-running node may be writing the last batch.
+A batch with a sound header gives the position of the next batch, even if its own bytes fail their checksum; bytes that
+are no header, or a batch that is cut off, are shown as the rest of their file, and reading continues with the next
+segment.
 """
 
 from __future__ import annotations
@@ -38,9 +37,7 @@ class FoundBatch:
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """The last `size` bytes of a file, from `position` on, which are no batch for the reason `fault`. The next batch
-    would have begun at `end_offset`.
-    """
+    """The last `size` bytes of a file, which are no batch; the next one would have begun at `end_offset`."""
 
     position: int
     size: int
@@ -67,25 +64,25 @@ def read_segment(path: Path, expected: Offset | None = None) -> Iterator[FoundBa
         size = os.fstat(file.fileno()).st_size
         while position < size:
             data = file.read(HEADER_BYTES)
-            header, fault = _header(data, size - position)
-            if header is None:
-                yield Rest(position, size - position, offset, fault)
+            try:
+                header = _header(data, size - position)
+            except ValueError as error:
+                yield Rest(position, size - position, offset, str(error))
                 return
             payload = file.read(header.size - HEADER_BYTES)
             is_intact = header.is_intact(data, payload)
             found = ReadBack(header.base_offset, header.next_offset, "" if is_intact else DAMAGED)
             fault = end_reason(offset, found) or ""
-            yield FoundBatch(header.unchecked(payload), position, header.size, header.crc, is_intact, fault)
+            yield FoundBatch(header.batch(payload), position, header.size, header.crc, is_intact, fault)
             position += header.size
             offset = header.next_offset
 
 
-def _header(data: bytes, left: int) -> tuple[Header | None, str]:
-    """(header, "") of a batch that fits into the `left` bytes of the file, (None, fault) otherwise."""
-    try:
-        header = Header(data)
-    except ValueError as error:
-        return None, str(error)
+def _header(data: bytes, left: int) -> Header:
+    """The header of a batch that fits into the `left` bytes of the file; ValueError for other bytes."""
+    header = Header(data)
     if header.size < HEADER_BYTES:
-        return None, f"found a batch of {header.size} bytes; allowed: from {HEADER_BYTES}"
-    return (None, TORN) if header.size > left else (header, "")
+        raise ValueError(f"found a batch of {header.size} bytes; allowed: from {HEADER_BYTES}")
+    if header.size > left:
+        raise ValueError(TORN)
+    return header

@@ -38,16 +38,21 @@ def typed_errors(what: object) -> Iterator[None]:
 
 
 class OpenFiles:
-    """File descriptors by path, at most `limit` of them."""
+    """File descriptors by path, at most `limit` of them.
+
+    The files may grow by `room_bytes` in all, None for no limit but that of the disk, and then fail with ENOSPC, as on
+    a full disk. A write that does not fit is done as far as there is room, and the next one fails. Overwritten bytes do
+    not count, and truncating a file frees no room. Small files that are replaced whole (`replace_file`) are not
+    counted, as file systems reserve some space.
+    """
 
     def __init__(self, limit: int = MAX_OPEN_FILES) -> None:
+        self.room_bytes: int | None = None
         self._limit = limit
         self._open: OrderedDict[Path, int] = OrderedDict()
 
     def get(self, path: Path, create: bool = False) -> int:
-        """The descriptor of a file, open for reading and writing; valid until the next call of `get`. OSError where the
-        file does not exist and `create` is false.
-        """
+        """The descriptor of a file, valid until the next call of `get`. OSError where there is no file to open."""
         file = self._open.get(path)
         if file is None:
             file = os.open(path, os.O_RDWR | (os.O_CREAT if create else 0), 0o644)
@@ -59,13 +64,11 @@ class OpenFiles:
         return file
 
     def forget(self, path: Path) -> None:
-        """Closes a file, if it is open."""
         file = self._open.pop(path, None)
         if file is not None:
             os.close(file)
 
     def close(self) -> None:
-        """Closes all."""
         while self._open:
             os.close(self._open.popitem()[1])
 
@@ -78,35 +81,20 @@ class OpenFiles:
 
     def write_some(self, file: int, parts: Sequence[bytes], position: int) -> int:
         """Makes one write call; returns the number of bytes written."""
-        return os.pwritev(file, parts, position)
-
-    def sync(self, path: Path) -> None:
-        """Makes a file's content durable (fsync)."""
-        os.fsync(self.get(path))
-
-
-class LimitedFiles(OpenFiles):
-    """Open files that may grow by `room_bytes` in all, None for no limit but that of the disk, and then fail with
-    ENOSPC, as on a full disk.
-
-    A write that does not fit is done as far as there is room, and the next one fails. Overwritten bytes do not count,
-    and truncating a file frees no room: the disk stays full until the experiment lifts the limit. Small files that are
-    replaced whole (`replace_file`) are not counted, as file systems reserve some space.
-    """
-
-    room_bytes: int | None = None
-
-    def write_some(self, file: int, parts: Sequence[bytes], position: int) -> int:
         if self.room_bytes is None:
-            return super().write_some(file, parts, position)
+            return os.pwritev(file, parts, position)
         size = sum(map(len, parts))
         growth = max(0, position + size - max(position, os.fstat(file).st_size))
         taken = size - max(0, growth - self.room_bytes)
         if size and taken <= 0:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        written = super().write_some(file, parts if taken == size else (b"".join(parts)[:taken],), position)
+        written = os.pwritev(file, parts if taken == size else (b"".join(parts)[:taken],), position)
         self.room_bytes -= max(0, min(growth, written - (size - growth)))
         return written
+
+    def sync(self, path: Path) -> None:
+        """Makes a file's content durable (fsync)."""
+        os.fsync(self.get(path))
 
 
 def sync_directory(directory: Path) -> None:
@@ -119,9 +107,7 @@ def sync_directory(directory: Path) -> None:
 
 
 def replace_file(path: Path, data: bytes, durable: bool = True) -> None:
-    """Replaces a file atomically: readers find the old or the new content. With `durable` that holds across a crash of
-    the machine; without, the file may then hold the old, the new or damaged content.
-    """
+    """Replaces a file atomically; not `durable`: a crash of the machine may leave damaged content."""
     temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
     try:
         with temporary.open("wb") as file:

@@ -77,13 +77,7 @@ class Header:
         self.crc: int = fields[5]
         self._fields = fields
 
-    def batch(self, data: bytes, payload: bytes) -> RecordBatch:
-        """The batch with this payload; `data` are the header's bytes. ValueError where the checksum does not match."""
-        if not self.is_intact(data, payload):
-            raise ValueError("the batch fails its checksum")
-        return self.unchecked(payload)
-
-    def unchecked(self, payload: bytes) -> RecordBatch:
+    def batch(self, payload: bytes) -> RecordBatch:
         """The batch with this payload, without a check of its checksum."""
         base_offset, _, leader_epoch, _, flags, crc, _, count, producer_id, epoch, sequence, timestamp_ms = self._fields
         return RecordBatch(

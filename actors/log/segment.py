@@ -3,10 +3,8 @@
 The index has an entry for the first batch of a segment and then for one every `index.interval.bytes`: its offset, its
 position, and the newest timestamp before it. A batch is found by bisection in the index and a walk over the headers
 from there. The index is a hint: an entry is used only if the batch at its position has the same offset, and without an
-index the walk begins at the start of the file. So the index file needs no sync: its entries are written when the log is
-flushed, and missing ones cost time after a crash, no records.
-
-The index of a closed segment, and with it the newest timestamp, is read at its first use.
+index the walk begins at the start of the file. So the index file needs no sync: missing entries cost time after a
+crash, no records.
 
 Every batch is checked when it is read. A damaged one raises CorruptLogError with file and position.
 """
@@ -64,8 +62,6 @@ class Segment:
             self._newest_ms = self.place_of(self.end_offset)[2]
         return self._newest_ms
 
-    # -- writing -------------------------------------------------------------------------------------------------------
-
     def append(self, header: bytes, batch: RecordBatch) -> None:
         """Writes a batch at the end. After an OSError the file may be longer than `size` (`cut`)."""
         self._files.write(self.path, (header, batch.payload), self.size, create=not self.size)
@@ -109,17 +105,13 @@ class Segment:
         self._trim_index()
 
     def remove(self) -> None:
-        """Deletes the files of the segment."""
         self.close()
         self._index_path.unlink(missing_ok=True)
         self.path.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Closes the files of the segment."""
         self._files.forget(self._index_path)
         self._files.forget(self.path)
-
-    # -- the index -----------------------------------------------------------------------------------------------------
 
     @property
     def _index_path(self) -> Path:
@@ -150,9 +142,7 @@ class Segment:
             os.ftruncate(self._files.get(self._index_path), self._saved * ENTRY_BYTES)
 
     def _entry_before(self, offset: Offset) -> tuple[int, Offset, TimeMs]:
-        """(position, offset, newest timestamp before it) of the last indexed batch that begins at or before `offset`;
-        of the first batch where there is no usable entry.
-        """
+        """(position, offset, newest timestamp before it) of the last indexed batch at or before an offset."""
         offsets, positions, newest = self._index()
         place = bisect_right(offsets, offset) - 1
         if place >= 0 and self._is_at(positions[place], offsets[place]):
@@ -179,8 +169,6 @@ class Segment:
             newest_ms = max(newest_ms, header.timestamp_ms)
         return position, end_offset, newest_ms
 
-    # -- reading -------------------------------------------------------------------------------------------------------
-
     def read(self, from_offset: Offset, max_bytes: int) -> list[RecordBatch]:
         """The batches from the one that contains `from_offset` on, at least one, up to about `max_bytes` of payload."""
         position, offset, _ = self._entry_before(from_offset)
@@ -192,10 +180,9 @@ class Segment:
             header = self._checked(data, position, offset)
             if header.next_offset > from_offset:
                 payload = window.at(position + HEADER_BYTES, header.size - HEADER_BYTES)
-                try:
-                    batches.append(header.batch(data, payload))
-                except ValueError as error:
-                    raise self._corrupt(position, error) from error
+                if not header.is_intact(data, payload):
+                    raise self._corrupt(position, "the batch fails its checksum")
+                batches.append(header.batch(payload))
                 size += len(payload)
             position += header.size
             offset = header.next_offset
@@ -253,10 +240,7 @@ class Segment:
     def _corrupt(self, position: int, why: object) -> CorruptLogError:
         return CorruptLogError(f"{self.path}: damaged at byte {position}: {why}")
 
-    # -- opening -------------------------------------------------------------------------------------------------------
-
     def create(self) -> None:
-        """Creates an empty file."""
         self._files.get(self.path, create=True)
         self.begin()
 
@@ -271,7 +255,6 @@ class Segment:
         self._newest_ms = NO_TIMESTAMP if not size else newest_ms
 
     def file_size(self) -> int:
-        """Bytes in the file."""
         return os.fstat(self._files.get(self.path)).st_size
 
 

@@ -1,17 +1,15 @@
 """Snapshots of the protocol's state of a log's records (producers), so that a start does not read the whole log.
 
 The snapshot of the records below an offset is the file `OFFSET.snapshot`: a version, a checksum, and bytes that only
-`protocol.log` interprets. It is replaced whole and not synced: one that a crash has torn fails its checksum, and the
-log is read from an earlier snapshot on, or from its start. There is one snapshot per segment, at its base offset, and
-the latest one.
-
-A snapshot must not survive its records: after a truncation other records may be appended below its offset. So a
-truncation removes it, durably, before the records.
+`protocol.log` interprets. It is not synced: one that a crash has torn fails its checksum, and the log is read from an
+earlier snapshot on, or from its start. There is one snapshot per segment, at its base offset, and the latest one. A
+truncation removes a snapshot, durably, before its records: others may be appended below its offset.
 """
 
 from __future__ import annotations
 
 import logging
+import struct
 from collections.abc import Collection
 from pathlib import Path
 
@@ -22,9 +20,7 @@ from protocol.ids import Offset
 
 SNAPSHOT_SUFFIX = ".snapshot"
 SNAPSHOT_VERSION = 1
-_VERSION_BYTES = 1
-_CRC_BYTES = 4
-_HEAD_BYTES = _VERSION_BYTES + _CRC_BYTES
+_HEAD = struct.Struct(">BI")
 _LOG = logging.getLogger(__name__)
 
 
@@ -38,8 +34,7 @@ class Snapshots:
 
     def write(self, offset: Offset, data: bytes, bases: Collection[Offset]) -> None:
         """Writes the snapshot at the log end; removes the earlier ones at other offsets than the segments' `bases`."""
-        body = offset.to_bytes(8, "big") + data
-        head = SNAPSHOT_VERSION.to_bytes(_VERSION_BYTES, "big") + crc32c_of(body).to_bytes(_CRC_BYTES, "big")
+        head = _HEAD.pack(SNAPSHOT_VERSION, crc32c_of(offset.to_bytes(8, "big") + data))
         replace_file(self._path(offset), head + data, durable=False)
         self._remove([old for old in self.offsets if old != offset and old not in bases])
         self.offsets = [old for old in self.offsets if old != offset] + [offset]
@@ -74,9 +69,10 @@ class Snapshots:
 
 def _content(offset: Offset, data: bytes) -> bytes:
     """The data of a snapshot without its head; ValueError where version or checksum is wrong."""
-    version, crc, body = data[:_VERSION_BYTES], data[_VERSION_BYTES:_HEAD_BYTES], data[_HEAD_BYTES:]
-    if int.from_bytes(version, "big") != SNAPSHOT_VERSION:
-        raise ValueError(f"found snapshot version {int.from_bytes(version, 'big')}; allowed: {SNAPSHOT_VERSION}")
-    if int.from_bytes(crc, "big") != crc32c_of(offset.to_bytes(8, "big") + body):
+    version, crc = _HEAD.unpack(data[: _HEAD.size].ljust(_HEAD.size, b"\0"))
+    body = data[_HEAD.size :]
+    if version != SNAPSHOT_VERSION:
+        raise ValueError(f"found snapshot version {version}; allowed: {SNAPSHOT_VERSION}")
+    if crc != crc32c_of(offset.to_bytes(8, "big") + body):
         raise ValueError("the snapshot fails its checksum")
     return body

@@ -85,7 +85,7 @@ def commits(controllers: int, requests: int, repeats: int) -> list[Commits]:
     found: dict[str, list[Commits]] = {TOPICS: [], CONFIGS: []}
     with bench_cluster(CONFIG, controllers) as cluster:
         cluster.create_topic(CONFIG_OF, [[0, 1, 2]])
-        client = ray.get_actor(node_name(FIRST_CLIENT), cluster.engine.run)
+        client = ray.get_actor(node_name(FIRST_CLIENT), cluster.engine.cluster.run)
         for broker in cluster.engine.spec.broker_ids:
             cluster.engine.pause(broker)
         for workload, runs in found.items():
@@ -169,7 +169,7 @@ def elections_ms(kills: int, controllers: int) -> list[int]:
             cluster.await_condition(lambda: is_settled(engine), "the quorum is settled")
             active = engine.active_controller()
             assert active is not None
-            pid, killed_ms = engine.pids()[active], engine.now_ms()
+            pid, killed_ms = engine.cluster.pids()[active], engine.now_ms()
             os.kill(pid, signal.SIGKILL)
 
             def succeeded(killed: int = active, at_ms: int = killed_ms) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from experiments.check.suite import InvariantSuite
 from experiments.engines.port import ClusterSpec, Loss, Recovery, Violation
@@ -31,7 +32,7 @@ class CheckedEngine(SimEngine):
     def recoveries(self) -> Sequence[Recovery]:
         """With what each of them cost."""
         costs = [recovery.lost for recovery in self.suite.truth.recoveries]
-        return [Recovery(*decided, lost) for decided, lost in zip(self.decided_recoveries(), costs, strict=True)]
+        return [replace(decided, lost=lost) for decided, lost in zip(super().recoveries(), costs, strict=True)]
 
     def violations(self) -> Sequence[Violation]:
         """Violations so far, after all partitions were checked once more, touched or not."""

@@ -1,16 +1,13 @@
 """The administration client of the command line: typed requests and responses over an `AdminChannel`.
 
-It adds to the requests: the principal; splitting where the server limits the size of a request (20 topics in
-DescribeTopic and ElectLeaders: G31, J11, J13), with the responses joined; reading descriptions page by page. A response
-that fails as a whole raises AdminError. The results of the parts of a request are returned part by part, since one that
-failed does not undo the others.
-
-The channel leads to a running cluster (`experiments/engines/ray/connection.py`) or, in tests, into the simulator.
+It adds the principal, splits requests where the server limits their size (20 topics in DescribeTopic and ElectLeaders:
+G31, J11, J13), and reads descriptions page by page. A response that fails as a whole raises AdminError. The results of
+the parts of a request are returned part by part, since one that failed does not undo the others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol, TypeVar
 
@@ -50,7 +47,6 @@ from protocol.messages.commands import (
 )
 from protocol.messages.configs import (
     AlterableConfig,
-    AlterConfigsResource,
     AlterConfigsResponse,
     AlterConfigsResult,
     ConfigResourceType,
@@ -58,12 +54,10 @@ from protocol.messages.configs import (
     DescribeConfigsResource,
     DescribeConfigsResponse,
     DescribeConfigsResult,
-    IncrementalAlterConfigsRequest,
     ListConfigResourcesRequest,
     ListConfigResourcesResponse,
 )
 from protocol.messages.partitions import (
-    AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
     ElectionType,
     ElectLeadersRequest,
@@ -73,8 +67,6 @@ from protocol.messages.partitions import (
     ListPartitionReassignmentsTopic,
     OngoingPartitionReassignment,
     PartitionResult,
-    ReassignablePartition,
-    ReassignableTopic,
     TopicPartitions,
 )
 from protocol.messages.quorum import (
@@ -121,19 +113,19 @@ class AdminError(Exception):
 
 
 class AdminChannel(Protocol):
-    """Carries administration requests and records to a cluster."""
+    """Carries administration requests and records to a cluster. AdminError where there is no answer."""
 
     def call(self, request: AdminRequest) -> AdminResponse:
-        """Sends a request and returns its response. AdminError where there was none."""
+        """The response to a request."""
 
     def send(self, records: SendRecords) -> SendOutcome:
-        """Sends records and returns their outcome, acknowledged or not. AdminError where there was none."""
+        """The outcome of sending records, acknowledged or not."""
 
     def produce(self, command: ProduceCommand) -> ProduceOutcome:
-        """Writes a batch and returns its outcome, acknowledged or not. AdminError where there was none."""
+        """The outcome of writing a batch, acknowledged or not."""
 
     def consume(self, command: ConsumeCommand) -> ConsumeOutcome:
-        """Reads from a partition and returns the outcome, with or without records. AdminError where there was none."""
+        """The outcome of reading from a partition, with or without records."""
 
     def require_reachable(self) -> None:
         """AdminError where what this channel depends on has ended. To be called now and then while nothing is sent."""
@@ -158,8 +150,6 @@ class AdminClient:
             raise ProtocolInvariantError(f"{type(response).__name__} answers a {type(request).__name__}")
         return response
 
-    # -- topics --------------------------------------------------------------------------------------------------------
-
     def create_topics(self, *topics: CreatableTopic) -> Sequence[CreatableTopicResult]:
         return self._call(CreateTopicsRequest(correlation_id=0, topics=topics), CreateTopicsResponse).topics
 
@@ -179,9 +169,8 @@ class AdminClient:
         """The topics of these names, or all that the principal may describe (None), each with all its partitions. Reads
         `limit` partitions per request. A topic that cannot be described carries its error.
         """
-        if names is None:
-            return self._describe((), limit)
-        return [topic for chunk in _chunks(names) for topic in self._describe(chunk, limit)]
+        chunks: Iterable[tuple[str, ...]] = [()] if names is None else _chunks(names)
+        return [topic for chunk in chunks for topic in self._describe(chunk, limit)]
 
     def _describe(self, names: tuple[str, ...], limit: int) -> list[DescribedTopic]:
         topics: dict[str, DescribedTopic] = {}
@@ -201,50 +190,31 @@ class AdminClient:
                 raise ProtocolInvariantError(f"the description does not get beyond {cursor}")
             cursor = response.next_cursor
 
-    # -- partitions ----------------------------------------------------------------------------------------------------
-
     def elect_leaders(
         self, election_type: ElectionType, partitions: Mapping[TopicPartition, int | None] | None
     ) -> dict[TopicPartition, PartitionResult]:
         """Elects leaders for the given partitions, or for all of them (None); returns the result of each. The values of
         `partitions` are the designated leaders for `ElectionType.DESIGNATION`, None otherwise.
         """
-        if partitions is None:
-            return self._elect(election_type, None)
         topics = [
             TopicPartitions(
                 topic=topic,
                 partitions=tuple(index for index, _ in elections),
                 desired_leaders=tuple(leader for _, leader in elections if leader is not None),
             )
-            for topic, elections in _by_topic(partitions).items()
+            for topic, elections in _by_topic(partitions or {}).items()
         ]
         results: dict[TopicPartition, PartitionResult] = {}
-        for chunk in _chunks(topics):
-            results |= self._elect(election_type, chunk)
+        for chunk in [None] if partitions is None else _chunks(topics):
+            request = ElectLeadersRequest(correlation_id=0, election_type=election_type, topic_partitions=chunk)
+            results |= _by_partition(self._call(request, ElectLeadersResponse).partitions)
         return results
-
-    def _elect(
-        self, election_type: ElectionType, topics: tuple[TopicPartitions, ...] | None
-    ) -> dict[TopicPartition, PartitionResult]:
-        request = ElectLeadersRequest(correlation_id=0, election_type=election_type, topic_partitions=topics)
-        return _by_partition(self._call(request, ElectLeadersResponse).partitions)
 
     def alter_reassignments(
         self, targets: Mapping[TopicPartition, Sequence[int] | None]
     ) -> dict[TopicPartition, PartitionResult]:
         """Starts to reassign partitions to these replicas, or cancels that (None); returns the result of each."""
-        topics = tuple(
-            ReassignableTopic(
-                name=topic,
-                partitions=tuple(
-                    ReassignablePartition(partition_index=index, replicas=None if replicas is None else tuple(replicas))
-                    for index, replicas in moves
-                ),
-            )
-            for topic, moves in _by_topic(targets).items()
-        )
-        request = AlterPartitionReassignmentsRequest(correlation_id=0, topics=topics)
+        request = admin_requests.reassign_partitions(targets)
         return _by_partition(self._call(request, AlterPartitionReassignmentsResponse).partitions)
 
     def list_reassignments(
@@ -260,8 +230,6 @@ class AdminClient:
         request = ListPartitionReassignmentsRequest(correlation_id=0, topics=topics)
         response = self._call(request, ListPartitionReassignmentsResponse)
         return {TopicPartition(item.topic, item.partition_index): item for item in response.partitions}
-
-    # -- configs -------------------------------------------------------------------------------------------------------
 
     def list_config_resources(self, kind: ConfigResourceType) -> Sequence[str]:
         """The names of the resources of a type whose configs the principal may describe."""
@@ -280,12 +248,8 @@ class AdminClient:
     def alter_configs(
         self, kind: ConfigResourceType, name: str, changes: Sequence[AlterableConfig]
     ) -> AlterConfigsResult:
-        resource = AlterConfigsResource(resource_type=kind, resource_name=name, configs=tuple(changes))
-        request = IncrementalAlterConfigsRequest(correlation_id=0, resources=(resource,))
-        [result] = self._call(request, AlterConfigsResponse).resources
+        [result] = self._call(admin_requests.alter_configs(kind, name, changes), AlterConfigsResponse).resources
         return result
-
-    # -- the cluster ---------------------------------------------------------------------------------------------------
 
     def describe_cluster(self) -> DescribeClusterResponse:
         return self._call(DescribeClusterRequest(correlation_id=0), DescribeClusterResponse)
@@ -307,8 +271,6 @@ class AdminClient:
             return {name: FeatureResult(feature=name, error=error.error, message=error.message) for name in names}
         return {result.feature: result for result in results}
 
-    # -- the quorum ----------------------------------------------------------------------------------------------------
-
     def describe_quorum(self) -> DescribeQuorumResponse:
         return self._call(DescribeQuorumRequest(correlation_id=0), DescribeQuorumResponse)
 
@@ -319,8 +281,6 @@ class AdminClient:
     def remove_voter(self, voter_id: int, voter_uuid: str) -> None:
         """Removes a controller with this directory id from the voters; returns when the change is committed (D30)."""
         self._call(admin_requests.remove_voter(voter_id, voter_uuid), RemoveVoterResponse)
-
-    # -- access control ------------------------------------------------------------------------------------------------
 
     def create_acls(self, entries: Sequence[AclEntry]) -> Sequence[Result]:
         return self._call(CreateAclsRequest(correlation_id=0, creations=tuple(entries)), CreateAclsResponse).results

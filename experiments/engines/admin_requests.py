@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from protocol.ids import NodeId
+from protocol.ids import NodeId, TopicPartition
 from protocol.messages.cluster import FeatureUpdate, UnregisterBrokerRequest, UpdateFeaturesRequest, UpgradeType
 from protocol.messages.configs import (
     AlterableConfig,
@@ -92,8 +92,13 @@ def alter_config(topic: str | None, config: Mapping[str, object | None]) -> Incr
         else AlterableConfig(name=name, value=config_text(value))
         for name, value in config.items()
     )
-    kind = ConfigResourceType.BROKER if topic is None else ConfigResourceType.TOPIC
-    resource = AlterConfigsResource(resource_type=kind, resource_name=topic or "", configs=changes)
+    return alter_configs(ConfigResourceType.BROKER if topic is None else ConfigResourceType.TOPIC, topic or "", changes)
+
+
+def alter_configs(
+    kind: ConfigResourceType, name: str, changes: Sequence[AlterableConfig]
+) -> IncrementalAlterConfigsRequest:
+    resource = AlterConfigsResource(resource_type=kind, resource_name=name, configs=tuple(changes))
     return IncrementalAlterConfigsRequest(correlation_id=0, resources=(resource,))
 
 
@@ -108,9 +113,19 @@ def elect_leader(
 
 def reassign(topic: str, partition: int, replicas: Sequence[int] | None) -> AlterPartitionReassignmentsRequest:
     """AlterPartitionReassignments of one partition to `replicas`; None cancels the reassignment under way."""
-    target = ReassignablePartition(partition_index=partition, replicas=None if replicas is None else tuple(replicas))
-    topics = (ReassignableTopic(name=topic, partitions=(target,)),)
-    return AlterPartitionReassignmentsRequest(correlation_id=0, topics=topics)
+    return reassign_partitions({TopicPartition(topic, partition): replicas})
+
+
+def reassign_partitions(
+    targets: Mapping[TopicPartition, Sequence[int] | None],
+) -> AlterPartitionReassignmentsRequest:
+    """As `reassign`, for several partitions."""
+    topics: dict[str, list[ReassignablePartition]] = {}
+    for (topic, index), replicas in targets.items():
+        target = ReassignablePartition(partition_index=index, replicas=None if replicas is None else tuple(replicas))
+        topics.setdefault(topic, []).append(target)
+    named = tuple(ReassignableTopic(name=topic, partitions=tuple(moves)) for topic, moves in topics.items())
+    return AlterPartitionReassignmentsRequest(correlation_id=0, topics=named)
 
 
 def unregister_broker(broker: int) -> UnregisterBrokerRequest:

@@ -1,24 +1,8 @@
 """The interface of an engine: a cluster that an experiment builds, injects faults into, queries and observes.
 
 Two engines implement `Engine`: `experiments.engines.sim.engine.SimEngine` (one process, virtual clock) and
-`experiments.engines.ray.engine.RayEngine` (an actor process per node). Scenarios, faults, expectations, history checks
-and results are written once, against this interface. `now_ms` is virtual milliseconds in sim, and milliseconds since
-the cluster was created in ray.
-
-A scenario step becomes calls of `Engine` in both engines:
-
-| step | call | sim | ray |
-|---|---|---|---|
-| `start` | `start` | `SimCluster.start` | `ActorCluster.start`: a new actor process |
-| `crash` | `crash` | `SimCluster.crash` | `ActorCluster.crash`: SIGKILL, then the loss |
-| `shutdown` | `terminate` | a `ShutdownCommand` | a `ShutdownCommand` |
-| `pause`, `resume` | `pause`, `resume` | the node's events are held back | host and transport take no input |
-| `cut`, `heal` | `set_link`, `heal_links` | `Network` drops the messages | filters in both transports |
-| `flush` | `flush` | `BrokerNode.flush_all` | the same, in the actor |
-| `produce`, `elect`, `configure`, ... | `submit`, `outcome` | a command to the client node | the same on ray |
-| `fault` | none: `faults/inject.py` acts on `SimCluster` | the kind's `begin` and `heal` | refused by the loader |
-| `wait` | `run_for` | virtual time passes | real time passes |
-| `expect`, `await` | `view`, `replica`, `log`, ... | state of the node objects | snapshots from the actors |
+`experiments.engines.ray.engine.RayEngine` (an actor process per node). Scenarios, expectations, history checks and
+results are written once, against this interface.
 """
 
 from __future__ import annotations
@@ -33,7 +17,7 @@ from protocol.broker.context import ReplicaView
 from protocol.config import CONTROLLER_QUORUM_VOTERS, UNCLEAN_RECOVERY_ENABLED, ClusterConfig
 from protocol.events.base import Trace
 from protocol.events.controller import FeatureLevelChanged, RecoveryDecided
-from protocol.events.host import IncarnationBegan, IncarnationEnded
+from protocol.events.host import IncarnationEnded
 from protocol.ids import (
     FIRST_CLIENT,
     FIRST_CONTROLLER,
@@ -63,9 +47,9 @@ LossKind = Literal["none", "unflushed", "records", "suffix", "torn", "corrupt", 
 class ClusterSpec:
     """A cluster to run: numbers of brokers and controllers, static config, and the seed of all random sources.
 
-    `voters` are the controllers that form the first quorum, None for all of them. Voters that the config names
+    `voters` are the controllers that form the first quorum, None for all of them; voters that the config names
     (`controller.quorum.voters`) take precedence. `store` are the settings of the store; None for a cluster without one,
-    and for the default settings in generations whose metadata are in a store. These have no controllers. `racks`: the
+    and for the default settings in generations whose metadata are in a store, which have no controllers. `racks`: the
     brokers are in so many racks in turn (0: in none).
     """
 
@@ -87,8 +71,7 @@ class ClusterSpec:
 
     @property
     def controller_ids(self) -> tuple[NodeId, ...]:
-        count = 0 if self.has_store_metadata else self.controllers
-        return tuple(range(FIRST_CONTROLLER, FIRST_CONTROLLER + count))
+        return () if self.has_store_metadata else tuple(range(FIRST_CONTROLLER, FIRST_CONTROLLER + self.controllers))
 
     @property
     def has_store_metadata(self) -> bool:
@@ -96,13 +79,7 @@ class ClusterSpec:
         return self.config.generation.features.metadata_in_store
 
     @property
-    def administrators(self) -> tuple[NodeId, ...]:
-        """The nodes of which one carries out the requests of admins: the controllers, or the brokers."""
-        return self.broker_ids if self.has_store_metadata else self.controller_ids
-
-    @property
     def store_settings(self) -> StoreSettings:
-        """The settings of the store, for clusters that have one."""
         return self.store or StoreSettings()
 
     @property
@@ -124,7 +101,6 @@ class ClusterSpec:
 
     @property
     def store_ids(self) -> tuple[NodeId, ...]:
-        """The store, in clusters that have one."""
         return () if self.store is None and not self.has_store_metadata else (STORE,)
 
     @property
@@ -150,8 +126,6 @@ class Loss:
     - `torn`: the last unflushed batch of every log was written in part (sim only).
     - `corrupt`: one unflushed batch of every log, drawn with `count` as the seed, is damaged (sim only).
     - `all`: the disk is replaced by an empty one.
-
-    Recovery drops a torn or damaged batch and all batches after it when the log is opened again.
     """
 
     kind: LossKind = "none"
@@ -161,8 +135,8 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """The active controller's metadata: partitions, broker registrations, and the ids of the quorum's voters. Where the
-    metadata are in a store it is what the store has published (A2), with the epoch of the last controller.
+    """The active controller's metadata: partitions, broker registrations, and the ids of the quorum's voters; what the
+    store has published (A2) where the metadata are in a store, with the epoch of the last controller.
     """
 
     partitions: Mapping[TopicPartition, PartitionState]
@@ -176,12 +150,7 @@ class ClusterView:
         return frozenset(broker for broker, found in self.brokers.items() if not found.fenced)
 
 
-def cluster_view(published: StoreView) -> ClusterView | None:
-    """What a store has published as a view of the cluster; None while no broker is the controller."""
-    return None if published.controller == NO_NODE else published_view(published)
-
-
-def published_view(published: StoreView) -> ClusterView:
+def cluster_view(published: StoreView) -> ClusterView:
     """What a store has published as a view of the cluster, whether a broker is the controller or not."""
     return ClusterView(published.partitions, published.brokers, (), published.controller_epoch)
 
@@ -200,16 +169,11 @@ def enables_recovery(trace: Trace) -> bool:
     return isinstance(trace, FeatureLevelChanged) and trace.feature == UNCLEAN_RECOVERY_ENABLED and trace.level == 1
 
 
-def incarnation_began(time_ms: TimeMs, node: NodeId) -> TraceEvent:
-    """The recording event for the start of a node's process. Engine events are part of no trace hash."""
-    return TraceEvent(time_ms, node, IncarnationBegan())
-
-
 def incarnation_ended(
     time_ms: TimeMs, node: NodeId, loss: str, lost: Mapping[TopicPartition, int] | None
 ) -> TraceEvent:
-    """The recording event for a killed process or a damaged disk: the `Loss` kind, and the number of records that each
-    partition lost (None where the engine does not know).
+    """The recording event for a killed process or a damaged disk, which is part of no trace hash: the `Loss` kind, and
+    the number of records that each partition lost (None where the engine does not know).
     """
     listed = None if lost is None else tuple((name, count) for name, count in sorted(lost.items()) if count)
     return TraceEvent(time_ms, node, IncarnationEnded(loss, listed))
@@ -217,9 +181,7 @@ def incarnation_ended(
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """An unclean recovery that elected a leader: the time and the trace event of the decision, and the number of
-    acknowledged records that the election lost (None where the engine cannot know).
-    """
+    """An unclean recovery that elected a leader, and the number of acknowledged records lost (None: not known)."""
 
     time_ms: TimeMs
     decided: RecoveryDecided
@@ -236,27 +198,25 @@ class Violation:
 
 
 class Engine(ABC):
-    """A running cluster. A new engine has no running node: `start` starts one; `close` ends all nodes and releases what
-    the engine holds (a private Ray, directories).
-    """
+    """A running cluster; a new engine has no running node."""
 
     name: str
     spec: ClusterSpec
 
-    # -- time ----------------------------------------------------------------------------------------------------------
+    def __init__(self) -> None:
+        self._sinks: list[Callable[[TraceEvent], None]] = []
 
     @abstractmethod
-    def now_ms(self) -> TimeMs: ...
+    def now_ms(self) -> TimeMs:
+        """Virtual time in sim, time since the cluster was created in ray."""
 
     @abstractmethod
     def run_until(self, condition: Callable[[], bool], within_ms: int) -> bool:
         """Lets time pass until the condition holds, at most `within_ms`; returns whether it held."""
 
+    @abstractmethod
     def run_for(self, duration_ms: int) -> None:
         """Lets time pass."""
-        self.run_until(lambda: False, duration_ms)
-
-    # -- nodes ---------------------------------------------------------------------------------------------------------
 
     @abstractmethod
     def start(self, node: NodeId) -> None:
@@ -290,8 +250,6 @@ class Engine(ABC):
     def expire_sessions(self, node: NodeId) -> None:
         """Has the running store end all sessions of a node, whether it is alive or not."""
 
-    # -- links ---------------------------------------------------------------------------------------------------------
-
     @abstractmethod
     def set_link(self, source: NodeId, target: NodeId, up: bool) -> None:
         """Cuts (`up` false) or heals the link from `source` to `target`; the opposite direction is not affected."""
@@ -300,58 +258,52 @@ class Engine(ABC):
     def heal_links(self) -> None:
         """Heals every link."""
 
-    # -- clients -------------------------------------------------------------------------------------------------------
-
     @abstractmethod
     def submit(self, command: Command) -> None:
-        """Sends a command to the client node; `outcome` returns the client's answer to it."""
+        """Sends a command to the client node."""
 
     @abstractmethod
     def outcome(self, command_id: int) -> Message | None:
         """The outcome of a command, None while it is under way."""
 
-    def decided_recoveries(self) -> list[tuple[TimeMs, RecoveryDecided]]:
-        """The trace events of the unclean recoveries that elected a leader, in their order, with their times."""
-        return [(event.time_ms, event.trace) for event in self.traces() if isinstance(event.trace, RecoveryDecided)]
-
     def recoveries(self) -> Sequence[Recovery]:
         """The unclean recoveries that have elected a leader so far, oldest first."""
-        return [Recovery(time_ms, decided) for time_ms, decided in self.decided_recoveries()]
-
-    # -- observation ---------------------------------------------------------------------------------------------------
+        events = self.traces()
+        return [Recovery(event.time_ms, event.trace) for event in events if isinstance(event.trace, RecoveryDecided)]
 
     @abstractmethod
     def quorum(self) -> Mapping[NodeId, QuorumView]:
         """Each running controller's own view of the quorum: role, epoch, leader, voters."""
 
     def active_controller(self) -> NodeId | None:
-        """The active controller, if any; of two that consider themselves active, the one with the higher epoch. Where
-        the metadata are in a store, the broker that the store names.
-        """
+        """The active controller, if any (of two, the one with the higher epoch); in `v3` as the store names it."""
         if self.spec.has_store_metadata:
             controller = self.store_view().controller
             return None if controller == NO_NODE else controller
         active = {node: view.epoch for node, view in self.quorum().items() if view.is_active}
         return max(active, key=active.__getitem__, default=None)
 
-    @abstractmethod
     def view(self) -> ClusterView | None:
         """The active controller's metadata, None while no controller is active."""
+        if self.spec.has_store_metadata:
+            published = self.store_view()
+            return None if published.controller == NO_NODE else cluster_view(published)
+        return self._quorum_view()
+
+    @abstractmethod
+    def _quorum_view(self) -> ClusterView | None:
+        """`view` of a cluster whose metadata are in a quorum's log."""
 
     @abstractmethod
     def store_view(self) -> StoreView:
-        """What the store has published; while it does not run, what it had published when it was seen last. Empty in
-        a cluster without a store.
-        """
+        """What the store has published, or had when it was seen last; empty in a cluster without a store."""
 
     def published(self) -> ClusterView | None:
-        """The present state of the cluster: `view`, and in `v3` what the store has published, which counts also while
-        no broker is the controller (A2).
-        """
-        return published_view(self.store_view()) if self.spec.has_store_metadata else self.view()
+        """As `view`, but in `v3` what the store has published counts also while no broker is the controller (A2)."""
+        return cluster_view(self.store_view()) if self.spec.has_store_metadata else self.view()
 
     def unfenced(self) -> frozenset[NodeId]:
-        """The brokers that are unfenced in the active controller's metadata; empty while no controller is active."""
+        """The brokers that are unfenced in `view`; empty while no controller is active."""
         view = self.view()
         return frozenset() if view is None else view.unfenced
 
@@ -372,8 +324,8 @@ class Engine(ABC):
         """The committed records of the metadata log, empty while no controller is running."""
 
     def unjudged(self) -> Sequence[TraceEvent]:
-        """The trace events that have arrived together since `run_until` judged its condition last: a condition on
-        `view` sees the state after them, and none of those in between. Empty where an engine judges after every event.
+        """The trace events that have arrived since `run_until` judged its condition last, which has not seen the states
+        between them. Empty where an engine judges after every event.
         """
         return ()
 
@@ -388,14 +340,18 @@ class Engine(ABC):
         is returned ends that; call it before the sink is closed, since nodes go on.
         """
 
+    def _pass_on(self, event: TraceEvent) -> None:
+        for sink in self._sinks:
+            sink(event)
+
     @abstractmethod
     def trace_hash(self) -> str:
         """A digest of all trace events; in sim, equal seeds give equal digests."""
 
     def violations(self) -> Sequence[Violation]:
-        """The violations found so far by an engine that checks invariants; empty in one that does not."""
+        """The violations that an engine which checks invariants has found so far."""
         return ()
 
     @abstractmethod
     def close(self) -> None:
-        """Ends all nodes and releases all resources; may be called again."""
+        """Ends all nodes and releases all resources (a private Ray, directories); may be called again."""

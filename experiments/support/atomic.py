@@ -1,7 +1,5 @@
-"""Files and folders on a local file system that appear whole or not at all.
-
-Written under a name that starts with `.tmp-`, synced, renamed: a killed process or a full disk leaves the old file, or
-none, and a temporary file that the next command removes.
+"""Files and folders on a local file system that are written under another name, synced, and renamed: a killed process
+or a full disk leaves the old one, or none, and a temporary one that the next command removes.
 """
 
 from __future__ import annotations
@@ -31,7 +29,6 @@ def write_bytes(path: Path, content: bytes | memoryview) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes a text file in UTF-8 atomically."""
     write_bytes(path, text.encode("utf-8"))
 
 

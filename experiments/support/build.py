@@ -1,8 +1,6 @@
 """Which build of the packages runs: the sources, or the extension modules that mypyc compiles from some of them
-(`setup.py`).
-
-Both give the same trace hashes. Calls within extension modules are bound at compile time, so functions cannot be
-replaced at run time: mutants need the sources (`experiments/hunt/mutants`).
+(`setup.py`). Both give the same trace hashes. Calls within extension modules are bound at compile time, so mutants need
+the sources (`experiments/hunt/mutants`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
-"""Declarations that are data: a YAML file beside the module that reads it, checked against a type.
-
-They belong to the program, as its code does: a wrong one is a defect, and raises pydantic's ValidationError, or
-InputError if it is no YAML or has a key twice.
+"""Declarations that are data: a YAML file beside the module that reads it, checked against a type. A wrong one is a
+defect, and raises pydantic's ValidationError, or InputError if it is no YAML or has a key twice.
 """
 
 from __future__ import annotations

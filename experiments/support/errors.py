@@ -1,8 +1,4 @@
-"""Input errors: every command reports wrong input by an `InputError`.
-
-The command line prints it as one line that names the file or option, the field, what was found and what is allowed, and
-exits with code 2.
-"""
+"""Input errors: the command line prints an `InputError` as one line and exits with code 2."""
 
 from __future__ import annotations
 
@@ -12,9 +8,7 @@ _SHOWN_LENGTH = 200
 
 
 def shown(value: object, as_json: bool = False) -> str:
-    """A value that was found in a file, with text in quotes, so that it differs from a number; cut where it is long.
-    `as_json`: as a JSON file writes it.
-    """
+    """A value of a file as errors show it: text in quotes, cut where it is long. `as_json`: as JSON has it."""
     text = json.dumps(value, ensure_ascii=False, default=str) if as_json else repr(value)
     return text if len(text) <= _SHOWN_LENGTH else f"{text[:_SHOWN_LENGTH]}..."
 
@@ -29,8 +23,12 @@ class InputError(Exception):
         super().__init__(str(self))
 
     def __str__(self) -> str:
+        return self.line(f": found {self.found}")
+
+    def line(self, finding: str) -> str:
+        """The source and the field, what is wrong there, and what is allowed, on one line."""
         where = f"{self.source}: {self.field}" if self.field else self.source
-        return " ".join(f"{where}: found {self.found}; allowed: {self.allowed}".split())
+        return " ".join(f"{where}{finding}; allowed: {self.allowed}".split())
 
 
 class WrongField(ValueError):
@@ -50,8 +48,7 @@ class MissingInput(InputError):
         super().__init__(source, field, None, allowed)
 
     def __str__(self) -> str:
-        where = f"{self.source}: {self.field}" if self.field else self.source
-        return " ".join(f"{where} is missing; allowed: {self.allowed}".split())
+        return self.line(" is missing")
 
 
 class NoClusterRuns(InputError):

@@ -1,14 +1,10 @@
 """The one notation of users' YAML and JSON files: base models, field types, and how values are written.
 
 A file is a model, its values are fields, and pydantic checks them; `yaml_input.validated` turns what is wrong into one
-line. Two things are declared by the type of a field:
-
-- *what is allowed*: types and limits, lists of words (:func:`one_of`), names, configs, indices;
-- *how it is written*, where a file writes a value in another form than the program holds it: a :class:`Notation`. A
-  duration is written `15m` and held as milliseconds, a volume `50GB` and held as bytes, `never` is held as None. The
-  notation reads the values of files, and all text; other values that the program itself gives stay as they are.
-
-The error of a refused value lists what is allowed.
+line. The type of a field declares what is allowed, and, where a file writes a value in another form than the program
+holds it, how it is written: a :class:`Notation`. A duration is written `15m` and held as milliseconds, a volume `50GB`
+and held as bytes, `never` is held as None. The notation reads the values of files, and all text; other values that the
+program itself gives stay as they are.
 """
 
 from __future__ import annotations
@@ -48,9 +44,7 @@ IN_FILE: Final = "a value of a file"
 
 
 class StrictModel(BaseModel):
-    """A frozen model that refuses unknown fields and converts no types. `UNKNOWN`: what errors call an unknown key;
-    empty: they show its value.
-    """
+    """A frozen, strict model without unknown fields. `UNKNOWN`: what errors call these; empty: they show the value."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
     UNKNOWN: ClassVar[str] = ""
@@ -91,9 +85,8 @@ class WrittenModel(StrictModel):
 
     def words(self) -> str:
         """The keys and values in words, without those that have their default."""
-        notations = type(self).notations()
         return ", ".join(
-            f"{(info.alias or name).replace('_', ' ')} {notations[info.alias or name].write(value)}"
+            f"{(info.alias or name).replace('_', ' ')} {notation_of(info.metadata).write(value)}"
             for name, info in type(self).model_fields.items()
             if (value := getattr(self, name)) is not None and value != info.default
         )
@@ -219,12 +212,11 @@ def is_whole(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _read_switch(value: object) -> object:
+def _read_switch(value: object) -> bool:
     """`on` and `off` as text; YAML reads the bare words as booleans."""
-    switch = {"on": True, "off": False}.get(value, value) if isinstance(value, str) else value
-    if not isinstance(switch, bool):
-        raise ValueError("allowed: on or off")
-    return switch
+    if value in ("on", "off") or isinstance(value, bool):
+        return value in ("on", True)
+    raise ValueError("allowed: on or off")
 
 
 def _configs(topic: bool) -> BeforeValidator:

@@ -33,17 +33,17 @@ def process_pool(jobs: int, method: Literal["fork", "spawn"] = "fork") -> Iterat
 
 
 def _begin_worker(parent: int) -> None:
-    """Ignores SIGINT, which a terminal sends to all processes of a command: the parent ends the workers. A worker whose
-    parent has been killed waits for tasks without end, and keeps the files that it inherited, locked ones too: it ends.
+    """Ignores SIGINT, which a terminal sends to all processes of a command: the parent ends the workers. A worker ends
+    with its parent, too: otherwise it would wait for tasks, and keep the files that it inherited, locked ones too.
     """
+
+    def end_with_parent() -> None:
+        while os.getppid() == parent:
+            time.sleep(PARENT_LOOK_S)
+        os._exit(1)
+
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    Thread(target=_end_with, args=(parent,), daemon=True).start()
-
-
-def _end_with(parent: int) -> None:
-    while os.getppid() == parent:
-        time.sleep(PARENT_LOOK_S)
-    os._exit(1)
+    Thread(target=end_with_parent, daemon=True).start()
 
 
 def processes_naming(folders: Iterable[Path]) -> list[int]:

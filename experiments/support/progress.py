@@ -1,10 +1,8 @@
 """Progress of a long command, on standard error: a bar on a terminal, lines elsewhere (the log of a job, a pipe).
 
-Either shows the stage, what is complete of it (trials of a study, seeds of a search), the rate, the time left, and what
-is at work. A line is written when the stage changes, and by a thread every 10 s within a stage.
-
-The rate is that of what this command completed in the present stage; the time left assumes the same rate for the rest,
-in a study with `precision` for the trials of the present round.
+A line is written when the stage changes, and by a thread every 10 s within a stage. The rate is that of what this
+command completed in the present stage; the time left assumes the same rate for the rest, in a study with `precision`
+for the trials of the present round.
 """
 
 from __future__ import annotations
@@ -65,7 +63,8 @@ def duration_words(seconds: float) -> str:
 
 class LogLines(Progress):
     """Writes lines such as `isray study: sweep, 120 of 800 trials, 3.4 trials/s, 3 min left, at generation kip-966,
-    35 s`, where `unit` is `trials`. `now_s` is the clock, in seconds."""
+    35 s`, where `unit` is `trials`. `now_s` is the clock, in seconds.
+    """
 
     def __init__(
         self, name: str, unit: str, write: Callable[[str], None], now_s: Callable[[], float] = time.monotonic

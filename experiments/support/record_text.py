@@ -10,7 +10,7 @@ from protocol.messages.quorum import Endpoint, Voter
 from protocol.messages.records import MetadataRecord, TopicRecord
 
 _SUBJECT = ("topic_id", "partition_id", "broker_id", "name", "voter_id", "voter_uuid", "leader_id", "leader_uuid")
-_INTERNAL = frozenset({"incarnation_id"})
+_HIDDEN = (*_SUBJECT, "incarnation_id")
 
 
 def topic_names(records: Iterable[MetadataRecord]) -> dict[str, str]:
@@ -22,14 +22,10 @@ def record_text(record: MetadataRecord, topics: Mapping[str, str]) -> str:
     """A record as one line: `PartitionChange t-0: isr {0 1}, eligible_leader_replicas {2}`, `AddVoter 1001:UUID`."""
     values = field_values(record)
     defaults = {field.name: field.default for field in fields(record)}
+    set_fields = ((name, value) for name, value in values.items() if name not in _HIDDEN and value != defaults[name])
+    changes = ", ".join(f"{name} {_value(value)}" for name, value in set_fields)
     kind = type(record).__name__.removesuffix("Record")
-    subject = _subject(values, topics)
-    changes = [
-        f"{name} {_value(value)}"
-        for name, value in values.items()
-        if name not in _SUBJECT and name not in _INTERNAL and value != defaults[name]
-    ]
-    return " ".join([kind, *subject]) + (f": {', '.join(changes)}" if changes else "")
+    return " ".join([kind, *_subject(values, topics)]) + (f": {changes}" if changes else "")
 
 
 def _subject(values: Mapping[str, object], topics: Mapping[str, str]) -> Sequence[str]:

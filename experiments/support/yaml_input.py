@@ -22,16 +22,7 @@ from protocol.errors import did_you_mean
 
 Model = TypeVar("Model", bound=BaseModel)
 
-_KINDS = {
-    type(None): "nothing",
-    list: "a list",
-    dict: "a mapping",
-    str: "text",
-    bool: "true or false",
-    int: "a number",
-    float: "a number",
-}
-"""What the values of YAML are called."""
+_KINDS = {type(None): "nothing", list: "a list", dict: "a mapping", str: "text", bool: "true or false"}
 
 
 class _UniqueKeyLoader(yaml.SafeLoader):
@@ -46,8 +37,7 @@ class _UniqueKeyLoader(yaml.SafeLoader):
 
 
 def read_text(path: Path, what: str, form: str = "YAML") -> str:
-    """The text of a user's file; `what` and `form` name the expected content in the InputError for a file that has
-    none."""
+    """The text of a user's file; `what` and `form` name the expected content in the InputError for other files."""
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -56,7 +46,7 @@ def read_text(path: Path, what: str, form: str = "YAML") -> str:
 
 
 def read_yaml_mapping(path: Path, what: str) -> dict[str, object]:
-    """The mapping in a YAML file; `what` names the expected content in the InputError for any other file."""
+    """As `parse_yaml_mapping`, of a file."""
     return parse_yaml_mapping(read_text(path, what), str(path), what)
 
 
@@ -83,7 +73,7 @@ def parse_yaml(text: str, source: str, what: str) -> object:
 
 def kind_of(value: object) -> str:
     """What a value of YAML is, in words: `a list`."""
-    return _KINDS.get(type(value), "a value")
+    return "a number" if type(value) in (int, float) else _KINDS.get(type(value), "a value")
 
 
 def flow_yaml(value: object) -> str:
@@ -98,14 +88,11 @@ def first_error(error: ValidationError) -> ErrorDetails:
     return next((item for item in errors if item["type"] == "extra_forbidden"), errors[0])
 
 
-_TYPE_NAMES = frozenset({"int", "str", "bool", "float"})
-
-
 def dotted_path(location: Sequence[object]) -> str:
     """`("steps", 3, "produce")` as `steps[3].produce`, without pydantic's names of union members."""
     text = ""
     for part in location:
-        if isinstance(part, str) and ("[" in part or part in _TYPE_NAMES):
+        if isinstance(part, str) and ("[" in part or part in ("int", "str", "bool", "float")):
             continue
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
     return text
@@ -146,8 +133,6 @@ _SHAPES = {
 }
 """The allowed values by the kind of error, with what pydantic gives for it in braces."""
 _ALLOWED = "allowed: "
-_OWN_WORDS = ("value_error", "assertion_error")
-"""The kinds of errors whose text is the program's, not pydantic's."""
 
 
 def allowed_by(details: ErrorDetails, fields: Sequence[str] = ()) -> str:
@@ -157,7 +142,7 @@ def allowed_by(details: ErrorDetails, fields: Sequence[str] = ()) -> str:
         return f"one of {', '.join(fields)}" if fields else "no such field"
     if kind in ("model_type", "dataclass_type"):
         return f"a mapping of fields: {', '.join(fields)}" if fields else "a mapping"
-    if kind in _OWN_WORDS:
+    if kind in ("value_error", "assertion_error"):  # the text is the program's, not pydantic's
         return str((details.get("ctx") or {})["error"]).rpartition(_ALLOWED)[2]
     return _SHAPES.get(kind, "a value that the field takes").format(**(details.get("ctx") or {}))
 
@@ -199,11 +184,6 @@ def _keys(model: type[BaseModel]) -> list[str]:
     return [info.alias or name for name, info in model.model_fields.items()]
 
 
-def cause_of(details: ErrorDetails) -> object:
-    """The exception that a validator of this project raised; None for an error of pydantic."""
-    return (details.get("ctx") or {}).get("error")
-
-
 def _as_written(raw: object, details: ErrorDetails) -> ErrorDetails:
     """The error with the value that the file has, which a notation may have turned into another one."""
     for part in details["loc"]:
@@ -227,7 +207,7 @@ def refused_by(
     values are shown as a JSON file writes them. `raw`: the value, if errors show what it has.
     """
     details = _as_written(raw, first_error(error))
-    owner, cause = _model_at(model, details["loc"]), cause_of(details)
+    owner, cause = _model_at(model, details["loc"]), (details.get("ctx") or {}).get("error")
     field = ".".join(part for part in (place, dotted_path(details["loc"])) if part).replace(".[", "[")
     if isinstance(cause, WrongField):
         return InputError(source, ".".join(filter(None, (field, cause.field))), cause.found, cause.allowed)
@@ -247,9 +227,7 @@ def refused_by(
 
 
 def validated(model: type[Model], raw: object, source: str, place: str = "", as_json: bool = False) -> Model:
-    """The value `raw` of a file as a `model`. `place` is where in `source` the value is; `as_json`: errors show values
-    as JSON does. InputError, one line, for a value that is no such model.
-    """
+    """The value `raw` of a file as a `model`. InputError, as :func:`refused_by`, for a value that is no such model."""
     try:
         return model.model_validate(raw, context=IN_FILE, by_alias=True, by_name=False)
     except ValidationError as error:

@@ -12,10 +12,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from actors.log.lock import LOCK_FILE
+from actors.cluster import ActorCluster
+from actors.storage import LOCK_FILE
 from experiments.engines.admin_requests import create_topic
 from experiments.engines.port import ClusterSpec, Loss, TraceEvent
-from experiments.engines.ray.engine import ProcessPool, RayEngine
+from experiments.engines.ray.engine import RayEngine
 from protocol.config import ClusterConfig, Generation
 from protocol.errors import ErrorCode
 from protocol.ids import NO_LEADER, BrokerId, NodeId, TimeMs, TopicPartition
@@ -185,6 +186,30 @@ class RunningCluster:
         return [event.trace.reason for event in found]
 
 
+class ProcessPool:
+    """Hands the processes of one cluster to the next one on the same Ray: to start a process costs more than most of
+    what it does in a test.
+    """
+
+    def __init__(self) -> None:
+        self._retired: ActorCluster | None = None
+
+    def engine(self, spec: ClusterSpec) -> RayEngine:
+        """An engine whose nodes run in the processes of the last cluster, and leave them to the next one."""
+        retired, self._retired = self._retired, None
+        return RayEngine(spec, former=retired, end=self._keep)
+
+    def _keep(self, cluster: ActorCluster) -> None:
+        cluster.retire()
+        self._retired = cluster
+
+    def close(self) -> None:
+        """Ends the processes."""
+        if self._retired is not None:
+            self._retired.close()
+        self._retired = None
+
+
 @contextmanager
 def running_cluster(
     brokers: int = 3,
@@ -197,7 +222,8 @@ def running_cluster(
 ) -> Iterator[RunningCluster]:
     """A running cluster with all its brokers unfenced, on the Ray that this process is connected to, in processes of
     `pool`, if it is given."""
-    engine = RayEngine(ClusterSpec(brokers, controllers, ClusterConfig.of(generation, config)), pool=pool)
+    spec = ClusterSpec(brokers, controllers, ClusterConfig.of(generation, config))
+    engine = RayEngine(spec) if pool is None else pool.engine(spec)
     if record_to is not None:
         engine.record_to(record_to)
     try:

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from experiments.engines.ray.engine import ProcessPool
 from experiments.engines.ray.session import ray_session
+from tests.ray.cluster_helpers import ProcessPool
 
 
 class PrivateRay:

@@ -11,11 +11,11 @@ from pathlib import Path
 
 from experiments.check.check_recording import check
 from experiments.check.recording import Recording
-from experiments.engines.ray.engine import ProcessPool, RayEngine
 from experiments.scenarios.loader import load_scenario
 from experiments.scenarios.model import Scenario, Step, WaitStep
 from experiments.scenarios.recorded import run_recorded
 from experiments.scenarios.runner import Runner
+from tests.ray.cluster_helpers import ProcessPool
 from tests.sim.scenario_helpers import run_scenario, spec_of
 
 SAME = ("leader", "leader_epoch", "replicas", "elr", "last_known_elr", "leader_recovery_state", "high_watermark")
@@ -45,7 +45,7 @@ def _shorter(step: Step) -> Step:
 def check_on_ray_as_on_sim(path: Path, recording: Path, pool: ProcessPool) -> None:
     """Runs the scenario on a cluster of its own, in processes of `pool`."""
     scenario = with_short_times(load_scenario(path))
-    engine = RayEngine(spec_of(scenario, 0), pool=pool)
+    engine = pool.engine(spec_of(scenario, 0))
     try:
         result = run_recorded(Runner(scenario, engine), recording)
     finally:

@@ -7,12 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from experiments.engines.ray.engine import ProcessPool
 from experiments.hunt.soak.cluster import rss_of
 from protocol.errors import ErrorCode
 from protocol.ids import NO_LEADER, NodeId
 from protocol.messages.commands import SendOutcome, SendRecords
-from tests.ray.cluster_helpers import ALL, T0, RunningCluster, running_cluster
+from tests.ray.cluster_helpers import ALL, T0, ProcessPool, RunningCluster, running_cluster
 
 MIB = 1_048_576
 RECORD_BYTES = 65_536
@@ -74,7 +73,7 @@ def records(cluster: RunningCluster, numbers: list[int]) -> dict[tuple[ErrorCode
 
 def memory_mib(cluster: RunningCluster) -> dict[NodeId, int]:
     """Resident memory of each node's process, in MiB."""
-    found = {node: rss_of(pid) // MIB for node, pid in cluster.engine.pids().items()}
+    found = {node: rss_of(pid) // MIB for node, pid in cluster.engine.cluster.pids().items()}
     assert all(found.values()), "every process is there"
     return found
 

@@ -14,13 +14,12 @@ from actors.peers import pieces_of
 from actors.storage import META_FILE
 from actors.transport import NOTHING, pack_frame
 from experiments.engines.port import Loss
-from experiments.engines.ray.engine import ProcessPool
 from protocol.errors import ErrorCode
 from protocol.ids import node_name
 from protocol.messages.codec import encode
 from protocol.messages.commands import SendOutcome, SendRecords
 from protocol.messages.data import ConsumeRequest, FetchPartition, FetchRequest, ProduceRequest
-from tests.ray.cluster_helpers import ALL, T0, WITHIN_MS, RunningCluster, content, running_cluster
+from tests.ray.cluster_helpers import ALL, T0, WITHIN_MS, ProcessPool, RunningCluster, content, running_cluster
 from tests.unit.protocol.node_helpers import batch
 
 MAX_BYTES = 20_000
@@ -67,8 +66,8 @@ def test_brokers_survive_malformed_bytes_and_wrong_requests_of_an_unknown_sender
     ]
     frames = [*junk, *(pack_frame([encode(message)]) for message in WRONG.values())]
     for broker in (0, 1):
-        actor = ray.get_actor(node_name(broker), cluster.engine.run)
-        calls = [actor.deliver.remote(UNKNOWN_SENDER, *pieces_of(frame)) for frame in frames]
+        actor = ray.get_actor(node_name(broker), cluster.engine.cluster.run)
+        calls = [actor.deliver.remote(UNKNOWN_SENDER, False, *pieces_of(frame)) for frame in frames]
         assert ray.get(calls, timeout=60) == [NOTHING] * len(frames)
     assert cluster.produce(b"unharmed") == [ErrorCode.NONE]
     assert cluster.consumed() == [*before, b"unharmed"]
@@ -106,16 +105,16 @@ def refused(cluster: RunningCluster, node: int) -> str:
 def test_directory_of_another_cluster_is_refused_in_one_line_and_left_unchanged(cluster: RunningCluster) -> None:
     records = cluster.consumed()
     cluster.engine.crash(1, Loss())
-    path = cluster.engine.directory(1) / META_FILE
+    path = cluster.engine.cluster.directory(1) / META_FILE
     meta = path.read_bytes()
     path.write_text(json.dumps(json.loads(meta) | {"cluster_id": "some-other-cluster"}))
-    before = content(cluster.engine.directory(1))
+    before = content(cluster.engine.cluster.directory(1))
     line = refused(cluster, 1)
     assert line.startswith(f"broker-1 failed: ForeignDirectoryError: {path}: ")
     assert "'some-other-cluster'" in line
-    assert f"'{cluster.engine.run}'" in line
+    assert f"'{cluster.engine.cluster.run}'" in line
     assert "\n" not in line
-    assert content(cluster.engine.directory(1)) == before
+    assert content(cluster.engine.cluster.directory(1)) == before
     path.write_bytes(meta)
     cluster.engine.start(1)
     cluster.until(lambda: cluster.engine.replica(1, T0) is not None, "it is back on its own directory")

@@ -20,14 +20,13 @@ from experiments.check.final_logs import final_logs
 from experiments.check.history import Invoked
 from experiments.check.recording import Recording, RecordingWriter
 from experiments.engines.port import Loss, TraceEvent
-from experiments.engines.ray.engine import ProcessPool
 from experiments.scenarios.clients import ranges_of
 from protocol.errors import ErrorCode
 from protocol.ids import NO_LEADER, RECOVERY_MANAGER, BrokerId, NodeId
 from protocol.messages.commands import ProduceCommand, ProduceOutcome
 from protocol.quorum.log import SNAPSHOT_FILE
 from protocol.quorum.state_file import FILE as STATE_FILE
-from tests.ray.cluster_helpers import ALL, T0, WITHIN_MS, RunningCluster, content, running_cluster
+from tests.ray.cluster_helpers import ALL, T0, WITHIN_MS, ProcessPool, RunningCluster, content, running_cluster
 
 IN_FLIGHT = 10
 BETWEEN_KILLS = 50
@@ -204,7 +203,7 @@ def test_controller_with_a_damaged_disk_is_refused_in_one_line_and_the_others_co
     name, change, what = DAMAGES[damage]
     follower = next(node for node in cluster.engine.spec.controller_ids if node != cluster.active_controller())
     cluster.engine.crash(follower, Loss())
-    path = cluster.engine.directory(follower) / name
+    path = cluster.engine.cluster.directory(follower) / name
     sound = path.read_bytes() if path.exists() else None
     path.write_bytes(change(sound or b""))
     before = content(path.parent)

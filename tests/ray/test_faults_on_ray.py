@@ -6,12 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from actors.damage import DamageKind
+from actors.storage import DamageKind
 from experiments.engines.port import Loss, LossKind
-from experiments.engines.ray.engine import ProcessPool
 from protocol.errors import ErrorCode
 from protocol.ids import NO_LEADER
-from tests.ray.cluster_helpers import RunningCluster, running_cluster
+from tests.ray.cluster_helpers import ProcessPool, RunningCluster, running_cluster
 
 BROKERS = (0, 1, 2)
 LARGE = b"L" * 10_000

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
-from experiments.engines.ray.engine import ProcessPool, RayEngine
 from experiments.scenarios.loader import scenario_from
 from experiments.scenarios.runner import Runner
+from tests.ray.cluster_helpers import ProcessPool
 from tests.ray.scenario_helpers import check_on_ray_as_on_sim, with_short_times
 from tests.sim.loss_scenario_helpers import DISK_GONE, SMALLER_SET, TRUNCATED, downgraded
 from tests.sim.scenario_helpers import spec_of
@@ -32,7 +32,7 @@ def test_losses_on_ray_are_those_on_sim(raw: dict[str, Any], pool: ProcessPool, 
 
 def test_without_a_leader_losses_are_undecided(pool: ProcessPool) -> None:
     scenario = with_short_times(scenario_from(DISK_GONE.scenario, "inline"))
-    engine = RayEngine(spec_of(scenario, 0), pool=pool)
+    engine = pool.engine(spec_of(scenario, 0))
     try:
         result = Runner(scenario, engine).run()
     finally:

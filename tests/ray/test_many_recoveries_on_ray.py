@@ -13,13 +13,12 @@ import pytest
 
 from experiments.engines.admin_requests import create_topic
 from experiments.engines.port import Loss, TraceEvent
-from experiments.engines.ray.engine import ProcessPool
 from protocol.errors import ErrorCode
 from protocol.ids import NO_LEADER, RECOVERY_MANAGER, TopicPartition
 from protocol.messages.commands import AdminCommand, AdminOutcome
 from protocol.messages.recovery import MAX_PARTITIONS_PER_REQUEST
 from protocol.metadata.partition import LeaderRecoveryState, PartitionState
-from tests.ray.cluster_helpers import RunningCluster, running_cluster
+from tests.ray.cluster_helpers import ProcessPool, RunningCluster, running_cluster
 
 TOPICS, PARTITIONS = 5, 1_000
 BROKERS = (0, 1, 2)

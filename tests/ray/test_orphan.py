@@ -42,14 +42,11 @@ class BoundProducer:
     def __init__(self) -> None:
         self._answers: list[tuple[int, int]] = []
 
-    def deliver(self, sender: int, *pieces: bytes) -> bytes:
+    def deliver(self, sender: int, control: bool, *pieces: bytes) -> bytes:
         frame = unpack_frame(b"".join(pieces), lambda error: None)
         for message in () if frame is None else frame.messages:
             if isinstance(message, ProduceResponse):
                 self._answers.append((message.correlation_id, int(message.error)))
-        return NOTHING
-
-    def deliver_control(self, sender: int, *pieces: bytes) -> bytes:
         return NOTHING
 
     def answers(self) -> list[tuple[int, int]]:
@@ -122,30 +119,30 @@ def test_an_orphan_is_fenced_by_its_epochs_and_acknowledges_nothing() -> None:
         engine = cluster.engine
         assert cluster.leader(SOAK) == ORPHAN
         assert produce(cluster, b"before") is ErrorCode.NONE
-        answers = bound_producer(engine.run, nodes.head)
-        handle = ray.get_actor(node_name(ORPHAN), engine.run)
-        ray.get(handle.deliver.remote(FIRST_LOAD, *produce_frame(1)), timeout=30)
+        answers = bound_producer(engine.cluster.run, nodes.head)
+        handle = ray.get_actor(node_name(ORPHAN), engine.cluster.run)
+        ray.get(handle.deliver.remote(FIRST_LOAD, False, *produce_frame(1)), timeout=30)
         cluster.wait(lambda: answers() == [(1, 0)], "the leader acknowledges while it leads")
-        process, directory = os.pidfd_open(cluster.pids[ORPHAN]), engine.directory(ORPHAN)
+        process, directory = os.pidfd_open(cluster.pids[ORPHAN]), engine.cluster.directory(ORPHAN)
         epoch = registered_epoch(cluster)
         try:
-            engine.isolate([ORPHAN])
+            engine.cluster.isolate([ORPHAN])
             nodes.kill_raylet(cluster.homes[ORPHAN])
-            sent = [handle.deliver.remote(FIRST_LOAD, *produce_frame(number)) for number in (2, 3)]
+            sent = [handle.deliver.remote(FIRST_LOAD, False, *produce_frame(number)) for number in (2, 3)]
             ray.wait(sent, num_returns=2, timeout=30)
             cluster.wait(lambda: not engine.is_running(ORPHAN), "Ray gives the broker up")
             engine.move(ORPHAN, nodes.workers[3])
             engine.start(ORPHAN)
             cluster.wait(lambda: registered_epoch(cluster) > epoch, "the next incarnation is registered")
             back_ms = engine.now_ms()
-            engine.isolate([])
+            engine.cluster.isolate([])
             expected = (FIRST_CONTROLLER, "BrokerHeartbeatRequest", "STALE_BROKER_EPOCH")
             cluster.wait(lambda: expected in refusals(cluster, after_ms=back_ms), "the orphan talks and is refused")
             assert not leaves_within(cluster.pids[ORPHAN], 0)
             cluster.wait(cluster.is_whole, "all in sync while the orphan still runs")
             assert cluster.leader(SOAK) != ORPHAN
             assert produce(cluster, b"after") is ErrorCode.NONE
-            assert engine.directory(ORPHAN) != directory
+            assert engine.cluster.directory(ORPHAN) != directory
             assert not leaves_within(cluster.pids[ORPHAN], 0)
         finally:
             signal.pidfd_send_signal(process, signal.SIGKILL)

@@ -96,7 +96,7 @@ def test_paused_leader_is_replaced_and_truncates_its_uncommitted_record_when_it_
 
 def test_controlled_shutdown_of_a_broker_ends_its_process(shared: RunningCluster) -> None:
     leader = shared.await_whole()
-    process = shared.engine.pids()[leader]
+    process = shared.engine.cluster.pids()[leader]
     shared.engine.terminate(leader)
     shared.until(lambda: not shared.engine.is_running(leader), "the broker is gone")
     assert leaves_within(process, LEAVES_WITHIN_S)
@@ -125,9 +125,9 @@ def test_a_killed_controller_comes_back_with_its_log(shared: RunningCluster) -> 
 def test_malformed_bytes_are_dropped_and_no_node_fails(shared: RunningCluster) -> None:
     nodes = shared.engine.spec.node_ids
     for name in map(node_name, nodes):
-        actor = ray.get_actor(name, shared.engine.run)
+        actor = ray.get_actor(name, shared.engine.cluster.run)
         for frame in (b"", b"junk", pack_frame([b"junk"]), pack_frame([])):
-            calls = [actor.deliver.remote(2, frame), actor.deliver_control.remote(2, frame)]
+            calls = [actor.deliver.remote(2, control, frame) for control in (False, True)]
             assert ray.get(calls, timeout=60) == [NOTHING, NOTHING]
     assert shared.produce(b"unharmed") == [ErrorCode.NONE]
 
@@ -184,7 +184,7 @@ def test_clusters_on_one_ray_are_isolated(shared: RunningCluster) -> None:
 def test_a_damaged_disk_is_an_error_that_names_the_node(private_ray: None) -> None:
     with running_cluster(brokers=1) as cluster:
         cluster.engine.crash(1000, Loss("none"))
-        [log] = Path(tempfile.gettempdir(), cluster.engine.run, "controller-1000", "logs").glob("*/*/*.log")
+        [log] = Path(tempfile.gettempdir(), cluster.engine.cluster.run, "controller-1000", "logs").glob("*/*/*.log")
         data = bytearray(log.read_bytes())
         data[len(data) // 2] ^= 1
         log.write_bytes(data)

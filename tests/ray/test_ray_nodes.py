@@ -100,7 +100,7 @@ def test_metrics_are_served_on_the_ports_of_the_ray_nodes(shared: RunningCluster
     }
 
     def served() -> bool:
-        lines = [line for line in metric_lines() if f'cluster="{shared.engine.run}"' in line]
+        lines = [line for line in metric_lines() if f'cluster="{shared.engine.cluster.run}"' in line]
         return all(
             any(
                 line.startswith(f"ray_{name}{{") and tag in line and value in (None, float(line.split()[-1]))
@@ -134,7 +134,7 @@ def test_a_failover_is_measured_and_an_offline_partition_is_alerted_to(ray_nodes
         assert (alert.trace.partition, alert.trace.alert) == (T0, "offline_partition")
 
         def served() -> bool:
-            parts = [f"ray_{OFFLINE.replace('.', '_')}{{", f'cluster="{cluster.engine.run}"']
+            parts = [f"ray_{OFFLINE.replace('.', '_')}{{", f'cluster="{cluster.engine.cluster.run}"']
             found = [line for line in metric_lines() if all(part in line for part in parts)]
             return any(float(line.split()[-1]) == 1 for line in found)
 
@@ -176,7 +176,7 @@ def active_controllers(cluster: RunningCluster) -> list[str]:
 
 def gauges(name: str, cluster: RunningCluster) -> dict[str, float]:
     """The values of a gauge of a cluster by node; each node has one."""
-    own = [line for line in metric_lines() if line.startswith(f"ray_{name}{{") and cluster.engine.run in line]
+    own = [line for line in metric_lines() if line.startswith(f"ray_{name}{{") and cluster.engine.cluster.run in line]
     found = {line.partition('node="')[2].partition('"')[0]: float(line.split()[-1]) for line in own}
     assert len(found) == len(own)
     return found
@@ -193,8 +193,8 @@ def metric_lines() -> list[str]:
 
 def test_nothing_is_left_after_close(ray_nodes: Cluster) -> None:
     with running_cluster(brokers=2) as cluster:
-        run = cluster.engine.run
-        processes = list(cluster.engine.pids().values())
+        run = cluster.engine.cluster.run
+        processes = list(cluster.engine.cluster.pids().values())
         assert len(processes) == len(cluster.engine.spec.node_ids)
         folder = Path(tempfile.gettempdir(), run)
         assert folder.exists()
@@ -204,5 +204,7 @@ def test_nothing_is_left_after_close(ray_nodes: Cluster) -> None:
 
 
 def live_actors(cluster: RunningCluster) -> list[Any]:
-    actors = list_actors(detail=True, filters=[("ray_namespace", "=", cluster.engine.run), ("state", "!=", "DEAD")])
+    actors = list_actors(
+        detail=True, filters=[("ray_namespace", "=", cluster.engine.cluster.run), ("state", "!=", "DEAD")]
+    )
     return list(actors)

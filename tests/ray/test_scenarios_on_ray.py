@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.engines.ray.engine import ProcessPool
+from tests.ray.cluster_helpers import ProcessPool
 from tests.ray.scenario_helpers import check_on_ray_as_on_sim
 from tests.sim.scenario_helpers import FOLDER, SCENARIOS
 

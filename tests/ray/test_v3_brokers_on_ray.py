@@ -8,18 +8,18 @@ import pytest
 
 from experiments.check.check_recording import check
 from experiments.check.recording import Recording
-from experiments.engines.ray.engine import ProcessPool, RayEngine
 from experiments.scenarios.loader import load_scenario
 from experiments.scenarios.recorded import run_recorded
 from experiments.scenarios.runner import Runner
 from protocol.events.store import ControllerElected
+from tests.ray.cluster_helpers import ProcessPool
 from tests.sim.scenario_helpers import FOLDER, spec_of
 
 
 @pytest.mark.covers("A1", "A32", "A33", "A35")
 def test_another_broker_takes_over_from_a_killed_controller(pool: ProcessPool, tmp_path: Path) -> None:
     scenario = load_scenario(FOLDER / "store-controller-failover.yaml")
-    engine = RayEngine(spec_of(scenario, 0), pool=pool)
+    engine = pool.engine(spec_of(scenario, 0))
     try:
         result = run_recorded(Runner(scenario, engine), tmp_path / "recording")
         elected = [event for event in engine.traces() if isinstance(event.trace, ControllerElected)]

@@ -1,15 +1,14 @@
 """`python -m experiments.engines.ray OPTIONS`: the supervisor of a cluster in the background (`launch.py`).
 
-OPTIONS is a `cluster_state.ClusterOptions` as JSON. Messages go to standard error. The exit code is 1 where the cluster
-does not become ready or loses its Ray, and 2 where the input is wrong; the last line of standard error then gives the
-reason.
+OPTIONS is a `cluster_state.ClusterOptions` as JSON. The exit code is 1 where the cluster does not become ready or loses
+its Ray, and 2 where the input is wrong; the last line of standard error then gives the reason.
 """
 
 from __future__ import annotations
 
 import sys
 
-from experiments.engines.ray.cluster_state import ClusterOptions, ClusterState
+from experiments.engines.ray.cluster_state import ClusterOptions
 from experiments.engines.ray.launch import config_of
 from experiments.engines.ray.session import stay_on_loopback
 from experiments.support.errors import InputError
@@ -21,17 +20,15 @@ def main(options: ClusterOptions) -> int:
     from experiments.engines.ray.supervisor import CLUSTER_FAILURES, run_cluster
 
     try:
-        return 0 if run_cluster(options, config_of(options), _report_ready, _report) else 1
+        config = config_of(options)
+        ready = f"{options.name} is ready at"
+        return 0 if run_cluster(options, config, lambda state: _report(f"{ready} {state.address}"), _report) else 1
     except InputError as error:
         _report(str(error))
         return 2
     except CLUSTER_FAILURES as error:
         _report(" ".join(str(error).split()))
         return 1
-
-
-def _report_ready(state: ClusterState) -> None:
-    _report(f"{state.options.name} is ready at {state.address}")
 
 
 def _report(text: str) -> None:

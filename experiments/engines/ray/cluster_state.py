@@ -1,12 +1,9 @@
 """The state files of running clusters: one JSON file per cluster and user, with how to reach the cluster and how to end
 it.
 
-They are in `$XDG_RUNTIME_DIR/isray`, else in `isray-UID` below the folder for temporary files. Only the user may access
-that folder, and a folder of another owner is refused. A file is written under another name and renamed, so readers see
-a complete one; a process claims a name by creating its file, which fails for all others.
-
-A process is identified by its id and its start time, since process ids are reused. A state file whose process is gone
-is stale: the supervisor was killed before it could remove the file.
+They are in `$XDG_RUNTIME_DIR/isray`, else in `isray-UID` below the folder for temporary files. A file is written under
+another name and renamed, so readers see a complete one; a process claims a name by creating its file, which fails for
+all others. A state file whose process is gone is stale: the supervisor was killed before it could remove the file.
 """
 
 from __future__ import annotations
@@ -17,7 +14,7 @@ import tempfile
 from enum import StrEnum
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from actors.processes import start_ticks
 from experiments.support.errors import InputError
@@ -28,12 +25,10 @@ MAX_EVENTS = 100
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
-class ClusterOptions(BaseModel):
+class ClusterOptions(BaseModel, frozen=True, extra="forbid"):
     """The parameters of a cluster. `config` overrides static configs; `racks` has one rack per broker, or none;
     `address` is the Ray to run on, None for a private one.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str = DEFAULT_NAME
     brokers: int = 3
@@ -51,16 +46,14 @@ class Status(StrEnum):
     READY = "ready"
 
 
-class ClusterState(BaseModel):
+class ClusterState(BaseModel, frozen=True, extra="forbid"):
     """The content of a state file.
 
     `pid` and `started_ticks` identify the supervisor's process. `address` (host:port of the Ray head, the bootstrap
     address) and `namespace` (of the nodes' actor names) are None until they are known. `pids` are the processes of the
-    nodes that run, by name. `folders` are removed with the cluster. `events` are the
-    last `MAX_EVENTS` events as lines of text. `end_reason` says why a supervisor that has lost its Ray has ended.
+    nodes that run, by name. `folders` are removed with the cluster. `events` are the last `MAX_EVENTS` events as lines
+    of text. `end_reason` says why a supervisor that has lost its Ray has ended.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     options: ClusterOptions
     pid: int
@@ -81,9 +74,8 @@ class ClusterState(BaseModel):
 
     @property
     def end(self) -> str:
-        """Why a cluster that does not run has ended: the last words of its supervisor, if it had any."""
-        gone = f"its supervisor, process {self.pid}, is gone, and its nodes with it"
-        return self.end_reason or gone
+        """Why a cluster that does not run has ended."""
+        return self.end_reason or f"its supervisor, process {self.pid}, is gone, and its nodes with it"
 
     @property
     def is_private(self) -> bool:
@@ -140,9 +132,7 @@ def states() -> list[ClusterState]:
 
 
 def claim(options: ClusterOptions) -> ClusterState:
-    """Claims the name of these options for this process by creating the state file; replaces a stale one. InputError
-    where a cluster of that name runs.
-    """
+    """Claims the name for this process by creating its state file. InputError where a cluster of that name runs."""
     ticks = start_ticks(os.getpid())
     assert ticks is not None
     state = ClusterState(options=options, pid=os.getpid(), started_ticks=ticks)
@@ -168,13 +158,11 @@ def require_free(name: str) -> None:
 
 
 def write_state(state: ClusterState) -> None:
-    """Replaces the cluster's state file."""
     path = state_path(state.options.name)
     _draft(path, state).replace(path)
 
 
 def remove_state(name: str) -> None:
-    """Removes the state file, if it is there."""
     state_path(name).unlink(missing_ok=True)
 
 

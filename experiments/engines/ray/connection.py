@@ -1,9 +1,8 @@
 """Connects a command to a running cluster: finds the cluster, and opens a channel to it through Ray.
 
 A command joins the cluster's Ray as a driver, looks up the actor of the cluster's client by name, and has it make one
-request at a time (`actors.admin_relay` keeps the requests of several commands apart). A client whose process or Ray
-node is lost starts again elsewhere (`supervisor.py`): a request waits for it, is repeated if that does no harm, and has
-an unknown outcome otherwise. A channel to the nodes themselves, for requests that only read, needs no client.
+request at a time. A client whose process or Ray node is lost starts again elsewhere (`supervisor.py`): a request waits
+for it, is repeated if that does no harm, and has an unknown outcome otherwise.
 
 The bootstrap address is that of the Ray head. The namespace of the actors is in the state file of the user who started
 the cluster; without such a file, the only cluster on that Ray is found by its actors.
@@ -15,10 +14,10 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 from experiments.engines.admin_client import AdminError
 from experiments.engines.ray.cluster_state import ClusterState, read_state, states
@@ -53,17 +52,15 @@ ANSWER_WITHIN_S = 120.0
 CLIENT_WITHIN_S = 60.0
 """How long a request waits for a client that starts again; Ray notices after up to 20 s that a machine is lost."""
 PROBE_WITHIN_S = 5.0
-"""How long an actor may take to answer the question whether it is there."""
 _SLICE_S = 0.5
 _RETRY_S = 0.2
 CLIENT = node_name(FIRST_CLIENT)
-Outcome = TypeVar("Outcome", bound=Message)
+Answer = TypeVar("Answer", bound=Message)
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterAddress:
-    """A cluster to connect to: `host:port` of its Ray head, and the Ray namespace of its actors (None: not known).
-    `loopback`: the Ray is a private one of this machine."""
+    """`host:port` of a Ray head, the namespace of the actors, if known, and whether the Ray is a private one here."""
 
     address: str
     namespace: str | None = None
@@ -101,23 +98,20 @@ def _lost_control_store() -> Iterator[None]:
         raise AdminError(ErrorCode.BROKER_NOT_AVAILABLE, str(error)) from error
 
 
-def _actor(name: str, namespace: str, address: str) -> Handle:
-    """The actor of a node. ValueError where there is none, AdminError where Ray's control store is lost."""
-    import ray
-
-    with _lost_control_store():
-        return ask_control_store(lambda: ray.get_actor(name, namespace), address)
-
-
 class RayAdminChannel:
-    """`experiments.engines.admin_client.AdminChannel` through the client actor of the cluster in a Ray namespace;
-    `address` is that of Ray's control store.
-    """
+    """`AdminChannel` through the client in a Ray namespace; `address` is that of Ray's control store."""
 
     def __init__(self, namespace: str, address: str) -> None:
         self._namespace = namespace
         self._address = address
         self._client: Handle = None
+
+    def _actor(self, name: str) -> Handle:
+        """The actor of a node. ValueError where there is none, AdminError where Ray's control store is lost."""
+        import ray
+
+        with _lost_control_store():
+            return ask_control_store(lambda: ray.get_actor(name, self._namespace), self._address)
 
     def call(self, request: AdminRequest) -> AdminResponse:
         if request.READ_ONLY:
@@ -148,10 +142,8 @@ class RayAdminChannel:
     def _repeat(self, message: Message) -> bytes:
         """The answer to a message that may be sent again to another incarnation of the client."""
         while True:
-            try:
+            with suppress(_Gone):  # the next incarnation is found, or not in time
                 return self._ask(message)
-            except _Gone:
-                continue  # the next incarnation is found, or not in time
 
     def _ask_once(self, message: Message, done: str) -> bytes:
         """The answer to a message. AdminError where the client ends meanwhile; `done` is what may have happened."""
@@ -162,27 +154,24 @@ class RayAdminChannel:
             raise AdminError(ErrorCode.BROKER_NOT_AVAILABLE, text) from error
 
     def _ask(self, message: Message) -> bytes:
-        """The client's answer to a message. _Gone where the client ends meanwhile; AdminError where there is none in
-        time, or no answer.
-        """
+        """The client's answer. _Gone where the client ends meanwhile; AdminError where there is none in time."""
         if self._client is None:
             self._client = self._find_client()
         try:
-            answer: bytes = _await(self._client.request.remote(encode(message)), self._address, ANSWER_WITHIN_S)
+            return cast(bytes, _await(self._client.request.remote(encode(message)), self._address, ANSWER_WITHIN_S))
         except _Gone:
             self._client = None
             raise
         except TimeoutError as error:
             text = f"{CLIENT} does not answer within {ANSWER_WITHIN_S:.0f} s"
             raise AdminError(ErrorCode.REQUEST_TIMED_OUT, text) from error
-        return answer
 
     def _find_client(self) -> Handle:
         """The client's actor, once it answers. AdminError where none does in time."""
         deadline_s = time.monotonic() + CLIENT_WITHIN_S
         while time.monotonic() < deadline_s:
             try:
-                client = _actor(CLIENT, self._namespace, self._address)
+                client = self._actor(CLIENT)
                 _await(client.process.remote(), self._address, PROBE_WITHIN_S)
                 return client
             except (ValueError, _Gone, TimeoutError):
@@ -192,8 +181,8 @@ class RayAdminChannel:
 
 
 class NodesChannel(RayAdminChannel):
-    """As `RayAdminChannel`, but requests that only read are made of the nodes `names` themselves. The node that has
-    answered last is asked first, so a caller that has found the leader of the quorum reads from it.
+    """As `RayAdminChannel`, but requests that only read are made of the nodes `names` themselves, without the client.
+    The node that has answered last is asked first, so a caller that has found the leader of the quorum reads from it.
     """
 
     def __init__(self, namespace: str, address: str, names: Sequence[str]) -> None:
@@ -214,42 +203,38 @@ class NodesChannel(RayAdminChannel):
         error = AdminError(ErrorCode.REQUEST_TIMED_OUT, "no node answers")
         for name in names:
             try:
-                response = decode(self._ask_node(name, encode(request)))
+                call = self._actor(name).request.remote(encode(request))
+                response = _decoded(_await(call, self._address, PROBE_WITHIN_S), AdminResponse, name)
             except (ValueError, _Gone, TimeoutError):
                 continue
-            if not isinstance(response, AdminResponse):
-                raise ProtocolInvariantError(f"{name} answers with {type(response).__name__}")
             if response.error is not ErrorCode.NOT_CONTROLLER:
                 self._names = [name, *(other for other in self._names if other != name)]
                 return response
             error = AdminError(response.error, "no controller is active")
         raise error
 
-    def _ask_node(self, name: str, request: bytes) -> Any:
-        actor = _actor(name, self._namespace, self._address)
-        return _await(actor.query.remote(request), self._address, PROBE_WITHIN_S)
 
-
-def _decoded(encoded: bytes, kind: type[Outcome]) -> Outcome:
-    """The outcome that the cluster's client reports."""
-    outcome = decode(encoded)
-    if not isinstance(outcome, kind):
-        raise ProtocolInvariantError(f"the client answers with {type(outcome).__name__} instead of {kind.__name__}")
-    return outcome
+def _decoded(encoded: bytes, kind: type[Answer], node: str = "the client") -> Answer:
+    """The answer of a node."""
+    answer = decode(encoded)
+    if not isinstance(answer, kind):
+        raise ProtocolInvariantError(f"{node} answers with {type(answer).__name__} instead of {kind.__name__}")
+    return answer
 
 
 def find_cluster(bootstrap: str | None, name: str | None) -> list[ClusterAddress]:
     """The addresses to try, in this order, for the cluster of this `name`, else for the bootstrap addresses
-    (`host:port,host:port`), else for the only cluster of this user on this machine.
-
-    InputError where no such cluster runs, and where several run and neither option is given.
+    (`host:port,host:port`), else for the only cluster of this user on this machine. InputError as for `own_cluster`.
     """
     if name is not None or bootstrap is None:
-        return [_address_of(own_cluster(name, "; or --bootstrap-server"))]
+        state = own_cluster(name, "; or --bootstrap-server")
+        if state.address is None:
+            raise InputError("--name", "", f"{state.options.name}, which is still starting", "a cluster that is ready")
+        return [ClusterAddress(state.address, state.namespace, state.is_private)]
     addresses = [address.strip() for address in bootstrap.split(",")]
     for address in addresses:
         _split_address(address)
-    here = [state for state in states() if state.is_running and state.address is not None]
+    here = [state for state in states() if state.is_running]
     return [_by_address(address, here) for address in addresses]
 
 
@@ -264,8 +249,8 @@ def own_cluster(name: str | None, otherwise: str = "") -> ClusterState:
 
 
 def own_state(name: str | None, otherwise: str = "") -> ClusterState:
-    """The state of the cluster of this user and name, without a name of the only one that runs, or, if none does, of
-    the only one that has left a state file. InputError where there is none, and where it takes a name to choose.
+    """As `own_cluster`, but the cluster may have ended: the one of this name, else the only one that runs, else the
+    only one that has left a state file.
     """
     known = states()
     if name is not None:
@@ -284,17 +269,10 @@ def own_state(name: str | None, otherwise: str = "") -> ClusterState:
     return candidates[0]
 
 
-def _address_of(state: ClusterState) -> ClusterAddress:
-    if state.address is None:
-        raise InputError("--name", "", f"{state.options.name}, which is still starting", "a cluster that is ready")
-    return ClusterAddress(state.address, state.namespace, state.is_private)
-
-
 def _by_address(address: str, here: list[ClusterState]) -> ClusterAddress:
     matching = [state for state in here if state.address == address]
-    if len(matching) == 1:
-        return _address_of(matching[0])
-    return ClusterAddress(address, None, any(state.is_private for state in matching))
+    namespace = matching[0].namespace if len(matching) == 1 else None
+    return ClusterAddress(address, namespace, any(state.is_private for state in matching))
 
 
 def _split_address(address: str) -> tuple[str, int]:
@@ -304,8 +282,7 @@ def _split_address(address: str) -> tuple[str, int]:
     return host, int(port)
 
 
-@dataclass(frozen=True, slots=True)
-class Connection:
+class Connection(NamedTuple):
     """A connected cluster: channels through its client and to its nodes, and the names of its actors."""
 
     client: RayAdminChannel
@@ -315,9 +292,8 @@ class Connection:
 
 @contextmanager
 def connection(candidates: list[ClusterAddress]) -> Iterator[Connection]:
-    """Connects to the first candidate that accepts connections. What Ray prints meanwhile goes to standard error.
-
-    InputError where no candidate does, or where its Ray runs no cluster, or several and the namespace is not known.
+    """Connects to the first candidate that accepts connections. InputError where none does, or where its Ray runs no
+    cluster, or several and the namespace is not known.
     """
     target = _first_that_listens(candidates)
     if target.loopback:
@@ -332,27 +308,19 @@ def connection(candidates: list[ClusterAddress]) -> Iterator[Connection]:
             raise InputError("--bootstrap-server", "", target.address, f"a Ray that answers ({error})") from error
         try:
             store = str(ray.get_runtime_context().gcs_address)
-            actors = _named_actors(store)
+            with _lost_control_store():
+                actors = ask_control_store(lambda: ray.util.list_named_actors(all_namespaces=True), store)
             namespace = target.namespace or _only_cluster(target.address, actors)
-            names = sorted(name for home, name in actors if home == namespace)
+            names = sorted(actor["name"] for actor in actors if actor["namespace"] == namespace)
             nodes = NodesChannel(namespace, store, names)
             yield Connection(RayAdminChannel(namespace, store), nodes, frozenset(names))
         finally:
             ray.shutdown()
 
 
-def _named_actors(address: str) -> list[tuple[str, str]]:
-    """(namespace, name) of the named actors of the Ray whose control store is at `address`."""
-    import ray
-
-    with _lost_control_store():
-        found = ask_control_store(lambda: ray.util.list_named_actors(all_namespaces=True), address)
-    return [(actor["namespace"], actor["name"]) for actor in found]
-
-
-def _only_cluster(address: str, actors: list[tuple[str, str]]) -> str:
-    """The namespace of the only cluster that has a broker among the actors (namespace, name); InputError otherwise."""
-    found = sorted({home for home, name in actors if name.startswith("broker-")})
+def _only_cluster(address: str, actors: Sequence[Mapping[str, str]]) -> str:
+    """The namespace of the only cluster that has a broker among the actors; InputError otherwise."""
+    found = sorted({actor["namespace"] for actor in actors if actor["name"].startswith("broker-")})
     if len(found) != 1:
         clusters = f"{address}, which runs {', '.join(found) or 'no cluster'}"
         raise InputError("--bootstrap-server", "", clusters, "a Ray that runs one cluster (of several: --name)")

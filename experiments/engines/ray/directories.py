@@ -1,8 +1,4 @@
-"""Formats and describes the directories of nodes, for `isray storage`.
-
-Formatting a directory before the node's first start writes its owner, and for a controller the directory id of its disk
-and the first voters (`protocol/quorum/format.py`); it locks the directory. Describing reads without the lock.
-"""
+"""Formats and describes the directories of nodes, for `isray storage`. Describing reads without the lock."""
 
 from __future__ import annotations
 
@@ -11,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from actors.clock import UnixTime
-from actors.log.dump import FoundBatch, read_segment
+from actors.log.dump import FoundBatch
 from actors.log.files import typed_errors
 from actors.storage import DiskStorage, Owner, check_owner, read_meta
-from experiments.engines.ray.dump import log_files, log_names, records_of, snapshot_file
+from experiments.engines.ray.dump import log_files, log_names, metadata_batches, records_of, snapshot_file
 from protocol.contract import Storage
 from protocol.errors import CorruptLogError
-from protocol.ids import METADATA_LOG, NodeId
+from protocol.ids import NodeId
 from protocol.messages.quorum import ControlRecord
 from protocol.quorum import state_file
 from protocol.quorum.format import format_voters, is_formatted
@@ -105,12 +101,10 @@ def _voters(directory: Path) -> VoterSet:
         with typed_errors(path):
             snapshot = decode_snapshot(path.read_bytes())
         voters, covered = snapshot.voters, snapshot.end_offset
-    segments = log_files(directory, METADATA_LOG).segments if METADATA_LOG in log_names(directory) else ()
-    for segment in segments:
-        for found in read_segment(segment):
-            if not isinstance(found, FoundBatch) or found.fault:
-                return voters
-            for offset, record in enumerate(records_of(found), found.batch.base_offset):
-                if offset >= covered and isinstance(record, ControlRecord):
-                    voters = voters.after(record)
+    for found in metadata_batches(directory):
+        if not isinstance(found, FoundBatch) or found.fault:
+            return voters
+        for offset, record in enumerate(records_of(found), found.batch.base_offset):
+            if offset >= covered and isinstance(record, ControlRecord):
+                voters = voters.after(record)
     return voters

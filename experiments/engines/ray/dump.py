@@ -8,7 +8,8 @@ start are left over from an interrupted deletion and do not belong to the log an
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import msgpack
@@ -25,7 +26,6 @@ from protocol.messages.quorum import ControlRecord
 from protocol.messages.records import MetadataRecord
 from protocol.quorum.log import SNAPSHOT_FILE, decode_snapshot
 
-LOGS = "logs"
 Names = dict[str, str]
 """Topic names by topic id."""
 Document = dict[str, object]
@@ -33,7 +33,7 @@ Document = dict[str, object]
 
 @dataclass(frozen=True, slots=True)
 class LogFiles:
-    """The segments of the log `TOPIC_ID/N` in order; `is_whole` false: only one of them. `fault` describes a damaged
+    """The segments of the log `TOPIC_ID/N` in order; not `is_whole`: only one of them. `fault` describes a damaged
     mark, in which case `flushed_offset` is -1.
     """
 
@@ -48,13 +48,13 @@ class LogFiles:
 def log_names(directory: Path) -> list[str]:
     """The names of the logs in a node's directory, `TOPIC_ID/N`, sorted."""
     with typed_errors(directory):
-        found = [path for path in (directory / LOGS).glob("*/*") if path.name.isdecimal()]
+        found = [path for path in (directory / "logs").glob("*/*") if path.name.isdecimal()]
     return sorted(f"{path.parent.name}/{path.name}" for path in found)
 
 
 def log_files(directory: Path, name: str) -> LogFiles:
     """The segments of one log. StorageError where its directory cannot be read."""
-    folder = directory / LOGS / name
+    folder = directory / "logs" / name
     mark, fault = _mark(folder)
     segments = [path for path in segment_files(folder) if int(path.stem) >= mark.start_offset]
     return LogFiles(name, segments, mark.start_offset, mark.flushed_offset, fault)
@@ -77,9 +77,6 @@ def _mark(folder: Path) -> tuple[Mark, str]:
         return Mark(flushed_offset=NO_OFFSET), str(error)
 
 
-# -- batches -----------------------------------------------------------------------------------------------------------
-
-
 def dump_log(log: LogFiles, topics: Names) -> Iterator[Document]:
     """Yields a document for every batch of a log, and for bytes that are no batch, in order. Faulty ones have a
     `fault`, and `is_damage` where that is in the flushed part. `topics` names the topic ids in metadata records.
@@ -89,35 +86,25 @@ def dump_log(log: LogFiles, topics: Names) -> Iterator[Document]:
     end = log.start_offset
     for path in log.segments:
         for found in read_segment(path, end):
-            document = _rest(found) if isinstance(found, Rest) else _batch(found, log.name == METADATA_LOG, topics)
+            if isinstance(found, Rest):
+                yield {"file": str(path)} | asdict(found) | {"is_damage": found.end_offset < log.flushed_offset}
+                continue
+            document = {"file": str(path)} | _batch(found, log.name == METADATA_LOG, topics)
             if "fault" in document:
-                document["is_damage"] = (found.end_offset if isinstance(found, Rest) else end) < log.flushed_offset
-            yield {"file": str(path)} | document
-            end = end if isinstance(found, Rest) else found.batch.next_offset
+                document["is_damage"] = end < log.flushed_offset
+            yield document
+            end = found.batch.next_offset
     if log.is_whole and end < log.flushed_offset:
         yield {"fault": f"ends at offset {end}, flushed were {log.flushed_offset}", "is_damage": True}
 
 
-def _rest(found: Rest) -> Document:
-    return {"position": found.position, "size": found.size, "end_offset": found.end_offset, "fault": found.fault}
-
-
 def _batch(found: FoundBatch, is_metadata: bool, topics: Names) -> Document:
     batch, fault = found.batch, found.fault
-    document: Document = {
-        "base_offset": batch.base_offset,
-        "last_offset": batch.next_offset - 1,
-        "count": batch.record_count,
-        "leader_epoch": batch.leader_epoch,
-        "producer_id": batch.producer_id,
-        "producer_epoch": batch.producer_epoch,
-        "base_sequence": batch.base_sequence,
-        "timestamp_ms": batch.timestamp_ms,
-        "position": found.position,
-        "size": found.size,
-        "crc": found.crc,
-        "crc_ok": found.is_intact,
-    }
+    document: Document = {"base_offset": batch.base_offset, "last_offset": batch.next_offset - 1}
+    document["count"] = batch.record_count
+    producer = ("leader_epoch", "producer_id", "producer_epoch", "base_sequence", "timestamp_ms")
+    document |= {name: getattr(batch, name) for name in producer}
+    document |= {"position": found.position, "size": found.size, "crc": found.crc, "crc_ok": found.is_intact}
     if is_metadata and found.is_intact:
         records, unreadable = _unpack(batch.payload)
         fault = fault or unreadable
@@ -135,6 +122,13 @@ def _record(record: MetadataRecord, topics: Names) -> Document:
     }
 
 
+def metadata_batches(directory: Path) -> Iterator[FoundBatch | Rest]:
+    """The batches of the metadata log in a node's directory, segment by segment; none where it has no such log."""
+    if METADATA_LOG in log_names(directory):
+        for segment in log_files(directory, METADATA_LOG).segments:
+            yield from read_segment(segment)
+
+
 def records_of(found: FoundBatch) -> Sequence[MetadataRecord]:
     """The records of a batch of the metadata log; none where they cannot be read."""
     return _unpack(found.batch.payload)[0] if found.is_intact else ()
@@ -146,9 +140,6 @@ def _unpack(payload: bytes) -> tuple[Sequence[MetadataRecord], str]:
         return unpack_records(payload), ""
     except (CodecError, ProtocolInvariantError, ValueError, TypeError, msgpack.UnpackException) as error:
         return [], f"its records cannot be read: {error}"
-
-
-# -- the snapshot ------------------------------------------------------------------------------------------------------
 
 
 def snapshot_file(directory: Path) -> Path | None:
@@ -181,17 +172,8 @@ def known_topics(directory: Path) -> Names:
     records: list[MetadataRecord] = []
     path = snapshot_file(directory)
     if path is not None:
-        records += _snapshot_records(path)
-    if METADATA_LOG in log_names(directory):
-        for segment in log_files(directory, METADATA_LOG).segments:
-            for found in read_segment(segment):
-                records += records_of(found) if isinstance(found, FoundBatch) else ()
+        with suppress(CorruptLogError), typed_errors(path):
+            records += _unpack(decode_snapshot(path.read_bytes()).data)[0]
+    for found in metadata_batches(directory):
+        records += records_of(found) if isinstance(found, FoundBatch) else ()
     return topic_names(records)
-
-
-def _snapshot_records(path: Path) -> Sequence[MetadataRecord]:
-    try:
-        with typed_errors(path):
-            return _unpack(decode_snapshot(path.read_bytes()).data)[0]
-    except CorruptLogError:
-        return ()

@@ -6,11 +6,7 @@ state, which grows with the number of partitions, is requested only where a quer
 condition. Outside `run_until` a query polls first, so it answers with the present state. The trace events of one poll
 of the cluster are sorted by time; events of a node that answers a later poll may be older.
 
-With `with_load` a load generator (`actors/load.py`) runs beside the nodes of the spec and receives the load commands;
-all other commands go to the client.
-
-Time is milliseconds since the cluster was created. A run is not reproducible, since the operating system schedules its
-processes; `trace_hash` differs between two runs of one scenario.
+A run is not reproducible, since the operating system schedules its processes.
 """
 
 from __future__ import annotations
@@ -18,34 +14,33 @@ from __future__ import annotations
 import atexit
 import hashlib
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
 from random import Random
 
+import ray
+
 from actors.clock import UnixTime
-from actors.cluster import ActorCluster, NodeFailedError, NodeNotRunningError, is_connected
-from actors.damage import DamageKind as DamageKind
-from actors.damage import damage_tails
+from actors.cluster import ActorCluster, NodeFailedError, NodeNotRunningError
 from actors.nodes import NodeSnapshot, PollReport
 from actors.placement import NoRayNodeError, PlacementError
-from actors.storage import DiskLossKind, Owner, apply_loss, is_disk_loss
+from actors.storage import DamageKind as DamageKind
+from actors.storage import DiskLossKind, Owner, apply_loss, damage_tails, is_disk_loss
 from experiments.engines.port import (
     ClusterSpec,
     ClusterView,
     Engine,
     Loss,
     TraceEvent,
-    cluster_view,
     enables_recovery,
-    incarnation_began,
     incarnation_ended,
 )
 from experiments.engines.ray.session import ray_session
 from protocol.broker.context import ReplicaView
 from protocol.errors import ProtocolInvariantError
 from protocol.events.base import Trace
+from protocol.events.host import IncarnationBegan
 from protocol.events.registry import detail_of
 from protocol.ids import FIRST_LOAD, RECOVERY_MANAGER, STORE, NodeId, TimeMs, TopicPartition, node_name
 from protocol.messages.base import Message
@@ -77,38 +72,14 @@ _POLL_WAIT_S = 0.05
 _QUERY_WAIT_S = 5.0
 
 
-class ProcessPool:
-    """Hands the processes of one cluster to the next one on the same Ray, where many small clusters follow one another:
-    to start a process costs more than most of what it does in a test.
-    """
-
-    def __init__(self) -> None:
-        self._retired: ActorCluster | None = None
-
-    def take(self) -> ActorCluster | None:
-        """The retired cluster, if there is one, for the next cluster to take over."""
-        retired, self._retired = self._retired, None
-        return retired
-
-    def keep(self, cluster: ActorCluster) -> None:
-        """Retires a cluster, and keeps its processes."""
-        cluster.retire()
-        self._retired = cluster
-
-    def close(self) -> None:
-        """Ends the processes."""
-        retired = self.take()
-        if retired is not None:
-            retired.close()
-
-
 class RayEngine(Engine):
     """A cluster of actors, on the Ray that this process is connected to; otherwise on the one at `address`, otherwise
     on a private Ray that ends with the engine (`ray_session`, which must be called from the main thread).
 
-    `homes` places nodes on Ray nodes by id. `keeps` selects the trace events that `traces`
-    and `trace_hash` cover, for runs that are too long to keep all of them. The nodes run in processes of `pool`, and
-    leave them there, if there is one.
+    With `with_load` a load generator (`actors/load.py`) runs beside the nodes of the spec and receives the load
+    commands; all other commands go to the client. `homes` places nodes on Ray nodes by id. `keeps` selects the trace
+    events that `traces` and `trace_hash` cover, for runs that are too long to keep all of them. `former` is a retired
+    cluster whose processes the nodes take over; `end` ends or retires the cluster when the engine is closed.
 
     InputError where the Ray at `address` cannot be reached, `actors.placement.PlacementError` where it has no room.
     """
@@ -122,12 +93,13 @@ class RayEngine(Engine):
         with_load: bool = False,
         homes: Mapping[NodeId, str] | None = None,
         keeps: Callable[[Trace], bool] = lambda trace: True,
-        pool: ProcessPool | None = None,
+        former: ActorCluster | None = None,
+        end: Callable[[ActorCluster], None] = lambda cluster: cluster.close(),
     ) -> None:
+        super().__init__()
         self.spec = spec
         self._keeps = keeps
         nodes = (*spec.member_ids, FIRST_LOAD) if with_load else spec.member_ids
-        self._sinks: list[Callable[[TraceEvent], None]] = []
         self._traces: list[TraceEvent] = []
         self._hash = hashlib.blake2b(digest_size=16)
         self._outcomes: dict[int, Message] = {}
@@ -138,30 +110,17 @@ class RayEngine(Engine):
         self._judged = 0
         self._evaluating = False
         with ExitStack() as stack:
-            if not is_connected():
+            if not ray.is_initialized():
                 stack.enter_context(ray_session(address))
             store = spec.store_settings if spec.store_ids else None
-            former = None if pool is None else pool.take()
-            self._cluster = ActorCluster(
+            self.cluster = ActorCluster(
                 nodes, spec.config, spec.seed, homes=homes, voters=spec.first_voters, store=store, former=former
             )
-            stack.callback(self._cluster.close if pool is None else partial(pool.keep, self._cluster))
+            stack.callback(end, self.cluster)
             self._resources = stack.pop_all()
         self._clock = UnixTime()
         self._began_ms = self._clock.now_ms()
         atexit.register(self.close)
-
-    @property
-    def run(self) -> str:
-        """The name of this run: the actors' Ray namespace, the `run` tag of metrics, the name of `folder`."""
-        return self._cluster.run
-
-    @property
-    def folder(self) -> Path:
-        """The run's folder with the directories of the nodes; it has the same path on every machine."""
-        return self._cluster.folder
-
-    # -- time ----------------------------------------------------------------------------------------------------------
 
     def now_ms(self) -> TimeMs:
         return self.time_of(self._clock.now_ms())
@@ -170,17 +129,11 @@ class RayEngine(Engine):
         """A time of the nodes, which is Unix time, as time of this engine, which counts from its creation."""
         return unix_ms - self._began_ms
 
-    def run_until(self, condition: Callable[[], bool], within_ms: int) -> bool:
-        return self._run(condition, within_ms, POLL_MS, IDLE_POLL_MS)
-
-    def run_for(self, duration_ms: int) -> None:
-        self._run(lambda: False, duration_ms, IDLE_POLL_MS, IDLE_POLL_MS)
-
-    def _run(self, condition: Callable[[], bool], within_ms: int, fastest_ms: int, slowest_ms: int) -> bool:
+    def run_until(self, condition: Callable[[], bool], within_ms: int, fastest_ms: int = POLL_MS) -> bool:
         deadline_ms = self.now_ms() + within_ms
         poll_ms: float = fastest_ms
         while True:
-            poll_ms = fastest_ms if self._poll(_POLL_WAIT_S) else min(poll_ms * _BACKOFF, slowest_ms)
+            poll_ms = fastest_ms if self._poll(_POLL_WAIT_S) else min(poll_ms * _BACKOFF, IDLE_POLL_MS)
             self._expire_cache()
             self._evaluating = True
             try:
@@ -195,23 +148,22 @@ class RayEngine(Engine):
                 return False
             time.sleep(min(poll_ms, left_ms) / 1000)
 
-    # -- nodes ---------------------------------------------------------------------------------------------------------
+    def run_for(self, duration_ms: int) -> None:
+        self.run_until(lambda: False, duration_ms, IDLE_POLL_MS)
 
     def start(self, node: NodeId) -> None:
         self._act()
-        self._pass_on(incarnation_began(self.now_ms(), node))
-        self._cluster.start(node)
+        self._pass_on(TraceEvent(self.now_ms(), node, IncarnationBegan()))
+        self.cluster.start(node)
 
     def crash(self, node: NodeId, loss: Loss) -> None:
-        """Sends SIGKILL to the node's process, if it runs; the loss is applied before it starts again. ValueError for a
-        kind of loss that only the simulator has.
-        """
+        """Sends SIGKILL to the node's process, if it runs. ValueError for a kind of loss that only sim has."""
         self._act()
         kind, count = self._disk_loss(loss)
-        if self._cluster.is_running(node):
-            self._record([(node, report) for report in self._cluster.crash(node, kind, count)])
+        if self.cluster.is_running(node):
+            self._record([(node, report) for report in self.cluster.crash(node, kind, count)])
         else:
-            self._cluster.lose_at_start(node, kind, count)
+            self.cluster.lose_at_start(node, kind, count)
         self._record_end(node, loss.kind)
         self._snapshots.pop(node, None)
 
@@ -224,84 +176,65 @@ class RayEngine(Engine):
         return loss.kind, loss.count
 
     def _record_end(self, node: NodeId, kind: str) -> None:
-        """Passes the end of an incarnation to the recording. The records that its disk lost are known only at the next
-        start, unless the page cache survives.
-        """
+        """Records the end of an incarnation; what its disk has lost is known only at the next start."""
         self._pass_on(incarnation_ended(self.now_ms(), node, kind, {} if kind == "none" else None))
 
     def terminate(self, node: NodeId) -> None:
         self._act()
-        self._cluster.send(node, ShutdownCommand())
+        self.cluster.send(node, ShutdownCommand())
 
     def pause(self, node: NodeId) -> None:
         self._act()
-        self._cluster.run_command(node, "pause")
+        self.cluster.run_command(node, "pause")
 
     def resume(self, node: NodeId) -> None:
         self._act()
-        self._cluster.run_command(node, "resume")
+        self.cluster.run_command(node, "resume")
 
     def is_running(self, node: NodeId) -> bool:
         self._refresh_events()
-        return self._cluster.is_running(node)
+        return self.cluster.is_running(node)
 
     def flush(self, broker: NodeId) -> None:
         self._act()
-        self._cluster.run_command(broker, "flush")
+        self.cluster.run_command(broker, "flush")
 
     def move(self, node: NodeId, home: str) -> None:
         """Places the next incarnation of a node that does not run on another Ray node, with an empty disk."""
-        self._cluster.move(node, home)
+        self.cluster.move(node, home)
         self._record_end(node, "all")
-
-    def isolate(self, nodes: Collection[NodeId]) -> None:
-        """Has the other nodes drop what the present incarnations of these send (`ActorCluster.isolate`)."""
-        self._cluster.isolate(nodes)
 
     def set_room(self, node: NodeId, room_bytes: int | None) -> None:
         """Limits the growth of a running node's logs to `room_bytes` in all; None lifts the limit."""
         self._act()
-        self._cluster.run_command(node, "set_room", room_bytes)
+        self.cluster.run_command(node, "set_room", room_bytes)
 
     def damage_tails(self, node: NodeId, kind: DamageKind, seed: str) -> int:
         """Damages the log ends of a node of this machine that does not run; returns the number of damaged logs."""
         self._record_end(node, "torn" if kind == "torn" else "corrupt")
-        return damage_tails(self._cluster.directory(node), kind, Random(seed))
+        return damage_tails(self.cluster.directory(node), kind, Random(seed))
 
     def lose(self, node: NodeId, loss: Loss) -> None:
-        """Applies a loss to the disk of a node of this machine that does not run. ValueError for a kind of loss that
-        only the simulator has."""
+        """Applies a loss to the disk of a node of this machine that does not run. ValueError as for `crash`."""
         kind, count = self._disk_loss(loss)
-        apply_loss(self._cluster.directory(node), kind, count, Owner(self.run, node), _QUERY_WAIT_S)
+        apply_loss(self.cluster.directory(node), kind, count, Owner(self.cluster.run, node), _QUERY_WAIT_S)
         self._record_end(node, loss.kind)
 
-    def pids(self) -> Mapping[NodeId, int]:
-        """The process id of every running node, each on its own machine."""
-        return self._cluster.pids()
-
-    def directory(self, node: NodeId) -> Path:
-        """The node's present directory, on its machine."""
-        return self._cluster.directory(node)
-
-    # -- links ---------------------------------------------------------------------------------------------------------
-
     def expire_sessions(self, node: NodeId) -> None:
-        self._cluster.send(STORE, ExpireSessions(node_id=node))
+        self.cluster.send(STORE, ExpireSessions(node_id=node))
 
     def set_link(self, source: NodeId, target: NodeId, up: bool) -> None:
         self._act()
-        self._cluster.set_links([(source, target)], up)
+        self.cluster.set_links([(source, target)], up)
 
     def heal_links(self) -> None:
         self._act()
-        self._cluster.heal_links()
-
-    # -- clients -------------------------------------------------------------------------------------------------------
+        self.cluster.heal_links()
 
     def submit(self, command: Command) -> None:
         self._act()
         to_load = isinstance(command, LoadCommand | ProbeCommand)
-        self._cluster.send(FIRST_LOAD if to_load else self.spec.client_ids[0], command)
+        self.cluster.send(FIRST_LOAD if to_load else self.spec.client_ids[0], command)
 
     def outcome(self, command_id: int) -> Message | None:
         self._refresh_events()
@@ -312,8 +245,6 @@ class RayEngine(Engine):
         outcomes, self._outcomes = self._outcomes, {}
         return outcomes
 
-    # -- observation ---------------------------------------------------------------------------------------------------
-
     def store_view(self) -> StoreView:
         self._refresh_snapshots()
         found = self._snapshots.get(STORE)
@@ -321,14 +252,11 @@ class RayEngine(Engine):
             self._store_view = found.store
         return self._store_view
 
-    def view(self) -> ClusterView | None:
-        if self.spec.has_store_metadata:
-            return cluster_view(self.store_view())
+    def _quorum_view(self) -> ClusterView | None:
         snapshot = self._active_snapshot()
         if snapshot is None or snapshot.quorum is None:
             return None
-        voters = tuple(key.id for key in snapshot.quorum.voters)
-        return ClusterView(snapshot.partitions, snapshot.brokers, voters)
+        return ClusterView(snapshot.partitions, snapshot.brokers, tuple(key.id for key in snapshot.quorum.voters))
 
     def quorum(self) -> Mapping[NodeId, QuorumView]:
         self._refresh_snapshots()
@@ -350,7 +278,7 @@ class RayEngine(Engine):
     def log(self, broker: NodeId, partition: TopicPartition) -> Sequence[RecordBatch]:
         """NodeNotRunningError where the broker does not run."""
         batches = []
-        for frame in self._cluster.read_log(broker, partition):
+        for frame in self.cluster.read_log(broker, partition):
             batch = decode(frame)
             if not isinstance(batch, RecordBatch):
                 raise ProtocolInvariantError(f"{type(batch).__name__} in the log of {partition}")
@@ -358,8 +286,8 @@ class RayEngine(Engine):
         return batches
 
     def metadata_log(self) -> Sequence[MetadataRecord]:
-        running = [node for node in self.spec.controller_ids if self._cluster.is_running(node)]
-        logs = [unpack_records(self._cluster.read_metadata(controller)) for controller in running]
+        running = [node for node in self.spec.controller_ids if self.cluster.is_running(node)]
+        logs = [unpack_records(self.cluster.read_metadata(controller)) for controller in running]
         return max(logs, key=len, default=())
 
     def traces(self) -> Sequence[TraceEvent]:
@@ -371,37 +299,29 @@ class RayEngine(Engine):
         self._sinks.append(sink)
         return partial(self._sinks.remove, sink)
 
-    def _pass_on(self, event: TraceEvent) -> None:
-        for sink in self._sinks:
-            sink(event)
-
     def unjudged(self) -> Sequence[TraceEvent]:
-        """As `Engine.unjudged`: the events of the polls since a condition was last found not to hold. A condition that
-        holds ends its `run_until` somewhere among these events, so they are judged by the next condition, too, unless
-        the experiment acts on the cluster in between.
+        """As `Engine.unjudged`. A condition that holds ends its `run_until` somewhere among these events, so they are
+        judged by the next condition, too, unless the experiment acts on the cluster in between.
         """
         return self._traces[self._judged :]
 
     def trace_hash(self) -> str:
-        """A digest of the kept trace events in the order of their arrival; it differs from run to run."""
+        """A digest of the kept trace events in the order of their arrival."""
         self._refresh_events()
         return self._hash.hexdigest()
 
     def close(self) -> None:
-        """Ends all nodes, and the private Ray if there is one; may be called again."""
         atexit.unregister(self.close)
         self._snapshots.clear()
         self._resources.close()
 
-    # -- polling -------------------------------------------------------------------------------------------------------
-
     def _act(self) -> None:
-        """Begins an action of the experiment: what happened before it says nothing of its effect."""
+        """Begins an action of the experiment: what happened before it shows nothing of its effect."""
         self._judged = len(self._traces)
         self._expire_cache()
 
     def _expire_cache(self) -> None:
-        """Has the next query poll again, since the cluster has changed or may have."""
+        """Has the next query poll again."""
         self._polled_at_s = self._snapshots_at_s = 0.0
 
     def _refresh_events(self) -> None:
@@ -415,14 +335,14 @@ class RayEngine(Engine):
         self._refresh_events()
         if (self._evaluating and self._snapshots_at_s) or time.monotonic() - self._snapshots_at_s <= POLL_MS / 1000:
             return
-        self._snapshots.update(self._cluster.snapshots(_POLL_WAIT_S if self._evaluating else _QUERY_WAIT_S))
+        self._snapshots.update(self.cluster.snapshots(_POLL_WAIT_S if self._evaluating else _QUERY_WAIT_S))
         self._snapshots_at_s = time.monotonic()
 
     def _poll(self, wait_s: float) -> bool:
         """Polls the cluster; returns whether any node reported anything."""
-        reports = self._cluster.poll(wait_s)
+        reports = self.cluster.poll(wait_s)
         self._record(reports)
-        for node in set(self._snapshots) - set(self._cluster.running()):
+        for node in set(self._snapshots) - set(self.cluster.running()):
             del self._snapshots[node]
         return any(report.traces or report.outcomes or report.exited for _, report in reports)
 
@@ -438,7 +358,7 @@ class RayEngine(Engine):
                 if not isinstance(outcome, _OUTCOMES):
                     raise ProtocolInvariantError(f"{node_name(node)} reports {type(outcome).__name__}")
                 self._outcomes[outcome.command_id] = outcome
-        if needs_recovery_manager(self._cluster, reports):
+        if needs_recovery_manager(self.cluster, reports):
             self.start(RECOVERY_MANAGER)
         for event in sorted(events, key=lambda event: event.time_ms):
             trace = event.trace
@@ -450,8 +370,6 @@ class RayEngine(Engine):
 
 
 def needs_recovery_manager(cluster: ActorCluster, reports: Iterable[tuple[NodeId, PollReport]]) -> bool:
-    """Whether the newest reports of the nodes enable unclean recovery, in a generation that begins without it, while no
-    recovery manager runs.
-    """
+    """Whether these newest reports enable unclean recovery while no recovery manager runs."""
     enabled = any(enables_recovery(trace) for _, report in reports for _, trace in report.traces)
     return enabled and not cluster.is_running(RECOVERY_MANAGER)

@@ -1,11 +1,8 @@
 """Starts a cluster in the background (`launch`) and ends it (`stop`).
 
 The background process leads a session of its own, so it receives neither Ctrl-C nor the hang-up of the terminal, and
-writes to a log beside the state file. `launch` waits until the state file has the status `ready` or the process ends.
-
-`stop` sends SIGTERM to the process that the state file names, and SIGKILL if it does not end in time. After a SIGKILL
-the kernel ends a private Ray; `stop` waits for its processes and removes the folders, as it does for a stale state
-file.
+writes to a log beside the state file. `stop` sends it SIGTERM, and SIGKILL if it does not end in time. The kernel then
+ends a private Ray; `stop` waits for its processes and removes the folders, as it does for a stale state file.
 """
 
 from __future__ import annotations
@@ -17,9 +14,10 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from actors.processes import start_ticks
 from experiments.engines.ray.cluster_state import (
     ClusterOptions,
     ClusterState,
@@ -45,7 +43,6 @@ from protocol.ids import FIRST_CONTROLLER
 STOP_WITHIN_S = 30.0
 KILLED_WITHIN_S = 15.0
 _CHECK_EVERY_S = 0.1
-_EXIT_WRONG_INPUT = 2
 
 
 class LaunchFailed(RuntimeError):
@@ -53,19 +50,19 @@ class LaunchFailed(RuntimeError):
 
     def __init__(self, reason: str, exit_code: int) -> None:
         super().__init__(reason)
-        self.is_input_wrong = exit_code == _EXIT_WRONG_INPUT
+        self.is_input_wrong = exit_code == 2
 
 
 def config_of(options: ClusterOptions) -> ClusterConfig:
-    """The static config of the nodes. InputError for an unknown config, a value out of its range, and a quorum that
-    names controllers which the cluster does not have.
-    """
+    """The static config of the nodes. InputError where it is wrong, or names controllers that there are not."""
     try:
         config = ClusterConfig.of(options.generation, options.config)
     except ConfigError as error:
         raise InputError("--config", error.name, f"{error.found}{error.hint}", error.allowed) from error
     if options.generation.features.metadata_in_store:
-        _require_known_to_v3(options)
+        for name, value in options.config.items():
+            if options.generation not in CONFIGS[name].generations:
+                raise InputError("--config", name, value, f"a config that {options.generation.value} has")
         return config
     controllers = range(FIRST_CONTROLLER, FIRST_CONTROLLER + options.controllers)
     for name in (CONTROLLER_QUORUM_VOTERS, CONTROLLER_QUORUM_BOOTSTRAP_SERVERS):
@@ -74,13 +71,6 @@ def config_of(options: ClusterOptions) -> ClusterConfig:
             allowed = f"controllers {controllers[0]} to {controllers[-1]}, each once"
             raise InputError("--config", name, list(nodes), allowed)
     return config
-
-
-def _require_known_to_v3(options: ClusterOptions) -> None:
-    for name, value in options.config.items():
-        if options.generation not in CONFIGS[name].generations:
-            allowed = f"a config that {options.generation.value} has"
-            raise InputError("--config", name, value, allowed)
 
 
 def launch(options: ClusterOptions) -> ClusterState:
@@ -119,7 +109,8 @@ def stop(state: ClusterState) -> str:
     """Ends a cluster and removes its folders, state file and log; returns `stopped`, `killed`, `had ended already`."""
     outcome = _end_supervisor(state)
     for pid in processes_naming(Path(folder) for folder in state.folders):
-        _await_end(pid, KILLED_WITHIN_S)
+        with suppress(ProcessLookupError), _handle_of(pid) as handle:
+            select.select([handle], [], [], KILLED_WITHIN_S)
     for folder in state.folders:
         shutil.rmtree(folder, ignore_errors=True)
     remove_state(state.options.name)
@@ -129,29 +120,22 @@ def stop(state: ClusterState) -> str:
 
 
 def _end_supervisor(state: ClusterState) -> str:
-    try:
-        handle = os.pidfd_open(state.pid)
-    except ProcessLookupError:
-        return "had ended already"
-    try:
-        if start_ticks(state.pid) != state.started_ticks:
-            return "had ended already"
-        signal.pidfd_send_signal(handle, signal.SIGTERM)
-        if select.select([handle], [], [], STOP_WITHIN_S)[0]:
-            return "stopped"
-        signal.pidfd_send_signal(handle, signal.SIGKILL)
-        select.select([handle], [], [], KILLED_WITHIN_S)
-        return "killed"
-    finally:
-        os.close(handle)
+    with suppress(ProcessLookupError), _handle_of(state.pid) as handle:
+        if state.is_running:
+            signal.pidfd_send_signal(handle, signal.SIGTERM)
+            if select.select([handle], [], [], STOP_WITHIN_S)[0]:
+                return "stopped"
+            signal.pidfd_send_signal(handle, signal.SIGKILL)
+            select.select([handle], [], [], KILLED_WITHIN_S)
+            return "killed"
+    return "had ended already"
 
 
-def _await_end(pid: int, within_s: float) -> None:
+@contextmanager
+def _handle_of(pid: int) -> Iterator[int]:
+    """A file descriptor of a process, which is readable once it has ended. ProcessLookupError where it has."""
+    handle = os.pidfd_open(pid)
     try:
-        handle = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return
-    try:
-        select.select([handle], [], [], within_s)
+        yield handle
     finally:
         os.close(handle)

@@ -2,21 +2,8 @@
 
 The supervisor alone starts and ends nodes, so a command goes to it: one line of JSON each way over a Unix socket beside
 the cluster's state file, which only the user can open. The supervisor serves one command at a time, between two polls
-of its nodes.
-
-| command | the node is | what happens |
-|---|---|---|
-| `kill` | running, paused | SIGKILL; what `lose` names is removed from its disk when it starts again |
-| `stop` | running | a controlled shutdown begins; the node has ended when its process has |
-| `start` | ended | a new process on what the disk holds, as soon as a Ray node may take it |
-| `pause` | running | SIGSTOP, as a long garbage collection |
-| `resume` | paused | SIGCONT |
-| `replace-disk` | ended | the next start finds an empty disk |
-
-`kill` and `stop` also withdraw a start: of a node that is starting, or waiting for a Ray node.
-
-Every command is answered at once, so that one node which takes long delays no command about another. A caller waits for
-a start or a stop by asking again (`ask_until`).
+of its nodes. Every command is answered at once, so that one node which takes long delays no command about another. A
+caller waits for a start or a stop by asking again (`ask_until`).
 """
 
 from __future__ import annotations
@@ -29,7 +16,7 @@ from enum import StrEnum
 from pathlib import Path
 from socketserver import StreamRequestHandler, UnixStreamServer
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from experiments.engines.ray.cluster_state import ClusterState, socket_path
 
@@ -39,7 +26,10 @@ _ASK_AGAIN_S = 0.2
 
 
 class NodeAction(StrEnum):
-    """What `isray node` asks for."""
+    """What `isray node` asks for: `kill` is SIGKILL, and a loss at the next start; `stop` begins a controlled shutdown;
+    both withdraw a start. `start` begins a new process on what the disk holds, as soon as a Ray node may take it.
+    `pause` and `resume` are SIGSTOP and SIGCONT; after `replace-disk` the next start finds an empty disk.
+    """
 
     LIST = "list"
     KILL = "kill"
@@ -51,7 +41,7 @@ class NodeAction(StrEnum):
 
 
 class NodeState(StrEnum):
-    """Whether a node has a process, whether that is stopped by SIGSTOP, and whether one is to start."""
+    """Whether a node has a process, whether that is paused, and whether one is to start."""
 
     RUNNING = "running"
     PAUSED = "paused"
@@ -71,14 +61,8 @@ ALLOWED: Mapping[NodeAction, tuple[NodeState, ...]] = {
 """The states of the node in which an action is possible."""
 
 
-class _Line(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class NodeCommand(_Line):
-    """An action on a node (all of them for `list`); `loss_kind` and `loss_count` are what `kill` removes
-    (`actors.storage.apply_loss`).
-    """
+class NodeCommand(BaseModel, frozen=True, extra="forbid"):
+    """An action on a node; `loss_kind` and `loss_count` are what `kill` removes (`actors.storage.apply_loss`)."""
 
     action: NodeAction
     node: str | None = None
@@ -86,24 +70,22 @@ class NodeCommand(_Line):
     loss_count: int = 0
 
 
-class NodeRow(_Line):
+class NodeRow(BaseModel, frozen=True, extra="forbid"):
     """A node of the cluster as it is now. `pid`, `host` and `ray_node` are of its process, None where it has none;
     `directory` is on its machine. `reason` says what it waits for or why it has ended, as far as that is known.
     """
 
     node: str
     state: NodeState
-    pid: int | None
+    pid: int | None = None
     directory: str
     host: str | None = None
     ray_node: str | None = None
     reason: str = ""
 
 
-class NodeAnswer(_Line):
-    """The nodes that a command was about. `found` and `allowed` say why it was not possible, `failure` why it was not
-    carried out; they are empty otherwise.
-    """
+class NodeAnswer(BaseModel, frozen=True, extra="forbid"):
+    """The nodes concerned; `found` and `allowed` say why a command was not possible, `failure` why it failed."""
 
     rows: tuple[NodeRow, ...] = ()
     found: str = ""
@@ -119,11 +101,6 @@ class NodeServer(UnixStreamServer):
         self._path = path
         path.unlink(missing_ok=True)
         super().__init__(str(path), _Handler)
-
-    def serve_one(self, within_s: float) -> None:
-        """Serves the next command, if one comes in time."""
-        self.timeout = within_s
-        self.handle_request()
 
     def handle_error(self, request: object, client_address: object) -> None:
         """Ends the supervisor with the error of a command, unless the caller has gone, or has sent no command."""
@@ -145,9 +122,7 @@ class _Handler(StreamRequestHandler):
 
 
 def ask(state: ClusterState, command: NodeCommand) -> NodeAnswer:
-    """Has the supervisor of a running cluster carry out a command. OSError where it cannot be reached, or does not
-    answer within `ANSWER_WITHIN_S`.
-    """
+    """The supervisor's answer to a command. OSError where there is none within `ANSWER_WITHIN_S`."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(ANSWER_WITHIN_S)
         connection.connect(str(socket_path(state.options.name)))
@@ -160,9 +135,7 @@ def ask(state: ClusterState, command: NodeCommand) -> NodeAnswer:
 
 
 def ask_until(state: ClusterState, node: str, is_done: Callable[[NodeRow], bool], within_s: float) -> NodeRow:
-    """Asks for the row of a node until `is_done` holds of it or the time is over; returns the last one. OSError as
-    `ask`.
-    """
+    """The row of a node once `is_done` holds of it or the time is over. OSError as `ask`."""
     deadline_s = time.monotonic() + within_s
     while True:
         row = next(row for row in ask(state, NodeCommand(action=NodeAction.LIST)).rows if row.node == node)

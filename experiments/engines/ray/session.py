@@ -6,12 +6,8 @@ Ray keeps its files in a folder of its own, listens on 127.0.0.1 only, has no da
 has no token authentication (it cannot be reached from another machine). It is shut down at the end, after an error,
 Ctrl-C, SIGTERM and SIGHUP; the kernel ties Ray's processes to this one, so SIGKILL ends them too.
 
-Ray replaces 127.0.0.1 by the machine's own address unless the environment variable that it has for systems without
-clusters is set (`stay_on_loopback`). Ray reads that variable when it is imported: a process that imports ray first gets
-a Ray that listens on all interfaces. A process that connects to a Ray on 127.0.0.1 needs the variable too.
-
-A private Ray that does not start is started once more, in an empty folder, since on a busy machine Ray gives up after
-30 s. The processes of the failed start are killed.
+Ray replaces 127.0.0.1 by the machine's own address unless an environment variable is set when ray is imported
+(`stay_on_loopback`), also in a process that connects to a Ray on 127.0.0.1.
 
 On a named cluster outside a Ray job, the packages are uploaded with the session (`py_modules`); in a job they are its
 working directory.
@@ -31,10 +27,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager, contextmanager, redirect_stdout
-from dataclasses import dataclass
 from pathlib import Path
 from threading import Thread
-from typing import Any, TextIO, TypeVar, cast
+from typing import Any, NamedTuple, TextIO, TypeVar, cast
 
 from experiments.support.build import PACKAGES_FOLDER
 from experiments.support.errors import InputError
@@ -53,22 +48,16 @@ Handle = Any
 """A Ray object that Ray does not type: an actor handle, an object reference, a node of a test cluster."""
 RayArguments = dict[str, Any]
 """Keyword arguments of `ray.init` and `Cluster.add_node`."""
-_IN_JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"
-_LOOPBACK_SWITCH = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 _STARTS = 2
 """How often a private Ray is started before the command fails."""
-_KILLS = "A worker died or was killed while executing a task|Raylet is terminated|has been marked dead because"
 
 
 class RayStartError(RuntimeError):
     """A private Ray did not start, with Ray's reason as one line."""
 
 
-@dataclass(frozen=True, slots=True)
-class RaySession:
-    """A Ray that this process is connected to: `host:port` of its head's control store, and the folder with the files
-    of a private one (None for a named one).
-    """
+class RaySession(NamedTuple):
+    """`host:port` of the control store of a connected Ray, and the folder of a private one (None for a named one)."""
 
     address: str
     folder: Path | None
@@ -96,10 +85,14 @@ def ray_session(address: str | None = None, cpus: int | None = None) -> Iterator
 
         try:
             with orderly_signals():  # Ray sets a SIGTERM handler of its own; leaving this block restores ours
-                if named:
-                    _join(arguments)
-                else:
+                if not named:
                     _start(arguments, Path(folder))
+                else:
+                    try:
+                        _init(arguments)
+                    except (ConnectionError, ValueError) as error:
+                        allowed = f"a Ray cluster that answers ({error})"
+                        raise InputError("--address", "", arguments["address"], allowed) from error
             found: str = ray.get_runtime_context().gcs_address
             yield RaySession(found, None if named else Path(folder))
         finally:
@@ -121,15 +114,10 @@ def _init(arguments: RayArguments) -> None:
     ray.init(**arguments, logging_level=logging.ERROR, log_to_driver=False)
 
 
-def _join(arguments: RayArguments) -> None:
-    try:
-        _init(arguments)
-    except (ConnectionError, ValueError) as error:
-        raise InputError("--address", "", arguments["address"], f"a Ray cluster that answers ({error})") from error
-
-
 def _start(arguments: RayArguments, folder: Path) -> None:
-    """Starts a private Ray with its files in `folder`. Ray has no class for the error of a start that took too long."""
+    """Starts a private Ray with its files in `folder`; if that fails once more, in an empty folder, since on a busy
+    machine Ray gives up after 30 s. Ray has no class for this error.
+    """
     import ray
 
     for last in range(1, _STARTS + 1):
@@ -146,20 +134,17 @@ def _start(arguments: RayArguments, folder: Path) -> None:
                 raise RayStartError(f"Ray did not start, tried {_STARTS} times: {reason}") from error
 
 
-def _require_listener(address: str) -> None:
-    """InputError unless `host:port` (or `ray://host:port`) accepts a connection: Ray itself would try for minutes."""
+def _named_cluster(address: str) -> RayArguments:
+    """InputError unless `host:port` (or `ray://host:port`) accepts a connection: Ray itself would try for minutes. Ray
+    checks other addresses itself.
+    """
     host, _, port = address.removeprefix("ray://").rpartition(":")
-    if not (host and port.isdecimal()):
-        return  # "auto", or an address that Ray itself checks
     try:
-        socket.create_connection((host, int(port)), timeout=CONNECT_WITHIN_S).close()
+        if host and port.isdecimal():
+            socket.create_connection((host, int(port)), timeout=CONNECT_WITHIN_S).close()
     except (OSError, OverflowError) as error:
         raise InputError("--address", "", address, f"host:port of a running Ray head ({error})") from error
-
-
-def _named_cluster(address: str) -> RayArguments:
-    _require_listener(address)
-    if _IN_JOB in os.environ:
+    if "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ:
         return {"address": address}
     modules = [str(PACKAGES_FOLDER / name) for name in PACKAGES]
     return {"address": address, "runtime_env": {"py_modules": modules, "excludes": ["**/__pycache__"]}}
@@ -173,12 +158,13 @@ def is_private(address: str | None) -> bool:
 def stay_on_loopback() -> None:
     """Has Ray accept 127.0.0.1 as a node's address; call before ray is imported."""
     if "ray" not in sys.modules:
-        os.environ.setdefault(_LOOPBACK_SWITCH, "0")
+        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
 
 
 def expect_kills() -> None:
     """Suppresses Ray's lines about killed workers and raylets, which faults kill; call before ray is imported."""
-    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", _KILLS)
+    kills = "A worker died or was killed while executing a task|Raylet is terminated|has been marked dead because"
+    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", kills)
 
 
 def _private_cluster(folder: Path, cpus: int | None) -> RayArguments:
@@ -211,9 +197,6 @@ def orderly_signals() -> AbstractContextManager[None]:
     return signals_handled((signal.SIGTERM, signal.SIGHUP), lambda number: sys.exit(128 + number))
 
 
-# -- the control store -------------------------------------------------------------------------------------------------
-
-
 Result = TypeVar("Result")
 LOST_AFTER_S = 3.0
 _CONNECT_WITHIN_S = 2.0
@@ -240,9 +223,7 @@ def require_control_store(address: str) -> None:
 
 
 def ask_control_store(call: Callable[[], Result], address: str) -> Result:
-    """The result of a call that Ray makes to its control store at `address`. ControlStoreLostError where that is lost;
-    the call, which blocks then, is left to a thread that ends with the process.
-    """
+    """The result of a call to Ray's control store at `address`; ControlStoreLostError where that is lost."""
     result: Future[Result] = Future()
 
     def run() -> None:
@@ -259,9 +240,6 @@ def ask_control_store(call: Callable[[], Result], address: str) -> Result:
     return result.result()
 
 
-# -- what Ray prints ---------------------------------------------------------------------------------------------------
-
-
 class _ByThread:
     """A text stream that is `main` for the main thread and `others` for all other ones."""
 
@@ -273,8 +251,6 @@ class _ByThread:
         return getattr(self._main if is_main else self._others, name)
 
 
-@contextmanager
-def ray_output_to_stderr() -> Iterator[None]:
+def ray_output_to_stderr() -> AbstractContextManager[object]:
     """Has everything that other threads than the main one print go to standard error during the block."""
-    with redirect_stdout(cast(TextIO, _ByThread(sys.stdout, sys.stderr))):
-        yield
+    return redirect_stdout(cast(TextIO, _ByThread(sys.stdout, sys.stderr)))

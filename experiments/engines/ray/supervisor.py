@@ -2,17 +2,15 @@
 them.
 
 Ray ties actors to the job that created them and a private Ray to the process that started it, so a cluster ends with
-this process, however that ends. SIGTERM, SIGINT and SIGHUP end it in good order.
+this process, however that ends. SIGTERM, SIGINT and SIGHUP end it in good order. It also ends when it loses the control
+store of Ray or its own Ray node; the state file then stays and says why, until `isray down` or the next `isray up` of
+that name.
 
-Polling also fetches the trace events that nodes keep for an observer, so they do not pile up. A broker, controller or
-store that died is not restarted, as one on a machine is not: the cluster shows failures and does not hide them. The
-supervisor records the death in the state file and passes it to `report`. Clients and the recovery manager, which have
-no disk, start again by themselves, on any live Ray node. A user ends and restarts nodes by `isray node`; the supervisor
-carries out its commands between two polls (`node_commands.py`). A start for which there is no Ray node, or that is
-undone by the loss of one, is tried again until it succeeds or the user withdraws it.
-
-The cluster ends with its supervisor, which ends when it loses the control store of Ray or its own Ray node. Its state
-file then stays and says why, until `isray down` or the next `isray up` of that name.
+A broker, controller or store that died is not restarted, as one on a machine is not: the cluster shows failures and
+does not hide them. Clients and the recovery manager, which have no disk, start again by themselves, on any live Ray
+node. A user ends and restarts nodes by `isray node`; the supervisor carries out its commands between two polls
+(`node_commands.py`). A start for which there is no Ray node, or that is undone by the loss of one, is tried again until
+it succeeds or the user withdraws it.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from actors.cluster import ActorCluster
-from actors.machines import UnreachableError, machines
+from actors.machines import UnreachableError, is_alive, machines, own_node
 from actors.nodes import PollReport
 from actors.placement import NoRayNodeError, PlacementError, is_movable, unknown_racks
 from actors.processes import ProcessId
@@ -62,7 +60,7 @@ from experiments.engines.ray.session import (
 from experiments.support.errors import InputError
 from protocol.config import ClusterConfig
 from protocol.events.broker import StorageFailed
-from protocol.ids import RECOVERY_MANAGER, NodeId, node_name
+from protocol.ids import NO_NODE, RECOVERY_MANAGER, NodeId, node_name
 from protocol.messages.commands import ShutdownCommand
 
 READY_WITHIN_S = 180.0
@@ -71,8 +69,6 @@ START_AGAIN_S = 2.0
 """The time between two attempts to start a node."""
 _STARTING_POLL_S = 0.05
 _ANSWER_WITHIN_S = 1.0
-_SETTLED = ("leader", "follower", "observer")
-"""Quorum roles of controllers that know the leader."""
 _ENDED = "its process has ended"
 
 Report = Callable[[str], None]
@@ -95,15 +91,14 @@ def _reason(last: PollReport | None, is_lost: bool) -> str:
     """Why a node has ended, in one line, by its last report and whether its Ray node is lost."""
     if last is not None and last.failure is not None:
         return f"failed: {' '.join(last.failure.split())}"
-    traces = [] if last is None else [trace for _, trace in last.traces]
-    halted = [trace for trace in traces if isinstance(trace, StorageFailed) and trace.halted]
-    if halted:
-        return f"its disk has failed: {halted[0].reason}"
+    for _, trace in () if last is None else last.traces:
+        if isinstance(trace, StorageFailed) and trace.halted:
+            return f"its disk has failed: {trace.reason}"
     return "its Ray node is lost" if is_lost else _ENDED
 
 
 class Supervisor:
-    """Starts and polls a cluster's nodes, and keeps its state file up to date; no other process writes that file."""
+    """Starts and polls a cluster's nodes, and keeps its state file up to date."""
 
     def __init__(self, cluster: ActorCluster, spec: ClusterSpec, state: ClusterState, report: Report) -> None:
         self.state = state
@@ -121,9 +116,9 @@ class Supervisor:
         self._tried_s: dict[NodeId, float] = {}
 
     def start(self) -> None:
-        """Starts all nodes; returns when every broker is unfenced and every controller follows the active one;
-        in `v3`, when a broker is controller and all are registered.
-        NotReadyError where that is not so within `READY_WITHIN_S`, or a node ends or finds no Ray node.
+        """Starts all nodes; returns when every broker is unfenced and every controller follows the active one; in `v3`,
+        when a broker is controller and all are registered. NotReadyError where that is not so within `READY_WITHIN_S`,
+        or a node ends or finds no Ray node.
         """
         for node in self._spec.node_ids:
             self._cluster.start(node)
@@ -140,21 +135,18 @@ class Supervisor:
         self._write(self.state.model_copy(update={"status": Status.READY}))
 
     def poll(self) -> None:
-        """Polls the nodes once, records and reports those that have ended, and starts those that are to run. One of
-        `RAY_FAILURES` where Ray is lost.
-        """
+        """Polls the nodes once, and starts those that are to run. One of `RAY_FAILURES` where Ray is lost."""
         self._poll_nodes()
         self._start_wanted()
         self._record_processes()
 
     def _poll_nodes(self) -> None:
-        """Polls the nodes once, and records and reports those that have ended."""
         require_control_store(str(self.state.address))
         before = {node: self._cluster.process(node) for node in self._cluster.running()}
         reports = self._cluster.poll(_ANSWER_WITHIN_S)
         last = dict(reports)
         ended = [node for node in before if not self._cluster.is_running(node)]
-        if ended and self._cluster.has_lost_its_own_node():
+        if ended and not is_alive(own_node()):
             raise RayLostError("the Ray node of the supervisor is lost, and Ray ends all nodes with it")
         for node in ended:
             self._record_end(node, before[node], last.get(node))
@@ -171,13 +163,12 @@ class Supervisor:
             self._wanted[node] = ""
             self._note(node, "its Ray node was lost before it had started; it starts again")
             return
-        self._reasons[node] = reason = _reason(last, is_lost=process is not None and self._cluster.is_lost(process))
+        self._reasons[node] = reason = _reason(last, process is not None and not is_alive(process.ray_node))
         if not is_expected or reason != _ENDED:
             self._note(node, reason)
 
     def _start_wanted(self) -> None:
-        """Starts the nodes whose start was asked for, and of the clients and the recovery manager those that have
-        ended, unless the last attempt was a moment ago."""
+        """Starts the nodes that are to run, each again `START_AGAIN_S` after a failed attempt at the earliest."""
         for node in sorted(self._kept):
             if not self._cluster.is_running(node):
                 self._wanted.setdefault(node, "")
@@ -198,16 +189,19 @@ class Supervisor:
 
     def _record_processes(self) -> None:
         """Writes the processes of the running nodes to the state file if they have changed."""
-        found = {node: self._cluster.process(node) for node in self._cluster.running()}
-        pids = {node_name(node): process.pid for node, process in found.items() if process is not None}
+        running = self._cluster.running()
+        pids = {node_name(node): found.pid for node in running if (found := self._cluster.process(node)) is not None}
         if pids != self.state.pids:
             self._write(self.state.model_copy(update={"pids": pids}))
 
     def _note(self, node: NodeId, text: str) -> None:
         """Records and reports an event of a node."""
+        self._report(self._record_event(node, text))
+
+    def _record_event(self, node: NodeId, text: str) -> str:
         line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {node_name(node)}: {text}"
-        self._report(line)
         self._write(self.state.with_event(line))
+        return line
 
     # -- the commands of isray node ------------------------------------------------------------------------------------
 
@@ -227,17 +221,13 @@ class Supervisor:
         failure = ""
         try:
             self._act(node, state, command)
-        except UnreachableError as error:
-            failure = str(error)
-        except ProcessLookupError:
-            failure = _ENDED
+        except (UnreachableError, ProcessLookupError) as error:
+            failure = str(error) if isinstance(error, UnreachableError) else _ENDED
         self._record_processes()
-        text = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {command.node}: isray node {command.action}"
-        self._write(self.state.with_event(f"{text}{failure and f' failed: {failure}'}"))
+        self._record_event(node, f"isray node {command.action}{failure and f' failed: {failure}'}")
         return NodeAnswer(rows=(self._row(node),), failure=failure)
 
     def _act(self, node: NodeId, state: NodeState, command: NodeCommand) -> None:
-        """Carries out a possible command."""
         cluster = self._cluster
         match command.action:
             case NodeAction.KILL:
@@ -291,22 +281,23 @@ class Supervisor:
 
     def _row(self, node: NodeId) -> NodeRow:
         process = self._cluster.process(node)
-        return NodeRow(
+        row = NodeRow(
             node=node_name(node),
             state=self._node_state(node),
-            pid=None if process is None else process.pid,
             directory=str(self._cluster.directory(node)),
-            host=None if process is None else process.host,
-            ray_node=None if process is None else process.ray_node,
             reason=self._wanted.get(node) or self._reasons.get(node, ""),
         )
+        if process is None:
+            return row
+        return row.model_copy(update={"pid": process.pid, "host": process.host, "ray_node": process.ray_node})
 
     # -- readiness -----------------------------------------------------------------------------------------------------
 
     def _missing(self) -> list[NodeId]:
         """The brokers that are fenced, and the controllers that know no leader yet."""
-        controllers = [node for node in self._spec.controller_ids if self._roles.get(node) not in _SETTLED]
-        return controllers + [broker for broker in self._spec.broker_ids if broker not in self._unfenced]
+        settled = {node for node, role in self._roles.items() if role in ("leader", "follower", "observer")}
+        ready = settled | self._unfenced
+        return [node for node in (*self._spec.controller_ids, *self._spec.broker_ids) if node not in ready]
 
     def _read_snapshots(self) -> None:
         for node, snapshot in self._cluster.snapshots(_ANSWER_WITHIN_S):
@@ -314,8 +305,8 @@ class Supervisor:
                 self._roles[node] = snapshot.quorum.role
                 if snapshot.quorum.is_active:
                     self._unfenced = ClusterView(snapshot.partitions, snapshot.brokers).unfenced
-            elif snapshot.store is not None and (view := cluster_view(snapshot.store)) is not None:
-                self._unfenced = view.unfenced
+            elif snapshot.store is not None and snapshot.store.controller != NO_NODE:
+                self._unfenced = cluster_view(snapshot.store).unfenced
 
     def _write(self, state: ClusterState) -> None:
         self.state = state
@@ -329,13 +320,17 @@ def run_cluster(
     for each node that ends. Call from the main thread.
 
     Returns False where Ray was lost; that has been reported, since Ray may end this process when it is shut down then.
-    InputError where the name is taken, the Ray cannot be reached or a rack is none of its own; one of
+    InputError where the name is taken, the Ray cannot be reached or a broker's rack is none of its racks; one of
     `CLUSTER_FAILURES` where the cluster does not become ready.
     """
     state = claim(options)
     try:
         with ray_session(options.address) as session:
-            _require_racks(options)
+            found = machines()
+            if unknown := unknown_racks(dict(enumerate(options.racks)), found):
+                known = sorted({machine.rack for machine in found if machine.rack is not None})
+                allowed = f"the racks of the Ray nodes (label rack): {', '.join(known)}"
+                raise InputError("--racks", "", unknown[0], allowed)
             try:
                 _supervise(options, config, state, session, ready, report)
             except RAY_FAILURES as error:
@@ -348,14 +343,6 @@ def run_cluster(
         raise
     remove_state(options.name)
     return True
-
-
-def _require_racks(options: ClusterOptions) -> None:
-    """InputError where Ray nodes have racks, and a broker's is not one of them."""
-    found = machines()
-    if unknown := unknown_racks(dict(enumerate(options.racks)), found):
-        known = sorted({machine.rack for machine in found if machine.rack is not None})
-        raise InputError("--racks", "", unknown[0], f"the racks of the Ray nodes (label rack): {', '.join(known)}")
 
 
 def _supervise(
@@ -382,8 +369,9 @@ def _supervise(
         ends = signals_handled((signal.SIGTERM, signal.SIGINT, signal.SIGHUP), lambda _: stop.set())
         with ends, NodeServer(path, supervisor.carry_out) as commands:
             ready(supervisor.state)
+            commands.timeout = POLL_S
             while not stop.is_set():
-                commands.serve_one(POLL_S)
+                commands.handle_request()
                 supervisor.poll()
             supervisor.resume_all()
     except ControlStoreLostError:

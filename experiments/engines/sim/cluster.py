@@ -1,21 +1,15 @@
 """The simulator: the nodes of the protocol in one process, with one heap of events and a virtual clock.
 
-It hosts any `contract.Node`: brokers, controllers, the store, the recovery manager and clients, which it builds itself,
-and what a node factory builds instead: the writer of a trial, a client of the store, a replica of the metadata log
-alone (`experiments/hunt/quorum`).
-
 Events are ordered by time, then by kind (messages before timers before actions of the experiment), then by the ids of
 the nodes involved, and last by the order in which they were scheduled. Nothing else decides, so a seed replays a run
-exactly, and leaving out an event does not reorder the others. The cluster carries out effects, keeps the disks, applies
-faults between events, and calls its observers with every trace event. Objects pass by reference; with `paranoid` every
-message is encoded and decoded on its way, and so are the records of the metadata log.
+exactly, and leaving out an event does not reorder the others. Faults are applied between events.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 from pkgutil import resolve_name
 from random import Random
@@ -23,7 +17,6 @@ from typing import Final, Literal
 from zlib import crc32
 
 from experiments.engines.port import ClusterSpec, Loss, TraceEvent, enables_recovery
-from experiments.engines.sim.clocks import Clock
 from experiments.engines.sim.disk import SimStorage, formatted_disk
 from experiments.engines.sim.network import NODE_BITS, SEQUENCE_BITS, Disturbance, Network, NetworkModel
 from experiments.engines.sim.recorder import Change, Recorder
@@ -71,37 +64,51 @@ _Delivery = tuple[Literal[0], NodeId, NodeId, Message, int]
 """(_DELIVER, target, source, message, the target's incarnation)."""
 _DueTimer = tuple[Literal[1], Timer, TimeMs]
 """(_TIMER, the timer, the time for which the event was scheduled)."""
-_Call = tuple[Literal[2], Callable[[], None]]
-_Event = _Delivery | _DueTimer | _Call
+_Event = _Delivery | _DueTimer | tuple[Literal[2], Callable[[], None]]
 _HASHED_AT_ONCE = 1_000
 """Trace events. Many in a row take a third of the time that they take one by one, between other work."""
 
 _ANY = -1
 """The incarnation of a message that reaches whichever runs when it arrives."""
 
-Observer = Callable[[TimeMs, NodeId, Trace], None]
-NodeFactory = Callable[[NodeId], Node | None]
-"""Builds a node, or None where it does not know that one."""
-
-
-def _as_the_spec_says(node: NodeId) -> Node | None:
-    """The node factory of a cluster that has none of its own."""
-    return None
-
 
 def unobserved(target: NodeId, message: Message) -> None:
     """The `on_delivery` of a cluster that nothing observes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """The clock of a node: an affine function of true time, `skew_ms` ahead of it at `since_ms`, which gains `drift` ms
+    (over -1,000) per second. Within an incarnation it never goes back (`protocol.contract`).
+    """
+
+    skew_ms: int = 0
+    since_ms: TimeMs = 0
+    drift: int = 0
+
+    def shows(self, true_ms: TimeMs) -> TimeMs:
+        return true_ms + self.skew_ms + (true_ms - self.since_ms) * self.drift // 1_000
+
+    def reaches(self, shown_ms: TimeMs) -> TimeMs:
+        """The first true time at which the clock shows at least this."""
+        if not self.drift:
+            return shown_ms - self.skew_ms
+        return self.since_ms - (self.since_ms + self.skew_ms - shown_ms) * 1_000 // (1_000 + self.drift)
+
+    def adjusted(self, now_ms: TimeMs, jump_ms: int, drift: int) -> Clock:
+        """The clock from now on: `jump_ms` further ahead than it is, and with that drift."""
+        return Clock(self.shows(now_ms) - now_ms + jump_ms, now_ms, drift)
 
 
 class SimCluster:
     """A simulated cluster. It has no more attributes than CPython 3.11 keeps without a dict, which are 29.
 
     `model` is the latency of links. `elide_idle` leaves out the events of idle timers (`timers.py`), `paranoid` encodes
-    and decodes every message, `keep_traces` collects trace events in `traces`, and with `instant_detection` a
-    broker's session with the controller or the store expires at its crash. `build` is the node factory: it is asked
-    for each node that starts, and what it returns None for is built as the cluster's spec says. With `outlives_process`
-    messages are those of a network without connections: they reach the next incarnation of their target, and get lost
-    where there is no such node.
+    and decodes every message and record on its way (otherwise objects pass by reference), `keep_traces` collects trace
+    events in `traces`, and with `instant_detection` a broker's session with the controller or the store expires at its
+    crash. `build` is the node factory: it is asked for each node that starts, and what it returns None for is built as
+    the cluster's spec says. With `outlives_process` messages are those of a network without connections: they reach the
+    next incarnation of their target, and get lost where there is no such node.
 
     `on_event` is called with (time, node) after every event, once its effects are carried out; `on_message` with
     (source, target, message) for every message sent, `on_delivery` with (target, message) before a node takes one;
@@ -118,11 +125,11 @@ class SimCluster:
         paranoid: bool = False,
         keep_traces: bool = True,
         instant_detection: bool = False,
-        build: NodeFactory | None = None,
+        build: Callable[[NodeId], Node | None] | None = None,
         outlives_process: bool = False,
     ) -> None:
         self.spec = spec
-        self.build = build or _as_the_spec_says
+        self.build = build or (lambda node: None)
         self.now_ms: TimeMs = 0
         self.event_count = 0
         self.network = Network(spec.seed, model or NetworkModel())
@@ -133,7 +140,7 @@ class SimCluster:
             self.disks[key.id] = formatted_disk(key.id, first_voters, self._read_clock)
         self.outcomes: dict[int, Message] = {}
         self.traces: list[TraceEvent] = []
-        self.trace_observers: list[Observer] = []
+        self.trace_observers: list[Callable[[TimeMs, NodeId, Trace], None]] = []
         self.on_event: Callable[[TimeMs, NodeId], None] | None = None
         self.on_message: Callable[[NodeId, NodeId, Message], None] | None = None
         self.on_delivery: Callable[[NodeId, Message], None] = unobserved
@@ -219,12 +226,8 @@ class SimCluster:
         self.event_count += 1
         return True
 
-    def _after_event(self, node: NodeId) -> None:
-        if self.on_event is not None:
-            self.on_event(self.now_ms, node)
-
     def call_at(self, at_ms: TimeMs, action: Callable[[], None]) -> None:
-        """Schedules `action` between events at `at_ms` (faults and workload)."""
+        """Schedules `action` between events at `at_ms`."""
         self._push(at_ms, _CALL << _KIND_SHIFT, (_CALL, action))
 
     def _push(self, due_ms: TimeMs, order: int, event: _Event) -> None:
@@ -268,7 +271,7 @@ class SimCluster:
             return
         incarnation = self._addressed.get(target)
         if incarnation is None:
-            self._miss_target(source, target)
+            self._require_unconnected(source, target)
             return
         if self.on_message is not None:
             self.on_message(source, target, message)
@@ -289,8 +292,7 @@ class SimCluster:
             for arrival in arrivals:
                 self._push(arrival, route.order, (_DELIVER, target, source, message, incarnation))
 
-    def _miss_target(self, source: NodeId, target: NodeId) -> None:
-        """A node sends to one that the cluster does not have, which only a network without connections lets it."""
+    def _require_unconnected(self, source: NodeId, target: NodeId) -> None:
         if self._addressed is self._incarnations:
             raise ProtocolInvariantError(f"node {source} sends to {target}, which is not in the cluster")
 
@@ -323,16 +325,15 @@ class SimCluster:
         self._send(source, target, message, self.now_ms)
 
     def command(self, client: NodeId, message: Message) -> None:
-        """Delivers a message of the experiment to a node at once: a command to a client, a shutdown to a broker, the
-        expiry of sessions to the store.
-        """
+        """Delivers a message of the experiment to a node at once."""
         now_ms = self._clock(client, self.now_ms)
         self.carry_out(client, self.nodes[client].receive(now_ms, DRIVER, message))
 
     def carry_out(self, node: NodeId, effects: Sequence[Effect]) -> None:
         """Carries out effects of a node whose inputs are the experiment's own (`build`), as those of an event."""
         self._carry_out(node, effects, self.now_ms)
-        self._after_event(node)
+        if self.on_event is not None:
+            self.on_event(self.now_ms, node)
 
     def _keep_outcome(self, message: Message) -> None:
         self.outcomes[message.command_id] = message  # type: ignore[attr-defined]
@@ -350,16 +351,12 @@ class SimCluster:
         backlogs, network = self._backlogs, self.network
         if backlogs and (a in backlogs or b in backlogs):
             return False
-        if self._clocks and (self._drifts(a) or self._drifts(b)):
+        if self._clocks and any(node in self._clocks and self._clocks[node].drift for node in (a, b)):
             return False
         return network.is_faultless or network.is_sound(a, b, self.now_ms)
 
-    def _drifts(self, node: NodeId) -> bool:
-        clock = self._clocks.get(node)
-        return clock is not None and clock.drift != 0
-
     def _disturb(self, concerns: Callable[[NodeId, NodeId], bool]) -> None:
-        """Wakes the idle timers of node pairs that are about to become unsound, and delivers renewals on their way."""
+        """Wakes the idle timers of node pairs that are about to become unsound, and sends renewals on their way."""
         for tick_ms, node, name in self._timers.disturb(concerns, self.now_ms):
             self._carry_out(node, self.nodes[node].fire(self._clock(node, tick_ms), name), tick_ms)
         self._timers.disturb(concerns, self.now_ms)
@@ -377,7 +374,7 @@ class SimCluster:
         self.carry_out(node, self.nodes[node].start(self._clock(node, self.now_ms)))
 
     def configure(self, node: NodeId, values: Mapping[str, ConfigValue]) -> None:
-        """Gives a node configs of its own, in force from its next start on, as an operator edits its properties."""
+        """Gives a node configs of its own, in force from its next start on."""
         known = self._configs.get(node, self.spec.config)
         self._configs[node] = replace(known, values={**known.values, **values})
 
@@ -397,7 +394,7 @@ class SimCluster:
         if is_recovery_manager(node):
             return RecoveryManagerNode(config)
         if is_client(node):
-            return ClientNode(node, spec.broker_ids, spec.administrators, spec.config)
+            return ClientNode(node, spec.broker_ids, spec.controller_ids or spec.broker_ids, spec.config)
         if is_store(node):
             return StoreNode(spec.store_settings, storage, rng)
         return ControllerNode(node, spec.controller_ids, config, storage, rng)
@@ -441,7 +438,7 @@ class SimCluster:
         self._record("resumed", node)
 
     def incarnation_of(self, node: NodeId) -> int:
-        """A number that changes with every start and end of a node: equal numbers mean the same incarnation."""
+        """A number that changes with every start and end of a node."""
         return self._incarnations[node]
 
     def is_paused(self, node: NodeId) -> bool:
@@ -490,7 +487,6 @@ class SimCluster:
         return self.now_ms
 
     def time_at(self, node: NodeId) -> TimeMs:
-        """What the node's clock shows now."""
         return self._clock(node, self.now_ms)
 
     def _clock(self, node: NodeId, true_ms: TimeMs) -> TimeMs:

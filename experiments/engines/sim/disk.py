@@ -1,20 +1,18 @@
 """Simulated disks: `contract.Storage` in memory, with a flushed and an unflushed part per log.
 
-Appends go to the page cache; `flush` makes everything so far durable. A process crash keeps the page cache. A machine
-crash may lose any suffix of the unflushed part (of those batches that the kernel has not written back yet, where the
-loss gives an age for that), or leave a torn or damaged batch there: the simulator truncates the log
-at the crash to what recovery would keep (`protocol/log/tail.py`), and reports the dropped records at the next start. A
-replaced disk is empty. Small files are durable at once, as the contract says. A full disk accepts no write until it has
-room again. A disk may also fail one write, to a log or of a file, and then be sound again.
+Appends go to the page cache, which a process crash keeps; `flush` makes everything so far durable. A machine crash may
+lose a part of the unflushed batches, or leave a torn or damaged one there (`port.Loss`): the simulator truncates the
+log at the crash to what recovery would keep (`protocol/log/tail.py`), and reports the dropped records at the next
+start. Small files are durable at once, as the contract says. A full disk accepts no write until it has room again. A
+disk may also fail one write, to a log or of a file, and then be sound again.
 
-A log's segments are kept as their base offsets; sizes and timestamps of closed segments are computed on request, which
-happens only for logs that were rolled.
+A log's segments are kept as their base offsets; sizes and timestamps of closed segments are computed on request.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from random import Random
 
@@ -27,8 +25,6 @@ from protocol.log.tail import DAMAGED, TORN, Dropped, ReadBack, end_reason
 from protocol.messages.batch import NO_TIMESTAMP, RecordBatch
 from protocol.quorum.format import format_voters
 from protocol.quorum.voters import ReplicaKey, VoterSet
-
-_ALL = 2**62
 
 
 class SimLog:
@@ -178,15 +174,14 @@ class SimLog:
         return self._batches, self._bases, self._sizes, self._times_ms, self._appended_ms
 
     def durable_end(self, writeback_ms: TimeMs | None) -> Offset:
-        """Where the records end that a machine crash now keeps: the flushed ones, and those that were appended
-        `writeback_ms` ago or earlier."""
+        """The end of what a machine crash keeps: flushed records, and those appended `writeback_ms` ago or earlier."""
         if writeback_ms is None:
             return self.flushed_offset
         index = bisect_right(self._appended_ms, self._clock() - writeback_ms)
         return max(self.flushed_offset, self._batches[index - 1].next_offset) if index else self.flushed_offset
 
     def unflushed(self) -> list[Offset]:
-        """Base offsets of the unflushed batches, which a machine crash may lose."""
+        """Base offsets of the unflushed batches."""
         return self._bases[bisect_left(self._bases, self.flushed_offset) :]
 
     def epoch_starts(self) -> Sequence[tuple[Epoch, Offset]]:
@@ -215,7 +210,7 @@ class SimStorage:
         return sorted(self._logs)
 
     def log_end(self, name: str) -> Offset | None:
-        """The log end offset of a log on this disk, None where there is no such log; for observers."""
+        """The log end offset of a log, None where there is no such log; for observers."""
         log = self._logs.get(name)
         return None if log is None else log.end_offset
 
@@ -238,22 +233,19 @@ class SimStorage:
     def apply_loss(self, loss: Loss) -> int:
         """Applies the loss of a crash to this disk; returns the number of records lost over all logs."""
         before = self._count_records()
+        for name, log in self._logs.items():
+            if loss.kind == "suffix":
+                log.truncate(_drawn([*log.unflushed(), log.end_offset], loss, name))
+            elif loss.kind in ("torn", "corrupt"):
+                self._recover(name, log, loss)
+            elif loss.kind == "unflushed":
+                log.truncate(log.durable_end(loss.writeback_ms))
+                log.flush()
+            elif loss.kind == "records":
+                log.truncate(max(log.end_offset - loss.count, log.flushed_offset))
         if loss.kind == "all":
             self._logs.clear()
             self._files.clear()
-        elif loss.kind == "suffix":
-            for name, log in self._logs.items():
-                log.truncate(_drawn([*log.unflushed(), log.end_offset], loss, name))
-        elif loss.kind in ("torn", "corrupt"):
-            for name, log in self._logs.items():
-                self._recover(name, log, loss)
-        elif loss.kind == "unflushed":
-            for log in self._logs.values():
-                log.truncate(log.durable_end(loss.writeback_ms))
-                log.flush()
-        elif loss.kind == "records":
-            for log in self._logs.values():
-                log.truncate(max(log.end_offset - loss.count, log.flushed_offset))
         return before - self._count_records()
 
     def _recover(self, name: str, log: SimLog, loss: Loss) -> None:
@@ -264,11 +256,12 @@ class SimStorage:
         is_torn = loss.kind == "torn"
         victim = unflushed[-1] if is_torn else _drawn(unflushed, loss, name)
         end_offset, why, written = log.flushed_offset, "", log.active_bytes
-        for found in _read_back(log, victim, TORN if is_torn else DAMAGED):
-            why = end_reason(end_offset, found) or ""
+        for batch in log.read(log.flushed_offset, 2**62):
+            fault = "" if batch.base_offset != victim else TORN if is_torn else DAMAGED
+            why = end_reason(end_offset, ReadBack(batch.base_offset, batch.next_offset, fault)) or ""
             if why:
                 break
-            end_offset = found.next_offset
+            end_offset = batch.next_offset
         log.truncate(end_offset)
         position = log.active_bytes
         size = written - position - is_torn  # a torn batch lacks its last byte
@@ -301,12 +294,6 @@ class SimStorage:
 def _drawn(offsets: Sequence[Offset], loss: Loss, name: str) -> Offset:
     """One of the offsets, drawn with the seed of the loss and the log's name."""
     return Random(f"{loss.count}/{name}").choice(offsets)
-
-
-def _read_back(log: SimLog, victim: Offset, fault: str) -> Iterator[ReadBack]:
-    """The unflushed batches as recovery reads them, with `fault` in the one at the offset `victim`."""
-    for batch in log.read(log.flushed_offset, _ALL):
-        yield ReadBack(batch.base_offset, batch.next_offset, fault if batch.base_offset == victim else "")
 
 
 def formatted_disk(

@@ -4,22 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from experiments.engines.port import (
-    ClusterSpec,
-    ClusterView,
-    Engine,
-    Loss,
-    TraceEvent,
-    cluster_view,
-    incarnation_began,
-    incarnation_ended,
-)
+from experiments.engines.port import ClusterSpec, ClusterView, Engine, Loss, TraceEvent, incarnation_ended
 from experiments.engines.sim.cluster import SimCluster
 from experiments.engines.sim.network import NetworkModel
 from protocol.broker.context import ReplicaView, replica_view
 from protocol.events.base import Trace
 from protocol.events.controller import ControllerStarted, MetadataCommitted
-from protocol.ids import FIRST_CLIENT, STORE, NodeId, Offset, TimeMs, TopicIdPartition, TopicPartition
+from protocol.events.host import IncarnationBegan
+from protocol.ids import FIRST_CLIENT, STORE, NodeId, Offset, TimeMs, TopicPartition
 from protocol.messages.base import Message
 from protocol.messages.batch import RecordBatch
 from protocol.messages.commands import Command, ShutdownCommand
@@ -45,11 +37,11 @@ class SimEngine(Engine):
         elide_idle: bool = True,
         paranoid: bool = False,
     ) -> None:
+        super().__init__()
         self.spec = spec
         self.cluster = SimCluster(spec, model, elide_idle=elide_idle, paranoid=paranoid)
         self._view: tuple[ControllerNode, Offset, ClusterView] | None = None
         self._store_view: tuple[tuple[StoreNode, int] | None, StoreView] = (None, StoreView())
-        self._sinks: list[Callable[[TraceEvent], None]] = []
         self._metadata = kept_metadata(self.cluster)
 
     def now_ms(self) -> TimeMs:
@@ -68,14 +60,11 @@ class SimEngine(Engine):
         self.cluster.run_until(self.cluster.now_ms + duration_ms)
 
     def start(self, node: NodeId) -> None:
-        for sink in self._sinks:
-            sink(incarnation_began(self.now_ms(), node))
+        self._pass_on(TraceEvent(self.now_ms(), node, IncarnationBegan()))
         self.cluster.start(node)
 
     def crash(self, node: NodeId, loss: Loss) -> None:
-        lost = self._crash(node, loss)
-        for sink in self._sinks:
-            sink(incarnation_ended(self.now_ms(), node, loss.kind, lost))
+        self._pass_on(incarnation_ended(self.now_ms(), node, loss.kind, self._crash(node, loss)))
 
     def _crash(self, node: NodeId, loss: Loss) -> dict[TopicPartition, int] | None:
         """Crashes a running node; returns the number of lost records by partition, None if not counted."""
@@ -118,7 +107,7 @@ class SimEngine(Engine):
 
     def controller_nodes(self) -> list[ControllerNode]:
         """The running controllers."""
-        found = [self.cluster.nodes.get(controller) for controller in self.spec.controller_ids]
+        found = map(self.cluster.nodes.get, self.spec.controller_ids)
         return [node for node in found if isinstance(node, ControllerNode)]
 
     def active_node(self) -> ControllerNode | None:
@@ -135,14 +124,11 @@ class SimEngine(Engine):
             self._store_view = ((store, store.state.zxid), store_view(tree_nodes(store.state.tree)))
         return self._store_view[1]
 
-    def view(self) -> ClusterView | None:
-        if self.spec.has_store_metadata:
-            return cluster_view(self.store_view())
+    def _quorum_view(self) -> ClusterView | None:
+        """Cached until the active controller has replayed more records: conditions read it often."""
         node = self.active_node()
-        return None if node is None else self._view_of(node)
-
-    def _view_of(self, node: ControllerNode) -> ClusterView:
-        """The view of an active controller, cached until it has replayed more records: conditions read it often."""
+        if node is None:
+            return None
         image = node.state.image
         if self._view is None or self._view[:2] != (node, image.next_offset):
             partitions = {image.name_of(key): state for key, state in image.partitions()}
@@ -162,9 +148,9 @@ class SimEngine(Engine):
         return None if replica is None else replica_view(replica)
 
     def log(self, broker: NodeId, partition: TopicPartition) -> Sequence[RecordBatch]:
-        context = self._broker(broker).context
-        key = TopicIdPartition(context.image.topic_ids[partition.topic], partition.partition)
-        return context.replicas[key].log.storage.read(0, 2**62)
+        replica = self._broker(broker).context.replica_named(*partition)
+        assert replica is not None, f"broker {broker} has no replica of {partition}"
+        return replica.log.storage.read(0, 2**62)
 
     def _broker(self, broker: NodeId) -> BaseBroker:
         node = self.cluster.nodes[broker]
@@ -197,9 +183,7 @@ class SimEngine(Engine):
 
 
 def kept_metadata(cluster: SimCluster) -> list[MetadataRecord]:
-    """A list that grows with the committed records of the metadata log, from its start: controllers drop those that a
-    snapshot covers. Call it before any node is started.
-    """
+    """A list that grows with the committed records of the metadata log; call it before any node is started."""
     kept: list[MetadataRecord] = []
 
     def observe(now_ms: TimeMs, node: NodeId, trace: Trace) -> None:

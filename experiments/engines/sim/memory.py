@@ -1,10 +1,9 @@
 """The garbage collector during a simulated run.
 
-A run creates some fifty objects per event, nearly all of which are freed by reference counting; few are in cycles
-before the whole cluster is dropped. A collection after every 700 new objects, the default, therefore finds nothing and
-costs a tenth of the time. During a run collections are rarer. The objects that the process had before its first run are
-modules and classes for the most part, a hundred times as many as a short trial leaves behind: no collection looks at
-them again.
+Nearly all objects of a run are freed by reference counting; few are in cycles before the whole cluster is dropped. A
+collection after every 700 new objects, the default, finds nothing and costs a tenth of the time, so collections are
+rarer during a run. They exempt the objects that the process had before its first run, modules and classes for the most
+part, a hundred times as many as a short trial leaves behind.
 """
 
 from __future__ import annotations
@@ -32,6 +31,5 @@ def rare_collections() -> Iterator[None]:
 
 @cache
 def _exempt_present_objects() -> None:
-    """Once in a process: removes garbage, and exempts all other objects from collections."""
     gc.collect()
     gc.freeze()

@@ -37,11 +37,6 @@ def jitter(seed: int, now_ms: TimeMs, below: int) -> int:
     return mix64((seed ^ now_ms) & _MASK) % below
 
 
-def _with_sign(value: int) -> int:
-    """The same 64 bits as a signed number."""
-    return value - (1 << 64) if value >> 63 else value
-
-
 @dataclass(frozen=True, slots=True)
 class NetworkModel:
     """Latency of every link in ms: `base_ms` and a uniform jitter of up to `jitter_ms`."""
@@ -78,9 +73,7 @@ class _Link:
 
 @dataclass(slots=True)
 class Route:
-    """The route of messages of one type from a node to another. Of the messages that arrive at the same time, those
-    with the smaller `order` are delivered first.
-    """
+    """The route of messages of one type; of those that arrive together the smaller `order` is delivered first."""
 
     source: NodeId
     target: NodeId
@@ -113,8 +106,8 @@ class Network:
             link_name = (source, target, kind.CONTROL)
             link = self._links.get(link_name)
             if link is None:
-                seed = self._seed ^ (source << 40) ^ (target << 20) ^ kind.CONTROL
-                link = self._links[link_name] = _Link(_with_sign(mix64(seed)))
+                bits = mix64(self._seed ^ (source << 40) ^ (target << 20) ^ kind.CONTROL)
+                link = self._links[link_name] = _Link(bits - (1 << 64) if bits >> 63 else bits)
             order = ((target << NODE_BITS) | (source << 1) | kind.CONTROL) << SEQUENCE_BITS
             route = self._routes[name] = Route(source, target, kind, order, kind.RENEWAL, link)
         return route

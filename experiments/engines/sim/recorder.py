@@ -1,7 +1,6 @@
 """What a recorder of a simulated run is called with, beside the trace events (`SimCluster.trace_observers`).
 
-A cluster without a recorder pays one comparison per message. A recorder only reads: it changes neither the order of
-events nor the trace hash.
+A recorder only reads: it changes neither the order of events nor the trace hash.
 """
 
 from __future__ import annotations

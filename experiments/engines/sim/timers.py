@@ -24,10 +24,9 @@ An answer that is on its way when the pair stops being sound counts as arrived t
 timers fired, without the renewals (test_elision). One difference of a round trip is possible: a renewal that crosses an
 answer repeats to the leader what the leader has just handled, and may arrive before the follower's own next fetch.
 
-Most timers are watchdogs that are postponed or cancelled long before they are due. So the heap has one event per timer,
-at the time for which it was first set: postponing or cancelling the timer leaves the event in place, and when it comes
-up it is scheduled again for the timer's present due time. Only a timer that is set to an earlier time gets another
-event, and its previous one is void.
+Most timers are watchdogs that are postponed or cancelled long before they are due. So the heap has one event per timer:
+postponing or cancelling the timer leaves the event in place, and when it comes up it is scheduled again for the timer's
+present due time. Only a timer that is set to an earlier time gets another event, and its previous one is void.
 """
 
 from __future__ import annotations
@@ -45,9 +44,7 @@ _NEVER: TimeMs = -1
 
 @dataclass(slots=True)
 class _Sleep:
-    """The sleep of an active timer: its due time when it fell asleep, its period, the other node of its pair, and
-    whether that runs.
-    """
+    """The sleep of an active timer; `due_ms`: its due time when it fell asleep, `peer`: the other node of its pair."""
 
     due_ms: TimeMs
     period_ms: int
@@ -113,7 +110,6 @@ class Timers:
         return timer
 
     def set(self, node: NodeId, effect: SetTimer, now_ms: TimeMs) -> None:
-        """Carries out a node's `SetTimer`."""
         timer = self._timer(node, effect.name)
         peer, due_ms = effect.idle_with, effect.at_ms
         if peer is None or not self._elide:
@@ -171,7 +167,6 @@ class Timers:
             timer.due_ms = _NEVER
 
     def cancel(self, node: NodeId, name: str, now_ms: TimeMs) -> None:
-        """Carries out a node's `CancelTimer`."""
         self._cancel(self._timer(node, name), now_ms)
 
     def _cancel(self, timer: Timer, now_ms: TimeMs) -> None:

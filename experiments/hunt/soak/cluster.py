@@ -158,7 +158,7 @@ class SoakCluster:
     def await_whole(self) -> None:
         """Waits until the cluster is whole, and updates `pids`."""
         self.wait(self.is_whole, "the cluster is whole")
-        self.pids = dict(self.engine.pids())
+        self.pids = dict(self.engine.cluster.pids())
 
     def count_traces(self, kind: type[Trace], node: NodeId) -> int:
         """The number of trace events of a kind that a node has emitted."""

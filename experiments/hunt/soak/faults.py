@@ -165,14 +165,14 @@ def kill_raylet(cluster: SoakCluster, rng: Random) -> str:
     orphan = os.pidfd_open(cluster.pids[broker])
     try:
         epoch = _epoch(cluster, broker)
-        cluster.engine.isolate([broker])
+        cluster.engine.cluster.isolate([broker])
         cluster.nodes.kill_raylet(home)
         cluster.wait(lambda: not cluster.engine.is_running(broker), f"Ray has lost broker {broker}")
         cluster.engine.move(broker, spare)
         cluster.start([broker])
         cluster.wait(lambda: _epoch(cluster, broker) > epoch, f"the next incarnation of broker {broker} is registered")
         refused = _refusals(cluster, broker)
-        cluster.engine.isolate([])
+        cluster.engine.cluster.isolate([])
         cluster.wait(lambda: _refusals(cluster, broker) > refused, f"the orphan of broker {broker} is refused")
         cluster.pass_time(ORPHAN_TALKS_MS)
         refused = _refusals(cluster, broker) - refused

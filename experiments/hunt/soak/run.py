@@ -191,7 +191,7 @@ def _run(options: SoakOptions, nodes: RayNodes, writer: RecordingWriter, result:
         result.findings += [f"not judged: {line}" for line in checked.unjudged]
         result.looked_at, result.losses = checked.looked_at, checked.losses
         if result.findings:
-            shutil.copytree(engine.folder, options.out / DISKS, dirs_exist_ok=True)
+            shutil.copytree(engine.cluster.folder, options.out / DISKS, dirs_exist_ok=True)
     finally:
         engine.close()
 

@@ -92,7 +92,7 @@ class Trial:
         for node in cluster.spec.node_ids:
             cluster.start(node)
         cluster.run_until(1_000)
-        for node in cluster.spec.administrators:
+        for node in cluster.spec.controller_ids or cluster.spec.broker_ids:
             cluster.send(FIRST_CLIENT, node, topic_request(params))
         while not all(partition.serves for partition in self.observer.states.partitions.values()):
             if not cluster.step(SET_UP_MS):

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from actors.log.disk_log import DiskLog
-from actors.log.lock import LOCK_FILE
-from actors.storage import DiskStorage, Owner
+from actors.storage import LOCK_FILE, DiskStorage, Owner
 from protocol.errors import CorruptLogError, StorageError
 from protocol.messages.batch import RecordBatch
 

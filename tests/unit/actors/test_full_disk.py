@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.damage import MAX_DAMAGE_BYTES, DamageKind, damage_tails
-from actors.log.files import LimitedFiles
-from actors.storage import DiskStorage
+from actors.log.files import OpenFiles
+from actors.storage import MAX_DAMAGE_BYTES, DamageKind, DiskStorage, damage_tails
 from protocol.contract import BATCH_OVERHEAD_BYTES
 from protocol.errors import StorageFullError
 from protocol.messages.batch import RecordBatch
@@ -25,7 +24,7 @@ def batch(offset: int, size: int = 100) -> RecordBatch:
 
 
 def test_a_write_that_does_not_fit_is_done_as_far_as_there_is_room(tmp_path: Path) -> None:
-    files, path = LimitedFiles(), tmp_path / "file"
+    files, path = OpenFiles(), tmp_path / "file"
     file = files.get(path, create=True)
     files.room_bytes = 10
     assert files.write_some(file, (b"abcd", b"efgh"), 0) == 8
@@ -46,7 +45,7 @@ def test_a_log_on_a_full_disk_keeps_its_batches_and_accepts_writes_when_there_is
     tmp_path_factory: pytest.TempPathFactory, room: int, sizes: list[int]
 ) -> None:
     directory = tmp_path_factory.mktemp("node")
-    files = LimitedFiles()
+    files = OpenFiles()
     storage = DiskStorage(directory, files=files)
     log = storage.open_log(LOG)
     files.room_bytes = room

@@ -95,7 +95,7 @@ class Bench:
         self.node = ScriptedNode(script or {})
         self.messages: list[tuple[int, Message]] = []
         self.metered: list[str] = []
-        self.host = NodeHost(self.node, self.clock, self, self)
+        self.host = NodeHost(self.node, self.clock, self.send, self)
 
     def send(self, to: int, message: Message) -> None:
         self.messages.append((to, message))

@@ -8,7 +8,8 @@ import asyncio
 import pytest
 
 import actors.transport as module
-from actors.transport import NOTHING, PeerGoneError, pack_frame, unpack_frame
+from actors.peers import PeerGoneError
+from actors.transport import NOTHING, pack_frame, unpack_frame
 from protocol.errors import CodecError
 from protocol.ids import DRIVER
 from protocol.messages.codec import encode

@@ -94,8 +94,8 @@ class ProcessCluster:
     def set_up(self) -> None:
         """Starts the nodes, creates the topic, and measures the throughput. SetUpError where that does not succeed."""
         engine = self.engine
-        remove_orphans(engine.folder.parent)
-        mark(engine.folder)
+        remove_orphans(engine.cluster.folder.parent)
+        mark(engine.cluster.folder)
         for node in engine.spec.node_ids:
             engine.start(node)
         brokers = frozenset(engine.spec.broker_ids)

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from actors.log.lock import LOCK_FILE
-from actors.storage import DiskLossKind, DiskStorage, Owner, apply_loss
+from actors.storage import LOCK_FILE, DiskLossKind, DiskStorage, Owner, apply_loss
 from protocol.errors import DirectoryInUseError, StorageError
 from tests.unit.actors.disk_helpers import batch, content, written
 

@@ -12,8 +12,7 @@ from typing import Any, cast
 import pytest
 
 from actors.log.format import crc32c
-from actors.log.lock import LOCK_FILE
-from actors.storage import META_FILE, DiskStorage, Owner
+from actors.storage import LOCK_FILE, META_FILE, DiskStorage, Owner
 from experiments.engines.sim.disk import SimStorage
 from protocol.errors import ErrorCode, ForeignDirectoryError, StorageError
 from protocol.log.checksum import checksum_of

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from actors.admin_relay import ADMIN_CALLERS, AdminRelay
+from actors.nodes import ADMIN_CALLERS, AdminRelay
 from experiments.engines.ray import cluster_state, launch
 from experiments.engines.ray.cluster_state import (
     ClusterOptions,
@@ -225,7 +225,7 @@ def outcome(command: AdminCommand) -> AdminOutcome:
 @on_loop
 async def test_each_caller_gets_the_outcome_of_its_own_request() -> None:
     host = Scripted()
-    relay = AdminRelay(host)
+    relay = AdminRelay(host.send)
     asked = [
         asyncio.create_task(relay.request(host, DescribeClusterRequest(correlation_id=number)))  # type: ignore[arg-type]
         for number in range(3)
@@ -248,7 +248,7 @@ async def test_each_caller_gets_the_outcome_of_its_own_request() -> None:
 @on_loop
 async def test_a_node_answers_requests_itself_each_caller_its_own() -> None:
     host = Scripted()
-    relay = AdminRelay(host)
+    relay = AdminRelay(host.send)
     asked = [
         asyncio.create_task(relay.query(host, DescribeClusterRequest(correlation_id=0, principal=principal)))  # type: ignore[arg-type]
         for principal in (ANONYMOUS, "User:alice")

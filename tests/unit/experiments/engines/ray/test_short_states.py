@@ -55,13 +55,13 @@ class PolledCluster:
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> RayEngine:
     monkeypatch.setattr(ray_engine, "ActorCluster", PolledCluster)
-    monkeypatch.setattr(ray_engine, "is_connected", lambda: True)
+    monkeypatch.setattr("ray.is_initialized", lambda: True)
     return RayEngine(ClusterSpec(2, 1, ClusterConfig.of(Generation.KIP_966)))
 
 
 def runner(engine: RayEngine, *polls: list[PartitionChanged]) -> Runner:
     """A runner whose cluster's polls return these events."""
-    engine._cluster.polls = list(polls)  # type: ignore[attr-defined]
+    engine.cluster.polls = list(polls)  # type: ignore[attr-defined]
     topic = {"name": "t", "assignments": [[0, 1]]}
     raw: dict[str, object] = {
         "name": "s",

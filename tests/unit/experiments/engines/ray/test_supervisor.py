@@ -52,12 +52,6 @@ class Cluster:
     def process(self, node: NodeId) -> ProcessId | None:
         return ProcessId("host", "machine", 100 + node, 1, f"home-{node}") if node in self.up else None
 
-    def is_lost(self, process: ProcessId) -> bool:
-        return process.ray_node in self.lost
-
-    def has_lost_its_own_node(self) -> bool:
-        return "own" in self.lost
-
     def directory(self, node: NodeId) -> Path:
         return Path("/disks", str(node))
 
@@ -115,6 +109,8 @@ def lines() -> list[str]:
 def supervised(cluster: Cluster, lines: list[str], monkeypatch: pytest.MonkeyPatch) -> Supervisor:
     monkeypatch.setattr(supervisor, "write_state", lambda state: None)
     monkeypatch.setattr(supervisor, "require_control_store", lambda address: None)
+    monkeypatch.setattr(supervisor, "own_node", lambda: "own")
+    monkeypatch.setattr(supervisor, "is_alive", lambda ray_node: ray_node not in cluster.lost)
     monkeypatch.setattr(supervisor.time, "monotonic", Clock())
     spec = ClusterSpec(2, 1, ClusterConfig.of(Generation.KIP_966), 0)
     assert set(spec.node_ids) == set(NODES)

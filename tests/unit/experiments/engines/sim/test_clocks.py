@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.engines.port import ClusterSpec
-from experiments.engines.sim.clocks import Clock
-from experiments.engines.sim.cluster import SimCluster
+from experiments.engines.sim.cluster import Clock, SimCluster
 from protocol.config import ClusterConfig, Generation
 from protocol.errors import ProtocolInvariantError
 
