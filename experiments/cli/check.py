@@ -1,7 +1,4 @@
-"""`isray check`: checks a recording from either engine; docs/check.md.
-
-Exit code 0 without violations, 1 with violations (one line each), 2 if the folder holds no complete recording.
-"""
+"""`isray check`: checks a recording from either engine; docs/check.md. Exit code 1 with violations."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from experiments.cli.output import Json, fail_if, print_result, table_of
+from experiments.cli.output import Json, fail_if, print_first, print_result, table_of
 from experiments.cli.run_pages import Exploration, Html, document_of, show
 from experiments.support.progress import progress
 
@@ -20,8 +17,6 @@ if TYPE_CHECKING:
     from experiments.check.check_recording import CheckResult
     from experiments.check.recording import Recording
     from experiments.explorer.run import Run
-
-SHOWN_VIOLATIONS = 100
 
 
 def check(
@@ -43,7 +38,6 @@ def check(
 
 
 def _explored(recording: Recording, checked: CheckResult) -> Run:
-    """The recording as a run to explore, with the violations that were found."""
     from experiments.explorer.assemble import run_of_journal
     from experiments.explorer.recorder import TraceCollector
 
@@ -70,10 +64,8 @@ def _show(checked: CheckResult, shown: Exploration | None) -> None:
         for name, count in checked.looked_at.items()
     )
     console.print(table_of(("invariant", "checks", "violated"), counts))
-    for violation in checked.violations[:SHOWN_VIOLATIONS]:
-        console.print(f"[red]violated[/] {violation.invariant} at {violation.time_ms} ms: {violation.detail}")
-    if len(checked.violations) > SHOWN_VIOLATIONS:
-        console.print(f"and {len(checked.violations) - SHOWN_VIOLATIONS} more")
+    violations = [f"[red]violated[/] {it.invariant} at {it.time_ms} ms: {it.detail}" for it in checked.violations]
+    print_first(console, violations)
     for line in checked.unjudged:
         console.print(f"not checked: {line}")
     beyond = [name for name, kept in checked.within_tolerance.items() if not kept]

@@ -8,7 +8,7 @@ shows the defaults, too.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -23,7 +23,7 @@ from experiments.cli.cluster_access import (
     require,
     target_of,
 )
-from experiments.cli.output import Json, flag, option, print_json, print_result
+from experiments.cli.output import Json, flag, option, print_result
 from experiments.cli.parse import one_of, only_with, read_properties
 from experiments.engines.admin_client import AdminClient, AdminError
 from experiments.explorer.values import message_fields
@@ -46,14 +46,8 @@ DYNAMIC = {
 }
 _KEY = re.compile(r"[a-zA-Z0-9._-]+")
 _OUTSIDE_BRACKETS = re.compile(r",(?![^\[]*\])")
-
-
-@dataclass(frozen=True, slots=True)
-class Entity:
-    """A topic or the default of all brokers (`name` is empty); `name` None stands for all topics."""
-
-    kind: ConfigResourceType
-    name: str | None
+Entity = tuple[ConfigResourceType, str | None]
+"""A topic or the default of all brokers (the name is empty); the name None stands for all topics."""
 
 
 def configs(
@@ -82,19 +76,19 @@ def configs(
     only_with("--describe", action, {"--all": all_})
     changing = {"--add-config": add_config, "--add-config-file": add_config_file, "--delete-config": delete_config}
     only_with("--alter", action, changing)
-    entity = _entity(entity_type, entity_name, entity_default, topic, broker_defaults)
+    kind, entity = _entity(entity_type, entity_name, entity_default, topic, broker_defaults)
     if describe:
         with administering(target, FAILING) as admin:
-            _describe(admin, entity, all_, target.as_json)
+            _describe(admin, kind, entity, all_, target.as_json)
         return
     added = _added(add_config, add_config_file)
     deleted = [] if delete_config is None else [_key("--delete-config", key) for key in delete_config.split(",")]
     if not added and not deleted:
         raise MissingInput("what to alter", " | ".join(changing))
-    if entity.name is None:
+    if entity is None:
         raise MissingInput("--entity-name", "a topic, or --entity-default, with --alter")
     with administering(target, FAILING) as admin:
-        _alter(admin, entity.kind, entity.name, added, deleted, target.as_json)
+        _alter(admin, kind, entity, added, deleted, target.as_json)
 
 
 def _entity(
@@ -107,7 +101,7 @@ def _entity(
         if entity_name is not None or entity_default:
             found = f"{source} with --entity-name or --entity-default"
             raise InputError(source, "", found, f"{source} alone, or --entity-type with one of the two")
-        return Entity(ConfigResourceType.BROKER, "") if broker_defaults else Entity(ConfigResourceType.TOPIC, topic)
+        return (ConfigResourceType.BROKER, "") if broker_defaults else (ConfigResourceType.TOPIC, topic)
     kind = TYPES.get(entity_type or "")
     if kind is None:
         raise InputError("--entity-type", "", entity_type, " | ".join(TYPES))
@@ -117,9 +111,9 @@ def _entity(
         found, allowed = "--entity-default with --entity-type topics", "--entity-type brokers: defaults of all topics"
         raise InputError("--entity-default", "", found, allowed)
     if kind is ConfigResourceType.BROKER and not entity_default and entity_name is None:
-        allowed = "--entity-type brokers --entity-default"
-        raise InputError("--entity-type", "", "brokers without --entity-default", allowed)
-    return Entity(kind, "" if entity_default else entity_name)
+        found, allowed = "brokers without --entity-default", "--entity-type brokers --entity-default"
+        raise InputError("--entity-type", "", found, allowed)
+    return kind, "" if entity_default else entity_name
 
 
 def _added(option: str | None, path: Path | None) -> dict[str, str]:
@@ -139,29 +133,19 @@ def _key(source: str, text: str) -> str:
     return key
 
 
-def _describe(admin: AdminClient, entity: Entity, everything: bool, as_json: bool) -> None:
-    names = [entity.name] if entity.name is not None else admin.list_config_resources(entity.kind)
-    results = admin.describe_configs([(entity.kind, name) for name in names], synonyms=True) if names else ()
+def _describe(
+    admin: AdminClient, kind: ConfigResourceType, entity: str | None, everything: bool, as_json: bool
+) -> None:
+    names = [entity] if entity is not None else admin.list_config_resources(kind)
+    results = admin.describe_configs([(kind, name) for name in names], synonyms=True) if names else ()
     for result in results:
         require(result)
-    shown = [(result, _shown(result, everything)) for result in results]
-    if as_json:
-        documents = [
-            {
-                "entity_type": entity.kind.name.lower(),
-                "entity_name": result.resource_name or None,
-                "configs": [message_fields(item) for item in items],
-            }
-            for result, items in shown
-        ]
-        print_json(documents)
-        return
-    for result, items in shown:
-        which = "All" if everything else "Dynamic"
-        of_one = f"{which} configs for topic {result.resource_name} are:"
-        typer.echo(of_one if result.resource_name else "Default configs for brokers in the cluster are:")
-        for item in items:
-            typer.echo(_line(item))
+    shown = {result.resource_name: _shown(result, everything) for result in results}
+    documents = [
+        {"entity_type": kind.name.lower(), "entity_name": name or None, "configs": [*map(message_fields, items)]}
+        for name, items in shown.items()
+    ]
+    print_result(as_json, documents, _print, shown, "All" if everything else "Dynamic")
 
 
 def _shown(result: DescribeConfigsResult, everything: bool) -> list[DescribedConfig]:
@@ -170,9 +154,13 @@ def _shown(result: DescribeConfigsResult, everything: bool) -> list[DescribedCon
     return sorted(items, key=lambda item: item.name)
 
 
-def _line(item: DescribedConfig) -> str:
-    synonyms = ", ".join(f"{found.source.name}:{found.name}={found.value}" for found in item.synonyms)
-    return f"  {item.name}={item.value} sensitive=false synonyms={{{synonyms}}}"
+def _print(shown: Mapping[str, Sequence[DescribedConfig]], which: str) -> None:
+    for name, items in shown.items():
+        of_topic = f"{which} configs for topic {name} are:"
+        typer.echo(of_topic if name else "Default configs for brokers in the cluster are:")
+        for item in items:
+            synonyms = ", ".join(f"{found.source.name}:{found.name}={found.value}" for found in item.synonyms)
+            typer.echo(f"  {item.name}={item.value} sensitive=false synonyms={{{synonyms}}}")
 
 
 def _alter(

@@ -26,19 +26,11 @@ from protocol.quorum.log import SNAPSHOT_FILE
 if TYPE_CHECKING:
     from experiments.engines.ray.dump import LogFiles
 
-_KAFKA_NAMES = {
-    "base_offset": "baseOffset",
-    "last_offset": "lastOffset",
-    "count": "count",
-    "leader_epoch": "partitionLeaderEpoch",
-    "producer_id": "producerId",
-    "producer_epoch": "producerEpoch",
-    "base_sequence": "baseSequence",
-    "timestamp_ms": "CreateTime",
-    "position": "position",
-    "size": "size",
-    "crc": "crc",
-}
+_BATCH = (
+    "baseOffset: {base_offset} lastOffset: {last_offset} count: {count} partitionLeaderEpoch: {leader_epoch} "
+    "producerId: {producer_id} producerEpoch: {producer_epoch} baseSequence: {base_sequence} "
+    "CreateTime: {timestamp_ms} position: {position} size: {size} crc: {crc} isvalid: {valid}"
+)
 
 
 def dump_log(
@@ -72,13 +64,11 @@ def _of_directory(
 
     if not directory.is_dir():
         raise InputError("--directory", "", f"{directory}, which is no directory", "a node's directory")
-    names, topics = log_names(directory), known_topics(directory)
+    wanted, topics = log_names(directory), known_topics(directory)
     if cluster_metadata:
-        wanted = [name for name in names if name == METADATA_LOG]
+        wanted = [name for name in wanted if name == METADATA_LOG]
     elif partition is not None:
-        wanted = [_log_of(partition, names, topics)]
-    else:
-        wanted = names
+        wanted = [_log_of(partition, wanted, topics)]
     snapshot = snapshot_file(directory) if partition is None else None
     if not wanted and snapshot is None:
         raise InputError("--directory", "", f"{directory}, which holds no such log", "a node's directory with logs")
@@ -88,15 +78,12 @@ def _of_directory(
 def _log_of(partition: str, names: list[str], topics: dict[str, str]) -> str:
     """The log of a partition; InputError where there is none, or where several topics of one name had it."""
     topic, _, index = partition.rpartition("-")
-    found = [name for name in names if name in {f"{key}/{index}" for key in (topic, *_ids(topic, topics))}]
+    ids = {topic, *(topic_id for topic_id, name in topics.items() if name == topic)}
+    found = [name for name in names if name in {f"{topic_id}/{index}" for topic_id in ids}]
     if len(found) != 1:
         there = [_partition_text(name, {} if found else topics) for name in (found or names)]
         raise InputError("--partition", "", partition, f"one of {', '.join(there) or 'no logs'}")
     return found[0]
-
-
-def _ids(topic: str, topics: dict[str, str]) -> list[str]:
-    return [topic_id for topic_id, name in topics.items() if name == topic]
 
 
 def _partition_text(log: str, topics: dict[str, str]) -> str:
@@ -156,7 +143,9 @@ def _dump(logs: list[LogFiles], snapshots: list[Path], topics: dict[str, str], a
                 continue
             if entry.get("file", file) != file:
                 file = str(entry["file"])
-                _print_head(head, file)
+                typer.echo(f"Dumping {file}")
+                offsets = f"log start offset {log.start_offset}, flushed to {log.flushed_offset}"
+                typer.echo(f"{head['partition']}: {offsets}")
             _print_entry(entry)
     for path in snapshots:
         snapshot = dump.dump_snapshot(path, topics)
@@ -169,15 +158,9 @@ def _dump(logs: list[LogFiles], snapshots: list[Path], topics: dict[str, str], a
     return is_sound
 
 
-def _print_head(head: LogDocument, file: str) -> None:
-    typer.echo(f"Dumping {file}")
-    typer.echo(f"{head['partition']}: log start offset {head['start_offset']}, flushed to {head['flushed_offset']}")
-
-
 def _print_entry(entry: Mapping[str, object]) -> None:
     if "base_offset" in entry:
-        values = " ".join(f"{title}: {entry[name]}" for name, title in _KAFKA_NAMES.items())
-        typer.echo(f"{values} isvalid: {str(entry['crc_ok']).lower()}")
+        typer.echo(_BATCH.format(**entry, valid=str(entry["crc_ok"]).lower()))
         for record in _records(entry, "records"):
             typer.echo(f"| offset: {record['offset']} {record['text']}")
     if "fault" in entry:

@@ -27,7 +27,6 @@ from protocol.messages.admin import Result
 from protocol.messages.cluster import FeatureUpdate, UpgradeType
 
 FAILING = "Error while executing feature command"
-PAST = {"upgrade": "upgraded", "downgrade": "downgraded", "disable": "disabled"}
 Levels = Annotated[list[str] | None, option("NAME=LEVEL", "A feature and its level; may be repeated.")]
 DryRun = Annotated[bool, flag("--dry-run", "Print what would happen, and change nothing.")]
 Unsafe = Annotated[bool, flag("--unsafe", "Even if metadata is lost.")]
@@ -49,11 +48,11 @@ def describe(
     with administering(target, FAILING) as admin:
         found = sorted(admin.describe_features(), key=lambda feature: feature.name)
     lines = [
-        f"Feature: {feature.name}\tSupportedMinVersion: {feature.min_version_level}\t"
-        f"SupportedMaxVersion: {feature.max_version_level}\tFinalizedVersionLevel: {feature.finalized_version_level}"
-        for feature in found
+        f"Feature: {it.name}\tSupportedMinVersion: {it.min_version_level}\t"
+        f"SupportedMaxVersion: {it.max_version_level}\tFinalizedVersionLevel: {it.finalized_version_level}"
+        for it in found
     ]
-    print_result(target.as_json, [message_fields(feature) for feature in found], typer.echo, "\n".join(lines))
+    print_result(target.as_json, [*map(message_fields, found)], typer.echo, "\n".join(lines))
 
 
 @app.register("upgrade", "isray features upgrade --feature unclean.recovery.enabled=1")
@@ -130,22 +129,20 @@ def _update(verb: str, target: Target, levels: Sequence[tuple[str, int]], kind: 
     updates = [FeatureUpdate(feature=feature, max_version_level=level, upgrade_type=kind) for feature, level in levels]
     with administering(target, FAILING) as admin:
         results = admin.update_features(updates, dry_run)
-    failed = 0
     for feature, level in sorted(levels):
-        result = results[feature]
-        failed += result.error is not ErrorCode.NONE
-        _report(verb, feature, level, result, dry_run, target.as_json)
+        to_level = "" if verb == "disable" else f" to {level}"
+        _report(verb, feature, to_level, results[feature], dry_run, target.as_json)
+    failed = sum(results[feature].error is not ErrorCode.NONE for feature in names)
     if target.as_json:
         print_json({"dry_run": dry_run, "features": [message_fields(result) for result in results.values()]})
     if failed:
         fail(f"{failed} out of {len(levels)} operation(s) failed.")
 
 
-def _report(verb: str, feature: str, level: int, result: Result, dry_run: bool, as_json: bool) -> None:
-    to_level = "" if verb == "disable" else f" to {level}"
+def _report(verb: str, feature: str, to_level: str, result: Result, dry_run: bool, as_json: bool) -> None:
     if result.error is not ErrorCode.NONE:
         could = "Can not" if dry_run else "Could not"
         typer.echo(f"{could} {verb} {feature}{to_level}. {result.error.name}: {result.message}", err=True)
     elif not as_json:
         modal = "can be" if dry_run else "was"
-        typer.echo(f"{feature} {modal} {PAST[verb]}{to_level}.")
+        typer.echo(f"{feature} {modal} {verb.removesuffix('e')}ed{to_level}.")

@@ -1,8 +1,7 @@
 """`isray fuzz`: runs drawn from seeds, with faults within the cluster's tolerance; any violation is a defect.
 
-Exit code 0 if nothing was violated, 1 if something was (each violation is saved as a timeline file), 2 on wrong input.
-An interrupt ends the run early with a report of the seeds that were run; the exit code is then 130 unless something was
-violated. With `--campaign` the seeds are those of a campaign, which its folder keeps (`experiments/hunt/campaign`).
+Exit code 0 if nothing was violated, 1 if something was, 2 on wrong input. An interrupt ends the run early with a report
+of the seeds that were run; the exit code is then 130 unless something was violated.
 """
 
 from __future__ import annotations
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from experiments.hunt.seeds import Hunt, HuntResult
 
 _SEEDS = re.compile(r"([0-9]{1,18})(?:\.\.([0-9]{1,18}))?")
-_SEEDS_ALLOWED = "A..B with A <= B, both included, or one seed"
 
 
 def fuzz(
@@ -72,17 +70,15 @@ def fuzz(
 def _hunt(wanted: Hunt, out: Path, as_json: bool) -> None:
     from experiments.hunt.seeds import hunt
 
-    seeds = wanted.seeds
-
     def show(found: HuntResult) -> None:
-        shown.show("running", found.seeds, len(seeds), f"{len(found.violations)} violations")
+        shown.show("running", found.seeds, len(wanted.seeds), f"{len(found.violations)} violations")
 
     with progress("isray fuzz", "seeds") as shown:
         result = hunt(wanted, out, show)
     print_result(as_json, result.document(), _show, result)
-    kept = f"{result.seeds} of {len(seeds)} seeds were run, and the files of their violations are in {out}"
-    rest = f"{kept}; go on with --seeds {result.next_seed}..{seeds[-1]}"
-    _finish(result, verdict(result), rest, bool(result.violations), as_json)
+    kept = f"{result.seeds} of {len(wanted.seeds)} seeds were run, and the files of their violations are in {out}"
+    rest = f"{kept}; go on with --seeds {result.next_seed}..{wanted.seeds[-1]}"
+    _finish(result, verdict(result), rest, len(result.violations), as_json)
 
 
 def _campaign(wanted: Campaign, folder: Path, as_json: bool) -> None:
@@ -94,11 +90,12 @@ def _campaign(wanted: Campaign, folder: Path, as_json: bool) -> None:
     with progress("isray fuzz", "seeds") as shown:
         result = run_campaign(wanted, folder, show)
     print_result(as_json, result.document(), _show_campaign, result)
-    rest = f"{result.seeds} seeds are finished; the same command goes on"
-    _finish(result, campaign_verdict(result), rest, bool(result.findings), as_json)
+    violations = sum(finding.count for finding in result.findings)
+    conclusion = _verdict(result.seeds, violations, f": {len(result.findings)} different findings")
+    _finish(result, conclusion, f"{result.seeds} seeds are finished; the same command goes on", violations, as_json)
 
 
-def _finish(result: HuntResult | CampaignResult, conclusion: str, rest: str, failed: bool, as_json: bool) -> None:
+def _finish(result: HuntResult | CampaignResult, conclusion: str, rest: str, failed: int, as_json: bool) -> None:
     """Prints the coverage, the conclusion, and after an interrupt how to run the rest; ends with the exit code."""
     _show_coverage(result.counts, Console(stderr=as_json, highlight=False))
     if not as_json:
@@ -111,12 +108,10 @@ def _finish(result: HuntResult | CampaignResult, conclusion: str, rest: str, fai
 
 def _range(text: str) -> range:
     match = _SEEDS.fullmatch(text)
-    if match is None:
-        raise InputError("--seeds", "", repr(text), _SEEDS_ALLOWED)
-    first, last = int(match[1]), int(match[2] or match[1])
-    if last < first:
-        raise InputError("--seeds", "", repr(text), _SEEDS_ALLOWED)
-    return range(first, last + 1)
+    found = range(int(match[1]), int(match[2] or match[1]) + 1) if match is not None else range(0)
+    if not found:
+        raise InputError("--seeds", "", repr(text), "A..B with A <= B, both included, or one seed")
+    return found
 
 
 def _jobs(text: str) -> int | str:
@@ -159,28 +154,21 @@ def _show_campaign(result: CampaignResult) -> None:
         console.print(f"the coverage curve is in {result.folder / 'curve.csv'} and {result.folder / 'curve.svg'}")
 
 
-def campaign_verdict(result: CampaignResult) -> str:
-    """The conclusion of a campaign so far in one sentence."""
-    if not result.seeds:
-        return "No seed was run, so nothing was tested."
-    if not result.findings:
-        return f"No invariant was violated in {result.seeds} seeds."
-    violations = sum(finding.count for finding in result.findings)
-    return f"{violations} of {result.seeds} seeds violated an invariant: {len(result.findings)} different findings."
-
-
 def verdict(result: HuntResult) -> str:
     """The conclusion of a hunt in one sentence."""
-    if not result.seeds:
-        return "No seed was run, so nothing was tested."
-    if not result.violations:
-        return f"No invariant was violated in {result.seeds} seeds."
     files = "the file above replays it" if len(result.violations) == 1 else "the files above replay them"
-    return f"{len(result.violations)} of {result.seeds} seeds violated an invariant; {files}."
+    return _verdict(result.seeds, len(result.violations), f"; {files}")
+
+
+def _verdict(seeds: int, violations: int, more: str) -> str:
+    if not seeds:
+        return "No seed was run, so nothing was tested."
+    if not violations:
+        return f"No invariant was violated in {seeds} seeds."
+    return f"{violations} of {seeds} seeds violated an invariant{more}."
 
 
 def _show_coverage(counts: Counter[tuple[str, str]], console: Console) -> None:
-    """Prints how often each behaviour was reached, and which never was."""
     from experiments.hunt.fuzz.coverage import FROM_ELR, MET, known_groups, missed, missing_faults, rows
 
     reached = ((group, name, f"{count:,}") for group, name, count in rows(counts) if count and group != MET)

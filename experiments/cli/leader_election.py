@@ -114,14 +114,10 @@ def _report(kind: ElectionType, results: Results, as_json: bool) -> None:
     not_needed = [key for key, result in ordered.items() if result.error is ErrorCode.ELECTION_NOT_NEEDED]
     failed = {key: result for key, result in ordered.items() if key not in {*succeeded, *not_needed}}
     if as_json:
-        errors = {key: {"error": result.error.name, "message": result.message} for key, result in failed.items()}
-        found = {
-            "election_type": kind.name.lower(),
-            "succeeded": [key._asdict() for key in succeeded],
-            "not_needed": [key._asdict() for key in not_needed],
-            "failed": [key._asdict() | error for key, error in errors.items()],
-        }
-        print_json(found)
+        errors = [key._asdict() | {"error": it.error.name, "message": it.message} for key, it in failed.items()]
+        sorts = {"succeeded": succeeded, "not_needed": not_needed}
+        found = {name: [key._asdict() for key in keys] for name, keys in sorts.items()}
+        print_json({"election_type": kind.name.lower(), **found, "failed": errors})
     for done, keys in (
         (f"Successfully completed leader election ({kind.name})", succeeded),
         ("Valid replica already elected", not_needed),

@@ -1,9 +1,5 @@
 """The `isray` command: one typer application, its commands by section, and the place that turns errors into exit codes.
 
-A command reports a failure with `typer.Exit(ExitCode.FAILURE)`. For wrong input it raises InputError
-(`experiments.support.errors`), which `run` prints as one line without a traceback; `help.py` makes one of the wrong
-options that typer finds.
-
 Command modules import heavy packages (ray, pyspark, scipy, altair) inside their functions, so that `isray --help`
 answers at once.
 """
@@ -58,7 +54,7 @@ def version(as_json: Json = False) -> None:
 
 
 GROUPS = (
-    (Section.LABORATORY, "scenario", scenario.app),
+    (Section.EXPERIMENTS, "scenario", scenario.app),
     (Section.STUDIES, "study", study.app),
     (Section.CLUSTER, "node", node.app),
     (Section.TOOLS, "features", features.app),
@@ -67,13 +63,13 @@ GROUPS = (
     (Section.BENCHES, "bench", bench.app),
 )
 COMMANDS = (
-    (Section.LABORATORY, fuzz.fuzz, "isray fuzz --seeds 1..200 --jobs 2"),
-    (Section.LABORATORY, replay.replay, f"isray replay {_FOUND} --story"),
-    (Section.LABORATORY, mutants.mutants, "isray mutants --only vote-given-twice --seeds 10"),
-    (Section.LABORATORY, explore.explore, "isray explore --brokers 3 --depth 6"),
-    (Section.LABORATORY, conformance.conformance, f"isray conformance {_VECTORS}"),
-    (Section.LABORATORY, check.check, "isray check out/recording"),
-    (Section.LABORATORY, soak.soak, "isray soak --minutes 10"),
+    (Section.EXPERIMENTS, fuzz.fuzz, "isray fuzz --seeds 1..200 --jobs 2"),
+    (Section.EXPERIMENTS, replay.replay, f"isray replay {_FOUND} --story"),
+    (Section.EXPERIMENTS, mutants.mutants, "isray mutants --only vote-given-twice --seeds 10"),
+    (Section.EXPERIMENTS, explore.explore, "isray explore --brokers 3 --depth 6"),
+    (Section.EXPERIMENTS, conformance.conformance, f"isray conformance {_VECTORS}"),
+    (Section.EXPERIMENTS, check.check, "isray check out/recording"),
+    (Section.EXPERIMENTS, soak.soak, "isray soak --minutes 10"),
     (Section.CLUSTER, cluster.up, "isray up --detach --controllers 3"),
     (Section.CLUSTER, cluster.status, "isray status"),
     (Section.CLUSTER, cluster.down, "isray down"),

@@ -1,9 +1,7 @@
 """`isray mutants [--json]`: switches off each guard of the protocol in turn and reports which violation reveals it.
 
-With `--generated N` it tests instead N mutants that are made by machine, with unit tests, the swarm and the quorum's
-simulation, or with the swarm alone (`--swarm-only`); with `--kept` those of the committed list, each with the test that
-notices it. Exit code 1 if a mutant survives, 2 for an unknown mutant. Guards that survive the swarm (`--swarm`) are
-only reported.
+Mutants that are made by machine (`--generated`, `--kept`) are tested with unit tests, the swarm and the quorum's
+simulation instead. Exit code 1 if a mutant survives; guards that survive the swarm (`--swarm`) are only reported.
 """
 
 from __future__ import annotations
@@ -71,7 +69,6 @@ def mutants(
 
 
 def _document(found: list[Verdict], of_swarm: list[Verdict]) -> list[dict[str, object]]:
-    """The JSON document, one object per mutant, with `swarm` if the option was given."""
     rows = [asdict(item) for item in found]
     for row, item in zip(rows, of_swarm, strict=False):
         row["swarm"] = {"killed": item.killed, "seeds": item.seeds, "invariant": item.invariant}

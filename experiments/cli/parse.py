@@ -90,9 +90,7 @@ def directory_id(option: str, text: str, form: str = "") -> str:
 
 
 def generation_named(name: str, among: Sequence[Generation] = LOG_GENERATIONS) -> Generation:
-    """The value of `--generation`, which must be one of those that a tool knows: by default those with a metadata log.
-    InputError for another one.
-    """
+    """The value of `--generation`. InputError for one that is not `among` those that the tool knows."""
     known = {generation.value: generation for generation in among}
     if name not in known:
         raise InputError("--generation", "", repr(name), f"one of {', '.join(known)}")
@@ -102,11 +100,11 @@ def generation_named(name: str, among: Sequence[Generation] = LOG_GENERATIONS) -
 def generations_named(text: str) -> list[Generation]:
     """The values of `--generations`, separated by commas. InputError for one that does not exist."""
     known = {generation.value: generation for generation in Generation}
-    names = [name.strip() for name in text.split(",")]
+    names = list(dict.fromkeys(name.strip() for name in text.split(",")))
     for name in names:
         if name not in known:
             raise InputError("--generations", "", repr(name), f"one or more of {', '.join(known)}, separated by commas")
-    return [known[name] for name in dict.fromkeys(names)]
+    return [known[name] for name in names]
 
 
 @contextmanager
@@ -120,8 +118,7 @@ def readable(source: str, allowed: str) -> Iterator[None]:
 
 def one_of(actions: Mapping[str, bool]) -> str:
     """The one option that is given; InputError for none and for several."""
-    given = [name for name, is_given in actions.items() if is_given]
-    allowed = f"exactly one of {', '.join(actions)}"
+    given, allowed = [name for name, is_given in actions.items() if is_given], f"exactly one of {', '.join(actions)}"
     if not given:
         raise MissingInput("an option", allowed)
     if len(given) > 1:

@@ -37,7 +37,6 @@ from protocol.ids import TopicPartition
 from protocol.messages.partitions import OngoingPartitionReassignment, PartitionResult
 
 ANY_LOG_DIR = "any"
-EXISTING = "there is an existing reassignment; --additional overrides it"
 MOVES_EXAMPLE = '{"version": 1, "partitions": [{"topic": "t", "partition": 0, "replicas": [3, 1, 2]}]}'
 TOPICS_EXAMPLE = '{"version": 1, "topics": [{"topic": "t"}]}'
 Assignment = dict[TopicPartition, tuple[int, ...]]
@@ -89,12 +88,8 @@ def reassign_partitions(
     )
     only_with("--execute|--verify|--cancel", action, {"--reassignment-json-file": reassignment_json_file})
     only_with("--execute", action, {"--additional": additional})
-    generating = {
-        "--topics-to-move-json-file": topics_to_move_json_file,
-        "--broker-list": broker_list,
-        "--disable-rack-aware": disable_rack_aware,
-    }
-    only_with("--generate", action, generating)
+    only_with("--generate", action, {"--topics-to-move-json-file": topics_to_move_json_file})
+    only_with("--generate", action, {"--broker-list": broker_list, "--disable-rack-aware": disable_rack_aware})
     takes_file = action not in ("--list", "--generate")
     assignment = read_assignment(_given("--reassignment-json-file", reassignment_json_file)) if takes_file else {}
     topics = read_topics(_given("--topics-to-move-json-file", topics_to_move_json_file)) if generate else []
@@ -119,9 +114,7 @@ def _given(option: str, path: Path | None) -> Path:
 
 
 def read_assignment(path: Path) -> Assignment:
-    """The partitions of a reassignment file with their new replicas; InputError where the file has another shape, lists
-    a partition twice, or a broker twice for one partition.
-    """
+    """The partitions of a reassignment file with their new replicas; InputError where the file is wrong."""
     assignment: Assignment = {}
     for number, item in enumerate(read_json(path, _Moves, MOVES_EXAMPLE).partitions):
         place_name, key = f"partitions[{number}]", TopicPartition(item.topic, item.partition)
@@ -144,9 +137,10 @@ def read_topics(path: Path) -> list[str]:
 
 
 def _brokers(option: str | None) -> list[int]:
+    allowed = "broker ids separated by commas"
     if option is None:
-        raise MissingInput("--broker-list", "broker ids separated by commas")
-    brokers = whole_numbers("--broker-list", option, "broker ids separated by commas")
+        raise MissingInput("--broker-list", allowed)
+    brokers = whole_numbers("--broker-list", option, allowed)
     if len(set(brokers)) != len(brokers):
         raise InputError("--broker-list", "", option, "each broker once")
     return brokers
@@ -173,7 +167,8 @@ def _present(admin: AdminClient, topics: Sequence[str]) -> Assignment:
 
 def _execute(admin: AdminClient, assignment: Assignment, additional: bool, as_json: bool) -> None:
     if admin.list_reassignments() and not additional:
-        raise AdminError(ErrorCode.INVALID_REQUEST, EXISTING)
+        text = "there is an existing reassignment; --additional overrides it"
+        raise AdminError(ErrorCode.INVALID_REQUEST, text)
     known = {broker.broker_id for broker in admin.describe_cluster().brokers}
     unknown = sorted({broker for replicas in assignment.values() for broker in replicas} - known)
     if unknown:
@@ -189,8 +184,7 @@ def _execute(admin: AdminClient, assignment: Assignment, additional: bool, as_js
     results = admin.alter_reassignments(assignment)
     done = _finish(results, "Error reassigning partition(s):", {"before": before}, as_json)
     if not as_json:
-        plural = "" if len(done) == 1 else "s"
-        typer.echo(f"Successfully started partition reassignment{plural} for {','.join(map(str, done))}")
+        typer.echo(f"Successfully started {_reassignments(done)} for {','.join(map(str, done))}")
 
 
 def _cancel(admin: AdminClient, assignment: Assignment, as_json: bool) -> None:
@@ -198,23 +192,25 @@ def _cancel(admin: AdminClient, assignment: Assignment, as_json: bool) -> None:
     results = admin.alter_reassignments(dict.fromkeys(sorted(ongoing))) if ongoing else {}
     done = _finish(results, "Error cancelling partition reassignment(s):", {}, as_json)
     if done and not as_json:
-        plural = "" if len(done) == 1 else "s"
-        typer.echo(f"Successfully cancelled partition reassignment{plural} for: {','.join(map(str, done))}")
+        typer.echo(f"Successfully cancelled {_reassignments(done)} for: {','.join(map(str, done))}")
     elif not as_json:
         typer.echo("None of the specified partition reassignments are active.")
+
+
+def _reassignments(done: Sequence[TopicPartition]) -> str:
+    return f"partition reassignment{'' if len(done) == 1 else 's'}"
 
 
 def _finish(
     results: Mapping[TopicPartition, PartitionResult], failing: str, more: Mapping[str, object], as_json: bool
 ) -> list[TopicPartition]:
     """The partitions, if all of them succeeded; otherwise reports those that failed, with exit code 1."""
-    ordered = dict(sorted(results.items()))
     if as_json:
-        print_json({**more, "partitions": [message_fields(result) for result in ordered.values()]})
-    if any(result.error is not ErrorCode.NONE for result in ordered.values()):
+        print_json({**more, "partitions": [message_fields(result) for _, result in sorted(results.items())]})
+    if any(result.error is not ErrorCode.NONE for result in results.values()):
         typer.echo(failing, err=True)
-    exit_if_failed((str(key), result) for key, result in ordered.items())
-    return list(ordered)
+    exit_if_failed((str(key), result) for key, result in sorted(results.items()))
+    return sorted(results)
 
 
 def _verify(admin: AdminClient, assignment: Assignment, as_json: bool) -> None:
@@ -269,8 +265,7 @@ def _generate(admin: AdminClient, topics: Sequence[str], brokers: Sequence[int],
     if None in racks.values() and set(racks.values()) != {None}:
         text = "Not all brokers have rack information. Add --disable-rack-aware to ignore racks."
         raise AdminError(ErrorCode.INVALID_REQUEST, text)
-    proposed = propose(present, racks, Random())
-    before, after = reassignment_document(present), reassignment_document(proposed)
+    before, after = reassignment_document(present), reassignment_document(propose(present, racks))
     current, proposal = (json.dumps(found, separators=(",", ":")) for found in (before, after))
     text = (
         f"Current partition replica assignment\n{current}\n\nProposed partition reassignment configuration\n{proposal}"
@@ -278,11 +273,11 @@ def _generate(admin: AdminClient, topics: Sequence[str], brokers: Sequence[int],
     print_result(as_json, {"current": before, "proposed": after}, typer.echo, text)
 
 
-def propose(present: Assignment, racks: Mapping[int, str | None], rng: Random) -> Assignment:
+def propose(present: Assignment, racks: Mapping[int, str | None]) -> Assignment:
     """New replicas for all partitions, topic by topic with the replication factor of its first partition, on the
     brokers of `racks`; AdminError where they are too few.
     """
-    brokers = [UsableBroker(broker, rack) for broker, rack in sorted(racks.items())]
+    brokers, rng = [UsableBroker(broker, rack) for broker, rack in sorted(racks.items())], Random()
     proposed: Assignment = {}
     for topic in _topics_of(present):
         keys = sorted(key for key in present if key.topic == topic)

@@ -1,7 +1,7 @@
 """`isray replay`: runs a timeline file of `isray fuzz` again.
 
-Exit code 0 if the run has the violation and the trace hash of the file; 1 if not, which means that the protocol or the
-simulator has changed; 2 if the file is wrong.
+Exit code 1 if the run does not have the violation and the trace hash of the file: the protocol or the simulator has
+changed since.
 """
 
 from __future__ import annotations
@@ -44,12 +44,19 @@ def replay(
         result, run = _explored(saved, Variant("as saved", mutant=saved.mutant))
         shown = Exploration(html, compare, run, None if other is None else _explored(saved, other)[1])
     same = result.trace_hash == saved.trace_hash and result.violation == saved.violation
-    print_result(as_json, _document(saved, result, same) | document_of(shown), _show, saved, result, story, shown)
+    document = {
+        "same": same,
+        "events": result.events,
+        "trace_hash": result.trace_hash,
+        "saved_trace_hash": saved.trace_hash,
+        "violation": result.violation and result.violation.model_dump(),
+        "saved_violation": saved.violation and saved.violation.model_dump(),
+    }
+    print_result(as_json, document | document_of(shown), _show, saved, result, story, shown)
     fail_if(not same)
 
 
 def _variant(saved: TimelineFile, compare: str) -> Variant:
-    """What to compare with: a generation or mutant, or `original`, the protocol without the file's mutant."""
     if compare == "original" and saved.mutant is not None:
         return Variant("original")
     variant = variant_named(compare, () if saved.mutant is None else ("original (without the file's mutant)",))
@@ -57,7 +64,6 @@ def _variant(saved: TimelineFile, compare: str) -> Variant:
 
 
 def _explored(saved: TimelineFile, variant: Variant) -> tuple[PlanResult, Run]:
-    """Runs the file's plan in a variant of the protocol."""
     from experiments.hunt.fuzz.run import explore_plan
     from experiments.hunt.mutants.registry import mutated
 
@@ -69,29 +75,18 @@ def _explored(saved: TimelineFile, variant: Variant) -> tuple[PlanResult, Run]:
         return explore_plan(plan, f"seed {plan.seed}, {variant.name}", facts, variant.kafka_rules)
 
 
-def _document(saved: TimelineFile, result: PlanResult, same: bool) -> dict[str, object]:
-    return {
-        "same": same,
-        "events": result.events,
-        "trace_hash": result.trace_hash,
-        "saved_trace_hash": saved.trace_hash,
-        "violation": None if result.violation is None else result.violation.model_dump(),
-        "saved_violation": None if saved.violation is None else saved.violation.model_dump(),
-    }
-
-
 def _show(saved: TimelineFile, result: PlanResult, story: bool, shown: Exploration | None) -> None:
     console = Console(highlight=False, soft_wrap=True)
     if story:
         console.print("\n".join(result.story), markup=False)
-    found = result.violation
+    found, before = result.violation, saved.violation
     if found is None:
         console.print("no invariant is violated")
     else:
         console.print(f"{found.invariant} at step {found.step}, {found.time_ms} ms: {found.detail}", markup=False)
-    if result.violation != saved.violation:
-        before = "nothing" if saved.violation is None else f"{saved.violation.invariant} at step {saved.violation.step}"
-        console.print(f"[red]not the same violation[/]: the file has {before}")
+    if found != before:
+        text = "nothing" if before is None else f"{before.invariant} at step {before.step}"
+        console.print(f"[red]not the same violation[/]: the file has {text}")
     if result.trace_hash == saved.trace_hash:
         console.print(f"[green]the same trace[/]: {result.trace_hash}")
     else:

@@ -1,7 +1,7 @@
-"""The options `--html` and `--compare`, and what they run: the page of a run, alone or beside another one.
+"""The options `--html` and `--compare`: the page of a run, alone or beside another one.
 
-What a run is compared with is the same run in another generation, with a mutant of the protocol, or with a rule of
-Kafka's: the same nodes, steps and failures at the same times.
+A run is compared with the same nodes, steps and failures at the same times, in another generation, with a mutant of the
+protocol, or with a rule of Kafka's.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """`isray scenario`: run one scenario file on an engine, or list the shipped ones.
 
-Exit code 1 when a step fails or an invariant is violated, 2 when the file is wrong. Ray is imported only with
-`--engine ray`.
+Exit code 1 when a step fails or an invariant is violated. Ray is imported only with `--engine ray`.
 """
 
 from __future__ import annotations
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
     from experiments.explorer.run import Run
     from experiments.scenarios.model import Scenario
     from experiments.scenarios.runner import ScenarioResult
-
-PARTITION_COLUMNS = ("partition", "leader", "epoch", "isr", "elr", "last known elr", "high watermark", "log ends")
 
 app = App("Scenarios: scripted runs with expectations.")
 
@@ -72,9 +69,8 @@ def run_scenario(
     if address is not None and engine is not EngineName.RAY:
         raise InputError("--address", "", f"--engine {engine.value}", "--engine ray")
     if compare is not None and engine is not EngineName.SIM:
-        raise InputError(
-            "--compare", "", f"--engine {engine.value}", "--engine sim, where two runs have the same times"
-        )
+        allowed = "--engine sim, where two runs have the same times"
+        raise InputError("--compare", "", f"--engine {engine.value}", allowed)
     require_engine(scenario, engine.value)
     variant = None if compare is None else variant_named(compare)
     running = _engine(engine, scenario.cluster.spec(seed), address)
@@ -97,7 +93,6 @@ def run_scenario(
 
 
 def _engine(engine: EngineName, spec: ClusterSpec, address: str | None) -> Engine:
-    """A new cluster on that engine."""
     if engine is EngineName.SIM:
         from experiments.check.engine import CheckedEngine
 
@@ -133,15 +128,14 @@ def _print(result: ScenarioResult, shown: Exploration | None) -> None:
         mark = "[green]ok[/]" if step.ok else "[red]failed[/]"
         table.add_row(str(step.index), escape(step.text), mark, escape(step.detail))
     console.print(table)
-    for violation in result.violations:
-        where = f"{violation.invariant} at {violation.time_ms} ms"
-        console.print(f"[red]violated[/] {where}: {escape(violation.detail)}")
-    console.print(table_of(PARTITION_COLUMNS, map(_partition_row, result.partitions)))
+    for it in result.violations:
+        console.print(f"[red]violated[/] {it.invariant} at {it.time_ms} ms: {escape(it.detail)}")
+    columns = ("partition", "leader", "epoch", "isr", "elr", "last known elr", "high watermark", "log ends")
+    console.print(table_of(columns, map(_partition_row, result.partitions)))
     for recovery in result.recoveries:
         cost = "" if recovery.lost is None else f". Acknowledged records lost by it: {recovery.lost}"
-        decided = recovery.decided
-        head = f"{recovery.time_ms / 1000:.3f} s: {decided.mode} recovery of {decided.partition}"
-        console.print(f"{head}. {decided.outcome()}{cost}")
+        time_s, decided = recovery.time_ms / 1000, recovery.decided
+        console.print(f"{time_s:.3f} s: {decided.mode} recovery of {decided.partition}. {decided.outcome()}{cost}")
     verdict = "[green]passed[/]" if result.passed else "[red]failed[/]"
     console.print(
         f"{escape(result.name)} on {result.engine}, seed {result.seed}: {verdict}; "

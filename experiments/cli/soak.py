@@ -1,6 +1,6 @@
 """`isray soak`: load and faults against a cluster on Ray for a given time; no acknowledged record may be lost.
 
-Exit code 0 if the check of the history has no finding, 1 if it has some (a line each), 2 on wrong input.
+Exit code 1 if the check of the history has a finding.
 """
 
 from __future__ import annotations
@@ -11,15 +11,13 @@ from typing import TYPE_CHECKING, Annotated
 
 from rich.console import Console
 
-from experiments.cli.output import Json, fail_if, option, print_result, table_of
+from experiments.cli.output import Json, fail_if, option, print_first, print_result, table_of
 from experiments.engines.ray.session import expect_kills, stay_on_loopback
 from experiments.support.errors import InputError
 from experiments.support.progress import progress
 
 if TYPE_CHECKING:
     from experiments.hunt.soak.run import SoakResult
-
-SHOWN_FINDINGS = 100
 
 
 def soak(
@@ -36,12 +34,16 @@ def soak(
     """Run a cluster on Ray under load, inject one fault after another, and check what its clients recorded."""
     stay_on_loopback()
     expect_kills()
+    from experiments.check.recording import expect_new
     from experiments.engines.ray.session import ray_output_to_stderr
     from experiments.hunt.soak.run import SoakOptions
     from experiments.hunt.soak.run import soak as run
 
     kinds = _kinds(faults)
-    options = SoakOptions(minutes, seed, brokers, partitions, rate, kinds, _folder(out), controllers)
+    if out is not None:
+        expect_new(out, "--out")
+    folder = out or Path(tempfile.mkdtemp(prefix="isray-soak-"))
+    options = SoakOptions(minutes, seed, brokers, partitions, rate, kinds, folder, controllers)
     with ray_output_to_stderr(), progress("isray soak", "faults") as shown:
         result = run(options, lambda sent, faults: shown.show("soaking", at=f"{sent} records and {faults} faults"))
     print_result(as_json, result.document(), _show, result)
@@ -56,16 +58,6 @@ def _kinds(text: str | None) -> tuple[str, ...]:
         if kind not in FAULTS or kinds.count(kind) > 1:
             raise InputError("--faults", "", repr(kind), f"each at most once: {', '.join(FAULTS)}")
     return tuple(kinds)
-
-
-def _folder(out: Path | None) -> Path:
-    """The folder to write to; InputError where it holds anything."""
-    from experiments.check.recording import expect_new
-
-    if out is None:
-        return Path(tempfile.mkdtemp(prefix="isray-soak-"))
-    expect_new(out, "--out")
-    return out
 
 
 def _show(result: SoakResult) -> None:
@@ -84,9 +76,6 @@ def _show(result: SoakResult) -> None:
     for broker, sizes in result.memory.items():
         most, last = sizes["max_bytes"] / 1e6, sizes["last_bytes"] / 1e6
         console.print(f"broker {broker}: resident memory at most {most:.0f} MB, last {last:.0f} MB")
-    for line in result.findings[:SHOWN_FINDINGS]:
-        console.print(f"[red]found[/] {line}")
-    if len(result.findings) > SHOWN_FINDINGS:
-        console.print(f"and {len(result.findings) - SHOWN_FINDINGS} more")
+    print_first(console, [f"[red]found[/] {line}" for line in result.findings])
     verdict = f"[red]{len(result.findings)} findings[/]" if result.findings else "[green]nothing lost[/]"
     console.print(f"{verdict}; history, schedule and logs are in {result.options.out}")

@@ -1,17 +1,15 @@
 """`isray storage`: kafka-storage.sh. Format a node's directory before its first start, and describe one (D31, J15).
 
-A controller's directory is formatted in one of three ways: `--standalone`, as the one first voter; with
-`--initial-controllers`, as one of several that are listed with the uuids of their disks; with
-`--no-initial-controllers`, to be added to a quorum, or where the voters are static. A broker's takes none of them.
-
-A directory is not formatted twice, and never if it belongs to another node or cluster: exit code 2, and nothing in it
-changes. `info` ends with exit code 1 if the directory is not formatted, or something in it is damaged.
+A controller's directory is formatted with exactly one of `--standalone`, `--initial-controllers` and
+`--no-initial-controllers`, a broker's with none of them. A directory is not formatted twice, and never if it belongs to
+another node or cluster: exit code 2, and nothing in it changes. `info` ends with exit code 1 if the directory is not
+formatted, or something in it is damaged.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from secrets import randbits
 from typing import TYPE_CHECKING, Annotated
@@ -39,8 +37,6 @@ if TYPE_CHECKING:
     from experiments.engines.ray.directories import Document
 
 _ID = re.compile(r"[A-Za-z0-9_.-]{1,100}")
-_VOTER_FORM = f"ID@UUID, several separated by commas: a controller's id from {FIRST_CONTROLLER}, and {DIRECTORY_ID}"
-_ID_TEXT = "letters, digits, '.', '_' and '-', at most 100 of them"
 NodeDirectory = Annotated[Path, option("DIR", "The node's directory.", "--directory")]
 Controllers = Annotated[
     str | None, option("ID@UUID,...", "The first voters; this node is one of them.", "--initial-controllers")
@@ -72,7 +68,9 @@ def format_(
     as_json: Json = False,
 ) -> None:
     """Format a directory for a node that has never run."""
-    _require_id("--cluster-id", cluster_id)
+    if not _ID.fullmatch(cluster_id):
+        allowed = "letters, digits, '.', '_' and '-', at most 100 of them"
+        raise InputError("--cluster-id", "", repr(cluster_id), allowed)
     ways = {
         "--standalone": standalone,
         "--initial-controllers": initial_controllers is not None,
@@ -124,20 +122,16 @@ def _first_voters(node_id: NodeId, ways: Mapping[str, bool], listed: str | None)
 
 
 def _listed(text: str) -> VoterSet:
+    form = f"ID@UUID, several separated by commas: a controller's id from {FIRST_CONTROLLER}, and {DIRECTORY_ID}"
     keys = []
     for item in text.split(","):
         node, _, uuid = item.strip().partition("@")
         if not node.isdecimal() or not is_controller(int(node)):
-            raise InputError("--initial-controllers", "", repr(item), _VOTER_FORM)
-        keys.append(ReplicaKey(int(node), directory_id("--initial-controllers", uuid, _VOTER_FORM)))
-    if len({key.id for key in keys}) < len(keys) or len({key.uuid for key in keys}) < len(keys):
+            raise InputError("--initial-controllers", "", repr(item), form)
+        keys.append(ReplicaKey(int(node), directory_id("--initial-controllers", uuid, form)))
+    if any(len(set(values)) < len(keys) for values in zip(*keys, strict=True)):
         raise InputError("--initial-controllers", "", text, "each id and each uuid once")
     return VoterSet.of(keys)
-
-
-def _require_id(option: str, text: str) -> None:
-    if not _ID.fullmatch(text):
-        raise InputError(option, "", repr(text), _ID_TEXT)
 
 
 @app.register("info", "isray storage info --directory DIR")
@@ -151,26 +145,24 @@ def info(directory: NodeDirectory, as_json: Json = False) -> None:
     if as_json:
         print_json(found or {"directory": str(directory), "faults": faults})
     elif found is not None:
-        _print_info(found)
+        typer.echo("\n".join(_info_lines(found)))
     for fault in faults:
         typer.echo(f"isray: {fault}", err=True)
     fail_if(faults)
 
 
-def _print_info(found: Document) -> None:
-    typer.echo(f"{found['directory']}: {node_name(found['node_id'])} of cluster {found['cluster_id']}")
-    typer.echo(f"format version: {found['format_version']}")
+def _info_lines(found: Document) -> Iterator[str]:
+    yield f"{found['directory']}: {_owner(found['cluster_id'], found['node_id'])}"
+    yield f"format version: {found['format_version']}"
     if "directory_id" in found:
-        typer.echo(f"directory id: {found['directory_id']}")
+        yield f"directory id: {found['directory_id']}"
         voted = "no candidate" if found["voted"] is None else _voter(found["voted"])
         leader = "no leader" if found["leader_id"] < 0 else f"leader {found['leader_id']}"
-        typer.echo(f"quorum: epoch {found['leader_epoch']}, {leader}, voted for {voted}")
+        yield f"quorum: epoch {found['leader_epoch']}, {leader}, voted for {voted}"
     if found.get("voters"):
-        typer.echo(f"voters: {', '.join(map(_voter, found['voters']))}")
+        yield f"voters: {', '.join(map(_voter, found['voters']))}"
     for log in found["logs"]:
-        typer.echo(
-            f"log {log['log']}: from {log['start_offset']}, flushed to {log['flushed_offset']}, {log['size']} bytes"
-        )
+        yield f"log {log['log']}: from {log['start_offset']}, flushed to {log['flushed_offset']}, {log['size']} bytes"
 
 
 def _voter(found: Document) -> str:

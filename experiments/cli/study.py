@@ -1,8 +1,7 @@
 """`isray study`: run, or its three parts sweep, analyze and report alone.
 
-Standard output carries the result (a table and the report's path, or with `--json` one document and nothing else);
-progress goes to standard error (`experiments/support/progress.py`). Exit code 1 if a trial or the pipeline
-fails, 2 for wrong input. Ray and Altair are imported when they are needed; Spark runs in a process of its own.
+Exit code 1 if a trial or the pipeline fails, 2 for wrong input. Ray and Altair are imported when they are needed; Spark
+runs in a process of its own.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
+from rich.table import Column, Table
 
 from experiments.cli.help import App
 from experiments.cli.numbers import study_numbers
@@ -81,7 +80,7 @@ def run_study(
     """Sweep, analyse, report: everything, and the table of cells."""
     from experiments.studies.pipeline.analysis import analyze
     from experiments.studies.sweeps.output import read_record
-    from experiments.studies.sweeps.staging import local_copy
+    from experiments.studies.sweeps.staging import CELLS, local_copy
     from experiments.studies.sweeps.storage import store_at
 
     spark = _spark(spark_master, spark_conf)
@@ -93,13 +92,9 @@ def run_study(
             from experiments.studies.report.render import write_report
 
             write_report(folder, out)
-            documents, study = _documents(folder), read_record(folder).study
+            documents, study = json.loads((folder / CELLS).read_bytes()), read_record(folder).study
     report = store_at(out).place("report.html")
-    if as_json:
-        print_json({"out": out, "report": report, "cells": documents})
-    else:
-        _print_table(study, cells)
-        typer.echo(f"report: {report}")
+    print_result(as_json, {"out": out, "report": report, "cells": documents}, _print_table, study, cells, report)
 
 
 @app.register("sweep", _RUN.format("sweep"))
@@ -120,13 +115,13 @@ def analyze_study(
     """Turn the traces of a complete sweep into numbers with intervals: silver/, gold/, gold/cells.json."""
     from experiments.studies.pipeline.analysis import analyze
     from experiments.studies.sweeps.output import read_record
-    from experiments.studies.sweeps.staging import local_copy
+    from experiments.studies.sweeps.staging import CELLS, local_copy
 
     spark = _spark(spark_master, spark_conf)
     with _failures(), progress("isray study") as shown:
         cells = analyze(folder, shown, spark)
         with local_copy(folder, traces=False) as local:
-            documents, study = _documents(local), read_record(local).study
+            documents, study = json.loads((local / CELLS).read_bytes()), read_record(local).study
     print_result(as_json, {"out": folder, "cells": documents}, _print_table, study, cells)
 
 
@@ -206,7 +201,6 @@ app.register("numbers", "isray study numbers --partitions 1000 --write-latency 4
 
 
 def _spark(master: str, conf: list[str] | None) -> SparkOptions:
-    """Where Spark runs, with which settings. Raises InputError for a setting without a value."""
     settings = {}
     for setting in conf or []:
         name, found, value = setting.partition("=")
@@ -252,8 +246,8 @@ def _kept(out: str) -> str:
 
 @contextmanager
 def _failures() -> Iterator[None]:
-    """Ends the command with exit code 1 and the message of the failure if a trial, the storage or the pipeline fails,
-    or Ray loses the workers; on an interrupt with exit code 130 and what it leaves."""
+    """Ends the command with exit code 1 if a trial, the storage or the pipeline fails, or Ray loses the workers; on an
+    interrupt with exit code 130 and what it leaves."""
     from experiments.studies.pipeline.failures import KEPT, PipelineFailed
     from experiments.studies.sweeps.nodes import WorkersLost
     from experiments.studies.sweeps.storage import StorageFailed
@@ -267,21 +261,14 @@ def _failures() -> Iterator[None]:
         fail(f"isray: interrupted; {KEPT}", code=ExitCode.INTERRUPTED)
 
 
-def _documents(out: Path) -> object:
-    """The content of `gold/cells.json`."""
-    return json.loads((out / "gold" / "cells.json").read_bytes())
-
-
-def _print_table(study: StudyPlan, cells: Sequence[CellEstimates]) -> None:
+def _print_table(study: StudyPlan, cells: Sequence[CellEstimates], report: str | None = None) -> None:
     from experiments.studies.design.study import metrics_of
     from experiments.studies.report.words import cell_name, interval, minutes, number
     from experiments.studies.trace.metrics import FRACTION
 
-    table = Table(title=study.name, caption="per partition-year, with 95 % intervals", show_lines=True)
-    table.add_column("setting", no_wrap=True)
     metrics = metrics_of(study.functions)
-    for metric in metrics:
-        table.add_column(metric.title, justify="right")
+    columns = (Column("setting", no_wrap=True), *(Column(metric.title, justify="right") for metric in metrics))
+    table = Table(*columns, title=study.name, caption="per partition-year, with 95 % intervals", show_lines=True)
     for cell, values in zip(study.cells, cells, strict=True):
         texts = []
         for metric in metrics:
@@ -294,3 +281,5 @@ def _print_table(study: StudyPlan, cells: Sequence[CellEstimates]) -> None:
     for cell, values in zip(study.cells, cells, strict=True):
         for warning in values.warnings:
             console.print(f"{cell_name(cell.swept)}: {warning}")
+    if report is not None:
+        typer.echo(f"report: {report}")

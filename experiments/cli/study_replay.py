@@ -1,7 +1,6 @@
 """`isray study replay`: one trial of a study again, with the story of a loss, and its page.
 
-Exit code 1 if the study has the trial and its trace differs from the one here, which means that the trial's code has
-changed; 2 for a cell, trial or loss that there is not.
+Exit code 1 if the study has the trial with another trace: the code of the trial has changed since.
 """
 
 from __future__ import annotations

@@ -1,19 +1,20 @@
 """`isray study validate`: the simulation against the Markov models; docs/theory.md.
 
-Exit code 0 if every result lies within 99.9 % of the model's value, 1 otherwise, 2 for wrong input.
+Exit code 1 if a result is not within the 99.9 % interval of the model's value.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
+from rich.table import Column, Table
 
 from experiments.cli.output import Json, fail_if, option, print_result, wide_console
+from experiments.support.errors import InputError
 from experiments.support.progress import progress
 
 if TYPE_CHECKING:
@@ -45,7 +46,6 @@ def validate_study(
         return
     from experiments.studies.theory.cells import default_cells, load_cells, usable_processors
     from experiments.studies.theory.validation import left_out, validate
-    from experiments.support.errors import InputError
 
     if jobs is not None and jobs < 1:
         raise InputError("--jobs", "", jobs, "a whole number from 1")
@@ -62,17 +62,16 @@ def validate_study(
 
 
 def _validate_coverage(studies: int, cells: Path | None, jobs: int | None, as_json: bool) -> None:
-    """`--coverage`: exit code 1 if an interval of 95 % holds the value in fewer studies than chance explains."""
+    """Exit code 1 if an interval of 95 % holds the value in fewer studies than chance explains."""
     from experiments.studies.theory.cells import usable_processors
     from experiments.studies.theory.coverage import cells as covered_cells
     from experiments.studies.theory.coverage import coverage
-    from experiments.support.errors import InputError
 
     if studies < 1:
         raise InputError("--coverage", "", studies, "a whole number from 1")
     if cells is not None:
         raise InputError("--coverage", "", "--cells as well", "one of the two: the failure models are built in")
-    found = []
+    found: list[Coverage] = []
     total = len(list(covered_cells()))
     with progress("isray study") as shown:
         for item in coverage(studies, jobs or usable_processors()):
@@ -83,14 +82,17 @@ def _validate_coverage(studies: int, cells: Path | None, jobs: int | None, as_js
 
 
 def _print_coverage(found: Sequence[Coverage]) -> None:
-    table = Table("failure model", "catch-up", title="Coverage of 95 % intervals, in loss events per partition-year")
-    for heading in ("by hand", "mean of the studies", "intervals that hold it"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    numbers = ("by hand", "mean of the studies", "intervals that hold it")
+    title = "Coverage of 95 % intervals, in loss events per partition-year"
+    table = Table("failure model", "catch-up", *_numeric(numbers), title=title)
     for item in found:
-        held = f"{item.covered} of {item.studies}"
-        caught_up = "yes" if item.catch_up else "immediate"
+        held, caught_up = f"{item.covered} of {item.studies}", "yes" if item.catch_up else "immediate"
         table.add_row(item.model, caught_up, f"{item.by_hand:.4g}", f"{item.mean:.4g}", held)
     wide_console().print(table)
+
+
+def _numeric(headings: Iterable[str]) -> list[Column]:
+    return [Column(heading, justify="right", no_wrap=True) for heading in headings]
 
 
 def _doubt(item: CellComparison) -> None:
@@ -103,13 +105,10 @@ def _doubt(item: CellComparison) -> None:
 def _print(found: Sequence[CellComparison]) -> None:
     from experiments.studies.report.words import cell_name
 
-    table = Table("cell", "metric", title="Simulation and Markov model", caption="rates per partition-year")
-    for heading in ("simulated", "95 % interval", "Markov", "z", "trials", "events"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    before: object = None
-    for item in found:
-        name = "" if item.cell == before else cell_name(item.cell)
-        before = item.cell
+    headings = _numeric(("simulated", "95 % interval", "Markov", "z", "trials", "events"))
+    table = Table("cell", "metric", *headings, title="Simulation and Markov model", caption="rates per partition-year")
+    for before, item in zip((None, *found), found, strict=False):
+        name = "" if before is not None and item.cell == before.cell else cell_name(item.cell)
         z = f"{item.z:+.2f}" if item.agrees else f"[red]{item.z:+.2f}[/]"
         interval = f"{item.ci_low:.4g} – {item.ci_high:.4g}"
         numbers = (f"{item.simulated:.4g}", interval, f"{item.markov:.4g}", z, str(item.trials), str(item.events))

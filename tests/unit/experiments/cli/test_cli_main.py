@@ -134,7 +134,7 @@ def test_every_command_has_an_example_of_itself_and_every_option_a_meaning(descr
 
 def test_help_lists_the_commands_in_sections(command: Commands) -> None:
     headings = [line for line in command.ok("--help").splitlines() if line.endswith(":") and line[0] != " "]
-    assert headings == ["Options:", "Laboratory:", "Studies:", "Cluster:", "Tools:", "Benches:"]
+    assert headings == ["Options:", "Experiments:", "Studies:", "Cluster:", "Tools:", "Benches:"]
 
 
 def test_version_as_json_is_one_document(command: Commands) -> None:
