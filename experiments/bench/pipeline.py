@@ -2,9 +2,7 @@
 
 The studies are drawn without a simulator (`pipeline_data.py`). Times are of the processor, user and system, over all
 processes of a run, as they do not depend on what else the machine does: of Spark from the end of its start on, which is
-reported apart (`start`). Peak memory is that of all processes of a run together (`usage.py`). `spilled` are the bytes
-that Spark's tasks wrote to disk because they did not fit into memory, by its event log. `growth` is the exponent k of
-time = c * events ** k. DuckDB writes the same tables of silver and the same sums (`pipeline_duckdb.py`).
+reported apart (`start`). DuckDB writes the same tables of silver and the same sums (`pipeline_duckdb.py`).
 """
 
 from __future__ import annotations
@@ -27,6 +25,19 @@ from experiments.studies.pipeline.options import SparkOptions, reported
 from experiments.studies.sweeps.output import read_record
 from experiments.support.build import PACKAGES_FOLDER
 
+COLUMNS = (
+    ("events", "{events:,.0f}"),
+    ("events/s", "{events_per_s:,.0f}"),
+    ("Spark", "{spark_cpu_s:.1f} s"),
+    ("its start", "{start_cpu_s:.1f} s"),
+    ("peak", "{spark_peak_mb:,.0f} MB"),
+    ("spilled", "{spilled_mb:,.0f} MB"),
+    ("DuckDB", "{duckdb_cpu_s:.1f} s"),
+    ("peak", "{duckdb_peak_mb:,.0f} MB"),
+    ("Spark / DuckDB", "{ratio:.2f}"),
+)
+"""Headings, and how each shows a row of the document."""
+
 
 @dataclass(frozen=True, slots=True)
 class ProcessFigures:
@@ -43,22 +54,9 @@ def run(events: Sequence[int] = (1_000_000, 10_000_000, 50_000_000), memory: str
     use."""
     rows = [_measure(size, memory) for size in events]
     sizes = [int(row["events"]) for row in rows]
-    exponents = {name: growth(sizes, [1_000 * row[f"{name}_cpu_s"] for row in rows]) for name in ("spark", "duckdb")}
-    columns = ("events", "events/s", "Spark", "its start", "peak", "spilled", "DuckDB", "peak", "Spark / DuckDB")
-    table = [
-        (
-            f"{row['events']:,.0f}",
-            f"{row['events_per_s']:,.0f}",
-            f"{row['spark_cpu_s']:.1f} s",
-            f"{row['start_cpu_s']:.1f} s",
-            f"{row['spark_peak_mb']:,.0f} MB",
-            f"{row['spilled_mb']:,.0f} MB",
-            f"{row['duckdb_cpu_s']:.1f} s",
-            f"{row['duckdb_peak_mb']:,.0f} MB",
-            f"{row['ratio']:.2f}",
-        )
-        for row in rows
-    ]
+    exponents = {name: growth(sizes, [row[f"{name}_cpu_s"] for row in rows]) for name in ("spark", "duckdb")}
+    columns = [name for name, _ in COLUMNS]
+    table = [[text.format(**row) for _, text in COLUMNS] for row in rows]
     notes = [f"growth: Spark {exponents['spark']}, DuckDB {exponents['duckdb']} (1 is linear)"]
     document = {"sizes": rows, "growth": exponents}
     return BenchReport("processor time from traces to gold", document, columns, table, notes)
@@ -108,10 +106,6 @@ def _run(*command: str) -> ProcessFigures:
 
 def _spilled(log: Path) -> int:
     """The bytes that tasks spilled to disk, by Spark's event log."""
-    spilled = 0
-    for path in log.rglob("[!.]*"):
-        if path.is_file():
-            for line in path.read_text().splitlines():
-                if '"Event":"SparkListenerTaskEnd"' in line:
-                    spilled += json.loads(line).get("Task Metrics", {}).get("Disk Bytes Spilled", 0)
-    return spilled
+    lines = (line for path in log.rglob("[!.]*") if path.is_file() for line in path.read_text().splitlines())
+    ends = (json.loads(line) for line in lines if '"Event":"SparkListenerTaskEnd"' in line)
+    return sum(end.get("Task Metrics", {}).get("Disk Bytes Spilled", 0) for end in ends)

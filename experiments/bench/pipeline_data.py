@@ -1,9 +1,8 @@
 """Trials without a simulator: study directories of any size, for the benchmark of the pipeline.
 
-Each trial is a sequence of failure cycles, a crash, a stall, an election, the failover that clients see, the restart,
-the return to the ISR and to the preferred leader, at random times; in one cycle of `LOSS_EVERY` the new leader lacks
-the last record. The rows keep
-the rules of a trace (`experiments/studies/trace/kinds.py`); they are drawn as arrays, a batch at a time.
+Each trial is a sequence of failure cycles (`_CYCLE`) at random times; in one cycle of `LOSS_EVERY` the new leader lacks
+the last record. The rows keep the rules of a trace (`experiments/studies/trace/kinds.py`); they are drawn as arrays, a
+batch at a time.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from statistics import median_low
 import ray
 
 from experiments.bench.quorum import became_active, is_settled
-from experiments.bench.ray_cluster import BenchCluster, BenchError, bench_cluster
+from experiments.bench.ray_cluster import BenchError, bench_cluster
 from experiments.bench.report import median_run
 from experiments.engines.admin_requests import alter_config, create_topic
 from experiments.engines.ray.session import Handle
@@ -90,7 +90,8 @@ def commits(controllers: int, requests: int, repeats: int) -> list[Commits]:
             cluster.engine.pause(broker)
         for workload, runs in found.items():
             _run_pipelined(client, _requests(workload, 0, requests), IN_FLIGHT[workload])
-            batch_bytes = _batch_bytes(cluster, RECORDS[workload])
+            version = record_version(cluster.engine.spec.config.generation.feature_levels)
+            batch_bytes = len(pack_records(cluster.engine.metadata_log()[-RECORDS[workload] :], version))
             for turn in range(1, repeats + 1):
                 made = _requests(workload, turn, requests)
                 latencies_s, elapsed_s = _run_pipelined(client, made, IN_FLIGHT[workload])
@@ -100,14 +101,11 @@ def commits(controllers: int, requests: int, repeats: int) -> list[Commits]:
     return [median_run(runs, lambda run: run.rate) for runs in found.values()]
 
 
-def _requests(workload: str, turn: int, requests: int) -> list[AdminRequest]:
-    return [_request(workload, turn, number) for number in range(requests * TIMES[workload])]
-
-
-def _request(workload: str, turn: int, number: int) -> AdminRequest:
+def _requests(workload: str, turn: int, requests: int) -> Sequence[AdminRequest]:
+    numbers = range(requests * TIMES[workload])
     if workload == CONFIGS:
-        return alter_config(CONFIG_OF, {"flush.messages": 1 + turn * 1_000_000 + number})
-    return create_topic(f"t-{turn}-{number}", [[0, 1, 2]] * PARTITIONS)
+        return [alter_config(CONFIG_OF, {"flush.messages": 1 + turn * 1_000_000 + number}) for number in numbers]
+    return [create_topic(f"t-{turn}-{number}", [[0, 1, 2]] * PARTITIONS) for number in numbers]
 
 
 def _run_pipelined(client: Handle, requests: Sequence[AdminRequest], in_flight: int) -> tuple[list[float], float]:
@@ -139,12 +137,6 @@ def _await_answers(sent_s: dict[Handle, float]) -> list[float]:
             raise BenchError(f"refused: {outcome}")
         found.append(time.perf_counter() - sent_s.pop(answer))
     return found
-
-
-def _batch_bytes(cluster: BenchCluster, size: int) -> int:
-    """The encoded length in bytes of the last `size` records of the metadata log."""
-    version = record_version(cluster.engine.spec.config.generation.feature_levels)
-    return len(pack_records(cluster.engine.metadata_log()[-size:], version))
 
 
 def bare_appends(size: int, count: int) -> float:

@@ -1,4 +1,4 @@
-"""A cluster on Ray for a benchmark: by default three brokers and a controller, with a client and a load generator."""
+"""A cluster on Ray for a benchmark, with a client and a load generator."""
 
 from __future__ import annotations
 

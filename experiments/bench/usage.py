@@ -61,7 +61,7 @@ def sampled(pid: int) -> Iterator[Usage]:
 
 
 def _family(pid: int) -> list[int]:
-    """The process and its descendants. Each thread of a process has children of its own."""
+    """The process and its descendants; each thread of a process has children of its own."""
     try:
         threads = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/children")]
     except (FileNotFoundError, ProcessLookupError):
