@@ -1,8 +1,8 @@
 """The conditions under which all numbers are measured, and what a measurement reports.
 
 Time is virtual. A store carries out a write in `write_ms` and a read in `read_ms`, one request of a session after the
-other (`protocol/v3/store/node.py`); every message takes `network_ms`. With `network_ms` 0 the latency of a write is
-what its client waits, which is how S1 states its 4 ms. Processors and disks of brokers take no time.
+other; every message takes `network_ms`. With `network_ms` 0 the latency of a write is what its client waits, which is
+how S1 states its 4 ms. Processors and disks of brokers take no time.
 """
 
 from __future__ import annotations
@@ -44,8 +44,7 @@ class Conditions:
 @dataclass(frozen=True, slots=True)
 class Row:
     """One measured value. `claimed` is what the source says, scaled to the conditions, None where it gives no value;
-    `model` is what a formula gives for the same thing. `holds` says whether the claim does, None where nothing is
-    claimed.
+    `model` is what a formula gives for the same thing. `holds` is None where nothing is claimed.
     """
 
     what: str
