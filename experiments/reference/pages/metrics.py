@@ -12,7 +12,6 @@ SUMMARY = "what the controller measures, and what the nodes of a cluster on Ray 
 
 
 def page() -> str:
-    """A table of each group, with the details of its metrics below it."""
     return sections(
         "## The controller's",
         "Scenarios expect them under these names (`metrics: {name: value}`), on both engines. A summary is four "

@@ -35,6 +35,4 @@ def _section(kind: str, step: StepKind) -> str:
         return sections(*parts, field_table(step.fields, Expectation.model_fields))
     if kind == "expect":
         parts.append(first_paragraph(Expectation.__doc__))
-    if kind == "fault":
-        return sections(*parts, field_table(step.fields, {"fault"}))
-    return sections(*parts, field_table(step.fields))
+    return sections(*parts, field_table(step.fields, {"fault"} if kind == "fault" else ()))
