@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from experiments.reference.markdown import block, code, first_paragraph, sections
-from experiments.reference.model_fields import field_table
+from experiments.reference.markdown import block, code, field_table, first_paragraph, sections
 from experiments.scenarios.expectation_model import Expectation
 from experiments.scenarios.model import STEPS, ClusterModel, StepKind, TopicModel
 
