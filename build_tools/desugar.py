@@ -61,7 +61,6 @@ def jitter(seed: int, now_ms: int, below: int) -> int:
 
 
 def enumerations(tree: ast.Module) -> set[str]:
-    """The names of the enumerations that a module defines."""
     return {node.name for node in _classes(tree) if any(ast.unparse(base).endswith("Enum") for base in node.bases)}
 
 

@@ -85,7 +85,6 @@ class SyntheticHistory:
         return [RecordRange(offset + size * place, 0, first + place, 0, size) for place in range(SENDS_PER_ROUND)]
 
     def finals(self) -> list[FinalPartition]:
-        """The final logs of this history."""
         return [FinalPartition(TopicPartition("t", at), 0, {0: _Log(self, at)}) for at in range(PARTITIONS)]
 
     def log(self, at: int) -> Iterator[RecordRange]:
@@ -131,7 +130,6 @@ def _measure_in_process(size: int) -> CheckFigures:
 
 
 def measure(size: int) -> CheckFigures:
-    """Measures one size in this process."""
     history = SyntheticHistory(size)
     before, began = _peak_bytes(), process_time()
     found = judge(history, history.finals())

@@ -135,7 +135,6 @@ class Usage:
         return sum(self._cpu_s.values())
 
     def look(self) -> None:
-        """Reads the figures of all processes that run now."""
         resident = 0
         for pid in _family(self._pid):
             if (found := _figures(pid)) is not None:

@@ -271,7 +271,6 @@ def write(log: QuorumLog, image: MetadataImage) -> None:
 
 
 def load(directory: Path) -> MetadataImage:
-    """Builds the image from the snapshot in a directory."""
     with open_storage(directory) as storage:
         snapshot = QuorumLog(storage, METADATA_LOG, VoterSet()).snapshot
         assert snapshot is not None

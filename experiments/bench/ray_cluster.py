@@ -31,7 +31,6 @@ class BenchCluster:
         self._commands = 0
 
     def command_id(self) -> int:
-        """A new command id."""
         self._commands += 1
         return self._commands
 

@@ -149,7 +149,6 @@ def _measure(cluster: BenchCluster, ceiling: Ceiling, point: LoadPoint, duration
 
 
 def _load(cluster: BenchCluster, point: LoadPoint, duration_ms: int) -> LoadOutcome:
-    """Has the load generator produce to the cluster, after a warm-up."""
     command = LoadCommand(
         command_id=cluster.command_id(),
         topic=_topic(point.partitions),

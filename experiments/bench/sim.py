@@ -2,7 +2,7 @@
 and a cell of a shipped study at several lengths; docs/benchmarks.md describes the columns.
 
 `trace_hash` is that of all plans without invariants, equal for every build on every machine. Times are processor time,
-also those of SimPy (`simpy_model.py`).
+also those of SimPy.
 
 A cell's baseline is the minimum of such a simulator: as many events from a heap, each passed to a trivial node that
 answers with one message, which goes onto the heap. The time per event must not depend on how long a trial is: what a
@@ -12,7 +12,7 @@ restarting broker reads is bounded by snapshots, and everything else by the pres
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from heapq import heappop, heappush
@@ -140,8 +140,6 @@ def measure_plans(plans: Sequence[Plan], repeats: int) -> tuple[dict[str, Speed]
     }
     events = {name: work() for name, work in kinds.items()}
     if find_spec("simpy") is not None:
-        from experiments.bench.simpy_model import exchange
-
         kinds["simpy"] = lambda: exchange(events["invariants_off"])
         events["simpy"] = kinds["simpy"]()
     times_ms: dict[str, list[float]] = {name: [] for name in kinds}
@@ -220,7 +218,6 @@ def growth(rows: Sequence[TrialFigures]) -> float:
 
 
 def total(rows: Sequence[TrialFigures]) -> TrialFigures:
-    """The sums of the rows."""
     return TrialFigures(
         name="all",
         trials=sum(row.trials for row in rows),
@@ -253,6 +250,34 @@ def bare_events(count: int) -> TimeMs:
                 sequence += 1
                 heappush(heap, (now_ms + 1 + effect.to, sequence, effect.to, received))
     return now_ms
+
+
+def exchange(events: int) -> int:
+    """Runs a bare SimPy model for `events` events, rounded down to whole hops; returns their number.
+
+    The nodes form a ring; each waits for a message in its store, waits for a link's latency, and passes the message on.
+    A hop counts as two events, a fired timer and a delivered message. For SimPy it is three (timeout, put and get).
+    """
+    import simpy
+
+    environment = simpy.Environment()
+    stores = [simpy.Store(environment) for _ in range(_NODES)]
+    hops = 0
+
+    def relay(own: int) -> Generator[simpy.Event, bytes, None]:
+        nonlocal hops
+        while True:
+            message = yield stores[own].get()
+            yield environment.timeout(1)
+            hops += 1
+            yield stores[(own + 1) % _NODES].put(message)
+
+    for number in range(_NODES):
+        environment.process(relay(number))
+    stores[0].put(b"message")
+    while hops < events // 2:
+        environment.step()
+    return 2 * hops
 
 
 def _measure(runs: Sequence[tuple[str, CellParameters, int]], repeats: int) -> list[TrialFigures]:

@@ -136,7 +136,6 @@ def _sizes(text: str, option: str = "--partitions") -> list[int]:
 
 
 def _measure(benches: Mapping[str, Sequence[object]], as_json: bool) -> None:
-    """Runs benchmarks, each with its arguments, and then prints all figures."""
     from experiments.bench import BENCHES
 
     reports = {}

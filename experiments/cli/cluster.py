@@ -124,7 +124,6 @@ def up(
 
 
 def _run(options: ClusterOptions, as_json: bool) -> None:
-    """Runs the cluster in this process until a signal ends it."""
     if options.address is None:
         stay_on_loopback()
     from experiments.engines.ray.supervisor import CLUSTER_FAILURES, run_cluster

@@ -89,7 +89,6 @@ def target_of(
 
 
 def is_principal(text: str) -> bool:
-    """Whether a text is `User:NAME`."""
     return text.startswith("User:") and text != "User:"
 
 

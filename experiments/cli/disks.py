@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from secrets import randbits
-from typing import TYPE_CHECKING, Annotated, TypedDict, cast
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -258,43 +258,27 @@ def _of_files(names: list[str]) -> tuple[list[LogFiles], list[Path]]:
     return logs, snapshots
 
 
-class LogDocument(TypedDict):
-    """A log in `isray dump-log --json`; the entries are batches and what follows the last whole one."""
-
-    log: str
-    partition: str
-    start_offset: int
-    flushed_offset: int
-    entries: list[Mapping[str, object]]
-
-
 def _dump(logs: list[LogFiles], snapshots: list[Path], topics: dict[str, str], as_json: bool) -> bool:
     """Prints logs and snapshots; returns whether none of them is damaged."""
     from experiments.engines.ray import dump
 
-    found_logs: list[LogDocument] = []
+    found_logs: list[Mapping[str, object]] = []
     found_snapshots: list[Mapping[str, object]] = []
     is_sound = True
     for log in logs:
-        head: LogDocument = {
-            "log": log.name,
-            "partition": _partition_text(log.name, topics),
-            "start_offset": log.start_offset,
-            "flushed_offset": log.flushed_offset,
-            "entries": [],
-        }
-        found_logs.append(head)
+        partition, entries = _partition_text(log.name, topics), list[Mapping[str, object]]()
+        offsets = {"start_offset": log.start_offset, "flushed_offset": log.flushed_offset}
+        found_logs.append({"log": log.name, "partition": partition, **offsets, "entries": entries})
         file: str | None = None
         for entry in dump.dump_log(log, topics):
             is_sound = is_sound and not entry.get("is_damage")
             if as_json:
-                head["entries"].append(entry)
+                entries.append(entry)
                 continue
             if entry.get("file", file) != file:
                 file = str(entry["file"])
                 typer.echo(f"Dumping {file}")
-                offsets = f"log start offset {log.start_offset}, flushed to {log.flushed_offset}"
-                typer.echo(f"{head['partition']}: {offsets}")
+                typer.echo(f"{partition}: log start offset {log.start_offset}, flushed to {log.flushed_offset}")
             _print_entry(entry)
     for path in snapshots:
         snapshot = dump.dump_snapshot(path, topics)

@@ -108,7 +108,6 @@ def _rows(command: Parsed, context: Parsed, kind: str) -> tuple[tuple[str, str],
 
 
 def placeholder(param: Parsed) -> str:
-    """The word that stands for the value of a parameter."""
     return str(param.metavar or param.name.upper())
 
 

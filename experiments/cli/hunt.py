@@ -170,7 +170,6 @@ def _show_campaign(result: CampaignResult) -> None:
 
 
 def verdict(result: HuntResult) -> str:
-    """The conclusion of a hunt in one sentence."""
     files = "the file above replays it" if len(result.violations) == 1 else "the files above replay them"
     return _verdict(result.seeds, len(result.violations), f"; {files}")
 
@@ -333,7 +332,6 @@ def _show_search(report: Report) -> None:
 
 
 def _conclusion(report: Report) -> str:
-    """The conclusion of a search in one sentence."""
     if report.violation is not None:
         return f"{report.violation.invariant} is violated after {report.violation.steps} steps, and not after fewer."
     states = f"No invariant is violated in {report.distinct_states:,} distinct states"
@@ -426,7 +424,6 @@ def _generated_verdicts(
 
 
 def _report_generated(verdicts: Iterable[GeneratedVerdict], save: Path | None, as_json: bool) -> None:
-    """Prints what notices each mutant, a table per module, and the number of those that are caught."""
     from experiments.hunt.mutants.generated import campaign
 
     found = []

@@ -217,7 +217,6 @@ def _member(state: ReplicaState, directory_key: str) -> dict[str, object]:
 
 
 def replication_document(quorum: DescribeQuorumResponse) -> dict[str, object]:
-    """The progress of each replica."""
     same = ("log_end_offset", "lag", "last_fetch_ms", "last_caught_up_ms")
     rows = [
         {"node_id": state.replica_id, "directory_id": state.replica_uuid}

@@ -52,7 +52,6 @@ Json = Annotated[bool, flag("--json", "Print one JSON document on standard outpu
 
 
 def print_json(document: Mapping[str, object] | Sequence[object]) -> None:
-    """Prints the one JSON document of a command."""
     typer.echo(json.dumps(document))
 
 
@@ -91,7 +90,6 @@ def table_of(
 
 
 def print_first(console: Console, lines: Sequence[str], most: int = 100) -> None:
-    """Prints the first lines, and how many more there are."""
     for line in (*lines[:most], *([f"and {len(lines) - most} more"] if len(lines) > most else [])):
         console.print(line)
 

@@ -241,7 +241,6 @@ def read_assignment(path: Path) -> Assignment:
 
 
 def read_topics(path: Path) -> list[str]:
-    """The names in a file of topics to move."""
     names = [item.topic for item in read_json(path, _Topics, TOPICS_EXAMPLE).topics]
     if len(set(names)) != len(names):
         raise InputError(str(path), "topics", names, "each topic once")

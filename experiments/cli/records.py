@@ -99,7 +99,6 @@ def produce(
 
 
 def summary(outcome: SendOutcome) -> str:
-    """The outcome of all records as one line."""
     counts = {"acknowledged": 0, "failed": 0, "unknown": 0}
     for sent in outcome.ranges:
         counts[_kind_of(sent.error, sent.unknown)] += sent.count
@@ -280,7 +279,6 @@ def console_consumer(
 
 
 def _first(offset: str | None, partition: int | None, from_beginning: bool) -> Offset:
-    """The offset to begin at."""
     if offset is None:
         return EARLIEST if from_beginning else LATEST
     if from_beginning or partition is None:

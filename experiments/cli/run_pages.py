@@ -85,7 +85,6 @@ def document_of(shown: Exploration | None) -> dict[str, object]:
 
 
 def show(console: Console, shown: Exploration | None) -> None:
-    """Prints what `--html` and `--compare` add."""
     if shown is None:
         return
     for difference in shown.differences:

@@ -35,7 +35,6 @@ class Difference:
     text: str
 
     def document(self) -> dict[str, object]:
-        """The difference as JSON has it."""
         return {"what": self.what, "events": [self.first, self.second], "text": self.text}
 
 

@@ -31,7 +31,6 @@ class Conditions:
     seed: int = 0
 
     def store(self, sessions: int = 1, multi: int = 1) -> StoreSettings:
-        """The settings of a store under these conditions."""
         return StoreSettings(
             write_latency=Latency(mean_ms=self.write_ms),
             read_latency=Latency(mean_ms=self.read_ms),

@@ -202,7 +202,6 @@ PUBLISH = "step 3, publish"
 
 
 def durations_of(course: FailoverCourse) -> list[tuple[str, int]]:
-    """The six steps with their durations in ms."""
     ends = {
         "step 1, end of the session": course.expired_ms,
         "step 2, watch": course.noticed_ms,
@@ -224,7 +223,6 @@ def costs(conditions: Conditions) -> list[Row]:
 
 
 def seconds(duration_ms: float) -> float:
-    """Milliseconds as seconds."""
     return duration_ms / 1_000
 
 

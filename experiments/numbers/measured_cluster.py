@@ -181,15 +181,12 @@ class MeasuredCluster:
         return {int(batch.payload) for batch in outcome.batches}
 
     def count(self, kind: type[Trace]) -> int:
-        """How many trace events of a kind there have been."""
         return self._counts[kind]
 
     def sent(self, kind: type[Message]) -> int:
-        """How many messages of a kind have been sent."""
         return self._sent_messages.counts[kind]
 
     def events(self, kind: type[Event], since_ms: TimeMs = 0) -> Iterator[tuple[TimeMs, NodeId, Event]]:
-        """The trace events of a kind."""
         for event in self.engine.traces():
             if isinstance(event.trace, kind) and event.time_ms >= since_ms:
                 yield event.time_ms, event.node, event.trace

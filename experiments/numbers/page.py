@@ -89,7 +89,6 @@ def summary(claim: Claim, rows: Iterable[Row]) -> tuple[str, ...]:
 
 
 def section(claim: Claim, rows: Iterable[Row]) -> str:
-    """The section of a claim on the page."""
     remark = [claim.remark, ""] if claim.remark else []
     words = [f"{claim.text} ({claim.source}.)", "", f"Run: {claim.ran}"]
     return "\n".join([f"## {claim.item}", "", *words, "", *_table(COLUMNS, map(cells, rows)), "", *remark])
@@ -117,7 +116,6 @@ def write_page(path: Path, content: str) -> None:
 
 
 def lines(measured: Measured) -> list[str]:
-    """The table as aligned lines of text."""
     table = [("claim", *COLUMNS), *((claim.item, *cells(row)) for claim, rows in measured for row in rows)]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     return ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in table]

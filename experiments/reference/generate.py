@@ -25,7 +25,6 @@ class Page(Protocol):
 
 
 def page_modules() -> list[Page]:
-    """The modules of `experiments.reference.pages`, by name."""
     names = sorted(module.name for module in iter_modules(pages.__path__))
     return [cast(Page, import_module(f"{pages.__name__}.{name}")) for name in names]
 

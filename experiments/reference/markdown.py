@@ -33,7 +33,6 @@ def first_paragraph(docstring: str | None) -> str:
 
 
 def code(text: object) -> str:
-    """`text` as inline code."""
     return f"`{text}`"
 
 

@@ -97,7 +97,6 @@ def _words(changes: Sequence[tuple[str, int]]) -> str:
 
 
 def chart(columns: Sequence[Column]) -> dict[str, object]:
-    """The columns as a Vega-Lite specification."""
     rows: list[dict[str, str]] = []
     for number, column in enumerate(columns):
         label = f"{number}|{column.time_ms / 1000:.2f} s"
@@ -120,7 +119,6 @@ def chart(columns: Sequence[Column]) -> dict[str, object]:
 
 
 def rendered(name: str) -> str:
-    """The picture of a shipped scenario as SVG."""
     scenario = load_scenario(SCENARIOS / f"{name}.yaml")
     runner = Runner(scenario, CheckedEngine(scenario.cluster.spec(0)))
     _, run = run_explored(runner, runner.run, name)
