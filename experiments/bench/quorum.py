@@ -128,12 +128,10 @@ def _election_texts(where: str, found: Mapping[str, int]) -> list[str]:
 
 def _snapshot_texts(row: SnapshotRow) -> list[list[str]]:
     size = f"{row.partitions:,} partitions, {row.bytes / 1e6:,.1f} MB"
+    times = {"written": (row.write_ms, row.bare_write_ms), "loaded": (row.load_ms, row.bare_load_ms)}
     return [
         [f"snapshot, {what}", f"{time_ms:,.0f} ms ({size})", f"bare {bare_ms:,.0f} ms", f"{time_ms / bare_ms:.2f}"]
-        for what, time_ms, bare_ms in (
-            ("written", row.write_ms, row.bare_write_ms),
-            ("loaded", row.load_ms, row.bare_load_ms),
-        )
+        for what, (time_ms, bare_ms) in times.items()
     ]
 
 
@@ -178,9 +176,9 @@ def simulated_ms(seed: int) -> int:
     assert active is not None
     killed_ms = engine.now_ms()
     engine.crash(active, Loss())
-    assert engine.run_until(lambda: became_active(engine, killed_ms, active) is not None, WITHIN_MS), "no successor"
+    engine.run_until(lambda: became_active(engine, killed_ms, active) is not None, WITHIN_MS)
     found_ms = became_active(engine, killed_ms, active)
-    assert found_ms is not None
+    assert found_ms is not None, "no successor"
     return found_ms - killed_ms
 
 

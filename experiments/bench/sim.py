@@ -200,7 +200,7 @@ def simulate(parameters: CellParameters, trials: int) -> int:
         return sum(run_trial(parameters, seed).events for seed in range(trials))
 
 
-def measure_lengths(repeats: int, lengths_ms: Sequence[int] = LENGTHS_MS) -> list[TrialFigures]:
+def measure_lengths(repeats: int, lengths_ms: Sequence[int]) -> list[TrialFigures]:
     """The shipped study's cell with its last generation and min ISR at each length, all for the same number of
     cluster-years; all lengths divide the last.
     """

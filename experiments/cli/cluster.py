@@ -98,15 +98,14 @@ def up(
     as_json: Json = False,
 ) -> None:
     """Start a cluster: brokers and a quorum of controllers, each a process."""
-    if not generation.features.metadata_in_store:
-        controllers = 1 if controllers is None else controllers
-    elif controllers is not None or racks is not None:
+    has_store = generation.features.metadata_in_store
+    if has_store and (controllers is not None or racks is not None):
         option_name = "--racks" if controllers is None else "--controllers"
         raise InputError(option_name, "", racks or controllers, f"no such option with --generation {generation.value}")
     options = ClusterOptions(
         name=name,
         brokers=brokers,
-        controllers=controllers or 0,
+        controllers=0 if has_store else controllers or 1,
         generation=generation,
         config=name_values("--config", config or []),
         racks=_racks(racks, brokers),
@@ -215,11 +214,11 @@ def _own_state(target: Target) -> ClusterState | None:
     """The state file of the target, if it is a cluster of this user."""
     if target.name is not None:
         return read_state(target.name)
-    if target.bootstrap is not None:
-        return next((state for state in states() if state.address == target.bootstrap), None)
     own = states()
-    live = [state for state in own if state.is_running]
-    return (live or own)[0] if len(live or own) == 1 else None
+    if target.bootstrap is not None:
+        return next((state for state in own if state.address == target.bootstrap), None)
+    found = [state for state in own if state.is_running] or own
+    return found[0] if len(found) == 1 else None
 
 
 def cluster_document(admin: AdminClient, running: set[str], started: Sequence[str] = ()) -> ClusterDocument:
@@ -272,11 +271,9 @@ def _quorum(admin: AdminClient) -> tuple[DescribeQuorumResponse | None, bool]:
     try:
         return admin.describe_quorum(), True
     except AdminError as error:
-        if error.error in (ErrorCode.NOT_CONTROLLER, ErrorCode.REQUEST_TIMED_OUT):
-            return None, True
-        if error.error is ErrorCode.UNSUPPORTED_VERSION:
-            return None, False
-        raise
+        if error.error not in (ErrorCode.NOT_CONTROLLER, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.UNSUPPORTED_VERSION):
+            raise
+        return None, error.error is not ErrorCode.UNSUPPORTED_VERSION
 
 
 def _controllers(

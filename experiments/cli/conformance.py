@@ -51,14 +51,9 @@ def conformance(
 
 
 def _document(result: FileResult) -> dict[str, object]:
-    return {
-        "file": result.file,
-        "kind": result.kind,
-        "passed": result.passed,
-        "failed": result.failed,
-        "departures": len(result.departed),
-        "mismatches": [asdict(mismatch) for mismatch in result.mismatches],
-    }
+    counts = {name: getattr(result, name) for name in ("file", "kind", "passed", "failed")}
+    mismatches = [asdict(mismatch) for mismatch in result.mismatches]
+    return {**counts, "departures": len(result.departed), "mismatches": mismatches}
 
 
 def _departure(departure: Departure, rows: list[tuple[str, DepartedRow]]) -> dict[str, object]:

@@ -8,11 +8,10 @@ report of the seeds that were run; the exit code is then 130 unless something wa
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from math import inf
 from pathlib import Path
@@ -223,14 +222,9 @@ def replay(
         result, run = _explored(saved, Variant("as saved", mutant=saved.mutant))
         shown = Exploration(html, compare, run, None if other is None else _explored(saved, other)[1])
     same = result.trace_hash == saved.trace_hash and result.violation == saved.violation
-    document = {
-        "same": same,
-        "events": result.events,
-        "trace_hash": result.trace_hash,
-        "saved_trace_hash": saved.trace_hash,
-        "violation": result.violation and result.violation.model_dump(),
-        "saved_violation": saved.violation and saved.violation.model_dump(),
-    }
+    hashes = {"trace_hash": result.trace_hash, "saved_trace_hash": saved.trace_hash}
+    found, before = (it and it.model_dump() for it in (result.violation, saved.violation))
+    document = {"same": same, "events": result.events, **hashes, "violation": found, "saved_violation": before}
     print_result(as_json, document | document_of(shown), _show_replayed, saved, result, story, shown)
     fail_if(not same)
 
@@ -355,16 +349,18 @@ def mutants(
     as_json: Json = False,
 ) -> None:
     """Switch off each guard of the protocol and count the seeds until a violation reveals it."""
+    workers, aside = jobs or os.cpu_count() or 1, as_json or markdown
     if generated is not None or kept:
         _refuse("--kept or --generated", {"--only": only, "--seeds": seeds, "--markdown": markdown})
-        _report_generated(_generated_verdicts(generated, seed, module, swarm, jobs, kept, swarm_only), save, as_json)
+        if generated is not None:
+            _refuse("--generated", {"--kept": kept})
+        _report_generated(_generated_verdicts(generated, seed, module, swarm, workers, swarm_only), save, as_json)
         return
     _refuse("guards", {"--seed": seed is not None, "--module": module, "--save": save, "--swarm-only": swarm_only})
     from experiments.hunt.mutants.campaign import SEEDS, page, verdicts
     from experiments.hunt.mutants.registry import all_mutants, mutant_named
 
     names = [mutant_named(name, "--only").name for name in only or all_mutants()]
-    workers, aside = jobs or os.cpu_count() or 1, as_json or markdown
 
     def report_each(verdicts: Iterable[Verdict], prefix: str) -> Iterator[Verdict]:
         for item in verdicts:
@@ -374,25 +370,17 @@ def mutants(
 
     found = list(report_each(verdicts(names, seeds or SEEDS, workers), ""))
     of_swarm = [] if swarm is None else list(report_each(verdicts(names, swarm, workers, swarm=True), "swarm, "))
-    if as_json:
-        typer.echo(json.dumps(_document(found, of_swarm)))
-    elif markdown:
-        typer.echo(page(found, of_swarm))
-    else:
-        typer.echo(f"{sum(item.killed for item in found)} of {len(found)} caught")
-        if of_swarm:
-            typer.echo(f"{sum(item.killed for item in of_swarm)} of {len(of_swarm)} caught by the swarm")
-    fail_if(not all(item.killed for item in found))
-
-
-def _document(found: list[Verdict], of_swarm: list[Verdict]) -> list[dict[str, object]]:
     rows = [asdict(item) for item in found]
     for row, item in zip(rows, of_swarm, strict=False):
         row["swarm"] = {"killed": item.killed, "seeds": item.seeds, "invariant": item.invariant}
-    return rows
+    text = f"{sum(item.killed for item in found)} of {len(found)} caught"
+    if of_swarm:
+        text += f"\n{sum(item.killed for item in of_swarm)} of {len(of_swarm)} caught by the swarm"
+    print_result(as_json, rows, typer.echo, page(found, of_swarm) if markdown else text)
+    fail_if(not all(item.killed for item in found))
 
 
-def _refuse(kind: str, options: dict[str, object]) -> None:
+def _refuse(kind: str, options: Mapping[str, object]) -> None:
     """InputError for an option that is given and does not belong to this kind of mutants."""
     for name, given in options.items():
         if given:
@@ -400,24 +388,16 @@ def _refuse(kind: str, options: dict[str, object]) -> None:
 
 
 def _generated_verdicts(
-    number: int | None,
-    seed: int | None,
-    module: str | None,
-    swarm: int | None,
-    jobs: int | None,
-    kept: bool,
-    swarm_only: bool,
+    number: int | None, seed: int | None, module: str | None, swarm: int | None, workers: int, swarm_only: bool
 ) -> Iterator[GeneratedVerdict]:
     """The verdicts on the committed list, or on a sample of `number` mutants."""
     from experiments.hunt.mutants.generated import campaign
     from experiments.hunt.mutants.generated.hunts import SWARM
 
-    workers = jobs or os.cpu_count() or 1
     if number is None:
-        _refuse("--kept", {"--seed": seed is not None, "--module": module, "--swarm": swarm})
-        _refuse("--kept", {"--swarm-only": swarm_only})
+        given = {"--seed": seed is not None, "--module": module, "--swarm": swarm, "--swarm-only": swarm_only}
+        _refuse("--kept", given)
         return campaign.kept_verdicts(campaign.kept_mutants(), workers)
-    _refuse("--generated", {"--kept": kept})
     stages = (SWARM,) if swarm_only else campaign.STAGES
     drawn = campaign.sample(number, seed or 0, None if module is None else campaign.module_at(module))
     return campaign.generated_verdicts(drawn, swarm or campaign.SWARM_SEEDS, workers, stages)
@@ -433,10 +413,9 @@ def _report_generated(verdicts: Iterable[GeneratedVerdict], save: Path | None, a
         found.append(item)
     if save is not None:
         campaign.save_killed(found, save)
-    if as_json:
-        typer.echo(json.dumps([item.document() for item in found]))
-    else:
+    caught = sum(item.by is not None for item in found)
+    if not as_json:
         columns = ("module", "mutants", *campaign.STAGES, "survived")
         wide_console().print(table_of(columns, campaign.table_per_module(found), lines=True))
-        typer.echo(f"{sum(item.by is not None for item in found)} of {len(found)} caught")
-    fail_if(not all(item.by is not None for item in found))
+    print_result(as_json, [item.document() for item in found], typer.echo, f"{caught} of {len(found)} caught")
+    fail_if(caught < len(found))

@@ -158,7 +158,7 @@ def list_scenarios(as_json: Json = False) -> None:
     from experiments.scenarios.loader import load_scenario
 
     scenarios = [(path, load_scenario(path)) for path in sorted(SCENARIOS.glob("*.yaml"))]
-    rows = [{"file": str(path), "name": item.name, "description": item.description} for path, item in scenarios]
+    rows = [{"file": str(path), "name": it.name, "description": it.description} for path, it in scenarios]
     texts = ((path.name, it.cluster.generation, " ".join(it.description.split())) for path, it in scenarios)
     table = table_of(("file", "generation", "what it shows"), texts)
     print_result(as_json, rows, Console(highlight=False).print, table)

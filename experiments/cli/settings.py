@@ -191,6 +191,8 @@ FEATURES_FAILING = "Error while executing feature command"
 Levels = Annotated[list[str] | None, option("NAME=LEVEL", "A feature and its level; may be repeated.")]
 DryRun = Annotated[bool, flag("--dry-run", "Print what would happen, and change nothing.")]
 Unsafe = Annotated[bool, flag("--unsafe", "Even if metadata is lost.")]
+LOWERING = {False: UpgradeType.SAFE_DOWNGRADE, True: UpgradeType.UNSAFE_DOWNGRADE}
+"""By whether `--unsafe` is given."""
 
 app = App("Feature levels of a running cluster.", callback=keep_options)
 
@@ -246,7 +248,7 @@ def downgrade(
 ) -> None:
     """Lower feature levels."""
     target = target_of(bootstrap_server, name, as_json, command_config, principal, context)
-    _update("downgrade", target, _levels(feature), _lowering(unsafe), dry_run)
+    _update("downgrade", target, _levels(feature), LOWERING[unsafe], dry_run)
 
 
 @app.register("disable", "isray features disable --feature unclean.recovery.enabled")
@@ -263,11 +265,7 @@ def disable(
 ) -> None:
     """Lower features to level 0."""
     target = target_of(bootstrap_server, name, as_json, command_config, principal, context)
-    _update("disable", target, [(item, 0) for item in feature or ()], _lowering(unsafe), dry_run)
-
-
-def _lowering(unsafe: bool) -> UpgradeType:
-    return UpgradeType.UNSAFE_DOWNGRADE if unsafe else UpgradeType.SAFE_DOWNGRADE
+    _update("disable", target, [(item, 0) for item in feature or ()], LOWERING[unsafe], dry_run)
 
 
 def _levels(options: Sequence[str] | None) -> list[tuple[str, int]]:

@@ -120,8 +120,7 @@ class TraceCollector:
     def add(self, event: TraceEvent) -> None:
         self._add_headings(event.time_ms, event.node)
         self._entries.append(Entry(event.time_ms, event.node, _change_in(event.trace) or event.trace))
-        loss = _loss_in(self._losses, event.time_ms, event.trace)
-        if loss is not None:
+        if (loss := _loss_in(self._losses, event.time_ms, event.trace)) is not None:
             self._entries.append(Entry(event.time_ms, event.node, loss))
 
     def _add_headings(self, time_ms: TimeMs, node: NodeId) -> None:
@@ -209,8 +208,7 @@ class SimRecorder(Recorder):
 
     def _observe(self, time_ms: TimeMs, node: NodeId, trace: Trace) -> None:
         self._add(time_ms, node, trace)
-        loss = _loss_in(self._losses, time_ms, trace)
-        if loss is not None:
+        if (loss := _loss_in(self._losses, time_ms, trace)) is not None:
             self.violation_numbers.append(self._append(time_ms, node, loss))
 
     def _add(self, time_ms: TimeMs, node: NodeId, what: Sent | Received | Changed | Trace) -> int:
