@@ -107,7 +107,7 @@ def up(
         brokers=brokers,
         controllers=0 if has_store else controllers or 1,
         generation=generation,
-        config=name_values("--config", config or []),
+        config=name_values("--config", config),
         racks=_racks(racks, brokers),
         address=address or os.environ.get("RAY_ADDRESS"),
     )

@@ -66,7 +66,7 @@ def fuzz(
             stay_on_loopback()
     if minutes is not None and not 0 <= minutes < inf:
         raise InputError("--minutes", "", minutes, "a number of minutes, 0 or more")
-    only = None if generation is None else generation_named(generation, tuple(Generation))
+    only = None if generation is None else generation_named(generation)
     wanted = _range(seeds)
     if campaign is not None and out is not None:
         raise InputError("--out", "", str(out), "no --out with --campaign, whose folder has the timeline files")
@@ -287,7 +287,7 @@ def explore(
     spec = SearchSpec(
         brokers=brokers,
         min_isr=min_isr,
-        generation=generation_named(generation, tuple(Generation)),
+        generation=generation_named(generation),
         mutant=mutant,
         strategy=strategy,
         bounds=_bounds(bounds),

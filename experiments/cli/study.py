@@ -32,6 +32,7 @@ from experiments.cli.output import (
     table_of,
     wide_console,
 )
+from experiments.cli.parse import name_values
 from experiments.cli.run_pages import Exploration, Html, document_of, show
 from experiments.studies.pipeline.options import LOCAL_MASTER, SparkOptions
 from experiments.support.errors import InputError
@@ -88,7 +89,7 @@ def run_study(
     from experiments.studies.sweeps.staging import CELLS, local_copy
     from experiments.studies.sweeps.storage import store_at
 
-    spark = _spark(spark_master, spark_conf)
+    spark = SparkOptions(spark_master, name_values("--spark-conf", spark_conf, "spark."))
     with _failures(), progress("isray study") as shown:
         _sweep(file, out, engine, trials, address, shown)
         cells = analyze(out, shown, spark)
@@ -122,7 +123,7 @@ def analyze_study(
     from experiments.studies.sweeps.output import read_record
     from experiments.studies.sweeps.staging import CELLS, local_copy
 
-    spark = _spark(spark_master, spark_conf)
+    spark = SparkOptions(spark_master, name_values("--spark-conf", spark_conf, "spark."))
     with _failures(), progress("isray study") as shown:
         cells = analyze(folder, shown, spark)
         with local_copy(folder, traces=False) as local:
@@ -196,16 +197,6 @@ def open_study(
     typer.echo(f"next: {study.next_command}" if study.next_command else f"report: {study.report}")
     if study.next_command is None and browser and sys.stdout.isatty() and Path(study.report).is_file():
         typer.launch(Path(study.report).resolve().as_uri())
-
-
-def _spark(master: str, conf: list[str] | None) -> SparkOptions:
-    settings = {}
-    for setting in conf or []:
-        name, found, value = setting.partition("=")
-        if not found or not name.startswith("spark."):
-            raise InputError("--spark-conf", "", setting, "spark.NAME=VALUE")
-        settings[name] = value
-    return SparkOptions(master, settings)
 
 
 def _sweep(file: Path, out: str, engine: str | None, trials: int | None, address: str | None, shown: Progress) -> int:

@@ -112,7 +112,7 @@ def topics(
         partitions,
         replication_factor,
         _assignment(replica_assignment),
-        name_values("--config", config or []),
+        name_values("--config", config),
         if_exists,
         if_not_exists,
         remove_partitions,

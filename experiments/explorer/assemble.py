@@ -12,12 +12,13 @@ from dataclasses import dataclass, field, replace
 from experiments.engines.port import ClusterSpec, TraceEvent, Violation
 from experiments.explorer.recorder import Changed, Due, Entry, Journal, Received, Sent
 from experiments.explorer.run import Run, RunEvent, StoryRow
-from experiments.explorer.values import message_fields, partitions_in, trace_fields
+from experiments.explorer.values import message_fields, partitions_in, plain
 from experiments.story.render import Heading, story_lines
 from experiments.support.record_text import record_text, topic_names
 from protocol.events.base import Trace
 from protocol.events.broker import MetadataPublished, RecordsAppended, RecordsFetched
 from protocol.events.controller import MetadataCommitted
+from protocol.events.registry import detail_of
 from protocol.ids import NodeId, node_name
 from protocol.messages.base import Message
 from protocol.messages.records import MetadataRecord
@@ -47,7 +48,8 @@ def run_of_journal(
     journal: Journal, title: str, facts: Sequence[tuple[str, str]], spec: ClusterSpec, records: Sequence[MetadataRecord]
 ) -> Run:
     """The run that a journal holds; `records` is the metadata log from its start. `title` and `facts` as in `Run`."""
-    building = _Building(records, any(isinstance(entry.what, Heading) for entry in journal.entries))
+    has_headings = any(isinstance(entry.what, Heading) for entry in journal.entries)
+    building = _Building(records, has_headings, topic_names(records))
     for number, entry in enumerate(journal.entries, journal.first):
         building.add(number, entry)
     found = building.run(title, facts, spec)
@@ -64,16 +66,13 @@ class _Building:
 
     records: Sequence[MetadataRecord]
     has_headings: bool
+    topics: Mapping[str, str]
     events: list[RunEvent] = field(default_factory=list)
     headings: list[tuple[int, str]] = field(default_factory=list)
     story_events: list[tuple[int, TraceEvent]] = field(default_factory=list)
     story_headings: list[Heading] = field(default_factory=list)
     indices: dict[int, int] = field(default_factory=dict)
-    topics: Mapping[str, str] = field(init=False)
     asked: dict[tuple[NodeId, NodeId, int], tuple[str, ...]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.topics = topic_names(self.records)
 
     def add(self, number: int, entry: Entry) -> None:
         """Adds an entry with the number by which receipts refer to it."""
@@ -142,7 +141,7 @@ class _Building:
 
     def _traced(self, time_ms: int, node: NodeId, trace: Trace) -> RunEvent:
         self.story_events.append((len(self.events), TraceEvent(time_ms, node, trace)))
-        fields, about = trace_fields(trace), trace.about()
+        fields, about = {name: plain(value) for name, value in detail_of(trace).items()}, trace.about()
         if isinstance(trace, MetadataCommitted):
             committed = self.records[trace.base_offset : trace.end_offset]
             fields["records"] = [record_text(record, self.topics) for record in committed]

@@ -33,7 +33,7 @@ def proactive_wait(conditions: Conditions) -> TimeMs:
         cluster.engine.start(broker)
     cluster.engine.run_for(1_000)
     cluster.cut(RECOVERY_MANAGER, 0, up=True)
-    decided_ms = cluster.await_("a leader", lambda: cluster.count(RecoveryDecided) == 1)
+    decided_ms = cluster.await_("a leader", lambda: cluster.counts[RecoveryDecided] == 1)
     return decided_ms - next(time for time, _, _ in cluster.events(RecoveryBegan))
 
 

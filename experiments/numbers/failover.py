@@ -86,9 +86,9 @@ def fail_over(conditions: Conditions, sessions: int = 1, multi: int = 1, mode: s
     cluster.create(replicas_of(conditions.partitions, victim, controller, survivor))
     watches = len(cluster.store.watches)
 
-    died_ms, led = cluster.now_ms, cluster.count(BecameLeader)
+    died_ms, led = cluster.now_ms, cluster.counts[BecameLeader]
     cluster.engine.crash(victim, KEEP)
-    cluster.await_("new leaders", lambda: cluster.count(BecameLeader) - led == conditions.partitions)
+    cluster.await_("new leaders", lambda: cluster.counts[BecameLeader] - led == conditions.partitions)
     sample = [cluster.produce(partition) for partition in range(min(SAMPLE, conditions.partitions))]
     acknowledged_ms = cluster.await_acknowledgements(sample)
 
@@ -140,9 +140,9 @@ def fail_over_by_log(conditions: Conditions, generation: Generation) -> LogFailo
     """The same failover in a later generation, with three controllers."""
     cluster = MeasuredCluster(conditions, generation, controllers=3)
     cluster.create(replicas_of(conditions.partitions, *cluster.engine.spec.broker_ids))
-    died_ms, led = cluster.now_ms, cluster.count(BecameLeader)
+    died_ms, led = cluster.now_ms, cluster.counts[BecameLeader]
     cluster.engine.crash(0, KEEP)
-    changed_ms = cluster.await_("new leaders", lambda: cluster.count(BecameLeader) - led == conditions.partitions)
+    changed_ms = cluster.await_("new leaders", lambda: cluster.counts[BecameLeader] - led == conditions.partitions)
     expired_ms = next(time for time, _, _ in cluster.events(SessionExpired, died_ms))
     commits = sum(1 for _ in cluster.events(MetadataCommitted, expired_ms))
     return LogFailover(changed_ms - expired_ms, commits)
@@ -243,9 +243,9 @@ def change_controller(conditions: Conditions) -> ControllerChange:
     cluster = MeasuredCluster(conditions, brokers=REPLICAS + 1)
     former = cluster.controller
     cluster.create(replicas_of(conditions.partitions, *cluster.others(former)))
-    died_ms, commands = cluster.now_ms, cluster.count(CommandCarriedOut)
+    died_ms, commands = cluster.now_ms, cluster.counts[CommandCarriedOut]
     cluster.engine.crash(former, KEEP)
-    commanded_ms = cluster.await_("INIT commands", lambda: cluster.count(CommandCarriedOut) - commands == REPLICAS)
+    commanded_ms = cluster.await_("INIT commands", lambda: cluster.counts[CommandCarriedOut] - commands == REPLICAS)
     ended_ms = next(time for time, _, trace in cluster.events(StoreSessionEnded, died_ms) if trace.owner == former)
     elected_ms = next(time for time, _, _ in cluster.events(ControllerElected, died_ms))
     return ControllerChange(elected_ms - ended_ms, commanded_ms - ended_ms)

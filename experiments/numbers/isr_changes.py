@@ -67,7 +67,7 @@ def shutdown(conditions: Conditions, mode: str) -> TimeMs:
     cluster.create(replicas_of(conditions.partitions, leader, cluster.controller, other))
     began_ms = cluster.now_ms
     cluster.engine.terminate(leader)
-    cluster.await_("leaders are moved", lambda: cluster.sent(ControlledShutdownResponse) > 0)
+    cluster.await_("leaders are moved", lambda: cluster.sent[ControlledShutdownResponse] > 0)
     request = cluster.messages(ControlledShutdownRequest, began_ms)[0][0]
     return cluster.messages(ControlledShutdownResponse, began_ms)[0][0].sent_ms - request.sent_ms
 

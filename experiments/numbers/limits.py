@@ -54,7 +54,7 @@ def largest_query(conditions: Conditions) -> int:
     cluster.engine.crash(0, Loss("all"))
     cluster.settle()
     cluster.engine.start(0)
-    cluster.await_("queries", lambda: cluster.sent(GetReplicaLogInfoRequest) == 2)
+    cluster.await_("queries", lambda: cluster.sent[GetReplicaLogInfoRequest] == 2)
     queries = [query.topic_partitions or () for _, query in cluster.messages(GetReplicaLogInfoRequest)]
     return max(sum(len(topic.partitions) for topic in query) for query in queries)
 

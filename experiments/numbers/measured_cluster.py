@@ -79,7 +79,9 @@ class MessageLog(Recorder):
 
 
 class MeasuredCluster:
-    """A cluster of a generation with all its nodes started and, once `create` has been called, the topic `t`."""
+    """A cluster of a generation with all its nodes started and, once `create` has been called, the topic `t`. `counts`
+    are its trace events, `sent` its messages.
+    """
 
     def __init__(
         self,
@@ -100,8 +102,9 @@ class MeasuredCluster:
         self._cluster = self.engine.cluster
         self._sent_messages = MessageLog()
         self._cluster.recorder = self._sent_messages
-        self._counts: Counter[type[Trace]] = Counter()
-        self._cluster.trace_observers.append(lambda now_ms, node, trace: self._counts.update((type(trace),)))
+        self.sent = self._sent_messages.counts
+        self.counts: Counter[type[Trace]] = Counter()
+        self._cluster.trace_observers.append(lambda now_ms, node, trace: self.counts.update((type(trace),)))
         self._commands = 0
         for node in spec.node_ids:
             self.engine.start(node)
@@ -139,12 +142,12 @@ class MeasuredCluster:
     def create(self, replicas: Sequence[Sequence[int]], config: Mapping[str, object] | None = None) -> None:
         """Creates the topic with these replicas of each partition, and waits until all of them have their roles."""
         leaders, held = len(replicas), sum(map(len, replicas))
-        awaited = self._counts + Counter({BecameLeader: leaders, BecameFollower: held - leaders})
+        awaited = self.counts + Counter({BecameLeader: leaders, BecameFollower: held - leaders})
         outcome = self.administer(create_topic(TOPIC, replicas, config))
         if outcome.error is not ErrorCode.NONE:
             raise MeasurementError(f"the topic cannot be created: {outcome.message}")
-        self.await_("leaders", lambda: self._counts[BecameLeader] >= awaited[BecameLeader])
-        self.await_("followers", lambda: self._counts[BecameFollower] >= awaited[BecameFollower])
+        self.await_("leaders", lambda: self.counts[BecameLeader] >= awaited[BecameLeader])
+        self.await_("followers", lambda: self.counts[BecameFollower] >= awaited[BecameFollower])
         self.settle()
 
     def produce(self, partition: int = 0, acks: int = -1) -> int:
@@ -179,12 +182,6 @@ class MeasuredCluster:
         command = ConsumeCommand(command_id=self._next_id(), topic=TOPIC, partition=0, offset=0)
         outcome = self._carry_out(command, ConsumeOutcome)
         return {int(batch.payload) for batch in outcome.batches}
-
-    def count(self, kind: type[Trace]) -> int:
-        return self._counts[kind]
-
-    def sent(self, kind: type[Message]) -> int:
-        return self._sent_messages.counts[kind]
 
     def events(self, kind: type[Event], since_ms: TimeMs = 0) -> Iterator[tuple[TimeMs, NodeId, Event]]:
         for event in self.engine.traces():
