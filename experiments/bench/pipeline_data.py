@@ -135,20 +135,11 @@ def _epochs(count: int) -> Values:
 def _trials(batch: Batch, seeds: list[int]) -> pa.Table:
     """The rows of `trials/`. What a worker would have measured is 0: the pipeline does not read it."""
     count = batch.stop - batch.first
-    known = {
-        "cell": [batch.cell] * count,
-        "trial": list(range(batch.first, batch.stop)),
-        "seed": seeds,
-        "duration_ms": [YEAR_MS] * count,
-        "partitions": [1] * count,
-        "events": [0] * count,
-        "trace_hash": [""] * count,
-        "trace_rows": [TRIAL_ROWS] * count,
-        "exposure": [1.0] * count,
-        "custom": [[]] * count,
-    }
-    measured = {name: [0.0] * count for metric in METRICS for name in (metric.column, f"{metric.column}_events")}
-    columns = known | measured
+    same: dict[str, object] = {"cell": batch.cell, "trace_rows": TRIAL_ROWS, "trace_hash": "", "custom": []}
+    same |= {"duration_ms": YEAR_MS, "partitions": 1, "exposure": 1.0, "events": 0}
+    same |= {name: 0.0 for metric in METRICS for name in (metric.column, f"{metric.column}_events")}
+    columns = {name: [value] * count for name, value in same.items()}
+    columns["trial"], columns["seed"] = [*range(batch.first, batch.stop)], [*seeds]
     return pa.table(
         [pa.array(columns[name], TRIALS_SCHEMA.field(name).type) for name in TRIALS_SCHEMA.names], schema=TRIALS_SCHEMA
     )

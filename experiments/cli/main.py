@@ -35,9 +35,6 @@ from experiments.engines.ray.session import RayStartError
 from experiments.support.errors import InputError
 
 VERSIONED = ("isray", "ray", "pyspark", "pydantic")
-_FOUND = "out/fuzz/seed-17.yaml"
-_PREFERRED = "--election-type preferred --all-topic-partitions"
-_VECTORS = "tests/data/partition_change.jsonl.gz"
 
 
 def version(as_json: Json = False) -> None:
@@ -57,10 +54,10 @@ GROUPS = (
 )
 COMMANDS = (
     (Section.EXPERIMENTS, hunt.fuzz, "isray fuzz --seeds 1..200 --jobs 2"),
-    (Section.EXPERIMENTS, hunt.replay, f"isray replay {_FOUND} --story"),
+    (Section.EXPERIMENTS, hunt.replay, "isray replay out/fuzz/seed-17.yaml --story"),
     (Section.EXPERIMENTS, hunt.mutants, "isray mutants --only vote-given-twice --seeds 10"),
     (Section.EXPERIMENTS, hunt.explore, "isray explore --brokers 3 --depth 6"),
-    (Section.EXPERIMENTS, conformance.conformance, f"isray conformance {_VECTORS}"),
+    (Section.EXPERIMENTS, conformance.conformance, "isray conformance tests/data/partition_change.jsonl.gz"),
     (Section.EXPERIMENTS, recordings.check, "isray check out/recording"),
     (Section.EXPERIMENTS, recordings.soak, "isray soak --minutes 10"),
     (Section.CLUSTER, cluster.up, "isray up --detach --controllers 3"),
@@ -71,7 +68,11 @@ COMMANDS = (
     (Section.TOOLS, records.console_producer, "isray console-producer --topic t"),
     (Section.TOOLS, records.console_consumer, "isray console-consumer --topic t --from-beginning"),
     (Section.TOOLS, settings.configs, "isray configs --alter --topic t --add-config min.insync.replicas=2"),
-    (Section.TOOLS, partitions.leader_election, f"isray leader-election {_PREFERRED}"),
+    (
+        Section.TOOLS,
+        partitions.leader_election,
+        "isray leader-election --election-type preferred --all-topic-partitions",
+    ),
     (Section.TOOLS, partitions.reassign_partitions, "isray reassign-partitions --list"),
     (Section.TOOLS, acls.acls, "isray acls --add --allow-principal User:alice --operation read --topic t"),
     (Section.TOOLS, disks.dump_log, "isray dump-log --directory DIR --cluster-metadata"),

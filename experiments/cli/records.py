@@ -40,13 +40,7 @@ from protocol.client.records import MIN_RECORD_BYTES, join, split
 from protocol.config import INT_MAX
 from protocol.errors import ErrorCode
 from protocol.ids import Offset
-from protocol.messages.commands import (
-    ROUND_ROBIN,
-    ConsumeCommand,
-    ProduceCommand,
-    SendOutcome,
-    SendRecords,
-)
+from protocol.messages.commands import ROUND_ROBIN, ConsumeCommand, ProduceCommand, SendOutcome, SendRecords
 from protocol.messages.data import EARLIEST, LATEST
 
 PRODUCING = "Error while producing"
