@@ -149,9 +149,8 @@ def sample_of(partitions: int) -> list[int]:
 
 
 def _await_leaderships(cluster: BenchCluster, partitions: int, victim: BrokerId) -> None:
-    """Waits until all replicas are in sync and the victim leads all partitions. While the victim created thousands of
-    logs, late heartbeats may have moved its leaderships: then requests a preferred election. BenchError where the
-    victim does not become leader of all.
+    """Waits until all replicas are in sync and the victim leads all partitions, or BenchError. While the victim created
+    thousands of logs, late heartbeats may have moved its leaderships: then requests a preferred election.
     """
     from experiments.bench.ray_cluster import WITHIN_MS, BenchError
 

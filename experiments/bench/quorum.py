@@ -137,7 +137,6 @@ def _snapshot_texts(row: SnapshotRow) -> list[list[str]]:
 
 CONTROLLERS = 3
 WITHIN_MS = 120_000
-GRACE_MS = 2_000
 
 
 def config() -> ClusterConfig:
@@ -146,10 +145,10 @@ def config() -> ClusterConfig:
 
 def bound_ms(values: ClusterConfig) -> int:
     """The bound of an election time: the fetch timeout, after which followers notice the leader's death, twice the
-    election timeout, the most that a candidate draws, and `GRACE_MS` for the votes and the first commit.
+    election timeout, the most that a candidate draws, and 2 s for the votes and the first commit.
     """
     fetch_ms = values.int_value(CONTROLLER_QUORUM_FETCH_TIMEOUT_MS)
-    return fetch_ms + 2 * values.int_value(CONTROLLER_QUORUM_ELECTION_TIMEOUT_MS) + GRACE_MS
+    return fetch_ms + 2 * values.int_value(CONTROLLER_QUORUM_ELECTION_TIMEOUT_MS) + 2_000
 
 
 def is_settled(engine: Engine) -> bool:

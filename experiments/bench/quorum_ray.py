@@ -14,7 +14,7 @@ from statistics import median_low
 import ray
 
 from experiments.bench.quorum import became_active, is_settled
-from experiments.bench.ray_cluster import BenchError, bench_cluster
+from experiments.bench.ray_cluster import BenchCluster, BenchError, bench_cluster
 from experiments.bench.report import median_run
 from experiments.engines.admin_requests import alter_config, create_topic
 from experiments.engines.ray.session import Handle
@@ -65,9 +65,7 @@ class Commits:
 
     def document(self) -> dict[str, object]:
         return {
-            "workload": self.workload,
-            "controllers": self.controllers,
-            "requests": self.requests,
+            **{name: getattr(self, name) for name in ("workload", "controllers", "requests")},
             "in_flight": IN_FLIGHT[self.workload],
             "records_per_request": RECORDS[self.workload],
             "batch_bytes": self.batch_bytes,
@@ -124,9 +122,7 @@ def _run_pipelined(client: Handle, requests: Sequence[AdminRequest], in_flight: 
 
 
 def _await_answers(sent_s: dict[Handle, float]) -> list[float]:
-    """Waits for at least one answer; removes the answered calls from `sent_s` and returns their latencies in
-    seconds.
-    """
+    """Waits for at least one answer; removes the answered calls from `sent_s` and returns their latencies."""
     ready, _ = ray.wait(list(sent_s), num_returns=1)
     found = []
     for answer in ready:
@@ -154,23 +150,20 @@ def elections_ms(kills: int, controllers: int) -> list[int]:
     """The times of `kills` elections, from the SIGKILL of the active controller to `controller_started` of the next.
     Before each kill the previous victim runs again and follows.
     """
-    times_ms = []
     with bench_cluster({}, controllers, brokers=1) as cluster:
-        engine = cluster.engine
-        for _ in range(kills):
-            cluster.await_condition(lambda: is_settled(engine), "the quorum is settled")
-            active = engine.active_controller()
-            assert active is not None
-            pid, killed_ms = engine.pids()[active], engine.now_ms()
-            os.kill(pid, signal.SIGKILL)
+        return [_election_ms(cluster) for _ in range(kills)]
 
-            def succeeded(killed: int = active, at_ms: int = killed_ms) -> bool:
-                return became_active(engine, at_ms, killed) is not None
 
-            cluster.await_condition(succeeded, "another controller is active")
-            found_ms = became_active(engine, killed_ms, active)
-            assert found_ms is not None
-            times_ms.append(found_ms - killed_ms)
-            cluster.await_condition(lambda killed=active: not engine.is_running(killed), "it has ended")  # type: ignore[misc]
-            engine.start(active)
-    return times_ms
+def _election_ms(cluster: BenchCluster) -> int:
+    engine = cluster.engine
+    cluster.await_condition(lambda: is_settled(engine), "the quorum is settled")
+    active = engine.active_controller()
+    assert active is not None
+    pid, killed_ms = engine.pids()[active], engine.now_ms()
+    os.kill(pid, signal.SIGKILL)
+    cluster.await_condition(lambda: became_active(engine, killed_ms, active) is not None, "another one is active")
+    found_ms = became_active(engine, killed_ms, active)
+    assert found_ms is not None
+    cluster.await_condition(lambda: not engine.is_running(active), "it has ended")
+    engine.start(active)
+    return found_ms - killed_ms

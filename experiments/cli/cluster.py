@@ -223,8 +223,7 @@ def _own_state(target: Target) -> ClusterState | None:
 
 def cluster_document(admin: AdminClient, running: set[str], started: Sequence[str] = ()) -> ClusterDocument:
     """The state of a cluster. `running` are the names of the nodes that have a process, `started` of those that were
-    started with the cluster, as far as that is known. A broker that is registered, and a controller that votes or was
-    started with the cluster, is listed whether it has a process or not.
+    started with the cluster, as far as that is known. Registered brokers and voters are listed in any case.
     """
     quorum, has_quorum = _quorum(admin)
     cluster = admin.describe_cluster()
