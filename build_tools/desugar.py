@@ -31,7 +31,6 @@ from dataclasses import fields as dataclass_fields
 from importlib import import_module
 
 _CONSTANT = re.compile(r"_?[A-Z][A-Z0-9_]*")
-_FINAL = re.compile(r"Final(\[.*)?", re.S)
 _FACTORIES = {"dict": "{}", "list": "[]", "set": "set()"}
 _KEPT = ("__future__", "typing", "collections.abc", "dataclasses", "enum")
 """Imports from these modules are not rewritten: mypyc knows them, or functions do not use them."""
@@ -239,15 +238,12 @@ def _make_constants_final(tree: ast.Module) -> None:
     for place, node in enumerate(tree.body):
         if isinstance(node, ast.Assign) and len(node.targets) == 1:
             target, annotation = node.targets[0], "Final"
-        elif (
-            isinstance(node, ast.AnnAssign)
-            and node.value is not None
-            and not _FINAL.fullmatch(ast.unparse(node.annotation))
-        ):
+        elif isinstance(node, ast.AnnAssign) and node.value is not None:
             target, annotation = node.target, f"Final[{ast.unparse(node.annotation)}]"
         else:
             continue
-        if isinstance(target, ast.Name) and _CONSTANT.fullmatch(target.id):
+        is_final = re.match(r"Final\[Final\b", annotation)
+        if isinstance(target, ast.Name) and _CONSTANT.fullmatch(target.id) and not is_final:
             assert node.value is not None
             tree.body[place] = ast.parse(f"{target.id}: {annotation} = {ast.unparse(node.value)}").body[0]
 

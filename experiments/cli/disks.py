@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from experiments.engines.ray.directories import Document
     from experiments.engines.ray.dump import LogFiles
 
-
 _ID = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 NodeDirectory = Annotated[Path, option("DIR", "The node's directory.", "--directory")]
 Controllers = Annotated[
@@ -266,7 +265,8 @@ def _dump(logs: list[LogFiles], snapshots: list[Path], topics: dict[str, str], a
     found_snapshots: list[Mapping[str, object]] = []
     is_sound = True
     for log in logs:
-        partition, entries = _partition_text(log.name, topics), list[Mapping[str, object]]()
+        partition = _partition_text(log.name, topics)
+        entries: list[Mapping[str, object]] = []
         offsets = {"start_offset": log.start_offset, "flushed_offset": log.flushed_offset}
         found_logs.append({"log": log.name, "partition": partition, **offsets, "entries": entries})
         file: str | None = None

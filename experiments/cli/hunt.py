@@ -7,12 +7,11 @@ report of the seeds that were run; the exit code is then 130 unless something wa
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
     from experiments.hunt.mutants.campaign import Verdict
     from experiments.hunt.mutants.generated.campaign import GeneratedVerdict
     from experiments.hunt.seeds import Hunt, HuntResult
-
 
 _SEEDS = re.compile(r"([0-9]{1,18})(?:\.\.([0-9]{1,18}))?")
 
@@ -233,7 +231,7 @@ def _variant(saved: TimelineFile, compare: str) -> Variant:
     if compare == "original" and saved.mutant is not None:
         return Variant("original")
     variant = variant_named(compare, () if saved.mutant is None else ("original (without the file's mutant)",))
-    return variant if variant.mutant is not None else dataclasses.replace(variant, mutant=saved.mutant)
+    return variant if variant.mutant is not None else replace(variant, mutant=saved.mutant)
 
 
 def _explored(saved: TimelineFile, variant: Variant) -> tuple[PlanResult, Run]:

@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from experiments.studies.theory.coverage import Coverage
     from experiments.studies.theory.validation import CellComparison
 
-
 app = App("Studies: sweep parameters, analyse the traces with Spark, write a report.")
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help="The study file (YAML), or the name of a shipped one.")]
