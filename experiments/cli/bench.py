@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 app = App("Benchmarks: how fast the parts are, as figures and as ratios.", "isray bench --json")
 
-Sizes = Annotated[str, option("N,...", "Partitions of each run.", "--partitions")]
-Repeats = Annotated[int, option("N", "Runs per size or cell.", "--repeats", min=1)]
+Sizes = Annotated[str, option("N,...", "Partitions of each run.")]
+Repeats = Annotated[int, option("N", "Runs per size or cell.", min=1)]
 
 
 @app.callback()

@@ -39,7 +39,7 @@ from protocol.ids import NO_EPOCH, NO_LEADER, RECOVERY_MANAGER, STORE, NodeId, i
 from protocol.messages.quorum import DescribeQuorumResponse, ReplicaState
 
 _BROKER, _CONTROLLER = "broker-", "controller-"
-ClusterName = Annotated[str, option("NAME", "Which of your clusters on this machine.", "--name")]
+ClusterName = Annotated[str, option("NAME", "Which of your clusters on this machine.")]
 
 
 @dataclass(frozen=True, slots=True)

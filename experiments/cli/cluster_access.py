@@ -26,9 +26,7 @@ BootstrapServer = Annotated[
     option("HOST:PORT", "The cluster's Ray head, as `isray up` prints it. Default: the only cluster that runs here."),
 ]
 OwnCluster = Annotated[str | None, option("NAME", "Your cluster of this name on this machine (isray up --name).")]
-CommandConfig = Annotated[
-    Path | None, option("FILE", "A properties file; principal=User:NAME makes requests as NAME.", "--command-config")
-]
+CommandConfig = Annotated[Path | None, option("FILE", "A properties file; principal=User:NAME makes requests as NAME.")]
 Principal = Annotated[str | None, option("User:NAME", "The principal of the requests; goes before the file's.")]
 
 

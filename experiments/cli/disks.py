@@ -42,10 +42,8 @@ if TYPE_CHECKING:
     from experiments.engines.ray.dump import LogFiles
 
 _ID = re.compile(r"[A-Za-z0-9_.-]{1,100}")
-NodeDirectory = Annotated[Path, option("DIR", "The node's directory.", "--directory")]
-Controllers = Annotated[
-    str | None, option("ID@UUID,...", "The first voters; this node is one of them.", "--initial-controllers")
-]
+NodeDirectory = Annotated[Path, option("DIR", "The node's directory.")]
+Controllers = Annotated[str | None, option("ID@UUID,...", "The first voters; this node is one of them.")]
 
 app = App("Directories of nodes.")
 

@@ -32,7 +32,7 @@ from protocol.ids import FIRST_CLIENT, RECOVERY_MANAGER, node_name
 WITHIN_S = 60.0
 LOSSES = "none, unflushed, all, or a number of records"
 NodeName = Annotated[str, typer.Argument(metavar="NODE", help="A name or id: broker-0 or 0, controller-1000 or 1000.")]
-ClusterName = Annotated[str | None, option("NAME", "Your cluster of this name on this machine.", "--name")]
+ClusterName = Annotated[str | None, option("NAME", "Your cluster of this name on this machine.")]
 
 app = App("Nodes of a cluster of isray up: end, restart and pause them.")
 

@@ -20,15 +20,9 @@ from protocol.errors import did_you_mean
 if TYPE_CHECKING:
     from experiments.explorer.run import Run
 
-Html = Annotated[Path | None, option("FILE", "Write the run as a page to explore in a browser.", "--html")]
-Compare = Annotated[
-    str | None,
-    option(
-        "WHAT",
-        "Run it again in this generation, or with this mutant or rule of Kafka's, and show the first differences.",
-        "--compare",
-    ),
-]
+Html = Annotated[Path | None, option("FILE", "Write the run as a page to explore in a browser.")]
+_AGAIN = "Run it again in this generation, or with this mutant or rule of Kafka's, and show the first differences."
+Compare = Annotated[str | None, option("WHAT", _AGAIN)]
 
 
 @dataclass(frozen=True, slots=True)

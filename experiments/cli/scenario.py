@@ -46,8 +46,7 @@ def run_scenario(
     engine: Annotated[EngineName, typer.Option("--engine", help="What to run it on.")] = EngineName.SIM,
     seed: Annotated[int, option("N", "Seed of everything random.", min=0)] = 0,
     address: Annotated[
-        str | None,
-        typer.Option("--address", help="With --engine ray: a Ray cluster to use; otherwise a private local one."),
+        str | None, typer.Option(help="With --engine ray: a Ray cluster to use; otherwise a private local one.")
     ] = None,
     trace: Annotated[Path | None, option("DIR", "A new folder for a recording, for `isray check`.")] = None,
     story: Annotated[bool, flag("--story", "Print on standard error what happened, in words.")] = False,

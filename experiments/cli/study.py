@@ -51,23 +51,17 @@ app = App("Studies: sweep parameters, analyse the traces with Spark, write a rep
 File = Annotated[Path, typer.Argument(metavar="FILE", help="The study file (YAML), or the name of a shipped one.")]
 Folder = Annotated[str, typer.Argument(metavar="DIR", help="The output directory of a study, or its URL.")]
 Out = Annotated[
-    str,
-    option("DIR", "The study's output directory, or a URL such as s3://bucket/name; a sweep resumes there.", "--out"),
+    str, option("DIR", "The study's output directory, or a URL such as s3://bucket/name; a sweep resumes there.")
 ]
 Engine = Annotated[str | None, typer.Option("--engine", help="Overrides the file's engine: sim or ray.")]
-Trials = Annotated[int | None, option("N", "Trials per cell, instead of the file's.", "--trials")]
+Trials = Annotated[int | None, option("N", "Trials per cell, instead of the file's.")]
 Address = Annotated[
     str | None, typer.Option("--address", help="A Ray cluster to use; otherwise RAY_ADDRESS, otherwise a private one.")
 ]
 Master = Annotated[
-    str,
-    option(
-        "URL", "Where Spark runs, as spark-submit takes it: local[N], spark://HOST:PORT, k8s://...", "--spark-master"
-    ),
+    str, option("URL", "Where Spark runs, as spark-submit takes it: local[N], spark://HOST:PORT, k8s://...")
 ]
-Conf = Annotated[
-    list[str] | None, option("NAME=VALUE", "A setting of Spark; may be given several times.", "--spark-conf")
-]
+Conf = Annotated[list[str] | None, option("NAME=VALUE", "A setting of Spark; may be given several times.")]
 _RUN = "isray study {} experiments/studies/last-replica-standing.yaml --out out/last-replica-standing"
 
 
@@ -284,8 +278,7 @@ def replay_trial(
     loss: Annotated[int, option("I", "Which loss of the trial to explain, from 0 on.", min=0)] = 0,
     html: Html = None,
     compare_cell: Annotated[
-        int | None,
-        option("N", "Show the same trial of this cell beside it, with the first differences.", "--compare-cell", min=0),
+        int | None, option("N", "Show the same trial of this cell beside it, with the first differences.", min=0)
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -332,10 +325,10 @@ def _print_replayed(found: Replayed, same: bool | None, shown: Exploration) -> N
 @app.register("validate", "isray study validate --jobs 2")
 def validate_study(
     cells: Annotated[
-        Path | None, option("FILE", "A list of cells to compare instead of the built-in ones (YAML).", "--cells")
+        Path | None, option("FILE", "A list of cells to compare instead of the built-in ones (YAML).")
     ] = None,
     jobs: Annotated[
-        int | None, option("N", "Processes that run trials; as many as there are processors by default.", "--jobs")
+        int | None, option("N", "Processes that run trials; as many as there are processors by default.")
     ] = None,
     coverage: Annotated[
         int | None,
@@ -343,7 +336,6 @@ def validate_study(
             "N",
             "Instead: of N studies of each failure model by importance sampling, how many intervals hold the loss rate "
             "that is known by hand.",
-            "--coverage",
         ),
     ] = None,
     as_json: Json = False,
