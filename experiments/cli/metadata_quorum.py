@@ -39,16 +39,8 @@ from protocol.messages.quorum import MAX_PORT, DescribeQuorumResponse, Endpoint,
 
 FAILING = "Error while executing metadata quorum command"
 Id = Annotated[int, typer.Option("--controller-id", "-i", min=0, max=INT_MAX, help="The controller's node id.")]
-Directory = Annotated[
-    str | None,
-    option(
-        "UUID",
-        "The uuid of its disk. Default: as the quorum knows it.",
-        "--controller-directory-id",
-        "--directory-id",
-        "-d",
-    ),
-]
+_DISK = ("--controller-directory-id", "--directory-id", "-d")
+Directory = Annotated[str | None, option("UUID", "The uuid of its disk. Default: as the quorum knows it.", *_DISK)]
 DryRun = Annotated[bool, flag("--dry-run", "Print what would be requested, and change nothing.")]
 
 _TITLES: tuple[str, ...] = (
