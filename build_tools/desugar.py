@@ -316,8 +316,7 @@ class _Binder(ast.NodeTransformer):
         return node
 
     def _alias(self, text: str) -> ast.Name:
-        alias = self.bound.setdefault(text, f"_bound_{text.replace('.', '_')}")
-        return ast.Name(alias, ast.Load())
+        return ast.Name(self.bound.setdefault(text, f"_bound_{text.replace('.', '_')}"), ast.Load())
 
 
 def _alternatives(types: ast.expr) -> ast.expr:

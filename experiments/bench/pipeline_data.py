@@ -82,8 +82,7 @@ def _trace(batch: Batch, seed: int, min_isr: int, loss: str) -> pa.Table:
 
     def by_cycle(values: Values) -> Values:
         """A value per cycle as a value per row."""
-        wide = np.repeat(values, per_cycle, axis=1)
-        return np.pad(wide, ((0, 0), (1, 1))).ravel()
+        return np.pad(np.repeat(values, per_cycle, axis=1), ((0, 0), (1, 1))).ravel()
 
     kinds = rows("state", 0, "end", "U12")
     cycle, lost = by_cycle(np.tile(np.arange(CYCLES), (count, 1))), by_cycle(drawn)

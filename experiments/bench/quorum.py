@@ -154,8 +154,7 @@ def bound_ms(values: ClusterConfig) -> int:
 def is_settled(engine: Engine) -> bool:
     """Whether a controller is active and all others lead or follow in the quorum."""
     roles = [part.role for part in engine.quorum().values()]
-    is_active = engine.active_controller() is not None
-    return is_active and len(roles) == CONTROLLERS and set(roles) <= {"leader", "follower"}
+    return engine.active_controller() is not None and len(roles) == CONTROLLERS and set(roles) <= {"leader", "follower"}
 
 
 def became_active(engine: Engine, after_ms: TimeMs, but: NodeId) -> TimeMs | None:

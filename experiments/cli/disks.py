@@ -72,8 +72,7 @@ def format_(
 ) -> None:
     """Format a directory for a node that has never run."""
     if not _ID.fullmatch(cluster_id):
-        allowed = "letters, digits, '.', '_' and '-', at most 100 of them"
-        raise InputError("--cluster-id", "", repr(cluster_id), allowed)
+        raise InputError("--cluster-id", "", repr(cluster_id), "letters, digits, '.', '_' and '-', at most 100 of them")
     ways = {
         "--standalone": standalone,
         "--initial-controllers": initial_controllers is not None,

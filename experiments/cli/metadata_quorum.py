@@ -247,8 +247,7 @@ def _print_replication(quorum: DescribeQuorumResponse, human_readable: bool) -> 
     """Prints the table as Kafka's tool does: a field is as wide as the widest of its column, and a tab follows it."""
 
     def when(time_ms: int) -> str:
-        known = human_readable and time_ms >= 0
-        return f"{quorum.now_ms - time_ms} ms ago" if known else str(time_ms)
+        return f"{quorum.now_ms - time_ms} ms ago" if human_readable and time_ms >= 0 else str(time_ms)
 
     rows = [_TITLES]
     for state in _ordered(quorum):

@@ -278,8 +278,7 @@ def _present(admin: AdminClient, topics: Sequence[str]) -> Assignment:
 
 def _execute(admin: AdminClient, assignment: Assignment, additional: bool, as_json: bool) -> None:
     if admin.list_reassignments() and not additional:
-        text = "there is an existing reassignment; --additional overrides it"
-        raise AdminError(ErrorCode.INVALID_REQUEST, text)
+        raise AdminError(ErrorCode.INVALID_REQUEST, "there is an existing reassignment; --additional overrides it")
     known = {broker.broker_id for broker in admin.describe_cluster().brokers}
     unknown = sorted({broker for replicas in assignment.values() for broker in replicas} - known)
     if unknown:

@@ -155,8 +155,7 @@ def _describe(
 
 
 def _shown(result: DescribeConfigsResult, everything: bool) -> list[DescribedConfig]:
-    dynamic = DYNAMIC[result.resource_type]
-    items = [item for item in result.configs if everything or item.source is dynamic]
+    items = [item for item in result.configs if everything or item.source is DYNAMIC[result.resource_type]]
     return sorted(items, key=lambda item: item.name)
 
 

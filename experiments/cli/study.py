@@ -103,8 +103,7 @@ def sweep_study(
     """Run the trials, spread over Ray; the same command resumes an interrupted sweep."""
     with _failures(), progress("isray study") as shown:
         ran = _sweep(file, out, engine, trials, address, shown)
-    found = {"out": out, "trials_run": ran}
-    print_result(as_json, found, typer.echo, f"{ran} trials run; traces: {out}/trace")
+    print_result(as_json, {"out": out, "trials_run": ran}, typer.echo, f"{ran} trials run; traces: {out}/trace")
 
 
 @app.register("analyze", "isray study analyze out/last-replica-standing")

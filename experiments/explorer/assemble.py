@@ -112,8 +112,7 @@ class _Building:
         text = f"receives {kind} from {node_name(received.source)}"
         found = {} if cause >= 0 else message_fields(received.message)
         partitions = self.events[cause].partitions if cause >= 0 else partitions_in(found, self.topics)
-        fields = {"from": received.source, **found}
-        return RunEvent(time_ms, node, "receive", kind, partitions, fields, cause, text)
+        return RunEvent(time_ms, node, "receive", kind, partitions, {"from": received.source, **found}, cause, text)
 
     def _partitions(
         self, source: NodeId, target: NodeId, message: Message, fields: Mapping[str, object]

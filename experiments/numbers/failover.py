@@ -144,8 +144,7 @@ def fail_over_by_log(conditions: Conditions, generation: Generation) -> LogFailo
     cluster.engine.crash(0, KEEP)
     changed_ms = cluster.await_("new leaders", lambda: cluster.counts[BecameLeader] - led == conditions.partitions)
     expired_ms = next(time for time, _, _ in cluster.events(SessionExpired, died_ms))
-    commits = sum(1 for _ in cluster.events(MetadataCommitted, expired_ms))
-    return LogFailover(changed_ms - expired_ms, commits)
+    return LogFailover(changed_ms - expired_ms, sum(1 for _ in cluster.events(MetadataCommitted, expired_ms)))
 
 
 def serial(conditions: Conditions) -> list[Row]:
@@ -190,8 +189,7 @@ def steps(conditions: Conditions) -> list[Row]:
     """L4."""
     rows = []
     for network_ms in (conditions.network_ms, conditions.network_ms + NETWORK_MS):
-        course = fail_over(replace(conditions, network_ms=network_ms))
-        durations = durations_of(course)
+        durations = durations_of(fail_over(replace(conditions, network_ms=network_ms)))
         longest = max(durations[1:], key=lambda step: step[1])[0]
         rows += [Row(f"network {network_ms} ms: {name}", None, seconds(duration), "s") for name, duration in durations]
         rows.append(same(f"network {network_ms} ms: the longest of steps 2 to 6", PUBLISH, longest))

@@ -41,8 +41,7 @@ def request_limits(conditions: Conditions) -> list[Row]:
         for what, outcome in (("DescribeTopic", described), ("ElectLeaders", cluster.administer(elect))):
             response = outcome.response
             is_refused = response is None or response.error is not ErrorCode.NONE
-            found = outcome.error.name if is_refused else "accepted"
-            rows.append(same(f"{what} of {topics} topics", expected, found))
+            rows.append(same(f"{what} of {topics} topics", expected, outcome.error.name if is_refused else "accepted"))
     return [*rows, same("partitions in the largest GetReplicaLogInfo", MAX_PARTITIONS, largest_query(conditions))]
 
 

@@ -95,8 +95,7 @@ class MeasuredCluster:
         config: Mapping[str, object] | None = None,
     ) -> None:
         self.conditions = conditions
-        is_v3 = generation.features.metadata_in_store
-        store = conditions.store(sessions, multi) if is_v3 else None
+        store = conditions.store(sessions, multi) if generation.features.metadata_in_store else None
         spec = ClusterSpec(brokers, controllers, ClusterConfig.of(generation, config), conditions.seed, store=store)
         self.engine = SimEngine(spec, NetworkModel(conditions.network_ms, 0))
         self._cluster = self.engine.cluster
@@ -180,8 +179,7 @@ class MeasuredCluster:
     def visible(self) -> set[int]:
         """The numbers of the produce commands whose records a consumer reads from partition 0."""
         command = ConsumeCommand(command_id=self._next_id(), topic=TOPIC, partition=0, offset=0)
-        outcome = self._carry_out(command, ConsumeOutcome)
-        return {int(batch.payload) for batch in outcome.batches}
+        return {int(batch.payload) for batch in self._carry_out(command, ConsumeOutcome).batches}
 
     def events(self, kind: type[Event], since_ms: TimeMs = 0) -> Iterator[tuple[TimeMs, NodeId, Event]]:
         for event in self.engine.traces():

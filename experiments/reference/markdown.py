@@ -57,8 +57,7 @@ def field_table(model: type[BaseModel], left_out: Collection[str] = ()) -> str:
         if name not in left_out:
             is_duration = notation_of(field.metadata) is DURATION
             kind = _DURATION if is_duration else type_words(field.annotation)
-            value = _default(field, is_duration)
-            rows.append((code(field.alias or name), kind, value, field.description or ""))
+            rows.append((code(field.alias or name), kind, _default(field, is_duration), field.description or ""))
     return table(("field", "type", "default", "meaning"), rows)
 
 
