@@ -311,9 +311,7 @@ class _Binder(ast.NodeTransformer):
         return self.generic_visit(node)
 
     def visit_Name(self, node: ast.Name) -> ast.AST:
-        if node.id in self.foreign and node.id not in self._own:
-            return self._alias(node.id)
-        return node
+        return self._alias(node.id) if node.id in self.foreign and node.id not in self._own else node
 
     def _alias(self, text: str) -> ast.Name:
         return ast.Name(self.bound.setdefault(text, f"_bound_{text.replace('.', '_')}"), ast.Load())

@@ -142,8 +142,7 @@ def _check(action: str, options: Options) -> None:
         found = "--replica-assignment with --partitions or --replication-factor"
         raise InputError("--replica-assignment", "", found, allowed)
     if action == "--alter" and (options.partitions is None) == (options.remove_partitions is None):
-        number = "neither" if options.partitions is None else "both"
-        found = f"{number} of --partitions and --remove-partitions"
+        found = f"{'neither' if options.partitions is None else 'both'} of --partitions and --remove-partitions"
         raise InputError("--alter", "", found, "one of --partitions, --remove-partitions")
     if options.topic and action != "--create":
         _pattern(options.topic)  # refuses a wrong one before the cluster is asked

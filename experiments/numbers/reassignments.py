@@ -96,8 +96,8 @@ def completions(conditions: Conditions) -> list[Row]:
     """L16."""
     newest = Generation.KIP_966
     rows = [same(f"{newest.value}, min ISR {MIN_ISR}", "waits", isr_at_completion(conditions, newest))]
-    for generation in (Generation.V3, Generation.KIP_497, Generation.KIP_966_ELR):
-        rows.append(Row(f"{generation.value}, min ISR {MIN_ISR}", None, isr_at_completion(conditions, generation)))
+    for it in (Generation.V3, Generation.KIP_497, Generation.KIP_966_ELR):
+        rows.append(Row(f"{it.value}, min ISR {MIN_ISR}", None, isr_at_completion(conditions, it)))
     back = isr_at_completion(conditions, newest, returns=True)
     rows.append(same(f"{newest.value}, min ISR {MIN_ISR}, one of the two comes back", "complete, ISR of 2", back))
     rows.append(Row(f"{newest.value}, min ISR 1", None, isr_at_completion(conditions, newest, min_isr=1)))
