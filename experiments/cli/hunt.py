@@ -22,7 +22,7 @@ from rich.table import Table
 
 from experiments.cli.output import ExitCode, Json, fail, fail_if, flag, option, print_result, table_of, wide_console
 from experiments.cli.parse import generation_named
-from experiments.cli.run_pages import Compare, Exploration, Html, Variant, document_of, show, variant_named
+from experiments.cli.run_pages import Compare, Exploration, Html, Variant, variant_named
 from experiments.support.errors import InputError
 from experiments.support.progress import progress
 from protocol.config import Generation
@@ -211,19 +211,20 @@ def replay(
     from experiments.hunt.mutants.registry import mutated
 
     saved = load(file)
-    shown = None
+    run, other = None, None
     if html is None and compare is None:
         with mutated(saved.mutant):
             result = run_plan(saved.plan)
     else:
-        other = None if compare is None else _variant(saved, compare)
+        variant = None if compare is None else _variant(saved, compare)
         result, run = _explored(saved, Variant("as saved", mutant=saved.mutant))
-        shown = Exploration(html, compare, run, None if other is None else _explored(saved, other)[1])
+        other = None if variant is None else _explored(saved, variant)[1]
+    shown = Exploration(html, compare, run, other)
     same = result.trace_hash == saved.trace_hash and result.violation == saved.violation
     hashes = {"trace_hash": result.trace_hash, "saved_trace_hash": saved.trace_hash}
     found, before = (it and it.model_dump() for it in (result.violation, saved.violation))
     document = {"same": same, "events": result.events, **hashes, "violation": found, "saved_violation": before}
-    print_result(as_json, document | document_of(shown), _show_replayed, saved, result, story, shown)
+    print_result(as_json, document | shown.document, _show_replayed, saved, result, story, shown)
     fail_if(not same)
 
 
@@ -246,7 +247,7 @@ def _explored(saved: TimelineFile, variant: Variant) -> tuple[PlanResult, Run]:
         return explore_plan(plan, f"seed {plan.seed}, {variant.name}", facts, variant.kafka_rules)
 
 
-def _show_replayed(saved: TimelineFile, result: PlanResult, story: bool, shown: Exploration | None) -> None:
+def _show_replayed(saved: TimelineFile, result: PlanResult, story: bool, shown: Exploration) -> None:
     console = Console(highlight=False, soft_wrap=True)
     if story:
         console.print("\n".join(result.story), markup=False)
@@ -262,7 +263,7 @@ def _show_replayed(saved: TimelineFile, result: PlanResult, story: bool, shown: 
         console.print(f"[green]the same trace[/]: {result.trace_hash}")
     else:
         console.print(f"[red]not the same trace[/]: {result.trace_hash}, the file has {saved.trace_hash}")
-    show(console, shown)
+    shown.show(console)
 
 
 def explore(

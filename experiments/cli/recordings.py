@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 
 from experiments.cli.output import Json, fail_if, option, print_first, print_result, table_of
-from experiments.cli.run_pages import Exploration, Html, document_of, show
+from experiments.cli.run_pages import Exploration, Html
 from experiments.engines.ray.session import expect_kills, stay_on_loopback
 from experiments.support.errors import InputError
 from experiments.support.progress import progress
@@ -40,8 +40,8 @@ def check(
     with progress("isray check") as progressing:
         progressing.show("checking")
         checked = check_recording(recording)
-    shown = None if html is None else Exploration(html, None, _explored(recording, checked), None)
-    print_result(as_json, checked.document() | document_of(shown), _show_checked, checked, shown)
+    shown = Exploration(html, None, None if html is None else _explored(recording, checked), None)
+    print_result(as_json, checked.document() | shown.document, _show_checked, checked, shown)
     fail_if(checked.violations)
 
 
@@ -64,7 +64,7 @@ def _explored(recording: Recording, checked: CheckResult) -> Run:
     return run_of_journal(collector.journal(), checked.what, facts, recording.spec, recording.records)
 
 
-def _show_checked(checked: CheckResult, shown: Exploration | None) -> None:
+def _show_checked(checked: CheckResult, shown: Exploration) -> None:
     console = Console(highlight=False, soft_wrap=True)
     violated = Counter(violation.invariant.partition(".")[0] for violation in checked.violations)
     counts = (
@@ -85,7 +85,7 @@ def _show_checked(checked: CheckResult, shown: Exploration | None) -> None:
         f"{checked.what} on {checked.engine}, seed {checked.seed}: {verdict} in {checked.events} events, "
         f"{checked.metadata_records} metadata records, {checked.operations} operations"
     )
-    show(console, shown)
+    shown.show(console)
 
 
 def soak(

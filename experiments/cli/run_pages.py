@@ -53,37 +53,29 @@ def variant_named(text: str, others: Iterable[str] = ()) -> Variant:
 
 
 class Exploration:
-    """A run to explore, alone or beside `other`, and their first differences. Writes the page where `html` names a
-    file; InputError where that fails. `compare` is what the user compares with.
+    """What `--html` and `--compare` add to the output of a command: keys of the JSON document, and lines; nothing
+    without a run. Writes the page of the run, alone or beside `other`, where `html` names a file; InputError where that
+    fails. `compare` is what the user compares with.
     """
 
-    def __init__(self, html: Path | None, compare: str | None, run: Run, other: Run | None) -> None:
+    def __init__(self, html: Path | None, compare: str | None, run: Run | None, other: Run | None) -> None:
+        self.document: dict[str, object] = {}
+        self._lines: list[str] = []
+        if run is None:
+            return
         from experiments.explorer.difference import differences
         from experiments.explorer.page import write_page
 
-        self.html, self.compare = html, compare
-        self.differences = [] if other is None else differences(run, other)
+        found = [] if other is None else differences(run, other)
+        self._lines += [f"first different {each.what}: {each.text}" for each in found]
         if html is not None:
-            write_page(html, run, other, self.differences)
+            write_page(html, run, other, found)
+            self.document["html"] = str(html)
+        if compare is not None:
+            self.document |= {"compared_with": compare, "first_differences": [each.document() for each in found]}
+            self._lines += [] if found else [f"no event differs from {compare}, as far as both runs go"]
+        self._lines += [] if html is None else [f"page: {html}"]
 
-
-def document_of(shown: Exploration | None) -> dict[str, object]:
-    """What `--html` and `--compare` add to the JSON document of a command."""
-    if shown is None:
-        return {}
-    document: dict[str, object] = {} if shown.html is None else {"html": str(shown.html)}
-    if shown.compare is not None:
-        found = [difference.document() for difference in shown.differences]
-        document |= {"compared_with": shown.compare, "first_differences": found}
-    return document
-
-
-def show(console: Console, shown: Exploration | None) -> None:
-    if shown is None:
-        return
-    for difference in shown.differences:
-        console.print(f"first different {difference.what}: {difference.text}", markup=False, soft_wrap=True)
-    if shown.compare is not None and not shown.differences:
-        console.print(f"no event differs from {shown.compare}, as far as both runs go", markup=False)
-    if shown.html is not None:
-        console.print(f"page: {shown.html}", markup=False)
+    def show(self, console: Console) -> None:
+        for line in self._lines:
+            console.print(line, markup=False, soft_wrap=True)

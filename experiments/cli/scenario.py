@@ -18,7 +18,7 @@ from rich.table import Table
 
 from experiments.cli.help import App
 from experiments.cli.output import Json, fail_if, flag, option, print_result, table_of
-from experiments.cli.run_pages import Compare, Exploration, Html, Variant, document_of, show, variant_named
+from experiments.cli.run_pages import Compare, Exploration, Html, Variant, variant_named
 from experiments.support.errors import InputError
 from experiments.support.shipped import SCENARIOS, file_or_shipped
 
@@ -86,8 +86,8 @@ def run_scenario(
     finally:
         running.close()
     other = None if variant is None else _run_variant(scenario, seed, variant)
-    shown = None if explored is None else Exploration(html, compare, explored, other)
-    print_result(as_json, result.document() | document_of(shown), _print, result, shown)
+    shown = Exploration(html, compare, explored, other)
+    print_result(as_json, result.document() | shown.document, _print, result, shown)
     fail_if(not result.passed)
 
 
@@ -120,7 +120,7 @@ def _run_variant(scenario: Scenario, seed: int, variant: Variant) -> Run:
         return run_variant(runner, f"{scenario.name}, {variant.name}")
 
 
-def _print(result: ScenarioResult, shown: Exploration | None) -> None:
+def _print(result: ScenarioResult, shown: Exploration) -> None:
     console = Console(highlight=False)
     table = Table("", "step", "", "detail", box=None, pad_edge=False)
     for step in result.steps:
@@ -140,7 +140,7 @@ def _print(result: ScenarioResult, shown: Exploration | None) -> None:
         f"{escape(result.name)} on {result.engine}, seed {result.seed}: {verdict}; "
         f"acknowledged records lost: {result.losses.words()}; trace {result.trace_hash}"
     )
-    show(console, shown)
+    shown.show(console)
 
 
 def _partition_row(item: Mapping[str, object]) -> list[str]:

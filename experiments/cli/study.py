@@ -33,7 +33,7 @@ from experiments.cli.output import (
     wide_console,
 )
 from experiments.cli.parse import name_values
-from experiments.cli.run_pages import Exploration, Html, document_of, show
+from experiments.cli.run_pages import Exploration, Html
 from experiments.studies.pipeline.options import LOCAL_MASTER, SparkOptions
 from experiments.support.errors import InputError
 from experiments.support.progress import Progress, progress
@@ -304,7 +304,7 @@ def replay_trial(
         "same": same,
         "story": found.story(SHOWN_LINES),
     }
-    print_result(as_json, document | document_of(shown), _print_replayed, found, same, shown)
+    print_result(as_json, document | shown.document, _print_replayed, found, same, shown)
     fail_if(same is False)
 
 
@@ -318,7 +318,7 @@ def _print_replayed(found: Replayed, same: bool | None, shown: Exploration) -> N
         None: "nothing in the study's directory to compare the trace with",
     }
     console.print(f"{verdicts[same]}: {found.trace_hash}")
-    show(console, shown)
+    shown.show(console)
 
 
 @app.register("validate", "isray study validate --jobs 2")
