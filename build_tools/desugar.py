@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, is_dataclass
 from dataclasses import fields as dataclass_fields
 from importlib import import_module
@@ -60,9 +60,11 @@ def jitter(seed: int, now_ms: int, below: int) -> int:
 
 
 def enumerations(tree: ast.Module) -> set[str]:
-    """The names of the enumerations that a module defines."""
-    classes = (node for node in tree.body if isinstance(node, ast.ClassDef))
-    return {node.name for node in classes if any(ast.unparse(base).endswith("Enum") for base in node.bases)}
+    return {node.name for node in _classes(tree) if any(ast.unparse(base).endswith("Enum") for base in node.bases)}
+
+
+def _classes(tree: ast.Module) -> list[ast.ClassDef]:
+    return [node for node in tree.body if isinstance(node, ast.ClassDef)]
 
 
 def rewrite(source: str, compiled: Collection[str], enums: Collection[str]) -> str:
@@ -74,8 +76,10 @@ def rewrite(source: str, compiled: Collection[str], enums: Collection[str]) -> s
     _write_messages(tree)
     _use_machine_code(tree)
     _make_constants_final(tree)
-    foreign = _foreign_names(tree, compiled)
-    binder = _Binder(foreign, {name for name in enums if name in _imports(tree)})
+    kept = {*compiled, *_KEPT}
+    imported = _imports(tree).items()
+    foreign = {name for name, module in imported if module not in kept and f"{module}.{name}" not in kept}
+    binder = _Binder(foreign, _imports(tree).keys() & set(enums))
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef):
             binder.bind(node)
@@ -95,13 +99,9 @@ def _for_mypyc(name: str) -> tuple[str, str]:
     return "from typing import TYPE_CHECKING", f"if TYPE_CHECKING:\n    from mypy_extensions import {name}"
 
 
-# -- dataclasses -------------------------------------------------------------------------------------------------------
-
-
 def _write_decorators(tree: ast.Module) -> None:
     """Puts the dataclass decorator in the place of `@immutable` (`protocol/values.py`)."""
-    classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
-    found = [node for node in classes if any(ast.unparse(each) == "immutable" for each in node.decorator_list)]
+    found = [node for node in _classes(tree) if any(ast.unparse(each) == "immutable" for each in node.decorator_list)]
     for node in found:
         node.decorator_list = [ast.parse("dataclass(slots=True, unsafe_hash=True)", mode="eval").body]
     if found:
@@ -110,7 +110,7 @@ def _write_decorators(tree: ast.Module) -> None:
 
 def _allow_subclasses(tree: ast.Module) -> None:
     """The decorator is read by mypyc and never called, so what it is imported from need not be there at run time."""
-    for node in [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name in _BASES]:
+    for node in [node for node in _classes(tree) if node.name in _BASES]:
         decorator = ast.parse("mypyc_attr(allow_interpreted_subclasses=True)", mode="eval").body
         node.decorator_list.insert(0, decorator)
         _import(tree, *_for_mypyc("mypyc_attr"))
@@ -118,7 +118,7 @@ def _allow_subclasses(tree: ast.Module) -> None:
 
 def _write_inits(tree: ast.Module) -> None:
     imported = _imports(tree)
-    for node in [node for node in tree.body if isinstance(node, ast.ClassDef)]:
+    for node in _classes(tree):
         for decorator in node.decorator_list:
             if isinstance(decorator, ast.Call) and ast.unparse(decorator.func) == "dataclass":
                 inherited = [each for base in node.bases for each in _inherited_fields(base, imported)]
@@ -159,14 +159,13 @@ def _init_of(node: ast.ClassDef, inherited: Sequence[tuple[str, str]]) -> ast.st
         if not isinstance(each, ast.AnnAssign) or "ClassVar" in ast.unparse(each.annotation):
             continue
         name, annotation = ast.unparse(each.target), ast.unparse(each.annotation)
-        factory = _factory(each.value)
-        if factory:
+        if factory := _factory(each.value):
             parameters.append(f"{name}: {annotation} | None = None")
             lines.append(f"self.{name} = {factory} if {name} is None else {name}")
-            continue
-        default = "" if each.value is None else f" = {ast.unparse(each.value)}"
-        parameters.append(f"{name}: {annotation}{default}")
-        lines.append(f"self.{name} = {name}")
+        else:
+            default = "" if each.value is None else f" = {ast.unparse(each.value)}"
+            parameters.append(f"{name}: {annotation}{default}")
+            lines.append(f"self.{name} = {name}")
     if any(isinstance(each, ast.FunctionDef) and each.name == "__post_init__" for each in node.body):
         lines.append("self.__post_init__()")
     body = "\n    ".join(lines or ["pass"])
@@ -179,9 +178,6 @@ def _factory(value: ast.expr | None) -> str:
         return ""
     text = ast.unparse(next(option.value for option in value.keywords if option.arg == "default_factory"))
     return _FACTORIES.get(text, f"({text})()")
-
-
-# -- messages ----------------------------------------------------------------------------------------------------------
 
 
 _MESSAGE_OF = """
@@ -229,9 +225,6 @@ class _Messages(ast.NodeTransformer):
         return ast.Call(ast.Name("_message_of", ast.Load()), [called.value, found], [])
 
 
-# -- machine integers --------------------------------------------------------------------------------------------------
-
-
 def _use_machine_code(tree: ast.Module) -> None:
     for node in list(tree.body):
         if isinstance(node, ast.FunctionDef) and node.name in _MACHINE_CODE:
@@ -240,26 +233,19 @@ def _use_machine_code(tree: ast.Module) -> None:
             _import(tree, *_for_mypyc("i64"))
 
 
-# -- names -------------------------------------------------------------------------------------------------------------
-
-
 def _make_constants_final(tree: ast.Module) -> None:
     tree.body = [single for node in tree.body for single in _split_assignment(node)]
     for place, node in enumerate(tree.body):
         if isinstance(node, ast.Assign) and len(node.targets) == 1:
             target, annotation = node.targets[0], "Final"
-        elif isinstance(node, ast.AnnAssign) and node.value is not None and not _is_final(node.annotation):
+        elif isinstance(node, ast.AnnAssign) and node.value is not None:
             target, annotation = node.target, f"Final[{ast.unparse(node.annotation)}]"
         else:
             continue
-        if isinstance(target, ast.Name) and _CONSTANT.fullmatch(target.id):
+        is_final = re.match(r"Final\[Final\b", annotation)
+        if isinstance(target, ast.Name) and _CONSTANT.fullmatch(target.id) and not is_final:
             assert node.value is not None
             tree.body[place] = ast.parse(f"{target.id}: {annotation} = {ast.unparse(node.value)}").body[0]
-
-
-def _is_final(annotation: ast.expr) -> bool:
-    """Whether an annotation is `Final` or `Final[...]`."""
-    return ast.unparse(annotation).partition("[")[0] == "Final"
 
 
 def _split_assignment(node: ast.stmt) -> list[ast.stmt]:
@@ -278,13 +264,6 @@ def _imports(tree: ast.Module) -> dict[str, str]:
     return {alias.asname or alias.name: node.module or "" for node in found for alias in node.names}
 
 
-def _foreign_names(tree: ast.Module, compiled: Collection[str]) -> set[str]:
-    modules = {*compiled, *_KEPT}
-    return {
-        name for name, module in _imports(tree).items() if module not in modules and f"{module}.{name}" not in modules
-    }
-
-
 @dataclass(slots=True)
 class _Binder(ast.NodeTransformer):
     """Replaces foreign names and enumeration members within functions; `bound` maps each expression to its alias."""
@@ -295,7 +274,9 @@ class _Binder(ast.NodeTransformer):
     _own: set[str] = field(default_factory=set)
 
     def bind(self, function: ast.FunctionDef) -> None:
-        self._own = set(_names_bound_in(function))
+        nodes = list(ast.walk(function))
+        self._own = {node.arg for node in nodes if isinstance(node, ast.arg)}
+        self._own |= {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
         function.body = [self.visit(node) for node in function.body]
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
@@ -330,36 +311,20 @@ class _Binder(ast.NodeTransformer):
         return self.generic_visit(node)
 
     def visit_Name(self, node: ast.Name) -> ast.AST:
-        if node.id in self.foreign and node.id not in self._own:
-            return self._alias(node.id)
-        return node
+        return self._alias(node.id) if node.id in self.foreign and node.id not in self._own else node
 
     def _alias(self, text: str) -> ast.Name:
-        alias = self.bound.setdefault(text, f"_bound_{text.replace('.', '_')}")
-        return ast.Name(alias, ast.Load())
+        return ast.Name(self.bound.setdefault(text, f"_bound_{text.replace('.', '_')}"), ast.Load())
 
 
 def _alternatives(types: ast.expr) -> ast.expr:
     """`A | B` as the tuple `(A, B)`; other expressions unchanged."""
-    operands = list(_operands(types))
-    return ast.Tuple(operands, ast.Load()) if len(operands) > 1 else types
-
-
-def _operands(types: ast.expr) -> Iterator[ast.expr]:
-    if isinstance(types, ast.BinOp) and isinstance(types.op, ast.BitOr):
-        yield from _operands(types.left)
-        yield from _operands(types.right)
-    else:
-        yield types
+    operands: list[ast.expr] = []
+    while isinstance(types, ast.BinOp) and isinstance(types.op, ast.BitOr):
+        operands.insert(0, types.right)
+        types = types.left
+    return ast.Tuple([types, *operands], ast.Load()) if operands else types
 
 
 _TYPE_PLACE = {"isinstance": 1, "issubclass": 1, "cast": 0}
 """The position of the type argument of these functions, which the type checker must see unchanged."""
-
-
-def _names_bound_in(function: ast.FunctionDef) -> Iterator[str]:
-    for node in ast.walk(function):
-        if isinstance(node, ast.arg):
-            yield node.arg
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            yield node.id

@@ -36,7 +36,6 @@ class BareBroker:
         self._peers: list[Handle] = []
 
     async def set_peers(self, peers: Sequence[Handle]) -> None:
-        """Sets the brokers that follow this one."""
         self._peers = list(peers)
 
     async def produce(self, payload: bytes) -> None:

@@ -2,9 +2,8 @@
 follows in the others; docs/benchmarks.md describes the columns.
 
 Every partition is on three brokers (min ISR 2, topics of 100 partitions). The session of broker 0 expires: one record
-per partition and one for the registration. Each figure is the median of repeated runs on a new cluster. The baseline is
-the minimum with these types: per changed partition one checked change record, one partition state, and one dict entry.
-`peak_bytes` is measured by tracemalloc in a separate, untimed run.
+per partition and one for the registration. Each figure is the median of repeated runs on a new cluster. `peak_bytes` is
+measured by tracemalloc in a separate, untimed run.
 """
 
 from __future__ import annotations
@@ -45,8 +44,6 @@ KAFKA_DECIDE_MS, KAFKA_REPLAY_MS = (13, 30), (56, 98)
 """(fastest, slowest) run of Kafka's own controller code with 10,000 partitions, on two cores, in a warm JVM with the
 records in memory."""
 
-_WARM_UP = 1_000
-
 
 @dataclass(frozen=True, slots=True)
 class FencingFigures:
@@ -74,13 +71,11 @@ class FencingFigures:
 
 def run(sizes: Sequence[int] = SIZES, repeats: int = REPEATS) -> BenchReport:
     """Measures every size, in ascending order; both arguments are positive."""
-    _times_once(cluster_records(_WARM_UP))
+    _times_once(cluster_records(1_000))  # a warm-up
     rows = [_measure(size, repeats) for size in sorted(set(sizes))]
     measured = [row.partitions for row in rows]
     exponents = {
-        "decide": growth(measured, [row.decide_ms for row in rows]),
-        "replay": growth(measured, [row.replay_ms for row in rows]),
-        "node": growth(measured, [row.node_ms for row in rows]),
+        name: growth(measured, [getattr(row, f"{name}_ms") for row in rows]) for name in ("decide", "replay", "node")
     }
     against = next((_times_kafka(row) for row in rows if row.partitions == KAFKA_PARTITIONS), None)
     document: dict[str, object] = {
@@ -132,7 +127,6 @@ def cluster_records(partitions: int) -> list[MetadataRecord]:
 
 
 def state_of(records: Sequence[MetadataRecord]) -> ControllerState:
-    """A controller's state after replaying the records."""
     state = ControllerState(config(), Random(0))
     replay(state, records)
     return state
@@ -167,14 +161,15 @@ def expire_session(node: ControllerNode) -> list[Effect]:
 
 
 def _append(storage: SimStorage, records: Sequence[MetadataRecord]) -> None:
-    log = storage.open_log(METADATA_LOG)
-    payload = pack_batch(records, config().generation.feature_levels)
+    log, payload = storage.open_log(METADATA_LOG), pack_batch(records, config().generation.feature_levels)
     log.append(RecordBatch(base_offset=log.end_offset, leader_epoch=0, record_count=len(records), payload=payload))
     log.flush()
 
 
 def _bare_work(records: Sequence[MetadataRecord]) -> dict[TopicIdPartition, PartitionState]:
-    """The baseline: one checked change record, one partition state and one dict entry per changed partition."""
+    """The baseline, the minimum with these types: per changed partition one checked change record, one partition state
+    and one dict entry.
+    """
     table: dict[TopicIdPartition, PartitionState] = {}
     for record in records:
         if isinstance(record, PartitionChangeRecord):

@@ -41,9 +41,7 @@ CHECK_EVERY_MS = 1_000
 RETRY_MS = 20
 RETRY_WITH_STORE_MS = 200
 """A store takes milliseconds for each partition, so partitions are unavailable, and probed, much longer."""
-IN_FLIGHT = 200
 TOPIC = "failover"
-ALL = -1
 CONFIG: Mapping[str, object] = {MIN_INSYNC_REPLICAS: 2}
 HEARTBEATS: Mapping[str, object] = {BROKER_SESSION_TIMEOUT_MS: SESSION_MS, BROKER_HEARTBEAT_INTERVAL_MS: 500}
 STORE = StoreSettings(session_timeout_ms=SESSION_MS)
@@ -73,13 +71,18 @@ def run(
     """
     stay_on_loopback()
     expect_kills()
-    found = []
     with ray_session():
-        for generation in generations:
-            for size in sorted(set(sizes)):
-                runs = [_fail_over(generation, size) for _ in range(repeats)]
-                found.append(median_run(runs, lambda one: one.max_ms))
-    exponents = {generation.value: _growth(found, generation) for generation in generations}
+        found = [
+            median_run([_fail_over(generation, size) for _ in range(repeats)], lambda one: one.max_ms)
+            for generation in generations
+            for size in sorted(set(sizes))
+        ]
+    rows = {
+        generation.value: [one for one in found if one.generation == generation.value] for generation in generations
+    }
+    exponents = {
+        name: growth([one.partitions for one in own], [max(1, one.max_ms) for one in own]) for name, own in rows.items()
+    }
     known = {name: exponent for name, exponent in exponents.items() if exponent is not None}
     return BenchReport(
         title="From the detection of a leader's death to partitions that acknowledge batches again",
@@ -96,11 +99,6 @@ def run(
         rows=[one.texts() for one in found],
         notes=[f"growth exponent of max in {name} (1 is linear): {exponent:.2f}" for name, exponent in known.items()],
     )
-
-
-def _growth(found: Sequence[Failover], generation: Generation) -> float | None:
-    own = [one for one in found if one.generation == generation.value]
-    return growth([one.partitions for one in own], [max(1, one.max_ms) for one in own])
 
 
 def _fail_over(generation: Generation, partitions: int) -> Failover:
@@ -132,9 +130,7 @@ def figures_of(
     served_ms: Sequence[TimeMs],
     all_served_ms: Sequence[TimeMs],
 ) -> Failover:
-    """The figures of a run from the cluster times of the kill, of its detection, and of the first acknowledgement of
-    each partition, in the sample and then of all.
-    """
+    """The figures of a run; `served_ms` are the first acknowledgements of the partitions in the sample."""
     after = [time - detected_ms for time in served_ms]
     all_after = max(all_served_ms) - detected_ms
     return Failover(generation.value, partitions, detected_ms - killed_ms, median_low(after), max(after), all_after)
@@ -153,9 +149,8 @@ def sample_of(partitions: int) -> list[int]:
 
 
 def _await_leaderships(cluster: BenchCluster, partitions: int, victim: BrokerId) -> None:
-    """Waits until all replicas are in sync and the victim leads all partitions. While the victim created thousands of
-    logs, late heartbeats may have moved its leaderships: then requests a preferred election. BenchError where the
-    victim does not become leader of all.
+    """Waits until all replicas are in sync and the victim leads all partitions, or BenchError. While the victim created
+    thousands of logs, late heartbeats may have moved its leaderships: then requests a preferred election.
     """
     from experiments.bench.ray_cluster import WITHIN_MS, BenchError
 
@@ -174,17 +169,15 @@ def _await_leaderships(cluster: BenchCluster, partitions: int, victim: BrokerId)
 def _probe(
     cluster: BenchCluster, partitions: Sequence[int], brokers: Sequence[BrokerId], retry_ms: int, not_before_ms: int = 0
 ) -> tuple[TimeMs, ...]:
-    """The time at which each of the partitions acknowledged a batch; no cluster state is read before `not_before_ms`
-    have passed.
-    """
+    """When each of the partitions acknowledged a batch; no cluster state is read before `not_before_ms` have passed."""
     command = ProbeCommand(
         command_id=cluster.command_id(),
         topic=TOPIC,
         partitions=tuple(partitions),
         brokers=tuple(brokers),
-        acks=ALL,
+        acks=-1,
         payload_bytes=1,
-        in_flight=IN_FLIGHT,
+        in_flight=200,
         retry_ms=retry_ms,
     )
     outcome = cluster.run_command(command, ProbeOutcome, not_before_ms=not_before_ms)
@@ -192,9 +185,7 @@ def _probe(
 
 
 def _detection(cluster: BenchCluster, victim: BrokerId, killed_ms: TimeMs) -> TimeMs:
-    """When the victim's session has ended. A session that has ended earlier, as they do on a machine that is too busy,
-    is none that the kill has ended: BenchError if there is no other.
-    """
+    """When the victim's session has ended; BenchError if it had ended before the kill, as on a busy machine."""
     from experiments.bench.ray_cluster import BenchError
 
     for event in cluster.engine.traces():

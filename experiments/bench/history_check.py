@@ -43,28 +43,32 @@ class CheckFigures:
     def operations_per_second(self) -> int:
         return round(self.operations / self.judge_s)
 
+    def document(self) -> dict[str, object]:
+        return asdict(self) | {
+            "operations_per_second": self.operations_per_second,
+            "memory_bytes_per_operation": round(self.memory_bytes / self.operations, 1),
+            "ratio": round(self.judge_s / self.making_s, 2),
+        }
+
+    def texts(self) -> list[str]:
+        memory = [f"{self.memory_bytes / 1e6:.0f}", f"{self.memory_bytes / self.operations:.0f}"]
+        judged = [f"{self.judge_s:.2f}", f"{self.operations_per_second:,}", f"{self.making_s:.2f}"]
+        return [f"{self.operations:,}", f"{self.records:,}", *judged, *memory]
+
 
 class SyntheticHistory:
     """A correct history of about `operations` operations, generated again by each iteration."""
 
     def __init__(self, operations: int) -> None:
         self._rounds = max(1, operations // _PER_ROUND)
-
-    @property
-    def operations(self) -> int:
-        return self._rounds * _PER_ROUND
-
-    @property
-    def records(self) -> int:
-        return self._rounds * SENDS_PER_ROUND * RECORDS_PER_SEND
+        self.operations = self._rounds * _PER_ROUND
+        self.records = self._rounds * SENDS_PER_ROUND * RECORDS_PER_SEND
 
     def __iter__(self) -> Iterator[Operation]:
         ends = [0] * PARTITIONS
         for number in range(self._rounds):
-            at = number % PARTITIONS
-            partition = TopicPartition("t", at)
-            first = number * SENDS_PER_ROUND
-            runs = self._runs(first, ends[at])
+            at, first = number % PARTITIONS, number * SENDS_PER_ROUND
+            partition, runs = TopicPartition("t", at), self._runs(first, ends[at])
             for place in range(SENDS_PER_ROUND + IN_FLIGHT):
                 if place < SENDS_PER_ROUND:
                     yield Invoked(first + place, 0, partition, RECORDS_PER_SEND)
@@ -77,13 +81,10 @@ class SyntheticHistory:
                     yield Seen(reader, partition, tuple(runs[place : place + 2]), ends[at])
 
     def _runs(self, first: int, offset: int) -> list[RecordRange]:
-        places = range(SENDS_PER_ROUND)
-        return [
-            RecordRange(offset + RECORDS_PER_SEND * place, 0, first + place, 0, RECORDS_PER_SEND) for place in places
-        ]
+        size = RECORDS_PER_SEND
+        return [RecordRange(offset + size * place, 0, first + place, 0, size) for place in range(SENDS_PER_ROUND)]
 
     def finals(self) -> list[FinalPartition]:
-        """The final logs of this history."""
         return [FinalPartition(TopicPartition("t", at), 0, {0: _Log(self, at)}) for at in range(PARTITIONS)]
 
     def log(self, at: int) -> Iterator[RecordRange]:
@@ -105,46 +106,23 @@ class _Log:
 def run(sizes: Sequence[int] = SIZES) -> BenchReport:
     """Measures every size, in ascending order."""
     rows = [_measure_in_process(size) for size in sorted(set(sizes))]
-    measured = [row.operations for row in rows]
-    exponent = growth(measured, [row.judge_s * 1_000 for row in rows])
-    largest = rows[-1]
-    document: dict[str, object] = {
-        "partitions": PARTITIONS,
-        "records_per_send": RECORDS_PER_SEND,
-        "sizes": [
-            asdict(row)
-            | {
-                "operations_per_second": row.operations_per_second,
-                "memory_bytes_per_operation": round(row.memory_bytes / row.operations, 1),
-                "ratio": round(row.judge_s / row.making_s, 2),
-            }
-            for row in rows
-        ],
-        "growth_exponent": exponent,
-    }
+    exponent = growth([row.operations for row in rows], [row.judge_s for row in rows])
     growth_note = "" if exponent is None else f"time grows with size ** {exponent}; "
     return BenchReport(
         title="checking a history that has no violation",
-        document=document,
+        document={
+            "partitions": PARTITIONS,
+            "records_per_send": RECORDS_PER_SEND,
+            "sizes": [row.document() for row in rows],
+            "growth_exponent": exponent,
+        },
         columns=("operations", "records", "judge s", "operations/s", "making s", "memory MB", "bytes/operation"),
-        rows=[
-            (
-                f"{row.operations:,}",
-                f"{row.records:,}",
-                f"{row.judge_s:.2f}",
-                f"{row.operations_per_second:,}",
-                f"{row.making_s:.2f}",
-                f"{row.memory_bytes / 1e6:.0f}",
-                f"{row.memory_bytes / row.operations:.0f}",
-            )
-            for row in rows
-        ],
-        notes=[growth_note + f"{largest.records:,} records in the largest history"],
+        rows=[row.texts() for row in rows],
+        notes=[growth_note + f"{rows[-1].records:,} records in the largest history"],
     )
 
 
 def _measure_in_process(size: int) -> CheckFigures:
-    """Measures one size in a process of its own."""
     code = f"from experiments.bench.history_check import print_measurement; print_measurement({size})"
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, stdout=subprocess.PIPE, cwd=PACKAGES_FOLDER, text=True, check=True)
@@ -152,15 +130,11 @@ def _measure_in_process(size: int) -> CheckFigures:
 
 
 def measure(size: int) -> CheckFigures:
-    """Measures one size in this process."""
     history = SyntheticHistory(size)
-    before = _peak_bytes()
-    began = process_time()
+    before, began = _peak_bytes(), process_time()
     found = judge(history, history.finals())
-    judged = process_time()
-    if found:
-        raise AssertionError(f"a violation in a correct history: {found[0].text}")
-    memory = _peak_bytes() - before
+    judged, memory = process_time(), _peak_bytes() - before
+    assert not found, f"a violation in a correct history: {found[0].text}"
     making_s = max(_making_s(history), 1e-6)
     return CheckFigures(history.operations, history.records, max(judged - began - making_s, 1e-6), making_s, memory)
 
@@ -175,11 +149,11 @@ def _making_s(history: SyntheticHistory) -> float:
     return process_time() - began
 
 
+def print_measurement(size: int) -> None:
+    """The entry point of a measuring process: prints the row as JSON."""
+    print(json.dumps(asdict(measure(size))))
+
+
 def _peak_bytes() -> int:
     """The peak resident size of this process."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
-def print_measurement(size: int) -> None:
-    """Measures one size and prints the row as JSON; the entry point of a measuring process."""
-    print(json.dumps(asdict(measure(size))))

@@ -2,9 +2,10 @@
 
 The studies are drawn without a simulator (`pipeline_data.py`). Times are of the processor, user and system, over all
 processes of a run, as they do not depend on what else the machine does: of Spark from the end of its start on, which is
-reported apart (`start`). Peak memory is that of all processes of a run together (`usage.py`). `spilled` are the bytes
-that Spark's tasks wrote to disk because they did not fit into memory, by its event log. `growth` is the exponent k of
-time = c * events ** k. DuckDB writes the same tables of silver and the same sums (`pipeline_duckdb.py`).
+reported apart (`start`). DuckDB writes the same tables of silver and the same sums (`pipeline_duckdb.py`).
+
+The kernel adds the time of a process to its parent only if the parent waits for it, and a JVM does not wait for Spark's
+Python workers. So each process is sampled (Linux only, `/proc`), and the last sample of a process counts.
 """
 
 from __future__ import annotations
@@ -14,18 +15,32 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from experiments.bench.pipeline_data import write_study
 from experiments.bench.report import BenchReport, growth
-from experiments.bench.usage import sampled
 from experiments.studies.pipeline.analysis import work_of
 from experiments.studies.pipeline.options import SparkOptions, reported
 from experiments.studies.sweeps.output import read_record
 from experiments.support.build import PACKAGES_FOLDER
+
+COLUMNS = (
+    ("events", "{events:,.0f}"),
+    ("events/s", "{events_per_s:,.0f}"),
+    ("Spark", "{spark_cpu_s:.1f} s"),
+    ("its start", "{start_cpu_s:.1f} s"),
+    ("peak", "{spark_peak_mb:,.0f} MB"),
+    ("spilled", "{spilled_mb:,.0f} MB"),
+    ("DuckDB", "{duckdb_cpu_s:.1f} s"),
+    ("peak", "{duckdb_peak_mb:,.0f} MB"),
+    ("Spark / DuckDB", "{ratio:.2f}"),
+)
+"""Headings, and how each shows a row of the document."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,22 +58,9 @@ def run(events: Sequence[int] = (1_000_000, 10_000_000, 50_000_000), memory: str
     use."""
     rows = [_measure(size, memory) for size in events]
     sizes = [int(row["events"]) for row in rows]
-    exponents = {name: growth(sizes, [1_000 * row[f"{name}_cpu_s"] for row in rows]) for name in ("spark", "duckdb")}
-    columns = ("events", "events/s", "Spark", "its start", "peak", "spilled", "DuckDB", "peak", "Spark / DuckDB")
-    table = [
-        (
-            f"{row['events']:,.0f}",
-            f"{row['events_per_s']:,.0f}",
-            f"{row['spark_cpu_s']:.1f} s",
-            f"{row['start_cpu_s']:.1f} s",
-            f"{row['spark_peak_mb']:,.0f} MB",
-            f"{row['spilled_mb']:,.0f} MB",
-            f"{row['duckdb_cpu_s']:.1f} s",
-            f"{row['duckdb_peak_mb']:,.0f} MB",
-            f"{row['ratio']:.2f}",
-        )
-        for row in rows
-    ]
+    exponents = {name: growth(sizes, [row[f"{name}_cpu_s"] for row in rows]) for name in ("spark", "duckdb")}
+    columns = [name for name, _ in COLUMNS]
+    table = [[text.format(**row) for _, text in COLUMNS] for row in rows]
     notes = [f"growth: Spark {exponents['spark']}, DuckDB {exponents['duckdb']} (1 is linear)"]
     document = {"sizes": rows, "growth": exponents}
     return BenchReport("processor time from traces to gold", document, columns, table, notes)
@@ -108,10 +110,70 @@ def _run(*command: str) -> ProcessFigures:
 
 def _spilled(log: Path) -> int:
     """The bytes that tasks spilled to disk, by Spark's event log."""
-    spilled = 0
-    for path in log.rglob("[!.]*"):
-        if path.is_file():
-            for line in path.read_text().splitlines():
-                if '"Event":"SparkListenerTaskEnd"' in line:
-                    spilled += json.loads(line).get("Task Metrics", {}).get("Disk Bytes Spilled", 0)
-    return spilled
+    lines = (line for path in log.rglob("[!.]*") if path.is_file() for line in path.read_text().splitlines())
+    ends = (json.loads(line) for line in lines if '"Event":"SparkListenerTaskEnd"' in line)
+    return sum(end.get("Task Metrics", {}).get("Disk Bytes Spilled", 0) for end in ends)
+
+
+PERIOD_S = 0.2
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+class Usage:
+    """What a process and its descendants have used so far. `peak_mb`: the most memory that they had at the same time;
+    pages that several processes share count in each of them."""
+
+    def __init__(self, pid: int) -> None:
+        self.peak_mb = 0.0
+        self._pid = pid
+        self._cpu_s: dict[int, float] = {}
+
+    @property
+    def cpu_s(self) -> float:
+        """Processor time, user and system."""
+        return sum(self._cpu_s.values())
+
+    def look(self) -> None:
+        resident = 0
+        for pid in _family(self._pid):
+            if (found := _figures(pid)) is not None:
+                self._cpu_s[pid] = found[0]
+                resident += found[1]
+        self.peak_mb = max(self.peak_mb, resident / 1e6)
+
+
+@contextmanager
+def sampled(pid: int) -> Iterator[Usage]:
+    """Looks at the process and its descendants by a thread, for the block."""
+    usage, ended = Usage(pid), threading.Event()
+
+    def look() -> None:
+        while not ended.wait(PERIOD_S):
+            usage.look()
+
+    thread = threading.Thread(target=look, daemon=True)
+    thread.start()
+    try:
+        yield usage
+    finally:
+        ended.set()
+        thread.join()
+
+
+def _family(pid: int) -> list[int]:
+    """The process and its descendants; each thread of a process has children of its own."""
+    try:
+        threads = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/children")]
+    except (FileNotFoundError, ProcessLookupError):
+        return [pid]  # it has ended since its parent was read
+    return [pid, *(each for children in threads for child in children.split() for each in _family(int(child)))]
+
+
+def _figures(pid: int) -> tuple[float, int] | None:
+    """Processor time in seconds and resident bytes; None for a process that has ended."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S, int(fields[21]) * _PAGE_BYTES

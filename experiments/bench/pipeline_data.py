@@ -1,9 +1,8 @@
 """Trials without a simulator: study directories of any size, for the benchmark of the pipeline.
 
-Each trial is a sequence of failure cycles, a crash, a stall, an election, the failover that clients see, the restart,
-the return to the ISR and to the preferred leader, at random times; in one cycle of `LOSS_EVERY` the new leader lacks
-the last record. The rows keep
-the rules of a trace (`experiments/studies/trace/kinds.py`); they are drawn as arrays, a batch at a time.
+Each trial is a sequence of failure cycles (`_CYCLE`) at random times; in one cycle of `LOSS_EVERY` the new leader lacks
+the last record. The rows keep the rules of a trace (`experiments/studies/trace/kinds.py`); they are drawn as arrays, a
+batch at a time.
 """
 
 from __future__ import annotations
@@ -83,8 +82,7 @@ def _trace(batch: Batch, seed: int, min_isr: int, loss: str) -> pa.Table:
 
     def by_cycle(values: Values) -> Values:
         """A value per cycle as a value per row."""
-        wide = np.repeat(values, per_cycle, axis=1)
-        return np.pad(wide, ((0, 0), (1, 1))).ravel()
+        return np.pad(np.repeat(values, per_cycle, axis=1), ((0, 0), (1, 1))).ravel()
 
     kinds = rows("state", 0, "end", "U12")
     cycle, lost = by_cycle(np.tile(np.arange(CYCLES), (count, 1))), by_cycle(drawn)
@@ -136,20 +134,11 @@ def _epochs(count: int) -> Values:
 def _trials(batch: Batch, seeds: list[int]) -> pa.Table:
     """The rows of `trials/`. What a worker would have measured is 0: the pipeline does not read it."""
     count = batch.stop - batch.first
-    known = {
-        "cell": [batch.cell] * count,
-        "trial": list(range(batch.first, batch.stop)),
-        "seed": seeds,
-        "duration_ms": [YEAR_MS] * count,
-        "partitions": [1] * count,
-        "events": [0] * count,
-        "trace_hash": [""] * count,
-        "trace_rows": [TRIAL_ROWS] * count,
-        "exposure": [1.0] * count,
-        "custom": [[]] * count,
-    }
-    measured = {name: [0.0] * count for metric in METRICS for name in (metric.column, f"{metric.column}_events")}
-    columns = known | measured
+    same: dict[str, object] = {"cell": batch.cell, "trace_rows": TRIAL_ROWS, "trace_hash": "", "custom": []}
+    same |= {"duration_ms": YEAR_MS, "partitions": 1, "exposure": 1.0, "events": 0}
+    same |= {name: 0.0 for metric in METRICS for name in (metric.column, f"{metric.column}_events")}
+    columns = {name: [value] * count for name, value in same.items()}
+    columns["trial"], columns["seed"] = [*range(batch.first, batch.stop)], [*seeds]
     return pa.table(
         [pa.array(columns[name], TRIALS_SCHEMA.field(name).type) for name in TRIALS_SCHEMA.names], schema=TRIALS_SCHEMA
     )

@@ -66,7 +66,6 @@ def analyse(out: Path, record: StudyRecord, target: Path, memory: str = "1GB", t
 
 
 def main(out: Path, target: Path, memory: str) -> None:
-    """Analyses the study in OUT, with so much memory, into TARGET."""
     analyse(out, read_record(out), target, memory)
 
 

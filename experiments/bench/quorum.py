@@ -1,14 +1,12 @@
 """`isray bench quorum`: commits, elections and snapshots of the controllers' metadata log; docs/benchmarks.md describes
 the workloads, the columns and the baselines.
 
-Commits (`quorum_ray.py`) are measured with three controllers and, on another cluster, with one; the brokers are paused,
-so that their handling of the records is not measured. Elections run on Ray repeatedly on one cluster, in the simulator
-on one cluster per seed, which draws leader, time of death, election timeouts and latencies; an election is from the
-death of the active controller to the next active one.
+Commits (`quorum_ray.py`) are measured with three controllers and, on another cluster, with one. Elections, from the
+death of the active controller to the next active one, run on Ray repeatedly on one cluster, in the simulator on one
+cluster per seed, which draws leader, time of death, election timeouts and latencies.
 
-Snapshots of the metadata of many partitions are written to a disk and loaded. Their baselines are the minimum: msgpack
-packs the plain values of all records, which are written with an fsync, and unpacks the same bytes, without checksums,
-models and image.
+The baselines of a snapshot are the minimum: msgpack packs the plain values of all records, which are written with an
+fsync, and unpacks the same bytes, without checksums, models and image.
 """
 
 from __future__ import annotations
@@ -50,7 +48,6 @@ from protocol.quorum.voters import VoterSet
 if TYPE_CHECKING:
     from experiments.bench.quorum_ray import Commits
 
-
 REQUESTS, KILLS, SEEDS, SNAPSHOT_PARTITIONS, REPEATS = 20, 10, 200, 100_000, 3
 COLUMNS = ("what", "figure", "against", "ratio")
 
@@ -62,9 +59,8 @@ def run(
     partitions: int = SNAPSHOT_PARTITIONS,
     repeats: int = REPEATS,
 ) -> BenchReport:
-    """Measures commits, elections and snapshots; call from the main thread. `requests` per run of a workload, `kills`
-    elections on Ray, `seeds` elections in the simulator, `partitions` in the snapshot; commits and snapshots are
-    repeated, and the medians reported.
+    """Call from the main thread. `requests` per run of a workload, `kills` elections on Ray, `seeds` elections in the
+    simulator, `partitions` in the snapshot; commits and snapshots are repeated, and the medians reported.
     """
     stay_on_loopback()
     expect_kills()
@@ -132,24 +128,15 @@ def _election_texts(where: str, found: Mapping[str, int]) -> list[str]:
 
 def _snapshot_texts(row: SnapshotRow) -> list[list[str]]:
     size = f"{row.partitions:,} partitions, {row.bytes / 1e6:,.1f} MB"
+    times = {"written": (row.write_ms, row.bare_write_ms), "loaded": (row.load_ms, row.bare_load_ms)}
     return [
         [f"snapshot, {what}", f"{time_ms:,.0f} ms ({size})", f"bare {bare_ms:,.0f} ms", f"{time_ms / bare_ms:.2f}"]
-        for what, time_ms, bare_ms in (
-            ("written", row.write_ms, row.bare_write_ms),
-            ("loaded", row.load_ms, row.bare_load_ms),
-        )
+        for what, (time_ms, bare_ms) in times.items()
     ]
-
-
-# -- elections ---------------------------------------------------------------------------------------------------------
 
 
 CONTROLLERS = 3
 WITHIN_MS = 120_000
-SPREAD_MS = 2_000
-"""The time of the active controller's death is drawn from a range of this length."""
-GRACE_MS = 2_000
-SETTLED = frozenset({"leader", "follower"})
 
 
 def config() -> ClusterConfig:
@@ -158,16 +145,16 @@ def config() -> ClusterConfig:
 
 def bound_ms(values: ClusterConfig) -> int:
     """The bound of an election time: the fetch timeout, after which followers notice the leader's death, twice the
-    election timeout, the most that a candidate draws, and `GRACE_MS` for the votes and the first commit.
+    election timeout, the most that a candidate draws, and 2 s for the votes and the first commit.
     """
     fetch_ms = values.int_value(CONTROLLER_QUORUM_FETCH_TIMEOUT_MS)
-    return fetch_ms + 2 * values.int_value(CONTROLLER_QUORUM_ELECTION_TIMEOUT_MS) + GRACE_MS
+    return fetch_ms + 2 * values.int_value(CONTROLLER_QUORUM_ELECTION_TIMEOUT_MS) + 2_000
 
 
 def is_settled(engine: Engine) -> bool:
     """Whether a controller is active and all others lead or follow in the quorum."""
     roles = [part.role for part in engine.quorum().values()]
-    return engine.active_controller() is not None and len(roles) == CONTROLLERS and set(roles) <= SETTLED
+    return engine.active_controller() is not None and len(roles) == CONTROLLERS and set(roles) <= {"leader", "follower"}
 
 
 def became_active(engine: Engine, after_ms: TimeMs, but: NodeId) -> TimeMs | None:
@@ -182,14 +169,14 @@ def simulated_ms(seed: int) -> int:
     for node in engine.spec.node_ids:
         engine.start(node)
     assert engine.run_until(lambda: is_settled(engine), WITHIN_MS), "the quorum has no leader"
-    engine.run_for(Random(f"bench/{seed}").randrange(SPREAD_MS))
+    engine.run_for(Random(f"bench/{seed}").randrange(2_000))
     active = engine.active_controller()
     assert active is not None
     killed_ms = engine.now_ms()
     engine.crash(active, Loss())
-    assert engine.run_until(lambda: became_active(engine, killed_ms, active) is not None, WITHIN_MS), "no successor"
+    engine.run_until(lambda: became_active(engine, killed_ms, active) is not None, WITHIN_MS)
     found_ms = became_active(engine, killed_ms, active)
-    assert found_ms is not None
+    assert found_ms is not None, "no successor"
     return found_ms - killed_ms
 
 
@@ -210,10 +197,6 @@ def distribution(times_ms: Sequence[int]) -> dict[str, int]:
     }
 
 
-# -- snapshots ---------------------------------------------------------------------------------------------------------
-
-
-BATCH_RECORDS = 1_000
 _CRC_BYTES = 4
 
 
@@ -240,8 +223,7 @@ def measure(partitions: int, repeats: int) -> SnapshotRow:
     """Measures the metadata of `partitions` partitions, in topics of 100 with three replicas each."""
     records = controller.cluster_records(partitions)
     runs = [_times_once(records) for _ in range(repeats)]
-    write_ms, load_ms, bare_write_ms, bare_load_ms = medians_ms([times_ms for _, times_ms in runs])
-    return SnapshotRow(partitions, len(records), runs[0][0], write_ms, load_ms, bare_write_ms, bare_load_ms)
+    return SnapshotRow(partitions, len(records), runs[0][0], *medians_ms([times_ms for _, times_ms in runs]))
 
 
 def _times_once(records: Sequence[MetadataRecord]) -> tuple[int, list[float]]:
@@ -265,10 +247,10 @@ def _times_once(records: Sequence[MetadataRecord]) -> tuple[int, list[float]]:
 
 
 def _fill_log(storage: Storage, records: Sequence[MetadataRecord]) -> QuorumLog:
-    """A flushed log with the records, in batches of `BATCH_RECORDS`."""
+    """A flushed log with the records, in batches of 1,000."""
     log = QuorumLog(storage, METADATA_LOG, VoterSet())
-    for first in range(0, len(records), BATCH_RECORDS):
-        part = records[first : first + BATCH_RECORDS]
+    for first in range(0, len(records), 1_000):
+        part = records[first : first + 1_000]
         payload = pack_records(part, _version())
         log.append(RecordBatch(base_offset=first, leader_epoch=1, record_count=len(part), payload=payload), part)
     log.flush()
@@ -285,7 +267,6 @@ def write(log: QuorumLog, image: MetadataImage) -> None:
 
 
 def load(directory: Path) -> MetadataImage:
-    """Builds the image from the snapshot in a directory."""
     with open_storage(directory) as storage:
         snapshot = QuorumLog(storage, METADATA_LOG, VoterSet()).snapshot
         assert snapshot is not None

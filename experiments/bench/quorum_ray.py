@@ -65,9 +65,7 @@ class Commits:
 
     def document(self) -> dict[str, object]:
         return {
-            "workload": self.workload,
-            "controllers": self.controllers,
-            "requests": self.requests,
+            **{name: getattr(self, name) for name in ("workload", "controllers", "requests")},
             "in_flight": IN_FLIGHT[self.workload],
             "records_per_request": RECORDS[self.workload],
             "batch_bytes": self.batch_bytes,
@@ -90,7 +88,8 @@ def commits(controllers: int, requests: int, repeats: int) -> list[Commits]:
             cluster.engine.pause(broker)
         for workload, runs in found.items():
             _run_pipelined(client, _requests(workload, 0, requests), IN_FLIGHT[workload])
-            batch_bytes = _batch_bytes(cluster, RECORDS[workload])
+            version = record_version(cluster.engine.spec.config.generation.feature_levels)
+            batch_bytes = len(pack_records(cluster.engine.metadata_log()[-RECORDS[workload] :], version))
             for turn in range(1, repeats + 1):
                 made = _requests(workload, turn, requests)
                 latencies_s, elapsed_s = _run_pipelined(client, made, IN_FLIGHT[workload])
@@ -100,14 +99,11 @@ def commits(controllers: int, requests: int, repeats: int) -> list[Commits]:
     return [median_run(runs, lambda run: run.rate) for runs in found.values()]
 
 
-def _requests(workload: str, turn: int, requests: int) -> list[AdminRequest]:
-    return [_request(workload, turn, number) for number in range(requests * TIMES[workload])]
-
-
-def _request(workload: str, turn: int, number: int) -> AdminRequest:
+def _requests(workload: str, turn: int, requests: int) -> Sequence[AdminRequest]:
+    numbers = range(requests * TIMES[workload])
     if workload == CONFIGS:
-        return alter_config(CONFIG_OF, {"flush.messages": 1 + turn * 1_000_000 + number})
-    return create_topic(f"t-{turn}-{number}", [[0, 1, 2]] * PARTITIONS)
+        return [alter_config(CONFIG_OF, {"flush.messages": 1 + turn * 1_000_000 + number}) for number in numbers]
+    return [create_topic(f"t-{turn}-{number}", [[0, 1, 2]] * PARTITIONS) for number in numbers]
 
 
 def _run_pipelined(client: Handle, requests: Sequence[AdminRequest], in_flight: int) -> tuple[list[float], float]:
@@ -126,9 +122,7 @@ def _run_pipelined(client: Handle, requests: Sequence[AdminRequest], in_flight: 
 
 
 def _await_answers(sent_s: dict[Handle, float]) -> list[float]:
-    """Waits for at least one answer; removes the answered calls from `sent_s` and returns their latencies in
-    seconds.
-    """
+    """Waits for at least one answer; removes the answered calls from `sent_s` and returns their latencies."""
     ready, _ = ray.wait(list(sent_s), num_returns=1)
     found = []
     for answer in ready:
@@ -139,12 +133,6 @@ def _await_answers(sent_s: dict[Handle, float]) -> list[float]:
             raise BenchError(f"refused: {outcome}")
         found.append(time.perf_counter() - sent_s.pop(answer))
     return found
-
-
-def _batch_bytes(cluster: BenchCluster, size: int) -> int:
-    """The encoded length in bytes of the last `size` records of the metadata log."""
-    version = record_version(cluster.engine.spec.config.generation.feature_levels)
-    return len(pack_records(cluster.engine.metadata_log()[-size:], version))
 
 
 def bare_appends(size: int, count: int) -> float:
@@ -162,23 +150,20 @@ def elections_ms(kills: int, controllers: int) -> list[int]:
     """The times of `kills` elections, from the SIGKILL of the active controller to `controller_started` of the next.
     Before each kill the previous victim runs again and follows.
     """
-    times_ms = []
     with bench_cluster({}, controllers, brokers=1) as cluster:
-        engine = cluster.engine
-        for _ in range(kills):
-            cluster.await_condition(lambda: is_settled(engine), "the quorum is settled")
-            active = engine.active_controller()
-            assert active is not None
-            pid, killed_ms = engine.cluster.pids()[active], engine.now_ms()
-            os.kill(pid, signal.SIGKILL)
+        return [_election_ms(cluster) for _ in range(kills)]
 
-            def succeeded(killed: int = active, at_ms: int = killed_ms) -> bool:
-                return became_active(engine, at_ms, killed) is not None
 
-            cluster.await_condition(succeeded, "another controller is active")
-            found_ms = became_active(engine, killed_ms, active)
-            assert found_ms is not None
-            times_ms.append(found_ms - killed_ms)
-            cluster.await_condition(lambda killed=active: not engine.is_running(killed), "it has ended")  # type: ignore[misc]
-            engine.start(active)
-    return times_ms
+def _election_ms(cluster: BenchCluster) -> int:
+    engine = cluster.engine
+    cluster.await_condition(lambda: is_settled(engine), "the quorum is settled")
+    active = engine.active_controller()
+    assert active is not None
+    pid, killed_ms = engine.cluster.pids()[active], engine.now_ms()
+    os.kill(pid, signal.SIGKILL)
+    cluster.await_condition(lambda: became_active(engine, killed_ms, active) is not None, "another one is active")
+    found_ms = became_active(engine, killed_ms, active)
+    assert found_ms is not None
+    cluster.await_condition(lambda: not engine.is_running(active), "it has ended")
+    engine.start(active)
+    return found_ms - killed_ms

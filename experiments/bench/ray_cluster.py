@@ -1,4 +1,4 @@
-"""A cluster on Ray for a benchmark: by default three brokers and a controller, with a client and a load generator."""
+"""A cluster on Ray for a benchmark, with a client and a load generator."""
 
 from __future__ import annotations
 
@@ -31,13 +31,12 @@ class BenchCluster:
         self._commands = 0
 
     def command_id(self) -> int:
-        """A new command id."""
         self._commands += 1
         return self._commands
 
     def run_command(self, command: Command, outcome: type[Found], not_before_ms: int = 0) -> Found:
-        """Submits a command and waits for its outcome, which must be of this type. Does not poll the cluster for the
-        first `not_before_ms`, since polls cost the nodes time. BenchError where there is no outcome in time.
+        """Submits a command and waits for its outcome, or BenchError. Does not poll the cluster for the first
+        `not_before_ms`, since polls cost the nodes time.
         """
         self.engine.submit(command)
         time.sleep(not_before_ms / 1_000)
@@ -71,9 +70,7 @@ def bench_cluster(
     generation: Generation = Generation.KIP_966,
     store: StoreSettings | None = None,
 ) -> Iterator[BenchCluster]:
-    """A cluster with all brokers unfenced, on the Ray that this process is connected to. `store`: its settings, in a
-    generation that has one.
-    """
+    """A cluster with all brokers unfenced, on the Ray that this process is connected to."""
     spec = ClusterSpec(brokers, controllers, ClusterConfig.of(generation, config), store=store)
     engine = RayEngine(spec, with_load=True)
     try:

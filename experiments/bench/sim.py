@@ -1,28 +1,25 @@
 """`isray bench sim`: the speed of the simulator in one process, with plans of the default fuzz, the reference study,
 and a cell of a shipped study at several lengths; docs/benchmarks.md describes the columns.
 
-The plans of the fuzz seeds 1, 2, ... are measured without invariants, with them, and as whole fuzz runs; `trace_hash`
-is that of all plans without invariants, equal for every build on every machine. Times are processor time, also those of
-SimPy (`simpy_model.py`).
+`trace_hash` is that of all plans without invariants, equal for every build on every machine. Times are processor time,
+also those of SimPy.
 
 A cell's baseline is the minimum of such a simulator: as many events from a heap, each passed to a trivial node that
-answers with one message, which goes onto the heap. `ratio` is the time divided by the baseline's. The time per event
-must not depend on how long a trial is: what a restarting broker reads is bounded by snapshots, and everything else by
-the present state. `measure_lengths` runs one cell of a shipped study at several lengths, each for the same number of
-cluster-years, in turn within every repeat.
+answers with one message, which goes onto the heap. The time per event must not depend on how long a trial is: what a
+restarting broker reads is bounded by snapshots, and everything else by the present state.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from heapq import heappop, heappush
 from importlib.util import find_spec
 from time import process_time
 
-from experiments.bench.report import BenchReport, measure_ms, median_ms
+from experiments.bench.report import BenchReport, measure_ms, median_ms, medians_ms
 from experiments.engines.sim.memory import rare_collections
 from experiments.hunt.fuzz.plan import Plan
 from experiments.hunt.fuzz.run import run_plan, simulate_plan
@@ -42,6 +39,8 @@ REPEATS = 5
 SHIPPED = "last-replica-standing"
 LENGTHS_MS = tuple(years * YEAR_MS for years in (1, 2, 4, 8))
 _NODES = 5
+_RATES = ("us/event", "events/s", "cluster-years/s", "ratio")
+COLUMNS = ("cell", "trials", "cluster-years", "events", "time", *_RATES)
 REFERENCE: tuple[CellParameters, ...] = tuple(
     CellParameters(min_insync_replicas=min_isr, generation=generation)
     for min_isr in (1, 2)
@@ -75,14 +74,8 @@ class Speed:
 
     def texts(self) -> list[str]:
         ratio = "" if self.ratio is None else f"{self.ratio:.2f}"
-        us_per_event = self.elapsed_ms / self.events * 1_000
-        figures = [
-            f"{self.events:,}",
-            f"{self.elapsed_ms:,.0f} ms",
-            f"{us_per_event:.1f}",
-            f"{self.events_per_second:,.0f}",
-        ]
-        return [self.name, "", "", *figures, "", ratio]
+        figures = [f"{self.events:,}", f"{self.elapsed_ms:,.0f} ms", f"{self.elapsed_ms / self.events * 1_000:.1f}"]
+        return [self.name, "", "", *figures, f"{self.events_per_second:,.0f}", "", ratio]
 
 
 def run(
@@ -96,7 +89,8 @@ def run(
     length, `repeats` times; all are positive.
     """
     run_trial(cells[0], 0)
-    rows = [measure_cell(cell, trials, repeats) for cell in cells]
+    names = [f"{cell.generation}, min ISR {cell.min_insync_replicas}" for cell in cells]
+    rows = [_measure([(name, cell, trials)], repeats)[0] for name, cell in zip(names, cells, strict=True)]
     rows.append(total(rows))
     lengths = measure_lengths(repeats, lengths_ms)
     speeds, trace_hash = measure_plans([draw(seed) for seed in range(1, seeds + 1)], repeats)
@@ -117,17 +111,7 @@ def run(
             "lengths": [row.document() for row in lengths],
             "growth": round(growth(lengths), 3),
         },
-        columns=(
-            "cell",
-            "trials",
-            "cluster-years",
-            "events",
-            "time",
-            "us/event",
-            "events/s",
-            "cluster-years/s",
-            "ratio",
-        ),
+        columns=COLUMNS,
         rows=[*[row.texts() for row in (*rows, *lengths)], *[speed.texts() for speed in speeds.values()]],
         notes=[
             f"us/event of the longest trial / the shortest: {growth(lengths):.2f}",
@@ -156,8 +140,6 @@ def measure_plans(plans: Sequence[Plan], repeats: int) -> tuple[dict[str, Speed]
     }
     events = {name: work() for name, work in kinds.items()}
     if find_spec("simpy") is not None:
-        from experiments.bench.simpy_model import exchange
-
         kinds["simpy"] = lambda: exchange(events["invariants_off"])
         events["simpy"] = kinds["simpy"]()
     times_ms: dict[str, list[float]] = {name: [] for name in kinds}
@@ -169,9 +151,6 @@ def measure_plans(plans: Sequence[Plan], repeats: int) -> tuple[dict[str, Speed]
         bare = speeds["simpy"].events_per_second
         speeds = {name: replace(speed, ratio=speed.events_per_second / bare) for name, speed in speeds.items()}
     return speeds, hashlib.blake2b("".join(hashes).encode(), digest_size=16).hexdigest()
-
-
-# -- trials of a study -------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,13 +200,10 @@ def simulate(parameters: CellParameters, trials: int) -> int:
         return sum(run_trial(parameters, seed).events for seed in range(trials))
 
 
-def measure_cell(cell: CellParameters, trials: int, repeats: int) -> TrialFigures:
-    """The medians of `repeats` runs of the cell's trials."""
-    return _measure([(name_of(cell), cell, trials)], repeats)[0]
-
-
-def measure_lengths(repeats: int, lengths_ms: Sequence[int] = LENGTHS_MS) -> list[TrialFigures]:
-    """The shipped study's cell with its last generation and min ISR at each length; all lengths divide the last."""
+def measure_lengths(repeats: int, lengths_ms: Sequence[int]) -> list[TrialFigures]:
+    """The shipped study's cell with its last generation and min ISR at each length, all for the same number of
+    cluster-years; all lengths divide the last.
+    """
     cell = load_study(STUDIES / f"{SHIPPED}.yaml").cells[-1].parameters
     runs = [
         (f"{SHIPPED}, {round(length / YEAR_MS, 2):g} y", cell.model_copy(update={"duration_ms": length}), trials)
@@ -242,7 +218,6 @@ def growth(rows: Sequence[TrialFigures]) -> float:
 
 
 def total(rows: Sequence[TrialFigures]) -> TrialFigures:
-    """The sums of the rows."""
     return TrialFigures(
         name="all",
         trials=sum(row.trials for row in rows),
@@ -251,11 +226,6 @@ def total(rows: Sequence[TrialFigures]) -> TrialFigures:
         elapsed_ms=round(sum(row.elapsed_ms for row in rows), 3),
         baseline_ms=round(sum(row.baseline_ms for row in rows), 3),
     )
-
-
-def name_of(cell: CellParameters) -> str:
-    """What the reference study's cells differ in."""
-    return f"{cell.generation}, min ISR {cell.min_insync_replicas}"
 
 
 class _Relay:
@@ -282,26 +252,44 @@ def bare_events(count: int) -> TimeMs:
     return now_ms
 
 
+def exchange(events: int) -> int:
+    """Runs a bare SimPy model for `events` events, rounded down to whole hops; returns their number.
+
+    The nodes form a ring; each waits for a message in its store, waits for a link's latency, and passes the message on.
+    A hop counts as two events, a fired timer and a delivered message. For SimPy it is three (timeout, put and get).
+    """
+    import simpy
+
+    environment = simpy.Environment()
+    stores = [simpy.Store(environment) for _ in range(_NODES)]
+    hops = 0
+
+    def relay(own: int) -> Generator[simpy.Event, bytes, None]:
+        nonlocal hops
+        while True:
+            message = yield stores[own].get()
+            yield environment.timeout(1)
+            hops += 1
+            yield stores[(own + 1) % _NODES].put(message)
+
+    for number in range(_NODES):
+        environment.process(relay(number))
+    stores[0].put(b"message")
+    while hops < events // 2:
+        environment.step()
+    return 2 * hops
+
+
 def _measure(runs: Sequence[tuple[str, CellParameters, int]], repeats: int) -> list[TrialFigures]:
     """One row per (name, cell, trials): medians of the repeats, in each of which all are measured in turn."""
-    times_ms: list[list[float]] = [[] for _ in runs]
-    baselines_ms: list[list[float]] = [[] for _ in runs]
+    times_ms: list[list[list[float]]] = [[] for _ in runs]
     events = [0] * len(runs)
     for _ in range(repeats):
         for place, (_, cell, trials) in enumerate(runs):
             elapsed_ms, events[place] = measure_ms(partial(simulate, cell, trials), process_time)
-            times_ms[place].append(elapsed_ms)
-            baselines_ms[place].append(measure_ms(partial(bare_events, events[place]), process_time)[0])
+            bare_ms, _ = measure_ms(partial(bare_events, events[place]), process_time)
+            times_ms[place].append([elapsed_ms, bare_ms])
     return [
-        TrialFigures(
-            name=name,
-            trials=trials,
-            cluster_years=round(trials * cell.duration_ms / YEAR_MS, 6),
-            events=count,
-            elapsed_ms=median_ms(elapsed_ms),
-            baseline_ms=median_ms(baseline_ms),
-        )
-        for (name, cell, trials), count, elapsed_ms, baseline_ms in zip(
-            runs, events, times_ms, baselines_ms, strict=True
-        )
+        TrialFigures(name, trials, round(trials * cell.duration_ms / YEAR_MS, 6), count, *medians_ms(measured_ms))
+        for (name, cell, trials), count, measured_ms in zip(runs, events, times_ms, strict=True)
     ]

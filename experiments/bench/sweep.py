@@ -3,11 +3,11 @@
 Weak scaling: each node gets the same number of trials. `waiting` trials take wall time and no processor time, so that
 nodes that share processors do not slow each other down: what is lost is lost by the sweep (submitting, scheduling,
 writing, the last batches). `computing` trials are simulated clusters; they cannot be faster than the processors that
-the nodes share. `efficiency` is trials per second, divided by the nodes and by the trials per second of one node.
+the nodes share.
 
 Costs of a task: batches of one trial that does nothing. `driver` is processor time of the driver per batch, for
 submitting it and taking its result; `write` is the worker's time for two Parquet files and the mark, each synced;
-`round trip` is the time between batches of one CPU minus running and writing: Ray's scheduling and transport.
+`round trip` is Ray's scheduling and transport.
 
 `predicted_efficiency` is the share of the processors' time that runs trials, on larger clusters: T / (T + write +
 round trip) times min(1, T / (driver * CPUs)) with T = `task_s(CPUs)`, the time of a batch. The second factor is the
@@ -109,13 +109,9 @@ def run(nodes: Sequence[int] = (1, 2, 4), seconds: int = 20) -> BenchReport:
         f"efficiency {entry['efficiency']:.3f}, driver busy {entry['driver_share']:.0%}"
         for entry in larger
     ]
-    return BenchReport(
-        f"weak scaling of a sweep; nodes of one CPU each share {os.cpu_count()} processors",
-        document,
-        columns,
-        rows,
-        [f"round trip of a task: {single.round_trip_ms:.1f} ms", *notes],
-    )
+    title = f"weak scaling of a sweep; nodes of one CPU each share {os.cpu_count()} processors"
+    notes = [f"round trip of a task: {single.round_trip_ms:.1f} ms", *notes]
+    return BenchReport(title, document, columns, rows, notes)
 
 
 def _measure(trial: Trial, nodes: int, trials: int, one_per_batch: bool = False) -> SweepFigures:
@@ -153,24 +149,11 @@ def predicted(nodes: int, cpus: int, single: SweepFigures) -> dict[str, float]:
     lost_s = (single.write_ms + max(0.0, single.round_trip_ms)) / 1_000
     driver_share = single.driver_ms / 1_000 * nodes * cpus / batch_s
     working = batch_s / (batch_s + lost_s) / max(1.0, driver_share)
-    return {
-        "nodes": nodes,
-        "cpus": cpus,
-        "task_s": batch_s,
-        "driver_share": driver_share,
-        "efficiency": round(working, 4),
-    }
+    costs = {"task_s": batch_s, "driver_share": driver_share, "efficiency": round(working, 4)}
+    return {"nodes": nodes, "cpus": cpus, **costs}
 
 
-def _row(kind: str, measured: SweepFigures, base: SweepFigures) -> tuple[str, ...]:
-    return (
-        kind,
-        str(measured.nodes),
-        f"{measured.trials:,}",
-        str(measured.batches),
-        f"{measured.elapsed_s:.1f} s",
-        f"{measured.rate:,.1f}",
-        f"{efficiency(measured, base):.2f}",
-        f"{measured.driver_ms:.1f} ms",
-        f"{measured.write_ms:.1f} ms",
-    )
+def _row(kind: str, measured: SweepFigures, base: SweepFigures) -> list[str]:
+    counts = (f"{measured.nodes}", f"{measured.trials:,}", f"{measured.batches}", f"{measured.elapsed_s:.1f} s")
+    rates = (f"{measured.rate:,.1f}", f"{efficiency(measured, base):.2f}")
+    return [kind, *counts, *rates, f"{measured.driver_ms:.1f} ms", f"{measured.write_ms:.1f} ms"]

@@ -19,7 +19,6 @@ SEEDS = 40
 
 
 def digest(seeds: int) -> str:
-    """The digest over the seeds 1, 2, ... of the default fuzz, and the reference study."""
     total = hashlib.blake2b(digest_size=16)
     for seed in range(1, seeds + 1):
         result = run_plan(draw(seed))

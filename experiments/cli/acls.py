@@ -7,7 +7,7 @@ resource, whatever their pattern; `any` those of exactly that name, whatever the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Annotated
 
@@ -83,13 +83,14 @@ def acls(
     only_with("--list", action, {"--principal": principal})
     only_with("--remove", action, {"--force": force})
     resources = _resources(topic or [], cluster, pattern)
-    if action != "--list" and not resources:
+    if not list_ and not resources:
         raise MissingInput("a resource", f"--topic or --cluster with {action}")
-    if action == "--list":
+    if list_:
         with administering(target, FAILING) as admin:
             _print_list(_found(admin, resources, pattern), principal or [], target.as_json)
         return
-    entries = _entries(resources, pattern, operation or ["all"], allow_principal or [], deny_principal or [])
+    principals = {"ALLOW": allow_principal or [], "DENY": deny_principal or []}
+    entries = _entries(resources, pattern, operation or ["all"], principals)
     if add and not entries:
         raise MissingInput("a principal", "--allow-principal or --deny-principal with --add")
     with administering(target, FAILING) as admin:
@@ -105,8 +106,8 @@ def _resources(topics: Sequence[str], cluster: bool, pattern: str) -> list[Resou
         raise InputError("--resource-pattern-type", "", "prefixed with --cluster", "literal")
     if not all(topic.strip() for topic in topics):
         raise InputError("--topic", "", "an empty name", "the name of a topic, or '*'")
-    resources = [(AclResourceType.TOPIC, topic.strip()) for topic in topics]
-    return [*resources, *([(AclResourceType.CLUSTER, CLUSTER_NAME)] if cluster else [])]
+    of_cluster = [(AclResourceType.CLUSTER, CLUSTER_NAME)] if cluster else []
+    return [*((AclResourceType.TOPIC, topic.strip()) for topic in topics), *of_cluster]
 
 
 def _operation(text: str, kind: AclResourceType) -> AclOperation:
@@ -119,24 +120,18 @@ def _operation(text: str, kind: AclResourceType) -> AclOperation:
 
 
 def _entries(
-    resources: Sequence[Resource],
-    pattern: str,
-    operations: Sequence[str],
-    allowed: Sequence[str],
-    denied: Sequence[str],
+    resources: Sequence[Resource], pattern: str, operations: Sequence[str], principals: Mapping[str, Sequence[str]]
 ) -> list[AclEntry]:
-    """One entry per resource, operation and principal."""
-    permissions = [(principal, AclPermissionType.ALLOW) for principal in allowed]
-    permissions += [(principal, AclPermissionType.DENY) for principal in denied]
+    """One entry per resource, operation and principal; `principals` by type of permission."""
+    permissions = [(principal, AclPermissionType[kind]) for kind, found in principals.items() for principal in found]
     for principal, _ in permissions:
         if not is_principal(principal):
             raise InputError("--allow-principal, --deny-principal", "", principal, "User:NAME, or User:* for all")
-    pattern_type = PATTERNS[pattern] or PatternType.LITERAL
     return [
         AclEntry(
             resource_type=kind,
             resource_name=resource,
-            pattern_type=pattern_type,
+            pattern_type=PATTERNS[pattern] or PatternType.LITERAL,
             principal=principal,
             operation=_operation(text, kind),
             permission_type=permission,
@@ -151,15 +146,15 @@ def _found(admin: AdminClient, resources: Sequence[Resource], pattern: str) -> l
     """The entries of these resources, or of all, under the pattern type or filter."""
     if not resources:
         return list(admin.describe_acls(AclFilter()))
-    found: dict[AclEntry, None] = {}
+    found: list[AclEntry] = []
     for kind, resource in resources:
         if pattern == "match":
             all_of_kind = admin.describe_acls(AclFilter(resource_type=kind))
-            found.update(dict.fromkeys(entry for entry in all_of_kind if _applies(entry, resource)))
+            found += (entry for entry in all_of_kind if _applies(entry, resource))
         else:
             wanted = AclFilter(resource_type=kind, resource_name=resource, pattern_type=PATTERNS[pattern])
-            found.update(dict.fromkeys(admin.describe_acls(wanted)))
-    return list(found)
+            found += admin.describe_acls(wanted)
+    return list(dict.fromkeys(found))
 
 
 def _applies(entry: AclEntry, resource: str) -> bool:
@@ -177,7 +172,7 @@ def _is_selected(entry: AclEntry, selected: Sequence[AclEntry]) -> bool:
 def _add(admin: AdminClient, entries: Sequence[AclEntry], as_json: bool) -> None:
     results = admin.create_acls(entries)
     added = [entry for entry, result in zip(entries, results, strict=True) if result.error is ErrorCode.NONE]
-    found = {"added": [message_fields(entry) for entry in added], "results": [message_fields(item) for item in results]}
+    found = {"added": [*map(message_fields, added)], "results": [*map(message_fields, results)]}
     print_result(as_json, found, _print, added, "Adding ACLs for resource")
     exit_if_failed((FAILING, result) for result in results)
 
@@ -189,8 +184,7 @@ def _remove(admin: AdminClient, entries: Sequence[AclEntry], force: bool, as_jso
         typer.confirm("Are you sure you want to remove these ACLs?", abort=True, err=True)
     results = admin.delete_acls([AclFilter.exactly(entry) for entry in entries]) if entries else ()
     removed = [entry for result in results for entry in result.matching_acls]
-    found = {"removed": [message_fields(entry) for entry in removed]}
-    print_result(as_json, found, _print, removed, "Removed ACLs for resource")
+    print_result(as_json, {"removed": [*map(message_fields, removed)]}, _print, removed, "Removed ACLs for resource")
     exit_if_failed((FAILING, result) for result in results)
 
 

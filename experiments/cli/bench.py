@@ -1,7 +1,6 @@
 """`isray bench [NAME] [--json]`: the benchmarks, all of them or one.
 
-Each benchmark is a command with options of its own; without a name all run with their default sizes. The figures go to
-standard output, as tables or as one JSON document `{"python", "cpus", "benches": {name: figures}}`.
+The figures go to standard output, as tables or as one JSON document `{"python", "cpus", "benches": {name: figures}}`.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
+from rich.table import Column, Table
 
 from experiments.cli.help import App
 from experiments.cli.output import Json, option, print_result, wide_console
@@ -25,8 +24,8 @@ if TYPE_CHECKING:
 
 app = App("Benchmarks: how fast the parts are, as figures and as ratios.", "isray bench --json")
 
-Sizes = Annotated[str, option("N,...", "Partitions of each run.", "--partitions")]
-Repeats = Annotated[int, option("N", "Runs per size or cell.", "--repeats", min=1)]
+Sizes = Annotated[str, option("N,...", "Partitions of each run.")]
+Repeats = Annotated[int, option("N", "Runs per size or cell.", min=1)]
 
 
 @app.callback()
@@ -137,7 +136,6 @@ def _sizes(text: str, option: str = "--partitions") -> list[int]:
 
 
 def _measure(benches: Mapping[str, Sequence[object]], as_json: bool) -> None:
-    """Runs benchmarks, each with its arguments, one after the other, and shows all their figures in the end."""
     from experiments.bench import BENCHES
 
     reports = {}
@@ -153,9 +151,8 @@ def _measure(benches: Mapping[str, Sequence[object]], as_json: bool) -> None:
 def _print_tables(reports: Mapping[str, BenchReport]) -> None:
     console = wide_console()
     for name, report in reports.items():
-        table = Table(title=f"{name}: {report.title}", title_justify="left")
-        for column in report.columns:
-            table.add_column(column, justify="right")
+        columns = (Column(name, justify="right") for name in report.columns)
+        table = Table(*columns, title=f"{name}: {report.title}", title_justify="left")
         for row in report.rows:
             table.add_row(*row)
         console.print(table)

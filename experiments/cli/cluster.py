@@ -1,15 +1,13 @@
 """`isray up`, `isray down`, `isray status`: a cluster of processes on this machine, which the tools administer.
 
 `up` stays in the foreground until Ctrl-C or SIGTERM. With `--detach` a background process supervises the cluster, and
-the command returns when the cluster is ready: all brokers are unfenced and all controllers are voters of the quorum.
+the command returns when the cluster is ready: all brokers are unfenced and all controllers are voters of the quorum; in
+generation `v3`, one broker is the controller and all are registered.
 
-In generation `v3` a cluster has a store instead of controllers, and one of its brokers is the controller. It is ready
-when there is one and all brokers are registered, and healthy while that is so and the store runs.
-
-`status` ends with exit code 1 if the cluster is unhealthy. With a quorum it is healthy if a controller is active, a
-majority of the voters runs, all brokers run and are unfenced, and the recovery manager runs where the feature levels
-require it. `status` asks the nodes themselves, so it needs no client. Which of them run it learns from the supervisor,
-or from Ray for a cluster of another user.
+`status` ends with exit code 1 if the cluster is unhealthy. It is healthy if a controller is active, a majority of the
+voters runs (in `v3` the store), all brokers run and are unfenced, and the recovery manager runs where the feature
+levels require it. `status` asks the nodes themselves, so it needs no client. Which of them run the supervisor says, or
+Ray for a cluster of another user.
 """
 
 from __future__ import annotations
@@ -40,10 +38,8 @@ from protocol.errors import ErrorCode
 from protocol.ids import NO_EPOCH, NO_LEADER, RECOVERY_MANAGER, STORE, NodeId, is_controller, node_name
 from protocol.messages.quorum import DescribeQuorumResponse, ReplicaState
 
-MAX_BROKERS = 100
-MAX_CONTROLLERS = 9
 _BROKER, _CONTROLLER = "broker-", "controller-"
-ClusterName = Annotated[str, option("NAME", "Which of your clusters on this machine.", "--name")]
+ClusterName = Annotated[str, option("NAME", "Which of your clusters on this machine.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +83,9 @@ class ClusterDocument:
 
 
 def up(
-    brokers: Annotated[int, option("N", "How many brokers.", min=1, max=MAX_BROKERS)] = 3,
+    brokers: Annotated[int, option("N", "How many brokers.", min=1, max=100)] = 3,
     controllers: Annotated[
-        int | None, option("N", "How many; all are voters. Default: 1; v3 has none.", min=1, max=MAX_CONTROLLERS)
+        int | None, option("N", "How many; all are voters. Default: 1; v3 has none.", min=1, max=9)
     ] = None,
     detach: Annotated[bool, flag("--detach", "Return when the cluster is ready.")] = False,
     generation: Annotated[
@@ -102,17 +98,16 @@ def up(
     as_json: Json = False,
 ) -> None:
     """Start a cluster: brokers and a quorum of controllers, each a process."""
-    if not generation.features.metadata_in_store:
-        controllers = 1 if controllers is None else controllers
-    elif controllers is not None or racks is not None:
+    has_store = generation.features.metadata_in_store
+    if has_store and (controllers is not None or racks is not None):
         option_name = "--racks" if controllers is None else "--controllers"
         raise InputError(option_name, "", racks or controllers, f"no such option with --generation {generation.value}")
     options = ClusterOptions(
         name=name,
         brokers=brokers,
-        controllers=controllers or 0,
+        controllers=0 if has_store else controllers or 1,
         generation=generation,
-        config=name_values("--config", config or []),
+        config=name_values("--config", config),
         racks=_racks(racks, brokers),
         address=address or os.environ.get("RAY_ADDRESS"),
     )
@@ -128,19 +123,15 @@ def up(
 
 
 def _run(options: ClusterOptions, as_json: bool) -> None:
-    """Runs the cluster in this process until a signal ends it."""
     if options.address is None:
         stay_on_loopback()
     from experiments.engines.ray.supervisor import CLUSTER_FAILURES, run_cluster
-
-    def ready(state: ClusterState) -> None:
-        _print_ready(state, as_json)
 
     def report(text: str) -> None:
         typer.echo(f"isray: {text}", err=True)
 
     try:
-        fail_if(not run_cluster(options, config_of(options), ready, report))
+        fail_if(not run_cluster(options, config_of(options), lambda state: _print_ready(state, as_json), report))
     except CLUSTER_FAILURES as error:
         fail(f"isray: {' '.join(str(error).split())}")
 
@@ -194,8 +185,10 @@ def status(
     """The nodes of a cluster: which run, which lead what, which vote, which are fenced; and the feature levels."""
     target = target_of(bootstrap_server, name, as_json, command_config, principal)
     state = _own_state(target)
+    known = {} if state is None else _known(state)
     if state is not None and not state.is_running:
-        _report_stale(state, target.as_json)
+        text = f"{state.options.name} has ended: {state.end} (isray down removes what it left)"
+        fail(f"isray: {text}", known | {"healthy": False, "message": text} if target.as_json else None)
     rows = _rows(state)
     try:
         with cluster_access.open_admin(target, asks_nodes=True) as (admin, running):
@@ -203,7 +196,6 @@ def status(
             found = cluster_document(admin, running, () if state is None else state.nodes)
     except AdminError as error:
         cluster_access.exit_refused("isray", error, target.as_json)
-    known = {} if state is None else _known(state)
     print_result(target.as_json, known | asdict(found), _print_status, found, state, rows or ())
     fail_if(not found.healthy)
 
@@ -222,29 +214,21 @@ def _own_state(target: Target) -> ClusterState | None:
     """The state file of the target, if it is a cluster of this user."""
     if target.name is not None:
         return read_state(target.name)
-    if target.bootstrap is not None:
-        return next((state for state in states() if state.address == target.bootstrap), None)
     own = states()
-    live = [state for state in own if state.is_running]
-    return (live or own)[0] if len(live or own) == 1 else None
-
-
-def _report_stale(state: ClusterState, as_json: bool) -> None:
-    text = f"{state.options.name} has ended: {state.end} (isray down removes what it left)"
-    fail(f"isray: {text}", _known(state) | {"healthy": False, "message": text} if as_json else None)
+    if target.bootstrap is not None:
+        return next((state for state in own if state.address == target.bootstrap), None)
+    found = [state for state in own if state.is_running] or own
+    return found[0] if len(found) == 1 else None
 
 
 def cluster_document(admin: AdminClient, running: set[str], started: Sequence[str] = ()) -> ClusterDocument:
     """The state of a cluster. `running` are the names of the nodes that have a process, `started` of those that were
-    started with the cluster, as far as that is known. A broker that is registered, and a controller that votes or was
-    started with the cluster, is listed whether it has a process or not.
+    started with the cluster, as far as that is known. Registered brokers and voters are listed in any case.
     """
     quorum, has_quorum = _quorum(admin)
     cluster = admin.describe_cluster()
     partitions = [partition for topic in admin.describe_topics() for partition in topic.partitions]
-    features = (
-        {feature.name: feature.finalized_version_level for feature in admin.describe_features()} if has_quorum else {}
-    )
+    features = {it.name: it.finalized_version_level for it in admin.describe_features()} if has_quorum else {}
     brokers = [
         BrokerRow(
             node=node_name(broker.broker_id),
@@ -260,6 +244,8 @@ def cluster_document(admin: AdminClient, running: set[str], started: Sequence[st
     gone = sorted({name for name in started if name.startswith(_BROKER)} - {row.node for row in brokers})
     brokers += [BrokerRow(name, name in running) for name in (gone if not has_quorum else ())]
     controllers = _controllers(quorum, running, started)
+    voters = [] if quorum is None else quorum.voters
+    has_majority = sum(row.votes and row.running for row in controllers) > len(voters) // 2
     manager = node_name(RECOVERY_MANAGER) in running
     active = cluster.controller_id if not has_quorum else NO_LEADER if quorum is None else quorum.leader_id
     is_active = active != NO_LEADER and node_name(active) in running
@@ -267,12 +253,12 @@ def cluster_document(admin: AdminClient, running: set[str], started: Sequence[st
         controller=active,
         controller_running=is_active,
         controllers=controllers,
-        voters=[] if quorum is None else [voter.replica_id for voter in quorum.voters],
+        voters=[voter.replica_id for voter in voters],
         recovery_manager_running=manager,
         brokers=brokers,
         others=sorted(running - {row.node for row in brokers} - {row.node for row in controllers}),
         features=features,
-        healthy=(_has_majority(quorum, controllers) if has_quorum else node_name(STORE) in running)
+        healthy=(has_majority if has_quorum else node_name(STORE) in running)
         and is_active
         and (manager or not features.get(UNCLEAN_RECOVERY_ENABLED))
         and all(broker.running and broker.state == "unfenced" for broker in brokers),
@@ -284,11 +270,9 @@ def _quorum(admin: AdminClient) -> tuple[DescribeQuorumResponse | None, bool]:
     try:
         return admin.describe_quorum(), True
     except AdminError as error:
-        if error.error in (ErrorCode.NOT_CONTROLLER, ErrorCode.REQUEST_TIMED_OUT):
-            return None, True
-        if error.error is ErrorCode.UNSUPPORTED_VERSION:
-            return None, False
-        raise
+        if error.error not in (ErrorCode.NOT_CONTROLLER, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.UNSUPPORTED_VERSION):
+            raise
+        return None, error.error is not ErrorCode.UNSUPPORTED_VERSION
 
 
 def _controllers(
@@ -317,15 +301,8 @@ def _controllers(
     ]
 
 
-def _has_majority(quorum: DescribeQuorumResponse | None, controllers: list[ControllerRow]) -> bool:
-    """Whether a majority of the voters runs."""
-    return quorum is not None and sum(row.votes and row.running for row in controllers) > len(quorum.voters) // 2
-
-
 def _broker_state(fenced: bool, in_controlled_shutdown: bool) -> str:
-    if fenced:
-        return "fenced"
-    return "controlled shutdown" if in_controlled_shutdown else "unfenced"
+    return "fenced" if fenced else "controlled shutdown" if in_controlled_shutdown else "unfenced"
 
 
 def _print_status(found: ClusterDocument, state: ClusterState | None, nodes: Sequence[NodeRow]) -> None:
@@ -346,12 +323,11 @@ def _print_status(found: ClusterDocument, state: ClusterState | None, nodes: Seq
         rows.append((broker.node, broker.running, [broker.state, *numbers, broker.rack or ""]))
     for node, is_running, texts in rows:
         row = known.get(node)
-        by_file = str(pids.get(node, "runs")) if is_running else "ended"
-        process = by_file if row is None else str(row.pid or row.state)
-        table.add_row(node, process, *texts)
+        by_file = pids.get(node, "runs") if is_running else "ended"
+        table.add_row(node, str(by_file if row is None else row.pid or row.state), *texts)
     console.print(table)
-    voters = ", ".join(map(str, found.voters))
     if found.features:
+        voters = ", ".join(map(str, found.voters))
         console.print(f"voters: {voters}" if voters else "no controller is active")
         console.print("features: " + " ".join(f"{key}={level}" for key, level in found.features.items()))
     else:

@@ -1,8 +1,4 @@
-"""Which running cluster a tool addresses, and as which principal.
-
-A tool has the options that select a `Target`: `--bootstrap-server`, or `--name` for a cluster of this user on this
-machine, or neither where only one runs here; and `--principal`, or as in Kafka's tools a properties file
-(`--command-config`) with `principal=User:NAME`. Each option is declared here once, and `target_of` reads their values.
+"""The options that select the cluster and the principal of a tool, and the client that they give.
 
 A request that the cluster refuses is exit code 1 and one line on standard error; with `--json`, the document on
 standard output reports it, too.
@@ -25,15 +21,12 @@ from experiments.support.errors import InputError
 from protocol.errors import ErrorCode
 from protocol.messages.admin import Result
 
-PRINCIPAL_KEY = "principal"
 BootstrapServer = Annotated[
     str | None,
     option("HOST:PORT", "The cluster's Ray head, as `isray up` prints it. Default: the only cluster that runs here."),
 ]
 OwnCluster = Annotated[str | None, option("NAME", "Your cluster of this name on this machine (isray up --name).")]
-CommandConfig = Annotated[
-    Path | None, option("FILE", "A properties file; principal=User:NAME makes requests as NAME.", "--command-config")
-]
+CommandConfig = Annotated[Path | None, option("FILE", "A properties file; principal=User:NAME makes requests as NAME.")]
 Principal = Annotated[str | None, option("User:NAME", "The principal of the requests; goes before the file's.")]
 
 
@@ -75,9 +68,8 @@ def target_of(
     principal: str | None = None,
     context: typer.Context | None = None,
 ) -> Target:
-    """The target that the options of a command select; with `context`, that of a subcommand, an option that is not
-    given takes its value from before the subcommand. InputError for contradicting options, and for a principal of
-    another form than `User:NAME`.
+    """The target that the options of a command select. With `context`, that of a subcommand, an option that is not
+    given takes its value from before the subcommand. InputError for contradicting options or a wrong principal.
     """
     given = _Given(bootstrap_server, name, command_config, principal)
     if context is not None and isinstance(context.obj, _Given):
@@ -87,22 +79,21 @@ def target_of(
         raise InputError("--name", "", "--name with --bootstrap-server", "one of the two")
     principal, place = given.principal, ("--principal", "")
     if principal is None and given.command_config is not None:
-        place = (str(given.command_config), PRINCIPAL_KEY)
-        principal = read_properties(given.command_config).get(PRINCIPAL_KEY)
+        place = (str(given.command_config), "principal")
+        principal = read_properties(given.command_config).get("principal")
     if principal is not None and not is_principal(principal):
         raise InputError(*place, principal, "User:NAME")
     return Target(given.bootstrap_server, given.name, principal, as_json)
 
 
 def is_principal(text: str) -> bool:
-    """Whether a text is `User:NAME`."""
     return text.startswith("User:") and text != "User:"
 
 
 @contextmanager
 def open_admin(target: Target, asks_nodes: bool = False) -> Iterator[tuple[AdminClient, set[str]]]:
-    """An administration client of the cluster, and the names of its nodes that run. With `asks_nodes`, requests that
-    only read are made of the nodes themselves, without the cluster's client.
+    """An administration client of the cluster, and the names of its nodes that run. With `asks_nodes`, the nodes answer
+    requests that only read themselves, without the cluster's client.
     """
     from experiments.engines.ray.connection import connection, find_cluster
 
@@ -136,9 +127,9 @@ def require(result: Result) -> None:
 
 def exit_if_failed(results: Iterable[tuple[str, Result]]) -> None:
     """Prints a line `text: error` for each failed result, given with its text; exit code 1 if there are any."""
-    failed = [(text, result) for text, result in results if result.error is not ErrorCode.NONE]
-    for text, result in failed:
-        typer.echo(f"{text}: {AdminError(result.error, result.message)}", err=True)
+    failed = [f"{text}: {AdminError(it.error, it.message)}" for text, it in results if it.error is not ErrorCode.NONE]
+    for line in failed:
+        typer.echo(line, err=True)
     fail_if(failed)
 
 

@@ -1,7 +1,6 @@
 """`isray conformance FILE... [--json]`: replays recorded vectors and reports where the core answers otherwise.
 
-Exit code 0 if every row is answered as recorded, or departs by declared rules only; 1 if one does not. Wrong input
-raises InputError, which the application turns into exit code 2.
+Exit code 0 if every row is answered as recorded, or departs by declared rules only; 1 if one does not.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ from experiments.conformance.departures import DEPARTURES, Departure, departure_
 from experiments.conformance.shapes import Difference
 from experiments.support.errors import InputError
 
-SHOWN_MISMATCHES = 5
 SHOWN_ROWS = 5
 
 
@@ -34,7 +32,8 @@ def conformance(
     shown = None if departure is None else departure_named(departure, "--departures")
     results = [replay_file(path) for path in files]
     passed, failed = sum(result.passed for result in results), sum(result.failed for result in results)
-    departed = {it: rows for it in DEPARTURES if (rows := _rows_of(it, results))}
+    found = [(result.file, row) for result in results for row in result.departed]
+    departed = {it: rows for it in DEPARTURES if (rows := [row for row in found if it in row[1].departures])}
     if shown is not None and shown not in departed:
         allowed = f"one of {', '.join(it.name for it in departed) or 'none: no row departs'}"
         raise InputError("--departures", "", f"{shown.name}, which no row shows", allowed)
@@ -43,26 +42,18 @@ def conformance(
         departures = [_departure(it, rows) for it, rows in departed.items()]
         typer.echo(json.dumps({"files": documents, "passed": passed, "failed": failed, "departures": departures}))
     else:
-        _print_mismatches(results)
+        mismatches = [(result.file, mismatch) for result in results for mismatch in result.mismatches]
+        for file, mismatch in mismatches[:SHOWN_ROWS]:
+            _print_row(file, mismatch.row, mismatch.differences)
         _print_departures(departed, shown)
-        rows_departed = sum(len(result.departed) for result in results)
-        typer.echo(f"{passed} passed, {failed} failed, {rows_departed} departures")
+        typer.echo(f"{passed} passed, {failed} failed, {len(found)} departures")
     fail_if(failed)
 
 
-def _rows_of(departure: Departure, results: list[FileResult]) -> list[tuple[str, DepartedRow]]:
-    return [(result.file, row) for result in results for row in result.departed if departure in row.departures]
-
-
 def _document(result: FileResult) -> dict[str, object]:
-    return {
-        "file": result.file,
-        "kind": result.kind,
-        "passed": result.passed,
-        "failed": result.failed,
-        "departures": len(result.departed),
-        "mismatches": [asdict(mismatch) for mismatch in result.mismatches],
-    }
+    counts = {name: getattr(result, name) for name in ("file", "kind", "passed", "failed")}
+    mismatches = [asdict(mismatch) for mismatch in result.mismatches]
+    return {**counts, "departures": len(result.departed), "mismatches": mismatches}
 
 
 def _departure(departure: Departure, rows: list[tuple[str, DepartedRow]]) -> dict[str, object]:
@@ -71,19 +62,10 @@ def _departure(departure: Departure, rows: list[tuple[str, DepartedRow]]) -> dic
         "count": len(rows),
         "kafka": departure.rule.kafka,
         "source": departure.rule.source,
-        "reason": departure.reason,
-        "story": departure.story,
-        "scenario": departure.scenario,
-        "kafka_scenario": departure.kafka_scenario,
+        **{name: getattr(departure, name) for name in ("reason", "story", "scenario", "kafka_scenario")},
         "lost_acked": departure.lost,
         "rows": [{"file": file, "row": item.row} for file, item in rows],
     }
-
-
-def _print_mismatches(results: list[FileResult]) -> None:
-    mismatches = [(result.file, mismatch) for result in results for mismatch in result.mismatches]
-    for file, mismatch in mismatches[:SHOWN_MISMATCHES]:
-        _print_row(file, mismatch.row, mismatch.differences)
 
 
 def _print_departures(departed: dict[Departure, list[tuple[str, DepartedRow]]], shown: Departure | None) -> None:
@@ -101,10 +83,5 @@ def _print_departures(departed: dict[Departure, list[tuple[str, DepartedRow]]], 
 
 def _print_row(file: str, row: int, differences: tuple[Difference, ...]) -> None:
     typer.echo(f"{file}: row {row}")
-    for difference in differences:
-        typer.echo(f"  {_line(difference)}")
-
-
-def _line(difference: Difference) -> str:
-    expected, found = (json.dumps(value) for value in (difference.expected, difference.found))
-    return f"{difference.field}: expected {expected}, found {found}"
+    for it in differences:
+        typer.echo(f"  {it.field}: expected {json.dumps(it.expected)}, found {json.dumps(it.found)}")

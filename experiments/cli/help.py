@@ -1,8 +1,7 @@
 """How commands describe themselves: `--help` pages that are readable at any width, each with an example.
 
 Commands are registered with an `App`, a typer application whose help is plain text: option names are printed whole, on
-a line of their own where they are long, and the commands of a group are listed in sections. `commands` returns the same
-descriptions as data, for docs/reference/commands.md and for the tests of documented command lines.
+a line of their own where they are long, and the commands of a group are listed in sections.
 
 Wrong options and arguments are one line, like any other wrong input: typer finds them before a command runs, and raises
 an error of its own, which `as_input_error` converts to an `InputError` of the option, the argument or the command.
@@ -30,7 +29,7 @@ _EXAMPLE = "Example:"
 class Section(StrEnum):
     """The headings of `isray --help`, in its order."""
 
-    LABORATORY = "Laboratory"
+    EXPERIMENTS = "Experiments"
     STUDIES = "Studies"
     CLUSTER = "Cluster"
     TOOLS = "Tools"
@@ -42,8 +41,8 @@ Function = Callable[..., object]
 
 
 class App(typer.Typer):
-    """A typer application: a group of commands. `help` is one sentence; a group with `examples` of its own does
-    something without a command, the others then print their help. `callback` takes options before the command.
+    """A group of commands. `help` is one sentence; a group with `examples` of its own does something without a command,
+    the others then print their help. `callback` takes options before the command.
     """
 
     def __init__(self, help: str, *examples: str, callback: Function | None = None) -> None:
@@ -61,9 +60,7 @@ class App(typer.Typer):
     def register(
         self, name: str, *examples: str, section: Section = Section.COMMANDS
     ) -> Callable[[Function], Function]:
-        """Makes a function the command `name`; `examples` are whole command lines, `section` is its heading in the
-        group's help.
-        """
+        """Makes a function the command `name`; `examples` are whole command lines."""
         return self.command(name, cls=_Command, epilog=_epilog(*examples), rich_help_panel=section)
 
 
@@ -111,7 +108,6 @@ def _rows(command: Parsed, context: Parsed, kind: str) -> tuple[tuple[str, str],
 
 
 def placeholder(param: Parsed) -> str:
-    """The word that stands for the value of a parameter."""
     return str(param.metavar or param.name.upper())
 
 
@@ -128,8 +124,8 @@ class _Group(TyperGroup):
 
     def format_commands(self, ctx: Parsed, formatter: Parsed) -> None:
         for section in Section:
-            commands = {name: item for name, item in self.commands.items() if _section(item) is section}
-            ordered = sorted(commands.items(), key=lambda item: not isinstance(item[1], _Group))
+            own = [item for item in self.commands.items() if _section(item[1]) == section]
+            ordered = sorted(own, key=lambda item: not isinstance(item[1], _Group))
             rows = [(name, " ".join((item.help or "").partition("\n\n")[0].split())) for name, item in ordered]
             _write(formatter, section, tuple(rows))
 
@@ -161,13 +157,14 @@ def as_input_error(error: Parsed) -> InputError | None:
         return MissingInput(f"the value of {error.option_name}", f"{error.option_name} VALUE")
     usage = _usage(context)
     if hasattr(error, "possibilities"):
-        options = _options(context)
+        params = context.command.get_params(context)
+        options = [name for param in params for name in param.opts if name.startswith("--")]
         found = f"option {error.option_name}{did_you_mean(error.option_name, options)}"
-        return InputError(context.command_path, "", found, _one_of(options))
+        return InputError(context.command_path, "", found, f"one of {', '.join(options)}")
     if message.startswith(_NO_SUCH_COMMAND):
         found, known = message.removeprefix(_NO_SUCH_COMMAND).strip(), context.command.list_commands(context)
         hint = did_you_mean(found.strip("'\""), known)
-        return InputError(context.command_path, "", f"command {found}{hint}", _one_of(known))
+        return InputError(context.command_path, "", f"command {found}{hint}", f"one of {', '.join(known)}")
     if message.startswith(_TOO_MANY):
         return InputError(context.command_path, "", f"more arguments: {message.rpartition('(')[2].strip(' )')}", usage)
     return InputError(context.command_path, "", message, usage)
@@ -198,11 +195,3 @@ def _usage(context: Parsed) -> str:
             pieces += [max(param.opts, key=len)] if param.param_type_name == "option" else []
             pieces.append(placeholder(param))
     return " ".join(pieces)
-
-
-def _options(context: Parsed) -> list[str]:
-    return [name for param in context.command.get_params(context) for name in param.opts if name.startswith("--")]
-
-
-def _one_of(names: list[str]) -> str:
-    return f"one of {', '.join(names)}"

@@ -1,9 +1,5 @@
 """The `isray` command: one typer application, its commands by section, and the place that turns errors into exit codes.
 
-A command reports a failure with `typer.Exit(ExitCode.FAILURE)`. For wrong input it raises InputError
-(`experiments.support.errors`), which `run` prints as one line without a traceback; `help.py` makes one of the wrong
-options that typer finds.
-
 Command modules import heavy packages (ray, pyspark, scipy, altair) inside their functions, so that `isray --help`
 answers at once.
 """
@@ -19,24 +15,17 @@ import typer
 from experiments.cli import (
     acls,
     bench,
-    check,
     cluster,
-    configs,
     conformance,
-    dump_log,
-    explore,
-    features,
-    fuzz,
-    leader_election,
+    disks,
+    hunt,
     metadata_quorum,
-    mutants,
     node,
-    reassign_partitions,
+    partitions,
+    recordings,
     records,
-    replay,
     scenario,
-    soak,
-    storage,
+    settings,
     study,
     topics,
 )
@@ -46,9 +35,6 @@ from experiments.engines.ray.session import RayStartError
 from experiments.support.errors import InputError
 
 VERSIONED = ("isray", "ray", "pyspark", "pydantic")
-_FOUND = "out/fuzz/seed-17.yaml"
-_PREFERRED = "--election-type preferred --all-topic-partitions"
-_VECTORS = "tests/data/partition_change.jsonl.gz"
 
 
 def version(as_json: Json = False) -> None:
@@ -58,22 +44,22 @@ def version(as_json: Json = False) -> None:
 
 
 GROUPS = (
-    (Section.LABORATORY, "scenario", scenario.app),
+    (Section.EXPERIMENTS, "scenario", scenario.app),
     (Section.STUDIES, "study", study.app),
     (Section.CLUSTER, "node", node.app),
-    (Section.TOOLS, "features", features.app),
+    (Section.TOOLS, "features", settings.app),
     (Section.TOOLS, "metadata-quorum", metadata_quorum.app),
-    (Section.TOOLS, "storage", storage.app),
+    (Section.TOOLS, "storage", disks.app),
     (Section.BENCHES, "bench", bench.app),
 )
 COMMANDS = (
-    (Section.LABORATORY, fuzz.fuzz, "isray fuzz --seeds 1..200 --jobs 2"),
-    (Section.LABORATORY, replay.replay, f"isray replay {_FOUND} --story"),
-    (Section.LABORATORY, mutants.mutants, "isray mutants --only vote-given-twice --seeds 10"),
-    (Section.LABORATORY, explore.explore, "isray explore --brokers 3 --depth 6"),
-    (Section.LABORATORY, conformance.conformance, f"isray conformance {_VECTORS}"),
-    (Section.LABORATORY, check.check, "isray check out/recording"),
-    (Section.LABORATORY, soak.soak, "isray soak --minutes 10"),
+    (Section.EXPERIMENTS, hunt.fuzz, "isray fuzz --seeds 1..200 --jobs 2"),
+    (Section.EXPERIMENTS, hunt.replay, "isray replay out/fuzz/seed-17.yaml --story"),
+    (Section.EXPERIMENTS, hunt.mutants, "isray mutants --only vote-given-twice --seeds 10"),
+    (Section.EXPERIMENTS, hunt.explore, "isray explore --brokers 3 --depth 6"),
+    (Section.EXPERIMENTS, conformance.conformance, "isray conformance tests/data/partition_change.jsonl.gz"),
+    (Section.EXPERIMENTS, recordings.check, "isray check out/recording"),
+    (Section.EXPERIMENTS, recordings.soak, "isray soak --minutes 10"),
     (Section.CLUSTER, cluster.up, "isray up --detach --controllers 3"),
     (Section.CLUSTER, cluster.status, "isray status"),
     (Section.CLUSTER, cluster.down, "isray down"),
@@ -81,11 +67,15 @@ COMMANDS = (
     (Section.TOOLS, records.produce, "isray produce --topic t --num-records 100"),
     (Section.TOOLS, records.console_producer, "isray console-producer --topic t"),
     (Section.TOOLS, records.console_consumer, "isray console-consumer --topic t --from-beginning"),
-    (Section.TOOLS, configs.configs, "isray configs --alter --topic t --add-config min.insync.replicas=2"),
-    (Section.TOOLS, leader_election.leader_election, f"isray leader-election {_PREFERRED}"),
-    (Section.TOOLS, reassign_partitions.reassign_partitions, "isray reassign-partitions --list"),
+    (Section.TOOLS, settings.configs, "isray configs --alter --topic t --add-config min.insync.replicas=2"),
+    (
+        Section.TOOLS,
+        partitions.leader_election,
+        "isray leader-election --election-type preferred --all-topic-partitions",
+    ),
+    (Section.TOOLS, partitions.reassign_partitions, "isray reassign-partitions --list"),
     (Section.TOOLS, acls.acls, "isray acls --add --allow-principal User:alice --operation read --topic t"),
-    (Section.TOOLS, dump_log.dump_log, "isray dump-log --directory DIR --cluster-metadata"),
+    (Section.TOOLS, disks.dump_log, "isray dump-log --directory DIR --cluster-metadata"),
     (Section.TOOLS, version, "isray version --json"),
 )
 

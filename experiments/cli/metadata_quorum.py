@@ -2,8 +2,7 @@
 (J16, J17, D29-D32).
 
 A controller is identified by its id and its directory id, the uuid of its disk. Kafka's tool reads the latter in the
-directory of the controller that it runs on. This one asks the quorum unless `--controller-directory-id` is given:
-`add-controller` adds the observer of that id that fetches, `remove-controller` removes the voter of that id.
+directory of the controller that it runs on. This one asks the quorum unless `--controller-directory-id` is given.
 
 Both descriptions have the format of Kafka 4.1.0. Times are Unix times in milliseconds by the leader's clock, -1 where
 the leader does not know them. A replica without a directory id, such as every broker, has the zero uuid in the table.
@@ -13,7 +12,7 @@ the leader does not know them. A replica without a directory id, such as every b
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Annotated
 
 import typer
@@ -40,19 +39,19 @@ from protocol.messages.quorum import MAX_PORT, DescribeQuorumResponse, Endpoint,
 
 FAILING = "Error while executing metadata quorum command"
 Id = Annotated[int, typer.Option("--controller-id", "-i", min=0, max=INT_MAX, help="The controller's node id.")]
-Directory = Annotated[
-    str | None,
-    option(
-        "UUID",
-        "The uuid of its disk. Default: as the quorum knows it.",
-        "--controller-directory-id",
-        "--directory-id",
-        "-d",
-    ),
-]
+_DISK = ("--controller-directory-id", "--directory-id", "-d")
+Directory = Annotated[str | None, option("UUID", "The uuid of its disk. Default: as the quorum knows it.", *_DISK)]
 DryRun = Annotated[bool, flag("--dry-run", "Print what would be requested, and change nothing.")]
 
-_TITLES = ("NodeId", "DirectoryId", "LogEndOffset", "Lag", "LastFetchTimestamp", "LastCaughtUpTimestamp", "Status")
+_TITLES: tuple[str, ...] = (
+    "NodeId",
+    "DirectoryId",
+    "LogEndOffset",
+    "Lag",
+    "LastFetchTimestamp",
+    "LastCaughtUpTimestamp",
+    "Status",
+)
 
 app = App("The controller quorum of a running cluster.", callback=keep_options)
 
@@ -105,10 +104,9 @@ def add_controller(
         if not dry_run:
             admin.add_voter(controller_id, uuid, endpoints)
     found = {"controller_id": controller_id, "directory_id": uuid, "added": not dry_run}
-    done = "DRY RUN of adding" if dry_run else "Added"
-    listening = f"endpoints: {', '.join(map(endpoint_text, endpoints)) or 'none'}"
-    text = f"{done} controller {controller_id} with directory id {uuid} and {listening}"
-    print_result(target.as_json, found, typer.echo, text)
+    done = f"{'DRY RUN of adding' if dry_run else 'Added'} controller {controller_id} with directory id {uuid}"
+    listening = ", ".join(map(endpoint_text, endpoints)) or "none"
+    print_result(target.as_json, found, typer.echo, f"{done} and endpoints: {listening}")
 
 
 @app.register("remove-controller", "isray metadata-quorum remove-controller --controller-id 1002")
@@ -148,7 +146,7 @@ def _endpoint(text: str) -> Endpoint:
 
 
 def _observer(admin: AdminClient, controller_id: int) -> str:
-    """The disk of the observer with this id that can become a voter; AdminError where there is none, or several."""
+    """The uuid of the observer of this id that can become a voter; AdminError where there is none, or several."""
     quorum = admin.describe_quorum()
     found = [state.replica_uuid for state in _of_id(quorum.observers, controller_id) if state.is_promotable]
     if len(found) == 1:
@@ -184,9 +182,14 @@ def _keys(states: Iterable[ReplicaState]) -> str:
 
 
 def status_document(quorum: DescribeQuorumResponse) -> dict[str, object]:
-    """The members of the quorum, and how far its log is."""
+    """The members of the quorum, and how far its log is. The lag time is -1 where the follower with the largest lag
+    never had all records of this epoch.
+    """
     followers = [state for state in quorum.voters if state.replica_id != quorum.leader_id]
     last = max(followers, key=lambda state: state.lag, default=None)
+    lag_time_ms = 0
+    if last is not None and last.lag:
+        lag_time_ms = -1 if last.last_caught_up_ms < 0 else quorum.now_ms - last.last_caught_up_ms
     return {
         "cluster_id": quorum.cluster_id,
         "leader_id": quorum.leader_id,
@@ -194,17 +197,10 @@ def status_document(quorum: DescribeQuorumResponse) -> dict[str, object]:
         "leader_epoch": quorum.leader_epoch,
         "high_watermark": quorum.high_watermark,
         "max_follower_lag": 0 if last is None else last.lag,
-        "max_follower_lag_time_ms": 0 if last is None else _lag_time_ms(last, quorum),
+        "max_follower_lag_time_ms": lag_time_ms,
         "current_voters": [_member(state, "directory_id") for state in quorum.voters],
         "current_observers": [_member(state, "directory_id") for state in quorum.observers],
     }
-
-
-def _lag_time_ms(state: ReplicaState, quorum: DescribeQuorumResponse) -> int:
-    """For how long the follower has lacked records: 0 if it lacks none, -1 if it never had all of this epoch's."""
-    if state.lag == 0:
-        return 0
-    return -1 if state.last_caught_up_ms < 0 else quorum.now_ms - state.last_caught_up_ms
 
 
 def _member(state: ReplicaState, directory_key: str) -> dict[str, object]:
@@ -213,18 +209,11 @@ def _member(state: ReplicaState, directory_key: str) -> dict[str, object]:
 
 
 def replication_document(quorum: DescribeQuorumResponse) -> dict[str, object]:
-    """The progress of each replica."""
+    same = ("log_end_offset", "lag", "last_fetch_ms", "last_caught_up_ms")
     rows = [
-        {
-            "node_id": state.replica_id,
-            "directory_id": state.replica_uuid,
-            "log_end_offset": state.log_end_offset,
-            "lag": state.lag,
-            "last_fetch_ms": state.last_fetch_ms,
-            "last_caught_up_ms": state.last_caught_up_ms,
-            "status": role_of(state, quorum),
-            "promotable": state.is_promotable,
-        }
+        {"node_id": state.replica_id, "directory_id": state.replica_uuid}
+        | {name: getattr(state, name) for name in same}
+        | {"status": role_of(state, quorum), "promotable": state.is_promotable}
         for state in _ordered(quorum)
     ]
     return {"now_ms": quorum.now_ms, "replicas": rows}
@@ -245,9 +234,9 @@ def role_of(state: ReplicaState, quorum: DescribeQuorumResponse) -> str:
 
 def _print_status(quorum: DescribeQuorumResponse) -> None:
     members = {"current_voters": quorum.voters, "current_observers": quorum.observers}
-    for name, value in status_document(quorum).items():
-        if name == "leader_directory_id":  # not in Kafka's text
-            continue
+    document = status_document(quorum)
+    del document["leader_directory_id"]  # not in Kafka's text
+    for name, value in document.items():
         title = "".join(word.capitalize() for word in name.split("_"))
         found = [_member(state, "directoryId") for state in members.get(name, ())]
         kept = [{key: item for key, item in member.items() if item not in ("", [])} for member in found]
@@ -255,27 +244,17 @@ def _print_status(quorum: DescribeQuorumResponse) -> None:
 
 
 def _print_replication(quorum: DescribeQuorumResponse, human_readable: bool) -> None:
+    """Prints the table as Kafka's tool does: a field is as wide as the widest of its column, and a tab follows it."""
+
     def when(time_ms: int) -> str:
-        known = human_readable and time_ms >= 0
-        return f"{quorum.now_ms - time_ms} ms ago" if known else str(time_ms)
+        return f"{quorum.now_ms - time_ms} ms ago" if human_readable and time_ms >= 0 else str(time_ms)
 
-    rows = [
-        [
-            str(state.replica_id),
-            state.replica_uuid or uuid_text(0),
-            str(state.log_end_offset),
-            str(state.lag),
-            when(state.last_fetch_ms),
-            when(state.last_caught_up_ms),
-            role_of(state, quorum),
-        ]
-        for state in _ordered(quorum)
-    ]
-    for line in _columns([_TITLES, *rows]):
-        typer.echo(line)
-
-
-def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lines as Kafka's tools print tables: every field as wide as the widest of its column, followed by a tab."""
+    rows = [_TITLES]
+    for state in _ordered(quorum):
+        numbers = map(str, (state.log_end_offset, state.lag))
+        times = map(when, (state.last_fetch_ms, state.last_caught_up_ms))
+        disk = state.replica_uuid or uuid_text(0)
+        rows.append((str(state.replica_id), disk, *numbers, *times, role_of(state, quorum)))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["".join(text.ljust(width) + "\t" for text, width in zip(row, widths, strict=True)) for row in rows]
+    for row in rows:
+        typer.echo("".join(text.ljust(width) + "\t" for text, width in zip(row, widths, strict=True)))

@@ -1,5 +1,4 @@
-"""`isray node`: the nodes of a cluster of `isray up`, and failures made by hand: kill, stop, start, pause, resume, and
-replace the disk of one node.
+"""`isray node`: the nodes of a cluster of `isray up`, and failures of one node made by hand.
 
 The supervisor of the cluster carries out each command (`experiments/engines/ray/node_commands.py`), so they work for
 clusters of this user on this machine. A node is named as `isray status` does, or by its id: `broker-0` or `0`,
@@ -30,11 +29,10 @@ from experiments.support.errors import InputError
 from protocol.config import INT_MAX
 from protocol.ids import FIRST_CLIENT, RECOVERY_MANAGER, node_name
 
-START_WITHIN_S = 60.0
-STOP_WITHIN_S = 60.0
+WITHIN_S = 60.0
 LOSSES = "none, unflushed, all, or a number of records"
 NodeName = Annotated[str, typer.Argument(metavar="NODE", help="A name or id: broker-0 or 0, controller-1000 or 1000.")]
-ClusterName = Annotated[str | None, option("NAME", "Your cluster of this name on this machine.", "--name")]
+ClusterName = Annotated[str | None, option("NAME", "Your cluster of this name on this machine.")]
 
 app = App("Nodes of a cluster of isray up: end, restart and pause them.")
 
@@ -54,7 +52,7 @@ def kill(
     as_json: Json = False,
 ) -> None:
     """End a node with SIGKILL, as a crash."""
-    _change(NodeAction.KILL, node, name, as_json, "killed", _loss(lose))
+    _change(NodeAction.KILL, node, name, as_json, "killed", lose)
 
 
 @app.register("stop", "isray node stop broker-0")
@@ -64,9 +62,9 @@ def stop(node: NodeName, name: ClusterName = None, as_json: Json = False) -> Non
         raise InputError("NODE", "", node, "a broker or a controller; clients and the recovery manager know only kill")
     state = own_cluster(name)
     [row] = _ask(state, NodeCommand(action=NodeAction.STOP, node=_named(node)), as_json).rows
-    row = _await(state, row, lambda row: row.state is NodeState.ENDED, STOP_WITHIN_S, as_json)
+    row = _await(state, row, lambda row: row.state is NodeState.ENDED, as_json)
     if row.state is not NodeState.ENDED:
-        _fail(row.node, f"its shutdown is not done within {STOP_WITHIN_S:.0f} s; it goes on", as_json)
+        _fail(row.node, f"its shutdown is not done within {WITHIN_S:.0f} s; it goes on", as_json)
     _print_change(row, "stopped", as_json)
 
 
@@ -76,7 +74,7 @@ def start(node: NodeName, name: ClusterName = None, as_json: Json = False) -> No
     is free; kill and stop withdraw it."""
     state = own_cluster(name)
     [row] = _ask(state, NodeCommand(action=NodeAction.START, node=_named(node)), as_json).rows
-    row = _await(state, row, lambda row: row.state is not NodeState.STARTING, START_WITHIN_S, as_json)
+    row = _await(state, row, lambda row: row.state is not NodeState.STARTING, as_json)
     if row.state is NodeState.ENDED:
         _fail(row.node, row.reason, as_json)
     done = {NodeState.WAITING: f"is waiting for a Ray node: {row.reason}", NodeState.STARTING: "is still starting"}
@@ -105,20 +103,13 @@ def _named(node: str) -> str:
     return node_name(int(node)) if node.isdecimal() and int(node) <= INT_MAX else node
 
 
-def _loss(text: str) -> tuple[str, int]:
-    """(kind, count) of a loss as `apply_loss` takes them."""
-    if text.isdecimal() and int(text) <= INT_MAX:
-        return "records", int(text)
-    if text not in ("none", "unflushed", "all"):
-        raise InputError("--lose", "", text, LOSSES)
-    return text, 0
-
-
-def _change(
-    action: NodeAction, node: str, name: str | None, as_json: bool, done: str, loss: tuple[str, int] = ("none", 0)
-) -> None:
+def _change(action: NodeAction, node: str, name: str | None, as_json: bool, done: str, lose: str = "none") -> None:
     """Has the supervisor of a cluster carry out an action on one node, and prints what was `done`."""
-    command = NodeCommand(action=action, node=_named(node), loss_kind=loss[0], loss_count=loss[1])
+    is_count = lose.isdecimal() and int(lose) <= INT_MAX
+    if not is_count and lose not in ("none", "unflushed", "all"):
+        raise InputError("--lose", "", lose, LOSSES)
+    kind, count = ("records", int(lose)) if is_count else (lose, 0)
+    command = NodeCommand(action=action, node=_named(node), loss_kind=kind, loss_count=count)
     [row] = _ask(own_cluster(name), command, as_json).rows
     _print_change(row, done, as_json)
 
@@ -127,14 +118,12 @@ def _print_change(row: NodeRow, done: str, as_json: bool) -> None:
     print_result(as_json, row.model_dump(), typer.echo, f"{row.node} {done}")
 
 
-def _await(
-    state: ClusterState, row: NodeRow, is_done: Callable[[NodeRow], bool], within_s: float, as_json: bool
-) -> NodeRow:
-    """The node's row once `is_done` holds of it, or the time is over."""
+def _await(state: ClusterState, row: NodeRow, is_done: Callable[[NodeRow], bool], as_json: bool) -> NodeRow:
+    """The node's row once `is_done` holds of it, or `WITHIN_S` have passed."""
     if is_done(row):
         return row
     try:
-        return ask_until(state, row.node, is_done, within_s)
+        return ask_until(state, row.node, is_done, WITHIN_S)
     except OSError as error:
         _fail(row.node, _unanswered(state, error), as_json)
 
@@ -165,12 +154,11 @@ def _fail(what: str, reason: str, as_json: bool) -> NoReturn:
 def _print_rows(rows: tuple[NodeRow, ...]) -> None:
     console = wide_console()
     columns = ("node", "state", "process", "host", "Ray node", "directory")
-    console.print(table_of(columns, ((row.node, row.state, *_process(row), row.directory) for row in rows)))
+    texts = [
+        (row.node, row.state, str(row.pid or ""), row.host or "", (row.ray_node or "")[:8], row.directory)
+        for row in rows
+    ]
+    console.print(table_of(columns, texts))
     for row in rows:
         if row.reason:
             console.print(f"{row.node}: {row.reason}", highlight=False, markup=False, soft_wrap=True)
-
-
-def _process(row: NodeRow) -> tuple[str, str, str]:
-    """The id of a node's process, its host and its Ray node; empty without a process."""
-    return ("", "", "") if row.pid is None else (str(row.pid), row.host or "", (row.ray_node or "")[:8])

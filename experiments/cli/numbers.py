@@ -58,7 +58,7 @@ def study_numbers(
         multi=_counts("--multi", multi, MAX_MULTI),
         seed=seed,
     )
-    claims = claims_of(word.strip() for word in only.split(",")) if only is not None else claims_of(())
+    claims = claims_of(() if only is None else (word.strip() for word in only.split(",")))
     if write is not None and (write.is_dir() or not write.parent.is_dir()):
         raise InputError("--write", "", write, "a file in a directory that exists")
     found: Measured = []

@@ -1,6 +1,4 @@
-"""What the commands share: the declaration of options, the exit codes, the JSON document of --json, and tables that are
-not cut where output is piped.
-"""
+"""What the commands share: the declaration of options, the exit codes, and what commands print."""
 
 from __future__ import annotations
 
@@ -13,8 +11,6 @@ import typer
 from rich.box import HEAVY_HEAD
 from rich.console import Console
 from rich.table import Column, Table
-
-PIPED_WIDTH = 130
 
 
 class ExitCode(IntEnum):
@@ -56,7 +52,6 @@ Json = Annotated[bool, flag("--json", "Print one JSON document on standard outpu
 
 
 def print_json(document: Mapping[str, object] | Sequence[object]) -> None:
-    """Prints the one JSON document of a command."""
     typer.echo(json.dumps(document))
 
 
@@ -94,7 +89,12 @@ def table_of(
     return table
 
 
+def print_first(console: Console, lines: Sequence[str], most: int = 100) -> None:
+    for line in (*lines[:most], *([f"and {len(lines) - most} more"] if len(lines) > most else [])):
+        console.print(line)
+
+
 def wide_console() -> Console:
-    """A console for tables: as wide as the terminal, or `PIPED_WIDTH` columns where output goes elsewhere."""
+    """A console as wide as the terminal, or wide enough for tables where output goes elsewhere."""
     console = Console()
-    return console if console.is_terminal else Console(width=PIPED_WIDTH)
+    return console if console.is_terminal else Console(width=130)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, TypeVar
@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from experiments.support.errors import InputError, MissingInput
 from experiments.support.yaml_input import validated_json
-from protocol.config import INT_MAX, LOG_GENERATIONS, Generation
+from protocol.config import INT_MAX, Generation
 from protocol.errors import StorageError
 from protocol.ids import is_uuid
 
@@ -63,13 +63,13 @@ def read_properties(path: Path) -> dict[str, str]:
     return properties
 
 
-def name_values(option: str, texts: Iterable[str]) -> dict[str, str]:
-    """The values of an option that is given as NAME=VALUE, several times."""
+def name_values(option: str, texts: Iterable[str] | None, prefix: str = "") -> dict[str, str]:
+    """The values of an option that is given as NAME=VALUE, several times; names begin with `prefix`."""
     values = {}
-    for text in texts:
+    for text in texts or ():
         key, found, value = text.partition("=")
-        if not found or not key.strip():
-            raise InputError(option, "", text, "NAME=VALUE")
+        if not found or not key.strip() or not key.startswith(prefix):
+            raise InputError(option, "", text, f"{prefix}NAME=VALUE")
         values[key.strip()] = value.strip()
     return values
 
@@ -89,24 +89,18 @@ def directory_id(option: str, text: str, form: str = "") -> str:
     return text
 
 
-def generation_named(name: str, among: Sequence[Generation] = LOG_GENERATIONS) -> Generation:
-    """The value of `--generation`, which must be one of those that a tool knows: by default those with a metadata log.
-    InputError for another one.
-    """
-    known = {generation.value: generation for generation in among}
+def generation_named(name: str, option: str = "--generation", allowed: str = "one of {}") -> Generation:
+    """The value of an option; `allowed` is what InputError says with the names of all generations."""
+    known = {generation.value: generation for generation in Generation}
     if name not in known:
-        raise InputError("--generation", "", repr(name), f"one of {', '.join(known)}")
+        raise InputError(option, "", repr(name), allowed.format(", ".join(known)))
     return known[name]
 
 
 def generations_named(text: str) -> list[Generation]:
     """The values of `--generations`, separated by commas. InputError for one that does not exist."""
-    known = {generation.value: generation for generation in Generation}
-    names = [name.strip() for name in text.split(",")]
-    for name in names:
-        if name not in known:
-            raise InputError("--generations", "", repr(name), f"one or more of {', '.join(known)}, separated by commas")
-    return [known[name] for name in dict.fromkeys(names)]
+    names = dict.fromkeys(name.strip() for name in text.split(","))
+    return [generation_named(name, "--generations", "one or more of {}, separated by commas") for name in names]
 
 
 @contextmanager
@@ -120,8 +114,7 @@ def readable(source: str, allowed: str) -> Iterator[None]:
 
 def one_of(actions: Mapping[str, bool]) -> str:
     """The one option that is given; InputError for none and for several."""
-    given = [name for name, is_given in actions.items() if is_given]
-    allowed = f"exactly one of {', '.join(actions)}"
+    given, allowed = [name for name, is_given in actions.items() if is_given], f"exactly one of {', '.join(actions)}"
     if not given:
         raise MissingInput("an option", allowed)
     if len(given) > 1:

@@ -1,28 +1,20 @@
 """Records of a running cluster: written and read as by Kafka's tools.
 
-`isray produce`: kafka-producer-perf-test.sh without its measurements. It writes records that the client generates.
+`isray produce`: kafka-producer-perf-test.sh without its measurements. The client, an idempotent producer, generates the
+records and batches them, and repeats what fails with a retriable error until `delivery.timeout.ms`. A record that is
+not acknowledged is exit code 1; a failed record is not written, an unknown one may be.
 
-The client is an idempotent producer: it batches records, and repeats what fails with a retriable error until
-`delivery.timeout.ms`. A record that is not acknowledged is exit code 1: the first error, and how many records are known
-not to be written. The others may have been written (their outcome is unknown).
+`isray console-producer`: kafka-console-producer.sh. On a terminal every line is a batch of its own. Otherwise a batch
+is sent `--timeout` milliseconds (Kafka: 1,000 ms by default) after its first line, or as soon as it is full or the
+input ends. One batch is under way at a time, and the next one grows meanwhile. The batches go round the partitions of
+the topic unless `--partition` is given. The records have no keys. A batch that is not acknowledged is one line on
+standard error; the command goes on with the next lines, and ends with exit code 1. If the cluster is lost, it ends at
+once, and still prints its counts.
 
-`isray console-producer`: kafka-console-producer.sh. Writes the lines of standard input, each as one record.
-
-On a terminal every line is a batch of its own. Otherwise a batch begins with a line and takes the lines that come while
-it lingers, as the batches of Kafka's producer do: it is sent `--timeout` milliseconds after its first line, or as soon
-as it is full or the input ends. Kafka's tool lingers 1,000 ms by default; this one sends sooner. One batch is under way
-at a time, and the next one grows meanwhile. The batches go round the partitions of the topic unless `--partition` is
-given. The records have no keys. A batch that is not acknowledged is one line on standard error; the command goes on
-with the next lines, and ends with exit code 1. If the cluster is lost, it ends at once, and still prints its counts.
-
-`isray console-consumer`: kafka-console-consumer.sh. Prints the committed records of a topic, one per line.
-
-It begins behind the last record, or with `--from-beginning` or `--offset` elsewhere, and goes on until `--max-messages`
-records, until no record has come for `--timeout-ms`, or until Ctrl-C. Order holds within a partition. Bytes other than
-UTF-8 are printed as hexadecimal escapes. At the end it says on standard error how many records it has printed.
-
-A partition without a leader is a warning on standard error. As Kafka's consumer does, the command waits for a leader,
-and reads the other partitions meanwhile. One without a leader when `--timeout-ms` ends the command is exit code 1.
+`isray console-consumer`: kafka-console-consumer.sh. It goes on until `--max-messages` records, until no record has come
+for `--timeout-ms`, or until Ctrl-C. Order holds within a partition. Bytes other than UTF-8 are printed as hexadecimal
+escapes. As Kafka's consumer does, it waits for a leader where a partition has none, with a warning, and reads the other
+partitions meanwhile. One without a leader when `--timeout-ms` ends the command is exit code 1.
 """
 
 from __future__ import annotations
@@ -48,19 +40,15 @@ from protocol.client.records import MIN_RECORD_BYTES, join, split
 from protocol.config import INT_MAX
 from protocol.errors import ErrorCode
 from protocol.ids import Offset
-from protocol.messages.commands import (
-    ROUND_ROBIN,
-    ConsumeCommand,
-    ConsumeOutcome,
-    ProduceCommand,
-    SendOutcome,
-    SendRecords,
-)
+from protocol.messages.commands import ROUND_ROBIN, ConsumeCommand, ProduceCommand, SendOutcome, SendRecords
 from protocol.messages.data import EARLIEST, LATEST
 
 PRODUCING = "Error while producing"
 MAX_RECORDS = 1_000_000
 MAX_RECORD_BYTES = 1_000_000
+Partition = Annotated[
+    int | None, option("N", "The partition. Default: batches go round the partitions.", min=0, max=INT_MAX)
+]
 
 
 class Acks(StrEnum):
@@ -82,9 +70,7 @@ def produce(
     record_size: Annotated[
         int, option("BYTES", "Bytes of a record.", min=MIN_RECORD_BYTES, max=MAX_RECORD_BYTES)
     ] = 100,
-    partition: Annotated[
-        int | None, option("N", "The partition. Default: batches go round the partitions.", min=0, max=INT_MAX)
-    ] = None,
+    partition: Partition = None,
     acks: Annotated[Acks, option(None, "The copies to wait for.")] = Acks.ALL,
     bootstrap_server: BootstrapServer = None,
     name: OwnCluster = None,
@@ -107,14 +93,16 @@ def produce(
 
 
 def summary(outcome: SendOutcome) -> str:
-    """The outcome of all records as one line."""
     counts = {"acknowledged": 0, "failed": 0, "unknown": 0}
     for sent in outcome.ranges:
-        kind = "unknown" if sent.unknown else "acknowledged" if sent.error is ErrorCode.NONE else "failed"
-        counts[kind] += sent.count
+        counts[_kind_of(sent.error, sent.unknown)] += sent.count
     reason = "" if outcome.error is ErrorCode.NONE else f" ({outcome.error.name})"
     shown = ", ".join(f"{count} {kind}" for kind, count in counts.items() if count or kind == "acknowledged")
     return f"records: {shown}{reason}"
+
+
+def _kind_of(error: ErrorCode, unknown: bool) -> str:
+    return "unknown" if unknown else "acknowledged" if error is ErrorCode.NONE else "failed"
 
 
 BATCH_LINES = 200
@@ -126,9 +114,7 @@ _IDLE_S = 1.0
 
 def console_producer(
     topic: Annotated[str, option("TOPIC", "The topic to write to.")],
-    partition: Annotated[
-        int | None, option("N", "The partition. Default: batches go round the partitions.", min=0, max=INT_MAX)
-    ] = None,
+    partition: Partition = None,
     acks: Annotated[Acks, option(None, "The copies to wait for.", "--request-required-acks", "--acks")] = Acks.ALL,
     timeout: Annotated[
         int, option("MS", "How long a batch waits for more lines, unless it is full.", min=0, max=INT_MAX)
@@ -162,10 +148,9 @@ def _write(
     )
     counts["unknown"] += len(lines)
     outcome = admin.channel.produce(command)
-    is_done = outcome.error is ErrorCode.NONE
     counts["unknown"] -= len(lines)
-    counts["unknown" if outcome.unknown else "acknowledged" if is_done else "failed"] += len(lines)
-    if not is_done:
+    counts[_kind_of(outcome.error, outcome.unknown)] += len(lines)
+    if outcome.error is not ErrorCode.NONE:
         typer.echo(f"{PRODUCING}: {len(lines)} records to {topic}-{partition}: {outcome.error.name}", err=True)
 
 
@@ -199,12 +184,9 @@ class InputLines:
     """
 
     def __init__(self, descriptor: int, while_idle: Callable[[], None]) -> None:
-        self._descriptor = descriptor
-        self._while_idle = while_idle
+        self._descriptor, self._while_idle = descriptor, while_idle
         self._lines: deque[bytes] = deque()
-        self._waiting_bytes = 0
-        self._begun = b""
-        self._has_ended = False
+        self._waiting_bytes, self._begun, self._has_ended = 0, b"", False
 
     def take(self, most: int, linger_ms: int) -> list[bytes]:
         """Waits for a line, then for up to `linger_ms` for more lines; returns at most `most` of them, of `BATCH_BYTES`
@@ -241,10 +223,10 @@ class InputLines:
 
 
 CONSUMING = "Error processing message, terminating consumer process"
-READ_BYTES = 1_048_576
 WAIT_MS = 500
 """How long one round over the partitions waits for records."""
-PROPERTIES = ("print.partition", "print.offset", "print.timestamp")
+PROPERTIES = {"print.partition": "Partition", "print.offset": "Offset", "print.timestamp": "CreateTime"}
+"""What `--property` prints before each record, with the title that Kafka's tool prints."""
 LEADERLESS = ErrorCode.LEADER_NOT_AVAILABLE
 _NAMED = {"earliest": EARLIEST, "latest": LATEST}
 
@@ -272,7 +254,7 @@ def console_consumer(
     """Print the records of a topic of a running cluster."""
     target = target_of(bootstrap_server, name, as_json)
     first = _first(offset, partition, from_beginning)
-    properties = [_property(text) for text in shown or ()]
+    titles = [_title(text) for text in shown or ()]
     if target.as_json and max_messages is None and timeout_ms is None:
         raise MissingInput("--max-messages", "--max-messages or --timeout-ms with --json")
     printed: list[dict[str, object]] = []
@@ -281,7 +263,8 @@ def console_consumer(
         for record in islice(reader.records(), max_messages):
             printed.append(record if target.as_json else {})
             if not target.as_json:
-                typer.echo("\t".join([*(_shown(record, name) for name in properties), str(record["value"])]))
+                named = (f"{title}:{record[title.lower()]}" for title in titles)
+                typer.echo("\t".join([*named, str(record["value"])]))
     typer.echo(f"Processed a total of {len(printed)} messages", err=True)
     if target.as_json:
         print_json(printed)
@@ -290,7 +273,6 @@ def console_consumer(
 
 
 def _first(offset: str | None, partition: int | None, from_beginning: bool) -> Offset:
-    """The offset to begin at."""
     if offset is None:
         return EARLIEST if from_beginning else LATEST
     if from_beginning or partition is None:
@@ -303,17 +285,11 @@ def _first(offset: str | None, partition: int | None, from_beginning: bool) -> O
     return int(offset)
 
 
-def _property(text: str) -> str:
+def _title(text: str) -> str:
     name, _, value = text.partition("=")
     if name not in PROPERTIES or value != "true":
         raise InputError("--property", "", text, " | ".join(f"{name}=true" for name in PROPERTIES))
-    return name
-
-
-def _shown(record: dict[str, object], name: str) -> str:
-    """A property of a record as Kafka's tool prints it."""
-    title = {"print.partition": "Partition", "print.offset": "Offset", "print.timestamp": "CreateTime"}[name]
-    return f"{title}:{record[title.lower()]}"
+    return PROPERTIES[name]
 
 
 class _Reader:
@@ -343,7 +319,7 @@ class _Reader:
             topic=self._topic,
             partition=partition,
             offset=position,
-            max_bytes=READ_BYTES,
+            max_bytes=1_048_576,
             max_wait_ms=self._wait_ms,
             final_errors=(LEADERLESS,),
         )
@@ -358,13 +334,8 @@ class _Reader:
             raise AdminError(outcome.error, name)
         self.leaderless.discard(partition)
         self._positions[partition] = outcome.next_offset
-        yield from _of_outcome(outcome, partition, position)
-
-
-def _of_outcome(outcome: ConsumeOutcome, partition: int, position: Offset) -> Iterator[dict[str, object]]:
-    """The records of an outcome, without those of its first batch that are below the position."""
-    for batch in outcome.batches:
-        for offset, value in enumerate(split(batch.payload), batch.base_offset):
-            if offset >= position:
-                text = value.decode(errors="backslashreplace")
-                yield {"partition": partition, "offset": offset, "createtime": batch.timestamp_ms, "value": text}
+        for batch in outcome.batches:
+            for offset, value in enumerate(split(batch.payload), batch.base_offset):
+                if offset >= position:  # the first batch may begin below the position
+                    text = value.decode(errors="backslashreplace")
+                    yield {"partition": partition, "offset": offset, "createtime": batch.timestamp_ms, "value": text}

@@ -1,7 +1,7 @@
-"""The options `--html` and `--compare`, and what they run: the page of a run, alone or beside another one.
+"""The options `--html` and `--compare`: the page of a run, alone or beside another one.
 
-What a run is compared with is the same run in another generation, with a mutant of the protocol, or with a rule of
-Kafka's: the same nodes, steps and failures at the same times.
+A run is compared with the same nodes, steps and failures at the same times, in another generation, with a mutant of the
+protocol, or with a rule of Kafka's.
 """
 
 from __future__ import annotations
@@ -20,15 +20,9 @@ from protocol.errors import did_you_mean
 if TYPE_CHECKING:
     from experiments.explorer.run import Run
 
-Html = Annotated[Path | None, option("FILE", "Write the run as a page to explore in a browser.", "--html")]
-Compare = Annotated[
-    str | None,
-    option(
-        "WHAT",
-        "Run it again in this generation, or with this mutant or rule of Kafka's, and show the first differences.",
-        "--compare",
-    ),
-]
+Html = Annotated[Path | None, option("FILE", "Write the run as a page to explore in a browser.")]
+_AGAIN = "Run it again in this generation, or with this mutant or rule of Kafka's, and show the first differences."
+Compare = Annotated[str | None, option("WHAT", _AGAIN)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,38 +53,29 @@ def variant_named(text: str, others: Iterable[str] = ()) -> Variant:
 
 
 class Exploration:
-    """A run to explore, alone or beside `other`, and their first differences. Writes the page where `html` names a
-    file; InputError where that fails. `compare` is what the user compares with.
+    """What `--html` and `--compare` add to the output of a command: keys of the JSON document, and lines; nothing
+    without a run. Writes the page of the run, alone or beside `other`, where `html` names a file; InputError where that
+    fails. `compare` is what the user compares with.
     """
 
-    def __init__(self, html: Path | None, compare: str | None, run: Run, other: Run | None) -> None:
+    def __init__(self, html: Path | None, compare: str | None, run: Run | None, other: Run | None) -> None:
+        self.document: dict[str, object] = {}
+        self._lines: list[str] = []
+        if run is None:
+            return
         from experiments.explorer.difference import differences
         from experiments.explorer.page import write_page
 
-        self.html, self.compare = html, compare
-        self.differences = [] if other is None else differences(run, other)
+        found = [] if other is None else differences(run, other)
+        self._lines += [f"first different {each.what}: {each.text}" for each in found]
         if html is not None:
-            write_page(html, run, other, self.differences)
+            write_page(html, run, other, found)
+            self.document["html"] = str(html)
+        if compare is not None:
+            self.document |= {"compared_with": compare, "first_differences": [each.document() for each in found]}
+            self._lines += [] if found else [f"no event differs from {compare}, as far as both runs go"]
+        self._lines += [] if html is None else [f"page: {html}"]
 
-
-def document_of(shown: Exploration | None) -> dict[str, object]:
-    """What `--html` and `--compare` add to the JSON document of a command."""
-    if shown is None:
-        return {}
-    document: dict[str, object] = {} if shown.html is None else {"html": str(shown.html)}
-    if shown.compare is not None:
-        found = [difference.document() for difference in shown.differences]
-        document |= {"compared_with": shown.compare, "first_differences": found}
-    return document
-
-
-def show(console: Console, shown: Exploration | None) -> None:
-    """Prints what `--html` and `--compare` add."""
-    if shown is None:
-        return
-    for difference in shown.differences:
-        console.print(f"first different {difference.what}: {difference.text}", markup=False, soft_wrap=True)
-    if shown.compare is not None and not shown.differences:
-        console.print(f"no event differs from {shown.compare}, as far as both runs go", markup=False)
-    if shown.html is not None:
-        console.print(f"page: {shown.html}", markup=False)
+    def show(self, console: Console) -> None:
+        for line in self._lines:
+            console.print(line, markup=False, soft_wrap=True)

@@ -1,7 +1,6 @@
 """`isray scenario`: run one scenario file on an engine, or list the shipped ones.
 
-Exit code 1 when a step fails or an invariant is violated, 2 when the file is wrong. Ray is imported only with
-`--engine ray`.
+Exit code 1 when a step fails or an invariant is violated. Ray is imported only with `--engine ray`.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from rich.table import Table
 
 from experiments.cli.help import App
 from experiments.cli.output import Json, fail_if, flag, option, print_result, table_of
-from experiments.cli.run_pages import Compare, Exploration, Html, Variant, document_of, show, variant_named
+from experiments.cli.run_pages import Compare, Exploration, Html, Variant, variant_named
 from experiments.support.errors import InputError
 from experiments.support.shipped import SCENARIOS, file_or_shipped
 
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
     from experiments.explorer.run import Run
     from experiments.scenarios.model import Scenario
     from experiments.scenarios.runner import ScenarioResult
-
-PARTITION_COLUMNS = ("partition", "leader", "epoch", "isr", "elr", "last known elr", "high watermark", "log ends")
 
 app = App("Scenarios: scripted runs with expectations.")
 
@@ -49,8 +46,7 @@ def run_scenario(
     engine: Annotated[EngineName, typer.Option("--engine", help="What to run it on.")] = EngineName.SIM,
     seed: Annotated[int, option("N", "Seed of everything random.", min=0)] = 0,
     address: Annotated[
-        str | None,
-        typer.Option("--address", help="With --engine ray: a Ray cluster to use; otherwise a private local one."),
+        str | None, typer.Option(help="With --engine ray: a Ray cluster to use; otherwise a private local one.")
     ] = None,
     trace: Annotated[Path | None, option("DIR", "A new folder for a recording, for `isray check`.")] = None,
     story: Annotated[bool, flag("--story", "Print on standard error what happened, in words.")] = False,
@@ -72,9 +68,8 @@ def run_scenario(
     if address is not None and engine is not EngineName.RAY:
         raise InputError("--address", "", f"--engine {engine.value}", "--engine ray")
     if compare is not None and engine is not EngineName.SIM:
-        raise InputError(
-            "--compare", "", f"--engine {engine.value}", "--engine sim, where two runs have the same times"
-        )
+        allowed = "--engine sim, where two runs have the same times"
+        raise InputError("--compare", "", f"--engine {engine.value}", allowed)
     require_engine(scenario, engine.value)
     variant = None if compare is None else variant_named(compare)
     running = _engine(engine, scenario.cluster.spec(seed), address)
@@ -91,13 +86,12 @@ def run_scenario(
     finally:
         running.close()
     other = None if variant is None else _run_variant(scenario, seed, variant)
-    shown = None if explored is None else Exploration(html, compare, explored, other)
-    print_result(as_json, result.document() | document_of(shown), _print, result, shown)
+    shown = Exploration(html, compare, explored, other)
+    print_result(as_json, result.document() | shown.document, _print, result, shown)
     fail_if(not result.passed)
 
 
 def _engine(engine: EngineName, spec: ClusterSpec, address: str | None) -> Engine:
-    """A new cluster on that engine."""
     if engine is EngineName.SIM:
         from experiments.check.engine import CheckedEngine
 
@@ -126,28 +120,27 @@ def _run_variant(scenario: Scenario, seed: int, variant: Variant) -> Run:
         return run_variant(runner, f"{scenario.name}, {variant.name}")
 
 
-def _print(result: ScenarioResult, shown: Exploration | None) -> None:
+def _print(result: ScenarioResult, shown: Exploration) -> None:
     console = Console(highlight=False)
     table = Table("", "step", "", "detail", box=None, pad_edge=False)
     for step in result.steps:
         mark = "[green]ok[/]" if step.ok else "[red]failed[/]"
         table.add_row(str(step.index), escape(step.text), mark, escape(step.detail))
     console.print(table)
-    for violation in result.violations:
-        where = f"{violation.invariant} at {violation.time_ms} ms"
-        console.print(f"[red]violated[/] {where}: {escape(violation.detail)}")
-    console.print(table_of(PARTITION_COLUMNS, map(_partition_row, result.partitions)))
+    for it in result.violations:
+        console.print(f"[red]violated[/] {it.invariant} at {it.time_ms} ms: {escape(it.detail)}")
+    columns = ("partition", "leader", "epoch", "isr", "elr", "last known elr", "high watermark", "log ends")
+    console.print(table_of(columns, map(_partition_row, result.partitions)))
     for recovery in result.recoveries:
         cost = "" if recovery.lost is None else f". Acknowledged records lost by it: {recovery.lost}"
-        decided = recovery.decided
-        head = f"{recovery.time_ms / 1000:.3f} s: {decided.mode} recovery of {decided.partition}"
-        console.print(f"{head}. {decided.outcome()}{cost}")
+        time_s, decided = recovery.time_ms / 1000, recovery.decided
+        console.print(f"{time_s:.3f} s: {decided.mode} recovery of {decided.partition}. {decided.outcome()}{cost}")
     verdict = "[green]passed[/]" if result.passed else "[red]failed[/]"
     console.print(
         f"{escape(result.name)} on {result.engine}, seed {result.seed}: {verdict}; "
         f"acknowledged records lost: {result.losses.words()}; trace {result.trace_hash}"
     )
-    show(console, shown)
+    shown.show(console)
 
 
 def _partition_row(item: Mapping[str, object]) -> list[str]:
@@ -164,7 +157,7 @@ def list_scenarios(as_json: Json = False) -> None:
     from experiments.scenarios.loader import load_scenario
 
     scenarios = [(path, load_scenario(path)) for path in sorted(SCENARIOS.glob("*.yaml"))]
-    rows = [{"file": str(path), "name": item.name, "description": item.description} for path, item in scenarios]
+    rows = [{"file": str(path), "name": it.name, "description": it.description} for path, it in scenarios]
     texts = ((path.name, it.cluster.generation, " ".join(it.description.split())) for path, it in scenarios)
     table = table_of(("file", "generation", "what it shows"), texts)
     print_result(as_json, rows, Console(highlight=False).print, table)

@@ -1,22 +1,23 @@
-"""`isray study`: run, or its three parts sweep, analyze and report alone.
+"""`isray study`: run, or its three parts sweep, analyze and report alone; what else is done with studies.
 
-Standard output carries the result (a table and the report's path, or with `--json` one document and nothing else);
-progress goes to standard error (`experiments/support/progress.py`). Exit code 1 if a trial or the pipeline
-fails, 2 for wrong input. Ray and Altair are imported when they are needed; Spark runs in a process of its own.
+Exit code 1 if a trial or the pipeline fails, if a trial that is run again has another trace than in the study (its code
+has changed since), or if a result is not within the 99.9 % interval of the Markov model's value. Ray and Altair are
+imported when they are needed; Spark runs in a process of its own.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
+from rich.console import Console
+from rich.table import Column, Table
 
 from experiments.cli.help import App
 from experiments.cli.numbers import study_numbers
@@ -31,8 +32,8 @@ from experiments.cli.output import (
     table_of,
     wide_console,
 )
-from experiments.cli.study_replay import replay_trial
-from experiments.cli.validate import validate_study
+from experiments.cli.parse import name_values
+from experiments.cli.run_pages import Exploration, Html
 from experiments.studies.pipeline.options import LOCAL_MASTER, SparkOptions
 from experiments.support.errors import InputError
 from experiments.support.progress import Progress, progress
@@ -41,29 +42,26 @@ from experiments.support.shipped import STUDIES, file_or_shipped
 if TYPE_CHECKING:
     from experiments.studies.design.study import StudyPlan
     from experiments.studies.estimation.estimates import CellEstimates
+    from experiments.studies.replay.replay import Replayed
+    from experiments.studies.theory.coverage import Coverage
+    from experiments.studies.theory.validation import CellComparison
 
 app = App("Studies: sweep parameters, analyse the traces with Spark, write a report.")
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help="The study file (YAML), or the name of a shipped one.")]
 Folder = Annotated[str, typer.Argument(metavar="DIR", help="The output directory of a study, or its URL.")]
 Out = Annotated[
-    str,
-    option("DIR", "The study's output directory, or a URL such as s3://bucket/name; a sweep resumes there.", "--out"),
+    str, option("DIR", "The study's output directory, or a URL such as s3://bucket/name; a sweep resumes there.")
 ]
 Engine = Annotated[str | None, typer.Option("--engine", help="Overrides the file's engine: sim or ray.")]
-Trials = Annotated[int | None, option("N", "Trials per cell, instead of the file's.", "--trials")]
+Trials = Annotated[int | None, option("N", "Trials per cell, instead of the file's.")]
 Address = Annotated[
     str | None, typer.Option("--address", help="A Ray cluster to use; otherwise RAY_ADDRESS, otherwise a private one.")
 ]
 Master = Annotated[
-    str,
-    option(
-        "URL", "Where Spark runs, as spark-submit takes it: local[N], spark://HOST:PORT, k8s://...", "--spark-master"
-    ),
+    str, option("URL", "Where Spark runs, as spark-submit takes it: local[N], spark://HOST:PORT, k8s://...")
 ]
-Conf = Annotated[
-    list[str] | None, option("NAME=VALUE", "A setting of Spark; may be given several times.", "--spark-conf")
-]
+Conf = Annotated[list[str] | None, option("NAME=VALUE", "A setting of Spark; may be given several times.")]
 _RUN = "isray study {} experiments/studies/last-replica-standing.yaml --out out/last-replica-standing"
 
 
@@ -81,10 +79,10 @@ def run_study(
     """Sweep, analyse, report: everything, and the table of cells."""
     from experiments.studies.pipeline.analysis import analyze
     from experiments.studies.sweeps.output import read_record
-    from experiments.studies.sweeps.staging import local_copy
+    from experiments.studies.sweeps.staging import CELLS, local_copy
     from experiments.studies.sweeps.storage import store_at
 
-    spark = _spark(spark_master, spark_conf)
+    spark = SparkOptions(spark_master, name_values("--spark-conf", spark_conf, "spark."))
     with _failures(), progress("isray study") as shown:
         _sweep(file, out, engine, trials, address, shown)
         cells = analyze(out, shown, spark)
@@ -93,13 +91,9 @@ def run_study(
             from experiments.studies.report.render import write_report
 
             write_report(folder, out)
-            documents, study = _documents(folder), read_record(folder).study
+            documents, study = json.loads((folder / CELLS).read_bytes()), read_record(folder).study
     report = store_at(out).place("report.html")
-    if as_json:
-        print_json({"out": out, "report": report, "cells": documents})
-    else:
-        _print_table(study, cells)
-        typer.echo(f"report: {report}")
+    print_result(as_json, {"out": out, "report": report, "cells": documents}, _print_table, study, cells, report)
 
 
 @app.register("sweep", _RUN.format("sweep"))
@@ -109,8 +103,7 @@ def sweep_study(
     """Run the trials, spread over Ray; the same command resumes an interrupted sweep."""
     with _failures(), progress("isray study") as shown:
         ran = _sweep(file, out, engine, trials, address, shown)
-    found = {"out": out, "trials_run": ran}
-    print_result(as_json, found, typer.echo, f"{ran} trials run; traces: {out}/trace")
+    print_result(as_json, {"out": out, "trials_run": ran}, typer.echo, f"{ran} trials run; traces: {out}/trace")
 
 
 @app.register("analyze", "isray study analyze out/last-replica-standing")
@@ -120,13 +113,13 @@ def analyze_study(
     """Turn the traces of a complete sweep into numbers with intervals: silver/, gold/, gold/cells.json."""
     from experiments.studies.pipeline.analysis import analyze
     from experiments.studies.sweeps.output import read_record
-    from experiments.studies.sweeps.staging import local_copy
+    from experiments.studies.sweeps.staging import CELLS, local_copy
 
-    spark = _spark(spark_master, spark_conf)
+    spark = SparkOptions(spark_master, name_values("--spark-conf", spark_conf, "spark."))
     with _failures(), progress("isray study") as shown:
         cells = analyze(folder, shown, spark)
         with local_copy(folder, traces=False) as local:
-            documents, study = _documents(local), read_record(local).study
+            documents, study = json.loads((local / CELLS).read_bytes()), read_record(local).study
     print_result(as_json, {"out": folder, "cells": documents}, _print_table, study, cells)
 
 
@@ -198,24 +191,6 @@ def open_study(
         typer.launch(Path(study.report).resolve().as_uri())
 
 
-app.register("replay", "isray study replay out/last-replica-standing --cell 0 --trial 3 --html out/loss.html")(
-    replay_trial
-)
-app.register("validate", "isray study validate --jobs 2")(validate_study)
-app.register("numbers", "isray study numbers --partitions 1000 --write-latency 4ms")(study_numbers)
-
-
-def _spark(master: str, conf: list[str] | None) -> SparkOptions:
-    """Where Spark runs, with which settings. Raises InputError for a setting without a value."""
-    settings = {}
-    for setting in conf or []:
-        name, found, value = setting.partition("=")
-        if not found or not name.startswith("spark."):
-            raise InputError("--spark-conf", "", setting, "spark.NAME=VALUE")
-        settings[name] = value
-    return SparkOptions(master, settings)
-
-
 def _sweep(file: Path, out: str, engine: str | None, trials: int | None, address: str | None, shown: Progress) -> int:
     from experiments.studies.design.loader import load_study
     from experiments.studies.failures.words import remarks
@@ -252,8 +227,8 @@ def _kept(out: str) -> str:
 
 @contextmanager
 def _failures() -> Iterator[None]:
-    """Ends the command with exit code 1 and the message of the failure if a trial, the storage or the pipeline fails,
-    or Ray loses the workers; on an interrupt with exit code 130 and what it leaves."""
+    """Ends the command with exit code 1 if a trial, the storage or the pipeline fails, or Ray loses the workers; on an
+    interrupt with exit code 130 and what it leaves."""
     from experiments.studies.pipeline.failures import KEPT, PipelineFailed
     from experiments.studies.sweeps.nodes import WorkersLost
     from experiments.studies.sweeps.storage import StorageFailed
@@ -267,21 +242,14 @@ def _failures() -> Iterator[None]:
         fail(f"isray: interrupted; {KEPT}", code=ExitCode.INTERRUPTED)
 
 
-def _documents(out: Path) -> object:
-    """The content of `gold/cells.json`."""
-    return json.loads((out / "gold" / "cells.json").read_bytes())
-
-
-def _print_table(study: StudyPlan, cells: Sequence[CellEstimates]) -> None:
+def _print_table(study: StudyPlan, cells: Sequence[CellEstimates], report: str | None = None) -> None:
     from experiments.studies.design.study import metrics_of
     from experiments.studies.report.words import cell_name, interval, minutes, number
     from experiments.studies.trace.metrics import FRACTION
 
-    table = Table(title=study.name, caption="per partition-year, with 95 % intervals", show_lines=True)
-    table.add_column("setting", no_wrap=True)
     metrics = metrics_of(study.functions)
-    for metric in metrics:
-        table.add_column(metric.title, justify="right")
+    columns = (Column("setting", no_wrap=True), *(Column(metric.title, justify="right") for metric in metrics))
+    table = Table(*columns, title=study.name, caption="per partition-year, with 95 % intervals", show_lines=True)
     for cell, values in zip(study.cells, cells, strict=True):
         texts = []
         for metric in metrics:
@@ -294,3 +262,162 @@ def _print_table(study: StudyPlan, cells: Sequence[CellEstimates]) -> None:
     for cell, values in zip(study.cells, cells, strict=True):
         for warning in values.warnings:
             console.print(f"{cell_name(cell.swept)}: {warning}")
+    if report is not None:
+        typer.echo(f"report: {report}")
+
+
+SHOWN_LINES = 60
+
+
+@app.register("replay", "isray study replay out/last-replica-standing --cell 0 --trial 3 --html out/loss.html")
+def replay_trial(
+    folder: Folder,
+    cell: Annotated[int, option("N", "The cell, by its place in the study, from 0 on.", min=0)],
+    trial: Annotated[int, option("K", "The trial's number, from 0 on.", min=0)],
+    loss: Annotated[int, option("I", "Which loss of the trial to explain, from 0 on.", min=0)] = 0,
+    html: Html = None,
+    compare_cell: Annotated[
+        int | None, option("N", "Show the same trial of this cell beside it, with the first differences.", min=0)
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Run one trial of a study again: the story of a loss, as text and as a page."""
+    from experiments.studies.replay.replay import recorded_trace, replay
+    from experiments.studies.sweeps.output import read_record
+
+    record = read_record(folder)
+    found = replay(record.study, cell, trial, loss)
+    other = None
+    if compare_cell is not None:
+        if compare_cell == cell:
+            raise InputError("--compare-cell", "", str(cell), "another cell than --cell")
+        other = replay(record.study, compare_cell, trial, loss).run
+    recorded = recorded_trace(folder, record, cell, trial)
+    same = None if recorded is None else recorded == found.trace_hash
+    shown = Exploration(html, None if compare_cell is None else f"cell {compare_cell}", found.run, other)
+    document = {
+        "cell": cell,
+        "trial": trial,
+        "seed": found.seed,
+        "losses": found.losses,
+        "trace_hash": found.trace_hash,
+        "same": same,
+        "story": found.story(SHOWN_LINES),
+    }
+    print_result(as_json, document | shown.document, _print_replayed, found, same, shown)
+    fail_if(same is False)
+
+
+def _print_replayed(found: Replayed, same: bool | None, shown: Exploration) -> None:
+    console = Console(highlight=False, soft_wrap=True)
+    console.print("\n".join(found.story(SHOWN_LINES)), markup=False)
+    console.print(f"{found.run.title}, seed {found.seed}: {found.run.notes[0]}", markup=False)
+    verdicts = {
+        True: "[green]the same trace[/] as in the study",
+        False: "[red]not the same trace[/] as in the study: the code of the trial has changed since",
+        None: "nothing in the study's directory to compare the trace with",
+    }
+    console.print(f"{verdicts[same]}: {found.trace_hash}")
+    shown.show(console)
+
+
+@app.register("validate", "isray study validate --jobs 2")
+def validate_study(
+    cells: Annotated[
+        Path | None, option("FILE", "A list of cells to compare instead of the built-in ones (YAML).")
+    ] = None,
+    jobs: Annotated[
+        int | None, option("N", "Processes that run trials; as many as there are processors by default.")
+    ] = None,
+    coverage: Annotated[
+        int | None,
+        option(
+            "N",
+            "Instead: of N studies of each failure model by importance sampling, how many intervals hold the loss rate "
+            "that is known by hand.",
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Compare the simulation with the Markov model of each cell: both values and the z-score of their difference."""
+    if coverage is not None:
+        _validate_coverage(coverage, cells, jobs, as_json)
+        return
+    from experiments.studies.theory.cells import default_cells, load_cells, usable_processors
+    from experiments.studies.theory.validation import left_out, validate
+
+    if jobs is not None and jobs < 1:
+        raise InputError("--jobs", "", jobs, "a whole number from 1")
+    chosen = default_cells() if cells is None else load_cells(cells)
+    with progress("isray study") as shown:
+        found = validate(
+            chosen, jobs or usable_processors(), lambda done, total: shown.show("validate", done, total), _doubt
+        )
+    for index, cell in enumerate(chosen if cells is not None else []):
+        for line in left_out(cell, {item.metric for item in found if item.cell == cell.given}):
+            typer.echo(f"isray: cells[{index}]: {line}", err=True)
+    print_result(as_json, [asdict(item) for item in found], _print_validation, found)
+    fail_if([item for item in found if not item.agrees])
+
+
+def _validate_coverage(studies: int, cells: Path | None, jobs: int | None, as_json: bool) -> None:
+    """Exit code 1 if an interval of 95 % holds the value in fewer studies than chance explains."""
+    from experiments.studies.theory.cells import usable_processors
+    from experiments.studies.theory.coverage import cells as covered_cells
+    from experiments.studies.theory.coverage import coverage
+
+    if studies < 1:
+        raise InputError("--coverage", "", studies, "a whole number from 1")
+    if cells is not None:
+        raise InputError("--coverage", "", "--cells as well", "one of the two: the failure models are built in")
+    found: list[Coverage] = []
+    total = len(list(covered_cells()))
+    with progress("isray study") as shown:
+        for item in coverage(studies, jobs or usable_processors()):
+            found.append(item)
+            shown.show("coverage", len(found), total)
+    print_result(as_json, [asdict(item) for item in found], _print_coverage, found)
+    fail_if([item for item in found if not item.agrees])
+
+
+def _print_coverage(found: Sequence[Coverage]) -> None:
+    numbers = ("by hand", "mean of the studies", "intervals that hold it")
+    title = "Coverage of 95 % intervals, in loss events per partition-year"
+    table = Table("failure model", "catch-up", *_numeric(numbers), title=title)
+    for item in found:
+        held, caught_up = f"{item.covered} of {item.studies}", "yes" if item.catch_up else "immediate"
+        table.add_row(item.model, caught_up, f"{item.by_hand:.4g}", f"{item.mean:.4g}", held)
+    wide_console().print(table)
+
+
+def _numeric(headings: Iterable[str]) -> list[Column]:
+    return [Column(heading, justify="right", no_wrap=True) for heading in headings]
+
+
+def _doubt(item: CellComparison) -> None:
+    from experiments.studies.report.words import cell_name
+
+    what = f"{cell_name(item.cell)}, {item.metric}: z = {item.z:+.2f} in {item.trials} trials"
+    typer.echo(f"isray: {what}; the cell is repeated with {2 * item.trials} others", err=True)
+
+
+def _print_validation(found: Sequence[CellComparison]) -> None:
+    from experiments.studies.report.words import cell_name
+
+    headings = _numeric(("simulated", "95 % interval", "Markov", "z", "trials", "events"))
+    table = Table("cell", "metric", *headings, title="Simulation and Markov model", caption="rates per partition-year")
+    for before, item in zip((None, *found), found, strict=False):
+        name = "" if before is not None and item.cell == before.cell else cell_name(item.cell)
+        z = f"{item.z:+.2f}" if item.agrees else f"[red]{item.z:+.2f}[/]"
+        interval = f"{item.ci_low:.4g} – {item.ci_high:.4g}"
+        numbers = (f"{item.simulated:.4g}", interval, f"{item.markov:.4g}", z, str(item.trials), str(item.events))
+        table.add_row(name, item.metric, *numbers)
+    wide_console().print(table)
+    beyond = sum(not item.agrees for item in found)
+    covered = sum(item.ci_low <= item.markov <= item.ci_high for item in found)
+    typer.echo(
+        f"{covered} of {len(found)} intervals (95 %) cover the Markov value; {beyond} differ by more than 99.9 %"
+    )
+
+
+app.register("numbers", "isray study numbers --partitions 1000 --write-latency 4ms")(study_numbers)

@@ -2,8 +2,7 @@
 
 Flags, texts and layout are those of Kafka's tool. `--describe` adds the columns Elr, LastKnownElr and LastKnownLeader,
 `N/A` where the cluster's feature level does not have them. `--topic` is a regular expression that matches whole names,
-with commas between alternatives, except with `--create`. `--alter --remove-partitions N`, which Kafka does not have,
-removes the last N partitions.
+with commas between alternatives, except with `--create`. Kafka does not have `--remove-partitions`.
 """
 
 from __future__ import annotations
@@ -49,7 +48,6 @@ from protocol.messages.topics import (
 
 FAILING = "Error while executing topic command"
 ASSIGNMENT = "broker ids separated by ':', partitions by ','; as many different brokers for each partition"
-Moves = Mapping[TopicPartition, OngoingPartitionReassignment]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +112,7 @@ def topics(
         partitions,
         replication_factor,
         _assignment(replica_assignment),
-        name_values("--config", config or []),
+        name_values("--config", config),
         if_exists,
         if_not_exists,
         remove_partitions,
@@ -144,11 +142,10 @@ def _check(action: str, options: Options) -> None:
         found = "--replica-assignment with --partitions or --replication-factor"
         raise InputError("--replica-assignment", "", found, allowed)
     if action == "--alter" and (options.partitions is None) == (options.remove_partitions is None):
-        number = "neither" if options.partitions is None else "both"
-        found = f"{number} of --partitions and --remove-partitions"
+        found = f"{'neither' if options.partitions is None else 'both'} of --partitions and --remove-partitions"
         raise InputError("--alter", "", found, "one of --partitions, --remove-partitions")
     if options.topic and action != "--create":
-        _pattern(options.topic)
+        _pattern(options.topic)  # refuses a wrong one before the cluster is asked
 
 
 def _assignment(option: str | None) -> tuple[tuple[int, ...], ...]:
@@ -158,8 +155,9 @@ def _assignment(option: str | None) -> tuple[tuple[int, ...], ...]:
         found = tuple(tuple(int(broker) for broker in part.split(":")) for part in option.split(","))
     except ValueError as error:
         raise InputError("--replica-assignment", "", option, ASSIGNMENT) from error
-    are_distinct = all(len(set(part)) == len(part) == len(found[0]) for part in found)
-    if not are_distinct or not all(0 <= broker <= INT_MAX for part in found for broker in part):
+    if not all(
+        len(set(part)) == len(part) == len(found[0]) and 0 <= min(part) <= max(part) <= INT_MAX for part in found
+    ):
         raise InputError("--replica-assignment", "", option, ASSIGNMENT)
     return found
 
@@ -181,8 +179,7 @@ def _chosen(admin: AdminClient, options: Options) -> list[str]:
     """The topics that `--topic` matches; AdminError where it matches none, unless `--if-exists` is given."""
     chosen = _matching(admin, options.topic)
     if options.topic is not None and not chosen and not options.if_exists:
-        text = f"Topic '{options.topic}' does not exist as expected"
-        raise AdminError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text)
+        raise AdminError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic '{options.topic}' does not exist as expected")
     return chosen
 
 
@@ -216,34 +213,30 @@ def _list(admin: AdminClient, options: Options) -> None:
 
 def _delete(admin: AdminClient, options: Options) -> None:
     chosen = _chosen(admin, options)
-    results = admin.delete_topics(chosen) if chosen else ()
-    _finish(options, dict(zip(chosen, results, strict=True)))
+    _finish(options, chosen, admin.delete_topics(chosen) if chosen else ())
 
 
 def _alter(admin: AdminClient, options: Options) -> None:
     chosen = _chosen(admin, options)
     counts = {topic.name: len(topic.partitions) for topic in admin.describe_topics(chosen)} if chosen else {}
     results: Sequence[Result] = ()
-    if options.remove_partitions is not None:
-        kept = {name: max(0, counts[name] - options.remove_partitions) for name in chosen}
-        removed = {name: tuple(range(first, counts[name])) for name, first in kept.items()}
-        results = admin.remove_partitions(
-            *(RemovePartitionsTopic(name=name, partitions=indexes) for name, indexes in removed.items())
-        )
+    if (removed := options.remove_partitions) is not None:
+        last = {name: tuple(range(max(0, count - removed), count)) for name, count in counts.items()}
+        results = admin.remove_partitions(*(RemovePartitionsTopic(name=name, partitions=last[name]) for name in chosen))
     elif options.partitions is not None:
         given, count = options.replica_assignment, options.partitions
         added = {name: given[counts[name] :] if given else None for name in chosen}
         results = admin.create_partitions(
             *(CreatePartitionsTopic(name=name, count=count, assignments=new) for name, new in added.items())
         )
-    _finish(options, dict(zip(chosen, results, strict=True)))
+    _finish(options, chosen, results)
 
 
-def _finish(options: Options, results: Mapping[str, Result]) -> None:
+def _finish(options: Options, topics: Sequence[str], results: Sequence[Result]) -> None:
     """Reports the results of topics; exit code 1 if one failed."""
     if options.as_json:
-        print_json({"topics": [message_fields(result) for result in results.values()]})
-    exit_if_failed((f"{FAILING}: {name}", result) for name, result in results.items())
+        print_json({"topics": [message_fields(result) for result in results]})
+    exit_if_failed((f"{FAILING}: {name}", result) for name, result in zip(topics, results, strict=True))
 
 
 def _describe(admin: AdminClient, options: Options) -> None:
@@ -254,18 +247,18 @@ def _describe(admin: AdminClient, options: Options) -> None:
     configs = _overrides(admin, chosen)
     moves = _moves(admin)
     live = {broker.broker_id for broker in admin.describe_cluster().brokers if not broker.is_fenced}
-    shown = [
-        (topic, [item for item in topic.partitions if _is_shown(options.reports, topic, item, moves, live)])
-        for topic in described
-    ]
+    documents = []
+    for topic in described:
+        items = [(item, moves.get(TopicPartition(topic.name, item.partition_index))) for item in topic.partitions]
+        shown = [(item, move) for item, move in items if _is_shown(options.reports, item, move, live)]
+        partitions = [message_fields(item) for item, _ in shown]
+        documents.append(message_fields(topic) | {"configs": configs[topic.name], "partitions": partitions})
+        if not options.reports and not options.as_json:
+            typer.echo(_topic_line(topic, configs[topic.name], _replication_factor(*items[0])))
+        for item, move in () if options.as_json else shown:
+            typer.echo(_partition_line(topic.name, item, move))
     if options.as_json:
-        print_json([_topic_document(topic, items, configs[topic.name]) for topic, items in shown])
-        return
-    for topic, items in shown:
-        if not options.reports:
-            typer.echo(_topic_line(topic, configs[topic.name], moves))
-        for item in items:
-            typer.echo(_partition_line(topic.name, item, moves.get(TopicPartition(topic.name, item.partition_index))))
+        print_json(documents)
 
 
 def _overrides(admin: AdminClient, names: Sequence[str]) -> dict[str, dict[str, str]]:
@@ -278,7 +271,7 @@ def _overrides(admin: AdminClient, names: Sequence[str]) -> dict[str, dict[str, 
     return configs
 
 
-def _moves(admin: AdminClient) -> Moves:
+def _moves(admin: AdminClient) -> Mapping[TopicPartition, OngoingPartitionReassignment]:
     """Reassignments in progress; none where the principal is not authorized to list them, as in Kafka's tool."""
     try:
         return admin.list_reassignments()
@@ -293,9 +286,8 @@ def _replication_factor(item: DescribedPartition, move: OngoingPartitionReassign
 
 
 def _is_shown(
-    reports: frozenset[str], topic: DescribedTopic, item: DescribedPartition, moves: Moves, live: set[int]
+    reports: frozenset[str], item: DescribedPartition, move: OngoingPartitionReassignment | None, live: set[int]
 ) -> bool:
-    move = moves.get(TopicPartition(topic.name, item.partition_index))
     is_led, in_sync = item.leader_id != NO_LEADER, len(item.isr_nodes)
     holds = {
         "--under-replicated-partitions": in_sync < _replication_factor(item, move),
@@ -306,9 +298,7 @@ def _is_shown(
     return not reports or any(holds[report] for report in reports)
 
 
-def _topic_line(topic: DescribedTopic, configs: Mapping[str, str], moves: Moves) -> str:
-    first = topic.partitions[0]
-    factor = _replication_factor(first, moves.get(TopicPartition(topic.name, first.partition_index)))
+def _topic_line(topic: DescribedTopic, configs: Mapping[str, str], factor: int) -> str:
     fields = {
         "Topic": topic.name,
         "TopicId": topic.topic_id,
@@ -320,38 +310,24 @@ def _topic_line(topic: DescribedTopic, configs: Mapping[str, str], moves: Moves)
 
 
 def _partition_line(topic: str, item: DescribedPartition, move: OngoingPartitionReassignment | None) -> str:
-    fields: dict[str, object] = {
+    fields = {
         "Topic": topic,
-        "Partition": item.partition_index,
+        "Partition": str(item.partition_index),
         "Leader": _leader(item.leader_id),
         "Replicas": numbers(item.replica_nodes),
         "Isr": numbers(item.isr_nodes),
     }
     if move is not None:
-        fields |= {
-            "Adding Replicas": numbers(move.adding_replicas),
-            "Removing Replicas": numbers(move.removing_replicas),
-        }
-    fields |= {
-        "Elr": _if_known(item.eligible_leader_replicas),
-        "LastKnownElr": _if_known(item.last_known_elr),
-        "LastKnownLeader": "N/A" if item.last_known_leader is None else _leader(item.last_known_leader),
-    }
+        fields["Adding Replicas"] = numbers(move.adding_replicas)
+        fields["Removing Replicas"] = numbers(move.removing_replicas)
+    for name, brokers in (("Elr", item.eligible_leader_replicas), ("LastKnownElr", item.last_known_elr)):
+        fields[name] = "N/A" if brokers is None else numbers(brokers)
+    fields["LastKnownLeader"] = "N/A" if item.last_known_leader is None else _leader(item.last_known_leader)
     return "".join(f"\t{key}: {value}" for key, value in fields.items())
 
 
 def _leader(broker: int) -> str:
     return "none" if broker == NO_LEADER else str(broker)
-
-
-def _if_known(brokers: Sequence[int] | None) -> str:
-    return "N/A" if brokers is None else numbers(brokers)
-
-
-def _topic_document(
-    topic: DescribedTopic, items: Sequence[DescribedPartition], configs: Mapping[str, str]
-) -> dict[str, object]:
-    return message_fields(topic) | {"configs": dict(configs), "partitions": [message_fields(item) for item in items]}
 
 
 _ACTIONS: Mapping[str, Callable[[AdminClient, Options], None]] = {

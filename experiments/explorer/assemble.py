@@ -1,8 +1,7 @@
 """Makes a `Run` of a journal: of a recorded simulation, or of trace events alone.
 
-Trace events alone have no messages. They nevertheless show causality: a broker publishes metadata that a controller has
-committed, a follower fetches records that its leader has appended. These pairs take the place of sending and receipt
-(`_with_evidence`), so that a run on processes has arrows and a causal past, too.
+Trace events alone show causality, too: a broker publishes metadata that a controller has committed, a follower fetches
+records that its leader has appended. These pairs take the place of sending and receipt (`_with_evidence`).
 """
 
 from __future__ import annotations
@@ -13,12 +12,13 @@ from dataclasses import dataclass, field, replace
 from experiments.engines.port import ClusterSpec, TraceEvent, Violation
 from experiments.explorer.recorder import Changed, Due, Entry, Journal, Received, Sent
 from experiments.explorer.run import Run, RunEvent, StoryRow
-from experiments.explorer.values import message_fields, partitions_in, trace_fields
+from experiments.explorer.values import message_fields, partitions_in, plain
 from experiments.story.render import Heading, story_lines
 from experiments.support.record_text import record_text, topic_names
 from protocol.events.base import Trace
 from protocol.events.broker import MetadataPublished, RecordsAppended, RecordsFetched
 from protocol.events.controller import MetadataCommitted
+from protocol.events.registry import detail_of
 from protocol.ids import NodeId, node_name
 from protocol.messages.base import Message
 from protocol.messages.records import MetadataRecord
@@ -49,7 +49,7 @@ def run_of_journal(
 ) -> Run:
     """The run that a journal holds; `records` is the metadata log from its start. `title` and `facts` as in `Run`."""
     has_headings = any(isinstance(entry.what, Heading) for entry in journal.entries)
-    building = _Building(records, has_headings)
+    building = _Building(records, has_headings, topic_names(records))
     for number, entry in enumerate(journal.entries, journal.first):
         building.add(number, entry)
     found = building.run(title, facts, spec)
@@ -66,16 +66,13 @@ class _Building:
 
     records: Sequence[MetadataRecord]
     has_headings: bool
+    topics: Mapping[str, str]
     events: list[RunEvent] = field(default_factory=list)
     headings: list[tuple[int, str]] = field(default_factory=list)
     story_events: list[tuple[int, TraceEvent]] = field(default_factory=list)
     story_headings: list[Heading] = field(default_factory=list)
     indices: dict[int, int] = field(default_factory=dict)
-    topics: Mapping[str, str] = field(init=False)
     asked: dict[tuple[NodeId, NodeId, int], tuple[str, ...]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.topics = topic_names(self.records)
 
     def add(self, number: int, entry: Entry) -> None:
         """Adds an entry with the number by which receipts refer to it."""
@@ -98,9 +95,8 @@ class _Building:
             return RunEvent(time_ms, node, "timer", what.timer, text=f"timer {what.timer} is due")
         if isinstance(what, Violation):
             self.story_headings.append(Heading(f"violated: {what.invariant}: {what.detail}", len(self.story_events)))
-            return RunEvent(
-                time_ms, node, "violation", what.invariant, fields={"detail": what.detail}, text=what.detail
-            )
+            fields = {"detail": what.detail}
+            return RunEvent(time_ms, node, "violation", what.invariant, fields=fields, text=what.detail)
         assert isinstance(what, Trace)
         return self._traced(time_ms, node, what)
 
@@ -112,16 +108,11 @@ class _Building:
         return RunEvent(time_ms, node, "send", type(sent.message).__name__, partitions, route | fields, text=text)
 
     def _received(self, time_ms: int, node: NodeId, received: Received) -> RunEvent:
-        found: dict[str, object]
         kind, cause = type(received.message).__name__, self.indices.get(received.cause, -1)
         text = f"receives {kind} from {node_name(received.source)}"
-        if cause >= 0:
-            partitions, found = self.events[cause].partitions, {}
-        else:
-            found = message_fields(received.message)
-            partitions = partitions_in(found, self.topics)
-        fields: dict[str, object] = {"from": received.source, **found}
-        return RunEvent(time_ms, node, "receive", kind, partitions, fields, cause, text)
+        found = {} if cause >= 0 else message_fields(received.message)
+        partitions = self.events[cause].partitions if cause >= 0 else partitions_in(found, self.topics)
+        return RunEvent(time_ms, node, "receive", kind, partitions, {"from": received.source, **found}, cause, text)
 
     def _partitions(
         self, source: NodeId, target: NodeId, message: Message, fields: Mapping[str, object]
@@ -149,13 +140,12 @@ class _Building:
 
     def _traced(self, time_ms: int, node: NodeId, trace: Trace) -> RunEvent:
         self.story_events.append((len(self.events), TraceEvent(time_ms, node, trace)))
-        fields, about = trace_fields(trace), trace.about()
+        fields, about = {name: plain(value) for name, value in detail_of(trace).items()}, trace.about()
         if isinstance(trace, MetadataCommitted):
             committed = self.records[trace.base_offset : trace.end_offset]
             fields["records"] = [record_text(record, self.topics) for record in committed]
-        return RunEvent(
-            time_ms, node, "trace", trace.kind, () if about is None else (str(about),), fields, text=trace.sentence()
-        )
+        partitions = () if about is None else (str(about),)
+        return RunEvent(time_ms, node, "trace", trace.kind, partitions, fields, text=trace.sentence())
 
     def run(self, title: str, facts: Sequence[tuple[str, str]], spec: ClusterSpec) -> Run:
         """The whole run, its events in order of time; events of one time stay in their order."""
@@ -167,7 +157,10 @@ class _Building:
             title=title,
             facts=facts,
             nodes=[node for node in _lanes(spec) if node in seen],
-            events=[_moved(events[index], places) for index in order],
+            events=[
+                event if event.cause < 0 else replace(event, cause=places[event.cause])
+                for event in (events[index] for index in order)
+            ],
             headings=[(places.get(index, len(events)), text) for index, text in self.headings],
             story=list(self._story(places)),
         )
@@ -181,34 +174,21 @@ class _Building:
 
 def _lanes(spec: ClusterSpec) -> list[NodeId]:
     """The nodes from top to bottom: clients, brokers, controllers, the recovery manager."""
-    members = spec.member_ids
-    rest = [node for node in members if node not in (*spec.client_ids, *spec.broker_ids, *spec.controller_ids)]
-    return [*spec.client_ids, *spec.broker_ids, *spec.controller_ids, *rest]
-
-
-def _moved(event: RunEvent, places: Mapping[int, int]) -> RunEvent:
-    return event if event.cause < 0 else replace(event, cause=places[event.cause])
+    return list(dict.fromkeys([*spec.client_ids, *spec.broker_ids, *spec.controller_ids, *spec.member_ids]))
 
 
 def _with_evidence(events: Sequence[RunEvent]) -> Iterator[RunEvent]:
     """The events, with the cause of those that depend on an event of another node."""
-    committed: list[tuple[int, int]] = []
+    committed: dict[object, int] = {}
     appended: dict[tuple[str, object], int] = {}
     for index, event in enumerate(events):
         cause = -1
         if event.kind == MetadataCommitted.kind:
-            committed.append((_number(event, "end_offset"), index))
+            committed[event.fields["end_offset"]] = index
         elif event.kind == RecordsAppended.kind:
             appended[event.partitions[0], event.fields["log_end"]] = index
         elif event.kind == RecordsFetched.kind:
             cause = appended.get((event.partitions[0], event.fields["log_end"]), -1)
         elif event.kind == MetadataPublished.kind:
-            offset = _number(event, "next_offset")
-            cause = next((place for end, place in reversed(committed) if end == offset), -1)
+            cause = committed.get(event.fields["next_offset"], -1)
         yield replace(event, cause=cause) if cause >= 0 and events[cause].node != event.node else event
-
-
-def _number(event: RunEvent, name: str) -> int:
-    found = event.fields[name]
-    assert isinstance(found, int)
-    return found

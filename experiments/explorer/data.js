@@ -1,6 +1,6 @@
 "use strict";
 
-/* The run as typed columns. Written by experiments/explorer/columns.py. */
+/* The run as typed columns. Written by experiments/explorer/page.py. */
 
 async function unpack(text) {
   const raw = atob(text);

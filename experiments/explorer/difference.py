@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
+from typing import cast
 
 from experiments.explorer.run import Run, RunEvent
 from protocol.events.client import ProduceCompleted
@@ -34,17 +35,13 @@ class Difference:
     text: str
 
     def document(self) -> dict[str, object]:
-        """The difference as JSON has it."""
         return {"what": self.what, "events": [self.first, self.second], "text": self.text}
 
 
 def differences(first: Run, second: Run) -> list[Difference]:
-    """The first differences of two runs, those that there are, each kind at most once."""
-    found = (
-        _first_difference("event", first, second, _whole),
-        _first_difference("partition state", first, second, _state),
-        _first_difference("outcome of a client", first, second, _outcome),
-    )
+    """The first differences of two runs, of each kind at most one."""
+    kinds = {"event": _whole, "partition state": _state, "outcome of a client": _outcome}
+    found = (_first_difference(what, first, second, compared) for what, compared in kinds.items())
     return [each for each in found if each is not None]
 
 
@@ -58,13 +55,8 @@ def _whole(event: RunEvent) -> tuple[Hashable, Hashable] | None:
 def _state(event: RunEvent) -> tuple[Hashable, Hashable] | None:
     if event.kind != PartitionChanged.kind or event.role != "trace":
         return None
-    fields = event.fields
-    return event.partitions, (fields["leader"], _members(fields["isr"]), _members(fields["elr"]), fields["recovering"])
-
-
-def _members(brokers: object) -> frozenset[object]:
-    assert isinstance(brokers, list)
-    return frozenset(brokers)
+    isr, elr = (frozenset(cast("list[int]", event.fields[name])) for name in ("isr", "elr"))
+    return event.partitions, (event.fields["leader"], isr, elr, event.fields["recovering"])
 
 
 def _outcome(event: RunEvent) -> tuple[Hashable, Hashable] | None:
@@ -96,7 +88,7 @@ def _ends_in_violation(run: Run) -> bool:
 
 
 def _by_subject(events: Sequence[RunEvent], compared: Compared) -> dict[Hashable, list[tuple[Hashable, int]]]:
-    """By subject: pairs of a value and its event, without repetitions of the value before, except of outcomes."""
+    """By subject: pairs of a value and the index of its event; a state that repeats the one before is left out."""
     found: dict[Hashable, list[tuple[Hashable, int]]] = {}
     for index, event in enumerate(events):
         if (item := compared(event)) is not None:
@@ -108,7 +100,6 @@ def _by_subject(events: Sequence[RunEvent], compared: Compared) -> dict[Hashable
 
 
 def _words(run: Run, index: int) -> str:
-    """An event of a run in words."""
     if index < 0:
         return f"{run.title}: no further one"
     event = run.events[index]

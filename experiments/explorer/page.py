@@ -1,11 +1,10 @@
 """The explorer's page: one self-contained HTML file that loads nothing.
 
-The table of the story is in the file as HTML, so that a browser without JavaScript shows it. The scripts are plain
-files beside this one, which are inlined in the order of `SCRIPTS` into one scope.
+The table of the story is in the file as HTML, so that a browser without JavaScript shows it. The scripts are inlined in
+the order of `SCRIPTS` into one scope.
 
-The data are columns of small numbers and tables of what they stand for, as JSON, compressed. What repeats (kinds, sets
-of partitions, names of fields) is stored once and referred to by number, times as differences; the rest compresses
-well. The browser decompresses with its own `DecompressionStream`.
+The data are columns of small numbers and tables of what they stand for, as compressed JSON. What repeats (kinds, sets
+of partitions, names of fields) is stored once and referred to by number, times as differences.
 """
 
 from __future__ import annotations
@@ -35,9 +34,7 @@ CHUNK = 100
 
 
 def write_page(path: Path, run: Run, other: Run | None = None, found: Sequence[Difference] = ()) -> None:
-    """Writes the page of one run, or of two with their first differences. InputError where the file cannot be
-    written.
-    """
+    """Writes the page. InputError where the file cannot be written."""
     text = render_page(run, other, found)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -47,7 +44,7 @@ def write_page(path: Path, run: Run, other: Run | None = None, found: Sequence[D
 
 
 def render_page(run: Run, other: Run | None = None, found: Sequence[Difference] = ()) -> str:
-    """The page as HTML; `found` are the differences to mark."""
+    """The page of one run, or of two with their first differences, as HTML."""
     environment = templates(FOLDER)
     environment.filters |= {"clock": _clock, "node_name": node_name}
     runs = [run] if other is None else [run, other]
@@ -78,9 +75,6 @@ def _chunks(story: Sequence[StoryRow]) -> list[list[StoryRow]]:
     return [rows[begin : begin + CHUNK] for begin in range(0, len(rows), CHUNK)]
 
 
-# -- the data of the page ----------------------------------------------------------------------------------------------
-
-
 GROUPS = {
     "data": "Produce and fetch",
     "producers": "Produce and fetch",
@@ -99,17 +93,12 @@ EMITTERS = {
 """Groups of trace events by their module in `protocol/events`; all others are of the host."""
 
 
-class _Table:
-    """Distinct values in the order in which they first occurred."""
+class _Table(dict[Hashable, int]):
+    """The number of each distinct value, in the order in which they first occurred."""
 
-    def __init__(self) -> None:
-        self.numbers: dict[Hashable, int] = {}
-
-    def number(self, value: Hashable) -> int:
-        return self.numbers.setdefault(value, len(self.numbers))
-
-    def values(self) -> list[Hashable]:
-        return list(self.numbers)
+    def __missing__(self, value: Hashable) -> int:
+        self[value] = len(self)
+        return self[value]
 
 
 def group_of(event: RunEvent) -> str:
@@ -126,27 +115,24 @@ def columns(run: Run) -> dict[str, object]:
     kinds, sets, shapes, partitions = _Table(), _Table(), _Table(), _Table()
     lanes = {node: lane for lane, node in enumerate(run.nodes)}
     events = run.events
-    for event in events:
-        for name in event.partitions:
-            partitions.number(name)
     return {
         "title": run.title,
         "facts": run.facts,
         "notes": run.notes,
         "nodes": [{"id": node, "name": node_name(node), "type": _type(node)} for node in run.nodes],
-        "time": _differences([event.time_ms for event in events]),
+        "time": [after - before for before, after in pairwise((0, *(event.time_ms for event in events)))],
         "node": [lanes[event.node] for event in events],
-        "kind": [kinds.number((event.role, event.kind, group_of(event))) for event in events],
-        "about": [sets.number(tuple(partitions.number(name) for name in event.partitions)) for event in events],
+        "kind": [kinds[event.role, event.kind, group_of(event)] for event in events],
+        "about": [sets[tuple(partitions[name] for name in event.partitions)] for event in events],
         "cause": [index - event.cause if event.cause >= 0 else 0 for index, event in enumerate(events)],
-        "shape": [shapes.number(tuple(event.fields)) for event in events],
+        "shape": [shapes[tuple(event.fields)] for event in events],
         "values": [list(event.fields.values()) for event in events],
         "text": ["" if event.role in ("send", "receive") else event.text for event in events],
         "headings": run.headings,
-        "kinds": kinds.values(),
-        "sets": sets.values(),
-        "shapes": shapes.values(),
-        "partitions": partitions.values(),
+        "kinds": list(kinds),
+        "sets": list(sets),
+        "shapes": list(shapes),
+        "partitions": list(partitions),
     }
 
 
@@ -156,13 +142,6 @@ def packed(document: object) -> str:
     return base64.b64encode(gzip.compress(text.encode(), compresslevel=6, mtime=0)).decode()
 
 
-def _differences(times: Sequence[int]) -> list[int]:
-    return [*times[:1], *(later - earlier for earlier, later in pairwise(times))]
-
-
 def _type(node: int) -> str:
-    if is_broker(node):
-        return "broker"
-    if is_controller(node):
-        return "controller"
-    return "client" if is_client(node) else "manager"
+    kinds = {"broker": is_broker, "controller": is_controller, "client": is_client}
+    return next((name for name, is_of_kind in kinds.items() if is_of_kind(node)), "manager")

@@ -1,8 +1,7 @@
 """Records a simulated run: every message with its fate, every trace event, every change of a node or link.
 
-`SimRecorder` collects references while the cluster runs, and `assemble.py` turns them into a `Run` afterwards, so that
-recording costs little and does not affect the cluster. The order in which the cluster calls the recorder is an
-order that respects causality.
+While the cluster runs only references are collected, so that recording costs little and does not affect the cluster.
+The order in which the cluster calls the recorder respects causality.
 """
 
 from __future__ import annotations
@@ -40,10 +39,9 @@ class AcknowledgedLosses:
         match trace:
             case ProduceCompleted(acks=acks, base_offset=offset) if trace.is_acknowledged and acks == ACKS_ALL:
                 self._acknowledged.setdefault(trace.partition, set()).add(offset)
-            case TopicDeleted():
-                deleted = [place for place in self._acknowledged if place.topic == trace.topic]
-                for place in deleted:
-                    del self._acknowledged[place]
+            case TopicDeleted(topic=topic):
+                kept = {place: known for place, known in self._acknowledged.items() if place.topic != topic}
+                self._acknowledged = kept
             case BecameLeader(partition=place, log_end=end):
                 known = self._acknowledged.get(place, set())
                 lost = sorted(offset for offset in known if offset >= end)
@@ -110,9 +108,8 @@ class Journal:
 
 
 class TraceCollector:
-    """Collects the trace events of any engine (`Engine.record_to`), with the starts and ends of processes among them.
-    `headings` is a list that grows during the run: a new heading belongs before the next event. `losses` marks the
-    elections that lose records.
+    """Collects the trace events of any engine (`Engine.record_to`). `headings` is a list that grows during the run: a
+    new heading belongs before the next event. `losses` marks the elections that lose records.
     """
 
     def __init__(self, headings: Sequence[Heading] = (), losses: AcknowledgedLosses | None = None) -> None:
@@ -121,11 +118,9 @@ class TraceCollector:
         self._entries: list[Entry] = []
 
     def add(self, event: TraceEvent) -> None:
-        """Adds the next event."""
         self._add_headings(event.time_ms, event.node)
         self._entries.append(Entry(event.time_ms, event.node, _change_in(event.trace) or event.trace))
-        loss = _loss_in(self._losses, event.time_ms, event.trace)
-        if loss is not None:
+        if (loss := _loss_in(self._losses, event.time_ms, event.trace)) is not None:
             self._entries.append(Entry(event.time_ms, event.node, loss))
 
     def _add_headings(self, time_ms: TimeMs, node: NodeId) -> None:
@@ -141,7 +136,6 @@ class TraceCollector:
         self._entries.append(Entry(place.time_ms, place.node, violation))
 
     def journal(self) -> Journal:
-        """What has been collected so far."""
         if self._entries:
             self._add_headings(self._entries[-1].time_ms, self._entries[-1].node)
         return Journal(tuple(self._entries), has_messages=False)
@@ -188,11 +182,8 @@ class SimRecorder(Recorder):
         cluster.trace_observers.insert(0, self._observe)
 
     def journal(self) -> Journal:
-        """What has been recorded so far."""
         self._note()
         return Journal(tuple(self._entries), self.count - len(self._entries))
-
-    # -- the cluster's calls -------------------------------------------------------------------------------------------
 
     def sent(
         self, time_ms: TimeMs, source: NodeId, target: NodeId, message: Message, arrivals: Sequence[TimeMs]
@@ -217,11 +208,8 @@ class SimRecorder(Recorder):
 
     def _observe(self, time_ms: TimeMs, node: NodeId, trace: Trace) -> None:
         self._add(time_ms, node, trace)
-        loss = _loss_in(self._losses, time_ms, trace)
-        if loss is not None:
+        if (loss := _loss_in(self._losses, time_ms, trace)) is not None:
             self.violation_numbers.append(self._append(time_ms, node, loss))
-
-    # -- entries -------------------------------------------------------------------------------------------------------
 
     def _add(self, time_ms: TimeMs, node: NodeId, what: Sent | Received | Changed | Trace) -> int:
         """Adds an entry, and before it what has come since the last one; returns its number."""

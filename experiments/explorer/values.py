@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from enum import Enum
 
-from protocol.events.base import Trace
-from protocol.events.registry import detail_of
 from protocol.ids import TopicPartition
 from protocol.messages.base import Message, field_values
 
@@ -35,11 +33,6 @@ def plain(value: object) -> object:
 def message_fields(message: Message) -> dict[str, object]:
     """The fields of a message by name, as plain values."""
     return {name: plain(value) for name, value in field_values(message).items()}
-
-
-def trace_fields(trace: Trace) -> dict[str, object]:
-    """The fields of a trace event by name, as plain values, without its partition."""
-    return {name: plain(value) for name, value in detail_of(trace).items()}
 
 
 def partitions_in(value: object, topics: Mapping[str, str]) -> tuple[str, ...]:

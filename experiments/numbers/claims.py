@@ -1,7 +1,5 @@
-"""The claims of section L of the requirements (`claims.yaml`), each with its measurement.
-
-A claim of L is measured by running the nodes of the protocol on the simulator; a formula stands beside a measurement
-(`Row.model`), never in its place. `limits.py` also reads values from the declarations that the nodes use.
+"""The claims of section L of the requirements (`claims.yaml`), each with its measurement: the nodes of the protocol run
+on the simulator; `limits.py` also reads values from the declarations that the nodes use.
 """
 
 from __future__ import annotations
@@ -15,8 +13,7 @@ from experiments.support.declared import declared
 from experiments.support.errors import InputError
 from experiments.support.fields import AsTuple, StrictModel
 
-Measure = Callable[[Conditions], list[Row]]
-MEASURES: Mapping[str, Measure] = {
+MEASURES: Mapping[str, Callable[[Conditions], list[Row]]] = {
     "L1": failover.serial,
     "L2": failover.spread,
     "L3": store_queue.rows,
@@ -66,8 +63,8 @@ CLAIMS = declared(_ClaimsFile, __file__, "claims.yaml").claims
 
 def claims_of(items: Iterable[str]) -> tuple[Claim, ...]:
     """The claims of these items, all of them if none is named. InputError for an unknown one."""
-    wanted = list(items)
+    wanted = list(items) or list(MEASURES)
     for item in wanted:
         if item not in MEASURES:
             raise InputError("--only", "", repr(item), f"one of {', '.join(MEASURES)}")
-    return tuple(claim for claim in CLAIMS if claim.item in wanted) if wanted else CLAIMS
+    return tuple(claim for claim in CLAIMS if claim.item in wanted)

@@ -1,8 +1,8 @@
 """The conditions under which all numbers are measured, and what a measurement reports.
 
 Time is virtual. A store carries out a write in `write_ms` and a read in `read_ms`, one request of a session after the
-other (`protocol/v3/store/node.py`); every message takes `network_ms`. With `network_ms` 0 the latency of a write is
-what its client waits, which is how S1 states its 4 ms. Processors and disks of brokers take no time.
+other; every message takes `network_ms`. With `network_ms` 0 the latency of a write is what its client waits, which is
+how S1 states its 4 ms. Processors and disks of brokers take no time.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ class Conditions:
     seed: int = 0
 
     def store(self, sessions: int = 1, multi: int = 1) -> StoreSettings:
-        """The settings of a store under these conditions."""
         return StoreSettings(
             write_latency=Latency(mean_ms=self.write_ms),
             read_latency=Latency(mean_ms=self.read_ms),
@@ -44,8 +43,7 @@ class Conditions:
 @dataclass(frozen=True, slots=True)
 class Row:
     """One measured value. `claimed` is what the source says, scaled to the conditions, None where it gives no value;
-    `model` is what a formula gives for the same thing. `holds` says whether the claim does, None where nothing is
-    claimed.
+    `model` is what a formula gives for the same thing. `holds` is None where nothing is claimed.
     """
 
     what: str

@@ -17,11 +17,7 @@ from protocol.ids import NO_LEADER, RECOVERY_MANAGER, TimeMs
 
 RECORDS = 5
 LOST_POWER = Loss("unflushed")
-PROACTIVE_S = 5.0
-ANSWER_AFTER_MS = 1_000
-
-
-# -- L12 ---------------------------------------------------------------------------------------------------------------
+CURRENT, PROPOSED = Generation.KIP_497, Generation.KIP_966
 
 
 def proactive_wait(conditions: Conditions) -> TimeMs:
@@ -35,40 +31,26 @@ def proactive_wait(conditions: Conditions) -> TimeMs:
     for broker in (0, 1):
         cluster.cut(RECOVERY_MANAGER, broker)
         cluster.engine.start(broker)
-    cluster.engine.run_for(ANSWER_AFTER_MS)
+    cluster.engine.run_for(1_000)
     cluster.cut(RECOVERY_MANAGER, 0, up=True)
-    decided_ms = cluster.await_("a leader", lambda: cluster.count(RecoveryDecided) == 1)
+    decided_ms = cluster.await_("a leader", lambda: cluster.counts[RecoveryDecided] == 1)
     return decided_ms - next(time for time, _, _ in cluster.events(RecoveryBegan))
 
 
 def waits(conditions: Conditions) -> list[Row]:
     """L12."""
-    return [
-        compared(
-            "from the begin of a proactive recovery to the election",
-            PROACTIVE_S,
-            seconds(proactive_wait(conditions)),
-            "s",
-        )
-    ]
-
-
-# -- L17 ---------------------------------------------------------------------------------------------------------------
+    what = "from the begin of a proactive recovery to the election"
+    return [compared(what, 5.0, seconds(proactive_wait(conditions)), "s")]
 
 
 def reference_configs(conditions: Conditions) -> list[Row]:
     """L17: the shipped scenarios with an ELR whose name says that they are about it."""
-    scenarios = [load_scenario(path) for path in sorted(SCENARIOS.glob("elr-*.yaml"))]
-    topics = [topic for scenario in scenarios for topic in scenario.topics]
-    used = [
-        topic
+    topics = [topic for path in sorted(SCENARIOS.glob("elr-*.yaml")) for topic in load_scenario(path).topics]
+    used = sum(
+        topic.config.get(MIN_INSYNC_REPLICAS) == 2 and all(len(replicas) == 3 for replicas in topic.assignments)
         for topic in topics
-        if topic.config.get(MIN_INSYNC_REPLICAS) == 2 and all(len(replicas) == 3 for replicas in topic.assignments)
-    ]
-    return [same("shipped scenarios of the ELR with min ISR 2 and 3 replicas, of all", len(topics), len(used))]
-
-
-# -- L18 ---------------------------------------------------------------------------------------------------------------
+    )
+    return [same("shipped scenarios of the ELR with min ISR 2 and 3 replicas, of all", len(topics), used)]
 
 
 def lost_after_power_losses(conditions: Conditions, min_isr: int, brokers: Sequence[int]) -> int:
@@ -103,11 +85,6 @@ def tolerated(conditions: Conditions) -> list[Row]:
             what = f"min ISR {min_isr}: of {RECORDS} acknowledged records lost by {crashed} power losses, at worst"
             rows.append(same(what, 0, worst) if crashed < min_isr else Row(what, None, worst))
     return rows
-
-
-# -- L19 ---------------------------------------------------------------------------------------------------------------
-
-CURRENT, PROPOSED = Generation.KIP_497, Generation.KIP_966
 
 
 def below_min_isr(conditions: Conditions, generation: Generation, acks: int) -> tuple[str, str, str]:
@@ -156,10 +133,7 @@ def all_fenced(conditions: Conditions, generation: Generation) -> tuple[str, int
 
 def comparison(conditions: Conditions) -> list[Row]:
     """L19."""
-    said = {
-        CURRENT: ("read", "moves", "waits", RECORDS),
-        PROPOSED: ("not read", "stays", "elects the other", 0),
-    }
+    said = {CURRENT: ("read", "moves", "waits", RECORDS), PROPOSED: ("not read", "stays", "elects the other", 0)}
     rows = []
     for generation, (consumer, high_watermark, election, lost) in said.items():
         name = generation.value

@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
+from math import ceil
 
 from experiments.numbers.conditions import Conditions, Row, compared, same
 from experiments.numbers.measured_cluster import CONTROLLER, KEEP, LEADER, MeasuredCluster, Sent
@@ -33,9 +34,7 @@ from protocol.messages.v3 import LeaderAndIsrRequest
 
 SAMPLE = 20
 NETWORK_MS = 1
-"""What each message takes in addition when the steps are measured a second time; without it only the store takes
-time.
-"""
+"""What each message takes in addition when the steps are measured again; without it only the store takes time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +63,11 @@ class FailoverCourse:
         """The time of the conditional writes alone: S1's 40 s."""
         return self.published_ms - self.read_ms
 
+    @property
+    def publishing_ms(self) -> TimeMs:
+        """The time of step 3, reads and writes."""
+        return self.published_ms - self.noticed_ms
+
 
 def replicas_of(partitions: int, leader: NodeId, *followers: NodeId) -> list[tuple[NodeId, ...]]:
     """Replicas of partitions that one broker leads and two follow, which would lead half of them each."""
@@ -82,9 +86,9 @@ def fail_over(conditions: Conditions, sessions: int = 1, multi: int = 1, mode: s
     cluster.create(replicas_of(conditions.partitions, victim, controller, survivor))
     watches = len(cluster.store.watches)
 
-    died_ms, led = cluster.now_ms, cluster.count(BecameLeader)
+    died_ms, led = cluster.now_ms, cluster.counts[BecameLeader]
     cluster.engine.crash(victim, KEEP)
-    cluster.await_("new leaders", lambda: cluster.count(BecameLeader) - led == conditions.partitions)
+    cluster.await_("new leaders", lambda: cluster.counts[BecameLeader] - led == conditions.partitions)
     sample = [cluster.produce(partition) for partition in range(min(SAMPLE, conditions.partitions))]
     acknowledged_ms = cluster.await_acknowledgements(sample)
 
@@ -136,15 +140,11 @@ def fail_over_by_log(conditions: Conditions, generation: Generation) -> LogFailo
     """The same failover in a later generation, with three controllers."""
     cluster = MeasuredCluster(conditions, generation, controllers=3)
     cluster.create(replicas_of(conditions.partitions, *cluster.engine.spec.broker_ids))
-    died_ms, led = cluster.now_ms, cluster.count(BecameLeader)
+    died_ms, led = cluster.now_ms, cluster.counts[BecameLeader]
     cluster.engine.crash(0, KEEP)
-    changed_ms = cluster.await_("new leaders", lambda: cluster.count(BecameLeader) - led == conditions.partitions)
+    changed_ms = cluster.await_("new leaders", lambda: cluster.counts[BecameLeader] - led == conditions.partitions)
     expired_ms = next(time for time, _, _ in cluster.events(SessionExpired, died_ms))
-    commits = sum(1 for _ in cluster.events(MetadataCommitted, expired_ms))
-    return LogFailover(changed_ms - expired_ms, commits)
-
-
-# -- rows --------------------------------------------------------------------------------------------------------------
+    return LogFailover(changed_ms - expired_ms, sum(1 for _ in cluster.events(MetadataCommitted, expired_ms)))
 
 
 def serial(conditions: Conditions) -> list[Row]:
@@ -154,7 +154,7 @@ def serial(conditions: Conditions) -> list[Row]:
     course = fail_over(conditions)
     rows = [
         compared("writes of a failover, one after the other", claimed, seconds(course.writing_ms), "s", model),
-        Row("with the reads before them (step 3.1)", None, seconds(course.published_ms - course.noticed_ms), "s"),
+        Row("with the reads before them (step 3.1)", None, seconds(course.publishing_ms), "s"),
     ]
     slower = replace(conditions, network_ms=conditions.network_ms + NETWORK_MS)
     for generation in LOG_GENERATIONS:
@@ -171,17 +171,17 @@ def spread(conditions: Conditions) -> list[Row]:
     rows = []
     for sessions in conditions.sessions:
         measured = seconds(fail_over(conditions, sessions).writing_ms)
-        model = seconds(-(-conditions.partitions // sessions) * each)
+        model = seconds(ceil(conditions.partitions / sessions) * each)
         rows.append(compared(f"writes, sessions: {sessions}", whole / sessions, measured, "s", model))
     for multi in conditions.multi:
         measured = seconds(fail_over(conditions, multi=multi).writing_ms)
-        model = seconds(-(-conditions.partitions // multi) * each)
+        model = seconds(ceil(conditions.partitions / multi) * each)
         rows.append(Row(f"writes, updates per transaction: {multi}", None, measured, "s", model=model))
     largest = max(conditions.multi)
     for mode in (LEADER, CONTROLLER):
         course = fail_over(conditions, multi=largest, mode=mode)
         what = f"reads and writes, updates per transaction: {largest}, ISRs written by the {mode}"
-        rows.append(Row(what, None, seconds(course.published_ms - course.noticed_ms), "s"))
+        rows.append(Row(what, None, seconds(course.publishing_ms), "s"))
     return rows
 
 
@@ -189,8 +189,7 @@ def steps(conditions: Conditions) -> list[Row]:
     """L4."""
     rows = []
     for network_ms in (conditions.network_ms, conditions.network_ms + NETWORK_MS):
-        course = fail_over(replace(conditions, network_ms=network_ms))
-        durations = durations_of(course)
+        durations = durations_of(fail_over(replace(conditions, network_ms=network_ms)))
         longest = max(durations[1:], key=lambda step: step[1])[0]
         rows += [Row(f"network {network_ms} ms: {name}", None, seconds(duration), "s") for name, duration in durations]
         rows.append(same(f"network {network_ms} ms: the longest of steps 2 to 6", PUBLISH, longest))
@@ -201,18 +200,15 @@ PUBLISH = "step 3, publish"
 
 
 def durations_of(course: FailoverCourse) -> list[tuple[str, int]]:
-    """The six steps with their durations in ms."""
-    published = (course.expired_ms, course.noticed_ms, course.published_ms)
-    ends = (0, *published, course.commanded_ms, course.fetched_ms, course.committed_ms)
-    names = (
-        "step 1, end of the session",
-        "step 2, watch",
-        PUBLISH,
-        "step 4, commands",
-        "step 5, followers connect",
-        "step 6, fetch and commit",
-    )
-    return [(name, end - begin) for name, begin, end in zip(names, ends[:-1], ends[1:], strict=True)]
+    ends = {
+        "step 1, end of the session": course.expired_ms,
+        "step 2, watch": course.noticed_ms,
+        PUBLISH: course.published_ms,
+        "step 4, commands": course.commanded_ms,
+        "step 5, followers connect": course.fetched_ms,
+        "step 6, fetch and commit": course.committed_ms,
+    }
+    return [(name, end - begin) for (name, end), begin in zip(ends.items(), (0, *ends.values()), strict=False)]
 
 
 def costs(conditions: Conditions) -> list[Row]:
@@ -225,11 +221,7 @@ def costs(conditions: Conditions) -> list[Row]:
 
 
 def seconds(duration_ms: float) -> float:
-    """Milliseconds as seconds."""
     return duration_ms / 1_000
-
-
-# -- what a controller gains and costs ---------------------------------------------------------------------------------
 
 
 REPLICAS = 3
@@ -249,9 +241,9 @@ def change_controller(conditions: Conditions) -> ControllerChange:
     cluster = MeasuredCluster(conditions, brokers=REPLICAS + 1)
     former = cluster.controller
     cluster.create(replicas_of(conditions.partitions, *cluster.others(former)))
-    died_ms, commands = cluster.now_ms, cluster.count(CommandCarriedOut)
+    died_ms, commands = cluster.now_ms, cluster.counts[CommandCarriedOut]
     cluster.engine.crash(former, KEEP)
-    commanded_ms = cluster.await_("INIT commands", lambda: cluster.count(CommandCarriedOut) - commands == REPLICAS)
+    commanded_ms = cluster.await_("INIT commands", lambda: cluster.counts[CommandCarriedOut] - commands == REPLICAS)
     ended_ms = next(time for time, _, trace in cluster.events(StoreSessionEnded, died_ms) if trace.owner == former)
     elected_ms = next(time for time, _, _ in cluster.events(ControllerElected, died_ms))
     return ControllerChange(elected_ms - ended_ms, commanded_ms - ended_ms)
@@ -260,21 +252,16 @@ def change_controller(conditions: Conditions) -> ControllerChange:
 def benefits(conditions: Conditions) -> list[Row]:
     """L21."""
     course, change = fail_over(conditions), change_controller(conditions)
-    batched = fail_over(conditions, multi=max(conditions.multi))
+    largest = max(conditions.multi)
+    batched = fail_over(conditions, multi=largest)
     watchers, messages = REPLICAS * conditions.partitions, (REPLICAS - 1) * conditions.partitions
     commands = sum(course.commands.values())
-    sooner = batched.published_ms - batched.noticed_ms < course.published_ms - course.noticed_ms
+    sooner = batched.publishing_ms < course.publishing_ms
     reading = seconds(conditions.partitions * (conditions.read_ms + 2 * conditions.network_ms))
     return [
         same("brokers that decide in a failover", 1, course.deciders),
-        Row("publishing, one update per transaction", None, seconds(course.published_ms - course.noticed_ms), "s"),
-        Row(
-            f"publishing, {max(conditions.multi)} updates per transaction",
-            "less",
-            seconds(batched.published_ms - batched.noticed_ms),
-            "s",
-            sooner,
-        ),
+        Row("publishing, one update per transaction", None, seconds(course.publishing_ms), "s"),
+        Row(f"publishing, {largest} updates per transaction", "less", seconds(batched.publishing_ms), "s", sooner),
         Row("watches in the store", "fewer", course.watches, "", course.watches < watchers, watchers),
         Row("messages to brokers in a failover", "fewer", commands, "", commands < messages, messages),
         Row("cost, from the end of the controller's session: next one elected", None, seconds(change.elected_ms), "s"),

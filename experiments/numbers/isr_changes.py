@@ -2,7 +2,7 @@
 
 Before, leaders write their ISRs to the store and leave notifications, at most one a minute; the controller reads
 states again before it decides. After, leaders send AlterPartition (AlterIsr) to the controller, the only writer. Both
-are modes of generation `v3` (`inter.broker.protocol.isr.updates`), so nothing else differs.
+are modes of generation `v3`, so nothing else differs.
 """
 
 from __future__ import annotations
@@ -33,9 +33,6 @@ def _modes(mode: str) -> dict[str, object]:
     return {ISR_UPDATES: mode, "replica.lag.time.max.ms": LAG_MS}
 
 
-# -- L8 ----------------------------------------------------------------------------------------------------------------
-
-
 def propagation(conditions: Conditions, mode: str) -> TimeMs:
     """A follower leaves the ISR, which the controller hears of at once, and comes back as soon as that is written: how
     long the controller does not know that it is back.
@@ -51,23 +48,15 @@ def propagation(conditions: Conditions, mode: str) -> TimeMs:
 def propagations(conditions: Conditions) -> list[Row]:
     """L8."""
     before, after = seconds(propagation(conditions, LEADER)), seconds(propagation(conditions, CONTROLLER))
+    what, holds = "leaders write: until the controller knows an ISR", about(PROPAGATION_S, before, TENTH)
     return [
-        Row(
-            "leaders write: until the controller knows an ISR",
-            PROPAGATION_S,
-            before,
-            "s",
-            about(PROPAGATION_S, before, TENTH),
-        ),
+        Row(what, PROPAGATION_S, before, "s", holds),
         Row("the controller writes: the same", 0.0, after, "s", after <= seconds(_round_trip(conditions))),
     ]
 
 
 def _round_trip(conditions: Conditions) -> int:
     return conditions.write_ms + 2 * conditions.network_ms
-
-
-# -- L9 ----------------------------------------------------------------------------------------------------------------
 
 
 @cache
@@ -78,7 +67,7 @@ def shutdown(conditions: Conditions, mode: str) -> TimeMs:
     cluster.create(replicas_of(conditions.partitions, leader, cluster.controller, other))
     began_ms = cluster.now_ms
     cluster.engine.terminate(leader)
-    cluster.await_("leaders are moved", lambda: cluster.sent(ControlledShutdownResponse) > 0)
+    cluster.await_("leaders are moved", lambda: cluster.sent[ControlledShutdownResponse] > 0)
     request = cluster.messages(ControlledShutdownRequest, began_ms)[0][0]
     return cluster.messages(ControlledShutdownResponse, began_ms)[0][0].sent_ms - request.sent_ms
 
@@ -94,9 +83,6 @@ def shutdowns(conditions: Conditions) -> list[Row]:
         measured, model = 100 * (before - after) / before, 100 * read / (read + write)
         rows.append(Row(what, CUT_PERCENT, measured, "%", measured <= CUT_PERCENT * (1 + TENTH), model))
     return rows
-
-
-# -- L11 ---------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,17 +123,14 @@ def come_back(
     cluster.engine.start(follower)
     cluster.await_("the ISRs are whole", lambda: len(joined) == conditions.partitions)
     proposals = list(cluster.events(IsrProposed, began_ms))
-    writes = [
-        write
-        for _, write in cluster.messages(StoreWrite, proposals[0][0])
-        if any(isinstance(operation, SetData) for operation in write.operations)
-    ]
+    writes = cluster.messages(StoreWrite, proposals[0][0])
+    updates = [sum(isinstance(operation, SetData) for operation in write.operations) for _, write in writes]
     requests = [request.partitions for _, request in cluster.messages(AlterPartitionRequest, began_ms)]
     return Return(
         requests=len(set(requests)),
         repetitions=len(requests) - len(set(requests)),
-        transactions=len(writes),
-        updates=sum(isinstance(operation, SetData) for write in writes for operation in write.operations),
+        transactions=sum(map(bool, updates)),
+        updates=sum(updates),
         joining_ms=cluster.now_ms - proposals[0][0],
         left=sum(len(trace.isr) < len(trace.committed) for _, _, trace in proposals),
     )
@@ -156,8 +139,7 @@ def come_back(
 def returns(conditions: Conditions) -> list[Row]:
     """L11."""
     partitions, multi = conditions.partitions, max(conditions.multi)
-    before = come_back(conditions)
-    after = come_back(conditions, mode=CONTROLLER)
+    before, after = come_back(conditions), come_back(conditions, mode=CONTROLLER)
     batched = come_back(conditions, mode=CONTROLLER, multi=multi)
     later = come_back(conditions, Generation.KIP_497)
     return [

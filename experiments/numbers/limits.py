@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from experiments.engines.admin_requests import create_topic
 from experiments.engines.port import Loss
 from experiments.numbers.conditions import Conditions, Row, same
@@ -18,23 +20,13 @@ from protocol.messages.topics import DescribeTopicRequest, DescribeTopicResponse
 
 MAX_TOPICS = 20
 MAX_PARTITIONS = 2_000
-TIMEOUT_MS = 60_000
-NO_OPERATIONS = -2147483648
-
-# -- L7 ----------------------------------------------------------------------------------------------------------------
 
 
 def replicas_per_broker(conditions: Conditions) -> list[Row]:
     """L7: a topic is requested whose partition has two replicas on one broker."""
-    rows = []
-    for generation in Generation:
-        outcome = MeasuredCluster(conditions, generation).administer(create_topic(TOPIC, [(1, 1)]))
-        expected = ErrorCode.INVALID_REPLICA_ASSIGNMENT.name
-        rows.append(same(f"{generation.value}: two replicas on one broker", expected, outcome.error.name))
-    return rows
-
-
-# -- L13 ---------------------------------------------------------------------------------------------------------------
+    expected, request = ErrorCode.INVALID_REPLICA_ASSIGNMENT.name, create_topic(TOPIC, [(1, 1)])
+    outcomes = {it.value: MeasuredCluster(conditions, it).administer(request) for it in Generation}
+    return [same(f"{name}: two replicas on one broker", expected, found.error.name) for name, found in outcomes.items()]
 
 
 def request_limits(conditions: Conditions) -> list[Row]:
@@ -49,8 +41,7 @@ def request_limits(conditions: Conditions) -> list[Row]:
         for what, outcome in (("DescribeTopic", described), ("ElectLeaders", cluster.administer(elect))):
             response = outcome.response
             is_refused = response is None or response.error is not ErrorCode.NONE
-            found = outcome.error.name if is_refused else "accepted"
-            rows.append(same(f"{what} of {topics} topics", expected, found))
+            rows.append(same(f"{what} of {topics} topics", expected, outcome.error.name if is_refused else "accepted"))
     return [*rows, same("partitions in the largest GetReplicaLogInfo", MAX_PARTITIONS, largest_query(conditions))]
 
 
@@ -62,44 +53,34 @@ def largest_query(conditions: Conditions) -> int:
     cluster.engine.crash(0, Loss("all"))
     cluster.settle()
     cluster.engine.start(0)
-    cluster.await_("queries", lambda: cluster.sent(GetReplicaLogInfoRequest) == 2)
+    cluster.await_("queries", lambda: cluster.sent[GetReplicaLogInfoRequest] == 2)
     queries = [query.topic_partitions or () for _, query in cluster.messages(GetReplicaLogInfoRequest)]
     return max(sum(len(topic.partitions) for topic in query) for query in queries)
-
-
-# -- L14, L20 ----------------------------------------------------------------------------------------------------------
 
 
 def election_timeout(conditions: Conditions) -> list[Row]:
     """L14: the default of the request that clients build."""
     request = ElectLeadersRequest(correlation_id=0, election_type=ElectionType.PREFERRED, topic_partitions=None)
-    return [same("timeout of an ElectLeaders request", TIMEOUT_MS, request.timeout_ms, "ms")]
+    return [same("timeout of an ElectLeaders request", 60_000, request.timeout_ms, "ms")]
 
 
 def sentinel(conditions: Conditions) -> list[Row]:
     """L20: the description of a topic that does not exist."""
-    outcome = MeasuredCluster(conditions, Generation.KIP_966).administer(
-        DescribeTopicRequest(correlation_id=0, topics=(TOPIC,))
-    )
+    request = DescribeTopicRequest(correlation_id=0, topics=(TOPIC,))
+    outcome = MeasuredCluster(conditions, Generation.KIP_966).administer(request)
     assert isinstance(outcome.response, DescribeTopicResponse)
     [described] = outcome.response.topics
     what = f"TopicAuthorizedOperations of a topic with {described.error.name}"
-    return [same(what, NO_OPERATIONS, described.topic_authorized_operations)]
+    return [same(what, -2147483648, described.topic_authorized_operations)]
 
 
-# -- L15 ---------------------------------------------------------------------------------------------------------------
-
-VERSIONS: tuple[tuple[type[Message], str, int], ...] = (
-    (PartitionRecord, "eligible_leader_replicas", 1),
-    (PartitionRecord, "last_known_elr", 1),
-    (PartitionRecord, "last_known_leader", 1),
-    (PartitionChangeRecord, "eligible_leader_replicas", 1),
-    (PartitionChangeRecord, "last_known_elr", 1),
-    (PartitionChangeRecord, "last_known_leader", 1),
-    (QuorumFetchRequest, "replica_uuid", 14),
-    (VoteRequest, "candidate_uuid", 1),
-    (VoteRequest, "voter_uuid", 1),
-)
+ELR_FIELDS = {"eligible_leader_replicas": 1, "last_known_elr": 1, "last_known_leader": 1}
+VERSIONS: Mapping[type[Message], Mapping[str, int]] = {
+    PartitionRecord: ELR_FIELDS,
+    PartitionChangeRecord: ELR_FIELDS,
+    QuorumFetchRequest: {"replica_uuid": 14},
+    VoteRequest: {"candidate_uuid": 1, "voter_uuid": 1},
+}
 """The fields that the sources add to messages of older versions, with the version of each."""
 
 
@@ -112,6 +93,7 @@ def versions(conditions: Conditions) -> list[Row]:
         same("messages and fields on the wire", "keys and tags", found),
         *(
             same(f"{message.__name__}.{field}: since version", version, message.SINCE.get(field, 0))
-            for message, field, version in VERSIONS
+            for message, fields in VERSIONS.items()
+            for field, version in fields.items()
         ),
     ]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from experiments.engines.admin_requests import create_topic
-from experiments.engines.port import ClusterSpec, Loss, TraceEvent
+from experiments.engines.port import ClusterSpec, Loss
 from experiments.engines.sim.engine import SimEngine
 from experiments.engines.sim.network import NetworkModel
 from experiments.engines.sim.recorder import Recorder
@@ -44,7 +44,6 @@ LEADER, CONTROLLER = "leader", "controller"
 KEEP = Loss("none")
 WITHIN_MS = 10 * 86_400_000
 """Longer than any measurement under sensible conditions."""
-SETTLE_MS = 10_000
 
 Kind = TypeVar("Kind", bound=Message)
 Event = TypeVar("Event", bound=Trace)
@@ -66,7 +65,7 @@ class Sent:
 
 
 class MessageLog(Recorder):
-    """All messages of a cluster, and nothing else of what a recorder is called with."""
+    """All messages of a cluster."""
 
     def __init__(self) -> None:
         self.messages: list[Sent] = []
@@ -75,13 +74,14 @@ class MessageLog(Recorder):
     def sent(
         self, time_ms: TimeMs, source: NodeId, target: NodeId, message: Message, arrivals: Sequence[TimeMs]
     ) -> None:
-        """Keeps a message."""
         self.counts[type(message)] += 1
         self.messages.append(Sent(time_ms, min(arrivals, default=None), source, target, message))
 
 
 class MeasuredCluster:
-    """A cluster of a generation with all its nodes started and, once `create` has been called, the topic `t`."""
+    """A cluster of a generation with all its nodes started and, once `create` has been called, the topic `t`. `counts`
+    are its trace events, `sent` its messages.
+    """
 
     def __init__(
         self,
@@ -95,21 +95,19 @@ class MeasuredCluster:
         config: Mapping[str, object] | None = None,
     ) -> None:
         self.conditions = conditions
-        is_v3 = generation.features.metadata_in_store
-        store = conditions.store(sessions, multi) if is_v3 else None
+        store = conditions.store(sessions, multi) if generation.features.metadata_in_store else None
         spec = ClusterSpec(brokers, controllers, ClusterConfig.of(generation, config), conditions.seed, store=store)
         self.engine = SimEngine(spec, NetworkModel(conditions.network_ms, 0))
         self._cluster = self.engine.cluster
         self._sent_messages = MessageLog()
         self._cluster.recorder = self._sent_messages
-        self._counts: Counter[type[Trace]] = Counter()
-        self._cluster.trace_observers.append(lambda now_ms, node, trace: self._counts.update((type(trace),)))
+        self.sent = self._sent_messages.counts
+        self.counts: Counter[type[Trace]] = Counter()
+        self._cluster.trace_observers.append(lambda now_ms, node, trace: self.counts.update((type(trace),)))
         self._commands = 0
         for node in spec.node_ids:
             self.engine.start(node)
         self.await_("all brokers are registered", lambda: len(self.engine.unfenced()) == brokers)
-
-    # -- time ----------------------------------------------------------------------------------------------------------
 
     @property
     def now_ms(self) -> TimeMs:
@@ -123,16 +121,13 @@ class MeasuredCluster:
 
     def settle(self) -> None:
         """Lets what is under way come to an end."""
-        self.engine.run_for(SETTLE_MS)
-
-    # -- commands ------------------------------------------------------------------------------------------------------
+        self.engine.run_for(10_000)
 
     def _next_id(self) -> int:
         self._commands += 1
         return self._commands
 
     def _carry_out(self, command: Command, kind: type[Kind]) -> Kind:
-        """Submits a command, and waits for its outcome."""
         self.engine.submit(command)
         what = f"an outcome of {type(command).__name__}"
         self.await_(what, lambda: self.engine.outcome(command.command_id) is not None)
@@ -141,18 +136,17 @@ class MeasuredCluster:
         return outcome
 
     def administer(self, request: AdminRequest) -> AdminOutcome:
-        """Carries out a request of an admin."""
         return self._carry_out(AdminCommand(command_id=self._next_id(), request=request), AdminOutcome)
 
     def create(self, replicas: Sequence[Sequence[int]], config: Mapping[str, object] | None = None) -> None:
         """Creates the topic with these replicas of each partition, and waits until all of them have their roles."""
-        leaders, followers = self._counts[BecameLeader], self._counts[BecameFollower]
-        held = sum(map(len, replicas))
+        leaders, held = len(replicas), sum(map(len, replicas))
+        awaited = self.counts + Counter({BecameLeader: leaders, BecameFollower: held - leaders})
         outcome = self.administer(create_topic(TOPIC, replicas, config))
         if outcome.error is not ErrorCode.NONE:
             raise MeasurementError(f"the topic cannot be created: {outcome.message}")
-        self.await_("leaders", lambda: self._counts[BecameLeader] - leaders >= len(replicas))
-        self.await_("followers", lambda: self._counts[BecameFollower] - followers >= held - len(replicas))
+        self.await_("leaders", lambda: self.counts[BecameLeader] >= awaited[BecameLeader])
+        self.await_("followers", lambda: self.counts[BecameFollower] >= awaited[BecameFollower])
         self.settle()
 
     def produce(self, partition: int = 0, acks: int = -1) -> int:
@@ -170,7 +164,7 @@ class MeasuredCluster:
         return number
 
     def await_acknowledgements(self, numbers: Iterable[int]) -> TimeMs:
-        """Waits until records are acknowledged, and returns the time. MeasurementError if one is refused."""
+        """Waits until records are acknowledged; returns the time. MeasurementError if one is refused."""
         pending = list(numbers)
         done_ms = self.await_("outcomes", lambda: all(self.engine.outcome(number) is not None for number in pending))
         for number in pending:
@@ -185,27 +179,12 @@ class MeasuredCluster:
     def visible(self) -> set[int]:
         """The numbers of the produce commands whose records a consumer reads from partition 0."""
         command = ConsumeCommand(command_id=self._next_id(), topic=TOPIC, partition=0, offset=0)
-        outcome = self._carry_out(command, ConsumeOutcome)
-        return {int(batch.payload) for batch in outcome.batches}
-
-    # -- what has happened ---------------------------------------------------------------------------------------------
-
-    def count(self, kind: type[Trace]) -> int:
-        """How many trace events of a kind there have been."""
-        return self._counts[kind]
-
-    def sent(self, kind: type[Message]) -> int:
-        """How many messages of a kind have been sent."""
-        return self._sent_messages.counts[kind]
+        return {int(batch.payload) for batch in self._carry_out(command, ConsumeOutcome).batches}
 
     def events(self, kind: type[Event], since_ms: TimeMs = 0) -> Iterator[tuple[TimeMs, NodeId, Event]]:
-        """The trace events of a kind."""
-        found: Sequence[TraceEvent] = self.engine.traces()
-        return (
-            (event.time_ms, event.node, event.trace)
-            for event in found
-            if isinstance(event.trace, kind) and event.time_ms >= since_ms
-        )
+        for event in self.engine.traces():
+            if isinstance(event.trace, kind) and event.time_ms >= since_ms:
+                yield event.time_ms, event.node, event.trace
 
     def messages(
         self, kind: type[Kind], since_ms: TimeMs = 0, source: NodeId | None = None, target: NodeId | None = None
@@ -219,8 +198,6 @@ class MeasuredCluster:
             and source in (None, sent.source)
             and target in (None, sent.target)
         ]
-
-    # -- roles ---------------------------------------------------------------------------------------------------------
 
     @property
     def controller(self) -> NodeId:
@@ -251,15 +228,11 @@ class MeasuredCluster:
         """What the controller of `v3` knows."""
         node = self._cluster.nodes[self.controller]
         assert isinstance(node, V3BrokerNode)
-        term = node.controller.term
-        if term is None:
-            raise MeasurementError("no controller is active")
-        return term.controller
-
-    # -- faults --------------------------------------------------------------------------------------------------------
+        assert node.controller.term is not None
+        return node.controller.term.controller
 
     def stop(self, broker: NodeId) -> None:
-        """Shuts a broker down in a controlled way, and waits until it has stopped."""
+        """Controlled shutdown; waits until the broker has stopped."""
         self.engine.terminate(broker)
         self.await_("a broker has stopped", lambda: not self.engine.is_running(broker))
 

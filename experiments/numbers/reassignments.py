@@ -25,9 +25,6 @@ def _is_moved(state: PartitionState, replicas: set[NodeId]) -> bool:
     return set(state.replicas) == replicas and not state.adding_replicas and not state.removing_replicas
 
 
-# -- L6 ----------------------------------------------------------------------------------------------------------------
-
-
 def agent_period(conditions: Conditions) -> list[Row]:
     """L6: a reassignment that cannot go on, since the new replica does not reach the leader."""
     cluster = MeasuredCluster(conditions, brokers=4)
@@ -47,16 +44,11 @@ def agent_period(conditions: Conditions) -> list[Row]:
     return [compared(f"the last {WAKE_UPS} pauses of the agent, the longest", AGENT_S, seconds(max(waits)), "s")]
 
 
-# -- L10 ---------------------------------------------------------------------------------------------------------------
-
-
 def waits_after_joining(conditions: Conditions, generation: Generation, mode: str = "") -> TimeMs:
     """How long a reassignment takes from when its new replica is in the ISR. The same leader has changed another ISR
     before, so that its next notification has to wait.
     """
-    config: dict[str, object] = {"replica.lag.time.max.ms": LAG_MS}
-    if mode:
-        config[ISR_UPDATES] = mode
+    config = {"replica.lag.time.max.ms": LAG_MS} | ({ISR_UPDATES: mode} if mode else {})
     cluster = MeasuredCluster(conditions, generation, brokers=4, config=config)
     leader, follower, new = cluster.others(cluster.controller)[:3]
     cluster.create([(leader, follower)])
@@ -74,13 +66,8 @@ def delays(conditions: Conditions) -> list[Row]:
         Row("leaders write: from the new replica's joining to completion", None, before, "s"),
         Row("the controller writes: the same", "less", after, "s", after < before),
     ]
-    for generation in LOG_GENERATIONS:
-        found = seconds(waits_after_joining(conditions, generation))
-        rows.append(Row(f"{generation.value}: the same", None, found, "s"))
-    return rows
-
-
-# -- L16 ---------------------------------------------------------------------------------------------------------------
+    later = {it.value: seconds(waits_after_joining(conditions, it)) for it in LOG_GENERATIONS}
+    return [*rows, *(Row(f"{name}: the same", None, found, "s") for name, found in later.items())]
 
 
 def isr_at_completion(
@@ -107,19 +94,10 @@ def isr_at_completion(
 
 def completions(conditions: Conditions) -> list[Row]:
     """L16."""
-    waits = "waits"
-    claims = {
-        Generation.KIP_966: waits,
-        Generation.V3: None,
-        Generation.KIP_497: None,
-        Generation.KIP_966_ELR: None,
-    }
-    rows = []
-    for generation, claimed in claims.items():
-        found = isr_at_completion(conditions, generation)
-        holds = None if claimed is None else found == claimed
-        rows.append(Row(f"{generation.value}, min ISR {MIN_ISR}", claimed, found, holds=holds))
     newest = Generation.KIP_966
+    rows = [same(f"{newest.value}, min ISR {MIN_ISR}", "waits", isr_at_completion(conditions, newest))]
+    for it in (Generation.V3, Generation.KIP_497, Generation.KIP_966_ELR):
+        rows.append(Row(f"{it.value}, min ISR {MIN_ISR}", None, isr_at_completion(conditions, it)))
     back = isr_at_completion(conditions, newest, returns=True)
     rows.append(same(f"{newest.value}, min ISR {MIN_ISR}, one of the two comes back", "complete, ISR of 2", back))
     rows.append(Row(f"{newest.value}, min ISR 1", None, isr_at_completion(conditions, newest, min_isr=1)))

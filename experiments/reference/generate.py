@@ -25,16 +25,18 @@ class Page(Protocol):
 
 
 def page_modules() -> list[Page]:
-    """The modules of `experiments.reference.pages`, by name."""
     names = sorted(module.name for module in iter_modules(pages.__path__))
     return [cast(Page, import_module(f"{pages.__name__}.{name}")) for name in names]
 
 
 def rendered() -> dict[str, str]:
     """The content of every file in docs/reference, by file name."""
-    modules = page_modules()
-    files = {_file(module): _render(module) for module in modules}
-    links = [f"- [{module.TITLE}]({_file(module)}): {module.SUMMARY}" for module in modules]
+    files, links = {}, []
+    for module in page_modules():
+        name = module.__name__.rpartition(".")[2].replace("_", "-") + ".md"
+        source = _GENERATED.format(source=module.__name__.replace(".", "/") + ".py")
+        files[name] = f"# {module.TITLE}\n\n{source}\n\n{module.page().strip()}\n"
+        links.append(f"- [{module.TITLE}]({name}): {module.SUMMARY}")
     source = _GENERATED.format(source="experiments/reference")
     return files | {INDEX: "\n".join(["# Reference", "", source, "", *links, ""])}
 
@@ -48,12 +50,3 @@ def write(folder: Path = FOLDER) -> None:
             stale.unlink()
     for name, content in files.items():
         (folder / name).write_text(content, encoding="utf-8")
-
-
-def _file(module: Page) -> str:
-    return module.__name__.rpartition(".")[2].replace("_", "-") + ".md"
-
-
-def _render(module: Page) -> str:
-    source = _GENERATED.format(source=module.__name__.replace(".", "/") + ".py")
-    return f"# {module.TITLE}\n\n{source}\n\n{module.page().strip()}\n"

@@ -1,14 +1,15 @@
 """The pictures of docs/generations.md: what a run of a shipped scenario did to its partition, drawn from the trace.
 
-A picture has a row per broker, and a column per column at which the controller committed a state of the partition or
-the experiment changed a node or a link. A cell has the role of the broker in that state. Columns are in the order of
-time and not to scale: most of a run is waiting for a session timeout.
+A picture has a row per broker, and a column per time at which the controller committed a state of the partition or the
+experiment changed a node or a link. A cell has the role of the broker in that state. Times are not to scale: most of a
+run is waiting for a session timeout.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
 from typing import cast
 
@@ -55,55 +56,33 @@ class Column:
 
 
 def columns(run: Run) -> list[Column]:
-    """The columns of a run of one partition, from its first state on."""
+    """The columns of a run of one partition, from the first state of it on."""
     brokers = [node for node in run.nodes if is_broker(node)]
     roles: dict[int, str] = {}
     down: set[int] = set()
     high_watermark = 0
     found: list[Column] = []
-    for time_ms, events in _by_time(run.events):
+    for time_ms, group in groupby(run.events, lambda event: event.time_ms):
+        events = list(group)
         states = [event for event in events if event.kind == "partition"]
-        changes = {
-            (event.kind, event.node): None for event in events if event.role == "change" and is_broker(event.node)
-        }
-        high_watermark = next((_high_watermark(event) for event in reversed(events) if _leads(event)), high_watermark)
-        down = (down | {node for kind, node in changes if kind in DOWN}) - {
-            node for kind, node in changes if kind == "started"
-        }
+        changes = [(event.kind, event.node) for event in events if event.role == "change" and is_broker(event.node)]
+        leading = [event for event in events if event.kind in {"high_watermark", "became_leader"}]
+        high_watermark = cast(int, leading[-1].fields["high_watermark"]) if leading else high_watermark
+        down |= {node for kind, node in changes if kind in DOWN}
+        down -= {node for kind, node in changes if kind == "started"}
         roles = _roles(states[-1], brokers) if states else roles
         if roles and (states or changes):
-            found.append(Column(time_ms, _words(list(changes)), roles, frozenset(down), high_watermark))
+            found.append(Column(time_ms, _words(changes), roles, frozenset(down), high_watermark))
         elif found:
             found[-1] = replace(found[-1], high_watermark=high_watermark)
     return found
 
 
-def _by_time(events: Sequence[RunEvent]) -> Iterator[tuple[int, list[RunEvent]]]:
-    """The events grouped by time, in order."""
-    group: list[RunEvent] = []
-    for event in events:
-        if group and event.time_ms != group[0].time_ms:
-            yield group[0].time_ms, group
-            group = []
-        group.append(event)
-    if group:
-        yield group[0].time_ms, group
-
-
-def _leads(event: RunEvent) -> bool:
-    return event.kind in {"high_watermark", "became_leader"}
-
-
-def _high_watermark(event: RunEvent) -> int:
-    return cast(int, event.fields["high_watermark"])
-
-
 def _roles(state: RunEvent, brokers: Sequence[int]) -> dict[int, str]:
     fields = cast("Mapping[str, Sequence[int]]", state.fields)
-    named = [("last known ELR", fields["last_known_elr"]), ("ELR", fields["elr"]), ("ISR", fields["isr"])]
     roles = dict.fromkeys(brokers, "")
-    for role, members in named:
-        roles.update(dict.fromkeys(members, role))
+    for role, name in (("last known ELR", "last_known_elr"), ("ELR", "elr"), ("ISR", "isr")):
+        roles.update(dict.fromkeys(fields[name], role))
     leader = cast(int, state.fields["leader"])
     return roles | ({leader: "leader"} if leader in roles else {})
 
@@ -118,7 +97,6 @@ def _words(changes: Sequence[tuple[str, int]]) -> str:
 
 
 def chart(columns: Sequence[Column]) -> dict[str, object]:
-    """The columns as a Vega-Lite specification."""
     rows: list[dict[str, str]] = []
     for number, column in enumerate(columns):
         label = f"{number}|{column.time_ms / 1000:.2f} s"
@@ -141,15 +119,13 @@ def chart(columns: Sequence[Column]) -> dict[str, object]:
 
 
 def rendered(name: str) -> str:
-    """The picture of a shipped scenario as SVG."""
     scenario = load_scenario(SCENARIOS / f"{name}.yaml")
     runner = Runner(scenario, CheckedEngine(scenario.cluster.spec(0)))
     _, run = run_explored(runner, runner.run, name)
     return vl_convert.vegalite_to_svg(chart(columns(run)))
 
 
-def write(folder: Path = FOLDER) -> None:
-    """Writes all pictures."""
-    folder.mkdir(parents=True, exist_ok=True)
+def write() -> None:
+    FOLDER.mkdir(parents=True, exist_ok=True)
     for name in DRAWN:
-        (folder / f"{name}.svg").write_text(rendered(name) + "\n", encoding="utf-8")
+        (FOLDER / f"{name}.svg").write_text(rendered(name) + "\n", encoding="utf-8")

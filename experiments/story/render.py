@@ -83,8 +83,7 @@ def story_lines(
 def _texts(event: TraceEvent, records: Sequence[MetadataRecord], topics: Mapping[str, str]) -> Iterator[str]:
     """The event's sentence, if it has one, and the metadata records that it reports as committed."""
     trace = event.trace
-    sentence = trace.sentence()
-    if sentence:
+    if sentence := trace.sentence():
         yield sentence
     if isinstance(trace, MetadataCommitted):
         for offset, record in enumerate(records[trace.base_offset : trace.end_offset], trace.base_offset):

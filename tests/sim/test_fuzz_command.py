@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.cli.fuzz import verdict
+from experiments.cli.hunt import verdict
 from experiments.hunt.fuzz.coverage import MET, pairs
 from experiments.hunt.seeds import Hunt, HuntResult, hunt
 from tests.sim.command_helpers import leave

@@ -12,10 +12,7 @@ _COLUMNS = ("config", "type", "unit", "default", "allowed", "change", "generatio
 
 
 def page() -> str:
-    """Two tables: configs of topics, and of the cluster."""
     definitions = sorted(CONFIGS.values(), key=lambda definition: definition.name)
-    topics = [definition for definition in definitions if definition.topic_scoped]
-    cluster = [definition for definition in definitions if not definition.topic_scoped]
     return sections(
         "Scenario and study files set them under `configs`, `isray up --config NAME=VALUE` for a cluster, and "
         "`isray configs` in a running one. Names are Kafka's, where Kafka has the config.",
@@ -23,16 +20,17 @@ def page() -> str:
         "Items such as H1 are those of [requirements.md](../requirements.md).",
         "## Configs of topics",
         "The value of the cluster is the default of its topics; each topic can override it.",
-        table(_COLUMNS, map(_row, topics)),
+        table(_COLUMNS, (_row(it) for it in definitions if it.topic_scoped)),
         "## Configs of the cluster",
-        table(_COLUMNS, map(_row, cluster)),
+        table(_COLUMNS, (_row(it) for it in definitions if not it.topic_scoped)),
     )
 
 
 def _row(definition: ConfigDef) -> tuple[str, ...]:
     change = "read-only" if definition.read_only else "dynamic"
     kind = definition.type_name.lower()
-    default = "(empty)" if definition.default == "" else code(_number(config_text(definition.default)))
+    value = "never" if definition.default == NEVER else config_text(definition.default)
+    default = "(empty)" if definition.default == "" else code(value)
     allowed = _range(definition) or definition.allowed.replace(" | ", ", ").lstrip(", ")
     names = ", ".join(generation.value for generation in definition.generations)
     generations = "all" if definition.generations == tuple(Generation) else names
@@ -46,8 +44,3 @@ def _range(definition: ConfigDef) -> str:
         return ""
     is_bounded = definition.maximum not in (INT_MAX, NEVER)
     return f"{definition.minimum} to {definition.maximum}" if is_bounded else f"from {definition.minimum}"
-
-
-def _number(text: str) -> str:
-    """The text of a default; Kafka's largest long means never."""
-    return "never" if text == str(NEVER) else text

@@ -26,7 +26,6 @@ def _preset(name: str, preset: Preset) -> Iterator[str]:
     yield f"Numbers: {preset.numbers}"
     yield f"Assumed: {preset.assumed}"
     yield f"Left out: {preset.leaves_out}"
-    written = {item.name: item.notation.write for item in PARAMETERS.values()}
-    names = {item.field: item.name for item in PARAMETERS.values()}
-    rows = ((code(names[field]), code(written[names[field]](value))) for field, value in preset.parameters.items())
-    yield table(("parameter", "value"), rows)
+    declared = {item.field: item for item in PARAMETERS.values()}
+    values = ((declared[field], value) for field, value in preset.parameters.items())
+    yield table(("parameter", "value"), ((code(it.name), code(it.notation.write(value))) for it, value in values))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from experiments.faults.kinds import FAULT_KINDS
 from experiments.faults.schema import Fault
-from experiments.reference.markdown import code, first_paragraph, sections
-from experiments.reference.model_fields import field_table
+from experiments.reference.markdown import code, field_table, first_paragraph, sections
 
 TITLE = "Faults"
 SUMMARY = "every kind of fault in timeline files and in the `fault` step of a scenario"

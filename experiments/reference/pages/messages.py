@@ -29,7 +29,6 @@ _KINDS = ((MetadataRecord, "record"), (Request, "request"), (Response, "response
 
 
 def page() -> str:
-    """One section per module of `protocol.messages`, with a table of fields per message."""
     models = [model for model in Message.REGISTRY.values() if not model.__subclasses__()]
     return sections(
         "Messages travel between nodes; metadata records are the content of the metadata log. "

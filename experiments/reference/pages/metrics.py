@@ -12,7 +12,6 @@ SUMMARY = "what the controller measures, and what the nodes of a cluster on Ray 
 
 
 def page() -> str:
-    """A table of each group, with the details of its metrics below it."""
     return sections(
         "## The controller's",
         "Scenarios expect them under these names (`metrics: {name: value}`), on both engines. A summary is four "
@@ -33,12 +32,10 @@ def page() -> str:
 
 def _table(metrics: Mapping[str, Metric]) -> str:
     """The metrics, and below them their details, each once for all metrics that have it."""
-    rows = [
-        (code(it.name), it.kind, ", ".join(map(code, it.labels)), it.unit, it.source, it.text)
-        for it in metrics.values()
-    ]
+    rows = []
     details: dict[str, list[str]] = {}
-    for metric in metrics.values():
-        details.setdefault(metric.detail, []).append(code(metric.name))
+    for it in metrics.values():
+        rows.append((code(it.name), it.kind, ", ".join(map(code, it.labels)), it.unit, it.source, it.text))
+        details.setdefault(it.detail, []).append(code(it.name))
     notes = [f"- {', '.join(names)}: {detail}" for detail, names in details.items() if detail]
     return sections(table(("name", "kind", "labels", "unit", "source", "meaning"), rows), "\n".join(notes))

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from experiments.reference.markdown import block, code, first_paragraph, sections
-from experiments.reference.model_fields import field_table
+from experiments.reference.markdown import block, code, field_table, first_paragraph, sections
 from experiments.scenarios.expectation_model import Expectation
 from experiments.scenarios.model import STEPS, ClusterModel, StepKind, TopicModel
 
@@ -35,6 +34,4 @@ def _section(kind: str, step: StepKind) -> str:
         return sections(*parts, field_table(step.fields, Expectation.model_fields))
     if kind == "expect":
         parts.append(first_paragraph(Expectation.__doc__))
-    if kind == "fault":
-        return sections(*parts, field_table(step.fields, {"fault"}))
-    return sections(*parts, field_table(step.fields))
+    return sections(*parts, field_table(step.fields, {"fault"} if kind == "fault" else ()))

@@ -8,7 +8,6 @@ from typing import Any
 from experiments.reference.markdown import code, default, sections, table
 from experiments.studies.design.loader import SWEEPABLE, StudyFile
 from experiments.studies.design.model import PARAMETERS
-from experiments.studies.design.parameter import Parameter
 from experiments.studies.design.study import Precision
 from experiments.studies.estimation.times import KEYS
 from experiments.studies.sweeps.output import LAYOUT
@@ -20,14 +19,7 @@ from experiments.support.fields import allowed_values
 TITLE = "Study files"
 SUMMARY = "every field and parameter of a study, its output directory and `gold/cells.json`"
 
-_SECTIONS = {
-    "base": "a mapping",
-    "sweep": "a mapping",
-    "zip": "a mapping",
-    "cells": "a list",
-    "precision": "a mapping",
-    "files": "a mapping",
-}
+_SECTIONS = {"cells": "a list"} | dict.fromkeys(("base", "sweep", "zip", "precision", "files"), "a mapping")
 
 
 def page() -> str:
@@ -40,7 +32,10 @@ def page() -> str:
         table(("field", "allowed", "default", "meaning"), _fields(Precision.model_json_schema())),
         "## Parameters",
         "In `base`, `sweep`, `zip` and `cells`.",
-        table(("parameter", "unit", "allowed", "default", "meaning"), map(_parameter, SWEEPABLE.values())),
+        table(
+            ("parameter", "unit", "allowed", "default", "meaning"),
+            ((code(it.name), it.unit, it.allowed, code(it.default), it.description) for it in SWEEPABLE.values()),
+        ),
         "## Output directory",
         table(("path", "content"), [(code(path), content) for path, content in LAYOUT.items()]),
         f"Columns of `trace/`: {_columns(TRACE_SCHEMA.names)}. Columns of `trials/`: {_columns(TRIALS_SCHEMA.names)}. "
@@ -65,10 +60,6 @@ def _fields(schema: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
         yield code(name), allowed, value, field["description"]
 
 
-def _parameter(parameter: Parameter) -> tuple[str, ...]:
-    return code(parameter.name), parameter.unit, parameter.allowed, code(parameter.default), parameter.description
-
-
 def _columns(names: list[str]) -> str:
     return ", ".join(map(code, names))
 
@@ -89,18 +80,10 @@ def _keys() -> Iterator[tuple[str, str, str, str]]:
         "degenerate}}`; `identical`: no pair of trials differs in what was seen"
     )
     with_first, with_reference = (comparison.format(name) for name in ("first", "reference"))
-    yield (
-        code("compared_with_first"),
-        "",
-        with_first,
-        "recovered from the limits of both, with the correlation of pairs",
-    )
-    yield (
-        code("compared_with_reference"),
-        "",
-        with_reference,
-        "the same, simultaneous over all pairs of cells of the group (Bonferroni)",
-    )
+    interval = "recovered from the limits of both, with the correlation of pairs"
+    yield code("compared_with_first"), "", with_first, interval
+    interval = "the same, simultaneous over all pairs of cells of the group (Bonferroni)"
+    yield code("compared_with_reference"), "", with_reference, interval
     group = "its group: the cells that differ in settings, not in assumptions about failures"
     yield code("may_be_best"), "", f"whether the study does not eliminate the cell as the best one of {group}", ""
     yield code("recommended"), "", "whether the study shows that it is the best one; may hold for no cell", ""

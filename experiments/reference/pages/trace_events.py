@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from importlib import import_module
 from types import NoneType, UnionType
 from typing import get_args, get_type_hints
@@ -17,7 +16,6 @@ SUMMARY = "what nodes, their hosts and engines report to observers: every kind a
 
 
 def page() -> str:
-    """A section per module of `protocol.events`, each with the table of its events."""
     modules = dict.fromkeys(event.__module__ for event in EVENTS)
     return sections(
         "A recorded event is a line `[TIME_MS, NODE, KIND, [TOPIC, PARTITION] | null, FIELDS]` of `trace.jsonl` "
@@ -35,7 +33,7 @@ def _section(module: str) -> str:
 
 def _row(event: type[Trace]) -> tuple[str, str, str]:
     hints = get_type_hints(event, include_extras=True)
-    about = "about a partition; " if "partition" in _field_names(event) else ""
+    about = "about a partition; " if "partition" in hints else ""
     declared = {name: get_args(hints[name]) for name in detail_names(event)}
     described = "; ".join(f"{code(name)} ({_type(hint)}): {text}" for name, (hint, text) in declared.items())
     return code(event.kind), event.__doc__ or "", (about + described).removesuffix("; ")
@@ -49,7 +47,3 @@ def _type(hint: object) -> str:
     if isinstance(hint, UnionType):
         return " or ".join([*parts, "null"])
     return f"tuple of {parts[0]}" if Ellipsis in get_args(hint) else f"({', '.join(parts)})"
-
-
-def _field_names(event: type[Trace]) -> set[str]:
-    return {field.name for field in fields(event)}  # type: ignore[arg-type]

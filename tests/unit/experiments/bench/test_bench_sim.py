@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from experiments.bench.sim import REFERENCE, bare_events, run, simulate
-from experiments.bench.simpy_model import exchange
+from experiments.bench.sim import REFERENCE, bare_events, exchange, run, simulate
 from experiments.cli.main import app
 from experiments.engines.sim.memory import YOUNG_OBJECTS, rare_collections
 from experiments.hunt.fuzz.run import simulate_plan

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from experiments.bench.usage import sampled
+from experiments.bench.pipeline import sampled
 
 SPUN_S = 0.5
 CHILD = f"""

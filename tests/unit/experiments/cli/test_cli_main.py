@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import shlex
 import subprocess
 import sys
 
@@ -63,6 +64,27 @@ WRONG_USAGE = table(__file__, "wrong-usage.yaml")
 @pytest.mark.parametrize(("arguments", "line"), WRONG_USAGE.items(), ids=WRONG_USAGE)
 def test_wrong_usage_is_one_line_and_exit_code_2(command: Commands, arguments: str, line: str) -> None:
     assert command.run(*arguments.split()) == (2, "", f"isray: {line}\n")
+
+
+WRONG_OPTIONS = table(__file__, "wrong-options.yaml")
+"""The arguments of each command; behind `=>`, what the line names."""
+COVERS = {"leader-election": ("J1", "J5", "J6", "J7", "J9")}
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        pytest.param(name, line, marks=pytest.mark.covers(*COVERS[name]) if name in COVERS else ())
+        for name, lines in WRONG_OPTIONS.items()
+        for line in lines
+    ],
+)
+def test_wrong_options_are_one_line_and_exit_code_2(command: Commands, name: str, line: str) -> None:
+    arguments, _, named = line.partition("=> ")
+    refused = command.refused(*name.split(), *shlex.split(arguments))
+    assert refused.startswith("isray: ")
+    assert "; allowed: " in refused
+    assert named in refused
 
 
 def test_a_group_without_a_subcommand_prints_its_help(command: Commands) -> None:
@@ -134,7 +156,7 @@ def test_every_command_has_an_example_of_itself_and_every_option_a_meaning(descr
 
 def test_help_lists_the_commands_in_sections(command: Commands) -> None:
     headings = [line for line in command.ok("--help").splitlines() if line.endswith(":") and line[0] != " "]
-    assert headings == ["Options:", "Laboratory:", "Studies:", "Cluster:", "Tools:", "Benches:"]
+    assert headings == ["Options:", "Experiments:", "Studies:", "Cluster:", "Tools:", "Benches:"]
 
 
 def test_version_as_json_is_one_document(command: Commands) -> None:

@@ -15,6 +15,8 @@ from protocol.messages.partitions import ElectionType, ElectLeadersRequest
 from tests.unit.experiments.cli.cli_helpers import CliBench, Commands, MakeBench
 from tests.yaml_rows import rows
 
+ELECT = ("leader-election", "--election-type")
+
 
 def written(folder: Path, content: object) -> str:
     path = folder / "input.json"
@@ -30,16 +32,13 @@ def partition(topic: str = "t", index: int = 0, **more: Any) -> dict[str, object
     return {"topic": topic, "partition": index} | more
 
 
-# -- elections ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.covers("J1", "J2", "J10")
 def test_preferred_elects_the_first_replica_only_where_another_leads(bench: CliBench) -> None:
     bench.create("t", "0:1:2,1:2:0")
     bench.kill(0)
     bench.start(0)
     bench.await_(lambda: set(bench.state().isr) == {0, 1, 2})
-    one = ("leader-election", "--election-type", "PREFERRED", "--topic", "t", "--partition")
+    one = (*ELECT, "PREFERRED", "--topic", "t", "--partition")
     assert bench.ok(*one, "0") == "Successfully completed leader election (PREFERRED) for partitions t-0\n"
     assert bench.state().leader == 0
     assert bench.ok(*one, "0") == "Valid replica already elected for partitions t-0\n"
@@ -50,9 +49,7 @@ def test_preferred_elects_the_first_replica_only_where_another_leads(bench: CliB
 
 def test_a_number_in_quotes_is_shown_with_its_quotes(command: Commands, tmp_path: Path) -> None:
     wrong = {"partitions": [partition() | {"partition": "0"}]}
-    refused = command.refused(
-        "leader-election", "--election-type", "preferred", "--path-to-json-file", written(tmp_path, wrong)
-    )
+    refused = command.refused(*ELECT, "preferred", "--path-to-json-file", written(tmp_path, wrong))
     assert refused.endswith(': partitions[0].partition: found "0"; allowed: a whole number\n')
 
 
@@ -65,7 +62,7 @@ def test_unclean_elects_where_no_replica_leads(make_bench: MakeBench) -> None:
     bench.engine.crash(1, Loss("none"))
     bench.await_(lambda: bench.state().leader == -1)
     bench.start(0)
-    found = bench.json("leader-election", "--election-type", "Unclean", "--topic", "t", "--partition", "0")
+    found = bench.json(*ELECT, "Unclean", "--topic", "t", "--partition", "0")
     assert found == {"election_type": "unclean", "succeeded": [partition()], "not_needed": [], "failed": []}
     assert (bench.state().leader, bench.state().isr) == (0, (0,))
 
@@ -77,11 +74,11 @@ def test_partitions_of_a_file_and_all_partitions(bench: CliBench, tmp_path: Path
     bench.start(0)
     bench.await_(lambda: all(len(bench.state("t", index).isr) == 3 for index in (0, 1)))
     file = written(tmp_path, {"partitions": [partition(index=1, desiredLeader=0), partition("no")]})
-    found = bench.json("leader-election", "--election-type", "preferred", "--path-to-json-file", file, code=1)
+    found = bench.json(*ELECT, "preferred", "--path-to-json-file", file, code=1)
     assert found["not_needed"] == [partition(index=1)]
     [failed] = found["failed"]
     assert (failed["topic"], failed["error"]) == ("no", "UNKNOWN_TOPIC_OR_PARTITION")
-    found = bench.json("leader-election", "--election-type", "preferred", "--all-topic-partitions")
+    found = bench.json(*ELECT, "preferred", "--all-topic-partitions")
     assert found["succeeded"] == [partition()]
     assert found["not_needed"] == []
 
@@ -91,7 +88,7 @@ def test_a_file_may_begin_with_a_byte_order_mark(bench: CliBench, tmp_path: Path
     bench.create("t", "0:1:2")
     file = tmp_path / "marked.json"
     file.write_text(json.dumps({"partitions": [{"topic": "t", "partition": 0}]}), encoding="utf-8-sig")
-    found = bench.json("leader-election", "--election-type", "preferred", "--path-to-json-file", str(file))
+    found = bench.json(*ELECT, "preferred", "--path-to-json-file", str(file))
     assert found["not_needed"] == [{"topic": "t", "partition": 0}]
 
 
@@ -109,7 +106,7 @@ def test_designation_elects_the_leader_of_the_file_for_a_leaderless_partition(be
     lose_the_leader(bench)
     assert bench.state().leader == -1
     wanted = {"partitions": [partition(desiredLeader=0), partition(index=1, desiredLeader=2)]}
-    command = ("leader-election", "--election-type", "designation", "--path-to-json-file", written(tmp_path, wanted))
+    command = (*ELECT, "designation", "--path-to-json-file", written(tmp_path, wanted))
     found = bench.json(*command)
     assert (found["succeeded"], found["not_needed"]) == ([partition()], [partition(index=1)])
     assert bench.state().leader == 0
@@ -129,7 +126,7 @@ def test_each_wrong_designation_has_its_error_and_the_others_are_done(bench: Cli
     wanted += [partition(index=4), partition(index=5, desiredLeader=0), partition("no", desiredLeader=0)]
     wanted += [partition(index=6), partition(index=6, desiredLeader=0)]
     file = written(tmp_path, {"partitions": wanted})
-    command = ("leader-election", "--election-type", "designation", "--path-to-json-file", file)
+    command = (*ELECT, "designation", "--path-to-json-file", file)
     found = bench.json(*command, code=1)
     assert found["succeeded"] == [partition(index=0), partition(index=7)]
     assert {(item["topic"], item["partition"]): item["error"] for item in found["failed"]} == {
@@ -174,22 +171,19 @@ def lose_all(bench: CliBench, *topics: str) -> None:
     bench.await_(lambda: all(set(bench.state(topic).last_known_elr) == {0, 1} for topic in topics))
 
 
-LONGEST = ("leader-election", "--election-type")
-
-
 @pytest.mark.covers("J1", "J4", "J6", "J10", "F22")
 def test_longest_log_elections_query_all_known_replicas_or_only_live_ones(manual: CliBench) -> None:
     lose_all(manual, "t")
     one = ("--topic", "t", "--partition", "0")
-    line = manual.fails(*LONGEST, "longest_log_balanced", *one)
+    line = manual.fails(*ELECT, "longest_log_balanced", *one)
     assert "(LONGEST_LOG_BALANCED) for partition: t-0: ELIGIBLE_LEADERS_NOT_AVAILABLE" in line
-    manual.ok(*LONGEST, "longest_log_proactive", "--topic", "t", "--partition", "1")
+    manual.ok(*ELECT, "longest_log_proactive", "--topic", "t", "--partition", "1")
     assert (manual.state("t", 0).leader, manual.state("t", 1).leader) == (-1, 0)
     manual.start(1)
-    out = manual.ok(*LONGEST, "LONGEST_LOG_BALANCED", *one)
+    out = manual.ok(*ELECT, "LONGEST_LOG_BALANCED", *one)
     assert out == "Successfully completed leader election (LONGEST_LOG_BALANCED) for partitions t-0\n"
     assert manual.state().leader == 1, "its log is the longer one"
-    again = manual.ok(*LONGEST, "longest_log_balanced", *one)
+    again = manual.ok(*ELECT, "longest_log_balanced", *one)
     assert again == "Valid replica already elected for partitions t-0\n"
 
 
@@ -201,14 +195,14 @@ def test_the_longest_log_for_many_and_for_all(manual: CliBench, tmp_path: Path) 
     manual.start(1)
     wanted = [partition(name) for name in names] + [partition("no"), partition("t00", 7), partition("t01")]
     file = written(tmp_path, {"partitions": wanted})
-    found = manual.json(*LONGEST, "longest_log_proactive", "--path-to-json-file", file, code=1)
+    found = manual.json(*ELECT, "longest_log_proactive", "--path-to-json-file", file, code=1)
     assert found["succeeded"] == [partition(name) for name in names if name != "t01"]
     errors = {(item["topic"], item["partition"]): item["error"] for item in found["failed"]}
     unknown = "UNKNOWN_TOPIC_OR_PARTITION"
     assert errors == {("no", 0): unknown, ("t00", 7): unknown, ("t01", 0): "INVALID_REQUEST"}
     asked = [request for request in manual.port.requests if isinstance(request, ElectLeadersRequest)]
     assert [len(request.topic_partitions or ()) for request in asked] == [20, 3]
-    found = manual.json(*LONGEST, "longest_log_balanced", "--all-topic-partitions")
+    found = manual.json(*ELECT, "longest_log_balanced", "--all-topic-partitions")
     rest = [partition(name, index) for name in names for index in (0, 1) if index == 1 or name == "t01"]
     assert (found["succeeded"], found["not_needed"], found["failed"]) == (rest, [], [])
     assert {manual.state(name).leader for name in names} == {1}
@@ -218,11 +212,11 @@ def test_the_longest_log_for_many_and_for_all(manual: CliBench, tmp_path: Path) 
 def test_a_longest_log_election_without_a_recovery_manager_times_out(manual: CliBench) -> None:
     lose_all(manual, "t")
     manual.engine.crash(RECOVERY_MANAGER, Loss("none"))
-    line = manual.fails(*LONGEST, "longest_log_proactive", "--topic", "t", "--partition", "0")
+    line = manual.fails(*ELECT, "longest_log_proactive", "--topic", "t", "--partition", "0")
     assert "REQUEST_TIMED_OUT" in line
     assert manual.state().leader == -1
     manual.engine.start(RECOVERY_MANAGER)
-    manual.ok(*LONGEST, "longest_log_proactive", "--topic", "t", "--partition", "0")
+    manual.ok(*ELECT, "longest_log_proactive", "--topic", "t", "--partition", "0")
     assert manual.state().leader == 0
 
 
@@ -234,7 +228,7 @@ def test_a_longest_log_that_is_not_found_in_time_fails_and_no_other_with_it(manu
     manual.start(2)
     manual.engine.set_link(2, RECOVERY_MANAGER, False)
     file = written(tmp_path, {"partitions": [partition("u"), partition("t")]})
-    found = manual.json(*LONGEST, "longest_log_proactive", "--path-to-json-file", file, code=1)
+    found = manual.json(*ELECT, "longest_log_proactive", "--path-to-json-file", file, code=1)
     assert found["succeeded"] == [partition("t")]
     assert [(item["topic"], item["error"]) for item in found["failed"]] == [("u", "REQUEST_TIMED_OUT")]
 
@@ -245,14 +239,14 @@ def test_without_unclean_recovery_there_is_no_longest_log(make_bench: MakeBench)
     bench.create("t", "0:1")
     bench.kill(0, 1)
     bench.await_(lambda: bench.state().leader == -1)
-    line = bench.fails(*LONGEST, "longest_log_balanced", "--topic", "t", "--partition", "0")
+    line = bench.fails(*ELECT, "longest_log_balanced", "--topic", "t", "--partition", "0")
     assert "UNSUPPORTED_VERSION" in line
 
 
 @pytest.mark.covers("J5", "J10")
 def test_a_file_of_which_nothing_can_be_asked_asks_for_nothing(bench: CliBench, tmp_path: Path) -> None:
     file = written(tmp_path, {"partitions": [partition(), partition()]})
-    found = bench.json("leader-election", "--election-type", "unclean", "--path-to-json-file", file, code=1)
+    found = bench.json(*ELECT, "unclean", "--path-to-json-file", file, code=1)
     assert [item["error"] for item in found["failed"]] == ["INVALID_REQUEST"]
     assert not any(isinstance(request, ElectLeadersRequest) for request in bench.port.requests)
 
@@ -262,7 +256,7 @@ def test_elections_are_asked_for_20_topics_at_a_time(bench: CliBench, tmp_path: 
     names = [f"t{number:02}" for number in range(45)]
     bench.create_many(names, 0)
     file = written(tmp_path, {"partitions": [partition(name) for name in names]})
-    found = bench.json("leader-election", "--election-type", "preferred", "--path-to-json-file", file)
+    found = bench.json(*ELECT, "preferred", "--path-to-json-file", file)
     assert [item["topic"] for item in found["not_needed"]] == names
     asked = [request for request in bench.port.requests if isinstance(request, ElectLeadersRequest)]
     assert [len(request.topic_partitions or ()) for request in asked] == [20, 20, 5]
@@ -272,11 +266,8 @@ def test_elections_are_asked_for_20_topics_at_a_time(bench: CliBench, tmp_path: 
 @pytest.mark.parametrize("content", [*rows(__file__, "wrong-elections.yaml"), NESTED])
 def test_an_election_file_of_another_shape_is_exit_code_2(command: Commands, tmp_path: Path, content: object) -> None:
     file = written(tmp_path, content)
-    line = command.refused("leader-election", "--election-type", "designation", "--path-to-json-file", file)
+    line = command.refused(*ELECT, "designation", "--path-to-json-file", file)
     assert file in line
-
-
-# -- reassignments -----------------------------------------------------------------------------------------------------
 
 
 def moved(*replicas: int, **more: Any) -> dict[str, Any]:

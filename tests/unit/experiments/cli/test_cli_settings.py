@@ -29,9 +29,6 @@ def as_user(name: str, folder: Path) -> list[str]:
     return ["--command-config", str(path)]
 
 
-# -- configs -----------------------------------------------------------------------------------------------------------
-
-
 def test_configs_of_a_topic_are_set_shown_and_removed(bench: CliBench) -> None:
     bench.create()
     topic = ("--entity-type", "topics", "--entity-name", "t")
@@ -76,9 +73,6 @@ def test_configs_that_the_server_refuses_are_exit_code_1(bench: CliBench) -> Non
     assert shown == {"entity_type": "topic", "entity_name": "t", "configs": []}
 
 
-# -- features ----------------------------------------------------------------------------------------------------------
-
-
 def test_features_are_described_upgraded_and_downgraded(make_bench: MakeBench) -> None:
     bench = make_bench(Generation.KIP_966_ELR)
     shown = bench.ok("features", "describe").splitlines()
@@ -108,9 +102,6 @@ def test_options_of_the_connection_may_stand_before_the_subcommand(bench: CliBen
     assert (bench.targets[-1].bootstrap, bench.targets[-1].principal) == ("h:1", "User:a")
     bench.ok("features", "describe", "--bootstrap-server", "h:2")
     assert bench.targets[-1].bootstrap == "h:2"
-
-
-# -- access control ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.covers("G32")

@@ -8,12 +8,7 @@ from experiments.engines.admin_requests import reassign
 from experiments.engines.port import Loss
 from protocol.config import Generation
 from protocol.errors import ErrorCode
-from protocol.metrics import (
-    MANUAL_ELECTION_REQUIRED,
-    UNCLEAN_RECOVERY,
-    UNCLEAN_RECOVERY_FINISHED,
-    UNDER_MIN_ISR,
-)
+from protocol.metrics import MANUAL_ELECTION_REQUIRED, UNCLEAN_RECOVERY, UNCLEAN_RECOVERY_FINISHED, UNDER_MIN_ISR
 from tests.unit.experiments.cli.cli_helpers import CliBench, MakeBench
 
 

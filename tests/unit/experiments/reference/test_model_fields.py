@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import pytest
 from pydantic import BaseModel, Field
 
-from experiments.reference.model_fields import field_table, type_words
+from experiments.reference.markdown import field_table, type_words
 from experiments.support.fields import DurationMs
 
 

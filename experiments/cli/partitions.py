@@ -1,8 +1,13 @@
-"""`isray reassign-partitions`: kafka-reassign-partitions.sh. Move partitions to other brokers (J18).
+"""`isray leader-election` and `isray reassign-partitions`: kafka-leader-election.sh with the election types of KIP-966
+(J1-J11), and kafka-reassign-partitions.sh (J18).
 
-Files and output are those of Kafka's tool. There are no throttles, and a broker has one log directory (`log_dirs` may
-contain `any` only). `--generate` proposes the placement that the controller would choose for new topics of that size,
-with the racks of the brokers unless `--disable-rack-aware` is given.
+DESIGNATION takes the desired leader of each partition from the JSON file, so it needs one (J7, J9). A partition for
+which no leader was elected is exit code 1; one that needed no election is not (J10). A mistake in one partition of the
+file fails that partition only, as INVALID_REQUEST.
+
+There are no throttles of reassignments, and a broker has one log directory (`log_dirs` may contain `any` only).
+`--generate` proposes the placement that the controller would choose for new topics of that size, with the racks of the
+brokers unless `--disable-rack-aware` is given.
 """
 
 from __future__ import annotations
@@ -26,18 +31,124 @@ from experiments.cli.cluster_access import (
     numbers,
     target_of,
 )
-from experiments.cli.output import Json, flag, option, print_json, print_result
+from experiments.cli.output import Json, fail, flag, option, print_json, print_result
 from experiments.cli.parse import Int32, JsonShape, one_of, only_with, read_json, whole_numbers
 from experiments.engines.admin_client import AdminClient, AdminError
 from experiments.explorer.values import message_fields
 from experiments.support.errors import InputError, MissingInput
+from protocol.config import INT_MAX
 from protocol.controller.placement import UsableBroker, place
 from protocol.errors import ErrorCode, Refused
 from protocol.ids import TopicPartition
-from protocol.messages.partitions import OngoingPartitionReassignment, PartitionResult
+from protocol.messages.partitions import ElectionType, OngoingPartitionReassignment, PartitionResult
+
+TYPES = {kind.name.lower(): kind for kind in ElectionType}
+LEADERS_EXAMPLE = '{"partitions": [{"topic": "t", "partition": 0, "desiredLeader": 1}]}'
+Leaders = dict[TopicPartition, int | None]
+"""Partitions, each with the desired leader for DESIGNATION, None otherwise."""
+Results = dict[TopicPartition, PartitionResult]
+AdminConfig = Annotated[
+    Path | None, option("FILE", "Properties: principal=User:NAME.", "--admin.config", "--command-config")
+]
+
+
+class _Partition(JsonShape):
+    topic: str
+    partition: Int32
+    desired_leader: Int32 | None = Field(None, alias="desiredLeader")
+
+
+class _Partitions(JsonShape):
+    partitions: Annotated[list[_Partition], Field(min_length=1)]
+
+
+def leader_election(
+    election_type: Annotated[str, option("TYPE", " | ".join(TYPES))],
+    topic: Annotated[str | None, option("TOPIC", "A topic; with --partition.")] = None,
+    partition: Annotated[int | None, option("N", "A partition of --topic.", min=0, max=INT_MAX)] = None,
+    path_to_json_file: Annotated[Path | None, option("FILE", f"Partitions: {LEADERS_EXAMPLE}")] = None,
+    all_topic_partitions: Annotated[
+        bool, flag("--all-topic-partitions", "All partitions that the type applies to.")
+    ] = False,
+    bootstrap_server: BootstrapServer = None,
+    name: OwnCluster = None,
+    principal: Principal = None,
+    as_json: Json = False,
+    command_config: AdminConfig = None,
+) -> None:
+    """Elect leaders for a partition, for those listed in a file, or for all."""
+    target = target_of(bootstrap_server, name, as_json, command_config, principal)
+    kind = TYPES.get(election_type.lower())
+    if kind is None:
+        raise InputError("--election-type", "", election_type, " | ".join(TYPES))
+    given = {
+        "--topic": topic is not None,
+        "--all-topic-partitions": all_topic_partitions,
+        "--path-to-json-file": path_to_json_file is not None,
+    }
+    source = one_of(given)
+    if (topic is None) != (partition is None):
+        found = "--partition without --topic" if topic is None else "--topic without --partition"
+        raise InputError("--partition", "", found, "--topic and --partition together, or neither of them")
+    if kind is ElectionType.DESIGNATION and path_to_json_file is None:
+        raise InputError("--election-type", "", f"designation with {source}", "designation with --path-to-json-file")
+    partitions: Leaders | None = None
+    refused: Results = {}
+    if path_to_json_file is not None:
+        partitions, refused = read_partitions(path_to_json_file, kind)
+    elif topic is not None and partition is not None:
+        partitions = {TopicPartition(topic, partition): None}
+    with administering(target, "Error completing leader election") as admin:
+        _report(kind, refused | admin.elect_leaders(kind, partitions), target.as_json)
+
+
+def read_partitions(path: Path, kind: ElectionType) -> tuple[Leaders, Results]:
+    """The partitions of a JSON file that can be requested, each with its desired leader if the type is DESIGNATION, and
+    the failures of the others; InputError where the file has another shape.
+    """
+    wanted: Leaders = {}
+    refused: Results = {}
+    for item in read_json(path, _Partitions, LEADERS_EXAMPLE).partitions:
+        found = TopicPartition(item.topic, item.partition)
+        if found in wanted or found in refused:
+            wanted.pop(found, None)
+            refused[found] = _refused(found, f"partition {found} is named twice")
+        elif kind is ElectionType.DESIGNATION and item.desired_leader is None:
+            refused[found] = _refused(found, "no desiredLeader")
+        else:
+            wanted[found] = item.desired_leader if kind is ElectionType.DESIGNATION else None
+    return wanted, refused
+
+
+def _refused(partition: TopicPartition, message: str) -> PartitionResult:
+    topic, index = partition
+    return PartitionResult(topic=topic, partition_index=index, error=ErrorCode.INVALID_REQUEST, message=message)
+
+
+def _report(kind: ElectionType, results: Results, as_json: bool) -> None:
+    ordered = dict(sorted(results.items()))
+    succeeded = [key for key, result in ordered.items() if result.error is ErrorCode.NONE]
+    not_needed = [key for key, result in ordered.items() if result.error is ErrorCode.ELECTION_NOT_NEEDED]
+    failed = {key: result for key, result in ordered.items() if key not in {*succeeded, *not_needed}}
+    if as_json:
+        errors = [key._asdict() | {"error": it.error.name, "message": it.message} for key, it in failed.items()]
+        sorts = {"succeeded": succeeded, "not_needed": not_needed}
+        found = {name: [key._asdict() for key in keys] for name, keys in sorts.items()}
+        print_json({"election_type": kind.name.lower(), **found, "failed": errors})
+    for done, keys in (
+        (f"Successfully completed leader election ({kind.name})", succeeded),
+        ("Valid replica already elected", not_needed),
+    ):
+        if keys and not as_json:
+            typer.echo(f"{done} for partitions {', '.join(map(str, keys))}")
+    for key, result in failed.items():
+        why = f"{result.error.name}: {result.message}"
+        typer.echo(f"Error completing leader election ({kind.name}) for partition: {key}: {why}", err=True)
+    if failed:
+        fail(f"{len(failed)} replica(s) could not be elected")
+
 
 ANY_LOG_DIR = "any"
-EXISTING = "there is an existing reassignment; --additional overrides it"
 MOVES_EXAMPLE = '{"version": 1, "partitions": [{"topic": "t", "partition": 0, "replicas": [3, 1, 2]}]}'
 TOPICS_EXAMPLE = '{"version": 1, "topics": [{"topic": "t"}]}'
 Assignment = dict[TopicPartition, tuple[int, ...]]
@@ -89,12 +200,8 @@ def reassign_partitions(
     )
     only_with("--execute|--verify|--cancel", action, {"--reassignment-json-file": reassignment_json_file})
     only_with("--execute", action, {"--additional": additional})
-    generating = {
-        "--topics-to-move-json-file": topics_to_move_json_file,
-        "--broker-list": broker_list,
-        "--disable-rack-aware": disable_rack_aware,
-    }
-    only_with("--generate", action, generating)
+    only_with("--generate", action, {"--topics-to-move-json-file": topics_to_move_json_file})
+    only_with("--generate", action, {"--broker-list": broker_list, "--disable-rack-aware": disable_rack_aware})
     takes_file = action not in ("--list", "--generate")
     assignment = read_assignment(_given("--reassignment-json-file", reassignment_json_file)) if takes_file else {}
     topics = read_topics(_given("--topics-to-move-json-file", topics_to_move_json_file)) if generate else []
@@ -119,9 +226,7 @@ def _given(option: str, path: Path | None) -> Path:
 
 
 def read_assignment(path: Path) -> Assignment:
-    """The partitions of a reassignment file with their new replicas; InputError where the file has another shape, lists
-    a partition twice, or a broker twice for one partition.
-    """
+    """The partitions of a reassignment file with their new replicas; InputError where the file is wrong."""
     assignment: Assignment = {}
     for number, item in enumerate(read_json(path, _Moves, MOVES_EXAMPLE).partitions):
         place_name, key = f"partitions[{number}]", TopicPartition(item.topic, item.partition)
@@ -136,7 +241,6 @@ def read_assignment(path: Path) -> Assignment:
 
 
 def read_topics(path: Path) -> list[str]:
-    """The names in a file of topics to move."""
     names = [item.topic for item in read_json(path, _Topics, TOPICS_EXAMPLE).topics]
     if len(set(names)) != len(names):
         raise InputError(str(path), "topics", names, "each topic once")
@@ -144,9 +248,10 @@ def read_topics(path: Path) -> list[str]:
 
 
 def _brokers(option: str | None) -> list[int]:
+    allowed = "broker ids separated by commas"
     if option is None:
-        raise MissingInput("--broker-list", "broker ids separated by commas")
-    brokers = whole_numbers("--broker-list", option, "broker ids separated by commas")
+        raise MissingInput("--broker-list", allowed)
+    brokers = whole_numbers("--broker-list", option, allowed)
     if len(set(brokers)) != len(brokers):
         raise InputError("--broker-list", "", option, "each broker once")
     return brokers
@@ -173,7 +278,7 @@ def _present(admin: AdminClient, topics: Sequence[str]) -> Assignment:
 
 def _execute(admin: AdminClient, assignment: Assignment, additional: bool, as_json: bool) -> None:
     if admin.list_reassignments() and not additional:
-        raise AdminError(ErrorCode.INVALID_REQUEST, EXISTING)
+        raise AdminError(ErrorCode.INVALID_REQUEST, "there is an existing reassignment; --additional overrides it")
     known = {broker.broker_id for broker in admin.describe_cluster().brokers}
     unknown = sorted({broker for replicas in assignment.values() for broker in replicas} - known)
     if unknown:
@@ -189,8 +294,7 @@ def _execute(admin: AdminClient, assignment: Assignment, additional: bool, as_js
     results = admin.alter_reassignments(assignment)
     done = _finish(results, "Error reassigning partition(s):", {"before": before}, as_json)
     if not as_json:
-        plural = "" if len(done) == 1 else "s"
-        typer.echo(f"Successfully started partition reassignment{plural} for {','.join(map(str, done))}")
+        typer.echo(f"Successfully started {_reassignments(done)} for {','.join(map(str, done))}")
 
 
 def _cancel(admin: AdminClient, assignment: Assignment, as_json: bool) -> None:
@@ -198,23 +302,25 @@ def _cancel(admin: AdminClient, assignment: Assignment, as_json: bool) -> None:
     results = admin.alter_reassignments(dict.fromkeys(sorted(ongoing))) if ongoing else {}
     done = _finish(results, "Error cancelling partition reassignment(s):", {}, as_json)
     if done and not as_json:
-        plural = "" if len(done) == 1 else "s"
-        typer.echo(f"Successfully cancelled partition reassignment{plural} for: {','.join(map(str, done))}")
+        typer.echo(f"Successfully cancelled {_reassignments(done)} for: {','.join(map(str, done))}")
     elif not as_json:
         typer.echo("None of the specified partition reassignments are active.")
+
+
+def _reassignments(done: Sequence[TopicPartition]) -> str:
+    return f"partition reassignment{'' if len(done) == 1 else 's'}"
 
 
 def _finish(
     results: Mapping[TopicPartition, PartitionResult], failing: str, more: Mapping[str, object], as_json: bool
 ) -> list[TopicPartition]:
     """The partitions, if all of them succeeded; otherwise reports those that failed, with exit code 1."""
-    ordered = dict(sorted(results.items()))
     if as_json:
-        print_json({**more, "partitions": [message_fields(result) for result in ordered.values()]})
-    if any(result.error is not ErrorCode.NONE for result in ordered.values()):
+        print_json({**more, "partitions": [message_fields(result) for _, result in sorted(results.items())]})
+    if any(result.error is not ErrorCode.NONE for result in results.values()):
         typer.echo(failing, err=True)
-    exit_if_failed((str(key), result) for key, result in ordered.items())
-    return list(ordered)
+    exit_if_failed((str(key), result) for key, result in sorted(results.items()))
+    return sorted(results)
 
 
 def _verify(admin: AdminClient, assignment: Assignment, as_json: bool) -> None:
@@ -269,8 +375,7 @@ def _generate(admin: AdminClient, topics: Sequence[str], brokers: Sequence[int],
     if None in racks.values() and set(racks.values()) != {None}:
         text = "Not all brokers have rack information. Add --disable-rack-aware to ignore racks."
         raise AdminError(ErrorCode.INVALID_REQUEST, text)
-    proposed = propose(present, racks, Random())
-    before, after = reassignment_document(present), reassignment_document(proposed)
+    before, after = reassignment_document(present), reassignment_document(propose(present, racks))
     current, proposal = (json.dumps(found, separators=(",", ":")) for found in (before, after))
     text = (
         f"Current partition replica assignment\n{current}\n\nProposed partition reassignment configuration\n{proposal}"
@@ -278,11 +383,11 @@ def _generate(admin: AdminClient, topics: Sequence[str], brokers: Sequence[int],
     print_result(as_json, {"current": before, "proposed": after}, typer.echo, text)
 
 
-def propose(present: Assignment, racks: Mapping[int, str | None], rng: Random) -> Assignment:
+def propose(present: Assignment, racks: Mapping[int, str | None]) -> Assignment:
     """New replicas for all partitions, topic by topic with the replication factor of its first partition, on the
     brokers of `racks`; AdminError where they are too few.
     """
-    brokers = [UsableBroker(broker, rack) for broker, rack in sorted(racks.items())]
+    brokers, rng = [UsableBroker(broker, rack) for broker, rack in sorted(racks.items())], Random()
     proposed: Assignment = {}
     for topic in _topics_of(present):
         keys = sorted(key for key in present if key.topic == topic)

@@ -1,0 +1,149 @@
+"""`isray check` and `isray soak`: what clients and nodes have recorded is checked; a finding is exit code 1.
+
+`check` takes a recording from either engine (docs/check.md). `soak` puts load and faults on a cluster on Ray; no
+acknowledged record may be lost.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from experiments.cli.output import Json, fail_if, option, print_first, print_result, table_of
+from experiments.cli.run_pages import Exploration, Html
+from experiments.engines.ray.session import expect_kills, stay_on_loopback
+from experiments.support.errors import InputError
+from experiments.support.progress import progress
+
+if TYPE_CHECKING:
+    from experiments.check.check_recording import CheckResult
+    from experiments.check.recording import Recording
+    from experiments.explorer.run import Run
+    from experiments.hunt.soak.run import SoakResult
+
+
+def check(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A recording: of a scenario's --trace, or a soak.")],
+    html: Html = None,
+    as_json: Json = False,
+) -> None:
+    """Check a recording: the history of the clients, and every invariant that can be decided from a trace."""
+    from experiments.check.check_recording import check as check_recording
+    from experiments.check.recording import Recording
+
+    recording = Recording(folder)
+    with progress("isray check") as progressing:
+        progressing.show("checking")
+        checked = check_recording(recording)
+    shown = Exploration(html, None, None if html is None else _explored(recording, checked), None)
+    print_result(as_json, checked.document() | shown.document, _show_checked, checked, shown)
+    fail_if(checked.violations)
+
+
+def _explored(recording: Recording, checked: CheckResult) -> Run:
+    from experiments.explorer.assemble import run_of_journal
+    from experiments.explorer.recorder import TraceCollector
+
+    collector = TraceCollector()
+    for event in recording.events():
+        collector.add(event)
+    for violation in checked.violations:
+        collector.add_violation(violation)
+    facts = [
+        ("generation", recording.manifest.generation),
+        ("engine", checked.engine),
+        ("seed", str(checked.seed)),
+        ("violations", str(len(checked.violations))),
+        ("acknowledged records lost", checked.losses.words()),
+    ]
+    return run_of_journal(collector.journal(), checked.what, facts, recording.spec, recording.records)
+
+
+def _show_checked(checked: CheckResult, shown: Exploration) -> None:
+    console = Console(highlight=False, soft_wrap=True)
+    violated = Counter(violation.invariant.partition(".")[0] for violation in checked.violations)
+    counts = (
+        (name, str(count), f"[red]{violated[name]}[/]" if name in violated else "")
+        for name, count in checked.looked_at.items()
+    )
+    console.print(table_of(("invariant", "checks", "violated"), counts))
+    violations = [f"[red]violated[/] {it.invariant} at {it.time_ms} ms: {it.detail}" for it in checked.violations]
+    print_first(console, violations)
+    for line in checked.unjudged:
+        console.print(f"not checked: {line}")
+    beyond = [name for name, kept in checked.within_tolerance.items() if not kept]
+    if beyond and not checked.nothing_may_be_lost:
+        console.print(f"beyond tolerance, so losses are no violations: {', '.join(beyond)}")
+    console.print(f"acknowledged records lost: {checked.losses.words()}")
+    verdict = f"[red]{len(checked.violations)} violations[/]" if checked.violations else "[green]no violation[/]"
+    console.print(
+        f"{checked.what} on {checked.engine}, seed {checked.seed}: {verdict} in {checked.events} events, "
+        f"{checked.metadata_records} metadata records, {checked.operations} operations"
+    )
+    shown.show(console)
+
+
+def soak(
+    minutes: Annotated[float, option("M", "How long, at least.", min=0.0)] = 10.0,
+    seed: Annotated[int, option("N", "Seed of the schedule of faults.", min=0)] = 0,
+    brokers: Annotated[int, option("N", "Their number.", min=3, max=9)] = 3,
+    controllers: Annotated[int, option("N", "Their number.", min=1, max=9)] = 1,
+    partitions: Annotated[int, option("N", "Their number.", min=1, max=100)] = 4,
+    rate: Annotated[int, option("R", "Records per second to send.", min=10)] = 500,
+    faults: Annotated[str | None, option("a,b,...", "Kinds of faults; otherwise all.")] = None,
+    out: Annotated[Path | None, option("DIR", "A new folder for history and logs.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Run a cluster on Ray under load, inject one fault after another, and check what its clients recorded."""
+    stay_on_loopback()
+    expect_kills()
+    from experiments.check.recording import expect_new
+    from experiments.engines.ray.session import ray_output_to_stderr
+    from experiments.hunt.soak.run import SoakOptions
+    from experiments.hunt.soak.run import soak as run
+
+    kinds = _kinds(faults)
+    if out is not None:
+        expect_new(out, "--out")
+    folder = out or Path(tempfile.mkdtemp(prefix="isray-soak-"))
+    options = SoakOptions(minutes, seed, brokers, partitions, rate, kinds, folder, controllers)
+    with ray_output_to_stderr(), progress("isray soak", "faults") as shown:
+        result = run(options, lambda sent, faults: shown.show("soaking", at=f"{sent} records and {faults} faults"))
+    print_result(as_json, result.document(), _show_soaked, result)
+    fail_if(result.findings)
+
+
+def _kinds(text: str | None) -> tuple[str, ...]:
+    from experiments.hunt.soak.faults import FAULTS
+
+    kinds = list(FAULTS) if text is None else [word.strip() for word in text.split(",")]
+    for kind in kinds:
+        if kind not in FAULTS or kinds.count(kind) > 1:
+            raise InputError("--faults", "", repr(kind), f"each at most once: {', '.join(FAULTS)}")
+    return tuple(kinds)
+
+
+def _show_soaked(result: SoakResult) -> None:
+    console = Console(highlight=False, soft_wrap=True)
+    recoveries = (
+        (kind, str(len(times_ms)), " ".join(f"{time_ms / 1000:.1f}" for time_ms in times_ms))
+        for kind, times_ms in result.recovery_ms.items()
+    )
+    console.print(table_of(("fault", "done", "recovered after, s"), recoveries))
+    counts = result.counts
+    console.print(
+        f"{result.seconds:.0f} s, seed {result.options.seed}: {counts.sent} records sent, {counts.acknowledged} "
+        f"acknowledged, {counts.failed} failed, {counts.unknown} unknown; {counts.read} read"
+    )
+    console.print(f"acknowledged records lost: {result.losses.words()}")
+    for broker, sizes in result.memory.items():
+        most, last = sizes["max_bytes"] / 1e6, sizes["last_bytes"] / 1e6
+        console.print(f"broker {broker}: resident memory at most {most:.0f} MB, last {last:.0f} MB")
+    print_first(console, [f"[red]found[/] {line}" for line in result.findings])
+    verdict = f"[red]{len(result.findings)} findings[/]" if result.findings else "[green]nothing lost[/]"
+    console.print(f"{verdict}; history, schedule and logs are in {result.options.out}")
