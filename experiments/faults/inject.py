@@ -17,8 +17,8 @@ SUPERVISE_MS = 500
 
 
 class Injector:
-    """Schedules faults through `controls`. `begun` counts the faults that have begun, by kind; `met` counts, by the
-    kinds of an operation and of a fault, how often one of them has begun while the other one lasted.
+    """`begun` counts the faults that have begun, by kind; `met` counts, by the kinds of an operation and of a fault,
+    how often one of them has begun while the other one lasted.
     """
 
     def __init__(self, controls: Controls) -> None:
@@ -49,12 +49,16 @@ class Injector:
                 operation, failure = (fault, other) if fault.is_operation else (other, fault)
                 self.met[operation.kind, failure.kind] += 1
         self._lasting[number] = fault
+        for node in fault.nodes if fault.keeps_down else ():
+            self._controls.down.add(node, number)
         fault.begin(self._controls, number)
 
     def _heal(self, number: int, fault: Fault) -> None:
         self._controls.add_heading(f"fault {number} ends: {fault.kind}")
         del self._lasting[number]
         fault.heal(self._controls, number)
+        for node in sorted(fault.nodes) if fault.keeps_down else ():
+            self._controls.down.drop(node, number)
 
     def _supervise(self) -> None:
         for node in self._controls.engine.spec.node_ids:

@@ -17,7 +17,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from experiments.faults.cluster_operator import Desired
+from experiments.faults.cluster_operator import DesiredState
 from experiments.faults.controls import Controls
 from experiments.faults.targets import Targets
 from experiments.support.fields import Index, Milliseconds, StrictModel
@@ -31,8 +31,8 @@ class Fault(StrictModel, ABC):
     """One fault with its times. `in_swarm` says whether the plans of single faults that `isray fuzz` draws from a seed
     may contain the kind: one added later is left out, so that seeds keep their plans; operated plans may contain all
     kinds. `is_operation`: it is what an operator does, and nothing fails. `requires`: the nodes without which a cluster
-    cannot have the fault. `keeps_down`: the nodes that it names do not run until it is healed. `WORDS` is what `words`
-    returns, with fields in braces; `DRAWN` are the values that `draw` draws from, by field.
+    cannot have the fault. `keeps_down`: the nodes that it names are started when it is healed, and not before. `WORDS`
+    is what `words` returns, with fields in braces; `DRAWN` are the values that `draw` draws from, by field.
     """
 
     in_swarm: ClassVar[bool] = True
@@ -48,7 +48,6 @@ class Fault(StrictModel, ABC):
 
     @property
     def end_ms(self) -> int:
-        """When it is healed."""
         return self.at_ms + self.duration_ms
 
     @property
@@ -83,8 +82,6 @@ class Fault(StrictModel, ABC):
 
     def heal(self, controls: Controls, number: int) -> None:
         """Ends the fault, where anything is left to be done. Called exactly once, `duration_ms` after `begin`."""
-        for node in sorted(self.nodes) if self.keeps_down else ():
-            controls.release(node, number)
 
     def words(self) -> str:
         """One clause that says what happens and to which nodes, without the times."""
@@ -128,7 +125,7 @@ class DesiredStateFault(Fault):
     requires: ClassVar[RequiredNodes] = "controllers"
 
     @abstractmethod
-    def desired(self) -> Desired:
+    def desired(self) -> DesiredState:
         """The part of the desired state."""
 
     def begin(self, controls: Controls, number: int) -> None:
@@ -143,7 +140,7 @@ class BrokerFault(NodeFault):
 
     @classmethod
     def draw_subject(cls, targets: Targets, rng: Random) -> dict[str, object]:
-        return {"node": targets.draw_broker(rng)}
+        return {"node": rng.choice(targets.brokers)}
 
 
 class Bounds(StrictModel):

@@ -29,9 +29,6 @@ class Targets:
     managers: Sequence[NodeId] = ()
     stores: Sequence[NodeId] = ()
 
-    def draw_broker(self, rng: Random) -> NodeId:
-        return rng.choice(self.brokers)
-
     def draw_server(self, rng: Random) -> NodeId:
         """A broker, a controller, a recovery manager or a store, each node with the same probability."""
         return rng.choice((*self.brokers, *self.controllers, *self.managers, *self.stores))
