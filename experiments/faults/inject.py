@@ -57,8 +57,6 @@ class Injector:
         self._controls.add_heading(f"fault {number} ends: {fault.kind}")
         del self._lasting[number]
         fault.heal(self._controls, number)
-        for node in sorted(fault.nodes) if fault.keeps_down else ():
-            self._controls.down.drop(node, number)
 
     def _supervise(self) -> None:
         for node in self._controls.engine.spec.node_ids:

@@ -82,6 +82,8 @@ class Fault(StrictModel, ABC):
 
     def heal(self, controls: Controls, number: int) -> None:
         """Ends the fault, where anything is left to be done. Called exactly once, `duration_ms` after `begin`."""
+        for node in sorted(self.nodes) if self.keeps_down else ():
+            controls.down.drop(node, number)
 
     def words(self) -> str:
         """One clause that says what happens and to which nodes, without the times."""

@@ -7,7 +7,7 @@ names, types, ranges, and that the brokers, controllers, topics and partitions t
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal, NamedTuple, get_args
+from typing import Annotated, ClassVar, Generic, Literal, NamedTuple, TypeVar, get_args
 
 from pydantic import ConfigDict, Field, model_validator
 
@@ -43,8 +43,6 @@ from protocol.v3.store.settings import (
 )
 
 SIDES = "a node id, controllers, urm, store or rest"
-DynamicConfigs = TopicConfig
-"""Configs that can be changed while the cluster runs; without a topic, the cluster-wide default."""
 _SideName = Literal["controllers", "urm", "store", "rest"]
 Side = Annotated[int | _SideName, one_of(get_args(_SideName), is_whole, SIDES)]
 _LossName = Literal["none", "unflushed", "all"]
@@ -61,8 +59,6 @@ PartitionField = Annotated[Index, Field(description="index of a partition of the
 ExpectedError = Annotated[
     ErrorName | None, Field(description="the step succeeds if and only if the response is this error code")
 ]
-
-
 KafkaRuleName = Annotated[str, one_of(KAFKA_RULES)]
 InvariantName = Annotated[str, one_of(sorted(kind.__name__ for kind in INVARIANTS))]
 
@@ -251,7 +247,7 @@ class ReassignStep(_PartitionStep):
 
 class ConfigureStep(StrictModel):
     topic: str | None = Field(default=None, description="name of a topic; left out: the whole cluster")
-    config: DynamicConfigs = Field(description="values by config name")
+    config: TopicConfig = Field(description="values by config name")
 
 
 class UpdateFeatureStep(StrictModel):
@@ -272,17 +268,15 @@ class VoterStep(StrictModel):
     expect_error: ExpectedError = None
 
 
-class DeleteTopicStep(StrictModel):
-    name: str = Field(description="name of an existing topic")
+class TopicStep(StrictModel):
+    name: TopicField
 
 
-class AddPartitionsStep(StrictModel):
-    name: str = Field(description="name of an existing topic")
+class AddPartitionsStep(TopicStep):
     assignments: list[Assignment] = Field(min_length=1, description="one list of broker ids per new partition")
 
 
-class RemovePartitionsStep(StrictModel):
-    name: str = Field(description="name of an existing topic")
+class RemovePartitionsStep(TopicStep):
     partitions: list[Index] = Field(min_length=1, description="indexes of the topic's last partitions")
 
 
@@ -347,7 +341,7 @@ STEPS: dict[str, StepKind] = {
     "update_feature": StepKind(UpdateFeatureStep, "Raises or lowers the level of a feature."),
     "unregister": StepKind(UnregisterStep, "Removes the registration of a broker."),
     "create_topic": StepKind(TopicModel, "Creates a topic; ends when the running replicas have it."),
-    "delete_topic": StepKind(DeleteTopicStep, "Deletes a topic."),
+    "delete_topic": StepKind(TopicStep, "Deletes a topic."),
     "add_partitions": StepKind(AddPartitionsStep, "Adds partitions to a topic."),
     "remove_partitions": StepKind(RemovePartitionsStep, "Removes the last partitions of a topic."),
     "add_voter": StepKind(VoterStep, "Makes a controller a voter, with the disk that it has."),
@@ -368,25 +362,25 @@ class Step(StrictModel):
     text: str
 
 
-class ScenarioFile(StrictModel):
-    """The file as written; steps are checked one by one by the loader."""
+_Step = TypeVar("_Step")
+
+
+class _ScenarioFields(StrictModel, Generic[_Step]):
+    """`violates` names the invariants that the scenario violates under rules of Kafka's: it passes if it violates
+    exactly these.
+    """
 
     name: str = Field(min_length=1)
     description: str = ""
     cluster: ClusterModel
     topics: list[TopicModel] = Field(default_factory=list)
-    steps: list[dict[str, object]] = Field(min_length=1)
+    steps: list[_Step] = Field(min_length=1)
     violates: list[InvariantName] = Field(default_factory=list)
 
 
-class Scenario(StrictModel):
-    """A scenario that has passed all checks. `violates` names the invariants that it violates under rules of Kafka's:
-    it passes if it violates exactly these.
-    """
+class ScenarioFile(_ScenarioFields[dict[str, object]]):
+    """The file as written; steps are checked one by one by the loader."""
 
-    name: str
-    description: str
-    cluster: ClusterModel
-    topics: list[TopicModel]
-    violates: list[str]
-    steps: list[Step]
+
+class Scenario(_ScenarioFields[Step]):
+    """A scenario that has passed all checks."""

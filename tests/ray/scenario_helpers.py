@@ -14,8 +14,7 @@ from experiments.check.recording import Recording
 from experiments.engines.ray.engine import ProcessPool, RayEngine
 from experiments.scenarios.loader import load_scenario
 from experiments.scenarios.model import Scenario, Step, WaitStep
-from experiments.scenarios.recorded import run_recorded
-from experiments.scenarios.runner import Runner
+from experiments.scenarios.runner import Runner, run_recorded
 from tests.sim.scenario_helpers import run_scenario, spec_of
 
 SAME = ("leader", "leader_epoch", "replicas", "elr", "last_known_elr", "leader_recovery_state", "high_watermark")

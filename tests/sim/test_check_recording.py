@@ -22,8 +22,7 @@ from experiments.hunt.fuzz.swarm import draw
 from experiments.hunt.mutants.mutant import switched_off
 from experiments.hunt.mutants.registry import all_mutants
 from experiments.scenarios.loader import load_scenario, scenario_from
-from experiments.scenarios.recorded import run_recorded
-from experiments.scenarios.runner import Runner
+from experiments.scenarios.runner import Runner, run_recorded
 from experiments.support.errors import InputError
 from protocol.events.broker import BrokerStateChanged, RecordsAppended
 from protocol.events.decode import decode

@@ -43,6 +43,7 @@ class FullDisk(BrokerFault):
 
     def heal(self, controls: Controls, number: int) -> None:
         controls.full_disks.drop(self.node, number)
+        super().heal(controls, number)
 
 
 def set_clock(controls: Controls, node: NodeId, skew_ms: int) -> None:
