@@ -12,7 +12,8 @@ recording, concludes anything from an event that is missing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from operator import attrgetter
 
@@ -35,7 +36,7 @@ from protocol.events.broker import (
 )
 from protocol.events.controller import PartitionChanged, PartitionRemoved
 from protocol.events.host import IncarnationBegan, TracesDropped
-from protocol.ids import BrokerId, Epoch, NodeId, Offset, TimeMs, TopicPartition, is_broker
+from protocol.ids import BrokerId, Epoch, NodeId, Offset, TopicPartition, is_broker
 from protocol.metadata.partition import PartitionState
 from protocol.nodes.controller_log import partition_changed
 
@@ -75,25 +76,12 @@ class _CommittedStates:
     states: dict[Epoch, list[PartitionState]] = field(default_factory=dict)
     assignments: set[tuple[BrokerId, ...]] = field(default_factory=set)
 
-    @classmethod
-    def of(cls, states: Iterable[PartitionState]) -> _CommittedStates:
-        found = cls()
-        for state in states:
-            epoch = state.leader_epoch
-            found.leaders.setdefault(epoch, set()).add(state.leader)
-            found.most_in_sync[epoch] = max(len(state.isr), found.most_in_sync.get(epoch, 0))
-            found.states.setdefault(state.partition_epoch, []).append(state)
-            found.assignments.add(state.replicas)
-        return found
-
-
-@dataclass(frozen=True, slots=True)
-class _Leadership:
-    """A broker became leader with a log that ended at `log_end`."""
-
-    node: NodeId
-    time_ms: TimeMs
-    log_end: Offset
+    def add(self, state: PartitionState) -> None:
+        epoch = state.leader_epoch
+        self.leaders.setdefault(epoch, set()).add(state.leader)
+        self.most_in_sync[epoch] = max(len(state.isr), self.most_in_sync.get(epoch, 0))
+        self.states.setdefault(state.partition_epoch, []).append(state)
+        self.assignments.add(state.replicas)
 
 
 class EventChecker:
@@ -109,14 +97,15 @@ class EventChecker:
         self.gaps: list[str] = []
         self.shown: dict[TopicPartition, dict[Epoch, Offset]] = {}
         self._metadata = metadata
-        self._states = {
-            name: _CommittedStates.of(it.state for it in states) for name, states in sorted(metadata.states.items())
-        }
+        self._states: dict[TopicPartition, _CommittedStates] = defaultdict(_CommittedStates)
+        for name, states in metadata.states.items():
+            for it in states:
+                self._states[name].add(it.state)
         self._reported: dict[TopicPartition, PartitionChanged] = {}
         self._seen: dict[TopicPartition, set[tuple[object, ...]]] = {}
         self._brokers: dict[NodeId, _Broker] = {}
         self._leaders: dict[tuple[TopicPartition, Epoch], NodeId] = {}
-        self._leaderships: dict[TopicPartition, list[tuple[Epoch, _Leadership]]] = {}
+        self._leaderships: list[tuple[TraceEvent, BecameLeader]] = []
 
     def observe(self, event: TraceEvent) -> None:
         """Checks the next event."""
@@ -168,12 +157,8 @@ class EventChecker:
         """Completes the checks that need all events."""
         for node in self._brokers:
             self._decide_doubts(node, self._metadata.records)
-        for partition, leaderships in sorted(self._leaderships.items()):
-            for epoch, led in leaderships:
-                self._check_complete(partition, epoch, led)
-
-    def _of(self, partition: TopicPartition) -> _CommittedStates:
-        return self._states.get(partition) or _CommittedStates()
+        for event, leader in sorted(self._leaderships, key=lambda led: led[1].partition):
+            self._check_complete(event, leader)
 
     def _check(self, name: str, event: TraceEvent, holds: bool, detail: str) -> None:
         self._count(name, event, "" if holds else detail)
@@ -210,7 +195,7 @@ class EventChecker:
             wrong = rules.epochs_rise(before, trace)
             if wrong:
                 self.violations.append(Violation("EpochsRise", event.time_ms, f"{partition}: {wrong}"))
-        states = self._of(partition).states.get(trace.partition_epoch, [])
+        states = self._states[partition].states.get(trace.partition_epoch, [])
         holds = reported in (_committed(partition_changed(partition, state, trace.min_isr)) for state in states)
         text = f"node {event.node} has {dict(zip(_COMMITTED, reported, strict=True))}, which is no committed state"
         self.counts["MetadataLogMatching"] += 1
@@ -241,7 +226,7 @@ class EventChecker:
     def _check_committed_leader(
         self, event: TraceEvent, partition: TopicPartition, epoch: Epoch, leader: NodeId
     ) -> None:
-        recorded = self._of(partition).leaders.get(epoch, set())
+        recorded = self._states[partition].leaders.get(epoch, set())
         self._count("MetadataLogMatching", event, rules.leads_by_record(recorded, epoch, leader))
 
     # -- roles ---------------------------------------------------------------------------------------------------------
@@ -250,7 +235,7 @@ class EventChecker:
         partition, epoch, end, mark = trace.partition, trace.leader_epoch, trace.log_end, trace.high_watermark
         self._check_leadership(event, partition, epoch)
         self._reset_if_new_replica(event.node, partition, replica, epoch)
-        self._leaderships.setdefault(partition, []).append((epoch, _Leadership(event.node, event.time_ms, end)))
+        self._leaderships.append((event, trace))
         self._check_replica_state(event, replica, epoch, end)
         self._count("ValidReplicaState", event, rules.mark_is_in_log(mark, end))
         replica.log_end, replica.high_watermark, replica.isr = end, mark, None
@@ -266,7 +251,7 @@ class EventChecker:
         broker left the assignment or the partition was removed meanwhile. No event reports the removal of a replica.
         """
         first = self._metadata.first_epoch(partition, epoch)
-        stayed = all(node in replicas for replicas in self._of(partition).assignments)
+        stayed = all(node in replicas for replicas in self._states[partition].assignments)
         if first > replica.leader_epoch or not stayed:
             replica.log_end, replica.high_watermark = None, 0
 
@@ -318,23 +303,23 @@ class EventChecker:
         shown[epoch] = max(shown.get(epoch, 0), mark)
         self._check_min_isr(event, partition, broker, replica, f"moved its high watermark to {mark}", by_rule=True)
 
-    def _check_complete(self, partition: TopicPartition, epoch: Epoch, led: _Leadership) -> None:
+    def _check_complete(self, event: TraceEvent, leader: BecameLeader) -> None:
         """Within tolerance a leader has every record below the high watermarks of earlier epochs."""
+        partition, epoch = leader.partition, leader.leader_epoch
         first = self._metadata.first_epoch(partition, epoch)
         committed = rules.committed_before(self.shown.get(partition, {}), epoch, first)
         if not committed or not self._metadata.is_promised(partition, epoch):
             return
         self.counts["LeaderCompleteness"] += 1
-        wrong = rules.has_committed(led.log_end, committed)
-        if wrong:
-            found = f"{partition}: broker {led.node}, leader of epoch {epoch}, {wrong}"
-            self.violations.append(Violation("LeaderCompleteness", led.time_ms, found))
+        if wrong := rules.has_committed(leader.log_end, committed):
+            found = f"{partition}: broker {event.node}, leader of epoch {epoch}, {wrong}"
+            self.violations.append(Violation("LeaderCompleteness", event.time_ms, found))
 
     # -- in-sync replicas ----------------------------------------------------------------------------------------------
 
     def _check_isr(self, event: TraceEvent, trace: IsrCommitted, replica: _Replica) -> None:
         isr, epoch = trace.isr, trace.partition_epoch
-        recorded = [state.isr for state in self._of(trace.partition).states.get(epoch, [])]
+        recorded = [state.isr for state in self._states[trace.partition].states.get(epoch, [])]
         self._count("MetadataLogMatching", event, rules.isr_by_record(recorded, epoch, isr))
         replica.isr = isr
 
@@ -353,7 +338,7 @@ class EventChecker:
         shows.
         """
         self.counts["MinIsrRespected"] += 1
-        most = self._of(partition).most_in_sync.get(replica.leader_epoch, 0)
+        most = self._states[partition].most_in_sync.get(replica.leader_epoch, 0)
         members = most if replica.isr is None else len(replica.isr)
         needed = self._metadata.least_min_isr(partition, broker.published, broker.published)
         if members < needed:

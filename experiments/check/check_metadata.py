@@ -14,10 +14,10 @@ violation. A broker counts as repaired when it is in an ISR under a broker epoch
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from experiments.check import rules
 from experiments.check.suite import InvariantSuite
@@ -58,6 +58,7 @@ from protocol.nodes.controller import ControllerNode
 from protocol.nodes.controller_log import broker_registered, partition_changed
 
 UNCLEAN = "UncleanElectionIsLastResort"
+Value = TypeVar("Value")
 
 
 class CrashPoint(NamedTuple):
@@ -72,14 +73,10 @@ class CrashPoint(NamedTuple):
 
 
 class CommittedState(NamedTuple):
-    """A state of a partition, made by the record at `offset`, with its effective min ISR. `topic_id` distinguishes
-    topics of the same name.
-    """
+    """A state of a partition. `topic_id` distinguishes topics of the same name."""
 
-    offset: Offset
     topic_id: str
     state: PartitionState
-    min_isr: int
 
 
 @dataclass(slots=True)
@@ -156,14 +153,17 @@ class ReplayedMetadata:
 
     def least_min_isr(self, partition: TopicPartition, begin: Offset, end: Offset) -> int:
         """The smallest effective min ISR in the images of a broker that has replayed `begin` to `end` records."""
-        found = self.min_isrs.get(partition, [])
-        before = [value for offset, value in found if offset < begin]
-        return min([*before[-1:], *[value for offset, value in found if begin <= offset < end]], default=0)
+        return min(_in_images(self.min_isrs.get(partition, []), begin, end), default=0)
 
     def may_ignore_min_isr(self, begin: Offset, end: Offset) -> bool:
         """Whether high watermarks may rise below min ISR by the feature levels in one of those images."""
-        before = [value for offset, value in self.needs_min_isr if offset < begin]
-        return not all([*before[-1:], *[value for offset, value in self.needs_min_isr if begin <= offset < end]])
+        return not all(_in_images(self.needs_min_isr, begin, end))
+
+
+def _in_images(changes: Sequence[tuple[Offset, Value]], begin: Offset, end: Offset) -> list[Value]:
+    """The values in the images of a broker that has replayed `begin` to `end` records."""
+    before = [value for offset, value in changes if offset < begin]
+    return [*before[-1:], *[value for offset, value in changes if begin <= offset < end]]
 
 
 class _ReplayedController(ControllerNode):
@@ -232,11 +232,9 @@ class MetadataReplay:
             crash = self._crashes.popleft()
             self._crashed_epochs[crash.node] = max(crash.epoch, self._crashed_epochs.get(crash.node, -1))
             self._cluster.nodes.pop(crash.node, None)
-            if crash.lost is None:
-                states = self._suite.truth.partitions
-                crash = crash._replace(lost=dict.fromkeys(states, 1))
-            self._suite.truth.observe_crash(crash.node, crash.lost or {})
-            for partition in crash.lost or {}:
+            lost = dict.fromkeys(self._suite.truth.partitions, 1) if crash.lost is None else crash.lost
+            self._suite.truth.observe_crash(crash.node, lost)
+            for partition in lost:
                 if partition in self._found.states:
                     self._record_promise(partition, self._found.states[partition][-1].state.leader_epoch)
 
@@ -249,7 +247,10 @@ class MetadataReplay:
         records = self._records[begin:end]
         for recovery in self._marks.recoveries.get(begin, ()):
             self._emit(recovery)
-        before = {key: self._eligible(key) for key in map(_changed_by, records) if key is not None}
+        keys = (
+            TopicIdPartition(it.topic_id, it.partition_id) for it in records if isinstance(it, PartitionChangeRecord)
+        )
+        before = {key: self._eligible(key) for key in keys}
         changed: dict[TopicPartition, None] = {}
         for record in records:
             self._image.replay(record)
@@ -258,19 +259,16 @@ class MetadataReplay:
                 changed[name] = None
         for name in changed:
             state = self._suite.truth.controller_state(name)
-            if state is None:
-                continue
-            min_isr = self._image.min_isr(self._image.topic_ids[name.topic], MIN_INSYNC_REPLICAS, len(state.replicas))
-            self._emit(partition_changed(name, state, min_isr))
-            self._record_promise(name, state.leader_epoch)
+            if state is not None:
+                self._emit(partition_changed(name, state, self._suite.truth.min_isr(name, state)))
+                self._record_promise(name, state.leader_epoch)
         for key, (former, eligible) in before.items():
             self._check_election(key, former, eligible)
         if self._cluster.on_event is not None:
             self._cluster.on_event(self._cluster.now_ms, FIRST_CONTROLLER)
 
     def _emit(self, trace: Trace) -> None:
-        for observer in self._cluster.trace_observers:
-            observer(self._cluster.now_ms, FIRST_CONTROLLER, trace)
+        self._suite.replay(FIRST_CONTROLLER, trace)
 
     def _emit_changes(self, record: MetadataRecord, delta: MetadataDelta) -> Iterator[TopicPartition]:
         """Emits the trace events of a record that was replayed; yields the partitions with another state."""
@@ -294,26 +292,20 @@ class MetadataReplay:
             states = found.states.setdefault(name, [])
             if states and states[-1].topic_id != key.topic_id:
                 found.recreated.add(name)
-            min_isr = image.min_isr(key.topic_id, MIN_INSYNC_REPLICAS, len(state.replicas))
-            states.append(CommittedState(offset, key.topic_id, state, min_isr))
+            states.append(CommittedState(key.topic_id, state))
             yield name
-        self._record_min_isrs(offset, None if delta.features or delta.configs else delta)
+        all_may_change = bool(delta.features or delta.configs)
+        for key in [key for key, _ in image.partitions()] if all_may_change else delta.partitions:
+            self._record_min_isr(offset, key)
 
-    def _record_min_isrs(self, offset: Offset, delta: MetadataDelta | None) -> None:
-        """Records changes of the effective min ISR: of the partitions in `delta`, of all where it is None."""
-        image, keys = self._image, self._keys(delta)
-        for key, state in keys:
-            name = image.name_of(key)
-            values = self._found.min_isrs.setdefault(name, [])
-            min_isr = image.min_isr(key.topic_id, MIN_INSYNC_REPLICAS, len(state.replicas))
+    def _record_min_isr(self, offset: Offset, key: TopicIdPartition) -> None:
+        """Records the effective min ISR of a partition where the record at `offset` has changed it."""
+        state = self._image.partition(key)
+        if state is not None:
+            values = self._found.min_isrs.setdefault(self._image.name_of(key), [])
+            min_isr = self._image.min_isr(key.topic_id, MIN_INSYNC_REPLICAS, len(state.replicas))
             if not values or values[-1][1] != min_isr:
                 values.append((offset, min_isr))
-
-    def _keys(self, delta: MetadataDelta | None) -> Iterable[tuple[TopicIdPartition, PartitionState]]:
-        if delta is None:
-            return list(self._image.partitions())
-        states = [(key, self._image.partition(key)) for key in delta.partitions]
-        return [(key, state) for key, state in states if state is not None]
 
     def _observe_registration(self, broker: BrokerId, offset: Offset) -> None:
         epoch = self._image.broker_epoch(broker)
@@ -345,10 +337,3 @@ class MetadataReplay:
             name = self._image.name_of(key)
             detail = f"{name}: {state.leader} was elected uncleanly, while {better} of ISR and ELR were active"
             self._found.violations.append(Violation(UNCLEAN, self._cluster.now_ms, detail))
-
-
-def _changed_by(record: MetadataRecord) -> TopicIdPartition | None:
-    """The partition whose state a record changes."""
-    if isinstance(record, PartitionChangeRecord):
-        return TopicIdPartition(record.topic_id, record.partition_id)
-    return None

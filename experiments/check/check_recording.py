@@ -14,15 +14,7 @@ from dataclasses import asdict, dataclass, field
 from experiments.check.check_events import SHOWN_BY_EVENTS, EventChecker
 from experiments.check.check_metadata import UNCLEAN, LogMarks, MetadataReplay, ReplayedMetadata
 from experiments.check.check_v3 import SHOWN_BY_STORE, replay_store
-from experiments.check.history import (
-    ACKS_OF,
-    Ended,
-    Invoked,
-    Operation,
-    Seen,
-    breaks_promise,
-    judge_and_count,
-)
+from experiments.check.history import ACKS_OF, Ended, Invoked, Operation, Seen, breaks_promise, judge_and_count
 from experiments.check.invariants import INVARIANTS
 from experiments.check.losses import Losses
 from experiments.check.recording import HISTORY, METADATA, Recording
@@ -79,7 +71,11 @@ def check(recording: Recording) -> CheckResult:
     for event in recording.events():
         marks.observe(event)
         found.events += 1
-    metadata = _replay_metadata(recording, marks)
+    try:
+        metadata = MetadataReplay(recording.spec, recording.records, marks).run()
+    except ProtocolInvariantError as error:
+        path = recording.folder / METADATA
+        raise InputError(str(path), "", str(error), "the records of a metadata log, from its start") from error
     metadata.unconditional = found.nothing_may_be_lost = manifest.nothing_may_be_lost
     found.metadata_records = metadata.records
     if recording.spec.has_store_metadata:
@@ -104,14 +100,6 @@ def check(recording: Recording) -> CheckResult:
     _check_history(recording, metadata, events, found)
     found.violations.sort(key=lambda it: (it.invariant, it.time_ms, it.detail))
     return found
-
-
-def _replay_metadata(recording: Recording, marks: LogMarks) -> ReplayedMetadata:
-    try:
-        return MetadataReplay(recording.spec, recording.records, marks).run()
-    except ProtocolInvariantError as error:
-        path = recording.folder / METADATA
-        raise InputError(str(path), "", str(error), "the records of a metadata log, from its start") from error
 
 
 # -- clients -----------------------------------------------------------------------------------------------------------
@@ -167,19 +155,15 @@ class _OperationFilter:
             else:
                 yield operation
                 continue
-            if partition not in self.settled:
-                self._leave_out(partition, operation)
+            if partition in self.settled:
+                if isinstance(operation, Ended) and operation.result == "acknowledged":
+                    self._check_acknowledged(partition, operation)
+                yield operation
                 continue
-            if isinstance(operation, Ended) and operation.result == "acknowledged":
-                self._check_acknowledged(partition, operation)
-            yield operation
-
-    def _leave_out(self, partition: TopicPartition, operation: Operation) -> None:
-        self.without_log.add(partition)
-        if isinstance(operation, Ended) and operation.result in ACKS_OF:
-            reason = f"no broker led {partition} at the end"
-            counted = Losses(undecided=Counter({ACKS_OF[operation.result]: operation.size}), reasons=[reason])
-            self.undecided.add(counted)
+            self.without_log.add(partition)
+            if isinstance(operation, Ended) and operation.result in ACKS_OF:
+                undecided = Counter({ACKS_OF[operation.result]: operation.size})
+                self.undecided.add(Losses(undecided=undecided, reasons=[f"no broker led {partition} at the end"]))
 
     def _check_acknowledged(self, partition: TopicPartition, end: Ended) -> None:
         """A record acknowledged with acks=all is below a high watermark that some leader reported."""

@@ -2,9 +2,8 @@
 tolerance.
 
 All changes of the store are events of one node, so their order is known on both engines. They are replayed through the
-rules of the simulator (`v3_suite.py`), on a cluster that never runs: the rules about the state of a process find
-none there and report nothing. Elections of controllers follow when all changes are known, because events of different
-nodes may have been received in any order.
+rules of the simulator (`v3_suite.py`), on a cluster that never runs and so has no state of a process. Elections of
+controllers follow when all changes are known, because events of different nodes may have been received in any order.
 
 **Tolerance** ends by an unclean election, by a disk that lost records (unknown ones count for every partition), and by
 a leader whose log begins its epoch below a high watermark of an earlier epoch. In a simulation the last of these is a

@@ -17,15 +17,14 @@ import fcntl
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from experiments.check.history import Operation
 from experiments.support.errors import InputError
 
-_KINDS = {kind.__name__.lower(): kind for kind in get_args(Operation)}
-_ADAPTERS: dict[str, TypeAdapter[Any]] = {name: TypeAdapter(kind) for name, kind in _KINDS.items()}
+_ADAPTERS: dict[str, TypeAdapter[Operation]] = {it.__name__.lower(): TypeAdapter(it) for it in get_args(Operation)}
 
 
 class HistoryWriter:
@@ -43,7 +42,6 @@ class HistoryWriter:
             raise InputError(str(path), "", "a history", "no file, or an empty one")
 
     def write(self, operation: Operation) -> None:
-        """Appends one operation."""
         line = json.dumps({type(operation).__name__.lower(): operation}, separators=(",", ":"))
         self._file.write(f"{line}\n")
 
@@ -52,7 +50,6 @@ class HistoryWriter:
         self._file.flush()
 
     def close(self) -> None:
-        """Writes everything and closes the file."""
         self._file.close()
 
 
@@ -70,12 +67,9 @@ class HistoryReader:
                 if not line.endswith("\n"):
                     self.is_torn = True
                     return
-                yield self._operation(number, line)
-
-    def _operation(self, number: int, line: str) -> Operation:
-        try:
-            [(name, fields)] = json.loads(line).items()
-            operation: Operation = _ADAPTERS[name].validate_python(fields)
-        except (ValueError, KeyError, AttributeError, ValidationError) as error:
-            raise InputError(str(self._path), f"line {number}", line.strip()[:80], "an operation") from error
-        return operation
+                try:
+                    [(name, fields)] = json.loads(line).items()
+                    operation = _ADAPTERS[name].validate_python(fields)
+                except (ValueError, KeyError, AttributeError) as error:
+                    raise InputError(str(self._path), f"line {number}", line.strip()[:80], "an operation") from error
+                yield operation

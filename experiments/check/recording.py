@@ -24,10 +24,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Generic, Literal, TypeVar
 
 from pydantic import Field
 
@@ -48,7 +49,7 @@ from protocol.messages.records import MetadataRecord
 
 TRACE, METADATA, HISTORY, LOGS, MANIFEST = "trace.jsonl", "metadata.jsonl", "history.jsonl", "logs", "recording.json"
 ALLOWED = "a complete recording, as the run wrote it"
-_CHUNK = 1 << 20
+Item = TypeVar("Item")
 
 
 class _Final(StrictModel):
@@ -64,6 +65,9 @@ class _Final(StrictModel):
     @property
     def name(self) -> TopicPartition:
         return TopicPartition(self.topic, self.partition)
+
+    def log_file(self, broker: int) -> str:
+        return f"{LOGS}/{self.name}.broker-{broker}"
 
 
 class Manifest(StrictModel):
@@ -118,13 +122,11 @@ class RecordingWriter:
         self._subscriptions.callback(engine.record_to(self.event))
 
     def event(self, event: TraceEvent) -> None:
-        """Appends a trace event."""
         trace = event.trace
         line = (event.time_ms, event.node, trace.kind, trace.about(), detail_of(trace))
         self._trace.write(json.dumps(line, separators=(",", ":")) + "\n")
 
     def operation(self, operation: Operation) -> None:
-        """Appends an operation of the history."""
         self._history.write(operation)
 
     def flush(self) -> None:
@@ -156,7 +158,7 @@ class RecordingWriter:
         with (self.folder / METADATA).open("w", encoding="utf-8") as file:
             file.writelines(lines)
         known = [self._write_logs(final) for final in finals]
-        names = [TRACE, METADATA, HISTORY, *(_log_file(final, broker) for final in known for broker in final.replicas)]
+        names = [TRACE, METADATA, HISTORY, *(final.log_file(broker) for final in known for broker in final.replicas)]
         manifest = Manifest(
             what=what,
             engine="ray" if engine == "ray" else "sim",
@@ -183,20 +185,14 @@ class RecordingWriter:
             settled=final.settled,
         )
         for broker, runs in final.replicas.items():
-            with (self.folder / _log_file(known, broker)).open("w", encoding="utf-8") as file:
+            with (self.folder / known.log_file(broker)).open("w", encoding="utf-8") as file:
                 file.writelines(" ".join(map(str, run)) + "\n" for run in runs)
         return known
 
 
-def _log_file(final: _Final, broker: int) -> str:
-    return f"{LOGS}/{final.name}.broker-{broker}"
-
-
 def _digest(path: Path, *, sync: bool = False) -> str:
-    found = hashlib.sha256()
     with path.open("rb") as file:
-        while chunk := file.read(_CHUNK):
-            found.update(chunk)
+        found = hashlib.file_digest(file, "sha256")
         if sync:
             os.fsync(file.fileno())
     return found.hexdigest()
@@ -205,20 +201,41 @@ def _digest(path: Path, *, sync: bool = False) -> str:
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
-class LogFile:
-    """The runs of records in a log's file, read again by each iteration."""
+@dataclass(frozen=True, slots=True)
+class _Lines(Generic[Item]):
+    """The items in the lines of a file, read again by each iteration. InputError for a line that has none."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    path: Path
+    parse: Callable[[str], Item]
 
-    def __iter__(self) -> Iterator[RecordRange]:
-        with self._path.open(encoding="utf-8") as file:
+    def __iter__(self) -> Iterator[Item]:
+        with self.path.open(encoding="utf-8") as file:
             for number, line in enumerate(file, 1):
                 try:
-                    offset, epoch, send, first, size = map(int, line.split())
-                except ValueError as error:
-                    raise _damaged(self._path, number, line) from error
-                yield RecordRange(offset, epoch, send, first, size)
+                    item = self.parse(line)
+                except (ValueError, KeyError, TypeError, AttributeError) as error:
+                    found = str(error) if isinstance(error, EventError) else line.strip()[:80]
+                    raise InputError(str(self.path), f"line {number}", found, ALLOWED) from error
+                yield item
+
+
+def _run(line: str) -> RecordRange:
+    offset, epoch, send, first, size = map(int, line.split())
+    return RecordRange(offset, epoch, send, first, size)
+
+
+def _event(line: str) -> TraceEvent:
+    time_ms, node, kind, partition, detail = json.loads(line)
+    name = None if partition is None else TopicPartition(*partition)
+    return TraceEvent(time_ms, node, decode(kind, name, detail))
+
+
+def _record(line: str) -> MetadataRecord:
+    [(name, fields)] = json.loads(line).items()
+    record = from_json(Message.REGISTRY[name], json.dumps(fields))
+    if not isinstance(record, MetadataRecord):
+        raise ValueError(f"{name} is no record of the metadata log")
+    return record
 
 
 class Recording:
@@ -241,22 +258,11 @@ class Recording:
             self.spec = self.manifest.spec()
         except (ConfigError, ValueError) as error:
             raise InputError(str(folder / MANIFEST), "config", str(error), ALLOWED) from error
-        self.records = tuple(_records(folder / METADATA))
+        self.records = tuple(_Lines(folder / METADATA, _record))
 
     def events(self) -> Iterator[TraceEvent]:
         """The trace events in the order in which the engine received them. InputError for a line that is no event."""
-        path = self.folder / TRACE
-        with path.open(encoding="utf-8") as file:
-            for number, line in enumerate(file, 1):
-                try:
-                    time_ms, node, kind, partition, detail = json.loads(line)
-                    name = None if partition is None else TopicPartition(*partition)
-                    trace = decode(kind, name, detail)
-                except EventError as error:
-                    raise InputError(str(path), f"line {number}", str(error), ALLOWED) from error
-                except (ValueError, TypeError, AttributeError) as error:
-                    raise _damaged(path, number, line) from error
-                yield TraceEvent(time_ms, node, trace)
+        return iter(_Lines(self.folder / TRACE, _event))
 
     def operations(self) -> Iterator[Operation]:
         """The history."""
@@ -268,7 +274,7 @@ class Recording:
             FinalPartition(
                 final.name,
                 final.leader,
-                {broker: LogFile(self.folder / _log_file(final, broker)) for broker in final.replicas},
+                {broker: _Lines(self.folder / final.log_file(broker), _run) for broker in final.replicas},
                 final.start,
                 final.settled,
             )
@@ -287,27 +293,10 @@ def _manifest(folder: Path) -> Manifest:
     except ValueError as error:
         raise InputError(str(path), "", "no JSON", ALLOWED) from error
     found = validated(Manifest, raw, str(path), as_json=True)
-    listed = {_log_file(final, broker) for final in found.finals for broker in final.replicas}
+    listed = {final.log_file(broker) for final in found.finals for broker in final.replicas}
     missing = sorted({TRACE, METADATA, HISTORY, *listed} ^ set(found.digests))
     if missing:
         raise InputError(str(path), "digests", missing[0], "one digest for each file of the recording")
     if any(final.leader not in final.replicas for final in found.finals):
         raise InputError(str(path), "finals", "a leader without a log", ALLOWED)
     return found
-
-
-def _records(path: Path) -> Iterator[MetadataRecord]:
-    with path.open(encoding="utf-8") as file:
-        for number, line in enumerate(file, 1):
-            try:
-                [(name, fields)] = json.loads(line).items()
-                record = from_json(Message.REGISTRY[name], json.dumps(fields))
-            except (ValueError, KeyError, AttributeError) as error:
-                raise _damaged(path, number, line) from error
-            if not isinstance(record, MetadataRecord):
-                raise _damaged(path, number, line)
-            yield record
-
-
-def _damaged(path: Path, number: int, line: str) -> InputError:
-    return InputError(str(path), f"line {number}", line.strip()[:80], ALLOWED)

@@ -58,9 +58,8 @@ class InvariantSuite:
         self._after_others = [each for each in checking if each.AFTER_CONTROLLERS]
         self._touched: dict[TopicPartition, None] = {}
         self._reported: set[tuple[str, TopicPartition | None]] = set()
-        self._store: V3Invariants | None = None
-        if features.metadata_in_store:
-            self._store = V3Invariants(cluster, self.truth, self._report_rule)
+        has_store = features.metadata_in_store
+        self._store = V3Invariants(cluster, self.truth, self._report_rule) if has_store else None
         self._changes = ChangesAreAuthorized(cluster)
         self._quorum = QuorumRules(cluster)
         self._is_observing = True
@@ -80,12 +79,11 @@ class InvariantSuite:
 
     def stop(self) -> None:
         """Stops observing the cluster."""
-        if not self._is_observing:
-            return
-        self._cluster.trace_observers.remove(self._observe)
-        self._cluster.on_event = None
-        self._cluster.on_delivery = unobserved
-        self._is_observing = False
+        if self._is_observing:
+            self._cluster.trace_observers.remove(self._observe)
+            self._cluster.on_event = None
+            self._cluster.on_delivery = unobserved
+            self._is_observing = False
 
     def replay(self, node: NodeId, trace: Trace) -> None:
         """Observes a trace event of a recording."""

@@ -131,11 +131,9 @@ class PartitionView:
     def is_registered(self, broker: NodeId) -> bool:
         """Whether the broker runs under the epoch that the controller knows."""
         node, image = self._cluster.nodes.get(broker), self.image
-        return (
-            isinstance(node, BrokerNode)
-            and image is not None
-            and node.context.broker_epoch == image.broker_epoch(broker)
-        )
+        if image is None or not isinstance(node, BrokerNode):
+            return False
+        return node.context.broker_epoch == image.broker_epoch(broker)
 
     def is_led_by(self, broker: NodeId, replica: Replica | None) -> bool:
         """Whether the broker, with this replica, leads in the latest leader epoch. While no controller runs no leader
@@ -152,14 +150,6 @@ def _state_in(image: MetadataImage | None, partition: TopicPartition) -> Partiti
     return None if topic is None else topic.partitions.get(partition.partition)
 
 
-def _is_abandoned(before: PartitionState | None, state: PartitionState) -> bool:
-    """Whether a change of the assignment has left no complete replica: a reassignment was cancelled while only replicas
-    that it added were in ISR and ELR, which topics allow that prefer availability (E35).
-    """
-    is_changed = before is not None and before.replicas != state.replicas and bool(before.isr or before.elr)
-    return is_changed and not state.isr and not state.elr
-
-
 class GroundTruth:
     """Ground truth of all partitions of a simulated cluster. It reads nodes and never changes them. `last_image` is
     that of the controller which ran last; `deletions` counts how often a topic of a name has been deleted.
@@ -171,7 +161,8 @@ class GroundTruth:
         self.last_image: MetadataImage | None = None
         self.recoveries: list[JudgedRecovery] = []
         self.deletions: Counter[str] = Counter()
-        self._features = cluster.spec.config.generation.features
+        self.features: Features = cluster.spec.config.generation.features
+        """The features of the levels in force; while there is no controller, of the last ones."""
         self._committed = MetadataImage(cluster.spec.config) if cluster.spec.controllers > 1 else None
 
     def of(self, partition: TopicPartition) -> PartitionTruth:
@@ -220,20 +211,11 @@ class GroundTruth:
     def controller_state(self, partition: TopicPartition) -> PartitionState | None:
         return _state_in(self.controller_image(), partition)
 
-    @property
-    def features(self) -> Features:
-        """The features of the levels in force; while there is no controller, of the last ones."""
-        return self._features
-
     def min_isr(self, partition: TopicPartition, state: PartitionState) -> int:
         """Effective min ISR as the controller counts it."""
         image = self.controller_image()
         assert image is not None
         return image.min_isr(image.topic_ids[partition.topic], MIN_INSYNC_REPLICAS, len(state.replicas))
-
-    def replica(self, broker: NodeId, partition: TopicPartition) -> Replica | None:
-        """The broker's replica (`PartitionView.replica_of`)."""
-        return self.view(broker, partition).replica
 
     def identity(self, partition: TopicPartition) -> tuple[str, int] | None:
         """What the controller has committed under this name: the id of the topic, and the first leader epoch, which is
@@ -247,21 +229,21 @@ class GroundTruth:
         """Forgets the partitions of a topic that were deleted, and returns them; later ones of the same name are
         different ones. A new active controller may report deletions again that are long past.
         """
-        known = [partition for partition in self.partitions if partition.topic == topic]
-        gone = {partition for partition in known if self.of(partition).identity != self.identity(partition)}
+        known = [(name, truth.identity) for name, truth in self.partitions.items() if name.topic == topic]
+        gone = {name: identity for name, identity in known if identity != self.identity(name)}
         image = self.controller_image()
         topic_id = None if image is None else image.topic_ids.get(topic)
-        identities = [self.partitions.pop(partition).identity for partition in gone]
-        is_deleted = any(identity is not None and identity[0] != topic_id for identity in identities)
-        self.deletions[topic] += is_deleted
-        return gone
+        for name in gone:
+            del self.partitions[name]
+        self.deletions[topic] += any(identity is not None and identity[0] != topic_id for identity in gone.values())
+        return set(gone)
 
     def observe_feature_levels(self) -> None:
         """After a change of feature levels the promise has to be built up again from the present ISR."""
         image = self.controller_image()
-        if image is None or image.features == self._features:
+        if image is None or image.features == self.features:
             return
-        self._features = image.features
+        self.features = image.features
         for partition, truth in self.partitions.items():
             state = self.controller_state(partition)
             if state is not None:
@@ -271,13 +253,15 @@ class GroundTruth:
 
     def stored_ends(self, partition: TopicPartition) -> dict[NodeId, Offset]:
         """Log ends on all disks that hold a replica of the partition, of running brokers and others."""
-        image = self.controller_image()
-        topic_id = None if image is None else image.topic_ids.get(partition.topic)
-        if topic_id is None:
-            return {}
-        name = log_name(TopicIdPartition(topic_id, partition.partition))
+        name = self._log_name(partition)
         ends = ((broker, self.cluster.disks[broker].log_end(name)) for broker in self.cluster.spec.broker_ids)
         return {broker: end for broker, end in ends if end is not None}
+
+    def _log_name(self, partition: TopicPartition) -> str:
+        """The name of the partition's logs on disks; empty while the controller knows no such topic."""
+        image = self.controller_image()
+        topic_id = None if image is None else image.topic_ids.get(partition.topic)
+        return "" if topic_id is None else log_name(TopicIdPartition(topic_id, partition.partition))
 
     # -- keeping the truth ---------------------------------------------------------------------------------------------
 
@@ -301,7 +285,13 @@ class GroundTruth:
             truth.min_isr, truth.replicas, truth.reached_min_isr = min_isr, state.replicas, False
         truth.reached_min_isr = truth.reached_min_isr or len(state.isr) >= min_isr
         stale_elr = self.features.last_known_leader_in_elr and bool(state.elr) and len(state.isr) >= min_isr
-        truth.tolerant = truth.tolerant and known_complete and not stale_elr and not _is_abandoned(truth.state, state)
+        before = truth.state
+        is_abandoned = False
+        if before is not None and before.replicas != state.replicas and not state.isr and not state.elr:
+            # A reassignment was cancelled while only replicas that it added were in ISR and ELR, which topics allow
+            # that prefer availability: no complete replica is left (E35).
+            is_abandoned = bool(before.isr or before.elr)
+        truth.tolerant = truth.tolerant and known_complete and not stale_elr and not is_abandoned
         truth.state = state
         self._judge(partition)
 
@@ -331,10 +321,7 @@ class GroundTruth:
 
     def _held_by(self, broker: NodeId, partition: TopicPartition) -> dict[Offset, bytes]:
         """Base offsets and payloads of the batches on a broker's disk."""
-        image = self.controller_image()
-        topic_id = None if image is None else image.topic_ids.get(partition.topic)
-        name = "" if topic_id is None else log_name(TopicIdPartition(topic_id, partition.partition))
-        disk = self.cluster.disks[broker]
+        disk, name = self.cluster.disks[broker], self._log_name(partition)
         if name not in disk.log_names():
             return {}
         log = disk.open_log(name)
@@ -349,8 +336,8 @@ class GroundTruth:
             return True
         if self.features.unclean_recovery:
             found = truth.recovery
-            outcome = (leader, before.leader_epoch, "balanced")
-            return found is not None and (found.leader, found.leader_epoch, found.mode) == outcome
+            outcome = ("balanced", leader, before.leader_epoch)
+            return found is not None and (found.mode, found.leader, found.leader_epoch) == outcome
         known = before.last_known_leader
         if self.features.last_known_leader_in_elr and len(before.last_known_elr) == 1:
             known = before.last_known_elr[0]
