@@ -15,7 +15,6 @@ from protocol.controller.recovery_decisions import RecoveryNeed, recovery_need
 from protocol.events.base import PartitionTrace
 from protocol.events.controller import PartitionChanged, RecoveryDecided
 from protocol.ids import NO_LEADER, NodeId, TopicIdPartition, TopicPartition
-from protocol.metadata.partition import PartitionState
 from protocol.metrics import (
     ELECTABLE_LEADERS,
     MANUAL_ELECTION_REQUIRED,
@@ -59,17 +58,13 @@ class GaugesMatchTheirDefinitions(Invariant):
             REASSIGNING: bool(state.adding_replicas or state.removing_replicas),
         }
         wrong = [name for name, members in controller.gauges().items() if (key in members) is not defined[name]]
-        waits = key in controller.gauges()[MANUAL_ELECTION_REQUIRED]
-        if waits and not _may_wait_for_user(state, key in controller.gauges()[UNCLEAN_RECOVERY]):
+        may_wait = state.leader == NO_LEADER and {*state.isr, *state.elr}.isdisjoint(state.replicas)
+        may_wait = may_wait and key not in controller.gauges()[UNCLEAN_RECOVERY]
+        if key in controller.gauges()[MANUAL_ELECTION_REQUIRED] and not may_wait:
             wrong.append(MANUAL_ELECTION_REQUIRED)
         if partition_metrics(state)[ELECTABLE_LEADERS] != len({*state.isr, *state.elr}):
             wrong.append(ELECTABLE_LEADERS)
         return f"gauges {wrong} differ from their definitions for {state}" if wrong else ""
-
-
-def _may_wait_for_user(state: PartitionState, is_recovering: bool) -> bool:
-    eligible = {*state.isr, *state.elr}.intersection(state.replicas)
-    return state.leader == NO_LEADER and not eligible and not is_recovering
 
 
 class CountersMatchTheirDefinitions(Invariant):
@@ -95,9 +90,9 @@ class CountersMatchTheirDefinitions(Invariant):
         if isinstance(trace, RecoveryDecided):
             self._recoveries[node] = self._recoveries.get(node, 0) + 1
         if isinstance(trace, PartitionChanged):
-            before = self._states.get(trace.partition)
+            before = self._states.get(trace.partition, trace)
             self._states[trace.partition] = trace
-            if before is not None and _is_unclean(before, trace):
+            if _is_unclean(before, trace):
                 self._elections[node] = self._elections.get(node, 0) + 1
         return ""
 
@@ -106,8 +101,8 @@ class CountersMatchTheirDefinitions(Invariant):
         if not isinstance(controller, ControllerNode) or not controller.is_active:
             return ""
         found, gauges = controller.metrics(), controller.gauges()
-        exact = {UNDER_MIN_ISR: len(gauges[UNDER_MIN_ISR]), OFFLINE: len(gauges[OFFLINE])}
-        exact |= {REASSIGNING: len(gauges[REASSIGNING]), VOTERS: len(controller.replica.voters)}
+        exact = {name: len(gauges[name]) for name in (UNDER_MIN_ISR, OFFLINE, REASSIGNING)}
+        exact[VOTERS] = len(controller.replica.voters)
         counted = {
             UNCLEAN_ELECTIONS: self._elections.get(view.node, 0),
             UNCLEAN_RECOVERY_FINISHED: self._recoveries.get(view.node, 0),

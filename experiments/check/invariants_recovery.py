@@ -1,8 +1,8 @@
 """Invariants of unclean recovery, checked when the controller is about to record its outcome.
 
-The trace event `recovery` carries the responses on which the controller decides; they are compared with the state that
-was committed before and with the disks. A response in the present leader epoch stays true while there is no leader,
-since no replica appends or truncates then; so the logs show whether a response was valid.
+`RecoveryDecided` carries the responses on which the controller decides; they are compared with the state that was
+committed before and with the disks. A response in the present leader epoch stays true while there is no leader, since
+no replica appends or truncates then; so the logs show whether a response was valid.
 """
 
 from __future__ import annotations
@@ -42,9 +42,6 @@ class _Wait(NamedTuple):
         it runs, and begins the recovery again when it restarts with another time.
         """
         return max(cluster.now_ms - self.since_ms, cluster.time_at(RECOVERY_MANAGER) - self.shown_ms)
-
-
-_NOT_BEGUN = _Wait(0, 0, 0, frozenset())
 
 
 def _begun(view: PartitionView, cluster: SimCluster) -> _Wait:
@@ -157,7 +154,7 @@ class RecoveryHasRequiredResponses(_OutcomeCheck):
         required = {*before.isr, *before.elr, *before.last_known_elr} if before is not None else set()
         if outcome.mode == "balanced" and not (required and required <= responded):
             return f"of the required {sorted(required)}, {sorted(required - responded)} have not responded"
-        began = self._began.get(view.partition, _NOT_BEGUN)
+        began = self._began.get(view.partition, _Wait(0, 0, 0, frozenset()))
         waited_ms = began.waited_ms(self.truth.cluster)
         timeout_ms = min(began.timeout_ms, _timeout_ms(view))
         awaited = set(outcome.silent)
@@ -204,11 +201,9 @@ class RecoveryIdsAreUnique(Invariant):
     def observe(self, node: NodeId, trace: PartitionTrace) -> str:
         if not isinstance(trace, RecoveryBegan):
             return ""
-        number = trace.recovery_id
-        if number in self._seen:
-            return f"recovery {number} has begun before"
-        self._seen.add(number)
-        return ""
+        is_known = trace.recovery_id in self._seen
+        self._seen.add(trace.recovery_id)
+        return f"recovery {trace.recovery_id} has begun before" if is_known else ""
 
 
 class _Left(NamedTuple):
@@ -279,8 +274,7 @@ class RecoveryLeavesNothingReachable(Invariant):
         for broker in sorted(left.holders):
             if view.image.is_active(broker):
                 self._left[view.partition] = left = left._replace(holders=left.holders - {broker})
-                kept = self.truth.only_held_by(broker, left.leader, view.partition)
-                if kept:
+                if kept := self.truth.only_held_by(broker, left.leader, view.partition):
                     return f"broker {broker} is back in time with records at {kept}, which leader {left.leader} lacks"
         return ""
 

@@ -14,15 +14,7 @@ from protocol.broker.lifecycle import LifecycleState
 from protocol.config import NUM_REPLICA_FETCHERS
 from protocol.events.base import PartitionTrace
 from protocol.events.broker import RecordsAppended
-from protocol.ids import (
-    FIRST_CLIENT,
-    METADATA_LOG,
-    NO_LEADER,
-    NO_OFFSET,
-    NodeId,
-    Offset,
-    TopicPartition,
-)
+from protocol.ids import FIRST_CLIENT, METADATA_LOG, NO_LEADER, NO_OFFSET, NodeId, Offset, TopicPartition
 from protocol.messages.acls import AclOperation
 from protocol.messages.batch import NO_SEQUENCE, RecordBatch
 from protocol.metadata.authorizer import may, node_principal
@@ -113,8 +105,8 @@ class OnlyAssignedLogs(Invariant):
             return ""
         self._checked[view.node] = checked
         wanted = {log_name(key) for key, state in image.partitions() if view.node in state.replicas}
-        stale = [name for name in self.truth.cluster.disks[view.node].log_names() if name not in wanted]
-        stale = [name for name in stale if name != METADATA_LOG]
+        names = self.truth.cluster.disks[view.node].log_names()
+        stale = [name for name in names if name not in wanted and name != METADATA_LOG]
         return f"broker {view.node} keeps the logs {stale} of partitions that it does not have" if stale else ""
 
 

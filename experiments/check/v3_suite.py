@@ -155,9 +155,10 @@ class V3Invariants:
 
     def _check_ephemerals(self) -> None:
         store = self._cluster.nodes.get(STORE)
-        for path, node in store.state.tree.items() if isinstance(store, StoreNode) else ():
-            if node.owner and node.owner not in store.state.sessions:
-                self._report("EphemeralsHaveSessions", None, f"{path} is of session {node.owner}, which has ended")
+        if isinstance(store, StoreNode):
+            for path, node in store.state.tree.items():
+                if node.owner and node.owner not in store.state.sessions:
+                    self._report("EphemeralsHaveSessions", None, f"{path} is of session {node.owner}, which has ended")
 
     def _observe_state(self, change: StoreChanged) -> None:
         partition = paths.locate(change.path)

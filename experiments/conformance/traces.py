@@ -19,15 +19,7 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import Field
 
-from experiments.conformance.shapes import (
-    Broker,
-    Brokers,
-    Difference,
-    PartitionShape,
-    Replicas,
-    compare,
-    state_fields,
-)
+from experiments.conformance.shapes import Broker, Brokers, Difference, PartitionShape, Replicas, compare, state_fields
 from experiments.engines.admin_requests import create_topic, elect_leader, reassign
 from experiments.engines.sim.disk import formatted_disk
 from experiments.support.fields import StrictModel
@@ -37,18 +29,9 @@ from protocol.contract import Send
 from protocol.controller.heartbeats import BrokerControlState
 from protocol.errors import ErrorCode
 from protocol.ids import FIRST_CLIENT, FIRST_CONTROLLER, NO_EPOCH, Epoch
+from protocol.messages import control
 from protocol.messages.admin import AdminRequest, AdminResponse
 from protocol.messages.base import Message
-from protocol.messages.control import (
-    AlterPartitionRequest,
-    AlterPartitionResponse,
-    BrokerHeartbeatRequest,
-    BrokerHeartbeatResponse,
-    BrokerRegistrationRequest,
-    BrokerRegistrationResponse,
-    BrokerState,
-    PartitionIsrProposal,
-)
 from protocol.messages.partitions import ElectionType
 from protocol.nodes.broker_sessions import SESSION_PREFIX
 from protocol.nodes.controller import ControllerNode
@@ -142,12 +125,10 @@ def differences(row: ControllerTraceRow, kafka_rules: frozenset[str] = frozenset
         result = controller.apply(step.event)
         recorded = step.result.model_dump() if isinstance(step.result, HeartbeatReply) else step.result
         unlike = [] if result == recorded else [Difference(f"steps[{index}].result", recorded, result)]
-        expected = None if step.partition is None else step.partition.model_dump()
-        unlike += compare(f"steps[{index}].partition", expected, controller.partition())
-        if isinstance(step.event, CreateTopic) and controller.min_isr() != row.effective_min_insync_replicas:
-            unlike.append(
-                Difference("effective_min_insync_replicas", row.effective_min_insync_replicas, controller.min_isr())
-            )
+        unlike += compare(f"steps[{index}].partition", step.partition, controller.partition())
+        min_isr = row.effective_min_insync_replicas
+        if isinstance(step.event, CreateTopic) and controller.min_isr() != min_isr:
+            unlike.append(Difference("effective_min_insync_replicas", min_isr, controller.min_isr()))
         if unlike:
             return tuple(unlike)
     return ()
@@ -189,14 +170,21 @@ class _Controller:
         return min(configured, len(topic.partitions[0].replicas))
 
     def _event(self, event: Event) -> object:
-        if isinstance(event, RegisterBroker):
-            return self._register(event)
-        if isinstance(event, BrokerEvent):
-            return self._fence(event) if event.type == "fence" else self._heartbeat(event)
-        if isinstance(event, AlterPartition):
-            return self._alter_partition(event)
-        request = replace(self._admin_request(event), correlation_id=self._id())
-        error, _ = self._ask(FIRST_CLIENT, request, AdminResponse).failure()
+        request: AdminRequest
+        match event:
+            case RegisterBroker():
+                return self._register(event)
+            case BrokerEvent():
+                return self._fence(event) if event.type == "fence" else self._heartbeat(event)
+            case AlterPartition():
+                return self._alter_partition(event)
+            case CreateTopic():
+                request = create_topic(TOPIC, (event.replicas,), {MIN_INSYNC_REPLICAS: event.min_insync_replicas})
+            case ElectLeaders():
+                request = elect_leader(TOPIC, 0, ElectionType[event.election_type])
+            case Reassign():
+                request = reassign(TOPIC, 0, event.replicas)
+        error, _ = self._ask(FIRST_CLIENT, replace(request, correlation_id=self._id()), AdminResponse).failure()
         return error.name
 
     def _id(self) -> int:
@@ -210,13 +198,13 @@ class _Controller:
 
     def _register(self, event: RegisterBroker) -> str:
         known = self._image.broker_epoch(event.broker_id)
-        request = BrokerRegistrationRequest(
+        request = control.BrokerRegistrationRequest(
             correlation_id=self._id(),
             broker_id=event.broker_id,
             incarnation_id=str(self._correlation_id),
             previous_broker_epoch=NO_EPOCH if event.unclean_shutdown or known is None else known,
         )
-        answer = self._ask(event.broker_id, request, BrokerRegistrationResponse)
+        answer = self._ask(event.broker_id, request, control.BrokerRegistrationResponse)
         self._epochs.setdefault(event.broker_id, {})[event.broker_epoch] = answer.broker_epoch
         return answer.error.name
 
@@ -227,7 +215,7 @@ class _Controller:
         return ErrorCode.NONE.name
 
     def _heartbeat(self, event: BrokerEvent) -> object:
-        request = BrokerHeartbeatRequest(
+        request = control.BrokerHeartbeatRequest(
             correlation_id=self._id(),
             broker_id=event.broker_id,
             broker_epoch=self._image.broker_epoch(event.broker_id) or 0,
@@ -235,7 +223,7 @@ class _Controller:
             want_fence=event.type == "want_fence",
             want_shut_down=event.type == "controlled_shutdown",
         )
-        answer = self._ask(event.broker_id, request, BrokerHeartbeatResponse)
+        answer = self._ask(event.broker_id, request, control.BrokerHeartbeatResponse)
         if answer.error is not ErrorCode.NONE:
             return answer.error.name
         in_shutdown = self._node.incarnations.control_state(event.broker_id) is BrokerControlState.CONTROLLED_SHUTDOWN
@@ -251,29 +239,24 @@ class _Controller:
         return recorded if recorded == NO_EPOCH else self._epochs.get(broker, {}).get(recorded, UNKNOWN_EPOCH)
 
     def _alter_partition(self, event: AlterPartition) -> str:
-        proposal = PartitionIsrProposal(
+        proposal = control.PartitionIsrProposal(
             topic_id=self._image.topic_ids.get(TOPIC, ""),
             partition_id=0,
             leader_epoch=event.leader_epoch,
             partition_epoch=event.partition_epoch,
             new_isr=tuple(
-                BrokerState(broker_id=member.broker_id, broker_epoch=self._epoch(member.broker_id, member.broker_epoch))
+                control.BrokerState(
+                    broker_id=member.broker_id, broker_epoch=self._epoch(member.broker_id, member.broker_epoch)
+                )
                 for member in event.new_isr
             ),
             leader_recovery_state=event.leader_recovery_state,
         )
-        request = AlterPartitionRequest(
+        request = control.AlterPartitionRequest(
             correlation_id=self._id(),
             broker_id=event.broker_id,
             broker_epoch=self._epoch(event.broker_id, event.broker_epoch),
             partitions=(proposal,),
         )
-        answer = self._ask(event.broker_id, request, AlterPartitionResponse)
+        answer = self._ask(event.broker_id, request, control.AlterPartitionResponse)
         return (answer.partitions[0].error if answer.error is ErrorCode.NONE else answer.error).name
-
-    def _admin_request(self, event: CreateTopic | ElectLeaders | Reassign) -> AdminRequest:
-        if isinstance(event, CreateTopic):
-            return create_topic(TOPIC, (event.replicas,), {MIN_INSYNC_REPLICAS: event.min_insync_replicas})
-        if isinstance(event, ElectLeaders):
-            return elect_leader(TOPIC, 0, ElectionType[event.election_type])
-        return reassign(TOPIC, 0, event.replicas)
