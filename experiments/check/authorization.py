@@ -2,9 +2,9 @@
 of that moment (G32).
 
 The active controller decides a request in the event in which it arrives. So the rule reads the principal's rights
-before that event, and after it the records that the controller has appended. Each record must concern a resource on
-which the principal had the right, or the cluster, where a right on the cluster suffices. The rights by request are
-those of Kafka's documentation of its protocol; what a right means is taken from `protocol/metadata/authorizer.py`.
+before that event, and after it the records that the controller has appended: each must concern a resource on which the
+principal had the right, or the cluster, where a right on the cluster suffices. The rights by request are those of
+Kafka's documentation of its protocol.
 """
 
 from __future__ import annotations

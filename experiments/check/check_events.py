@@ -1,12 +1,8 @@
 """Checks the trace events of brokers and controllers against the committed metadata and against earlier events.
 
-The order of events within a node is known; the checks conclude nothing from the order of events of two nodes. What
-connects nodes is the metadata log: a leader epoch follows all lower ones, whenever their events were recorded, and a
-broker has replayed at least the records that its last `metadata_published` reports. Where a rule depends on metadata
-that may have changed since, an event is a violation only if it is one under all metadata that the broker may have
-replayed.
-
-A node that is killed may not have reported its last events. So only `AcknowledgedIsCommitted`, which looks at the whole
+The checks conclude nothing from the order of events of two nodes (docs/check.md). Where a rule depends on metadata that
+may have changed since, an event is a violation only if it is one under all metadata that the broker may have replayed.
+A node that is killed may not have reported its last events, so only `AcknowledgedIsCommitted`, which looks at the whole
 recording, concludes anything from an event that is missing.
 """
 
@@ -55,8 +51,8 @@ class _Replica:
 
 @dataclass(slots=True)
 class _Broker:
-    """What a broker's current incarnation has reported. `former` is the metadata offset that earlier incarnations had
-    replayed. `doubts` are possible violations, to be decided when it is known what the broker had replayed.
+    """What a broker's current incarnation has reported. `former`: the metadata offset of earlier incarnations. `doubts`
+    are possible violations, to be decided when it is known what the broker had replayed.
     """
 
     published: Offset = 0
@@ -85,10 +81,9 @@ class _CommittedStates:
 
 
 class EventChecker:
-    """Checks the events of a recording. Call `observe` with each event in order, then `finish`.
-
-    `violations` are the findings so far, `counts` the number of checks by invariant, `gaps` a line per loss of events,
-    `shown` the highest high watermark by partition and leader epoch.
+    """Call `observe` with each event of a recording in order, then `finish`. `violations` are the findings so far,
+    `counts` the number of checks by invariant, `gaps` a line per loss of events, `shown` the highest high watermark by
+    partition and leader epoch.
     """
 
     def __init__(self, metadata: ReplayedMetadata) -> None:
@@ -108,7 +103,6 @@ class EventChecker:
         self._leaderships: list[tuple[TraceEvent, BecameLeader]] = []
 
     def observe(self, event: TraceEvent) -> None:
-        """Checks the next event."""
         trace = event.trace
         if isinstance(trace, TracesDropped):
             self.gaps.append(f"node {event.node} dropped {trace.count} events")
@@ -154,7 +148,6 @@ class EventChecker:
                 self._check_isr(event, trace, replica)
 
     def finish(self) -> None:
-        """Completes the checks that need all events."""
         for node in self._brokers:
             self._decide_doubts(node, self._metadata.records)
         for event, leader in sorted(self._leaderships, key=lambda led: led[1].partition):
@@ -177,8 +170,8 @@ class EventChecker:
     # -- metadata ------------------------------------------------------------------------------------------------------
 
     def _check_controller_event(self, event: TraceEvent, trace: PartitionTrace) -> None:
-        """A partition's state as the controller reports it is a committed state, and its epochs rise. A new active
-        controller may report states again.
+        """The controller reports committed states only, and epochs rise. A new active controller may report states
+        again.
         """
         partition = trace.partition
         if isinstance(trace, PartitionRemoved):
@@ -247,8 +240,8 @@ class EventChecker:
         replica.isr = None
 
     def _reset_if_new_replica(self, node: NodeId, partition: TopicPartition, replica: _Replica, epoch: Epoch) -> None:
-        """Forgets the replica's log where the new role may belong to another replica of the same name, because the
-        broker left the assignment or the partition was removed meanwhile. No event reports the removal of a replica.
+        """Forgets the replica's log where the new role may belong to another replica of the same name: the broker left
+        the assignment, or the partition was removed meanwhile. No event reports the removal of a replica.
         """
         first = self._metadata.first_epoch(partition, epoch)
         stayed = all(node in replicas for replicas in self._states[partition].assignments)
@@ -333,9 +326,8 @@ class EventChecker:
         *,
         by_rule: bool,
     ) -> None:
-        """An event that needs min ISR members in sync. With too few members by the metadata that the broker reported
-        last it becomes a doubt: by metadata replayed since then there may be enough, which the broker's next report
-        shows.
+        """An event that needs min ISR members in sync. With too few by the metadata that the broker reported last it
+        becomes a doubt: by metadata replayed since then there may be enough, which the broker's next report shows.
         """
         self.counts["MinIsrRespected"] += 1
         most = self._states[partition].most_in_sync.get(replica.leader_epoch, 0)

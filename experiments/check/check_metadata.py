@@ -2,13 +2,12 @@
 
 The metadata log is complete, whether or not the controller's trace events were collected. It is replayed record by
 record into a controller of a simulated cluster that never runs, in which brokers are registrations only. The invariant
-suite (`suite.py`) observes this cluster, and receives the trace events that the controller emitted when it applied the
-same records. It checks after each batch. The invariants about replicas find none there and report nothing;
-`check_events.py` checks what the trace shows of replicas.
+suite (`suite.py`) receives the trace events of the same records and checks after each batch; `check_events.py` checks
+what the trace shows of replicas.
 
 **Tolerance.** A crash or a lost disk is placed at the end of the metadata log as far as the engine knew it at the time.
-That is the right place or an earlier one, so tolerance may end too early but never too late: what is reported is a
-violation. A broker counts as repaired when it is in an ISR under a broker epoch that it got after the loss.
+That is the right place or an earlier one, so tolerance may end too early but never too late. A broker counts as
+repaired when it is in an ISR under a broker epoch that it got after the loss.
 """
 
 from __future__ import annotations
@@ -62,8 +61,8 @@ Value = TypeVar("Value")
 
 
 class CrashPoint(NamedTuple):
-    """A crash of a broker, placed at the offset `at` of the metadata log; `epoch` is the broker epoch that was known
-    then. `lost` is the number of records that its disk lost by partition: None if unknown, empty if it lost none.
+    """A crash of a broker at the offset `at` of the metadata log, where its epoch was `epoch`. `lost` is the number of
+    records that its disk lost by partition: None if unknown, empty if it lost none.
     """
 
     at: Offset
@@ -81,8 +80,8 @@ class CommittedState(NamedTuple):
 
 @dataclass(slots=True)
 class LogMarks:
-    """What the trace shows about the metadata log: `ends` of batches with their times, `crashes`, and the decided
-    recoveries by the offset before them. Call `observe` with the events of a recording in their order.
+    """What the events of a recording, observed in their order, show about the metadata log: `ends` of batches with
+    their times, `crashes`, and the decided recoveries by the offset before them.
     """
 
     ends: dict[Offset, TimeMs] = field(default_factory=dict)
@@ -109,9 +108,7 @@ class LogMarks:
                 self.crashes.append(CrashPoint(self._end, event.node, epoch, None if known is None else dict(known)))
 
     def _record_end(self, end: Offset, time_ms: TimeMs) -> None:
-        """A batch ends at `end`. A controller that was killed may not have reported its last batches; brokers apply
-        whole ones.
-        """
+        """A batch ends at `end`. A killed controller may not have reported it; brokers apply whole batches."""
         self._end = max(self._end, end)
         self.ends.setdefault(end, time_ms)
 
@@ -138,16 +135,12 @@ class ReplayedMetadata:
     violations: list[Violation] = field(default_factory=list)
 
     def is_promised(self, partition: TopicPartition, epoch: Epoch) -> bool:
-        """Whether a leader of that epoch must have all records below earlier high watermarks; False where several
-        partitions had this name.
-        """
+        """Whether a leader of that epoch must have all records below earlier high watermarks."""
         kept = self.unconditional or self.promised.get(partition, {}).get(epoch, False)
         return kept and partition not in self.recreated
 
     def first_epoch(self, partition: TopicPartition, epoch: Epoch) -> Epoch:
-        """The first leader epoch of the partition that has this leader epoch; a partition of the same name may have
-        been removed before.
-        """
+        """The first leader epoch of the partition that has this leader epoch; others had its name before."""
         begins = [it.state.first_leader_epoch for it in self.states.get(partition, ())]
         return max((begin for begin in begins if begin <= epoch), default=0)
 
@@ -193,9 +186,7 @@ class _ReplayCluster(SimCluster):
 
 
 class MetadataReplay:
-    """Replays a metadata log, once, and checks every committed state. `spec` is the cluster that was run, `marks` what
-    its trace shows about the log.
-    """
+    """Replays a metadata log of a cluster, once, and checks every committed state. `marks`: what its trace shows."""
 
     def __init__(self, spec: ClusterSpec, records: Sequence[MetadataRecord], marks: LogMarks) -> None:
         self._records = records
@@ -209,7 +200,6 @@ class MetadataReplay:
         self._found.needs_min_isr.append((-1, self._image.features.high_watermark_needs_min_isr))
 
     def run(self) -> ReplayedMetadata:
-        """Replays the log; returns its states with the violations found."""
         begin = 0
         for end in [*sorted(end for end in self._marks.ends if end < len(self._records)), len(self._records)]:
             self._apply_crashes(begin)

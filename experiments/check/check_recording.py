@@ -1,8 +1,8 @@
-"""Checks a whole recording: the controller's states, the events of the nodes, the history of the clients.
+"""Checks a whole recording: the controller's states (`check_metadata.py`, in `v3` `check_v3.py`), the events of the
+nodes (`check_events.py`), the history of the clients (`history.py`).
 
-`check_metadata.py` (in `v3`: `check_v3.py`), `check_events.py` and `history.py` check one of the three each; this
-module combines them. Loss and reads that disagree are violations only while their partition is within tolerance
-(`truth.py`, `v3_suite.py`), unless the recording states that its run could lose no record.
+Loss and reads that disagree are violations only while their partition is within tolerance (`truth.py`, `v3_suite.py`),
+unless the recording states that its run could lose no record.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ SHOWN_BY_METADATA = (
 
 @dataclass(slots=True)
 class CheckResult:
-    """The JSON document of `isray check`. `looked_at` is the number of checks by invariant; `violations` are ordered by
-    name and time; `unjudged` has a line for each thing that the recording could not show. `losses` are what has become
-    of acknowledged records, by the logs at the end; the document has the keys of `Losses.document` instead.
+    """The JSON document of `isray check`, which has the keys of `Losses.document` in the place of `losses`. `looked_at`
+    is the number of checks by invariant; `violations` are ordered by name and time; `unjudged` has a line for each
+    thing that the recording could not show.
     """
 
     what: str
@@ -57,7 +57,6 @@ class CheckResult:
     losses: Losses = field(default_factory=Losses)
 
     def document(self) -> dict[str, object]:
-        """The result as plain values."""
         fields = asdict(self)
         del fields["losses"]
         return fields | self.losses.document()
@@ -127,8 +126,8 @@ def _check_history(recording: Recording, metadata: ReplayedMetadata, events: Eve
 
 @dataclass(slots=True)
 class _OperationFilter:
-    """Filters the operations of a history for `judge`: those on partitions without a final log are left out. `End`
-    operations are assigned to the partition of their send; those of unknown sends are passed on for `judge` to report.
+    """Passes on the operations of a history that `judge` can check: those on partitions with a final log. `Ended` has
+    the partition of its send; those of unknown sends are passed on for `judge` to report.
     """
 
     settled: dict[TopicPartition, Offset | None]

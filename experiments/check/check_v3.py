@@ -38,9 +38,7 @@ SHOWN_BY_STORE = (
 
 @dataclass(slots=True)
 class ReplayedStore:
-    """The number of `changes` of the store; `tolerant`: whether each partition that exists at the end is within
-    tolerance.
-    """
+    """The number of `changes` of the store; `tolerant`: whether each partition is within tolerance at the end."""
 
     changes: int = 0
     tolerant: dict[TopicPartition, bool] = field(default_factory=dict)
@@ -48,7 +46,6 @@ class ReplayedStore:
 
 
 def replay_store(spec: ClusterSpec, events: Iterable[TraceEvent]) -> ReplayedStore:
-    """Replays the events of a recording."""
     cluster = SimCluster(spec, keep_traces=False)
     suite = InvariantSuite(cluster)
     found = ReplayedStore()

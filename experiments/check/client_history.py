@@ -1,8 +1,5 @@
 """The history of clients, built from the commands that they were given and the outcomes that they reported.
 
-Fuzz, scenarios, soaks and the tests on processes build their histories with these functions, so an outcome means the
-same in all of them:
-
 | outcome | result |
 |---|---|
 | error NONE, acks=all | `acknowledged` |

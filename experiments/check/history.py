@@ -3,26 +3,15 @@
 A *history* is a sequence of operations in the order in which the experiment saw them: a send was invoked, records of it
 came to their end (acknowledged at an offset, definitely failed, unknown), a reader saw records. A record is identified
 by the number of its send and its place in it, `SEND/PLACE`, which it carries in its payload
-(`protocol.client.records`). So a log can be read as a sequence of such names, and since a log has one record per
-offset, one pass over history and logs is enough: the judge is linear in both but for sorting and searching in sorted
-arrays. It works on runs of records and looks at single records only where something is wrong with a run. What it keeps
-is a row of numbers per send and per run of the final logs (`tables.py`); of reads that agree with the final log it
-keeps no more than which offsets they covered.
+(`protocol.client.records`). So a log is a sequence of such names, and since it has one record per offset, one pass over
+history and logs is enough: the judge is linear in both but for sorting and searching in sorted arrays (`tables.py`). It
+looks at single records only where something is wrong with a run of records; of reads that agree with the final log it
+keeps which offsets they covered.
 
-The *final log* of a partition is its leader's, once the cluster is whole and idle. Against it there may be, each a
-finding of its own type:
-
-- an acknowledged record that is missing, or that is elsewhere than it was acknowledged;
-- a record that is there more than once, where the producer was idempotent;
-- a record that definitely failed and is there, or that no client sent;
-- records of one idempotent producer in another order than they were sent;
-- a read that does not agree with the final log, or with another read: what was once visible has changed or gone;
-- replicas of the final in-sync set that differ;
-- a record of which no outcome was reported.
-
-Records below the final log's start were deleted by retention and are not checked. How many acknowledged ones that are,
-and how many are missing, is counted by acks (`losses.py`); a record that its leader alone had acknowledged may go
-missing without a finding.
+The *final log* of a partition is its leader's, once the cluster is whole and idle. Against it there may be the findings
+of this module. Records below the final log's start were deleted by retention and are not checked. How many acknowledged
+ones that are, and how many are missing, is counted by acks (`losses.py`); a record that its leader alone had
+acknowledged may go missing without a finding.
 """
 
 from __future__ import annotations
@@ -44,8 +33,8 @@ RecordOutcome = Literal["acknowledged", "appended", "failed", "unknown"]
 
 
 class Invoked(NamedTuple):
-    """`producer` sent `size` records; sends of an idempotent producer are invoked in the order in which it has to keep
-    them. One that is not idempotent promises neither order nor that nothing is there twice.
+    """`producer` sent `size` records. Sends of an idempotent producer are invoked in the order in which it has to keep
+    them; one that is not idempotent promises neither order nor that nothing is there twice.
     """
 
     send: int
@@ -81,9 +70,8 @@ ACKS_OF: Mapping[RecordOutcome, Acks] = {"acknowledged": ALL, "appended": "1"}
 
 @dataclass(frozen=True, slots=True)
 class FinalPartition:
-    """What the in-sync replicas of a partition hold in the end, `leader` among them, in order of offsets. Each log
-    begins at `start`. Below `settled` the replicas must be equal (None: everywhere); what lies behind it may be under
-    way.
+    """What the in-sync replicas of a partition hold in the end, `leader` among them, in order of offsets from `start`
+    on. Below `settled` the replicas must be equal (None: everywhere); replication of the rest may be in progress.
     """
 
     partition: TopicPartition
@@ -106,7 +94,6 @@ class Finding(ABC):
 
     @property
     def text(self) -> str:
-        """The finding as one plain line."""
         values = ((field.name, getattr(self, field.name)) for field in fields(self))
         shown = {name: ", ".join(map(str, it)) if type(it) is tuple else it for name, it in values}
         return f"{self.partition}: {self.words.format(**shown)}"
@@ -213,10 +200,9 @@ class Unanswered(Finding):
 
 
 def breaks_promise(finding: Finding, is_promised: bool, *, has_store_metadata: bool) -> bool:
-    """Whether a finding breaks a promise. What acks=all and idempotence promise holds as long as the partition is
-    within tolerance (`is_promised`): beyond it a leader may be elected that knows neither the records nor the producer.
-    Every command has an outcome, and replicas are equal in any case; beyond tolerance those of `v3` may differ at equal
-    offsets (M42).
+    """Whether a finding breaks a promise. What acks=all and idempotence promise holds within tolerance (`is_promised`):
+    beyond it a leader may be elected that knows neither the records nor the producer. Every command has an outcome, and
+    replicas are equal in any case; beyond tolerance those of `v3` may differ at equal offsets (M42).
     """
     may_differ = has_store_metadata and isinstance(finding, ReplicasDiffer)
     return is_promised or (isinstance(finding, ReplicasDiffer | Unanswered) and not may_differ)
@@ -259,9 +245,8 @@ def _judges(operations: Iterable[Operation], finals: Iterable[FinalPartition]) -
 
 
 class _PartitionJudge:
-    """Judges one partition, the group `number` of the sends. `log` is the final log; `early` is what readers saw where
-    that does not reach back, as the first of them saw it. Reads that agree with either are kept as the offsets that
-    they covered, others record by record.
+    """Judges one partition, the group `number` of the sends. `log` is the final log; `early` is what readers saw below
+    its start, as the first of them saw it. Reads that agree with either are kept as the offsets that they covered.
     """
 
     def __init__(self, number: int, final: FinalPartition, sends: SendTable) -> None:
@@ -283,7 +268,6 @@ class _PartitionJudge:
     # -- history -------------------------------------------------------------------------------------------------------
 
     def ended(self, end: Ended) -> None:
-        """Some records of a send have come to their end."""
         if end.result in ACKS_OF:
             run = RecordRange(end.offset, 0, end.send, end.first, end.size)
             if not self._log.holds(run):
@@ -308,7 +292,6 @@ class _PartitionJudge:
                 self._find(LostRecord(self._name, record, offset))
 
     def seen(self, read: Seen) -> None:
-        """A reader saw records."""
         for run in read.runs:
             end = run.offset + run.size
             if end > read.high_watermark:
@@ -332,7 +315,6 @@ class _PartitionJudge:
                 self._find(VanishedRead(self._name, reader, offset, record, there))
 
     def unanswered(self, send: int, left: int) -> None:
-        """Records of a send have not come to an end."""
         self._find(Unanswered(self._name, send, left))
 
     # -- the final log -------------------------------------------------------------------------------------------------
@@ -370,9 +352,7 @@ class _PartitionJudge:
                     self._find(StrayRecord(self._name, record, offset))
 
     def _judge_order(self, repeated: Mapping[Record, tuple[Offset, ...]]) -> None:
-        """The first places of an idempotent producer's records rise with their order; each that does not is a
-        finding.
-        """
+        """The first places of an idempotent producer's records rise with their order."""
         again = {record.send for record in repeated}
         latest: dict[int, tuple[int, int]] = {}
         for run in self._log.runs():

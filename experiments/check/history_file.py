@@ -1,14 +1,13 @@
 """The history of a run as a file of JSON lines, which grows while the run goes on.
 
-A line is an object with one field, whose name is the kind of the operation and whose value lists the operation's
-fields in order (`experiments.check.history`):
+A line is an object with one field, whose name is the kind of the operation and whose value lists the operation's fields
+in order (`experiments.check.history`):
 
     {"invoked": [SEND, PRODUCER, [TOPIC, PARTITION], SIZE, IDEMPOTENT]}
     {"ended": [SEND, FIRST, SIZE, "acknowledged" | "appended" | "failed" | "unknown", OFFSET]}
     {"seen": [READER, [TOPIC, PARTITION], [[OFFSET, LEADER_EPOCH, SEND, FIRST, SIZE], ...], HIGH_WATERMARK]}
 
-One writer at a time, held off by a lock on the file. A run that is killed may leave a last line that is torn: it is
-left out on reading, and reported. A damaged line elsewhere is an error.
+A torn last line, as a killed run may leave, is left out and reported; a damaged line elsewhere is an error.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _ADAPTERS: dict[str, TypeAdapter[Operation]] = {it.__name__.lower(): TypeAdapter
 
 
 class HistoryWriter:
-    """Appends operations to a new file. InputError where another writer has it, or it holds something."""
+    """Locks the file and appends to it. InputError where another writer has it, or it holds something."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("a", encoding="utf-8")
@@ -46,7 +45,6 @@ class HistoryWriter:
         self._file.write(f"{line}\n")
 
     def flush(self) -> None:
-        """Hands what was written to the system."""
         self._file.flush()
 
     def close(self) -> None:

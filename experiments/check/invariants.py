@@ -4,20 +4,18 @@ suffix `Property`:
 | in the model | here |
 |---|---|
 | TypeOK | the types themselves: frozen models and mypy |
-| ValidBrokerState, ValidReplicaState, ValidFetcherState | the same (`invariants_broker.py`) |
-| ValidControllerState, ValidControllerIsrAndElr | the same (`invariants_controller.py`) |
 | ReplicationQuorumSupersetProperty | ReplicationQuorumSuperset |
-| LeaderCandidateCompletenessProperty, LeaderCompletenessProperty | the same (`invariants_log.py`); `history.py` looks
-  for what was acknowledged in the leader's log |
+| LeaderCandidateCompletenessProperty, LeaderCompletenessProperty | the same; `history.py` looks for what was
+  acknowledged in the leader's log |
 | LogMatchingProperty, MetadataLogMatchingProperty | LogMatching, MetadataLogMatching |
-| NoCommittedRecordLostGlobally, MinIsrRecoveryQuorum | the same |
 | ConsistentReadProperty | ConsistentRead |
+| its other invariants | the same |
 
 The model has its rules of transition in its actions; here they are invariants as well: OneLeaderPerEpoch, EpochsRise,
 HighWatermarkMonotone, RecoveryStateKept, RecoveringIsrIsOne, RecoveringLeaderIsAlone, ReassignmentKeepsMinIsr. The
-model has no unclean recovery; its rules are in `invariants_recovery.py`. What brokers keep and count is in
-`invariants_replicas.py`, metrics are in `invariants_metrics.py`, the rights to change metadata in `authorization.py`.
-The model's liveness properties must hold after the faults have ended (`experiments/hunt/fuzz/run.py`).
+model has no unclean recovery (`invariants_recovery.py`) and none of what is in `invariants_replicas.py`,
+`invariants_metrics.py` and `authorization.py`. Its liveness properties must hold after the faults have ended
+(`experiments/hunt/fuzz/run.py`).
 """
 
 from __future__ import annotations

@@ -74,10 +74,9 @@ class MinIsrRecoveryQuorum(Invariant):
 
 
 class ValidControllerIsrAndElr(Invariant):
-    """ISR and ELR are disjoint sets of replicas, the leader is in the ISR, and ELR is empty once min ISR is reached.
-
-    `kip-966-elr` follows Kafka's first phase, which keeps an ELR that an election from it has made superfluous, and
-    members of it that a reassignment has moved away.
+    """ISR and ELR are disjoint sets of replicas, the leader is in the ISR, and ELR is empty once min ISR is reached. In
+    `kip-966-elr`, as in Kafka's first phase, an ELR may stay that an election from it has made superfluous, and members
+    of it that a reassignment has moved away.
     """
 
     AFTER_BROKERS = False
@@ -144,9 +143,7 @@ class ValidControllerState(Invariant):
 
 
 class _StepCheck(Invariant):
-    """Compares the controller's state of a partition with the one that was committed before it, which the ground truth
-    still has.
-    """
+    """Compares the controller's state of a partition with the one that was committed before it."""
 
     def observe(self, node: NodeId, trace: PartitionTrace) -> str:
         if not isinstance(trace, PartitionChanged):
@@ -163,7 +160,7 @@ class _StepCheck(Invariant):
 
 
 class EpochsRise(_StepCheck):
-    """The epochs of a partition rise (`rules.epochs_rise`)."""
+    """As `rules.epochs_rise`."""
 
     def _step(self, partition: TopicPartition, before: PartitionState, state: PartitionState) -> str:
         return "" if state == before else rules.epochs_rise(before, state)
@@ -171,9 +168,9 @@ class EpochsRise(_StepCheck):
 
 class RecoveryStateKept(_StepCheck):
     """A leader that was neither in ISR nor in ELR makes the partition RECOVERING, and it stays so until the leader
-    itself ends that: no election does (KIP-704; C5, N13). The proposal with which a reassignment is complete
-    may bring a replica into the ISR and make it lead with the same record; and the leader's own proposal that ends
-    RECOVERING may complete one, which raises the leader epoch though the leader stays.
+    itself ends that: no election does (KIP-704; C5, N13). The proposal with which a reassignment completes may bring a
+    replica into the ISR and make it lead with the same record; and the leader's own proposal that ends RECOVERING may
+    complete one, which raises the leader epoch though the leader stays.
     """
 
     def _step(self, partition: TopicPartition, before: PartitionState, state: PartitionState) -> str:

@@ -1,8 +1,6 @@
-"""Invariants of the controller's metrics: after every event each equals its definition
-(`protocol/controller/metrics.py`).
-
-Gauges are compared with what the definition counts in the present state, counters with what was committed since the
-controller became active. Summaries of times and sizes have no definition by states; their parts must fit each other.
+"""Invariants of the controller's metrics (`protocol/controller/metrics.py`): after every event gauges equal what their
+definitions count in the present state, counters what was committed since the controller became active. Summaries of
+times and sizes have no definition by states; their parts must fit each other.
 """
 
 from __future__ import annotations
@@ -32,8 +30,7 @@ from protocol.nodes.controller import ControllerNode
 
 class GaugesMatchTheirDefinitions(Invariant):
     """The active controller's gauges count a partition if its state fits their definitions (I1-I4, I8). What waits for
-    a user has no leader, no member of ISR or ELR that may come back, and no recovery under way (I4, I7), whatever the
-    functions say that decide it.
+    a user has no leader, no member of ISR or ELR that may come back, and no recovery under way (I4, I7).
     """
 
     AFTER_BROKERS = False
@@ -69,8 +66,8 @@ class GaugesMatchTheirDefinitions(Invariant):
 
 class CountersMatchTheirDefinitions(Invariant):
     """The active controller's counters are the numbers of unclean elections and of recoveries that were committed since
-    it became active (I5, I8); the sizes of its sets are the values of its gauges; the parts of a summary fit each
-    other. Of several controllers the active one counts what is not committed yet as well.
+    it became active (I5, I8), its sizes those of its gauges. Of several controllers the active one counts what is not
+    committed yet as well.
     """
 
     KEPT = ("_states",)

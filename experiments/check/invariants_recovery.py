@@ -28,8 +28,8 @@ class _Answer(NamedTuple):
 
 
 class _Wait(NamedTuple):
-    """When a recovery began to wait for responses, in true time and by the clock of the recovery manager; the timeout
-    and the replicas to wait for at that time.
+    """When a recovery began to wait for responses, in true time and by the clock of the recovery manager, with the
+    timeout and the replicas to wait for at that time.
     """
 
     since_ms: TimeMs
@@ -38,14 +38,13 @@ class _Wait(NamedTuple):
     holders: frozenset[BrokerId]
 
     def waited_ms(self, cluster: SimCluster) -> int:
-        """How long it has waited: in true time, or by the clock of the manager, which may gain time or jump ahead while
+        """How long it has waited, in true time, or by the clock of the manager, which may gain time or jump ahead while
         it runs, and begins the recovery again when it restarts with another time.
         """
         return max(cluster.now_ms - self.since_ms, cluster.time_at(RECOVERY_MANAGER) - self.shown_ms)
 
 
 def _begun(view: PartitionView, cluster: SimCluster) -> _Wait:
-    """A recovery that begins now."""
     return _Wait(cluster.now_ms, cluster.time_at(RECOVERY_MANAGER), _timeout_ms(view), _holders(view))
 
 
@@ -58,7 +57,7 @@ def _timeout_ms(view: PartitionView) -> int:
 
 def _holders(view: PartitionView) -> frozenset[BrokerId]:
     """The registered replicas that were not empty when they joined: those of the assignment before its reassignment,
-    and those that have been in sync since. Where there are none, all registered replicas.
+    and those that have been in sync since; all registered ones where there are none of these.
     """
     state, image = view.truth.state, view.image
     if state is None or image is None:
@@ -130,9 +129,9 @@ class RecoveryElectsLongestLog(_OutcomeCheck):
 class RecoveryHasRequiredResponses(_OutcomeCheck):
     """A balanced recovery has responses of all members of ISR, ELR and last known ELR, of which there is at least one
     (F11, F29). Until the timeout every recovery waits for all replicas that it queries (F11), and a proactive one also
-    for those that are fenced, which may come back and hold more (F12). The timeout may change during the recovery, and
-    so may registrations and the assignment; the manager learns that later than the log. So the shorter timeout counts,
-    and the replicas that were there at the begin and still are.
+    for those that are fenced, which may come back and hold more (F12). Timeout, registrations and assignment may change
+    meanwhile, which the manager learns later than the log: the shorter timeout counts, and the replicas that were there
+    at the begin and still are.
     """
 
     KEPT = ("_began",)
@@ -207,9 +206,7 @@ class RecoveryIdsAreUnique(Invariant):
 
 
 class _Left(NamedTuple):
-    """A proactive recovery that was decided before its time was over: who leads since, until when the recovery might
-    have waited, and for whom.
-    """
+    """A proactive recovery that was decided early: who leads since, until when it might have waited, and for whom."""
 
     leader: BrokerId
     until_ms: TimeMs
@@ -217,10 +214,10 @@ class _Left(NamedTuple):
 
 
 class RecoveryLeavesNothingReachable(Invariant):
-    """No recovery gives up committed records that a replica holds which is reachable within its time (F11, F12, F28).
-    A replica that was active throughout, under one broker epoch, was queried. And after a proactive recovery no holder
-    becomes active before `unclean.recovery.timeout.ms` is over, counted from the recovery's begin, with committed
-    records on its disk that the leader's disk lacks.
+    """No recovery gives up committed records that a replica holds which is reachable within its time (F11, F12, F28). A
+    replica that was active throughout, under one broker epoch, was queried. And after a proactive recovery no holder
+    becomes active within `unclean.recovery.timeout.ms` of its begin with committed records that the leader's disk
+    lacks.
     """
 
     KEPT = ("_began", "_active", "_left")

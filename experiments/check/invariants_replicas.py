@@ -1,6 +1,4 @@
-"""Invariants of what brokers keep and count: copies of a batch, epochs of producers, logs of deleted topics, rights to
-write, fetch sessions. They hold with any fault.
-"""
+"""Invariants of what brokers keep and count. They hold with any fault."""
 
 from __future__ import annotations
 
@@ -55,7 +53,7 @@ class _ProducerCheck(Invariant):
 
     @abstractmethod
     def _wrong_with(self, batch: RecordBatch, found: dict[_Key, int], start_offset: Offset) -> str:
-        """What is wrong with the batch after those before it, in words; adds it to what was `found`."""
+        """What is wrong with the batch after those before it; adds the batch to what was `found`."""
 
 
 class OneCopyPerSequence(_ProducerCheck):

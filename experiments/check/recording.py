@@ -8,15 +8,10 @@ A folder with these files, text in JSON lines:
     logs/TOPIC-PARTITION.broker-N   the final log of a replica: OFFSET LEADER_EPOCH SEND FIRST SIZE per run of records
     recording.json   what was run, and the digest of each other file; written last
 
-The engine adds two kinds of events to those of the nodes: `life_began` when it starts a node, and `life_ended` when the
-experiment kills the node or changes its disk.
-
-**Time and order.** Each node has its own clock; no check looks at times. The lines are in the order in which the engine
-received the events: in sim the order in which they happened; on ray only the order within a node is known, and between
-nodes what causality gives. docs/check.md says what follows for the checks.
-
-**Complete or not.** `recording.json` is renamed into place when all other files are on the disk. A recording without it
-is incomplete, and a file with another digest is damaged; both are wrong input.
+To the events of the nodes the engine adds `life_began` when it starts a node, and `life_ended` when the experiment
+kills the node or changes its disk. The lines are in the order in which the engine received the events; docs/check.md
+says what times and order mean for the checks. `recording.json` is renamed into place when all other files are on the
+disk: a recording without it is incomplete, a file with another digest is damaged, and both are wrong input.
 """
 
 from __future__ import annotations
@@ -130,7 +125,6 @@ class RecordingWriter:
         self._history.write(operation)
 
     def flush(self) -> None:
-        """Flushes the files' buffers to the operating system."""
         self._trace.flush()
         self._history.flush()
 
@@ -150,9 +144,7 @@ class RecordingWriter:
         *,
         nothing_may_be_lost: bool = False,
     ) -> None:
-        """Writes the other files and, last, `recording.json`. `what` names the run; `nothing_may_be_lost` as in
-        `Manifest`.
-        """
+        """Writes the other files and, last, `recording.json`, whose fields the arguments are."""
         self.close()
         lines = (json.dumps({type(it).__name__: json_values(it)}) + "\n" for it in metadata)
         with (self.folder / METADATA).open("w", encoding="utf-8") as file:
@@ -265,7 +257,6 @@ class Recording:
         return iter(_Lines(self.folder / TRACE, _event))
 
     def operations(self) -> Iterator[Operation]:
-        """The history."""
         return iter(HistoryReader(self.folder / HISTORY))
 
     def finals(self) -> list[FinalPartition]:

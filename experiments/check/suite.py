@@ -2,8 +2,7 @@
 
 The trace events of an event name the partitions that it touched; a metadata publication touches all of them. On a
 touched partition those invariants are checked that an event of this kind of node can violate, and what they need is
-read once for all of them (`truth.PartitionView`). So the cost of an event depends on what it changed, and an event
-without trace events costs nothing.
+read once for all of them (`truth.PartitionView`). So an event costs what it changes.
 """
 
 from __future__ import annotations
@@ -37,9 +36,8 @@ _EVERYWHERE = (MetadataPublished, ControllerStarted, BrokerRegistered)
 
 
 class InvariantSuite:
-    """All invariants on one cluster. Each partition reports a given invariant once. Generations with a metadata log
-    have those of `INVARIANTS`, and `v3` has those of `V3Invariants`. A replay of a recording (`is_replay`) has only
-    the controller's image. Invariants `without` are left out.
+    """All invariants on one cluster (`INVARIANTS`, in `v3` `V3Invariants`). Each partition reports a given invariant
+    once. A replay of a recording (`is_replay`) has only the controller's image. Invariants `without` are left out.
     """
 
     def __init__(
@@ -78,7 +76,6 @@ class InvariantSuite:
         return (self.truth, *self._invariants, *(() if self._store is None else (self._store,)))
 
     def stop(self) -> None:
-        """Stops observing the cluster."""
         if self._is_observing:
             self._cluster.trace_observers.remove(self._observe)
             self._cluster.on_event = None

@@ -2,21 +2,19 @@
 
 The checkers read the whole cluster and rely on no node's report. For each partition the ground truth holds what
 non-stale leaders have shown below their high watermark, and its *tolerance*: KIP-966 promises durability while at most
-min ISR - 1 lossy unclean shutdowns are outstanding (F27, L18). A lossy shutdown of a broker is outstanding until the
-broker is back in the ISR. A partition leaves tolerance, for the rest of the run, when
+min ISR - 1 lossy unclean shutdowns are outstanding (F27, L18), each until the broker is back in the ISR. A partition
+leaves tolerance, for the rest of the run, when
 
 - more lossy shutdowns are outstanding. Generations without ELR tolerate none, nor does any partition whose ISR has not
   reached min ISR: what was committed under another min ISR or other feature levels may be on fewer replicas;
-- an unclean election chooses a leader that is not known to be complete. Exceptions: the last known leader, while its
-  disk has lost nothing, since it led last and holds everything that was committed; and a balanced recovery, which waits
-  for the whole last known ELR, so that a replica without losses is among the candidates (F27);
+- an unclean election chooses a leader that is not known to be complete. Complete are the last known leader, while its
+  disk has lost nothing, since it led last; and the leader of a balanced recovery, which waits for the whole last known
+  ELR, so that a replica without losses is among the candidates (F27);
 - `kip-966-elr` keeps an ELR, as Kafka's first phase does, through an election that reaches a min ISR which was lowered
   in between: from then on the members of that ELR need not have what is committed.
 
-Beyond tolerance loss is a result and not a violation.
-
-Each unclean recovery is recorded with its cost: the committed records that the log of the elected replica lacks and
-that no earlier recovery had lost.
+Beyond tolerance loss is a result and not a violation. Each unclean recovery is recorded with its cost: the committed
+records that the log of the elected replica lacks and that no earlier recovery had lost.
 """
 
 from __future__ import annotations
@@ -40,9 +38,7 @@ from protocol.nodes.controller import ControllerNode
 
 @dataclass(frozen=True, slots=True)
 class JudgedRecovery:
-    """The outcome of an unclean recovery: `leader` is elected in the epoch after `leader_epoch`; `lost` counts the
-    committed records that this costs.
-    """
+    """`leader` is elected in the epoch after `leader_epoch`; `lost` counts the committed records that this costs."""
 
     mode: str
     leader: NodeId
@@ -52,15 +48,12 @@ class JudgedRecovery:
 
 @dataclass(slots=True)
 class PartitionTruth:
-    """Ground truth of one partition.
-
-    `shown[offset]` is the payload of the batch at that base offset that a leader has shown to consumers,
+    """`shown[offset]` is the payload of the batch at that base offset that a leader has shown to consumers,
     `committed_end` the offset after the last of them. `shown_end` includes what deposed leaders have shown: while all
     members of their maximal ISR follow them, they commit and may delete records. `lossy` are the brokers with an
     outstanding lossy shutdown. `reached_min_isr`: the ISR has had min ISR members since min ISR or the assignment last
-    changed. `identity` distinguishes partitions of the same name (`GroundTruth.identity`). `state` is the last state
-    that the controller has committed, `recovery` the outcome of the last recovery, `lost` the base offsets and payloads
-    of batches that recoveries have lost.
+    changed. `identity` is that of `GroundTruth.identity`, `state` the last committed state, `recovery` the last
+    recovery, `lost` the base offsets and payloads of batches that recoveries have lost.
     """
 
     committed_end: Offset = 0
@@ -99,7 +92,7 @@ class PartitionView:
 
     @property
     def truth(self) -> PartitionTruth:
-        """The ground truth of the partition; created if there is none."""
+        """Created if there is none."""
         return self._ground.of(self.partition)
 
     @property
@@ -120,7 +113,7 @@ class PartitionView:
 
     def replica_of(self, broker: NodeId) -> Replica | None:
         """The broker's replica of what the controller means by this name, or the last one did while there is none; None
-        if it has none, or one of a deleted topic of the same name, or of a partition that was removed since.
+        if it has none, or one of a deleted topic or a removed partition of the same name.
         """
         node, topic, state = self._cluster.nodes.get(broker), self._topic, self._last_state
         if not isinstance(node, BrokerNode) or topic is None or state is None:
@@ -151,8 +144,8 @@ def _state_in(image: MetadataImage | None, partition: TopicPartition) -> Partiti
 
 
 class GroundTruth:
-    """Ground truth of all partitions of a simulated cluster. It reads nodes and never changes them. `last_image` is
-    that of the controller which ran last; `deletions` counts how often a topic of a name has been deleted.
+    """Reads the nodes of a simulated cluster and never changes them. `last_image` is that of the controller which ran
+    last; `deletions` counts how often a topic of a name has been deleted.
     """
 
     def __init__(self, cluster: SimCluster) -> None:
@@ -174,14 +167,13 @@ class GroundTruth:
     # -- reading the cluster -------------------------------------------------------------------------------------------
 
     def view(self, node: NodeId, partition: TopicPartition) -> PartitionView:
-        """The partition at this moment, with the replica of that node."""
         return PartitionView(self, node, partition)
 
     def controller_image(self) -> MetadataImage | None:
         """What is committed of the metadata; None before the first controller has started. A single controller has
         committed all that it has applied, and there is none while it does not run. With several controllers the
-        committed records are replayed here, whether one of them is active or not: a controller that resigns reports
-        with its last effects what it has committed.
+        committed records are replayed here: a controller that resigns reports with its last effects what it has
+        committed.
         """
         if self._committed is None:
             node = self.cluster.nodes.get(FIRST_CONTROLLER)
@@ -205,7 +197,6 @@ class GroundTruth:
         image.take_delta()
 
     def latest_image(self) -> MetadataImage | None:
-        """The controller's image; while there is none, the last one."""
         return self.controller_image() or self.last_image
 
     def controller_state(self, partition: TopicPartition) -> PartitionState | None:
@@ -218,16 +209,16 @@ class GroundTruth:
         return image.min_isr(image.topic_ids[partition.topic], MIN_INSYNC_REPLICAS, len(state.replicas))
 
     def identity(self, partition: TopicPartition) -> tuple[str, int] | None:
-        """What the controller has committed under this name: the id of the topic, and the first leader epoch, which is
-        another one if the partition was removed and added again. None if there is no such partition.
+        """The id of the topic that the controller has committed under this name, and the partition's first leader
+        epoch, which is another one if it was removed and added again. None if there is no such partition.
         """
         image = self.controller_image()
         state = _state_in(image, partition)
         return None if image is None or state is None else (image.topic_ids[partition.topic], state.first_leader_epoch)
 
     def take_removed(self, topic: str) -> set[TopicPartition]:
-        """Forgets the partitions of a topic that were deleted, and returns them; later ones of the same name are
-        different ones. A new active controller may report deletions again that are long past.
+        """Forgets the deleted partitions of a topic, and returns them; later ones of the same name are different ones.
+        A new active controller may report deletions again that are long past.
         """
         known = [(name, truth.identity) for name, truth in self.partitions.items() if name.topic == topic]
         gone = {name: identity for name, identity in known if identity != self.identity(name)}
@@ -252,7 +243,7 @@ class GroundTruth:
             self._judge(partition)
 
     def stored_ends(self, partition: TopicPartition) -> dict[NodeId, Offset]:
-        """Log ends on all disks that hold a replica of the partition, of running brokers and others."""
+        """Log ends on all disks that hold a replica of the partition, also of brokers that do not run."""
         name = self._log_name(partition)
         ends = ((broker, self.cluster.disks[broker].log_end(name)) for broker in self.cluster.spec.broker_ids)
         return {broker: end for broker, end in ends if end is not None}
@@ -266,7 +257,7 @@ class GroundTruth:
     # -- keeping the truth ---------------------------------------------------------------------------------------------
 
     def observe_crash(self, broker: NodeId, lost: dict[TopicPartition, int]) -> None:
-        """The broker's disk has lost records in a crash (partition -> number of records)."""
+        """The broker's disk has lost records in a crash: their number by partition."""
         for partition, count in lost.items():
             if count:
                 self.of(partition).lossy.add(broker)

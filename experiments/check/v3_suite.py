@@ -58,8 +58,8 @@ Report = Callable[[str, TopicPartition | None, str], None]
 @dataclass(slots=True)
 class Published:
     """What the store has published of one partition: its state by version, and the present one (None: deleted).
-    `committed` is the highest high watermark that a leader had in its own epoch. `short`: the replicas that
-    may lack some of it, as V3 allows, with the offset up to which they have to fetch until they do not.
+    `committed` is the highest high watermark that a leader had in its own epoch. `short`: the replicas that may lack
+    some of it, as V3 allows, with the offset up to which they have to fetch.
     """
 
     versions: dict[int, LeaderAndIsr] = field(default_factory=dict)
@@ -92,7 +92,6 @@ class V3Invariants:
         self.log_names: dict[str, TopicPartition] = {}
 
     def observe(self, node: NodeId, trace: Trace) -> None:
-        """A trace event."""
         if isinstance(trace, StoreChanged):
             self._observe_change(trace)
         elif isinstance(trace, StoreSessionEnded):
@@ -201,9 +200,9 @@ class V3Invariants:
         self._leaders = {place: node for place, node in self._leaders.items() if place[0] != key}
 
     def _is_present(self, node: NodeId, key: TopicPartition) -> bool:
-        """Whether the node means by this name the partition that the store has: it is not deleted, not a partition that
-        was removed from its topic and added again, and of the same topic. A replay of a recording has no nodes, and
-        cannot tell a topic from a later one of its name.
+        """Whether the node means by this name the partition that the store has: it is not deleted, not one that was
+        removed and added again, and of the same topic. A replay of a recording has no nodes to distinguish topics of
+        one name.
         """
         broker = self._cluster.nodes.get(node)
         if key in self._deleted or self._again.get(key):
@@ -326,13 +325,11 @@ class V3Invariants:
             self._report_if("ReplicationQuorumSuperset", key, wrong, f"leader {broker} ")
 
     def lost(self, lost: dict[TopicPartition, int]) -> None:
-        """A disk has lost records."""
         for key, count in lost.items():
             if count:
                 self._truth.of(key).tolerant = False
 
     def check_everything(self) -> None:
-        """Checks all brokers on all partitions."""
         for broker in self._cluster.spec.broker_ids:
             self._touched = dict.fromkeys(self._partitions)
             self.check(broker)
