@@ -4,7 +4,11 @@ A folder with these files, text in JSON lines:
 
     trace.jsonl      [TIME_MS, NODE, KIND, [TOPIC, PARTITION] | null, FIELDS] per trace event (`protocol/events`)
     metadata.jsonl   {TYPE: FIELDS} per record of the controller's metadata log, from its start
-    history.jsonl    the operations of the clients with their outcomes (`history_file.py`)
+    history.jsonl    {KIND: FIELDS} per operation of the clients (`experiments.check.history`), fields in order:
+                     {"invoked": [SEND, PRODUCER, [TOPIC, PARTITION], SIZE, IDEMPOTENT]}
+                     {"ended": [SEND, FIRST, SIZE, "acknowledged" | "appended" | "failed" | "unknown", OFFSET]}
+                     {"seen": [READER, [TOPIC, PARTITION], [[OFFSET, LEADER_EPOCH, SEND, FIRST, SIZE], ...],
+                               HIGH_WATERMARK]}
     logs/TOPIC-PARTITION.broker-N   the final log of a replica: OFFSET LEADER_EPOCH SEND FIRST SIZE per run of records
     recording.json   what was run, and the digest of each other file; written last
 
@@ -16,6 +20,7 @@ disk: a recording without it is incomplete, a file with another digest is damage
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
@@ -23,12 +28,11 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Generic, Literal, TypeVar
+from typing import Annotated, Generic, Literal, TypeVar, get_args
 
-from pydantic import Field
+from pydantic import Field, TypeAdapter
 
 from experiments.check.history import FinalPartition, Operation, RecordRange
-from experiments.check.history_file import HistoryReader, HistoryWriter
 from experiments.engines.port import ClusterSpec, Engine, TraceEvent
 from experiments.support.atomic import write_text
 from experiments.support.build import is_compiled
@@ -87,6 +91,58 @@ class Manifest(StrictModel):
         """The cluster that was run. ConfigError or ValueError where the config or the generation is not valid."""
         config = ClusterConfig.of(Generation(self.generation), self.config)
         return ClusterSpec(self.brokers, self.controllers, config, self.seed)
+
+
+# -- the history -----------------------------------------------------------------------------------------------------
+
+_OPERATIONS: dict[str, TypeAdapter[Operation]] = {it.__name__.lower(): TypeAdapter(it) for it in get_args(Operation)}
+
+
+class HistoryWriter:
+    """Locks the file and appends to it. InputError where another writer has it, or it holds something."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("a", encoding="utf-8")
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            self._file.close()
+            raise InputError(str(path), "", "another writer", "one writer at a time") from error
+        if self._file.tell():
+            self._file.close()
+            raise InputError(str(path), "", "a history", "no file, or an empty one")
+
+    def write(self, operation: Operation) -> None:
+        line = json.dumps({type(operation).__name__.lower(): operation}, separators=(",", ":"))
+        self._file.write(f"{line}\n")
+
+    def flush(self) -> None:
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class HistoryReader:
+    """The operations of a file, in order. After they were read `is_torn` shows whether the last line was torn."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.is_torn = False
+
+    def __iter__(self) -> Iterator[Operation]:
+        """InputError, with the line number, for a line that is no operation."""
+        with self._path.open(encoding="utf-8", errors="replace") as file:
+            for number, line in enumerate(file, 1):
+                if not line.endswith("\n"):
+                    self.is_torn = True
+                    return
+                try:
+                    [(name, fields)] = json.loads(line).items()
+                    operation = _OPERATIONS[name].validate_python(fields)
+                except (ValueError, KeyError, AttributeError) as error:
+                    raise InputError(str(self._path), f"line {number}", line.strip()[:80], "an operation") from error
+                yield operation
 
 
 # -- writing -----------------------------------------------------------------------------------------------------------

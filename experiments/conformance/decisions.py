@@ -116,7 +116,7 @@ class FileResult:
 
 
 def replay_file(path: Path) -> FileResult:
-    """Replays all rows of a file. Raises InputError (file, row, field) if it cannot be read or is not made of rows."""
+    """Replays all rows of a file. InputError (file, row, field) if it cannot be read or is not made of rows."""
     rows = [_parse(path, number, line) for number, line in enumerate(_lines(path), start=1)]
     kind = "controller trace" if isinstance(rows[0], ControllerTraceRow) else "partition change"
     mismatches: list[Mismatch] = []

@@ -2,9 +2,8 @@
 
 A trace is one JSON line: events on one controller with one topic `foo` of one partition, each with its result (an
 error's name, or a heartbeat's reply) and the partition's state afterwards. Every event enters the node where it enters
-in an engine: requests through `receive`, a session that ends through `fire`. Brokers are taken to have applied all
-metadata by the time of the next event, as they had when the traces were recorded. Broker epochs are the recorder's own
-numbers there and log offsets here; a recorded epoch stands for the epoch that the same registration got.
+in an engine. Brokers have applied all metadata by the time of the next event, as they had when the traces were
+recorded. A recorded broker epoch stands for the epoch that the same registration got here.
 
 The recorder drove Kafka's replication manager without the part of the quorum controller that stores the offset at which
 a controlled shutdown began, so its heartbeat responses treat such a broker as running. A controller that has just
@@ -117,9 +116,7 @@ class ControllerTraceRow(StrictModel):
 
 
 def differences(row: ControllerTraceRow, kafka_rules: frozenset[str] = frozenset()) -> tuple[Difference, ...]:
-    """The differences of the first step whose answer, under these of Kafka's rules, differs from the recorded one;
-    empty if all agree.
-    """
+    """The differences of the first step whose answer, under these of Kafka's rules, differs from the recorded one."""
     controller = _Controller(row.elr_enabled, kafka_rules)
     for index, step in enumerate(row.steps):
         result = controller.apply(step.event)
@@ -151,7 +148,6 @@ class _Controller:
         self._node.start(0)
 
     def apply(self, event: Event) -> object:
-        """Feeds one event and returns an error's name, or the heartbeat reply."""
         result = self._event(event)
         for broker in self._image.brokers:
             self._node.receive(0, broker, metadata_fetch(self._node, broker))

@@ -90,7 +90,6 @@ class ClusterOperator:
         self.review()
 
     def release(self, number: int) -> None:
-        """The fault desires nothing any more."""
         del self._desired[number]
         self.review()
 
@@ -167,7 +166,6 @@ class ClusterOperator:
     def _due_configs(
         self, image: MetadataImage, topic: str | None, names: Mapping[str, None]
     ) -> Iterator[tuple[str, AdminRequest]]:
-        """Of a topic, which must exist, or cluster-wide."""
         topic_id = None if topic is None else image.topic_ids.get(topic)
         if topic is not None and topic_id is None:
             return

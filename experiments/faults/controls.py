@@ -2,6 +2,12 @@
 
 Faults overlap. Where several of them keep a node down or paused, a disk full or a link cut, that ends when the last of
 them ends (`Holds`).
+
+A crash takes from a disk what leaves every partition within its tolerance (`experiments/check/truth.py`), and nothing
+where it would take more. A controller may lose its disk while a majority of the voters keep theirs
+(`quorum_operator.py`); it has not acknowledged what it has not flushed. That is decided on the ground truth when the
+fault begins. So leaving a fault out of a timeline never makes the other faults exceed the tolerance, which allows
+timelines to be shrunk.
 """
 
 from __future__ import annotations
@@ -12,14 +18,15 @@ from functools import partial
 from typing import Generic, TypeVar
 
 from experiments.check.engine import CheckedEngine
+from experiments.check.truth import GroundTruth
 from experiments.engines.port import Loss
 from experiments.faults.cluster_operator import ClusterOperator, CreatedTopic
 from experiments.faults.quorum_operator import QuorumOperator
-from experiments.faults.tolerance import grant_loss
 from experiments.story.render import Heading
+from protocol.broker.context import log_name
 from protocol.events.base import Trace
 from protocol.events.broker import RecordsAppended, RecordsFetched
-from protocol.ids import NodeId, TimeMs, is_controller
+from protocol.ids import NodeId, TimeMs, TopicPartition, is_broker, is_controller, is_store
 from protocol.messages.admin import AdminRequest
 from protocol.messages.commands import AdminCommand, Command
 
@@ -59,10 +66,10 @@ class Holds(Generic[Subject]):
 class Controls:
     """The nodes, disks and links of one simulated cluster in the hands of its faults.
 
-    `topics` are the topics as they were created, `next_id` numbers administration commands. With
-    `within_tolerance` the loss of a broker's records is limited to what its partitions tolerate (`tolerance.py`), and
-    `withheld` counts the losses that were refused. `headings` receives one line per fault for the story of the run.
-    `on_client_death` is called when the client's process has been killed, with all commands that were open.
+    `topics` are the topics as they were created, `next_id` numbers administration commands. With `within_tolerance` no
+    loss of records exceeds the tolerance, and `withheld` counts the losses that were refused. `headings` receives one
+    line per fault for the story of the run. `on_client_death` is called when the client's process has been killed, with
+    all commands that were open.
     """
 
     def __init__(
@@ -99,7 +106,7 @@ class Controls:
         return self.submit(AdminCommand(command_id=0, request=asked))
 
     def ask(self, request: AdminRequest | Command) -> int:
-        """Submits a request of administration, or a command of another kind, and returns its number."""
+        """Submits a request of administration, or another command, and returns its number."""
         return self.submit(request) if isinstance(request, Command) else self.administer(request)
 
     def submit(self, command: Command) -> int:
@@ -173,3 +180,44 @@ class Controls:
         holder = ("write", self._stalls)
         self.pause(node, holder)
         self.cluster.call_at(self.cluster.now_ms + duration_ms, partial(self.resume, node, holder))
+
+
+# -- tolerance ---------------------------------------------------------------------------------------------------------
+
+
+def grant_loss(loss: Loss, node: NodeId, truth: GroundTruth, operator: QuorumOperator) -> Loss:
+    """The loss that was asked for, or no loss where it would exceed the tolerance of a partition or of the quorum."""
+    if loss.kind == "none":
+        return loss
+    if is_store(node):
+        return loss if loss.kind == "unflushed" else Loss()
+    if not is_broker(node):
+        return Loss() if loss.kind == "all" and not operator.can_replace(node) else loss
+    at_stake = _partitions_at_stake(loss, node, truth)
+    if at_stake is None or any(not _tolerates_loss(partition, node, truth) for partition in at_stake):
+        return Loss()
+    return loss
+
+
+def _partitions_at_stake(loss: Loss, node: NodeId, truth: GroundTruth) -> list[TopicPartition] | None:
+    """Partitions of which the broker's disk could lose records; None while no controller names them."""
+    image, disk = truth.controller_image(), truth.cluster.disks[node]
+    if image is None:
+        return None
+    names, found = set(disk.log_names()), []
+    for key, _ in image.partitions():
+        if log_name(key) in names:
+            log = disk.open_log(log_name(key))
+            at_stake = log.end_offset - (log.start_offset if loss.kind == "all" else log.flushed_offset)
+            if at_stake > 0:
+                found.append(image.name_of(key))
+    return found
+
+
+def _tolerates_loss(partition: TopicPartition, node: NodeId, truth: GroundTruth) -> bool:
+    """Whether the partition keeps its promise if this broker loses records of it."""
+    state, known = truth.controller_state(partition), truth.of(partition)
+    if state is None or not truth.features.elr or not known.reached_min_isr:
+        return False
+    min_isr = truth.min_isr(partition, state)
+    return min_isr == known.min_isr and len(known.lossy | {node}) <= min_isr - 1

@@ -1,7 +1,5 @@
-"""Faults by their purpose: the few that written plans (themes and scripts) are made of.
-
-Each function returns one fault that lasts from `begin_ms` to `end_ms`. Faults that lose, duplicate or reorder messages
-do so with one group of messages and leave all others alone. The cluster has one controller.
+"""Faults by their purpose: the few that written plans (themes and scripts) are made of. Each lasts from `begin_ms` to
+`end_ms`; those of messages concern one group of messages. The cluster has one controller.
 """
 
 from __future__ import annotations

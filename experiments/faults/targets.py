@@ -1,7 +1,7 @@
 """What faults can be drawn for: the nodes, topics and partitions of a cluster.
 
-Every draw depends on the random source and on the targets alone, never on the state of a cluster. That makes a timeline
-a value: it can be saved, shortened and replayed.
+Draws depend on the random source and on the targets alone, never on the state of a cluster: a timeline is a value,
+which can be saved, shortened and replayed.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The clients of a scenario: they produce, read and administer, and record what was acknowledged.
 
-Every record that a scenario produces carries a number of its own; an acknowledged batch is recorded with its partition,
-offset and acks. What has become of these records is counted as in `experiments/check/losses.py`, against the present
-leader's log.
+Every record has a number of its own; an acknowledged batch is recorded with its partition, offset and acks. What has
+become of these records is counted as in `experiments/check/losses.py`, against the present leader's log.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ class NoOutcomeError(AssertionError):
 
 @dataclass(slots=True)
 class ScenarioClients:
-    """Clients of one run on one engine. `operations` is the history that `experiments.check.history` judges."""
+    """`operations` is the history that `experiments.check.history` judges."""
 
     engine: Engine
     operations: list[Operation] = field(default_factory=list)
@@ -91,13 +90,12 @@ class ScenarioClients:
         return outcome
 
     def administer(self, request: AdminRequest) -> AdminOutcome:
-        """Sends an administration request and waits for the outcome."""
         outcome = self._run(AdminCommand(command_id=self.next_id(), request=request))
         assert isinstance(outcome, AdminOutcome)
         return outcome
 
     def forget_topic(self, topic: str) -> None:
-        """The topic was deleted: its records are not lost, and a later topic of the same name is a different one."""
+        """The topic was deleted: its records are not lost, and a later topic of that name is a different one."""
         named = [*self.acknowledged, *(op.partition for op in self.operations if not isinstance(op, Ended))]
         self.forget(sorted({partition for partition in named if partition.topic == topic}))
 
@@ -152,7 +150,6 @@ class ScenarioClients:
         return state.leader, "" if leads else f"the leader of {partition}, broker {state.leader}, does not answer"
 
     def losses_everywhere(self) -> Losses:
-        """What has become of the records of all partitions."""
         return total(self.losses(partition) for partition in sorted(self.acknowledged))
 
     def high_watermark_regressions(self, partition: TopicPartition) -> int:
@@ -174,7 +171,6 @@ class ScenarioClients:
         return counter.counts.get(partition, 0)
 
     def broker_epoch(self, broker: NodeId) -> int | None:
-        """The broker epoch that the controller knows."""
         view = self.engine.published()
         registration = None if view is None else view.brokers.get(broker)
         return None if registration is None else registration.broker_epoch

@@ -87,8 +87,8 @@ def _partition_mismatch(expected: Expectation, engine: Engine, clients: Scenario
 
 
 def was_published(expected: Expectation, events: Iterable[TraceEvent]) -> bool:
-    """Whether the controller has published a state of the partition that meets the expectation, among these events;
-    false for an expectation of anything but such a state.
+    """Whether the controller has published, among these events, a state of the partition that meets the expectation,
+    which names nothing but such a state.
     """
     wanted = expected.model_fields_set - {"topic", "partition", "within"}
     partition = expected.topic and TopicPartition(expected.topic, expected.partition)
@@ -110,8 +110,8 @@ def _state_mismatches(expected: Expectation, fields: dict[str, object]) -> list[
 
 
 def await_leadership(expected: Expectation, engine: Engine) -> None:
-    """Waits until the leader that the controller has elected has become leader, if it is running: it has to replay the
-    metadata first, and expectations about data are about that leader.
+    """Waits until the leader that the controller has elected has become leader, if it is running: expectations about
+    data are about that leader, which has to replay the metadata first.
     """
     if expected.topic is None:
         return

@@ -1,8 +1,6 @@
-"""Scenario files: YAML in, `Scenario` out, or `InputError`.
-
-What a scenario may name depends on the generation. `v3` has a store and a controller that is a broker. It has no
-quorum, no ELR, no features whose level could be changed, no configs that change, and no registrations that outlive a
-session.
+"""Scenario files: YAML in, `Scenario` out, or `InputError`. What a scenario may name depends on the generation: `v3`
+has a store and a controller that is a broker, and no quorum, no ELR, no features whose level could be changed, no
+configs that change, and no registrations that outlive a session.
 """
 
 from __future__ import annotations
@@ -37,7 +35,7 @@ _FAULT_TIMES = ("at_ms", "duration_ms")
 
 
 def load_scenario(path: Path) -> Scenario:
-    """The scenario in `path`. InputError if the file is no valid scenario."""
+    """InputError if the file is no valid scenario."""
     return scenario_from(read_yaml_mapping(path, "a scenario file"), str(path))
 
 

@@ -1,8 +1,6 @@
-"""Scenario files as typed values (docs/scenarios.md).
-
-A step is a mapping with exactly one key, the step's kind; `STEPS` maps each kind to the model of its fields and to its
-meaning, from which docs/reference/scenario-steps.md is generated. Everything is checked before a cluster is built:
-names, types, ranges, and that the brokers, controllers, topics and partitions that steps name exist.
+"""Scenario files as typed values (docs/scenarios.md). A step is a mapping with exactly one key, the step's kind;
+`STEPS` maps each kind to the model of its fields and to its meaning. Everything is checked before a cluster is built,
+also that what steps name exists (`loader.py`).
 """
 
 from __future__ import annotations
@@ -78,7 +76,6 @@ class V3Model(StrictModel):
     sessions: int = Field(default=1, ge=1, le=MAX_SESSIONS, description="parallel sessions of the controller")
 
     def settings(self) -> StoreSettings:
-        """The settings as nodes take them."""
         return StoreSettings(
             write_latency=Latency(mean_ms=self.write_latency),
             read_latency=Latency(mean_ms=self.read_latency),
@@ -106,7 +103,6 @@ class ClusterModel(StrictModel):
 
     @property
     def has_store(self) -> bool:
-        """Whether the metadata are in a store."""
         return Generation(self.generation).features.metadata_in_store
 
     @property
@@ -116,7 +112,6 @@ class ClusterModel(StrictModel):
         return tuple(range(FIRST_CONTROLLER, FIRST_CONTROLLER + count))
 
     def spec(self, seed: int = 0) -> ClusterSpec:
-        """The cluster as engines take it."""
         config = ClusterConfig.of(Generation(self.generation), self.config, self.kafka_rules)
         voters = None if self.voters is None else tuple(self.voters)
         store = self.store.settings() if self.store is not None else None

@@ -1,8 +1,7 @@
 """Runs a scenario on an engine: steps one after another, each finished before the next.
 
-The runner is the same for both engines. Its clients record what was acknowledged, so that `lost_acked` compares
-acknowledgements with logs and does not rely on what the protocol reports. A step that fails ends the scenario; a
-violated invariant fails it.
+The clients record what was acknowledged, so that `lost_acked` compares acknowledgements with logs and does not rely on
+what the protocol reports. A step that fails ends the scenario; a violated invariant fails it.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ class StepFailedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """The result of one step. `text` is the step as the file has it; `detail` what was found, or why it failed."""
+    """`text` is the step as the file has it; `detail` what was found, or why it failed."""
 
     index: int
     kind: str
@@ -54,7 +53,7 @@ class StepResult:
 
 @dataclass(slots=True)
 class ScenarioResult:
-    """The JSON document of `isray scenario run`: it has the keys of `Losses.document` in the place of `losses`."""
+    """The JSON document of `isray scenario run`, which has the keys of `Losses.document` in the place of `losses`."""
 
     name: str
     engine: str
@@ -75,8 +74,8 @@ class ScenarioResult:
 
 @dataclass(slots=True)
 class Runner:
-    """One run of one scenario on one engine. With `keeps_going` a failed step does not end the run: another generation
-    or a mutant then goes through the same failures, whatever the steps expect.
+    """One run of one scenario. With `keeps_going` a failed step does not end the run: another generation or a mutant
+    then goes through the same failures, whatever the steps expect.
     """
 
     scenario: model.Scenario
@@ -225,7 +224,7 @@ class Runner:
     # -- faults --------------------------------------------------------------------------------------------------------
 
     def _fault(self, fields: model.FaultStep) -> str:
-        """Begins a fault now. The loader has refused the step for any engine but the simulator (`require_engine`)."""
+        """Begins a fault now. The loader has refused the step for any engine but the simulator."""
         assert isinstance(self.engine, CheckedEngine)
         if self._injector is None:
             topics = {topic.name: topic for topic in self.scenario.topics}
@@ -261,8 +260,8 @@ class Runner:
         self._await_topic(fields.name, len(fields.assignments))
 
     def _await_topic(self, name: str, count: int) -> None:
-        """Waits until the topic has `count` partitions and the running replicas have it: clients reach it through
-        brokers.
+        """Waits until the topic has `count` partitions and the running replicas, through which clients reach it, have
+        it.
         """
 
         def everywhere() -> bool:

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.check.check_recording import check
-from experiments.check.check_v3 import ReplayedStore, replay_store
+from experiments.check.check_recording import ReplayedStore, check, replay_store
 from experiments.check.engine import CheckedEngine
 from experiments.check.recording import Recording
 from experiments.engines.port import TraceEvent

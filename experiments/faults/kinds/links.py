@@ -87,7 +87,6 @@ class LinkFault(Fault):
         return forth if one_way else forth + [(target, source) for source, target in forth]
 
     def between(self, one_way: bool) -> str:
-        """The two groups in words."""
         source, target = (", ".join(map(node_name, side)) for side in (self.source, self.target))
         return f"from {source} to {target}" if one_way else f"between {source} and {target}"
 

@@ -1,5 +1,5 @@
-"""What operators do to a running cluster: topics, partitions, feature levels, access and brokers change, and change
-back. Each of them is carried out by the operator of the run (`cluster_operator.py`), until the cluster agrees.
+"""What operators do to a running cluster (`cluster_operator.py`): topics, partitions, feature levels, access and
+brokers change, and change back.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""Faults of processes: they end, they stop for a while, they restart (also as another release), they lose their session
-of the store.
-"""
+"""Faults of processes: they end, stop for a while, restart (also as another release), or lose their session."""
 
 from __future__ import annotations
 
