@@ -17,19 +17,8 @@ from experiments.check import rules
 from experiments.check.check_metadata import ReplayedMetadata
 from experiments.engines.port import TraceEvent, Violation
 from protocol.broker.lifecycle import LifecycleState
+from protocol.events import broker as events
 from protocol.events.base import PartitionTrace
-from protocol.events.broker import (
-    BecameFollower,
-    BecameLeader,
-    BrokerStateChanged,
-    HighWatermarkAdvanced,
-    IsrCommitted,
-    LogReset,
-    LogTruncated,
-    MetadataPublished,
-    RecordsAppended,
-    RecordsFetched,
-)
 from protocol.events.controller import PartitionChanged, PartitionRemoved
 from protocol.events.host import IncarnationBegan, TracesDropped
 from protocol.ids import BrokerId, Epoch, NodeId, Offset, TopicPartition, is_broker
@@ -100,7 +89,7 @@ class EventChecker:
         self._seen: dict[TopicPartition, set[tuple[object, ...]]] = {}
         self._brokers: dict[NodeId, _Broker] = {}
         self._leaders: dict[tuple[TopicPartition, Epoch], NodeId] = {}
-        self._leaderships: list[tuple[TraceEvent, BecameLeader]] = []
+        self._leaderships: list[tuple[TraceEvent, events.BecameLeader]] = []
 
     def observe(self, event: TraceEvent) -> None:
         trace = event.trace
@@ -121,30 +110,30 @@ class EventChecker:
             self._brokers[event.node] = _Broker(former=max(before.former, before.published))
             return
         broker = self._brokers.setdefault(event.node, _Broker())
-        if isinstance(trace, MetadataPublished):
+        if isinstance(trace, events.MetadataPublished):
             self._check_published(event, broker, trace.next_offset)
-        elif isinstance(trace, BrokerStateChanged):
+        elif isinstance(trace, events.BrokerStateChanged):
             self._check_broker_state(event, broker, trace.state)
         elif isinstance(trace, PartitionTrace) and trace.partition not in self._metadata.recreated:
             self._observe_replica(event, trace, broker, broker.replicas.setdefault(trace.partition, _Replica()))
 
     def _observe_replica(self, event: TraceEvent, trace: PartitionTrace, broker: _Broker, replica: _Replica) -> None:
         match trace:
-            case BecameLeader():
+            case events.BecameLeader():
                 self._check_new_leader(event, trace, replica)
-            case BecameFollower():
+            case events.BecameFollower():
                 self._check_new_follower(event, trace, replica)
-            case RecordsAppended():
+            case events.RecordsAppended():
                 self._check_append(event, trace, broker, replica)
-            case RecordsFetched():
+            case events.RecordsFetched():
                 self._check_growth(event, trace, replica)
-            case LogTruncated():
+            case events.LogTruncated():
                 self._check_truncation(event, trace, replica)
-            case LogReset():
+            case events.LogReset():
                 replica.log_end = replica.high_watermark = trace.to_offset
-            case HighWatermarkAdvanced():
+            case events.HighWatermarkAdvanced():
                 self._check_high_watermark(event, trace, broker, replica)
-            case IsrCommitted():
+            case events.IsrCommitted():
                 self._check_isr(event, trace, replica)
 
     def finish(self) -> None:
@@ -157,7 +146,6 @@ class EventChecker:
         self._count(name, event, "" if holds else detail)
 
     def _count(self, name: str, event: TraceEvent, wrong: str) -> None:
-        """Counts a check of an invariant, and adds what is wrong, if anything."""
         self.counts[name] += 1
         if wrong:
             self.violations.append(self._violation(name, event, wrong))
@@ -224,7 +212,7 @@ class EventChecker:
 
     # -- roles ---------------------------------------------------------------------------------------------------------
 
-    def _check_new_leader(self, event: TraceEvent, trace: BecameLeader, replica: _Replica) -> None:
+    def _check_new_leader(self, event: TraceEvent, trace: events.BecameLeader, replica: _Replica) -> None:
         partition, epoch, end, mark = trace.partition, trace.leader_epoch, trace.log_end, trace.high_watermark
         self._check_leadership(event, partition, epoch)
         self._reset_if_new_replica(event.node, partition, replica, epoch)
@@ -233,7 +221,7 @@ class EventChecker:
         self._count("ValidReplicaState", event, rules.mark_is_in_log(mark, end))
         replica.log_end, replica.high_watermark, replica.isr = end, mark, None
 
-    def _check_new_follower(self, event: TraceEvent, trace: BecameFollower, replica: _Replica) -> None:
+    def _check_new_follower(self, event: TraceEvent, trace: events.BecameFollower, replica: _Replica) -> None:
         self._check_committed_leader(event, trace.partition, trace.leader_epoch, trace.leader)
         self._reset_if_new_replica(event.node, trace.partition, replica, trace.leader_epoch)
         self._check_replica_state(event, replica, trace.leader_epoch, None)
@@ -262,27 +250,31 @@ class EventChecker:
 
     # -- logs ----------------------------------------------------------------------------------------------------------
 
-    def _check_append(self, event: TraceEvent, trace: RecordsAppended, broker: _Broker, replica: _Replica) -> None:
+    def _check_append(
+        self, event: TraceEvent, trace: events.RecordsAppended, broker: _Broker, replica: _Replica
+    ) -> None:
         self._check_leadership(event, trace.partition, trace.leader_epoch)
         self._check_growth(event, trace, replica)
         if trace.acks == ACKS_ALL:
             self._check_min_isr(event, trace.partition, broker, replica, "took records with acks=all", by_rule=False)
 
-    def _check_growth(self, event: TraceEvent, trace: RecordsAppended | RecordsFetched, replica: _Replica) -> None:
+    def _check_growth(
+        self, event: TraceEvent, trace: events.RecordsAppended | events.RecordsFetched, replica: _Replica
+    ) -> None:
         end = trace.log_end
         self._check_replica_state(event, replica, trace.leader_epoch, None)
         holds = replica.log_end is None or end > replica.log_end
         self._check("ValidReplicaState", event, holds, f"has appended to {replica.log_end} up to {end}")
         replica.log_end = end
 
-    def _check_truncation(self, event: TraceEvent, trace: LogTruncated, replica: _Replica) -> None:
+    def _check_truncation(self, event: TraceEvent, trace: events.LogTruncated, replica: _Replica) -> None:
         to, end = trace.to_offset, trace.log_end
         self._check_replica_state(event, replica, replica.leader_epoch, end)
         self._check("ValidReplicaState", event, to <= end, f"has truncated a log that ends at {end} to {to}")
         replica.log_end, replica.high_watermark = to, min(replica.high_watermark, to)
 
     def _check_high_watermark(
-        self, event: TraceEvent, trace: HighWatermarkAdvanced, broker: _Broker, replica: _Replica
+        self, event: TraceEvent, trace: events.HighWatermarkAdvanced, broker: _Broker, replica: _Replica
     ) -> None:
         partition, epoch, mark = trace.partition, trace.leader_epoch, trace.high_watermark
         self._check_leadership(event, partition, epoch)
@@ -296,7 +288,7 @@ class EventChecker:
         shown[epoch] = max(shown.get(epoch, 0), mark)
         self._check_min_isr(event, partition, broker, replica, f"moved its high watermark to {mark}", by_rule=True)
 
-    def _check_complete(self, event: TraceEvent, leader: BecameLeader) -> None:
+    def _check_complete(self, event: TraceEvent, leader: events.BecameLeader) -> None:
         """Within tolerance a leader has every record below the high watermarks of earlier epochs."""
         partition, epoch = leader.partition, leader.leader_epoch
         first = self._metadata.first_epoch(partition, epoch)
@@ -310,7 +302,7 @@ class EventChecker:
 
     # -- in-sync replicas ----------------------------------------------------------------------------------------------
 
-    def _check_isr(self, event: TraceEvent, trace: IsrCommitted, replica: _Replica) -> None:
+    def _check_isr(self, event: TraceEvent, trace: events.IsrCommitted, replica: _Replica) -> None:
         isr, epoch = trace.isr, trace.partition_epoch
         recorded = [state.isr for state in self._states[trace.partition].states.get(epoch, [])]
         self._count("MetadataLogMatching", event, rules.isr_by_record(recorded, epoch, isr))

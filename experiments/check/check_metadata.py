@@ -24,18 +24,9 @@ from experiments.engines.port import ClusterSpec, TraceEvent, Violation
 from experiments.engines.sim.cluster import SimCluster
 from experiments.engines.sim.disk import SimStorage
 from protocol.config import MIN_INSYNC_REPLICAS
+from protocol.events import controller as events
 from protocol.events.base import Trace
 from protocol.events.broker import MetadataPublished
-from protocol.events.controller import (
-    BrokerRegistered,
-    BrokerUnregistered,
-    ControllerStarted,
-    FeatureLevelChanged,
-    MetadataCommitted,
-    PartitionRemoved,
-    RecoveryDecided,
-    TopicDeleted,
-)
 from protocol.events.host import IncarnationEnded
 from protocol.ids import (
     FIRST_CONTROLLER,
@@ -86,21 +77,21 @@ class LogMarks:
 
     ends: dict[Offset, TimeMs] = field(default_factory=dict)
     crashes: list[CrashPoint] = field(default_factory=list)
-    recoveries: dict[Offset, list[RecoveryDecided]] = field(default_factory=dict)
+    recoveries: dict[Offset, list[events.RecoveryDecided]] = field(default_factory=dict)
     _end: Offset = 0
     _committed: Offset = 0
     _epochs: dict[BrokerId, Epoch] = field(default_factory=dict)
 
     def observe(self, event: TraceEvent) -> None:
         match event.trace:
-            case MetadataCommitted(end_offset=end):
+            case events.MetadataCommitted(end_offset=end):
                 self._committed = end
                 self._record_end(end, event.time_ms)
-            case ControllerStarted(next_offset=end) | MetadataPublished(next_offset=end):
+            case events.ControllerStarted(next_offset=end) | MetadataPublished(next_offset=end):
                 self._record_end(end, event.time_ms)
-            case RecoveryDecided() as decided:
+            case events.RecoveryDecided() as decided:
                 self.recoveries.setdefault(self._committed, []).append(decided)
-            case BrokerRegistered(broker=broker, broker_epoch=epoch):
+            case events.BrokerRegistered(broker=broker, broker_epoch=epoch):
                 self._epochs[broker] = epoch
             case IncarnationEnded(loss=loss, lost=lost) if is_broker(event.node):
                 known = () if loss == "none" else lost
@@ -264,16 +255,18 @@ class MetadataReplay:
         """Emits the trace events of a record that was replayed; yields the partitions with another state."""
         image, found, offset = self._image, self._found, self._image.next_offset - 1
         for topic in delta.deleted_topics.values():
-            self._emit(TopicDeleted(topic.name))
+            self._emit(events.TopicDeleted(topic.name))
         for key in delta.removed_partitions:
-            self._emit(PartitionRemoved(image.name_of(key)))
+            self._emit(events.PartitionRemoved(image.name_of(key)))
         if isinstance(record, FeatureLevelRecord):
-            self._emit(FeatureLevelChanged(record.name, record.feature_level))
+            self._emit(events.FeatureLevelChanged(record.name, record.feature_level))
             found.needs_min_isr.append((offset, image.features.high_watermark_needs_min_isr))
         for broker in delta.brokers:
             self._observe_registration(broker, offset)
             registration = image.brokers.get(broker)
-            self._emit(BrokerUnregistered(broker) if registration is None else broker_registered(broker, registration))
+            self._emit(
+                events.BrokerUnregistered(broker) if registration is None else broker_registered(broker, registration)
+            )
         for key in delta.partitions:
             state = image.partition(key)
             if state is None:

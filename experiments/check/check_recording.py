@@ -24,7 +24,6 @@ from experiments.check import rules
 from experiments.check.check_events import SHOWN_BY_EVENTS, EventChecker
 from experiments.check.check_metadata import UNCLEAN, LogMarks, MetadataReplay, ReplayedMetadata
 from experiments.check.history import ACKS_OF, Ended, Invoked, Operation, Seen, breaks_promise, judge_and_count
-from experiments.check.invariants import INVARIANTS
 from experiments.check.losses import Losses
 from experiments.check.recording import HISTORY, METADATA, Recording
 from experiments.check.suite import InvariantSuite
@@ -251,5 +250,3 @@ class _OperationFilter:
 
 ALL_SHOWN = (*SHOWN_BY_METADATA, UNCLEAN, *SHOWN_BY_EVENTS, ACKNOWLEDGED, HISTORY_FINDING)
 """Every check of a recording."""
-NOT_SHOWN = tuple(sorted({kind.__name__ for kind in INVARIANTS} - set(ALL_SHOWN)))
-"""Invariants of the simulator that cannot be checked on a trace, for the reasons in docs/check.md."""

@@ -83,8 +83,6 @@ class FinalPartition:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Finding(ABC):
-    """Something that must not be."""
-
     partition: TopicPartition
 
     @property
@@ -217,14 +215,6 @@ def judge(operations: Iterable[Operation], finals: Iterable[FinalPartition]) -> 
 
 def judge_and_count(operations: Iterable[Operation], finals: Iterable[FinalPartition]) -> tuple[list[Finding], Losses]:
     """As `judge`, and what has become of the acknowledged records."""
-    judges = _judges(operations, finals)
-    findings = [finding for of_partition in judges for finding in of_partition.findings()]
-    losses = total(of_partition.losses for of_partition in judges)
-    return sorted(findings, key=lambda finding: type(finding).__name__), losses
-
-
-def _judges(operations: Iterable[Operation], finals: Iterable[FinalPartition]) -> list[_PartitionJudge]:
-    """The judges of all partitions, after they were passed the whole history."""
     sends, ordered = SendTable(), sorted(finals, key=lambda final: final.partition)
     judges = [_PartitionJudge(number, final, sends) for number, final in enumerate(ordered)]
     numbers = {final.partition: number for number, final in enumerate(ordered)}
@@ -241,7 +231,9 @@ def _judges(operations: Iterable[Operation], finals: Iterable[FinalPartition]) -
             sends.add(operation.send, number, operation.producer, operation.size, operation.idempotent)
     for row, left in sends.unanswered():
         judges[sends.groups[row]].unanswered(sends.numbers[row], left)
-    return judges
+    findings = [finding for of_partition in judges for finding in of_partition.findings()]
+    losses = total(of_partition.losses for of_partition in judges)
+    return sorted(findings, key=lambda finding: type(finding).__name__), losses
 
 
 class _PartitionJudge:
@@ -320,7 +312,6 @@ class _PartitionJudge:
     # -- the final log -------------------------------------------------------------------------------------------------
 
     def findings(self) -> list[Finding]:
-        """All findings, after the whole history was passed in."""
         repeated = self._log.repeated()
         self._judge_records(repeated)
         self._judge_order(repeated)
@@ -333,7 +324,6 @@ class _PartitionJudge:
         return list(self._found)
 
     def _row(self, send: int) -> int | None:
-        """The row of a send to this partition."""
         row = self._sends.row(send)
         return row if row is not None and self._sends.groups[row] == self._number else None
 
@@ -375,23 +365,16 @@ class _PartitionJudge:
 
     def _judge_replicas(self) -> None:
         leader, replicas = self._final.leader, self._final.replicas
+        settled = self._final.settled
         for replica, runs in sorted(replicas.items()):
-            at = None if replica == leader else _first_difference(replicas[leader], runs, self._final.settled)
-            if at is not None:
-                self._find(ReplicasDiffer(self._name, leader, replica, at))
+            pairs = zip_longest(_below(replicas[leader], settled), _below(runs, settled))
+            unlike = next((pair for pair in pairs if pair[0] != pair[1]), ()) if replica != leader else ()
+            if unlike:  # from here on the logs differ, in records or in leader epochs
+                offset = min(run.offset for run in unlike if run is not None)
+                self._find(ReplicasDiffer(self._name, leader, replica, offset))
 
 
 _BEFORE_ALL = (-1, -1)
-
-
-def _first_difference(
-    one: Iterable[RecordRange], other: Iterable[RecordRange], settled: Offset | None
-) -> Offset | None:
-    """The offset from which two logs differ, in records or in leader epochs; None where they are equal."""
-    for left, right in zip_longest(_below(one, settled), _below(other, settled)):
-        if left != right:
-            return min(run.offset for run in (left, right) if run is not None)
-    return None
 
 
 def _below(runs: Iterable[RecordRange], end: Offset | None) -> Iterator[RecordRange]:

@@ -16,7 +16,6 @@ from protocol.quorum.replica import QuorumReplica
 from protocol.quorum.voters import NO_UUID, ReplicaKey, VoterSet
 
 ONE_LEADER, MAJORITY = "OneQuorumLeaderPerEpoch", "CommittedMetadataHasMajority"
-QUORUM_RULES = (ONE_LEADER, MAJORITY)
 
 
 class QuorumRules:

@@ -49,9 +49,9 @@ class InvariantSuite:
         features = cluster.spec.config.generation.features
         known = () if features.metadata_in_store else INVARIANTS
         kinds = [kind for kind in known if kind not in without and not (is_replay and kind.NEEDS_NODES)]
-        self._invariants: list[Invariant] = [invariant(self.truth) for invariant in kinds]
-        self._observing = [each for each in self._invariants if type(each).observe is not Invariant.observe]
-        checking = [each for each in self._invariants if type(each).check is not Invariant.check]
+        self.invariants: Sequence[Invariant] = [invariant(self.truth) for invariant in kinds]
+        self._observing = [each for each in self.invariants if type(each).observe is not Invariant.observe]
+        checking = [each for each in self.invariants if type(each).check is not Invariant.check]
         self._after_brokers = [each for each in checking if each.AFTER_BROKERS]
         self._after_others = [each for each in checking if each.AFTER_CONTROLLERS]
         self._touched: dict[TopicPartition, None] = {}
@@ -66,14 +66,9 @@ class InvariantSuite:
         cluster.on_event = self._check
 
     @property
-    def invariants(self) -> Sequence[Invariant]:
-        """The invariants, in the order in which they are checked; none in `v3`."""
-        return self._invariants
-
-    @property
     def parts(self) -> Sequence[object]:
         """The objects whose attributes hold what the suite has observed so far."""
-        return (self.truth, *self._invariants, *(() if self._store is None else (self._store,)))
+        return (self.truth, *self.invariants, *(() if self._store is None else (self._store,)))
 
     def stop(self) -> None:
         if self._is_observing:
@@ -97,7 +92,7 @@ class InvariantSuite:
             self.truth.observe_commit(node, trace.end_offset)
         elif isinstance(trace, _EVERYWHERE):
             if isinstance(trace, ControllerStarted):
-                for invariant in self._invariants:
+                for invariant in self.invariants:
                     invariant.controller_started(node)
             self._touched.update(dict.fromkeys(self.truth.partitions))
         elif isinstance(trace, TopicDeleted):
@@ -123,7 +118,7 @@ class InvariantSuite:
     def _forget_removed(self, topic: str) -> None:
         gone = self.truth.take_removed(topic)
         self._touched = {partition: None for partition in self._touched if partition not in gone}
-        for invariant in self._invariants:
+        for invariant in self.invariants:
             invariant.forget(gone.__contains__)
 
     def _check(self, now_ms: TimeMs, node: NodeId, kinds: frozenset[type[Invariant]] | None = None) -> None:

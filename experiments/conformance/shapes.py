@@ -45,7 +45,6 @@ class Difference:
 
 
 def state_fields(state: PartitionState) -> dict[str, object]:
-    """A partition's state in the fields of `PartitionShape`."""
     fields = {name: getattr(state, name) for name in PartitionShape.model_fields}
     return fields | {"leader_recovery_state": state.leader_recovery_state.name}
 

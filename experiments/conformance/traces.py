@@ -108,8 +108,6 @@ class Step(StrictModel):
 
 
 class ControllerTraceRow(StrictModel):
-    """One recorded trace."""
-
     elr_enabled: bool
     effective_min_insync_replicas: Annotated[int, Field(ge=1)]
     steps: Annotated[tuple[Step, ...], Field(min_length=1)]

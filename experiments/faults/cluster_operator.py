@@ -94,7 +94,6 @@ class ClusterOperator:
         self.review()
 
     def forget_requests(self) -> None:
-        """The client that sent the open requests has ended."""
         self._open.clear()
 
     def stop(self) -> None:

@@ -85,8 +85,13 @@ class Controls:
         self.headings: list[Heading] = []
         self.withheld = 0
         self.down = Holds[NodeId](lambda node: None, self.start)
-        self.full_disks = Holds[NodeId](partial(self._set_full, True), partial(self._set_full, False))
-        self.cut_links = Holds[tuple[NodeId, NodeId]](partial(self._set_link, False), partial(self._set_link, True))
+        disks = self.cluster.disks
+        self.full_disks = Holds[NodeId](
+            lambda node: disks[node].set_full(True), lambda node: disks[node].set_full(False)
+        )
+        self.cut_links = Holds[tuple[NodeId, NodeId]](
+            lambda link: engine.set_link(*link, False), lambda link: engine.set_link(*link, True)
+        )
         self._paused = Holds[NodeId](self._pause, self._resume)
         self._write_ms: dict[NodeId, dict[int, int]] = {}
         self._stalls = 0
@@ -101,7 +106,6 @@ class Controls:
         self.headings.append(Heading(text, len(self.cluster.traces)))
 
     def administer(self, request: AdminRequest) -> int:
-        """Submits an administration command and returns its number."""
         asked = replace(request, principal=OPERATOR)
         return self.submit(AdminCommand(command_id=0, request=asked))
 
@@ -154,12 +158,6 @@ class Controls:
     def _resume(self, node: NodeId) -> None:
         if self.engine.is_paused(node):
             self.engine.resume(node)
-
-    def _set_full(self, is_full: bool, node: NodeId) -> None:
-        self.cluster.disks[node].set_full(is_full)
-
-    def _set_link(self, is_up: bool, link: tuple[NodeId, NodeId]) -> None:
-        self.engine.set_link(*link, is_up)
 
     def slow_disk(self, node: NodeId, holder: int, write_ms: int) -> None:
         """After each write to a log the node takes no input for this time; of several holders the slowest counts."""

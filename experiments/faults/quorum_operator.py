@@ -44,7 +44,6 @@ def next_change(
 
 
 def voters_without_disk(voters: Collection[ReplicaKey], disks: Mapping[NodeId, str]) -> set[ReplicaKey]:
-    """The voters whose disks no longer exist."""
     return {voter for voter in voters if disks.get(voter.id) != voter.uuid}
 
 
@@ -95,7 +94,6 @@ class QuorumOperator:
         self.review()
 
     def forget_request(self) -> None:
-        """The client that sent the last request has ended."""
         self._last_request = None
 
     def review(self) -> None:

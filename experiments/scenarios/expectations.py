@@ -16,7 +16,6 @@ from protocol.metadata.partition import LeaderRecoveryState, PartitionState
 
 LOSS_FIELDS = frozenset({"lost_acked", "lost_by_acks", "undecided", "deleted_by_retention"})
 """Expectations about what has become of acknowledged records."""
-_SETS = {"isr", "elr", "last_known_elr"}
 
 
 def _fields_of(state: PartitionState | PartitionChanged) -> dict[str, object]:
@@ -103,7 +102,7 @@ def was_published(expected: Expectation, events: Iterable[TraceEvent]) -> bool:
 def _state_mismatches(expected: Expectation, fields: dict[str, object]) -> list[str]:
     """The comparisons with the controller's state of the partition; empty texts where they hold."""
     return [
-        _compare(name, found, sorted(wanted) if name in _SETS else wanted)
+        _compare(name, found, sorted(wanted) if name in ("isr", "elr", "last_known_elr") else wanted)
         for name, found in fields.items()
         if (wanted := getattr(expected, name)) is not None
     ]

@@ -53,12 +53,9 @@ _Loss = Annotated[
     ),
 ]
 TopicField = Annotated[str, Field(description="name of an existing topic")]
-PartitionField = Annotated[Index, Field(description="index of a partition of the topic")]
 ExpectedError = Annotated[
     ErrorName | None, Field(description="the step succeeds if and only if the response is this error code")
 ]
-KafkaRuleName = Annotated[str, one_of(KAFKA_RULES)]
-InvariantName = Annotated[str, one_of(sorted(kind.__name__ for kind in INVARIANTS))]
 
 
 class V3Model(StrictModel):
@@ -96,7 +93,7 @@ class ClusterModel(StrictModel):
     generation: GenerationName = Field(default="kip-966", description=f"protocol generation: {', '.join(GENERATIONS)}")
     config: ClusterConfigs = Field(default_factory=dict, description="cluster-wide configs, by Kafka's names")
     store: V3Model | None = Field(default=None, description="with generation v3: the settings of the store")
-    kafka_rules: list[KafkaRuleName] = Field(
+    kafka_rules: list[Annotated[str, one_of(KAFKA_RULES)]] = Field(
         default_factory=list,
         description=f"rules of Kafka's code in the place of isray's, on sim only: {', '.join(KAFKA_RULES)}",
     )
@@ -144,18 +141,13 @@ class NodeStep(StrictModel):
 
     @property
     def node(self) -> int:
-        if self.urm:
-            return RECOVERY_MANAGER
-        if self.store:
-            return STORE
-        node = self.broker if self.broker is not None else self.controller
-        assert node is not None
-        return node
+        given = (self.broker, self.controller, self.urm and RECOVERY_MANAGER, self.store and STORE)
+        return next(node for node in given if node is not None)
 
 
 class _PartitionStep(StrictModel):
     topic: TopicField
-    partition: PartitionField = 0
+    partition: Index = Field(default=0, description="index of a partition of the topic")
 
 
 class ProduceStep(_PartitionStep):
@@ -370,7 +362,7 @@ class _ScenarioFields(StrictModel, Generic[_Step]):
     cluster: ClusterModel
     topics: list[TopicModel] = Field(default_factory=list)
     steps: list[_Step] = Field(min_length=1)
-    violates: list[InvariantName] = Field(default_factory=list)
+    violates: list[Annotated[str, one_of(sorted(it.__name__ for it in INVARIANTS))]] = Field(default_factory=list)
 
 
 class ScenarioFile(_ScenarioFields[dict[str, object]]):

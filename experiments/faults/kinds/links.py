@@ -58,8 +58,6 @@ MESSAGES: Mapping[MessageKind | None, tuple[type[Message], ...]] = {
 }
 
 _OF_STORES: Sequence[MessageKind | None] = (None, None, "commands", "proposals", "store", "store", "fetches", "produce")
-_DRAWN_DELAYS_MS = (5, 50, 500, 3_000)
-_DRAWN_SHARES = (20, 200, 1_000)
 _DRAWN_MESSAGES: Sequence[MessageKind | None] = (
     None,
     None,
@@ -172,7 +170,8 @@ class Disturb(_DisturbingFault, LinkFault):
         source, target = _draw_ends(only, targets, rng)
         if rng.random() < 0.5:
             source, target = target, source
-        effect, share, delay_ms = rng.choice(get_args(Effect)), rng.choice(_DRAWN_SHARES), rng.choice(_DRAWN_DELAYS_MS)
+        effect, share = rng.choice(get_args(Effect)), rng.choice((20, 200, 1_000))
+        delay_ms = rng.choice((5, 50, 500, 3_000))
         return {
             "source": source,
             "target": target,
