@@ -172,10 +172,8 @@ class EventChecker:
         if state not in seen:
             seen.add(state)
             self._reported[partition] = trace
-        if before is not None:
-            wrong = rules.epochs_rise(before, trace)
-            if wrong:
-                self.violations.append(Violation("EpochsRise", event.time_ms, f"{partition}: {wrong}"))
+        if before is not None and (wrong := rules.epochs_rise(before, trace)):
+            self.violations.append(Violation("EpochsRise", event.time_ms, f"{partition}: {wrong}"))
         states = self._states[partition].states.get(trace.partition_epoch, [])
         holds = reported in (_committed(partition_changed(partition, state, trace.min_isr)) for state in states)
         text = f"node {event.node} has {dict(zip(_COMMITTED, reported, strict=True))}, which is no committed state"
@@ -299,8 +297,6 @@ class EventChecker:
         if wrong := rules.has_committed(leader.log_end, committed):
             found = f"{partition}: broker {event.node}, leader of epoch {epoch}, {wrong}"
             self.violations.append(Violation("LeaderCompleteness", event.time_ms, found))
-
-    # -- in-sync replicas ----------------------------------------------------------------------------------------------
 
     def _check_isr(self, event: TraceEvent, trace: events.IsrCommitted, replica: _Replica) -> None:
         isr, epoch = trace.isr, trace.partition_epoch

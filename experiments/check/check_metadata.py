@@ -205,8 +205,6 @@ class MetadataReplay:
             self._record_promise(partition, states[-1].state.leader_epoch)
         return found
 
-    # -- disks ---------------------------------------------------------------------------------------------------------
-
     def _apply_crashes(self, begin: Offset | None) -> None:
         """Applies the crashes before the record at `begin`, all that are left where it is None."""
         while self._crashes and (begin is None or self._crashes[0].at <= begin):
@@ -222,22 +220,17 @@ class MetadataReplay:
     def _record_promise(self, partition: TopicPartition, epoch: Epoch) -> None:
         self._found.promised.setdefault(partition, {})[epoch] = self._suite.truth.of(partition).tolerant
 
-    # -- records -------------------------------------------------------------------------------------------------------
-
     def _replay_batch(self, begin: Offset, end: Offset) -> None:
         records = self._records[begin:end]
         for recovery in self._marks.recoveries.get(begin, ()):
             self._emit(recovery)
-        keys = (
-            TopicIdPartition(it.topic_id, it.partition_id) for it in records if isinstance(it, PartitionChangeRecord)
-        )
+        changes = (record for record in records if isinstance(record, PartitionChangeRecord))
+        keys = [TopicIdPartition(change.topic_id, change.partition_id) for change in changes]
         before = {key: self._eligible(key) for key in keys}
         changed: dict[TopicPartition, None] = {}
         for record in records:
             self._image.replay(record)
-            delta = self._image.take_delta()
-            for name in self._emit_changes(record, delta):
-                changed[name] = None
+            changed.update(dict.fromkeys(self._emit_changes(record, self._image.take_delta())))
         for name in changed:
             state = self._suite.truth.controller_state(name)
             if state is not None:
@@ -263,20 +256,17 @@ class MetadataReplay:
             found.needs_min_isr.append((offset, image.features.high_watermark_needs_min_isr))
         for broker in delta.brokers:
             self._observe_registration(broker, offset)
-            registration = image.brokers.get(broker)
-            self._emit(
-                events.BrokerUnregistered(broker) if registration is None else broker_registered(broker, registration)
-            )
+            known = image.brokers.get(broker)
+            self._emit(events.BrokerUnregistered(broker) if known is None else broker_registered(broker, known))
         for key in delta.partitions:
             state = image.partition(key)
-            if state is None:
-                continue
-            name = image.name_of(key)
-            states = found.states.setdefault(name, [])
-            if states and states[-1].topic_id != key.topic_id:
-                found.recreated.add(name)
-            states.append(CommittedState(key.topic_id, state))
-            yield name
+            if state is not None:
+                name = image.name_of(key)
+                states = found.states.setdefault(name, [])
+                if states and states[-1].topic_id != key.topic_id:
+                    found.recreated.add(name)
+                states.append(CommittedState(key.topic_id, state))
+                yield name
         all_may_change = bool(delta.features or delta.configs)
         for key in [key for key, _ in image.partitions()] if all_may_change else delta.partitions:
             self._record_min_isr(offset, key)
@@ -294,13 +284,10 @@ class MetadataReplay:
         epoch = self._image.broker_epoch(broker)
         if epoch is None:
             self._cluster.nodes.pop(broker, None)
-            return
-        if epoch == offset:
+        elif epoch == offset:
             self._found.registrations.setdefault(broker, []).append(offset)
             if epoch > self._crashed_epochs.get(broker, -1):
                 self._cluster.register(broker, epoch)
-
-    # -- elections -----------------------------------------------------------------------------------------------------
 
     def _eligible(self, key: TopicIdPartition) -> tuple[PartitionState | None, frozenset[BrokerId]]:
         """The partition's state, and the brokers that could be elected cleanly now."""

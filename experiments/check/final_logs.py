@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 
-from experiments.check.history import FinalPartition, RecordRange
+from experiments.check.client_history import RangesOf
+from experiments.check.history import FinalPartition
 from experiments.engines.port import Engine
 from protocol.broker.context import ReplicaView
 from protocol.ids import NO_LEADER, BrokerId, Offset, TopicPartition
@@ -14,7 +15,7 @@ from protocol.metadata.partition import PartitionState
 LEADING_WITHIN_MS = 5_000
 
 
-def final_logs(engine: Engine, ranges_of: Callable[[RecordBatch], Iterator[RecordRange]]) -> list[FinalPartition]:
+def final_logs(engine: Engine, ranges_of: RangesOf) -> list[FinalPartition]:
     """The logs of the running in-sync replicas of every partition with an active leader. Replication may be in
     progress: what is below the leader's high watermark is settled. `ranges_of` reads the records of a batch.
     """
@@ -39,7 +40,7 @@ def final_partition(
     partition: TopicPartition,
     leader: BrokerId,
     members: Sequence[BrokerId],
-    ranges_of: Callable[[RecordBatch], Iterator[RecordRange]],
+    ranges_of: RangesOf,
     settled: Offset | None = None,
 ) -> FinalPartition:
     """The logs of running replicas from the highest of their starts; `settled` as in `FinalPartition`."""

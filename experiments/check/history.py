@@ -257,8 +257,6 @@ class _PartitionJudge:
     def _find(self, finding: Finding) -> None:
         self._found[finding] = None
 
-    # -- history -------------------------------------------------------------------------------------------------------
-
     def ended(self, end: Ended) -> None:
         if end.result in ACKS_OF:
             run = RecordRange(end.offset, 0, end.send, end.first, end.size)
@@ -276,19 +274,15 @@ class _PartitionJudge:
             places = self._log.places(record)
             if not places:
                 (self.losses.deleted if offset < self._final.start else self.losses.lost)[acks] += 1
-            if offset < self._final.start or acks != ALL:
-                continue
-            if places:
-                self._find(MovedRecord(self._name, record, offset, places))
-            else:
-                self._find(LostRecord(self._name, record, offset))
+            if offset >= self._final.start and acks == ALL:
+                lost = LostRecord(self._name, record, offset)
+                self._find(MovedRecord(self._name, record, offset, places) if places else lost)
 
     def seen(self, read: Seen) -> None:
         for run in read.runs:
             end = run.offset + run.size
-            if end > read.high_watermark:
-                for offset in range(max(run.offset, read.high_watermark), end):
-                    self._find(ReadBeyondHighWatermark(self._name, read.reader, offset, read.high_watermark))
+            for offset in range(max(run.offset, read.high_watermark), end):
+                self._find(ReadBeyondHighWatermark(self._name, read.reader, offset, read.high_watermark))
             early = end <= self._early_end and (self._early.holds(run) or self._early.take(run))
             if early or self._log.holds(run):
                 self._agreed.add(run.offset, end)
@@ -308,8 +302,6 @@ class _PartitionJudge:
 
     def unanswered(self, send: int, left: int) -> None:
         self._find(Unanswered(self._name, send, left))
-
-    # -- the final log -------------------------------------------------------------------------------------------------
 
     def findings(self) -> list[Finding]:
         repeated = self._log.repeated()

@@ -7,24 +7,13 @@ from __future__ import annotations
 
 from experiments.check.invariants_base import Invariant
 from experiments.check.truth import GroundTruth, PartitionView
+from protocol import metrics
 from protocol.config import MIN_INSYNC_REPLICAS
 from protocol.controller.metrics import needs_user, partition_metrics
 from protocol.controller.recovery_decisions import RecoveryNeed, recovery_need
 from protocol.events.base import PartitionTrace
 from protocol.events.controller import PartitionChanged, RecoveryDecided
 from protocol.ids import NO_LEADER, NodeId, TopicIdPartition, TopicPartition
-from protocol.metrics import (
-    ELECTABLE_LEADERS,
-    MANUAL_ELECTION_REQUIRED,
-    OFFLINE,
-    REASSIGNING,
-    SUMMARIES,
-    UNCLEAN_ELECTIONS,
-    UNCLEAN_RECOVERY,
-    UNCLEAN_RECOVERY_FINISHED,
-    UNDER_MIN_ISR,
-    VOTERS,
-)
 from protocol.nodes.controller import ControllerNode
 
 
@@ -47,20 +36,21 @@ class GaugesMatchTheirDefinitions(Invariant):
             return ""
         key = TopicIdPartition(topic.topic_id, view.partition.partition)
         need = recovery_need(image, key, state)
+        min_isr = image.min_isr(topic.topic_id, MIN_INSYNC_REPLICAS, len(state.replicas))
         defined = {
-            UNDER_MIN_ISR: len(state.isr) < image.min_isr(topic.topic_id, MIN_INSYNC_REPLICAS, len(state.replicas)),
-            OFFLINE: state.leader == NO_LEADER,
-            UNCLEAN_RECOVERY: need in (RecoveryNeed.RECOVERY, RecoveryNeed.LAST_KNOWN),
-            MANUAL_ELECTION_REQUIRED: needs_user(state_of, key, state),
-            REASSIGNING: bool(state.adding_replicas or state.removing_replicas),
+            metrics.UNDER_MIN_ISR: len(state.isr) < min_isr,
+            metrics.OFFLINE: state.leader == NO_LEADER,
+            metrics.UNCLEAN_RECOVERY: need in (RecoveryNeed.RECOVERY, RecoveryNeed.LAST_KNOWN),
+            metrics.MANUAL_ELECTION_REQUIRED: needs_user(state_of, key, state),
+            metrics.REASSIGNING: bool(state.adding_replicas or state.removing_replicas),
         }
         wrong = [name for name, members in controller.gauges().items() if (key in members) is not defined[name]]
         may_wait = state.leader == NO_LEADER and {*state.isr, *state.elr}.isdisjoint(state.replicas)
-        may_wait = may_wait and key not in controller.gauges()[UNCLEAN_RECOVERY]
-        if key in controller.gauges()[MANUAL_ELECTION_REQUIRED] and not may_wait:
-            wrong.append(MANUAL_ELECTION_REQUIRED)
-        if partition_metrics(state)[ELECTABLE_LEADERS] != len({*state.isr, *state.elr}):
-            wrong.append(ELECTABLE_LEADERS)
+        may_wait = may_wait and key not in controller.gauges()[metrics.UNCLEAN_RECOVERY]
+        if key in controller.gauges()[metrics.MANUAL_ELECTION_REQUIRED] and not may_wait:
+            wrong.append(metrics.MANUAL_ELECTION_REQUIRED)
+        if partition_metrics(state)[metrics.ELECTABLE_LEADERS] != len({*state.isr, *state.elr}):
+            wrong.append(metrics.ELECTABLE_LEADERS)
         return f"gauges {wrong} differ from their definitions for {state}" if wrong else ""
 
 
@@ -98,16 +88,16 @@ class CountersMatchTheirDefinitions(Invariant):
         if not isinstance(controller, ControllerNode) or not controller.is_active:
             return ""
         found, gauges = controller.metrics(), controller.gauges()
-        exact = {name: len(gauges[name]) for name in (UNDER_MIN_ISR, OFFLINE, REASSIGNING)}
-        exact[VOTERS] = len(controller.replica.voters)
+        exact = {name: len(gauges[name]) for name in (metrics.UNDER_MIN_ISR, metrics.OFFLINE, metrics.REASSIGNING)}
+        exact[metrics.VOTERS] = len(controller.replica.voters)
         counted = {
-            UNCLEAN_ELECTIONS: self._elections.get(view.node, 0),
-            UNCLEAN_RECOVERY_FINISHED: self._recoveries.get(view.node, 0),
+            metrics.UNCLEAN_ELECTIONS: self._elections.get(view.node, 0),
+            metrics.UNCLEAN_RECOVERY_FINISHED: self._recoveries.get(view.node, 0),
         }
         ahead = self.truth.cluster.spec.controllers > 1
         wrong = [name for name, value in exact.items() if found[name] != value]
         wrong += [name for name, value in counted.items() if found[name] < value or (found[name] > value and not ahead)]
-        wrong += [name for name in SUMMARIES if not _fits(*(found[f"{name}_{part}"] for part in _PARTS))]
+        wrong += [name for name in metrics.SUMMARIES if not _fits(*(found[f"{name}_{part}"] for part in _PARTS))]
         return f"{ {name: found.get(name) for name in wrong} } differ from {exact | counted}" if wrong else ""
 
 

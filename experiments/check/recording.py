@@ -223,15 +223,8 @@ class RecordingWriter:
 
     def _write_logs(self, final: FinalPartition) -> _Final:
         (self.folder / LOGS).mkdir(exist_ok=True)
-        name = final.partition
-        known = _Final(
-            topic=name.topic,
-            partition=name.partition,
-            leader=final.leader,
-            replicas=tuple(final.replicas),
-            start=final.start,
-            settled=final.settled,
-        )
+        logs = {"replicas": tuple(final.replicas), "start": final.start, "settled": final.settled}
+        known = _Final.model_validate({**final.partition._asdict(), "leader": final.leader, **logs})
         for broker, runs in final.replicas.items():
             with (self.folder / known.log_file(broker)).open("w", encoding="utf-8") as file:
                 file.writelines(" ".join(map(str, run)) + "\n" for run in runs)
@@ -317,16 +310,11 @@ class Recording:
 
     def finals(self) -> list[FinalPartition]:
         """The final logs, read from their files as they are iterated."""
-        return [
-            FinalPartition(
-                final.name,
-                final.leader,
-                {broker: _Lines(self.folder / final.log_file(broker), _run) for broker in final.replicas},
-                final.start,
-                final.settled,
-            )
-            for final in self.manifest.finals
-        ]
+        finals = []
+        for final in self.manifest.finals:
+            logs = {broker: _Lines(self.folder / final.log_file(broker), _run) for broker in final.replicas}
+            finals.append(FinalPartition(final.name, final.leader, logs, final.start, final.settled))
+        return finals
 
 
 def _manifest(folder: Path) -> Manifest:

@@ -36,32 +36,21 @@ Two names of one rule are those of two publications: the models of KIP-966 and o
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, MutableMapping
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
+from protocol.events.controller import PartitionChanged
 from protocol.ids import NO_LEADER, BrokerId, Epoch, NodeId, Offset
+from protocol.metadata.partition import PartitionState
+from protocol.v3.store.records import LeaderAndIsr
 
 Place = TypeVar("Place", bound=Hashable)
 Voter = TypeVar("Voter")
 
 
-class LedState(Protocol):
-    """A state of a partition as far as all generations have it."""
-
-    @property
-    def leader(self) -> BrokerId: ...
-    @property
-    def leader_epoch(self) -> Epoch: ...
-    @property
-    def isr(self) -> tuple[BrokerId, ...]: ...
-
-
-class AssignedState(LedState, Protocol):
-    """A state with what the metadata log records besides."""
-
-    @property
-    def replicas(self) -> tuple[BrokerId, ...]: ...
-    @property
-    def partition_epoch(self) -> Epoch: ...
+AssignedState = PartitionState | PartitionChanged
+"""A state with what the metadata log records."""
+LedState = AssignedState | LeaderAndIsr
+"""A state as far as all generations have it."""
 
 
 # -- leaders and epochs ------------------------------------------------------------------------------------------------

@@ -31,9 +31,6 @@ from protocol.events.controller import (
 )
 from protocol.ids import NodeId, TimeMs, TopicPartition, is_broker
 
-_EVERYWHERE = (MetadataPublished, ControllerStarted, BrokerRegistered)
-"""Events after which every partition is checked."""
-
 
 class InvariantSuite:
     """All invariants on one cluster (`INVARIANTS`, in `v3` `V3Invariants`). Each partition reports a given invariant
@@ -90,7 +87,7 @@ class InvariantSuite:
             self._observe_partition(node, trace)
         elif isinstance(trace, MetadataCommitted):
             self.truth.observe_commit(node, trace.end_offset)
-        elif isinstance(trace, _EVERYWHERE):
+        elif isinstance(trace, MetadataPublished | ControllerStarted | BrokerRegistered):
             if isinstance(trace, ControllerStarted):
                 for invariant in self.invariants:
                     invariant.controller_started(node)

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from experiments.check import rules
 from experiments.check.truth import GroundTruth
 from experiments.engines.sim.cluster import SimCluster
-from protocol.broker.context import log_name
+from protocol.broker.context import Replica, log_name
 from protocol.events.base import Trace
 from protocol.events.broker import (
     BecameFollower,
@@ -52,7 +52,6 @@ STORE_RULES = {
     "ReplicationQuorumSuperset": "the leader waits for every member of the ISR in the store (A48, M30)",
     "LeaderCompleteness": "a new leader has all that was committed, within tolerance",
 }
-Report = Callable[[str, TopicPartition | None, str], None]
 
 
 @dataclass(slots=True)
@@ -71,7 +70,9 @@ class Published:
 class V3Invariants:
     """The rules on one cluster of `v3`; `report` takes the name of a rule, the partition or None, and the violation."""
 
-    def __init__(self, cluster: SimCluster, truth: GroundTruth, report: Report) -> None:
+    def __init__(
+        self, cluster: SimCluster, truth: GroundTruth, report: Callable[[str, TopicPartition | None, str], None]
+    ) -> None:
         self._cluster = cluster
         self._truth = truth
         self._report = report
@@ -187,8 +188,9 @@ class V3Invariants:
             self._report("DecisionsAreFenced", key, wrong)
         truth = self._truth.of(key)
         truth.tolerant = truth.tolerant and not state.is_unclean_leader
-        for broker in () if before is None else state.isr:
-            if before is not None and broker not in before.isr and self._log_end(broker, key) < known.committed:
+        for broker in [] if before is None else [broker for broker in state.isr if broker not in before.isr]:
+            replica = self._replica(broker, key)
+            if (-1 if replica is None else replica.log.end_offset) < known.committed:
                 known.short[broker] = known.committed
 
     def _forget(self, key: TopicPartition) -> None:
@@ -220,12 +222,9 @@ class V3Invariants:
         if is_election and not set(state.isr) <= set(before.isr):
             self._report("ElectionAddsNoMember", key, f"ISR {state.isr} after {before.isr}")
 
-    def _log_end(self, broker: BrokerId, key: TopicPartition) -> Offset:
+    def _replica(self, broker: BrokerId, key: TopicPartition) -> Replica | None:
         node = self._cluster.nodes.get(broker)
-        replica = node.context.replica_named(*key) if isinstance(node, V3BrokerNode) else None
-        return -1 if replica is None else replica.log.end_offset
-
-    # -- commands ------------------------------------------------------------------------------------------------------
+        return node.context.replica_named(*key) if isinstance(node, V3BrokerNode) else None
 
     def _observe_command(self, node: NodeId, command: CommandCarriedOut) -> None:
         if command.error != "NONE":
@@ -284,11 +283,10 @@ class V3Invariants:
         touched, self._touched = self._touched, {}
         for key in touched:
             known = self.of(key)
-            if known.state is None:
-                continue
-            self._check_known(node, key)
-            for broker in dict.fromkeys((node, known.state.leader)):
-                self._check_leader(broker, key, known, known.state)
+            if known.state is not None:
+                self._check_known(node, key)
+                for broker in dict.fromkeys((node, known.state.leader)):
+                    self._check_leader(broker, key, known, known.state)
 
     def _check_known(self, broker: NodeId, key: TopicPartition) -> None:
         node = self._cluster.nodes.get(broker)
@@ -308,8 +306,7 @@ class V3Invariants:
             self._report("BrokerStatesRise", key, wrong)
 
     def _check_leader(self, broker: NodeId, key: TopicPartition, known: Published, state: LeaderAndIsr) -> None:
-        node = self._cluster.nodes.get(broker)
-        replica = node.context.replica_named(*key) if isinstance(node, V3BrokerNode) else None
+        replica = self._replica(broker, key)
         leadership = None if replica is None else replica.leadership
         if replica is None or leadership is None or replica.key.topic_id != self._topic_ids.get(key.topic):
             return

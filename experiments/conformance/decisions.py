@@ -47,9 +47,7 @@ from protocol.controller.partition_change import ChangeRequest, Election, decide
 from protocol.messages.records import PartitionChangeRecord
 from protocol.metadata.partition import LeaderRecoveryState, PartitionState, replay_change
 
-GZIP_MAGIC = b"\x1f\x8b"
 _STEPS = re.compile(rb'"steps"\s*:')
-READABLE = "a readable file of JSON lines, gzip or not"
 
 
 class RecordShape(StrictModel):
@@ -162,10 +160,11 @@ def differences(row: PartitionChangeRow, kafka_rules: frozenset[str] = frozenset
 def _lines(path: Path) -> list[bytes]:
     try:
         content = path.read_bytes()
-        if content.startswith(GZIP_MAGIC):
+        if content.startswith(b"\x1f\x8b"):
             content = gzip.decompress(content)
     except OSError as error:
-        raise InputError(str(path), "", error.strerror or error, READABLE) from error
+        allowed = "a readable file of JSON lines, gzip or not"
+        raise InputError(str(path), "", error.strerror or error, allowed) from error
     except (EOFError, zlib.error) as error:
         raise InputError(str(path), "", f"damaged gzip data ({error})", "a whole gzip file") from error
     if not content.strip():

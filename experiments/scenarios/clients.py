@@ -22,17 +22,10 @@ from protocol.errors import ErrorCode
 from protocol.events.broker import BecameLeader, HighWatermarkAdvanced
 from protocol.events.controller import PartitionChanged, PartitionRemoved, TopicDeleted
 from protocol.ids import NO_LEADER, NodeId, Offset, TopicPartition
+from protocol.messages import commands
 from protocol.messages.admin import AdminRequest
 from protocol.messages.base import Message
 from protocol.messages.batch import RecordBatch
-from protocol.messages.commands import (
-    AdminCommand,
-    AdminOutcome,
-    ConsumeCommand,
-    ConsumeOutcome,
-    ProduceCommand,
-    ProduceOutcome,
-)
 
 OUTCOME_WITHIN_MS = 90_000
 PRODUCER, READER = 0, 0
@@ -53,7 +46,7 @@ class ScenarioClients:
     _next_id: int = 0
     _regressions: RegressionCounter = field(default_factory=RegressionCounter)
 
-    def _run(self, command: AdminCommand | ProduceCommand | ConsumeCommand) -> Message:
+    def _run(self, command: commands.AdminCommand | commands.ProduceCommand | commands.ConsumeCommand) -> Message:
         self.engine.submit(command)
         if not self.engine.run_until(lambda: self.engine.outcome(command.command_id) is not None, OUTCOME_WITHIN_MS):
             raise NoOutcomeError(f"no outcome of {command}")
@@ -66,11 +59,11 @@ class ScenarioClients:
         self._next_id += 1
         return self._next_id
 
-    def produce(self, partition: TopicPartition, acks: int | str, expected: ErrorCode) -> ProduceOutcome:
+    def produce(self, partition: TopicPartition, acks: int | str, expected: ErrorCode) -> commands.ProduceOutcome:
         """Sends one record as a batch of its own and waits for the outcome."""
         command_id = self.next_id()
         payload: bytes = msgpack.packb([command_id])
-        command = ProduceCommand(
+        command = commands.ProduceCommand(
             command_id=command_id,
             topic=partition.topic,
             partition=partition.partition,
@@ -82,16 +75,16 @@ class ScenarioClients:
         idempotent = acks == ALL and bool(self.engine.spec.config.values[ENABLE_IDEMPOTENCE])
         self.operations.append(Invoked(command_id, PRODUCER, partition, 1, idempotent))
         outcome = self._run(command)
-        assert isinstance(outcome, ProduceOutcome)
+        assert isinstance(outcome, commands.ProduceOutcome)
         [end] = ended(outcome, ACKS[acks])
         if end.result in ACKS_OF:
             self.acknowledged.setdefault(partition, []).append((end.offset, payload, ACKS_OF[end.result]))
         self.operations.append(end)
         return outcome
 
-    def administer(self, request: AdminRequest) -> AdminOutcome:
-        outcome = self._run(AdminCommand(command_id=self.next_id(), request=request))
-        assert isinstance(outcome, AdminOutcome)
+    def administer(self, request: AdminRequest) -> commands.AdminOutcome:
+        outcome = self._run(commands.AdminCommand(command_id=self.next_id(), request=request))
+        assert isinstance(outcome, commands.AdminOutcome)
         return outcome
 
     def forget_topic(self, topic: str) -> None:
@@ -113,9 +106,9 @@ class ScenarioClients:
     def visible(self, partition: TopicPartition) -> int | None:
         """How many records a consumer reads from the start of the partition; None if the read fails."""
         outcome = self._run(
-            ConsumeCommand(command_id=self.next_id(), topic=partition.topic, partition=partition.partition)
+            commands.ConsumeCommand(command_id=self.next_id(), topic=partition.topic, partition=partition.partition)
         )
-        assert isinstance(outcome, ConsumeOutcome)
+        assert isinstance(outcome, commands.ConsumeOutcome)
         if outcome.error is not ErrorCode.NONE:
             return None
         self.operations.append(seen(READER, partition, outcome, ranges_of))

@@ -221,8 +221,6 @@ class Runner:
         others = self._members(other, other) if other != "rest" else ()
         return [node for node in self.engine.spec.node_ids if node not in others and not is_client(node)]
 
-    # -- faults --------------------------------------------------------------------------------------------------------
-
     def _fault(self, fields: model.FaultStep) -> str:
         """Begins a fault now. The loader has refused the step for any engine but the simulator."""
         assert isinstance(self.engine, CheckedEngine)
@@ -266,15 +264,10 @@ class Runner:
 
         def everywhere() -> bool:
             view = self.engine.view()
-            if view is None or sum(partition.topic == name for partition in view.partitions) < count:
-                return False
-            return all(
-                self.engine.replica(broker, partition) is not None
-                for partition, state in view.partitions.items()
-                if partition.topic == name
-                for broker in state.isr
-                if self.engine.is_running(broker)
-            )
+            states = {} if view is None else {key: it for key, it in view.partitions.items() if key.topic == name}
+            places = [(broker, key) for key, state in states.items() for broker in state.isr]
+            running = (place for place in places if self.engine.is_running(place[0]))
+            return len(states) >= count and all(self.engine.replica(*place) is not None for place in running)
 
         self.engine.run_until(everywhere, START_WITHIN_MS)
 
@@ -295,15 +288,7 @@ class Runner:
         held = [] if view is None else [(broker, name) for name in removed for broker in view.partitions[name].isr]
         self._administer(admin_requests.remove_partitions(fields.name, fields.partitions))
         self.clients.forget(removed)
-
-        def nowhere() -> bool:
-            return all(
-                self.engine.replica(broker, partition) is None
-                for broker, partition in held
-                if self.engine.is_running(broker)
-            )
-
-        self.engine.run_until(nowhere, START_WITHIN_MS)
+        self.engine.run_until(lambda: all(self.engine.replica(*place) is None for place in held), START_WITHIN_MS)
 
     def _configure(self, fields: model.ConfigureStep) -> None:
         self._administer(admin_requests.alter_config(fields.topic, fields.config))
@@ -335,8 +320,6 @@ class Runner:
         voters = () if active is None else self.engine.quorum()[active].voters
         uuid = next((key.uuid for key in voters if key.id == fields.controller), "")
         self._administer(admin_requests.remove_voter(fields.controller, uuid), fields.expect_error)
-
-    # -- time and expectations -----------------------------------------------------------------------------------------
 
     def _wait(self, fields: model.WaitStep) -> None:
         self.engine.run_for(fields.duration_ms)
