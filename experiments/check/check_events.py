@@ -142,10 +142,7 @@ class EventChecker:
         for event, leader in sorted(self._leaderships, key=lambda led: led[1].partition):
             self._check_complete(event, leader)
 
-    def _check(self, name: str, event: TraceEvent, holds: bool, detail: str) -> None:
-        self._count(name, event, "" if holds else detail)
-
-    def _count(self, name: str, event: TraceEvent, wrong: str) -> None:
+    def _check(self, name: str, event: TraceEvent, wrong: str) -> None:
         self.counts[name] += 1
         if wrong:
             self.violations.append(self._violation(name, event, wrong))
@@ -185,7 +182,7 @@ class EventChecker:
         records = self._metadata.records
         wrong = offset < broker.published or offset > records
         detail = f"has replayed {offset} records, before that {broker.published}; there are {records}"
-        self._check("MetadataLogMatching", event, not wrong, detail)
+        self._check("MetadataLogMatching", event, detail if wrong else "")
         self._decide_doubts(event.node, offset)
         broker.published = max(broker.published, offset)
 
@@ -195,18 +192,18 @@ class EventChecker:
         known = self._metadata.registrations.get(event.node, [])
         holds = any(broker.former <= offset < broker.published for offset in known)
         detail = f"runs, and has replayed {broker.published} records; it was registered at {known}"
-        self._check("ValidBrokerState", event, holds, detail)
+        self._check("ValidBrokerState", event, "" if holds else detail)
 
     def _check_leadership(self, event: TraceEvent, partition: TopicPartition, epoch: Epoch) -> None:
         """The node acts as leader in an epoch: no other node did, and the controller committed it as leader."""
-        self._count("OneLeaderPerEpoch", event, rules.one_leader(self._leaders, partition, epoch, event.node))
+        self._check("OneLeaderPerEpoch", event, rules.one_leader(self._leaders, partition, epoch, event.node))
         self._check_committed_leader(event, partition, epoch, event.node)
 
     def _check_committed_leader(
         self, event: TraceEvent, partition: TopicPartition, epoch: Epoch, leader: NodeId
     ) -> None:
         recorded = self._states[partition].leaders.get(epoch, set())
-        self._count("MetadataLogMatching", event, rules.leads_by_record(recorded, epoch, leader))
+        self._check("MetadataLogMatching", event, rules.leads_by_record(recorded, epoch, leader))
 
     # -- roles ---------------------------------------------------------------------------------------------------------
 
@@ -216,7 +213,7 @@ class EventChecker:
         self._reset_if_new_replica(event.node, partition, replica, epoch)
         self._leaderships.append((event, trace))
         self._check_replica_state(event, replica, epoch, end)
-        self._count("ValidReplicaState", event, rules.mark_is_in_log(mark, end))
+        self._check("ValidReplicaState", event, rules.mark_is_in_log(mark, end))
         replica.log_end, replica.high_watermark, replica.isr = end, mark, None
 
     def _check_new_follower(self, event: TraceEvent, trace: events.BecameFollower, replica: _Replica) -> None:
@@ -236,14 +233,10 @@ class EventChecker:
 
     def _check_replica_state(self, event: TraceEvent, replica: _Replica, epoch: Epoch, log_end: Offset | None) -> None:
         """Within an incarnation leader epochs rise, and a log ends where the last event about it reports."""
-        self._count("ValidReplicaState", event, rules.epoch_stays(replica.leader_epoch, epoch))
+        self._check("ValidReplicaState", event, rules.epoch_stays(replica.leader_epoch, epoch))
         if log_end is not None and replica.log_end is not None:
-            self._check(
-                "ValidReplicaState",
-                event,
-                log_end == replica.log_end,
-                f"has a log that ends at {log_end}, after one that ended at {replica.log_end}",
-            )
+            detail = f"has a log that ends at {log_end}, after one that ended at {replica.log_end}"
+            self._check("ValidReplicaState", event, "" if log_end == replica.log_end else detail)
         replica.leader_epoch = max(replica.leader_epoch, epoch)
 
     # -- logs ----------------------------------------------------------------------------------------------------------
@@ -262,13 +255,14 @@ class EventChecker:
         end = trace.log_end
         self._check_replica_state(event, replica, trace.leader_epoch, None)
         holds = replica.log_end is None or end > replica.log_end
-        self._check("ValidReplicaState", event, holds, f"has appended to {replica.log_end} up to {end}")
+        self._check("ValidReplicaState", event, "" if holds else f"has appended to {replica.log_end} up to {end}")
         replica.log_end = end
 
     def _check_truncation(self, event: TraceEvent, trace: events.LogTruncated, replica: _Replica) -> None:
         to, end = trace.to_offset, trace.log_end
         self._check_replica_state(event, replica, replica.leader_epoch, end)
-        self._check("ValidReplicaState", event, to <= end, f"has truncated a log that ends at {end} to {to}")
+        wrong = "" if to <= end else f"has truncated a log that ends at {end} to {to}"
+        self._check("ValidReplicaState", event, wrong)
         replica.log_end, replica.high_watermark = to, min(replica.high_watermark, to)
 
     def _check_high_watermark(
@@ -277,9 +271,9 @@ class EventChecker:
         partition, epoch, mark = trace.partition, trace.leader_epoch, trace.high_watermark
         self._check_leadership(event, partition, epoch)
         end = mark if replica.log_end is None else replica.log_end
-        self._count("ValidReplicaState", event, rules.mark_is_in_log(mark, end))
+        self._check("ValidReplicaState", event, rules.mark_is_in_log(mark, end))
         if epoch == replica.leader_epoch:
-            self._count("HighWatermarkMonotone", event, rules.mark_stays(replica.high_watermark, mark))
+            self._check("HighWatermarkMonotone", event, rules.mark_stays(replica.high_watermark, mark))
         self._check_replica_state(event, replica, epoch, None)
         replica.high_watermark = mark
         shown = self.shown.setdefault(partition, {})
@@ -301,7 +295,7 @@ class EventChecker:
     def _check_isr(self, event: TraceEvent, trace: events.IsrCommitted, replica: _Replica) -> None:
         isr, epoch = trace.isr, trace.partition_epoch
         recorded = [state.isr for state in self._states[trace.partition].states.get(epoch, [])]
-        self._count("MetadataLogMatching", event, rules.isr_by_record(recorded, epoch, isr))
+        self._check("MetadataLogMatching", event, rules.isr_by_record(recorded, epoch, isr))
         replica.isr = isr
 
     def _check_min_isr(

@@ -80,8 +80,8 @@ class _OutcomeCheck(Invariant):
         """The violation in the outcome that the controller is about to record."""
 
 
-def _answers(outcome: RecoveryDecided) -> list[_Answer]:
-    return [_Answer(*answer) for answer in outcome.answers]
+def _answers(outcome: RecoveryDecided) -> dict[BrokerId, _Answer]:
+    return {answer[0]: _Answer(*answer) for answer in outcome.answers}
 
 
 class RecoveryElectsRespondent(_OutcomeCheck):
@@ -89,20 +89,19 @@ class RecoveryElectsRespondent(_OutcomeCheck):
 
     def _check_outcome(self, view: PartitionView, outcome: RecoveryDecided) -> str:
         assert view.image is not None
-        for answer in _answers(outcome):
+        answers = _answers(outcome)
+        for answer in answers.values():
             epoch = view.image.broker_epoch(answer.broker)
             if epoch != answer.broker_epoch:
                 return f"broker {answer.broker} responded in epoch {answer.broker_epoch}, and is registered in {epoch}"
-        if outcome.leader not in {answer.broker for answer in _answers(outcome)}:
-            return f"broker {outcome.leader} is elected, and has not responded"
-        return ""
+        return "" if outcome.leader in answers else f"broker {outcome.leader} is elected, and has not responded"
 
 
 class RecoveryResponsesAreCurrent(_OutcomeCheck):
     """A replica that responded is in the leader epoch of the recovery, and its log still is as it responded (F9)."""
 
     def _check_outcome(self, view: PartitionView, outcome: RecoveryDecided) -> str:
-        for answer in _answers(outcome):
+        for answer in _answers(outcome).values():
             replica = view.replica_of(answer.broker)
             if replica is None or not view.is_registered(answer.broker):
                 continue
@@ -120,7 +119,7 @@ class RecoveryElectsLongestLog(_OutcomeCheck):
     """No replica that responded has a later leader epoch than the winner, or a longer log of that epoch (F5, M61)."""
 
     def _check_outcome(self, view: PartitionView, outcome: RecoveryDecided) -> str:
-        held = {answer.broker: (answer.last_epoch, answer.end) for answer in _answers(outcome)}
+        held = {broker: (answer.last_epoch, answer.end) for broker, answer in _answers(outcome).items()}
         leader = outcome.leader
         more = sorted(broker for broker in held if leader in held and held[broker] > held[leader])
         return f"broker {leader} is elected, and {more} have more: {held}" if more else ""
@@ -149,7 +148,7 @@ class RecoveryHasRequiredResponses(_OutcomeCheck):
     def _check_outcome(self, view: PartitionView, outcome: RecoveryDecided) -> str:
         assert view.image is not None
         before = view.truth.state
-        responded = {answer.broker for answer in _answers(outcome)}
+        responded = _answers(outcome).keys()
         required = {*before.isr, *before.elr, *before.last_known_elr} if before is not None else set()
         if outcome.mode == "balanced" and not (required and required <= responded):
             return f"of the required {sorted(required)}, {sorted(required - responded)} have not responded"
@@ -170,7 +169,7 @@ class RecoveryHearsHolder(_OutcomeCheck):
     """
 
     def _check_outcome(self, view: PartitionView, outcome: RecoveryDecided) -> str:
-        responded, holders = {answer.broker for answer in _answers(outcome)}, _holders(view)
+        responded, holders = _answers(outcome).keys(), _holders(view)
         if holders and responded.isdisjoint(holders):
             return f"only {sorted(responded)} have responded, which are being added; {sorted(holders)} may hold more"
         return ""
@@ -243,7 +242,7 @@ class RecoveryLeavesNothingReachable(Invariant):
     def _decided(self, view: PartitionView, outcome: RecoveryDecided) -> str:
         began, before = self._began.pop(view.partition), self._active.pop(view.partition)
         now = _active_replicas(view)
-        heard = {answer.broker for answer in _answers(outcome)}
+        heard = _answers(outcome).keys()
         timeout_ms = min(began.timeout_ms, _timeout_ms(view))
         if outcome.mode == "proactive" and began.waited_ms(self.truth.cluster) < timeout_ms:
             missing = (began.holders & _holders(view)) - heard

@@ -13,6 +13,7 @@ started behaves alike, so the node is restarted on its log after a heartbeat tha
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import count
 from random import Random
 from typing import Annotated, Literal, TypeVar
 
@@ -136,7 +137,7 @@ class _Controller:
         generation = Generation.KIP_966_ELR if elr_enabled else Generation.KIP_497
         self._config = ClusterConfig.of(generation, kafka_rules=kafka_rules)
         self._storage = formatted_disk()
-        self._correlation_id = 0
+        self._ids = count(1)
         self._epochs: dict[int, dict[int, Epoch]] = {}
         self._start()
 
@@ -178,12 +179,8 @@ class _Controller:
                 request = elect_leader(TOPIC, 0, ElectionType[event.election_type])
             case Reassign():
                 request = reassign(TOPIC, 0, event.replicas)
-        error, _ = self._ask(FIRST_CLIENT, replace(request, correlation_id=self._id()), AdminResponse).failure()
+        error, _ = self._ask(FIRST_CLIENT, replace(request, correlation_id=next(self._ids)), AdminResponse).failure()
         return error.name
-
-    def _id(self) -> int:
-        self._correlation_id += 1
-        return self._correlation_id
 
     def _ask(self, sender: int, request: Message, answer: type[Answer]) -> Answer:
         effects = self._node.receive(0, sender, request)
@@ -191,11 +188,11 @@ class _Controller:
         return found
 
     def _register(self, event: RegisterBroker) -> str:
-        known = self._image.broker_epoch(event.broker_id)
+        known, number = self._image.broker_epoch(event.broker_id), next(self._ids)
         request = control.BrokerRegistrationRequest(
-            correlation_id=self._id(),
+            correlation_id=number,
             broker_id=event.broker_id,
-            incarnation_id=str(self._correlation_id),
+            incarnation_id=str(number),
             previous_broker_epoch=NO_EPOCH if event.unclean_shutdown or known is None else known,
         )
         answer = self._ask(event.broker_id, request, control.BrokerRegistrationResponse)
@@ -210,7 +207,7 @@ class _Controller:
 
     def _heartbeat(self, event: BrokerEvent) -> object:
         request = control.BrokerHeartbeatRequest(
-            correlation_id=self._id(),
+            correlation_id=next(self._ids),
             broker_id=event.broker_id,
             broker_epoch=self._image.broker_epoch(event.broker_id) or 0,
             current_metadata_offset=self._image.next_offset,
@@ -247,7 +244,7 @@ class _Controller:
             leader_recovery_state=event.leader_recovery_state,
         )
         request = control.AlterPartitionRequest(
-            correlation_id=self._id(),
+            correlation_id=next(self._ids),
             broker_id=event.broker_id,
             broker_epoch=self._epoch(event.broker_id, event.broker_epoch),
             partitions=(proposal,),

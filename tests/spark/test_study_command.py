@@ -30,7 +30,9 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def test_run_prints_one_document_and_a_second_run_the_table(file: Path, tmp_path: Path) -> None:
+def test_run_prints_one_document_and_a_second_run_the_table(
+    file: Path, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     out = tmp_path / "out"
     result = CliRunner().invoke(app, ["run", str(file), "--out", str(out), "--json"])
     document = json.loads(result.stdout)
@@ -40,6 +42,7 @@ def test_run_prints_one_document_and_a_second_run_the_table(file: Path, tmp_path
     assert set(document) == {"out", "report", "cells"}
     assert document["cells"] == json.loads((out / "gold" / "cells.json").read_text())
     assert Path(document["report"]).read_text().startswith("<!DOCTYPE html>")
+    request.getfixturevalue("in_session")  # only one of the two needs a JVM of its own
     again = CliRunner().invoke(app, ["run", str(file), "--out", str(out)])
     assert again.exit_code == 0
     assert "kip-966" in again.stdout
