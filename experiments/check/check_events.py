@@ -155,9 +155,7 @@ class EventChecker:
     # -- metadata ------------------------------------------------------------------------------------------------------
 
     def _check_controller_event(self, event: TraceEvent, trace: PartitionTrace) -> None:
-        """The controller reports committed states only, and epochs rise. A new active controller may report states
-        again.
-        """
+        """Reported states are committed ones, and epochs rise. A new active controller may report states again."""
         partition = trace.partition
         if isinstance(trace, PartitionRemoved):
             self._reported.pop(partition, None)

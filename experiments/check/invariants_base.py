@@ -14,9 +14,7 @@ from protocol.ids import NodeId, TopicPartition
 
 
 class Invariant:
-    """`check` is called after each event with the partitions that it touched, `observe` with each trace event about a
-    partition.
-    """
+    """`check` follows each event with the partitions that it touched, `observe` each trace event about a partition."""
 
     NEEDS_TOLERANCE: ClassVar[bool] = False
     AFTER_BROKERS: ClassVar[bool] = True

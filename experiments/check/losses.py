@@ -49,9 +49,7 @@ class Losses:
         }
 
     def words(self) -> str:
-        """The numbers in words, to stand behind "acknowledged records lost: "; by acks where any lost record had
-        acks=1.
-        """
+        """The numbers, to stand behind "acknowledged records lost: "; by acks where any lost record had acks=1."""
         lost, undecided = self.lost.total(), self.undecided.total()
         text = "unknown" if undecided and not lost else str(lost)
         if self.lost["1"]:

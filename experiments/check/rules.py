@@ -57,9 +57,7 @@ LedState = AssignedState | LeaderAndIsr
 
 
 def one_leader(leaders: MutableMapping[tuple[Place, Epoch], NodeId], place: Place, epoch: Epoch, node: NodeId) -> str:
-    """Of one place, a partition or the quorum, only the first node of an epoch, which `leaders` takes, ever leads in
-    it.
-    """
+    """In a place, a partition or the quorum, only the first node of an epoch, noted in `leaders`, ever leads in it."""
     first = leaders.setdefault((place, epoch), node)
     return "" if first == node else f"nodes {first} and {node} both lead in epoch {epoch}"
 

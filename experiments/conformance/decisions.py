@@ -141,9 +141,7 @@ def _row_differences(
 
 
 def differences(row: PartitionChangeRow, kafka_rules: frozenset[str] = frozenset()) -> tuple[Difference, ...]:
-    """The fields of record, state after and error in which the core's answer, under these of Kafka's rules, differs
-    from the recorded one.
-    """
+    """The fields in which the core's answer, under these of Kafka's rules, differs from the recorded one."""
     recovery = LeaderRecoveryState[row.partition.leader_recovery_state]
     before = PartitionState(**row.partition.model_dump() | {"leader_recovery_state": recovery})
     record = decide("vector", 0, before, _request(row, kafka_rules))

@@ -83,9 +83,7 @@ def departure_named(name: str, option: str) -> Departure:
 
 
 def explanation(differences: Callable[[frozenset[str]], Collection[object]]) -> tuple[Departure, ...]:
-    """The smallest set of departures that explains a row; empty if none does. `differences` replays the row under
-    these of Kafka's rules.
-    """
+    """The smallest set of departures under which `differences` of a row is empty; empty if there is none."""
     sets = chain.from_iterable(combinations(DEPARTURES, size) for size in range(1, len(DEPARTURES) + 1))
     for chosen in sets:
         if not differences(frozenset(departure.name for departure in chosen)):

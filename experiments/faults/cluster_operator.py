@@ -61,9 +61,7 @@ class DesiredState(NamedTuple):
 
 
 class ClusterOperator:
-    """`submit` sends a request and returns its command's number; `topics` are those that the operator may delete and
-    create again.
-    """
+    """`submit` sends a request and returns its command's number; `topics` may be deleted and created again."""
 
     def __init__(
         self, engine: CheckedEngine, submit: Callable[[AdminRequest], int], topics: Mapping[str, CreatedTopic]

@@ -30,9 +30,7 @@ def run_explored(runner: Runner, run: Callable[[], ScenarioResult], title: str) 
 
 
 def run_variant(runner: Runner, title: str) -> Run:
-    """Runs a scenario on the simulator for comparison, whatever its steps expect. Where a mutant breaks a node, the run
-    ends with that as its violation.
-    """
+    """Runs a scenario on the simulator, to the last step; if a mutant breaks a node, that is the run's violation."""
     engine = runner.engine
     assert isinstance(engine, CheckedEngine)
     recorder = SimRecorder(engine.cluster, runner.headings, engine.suite.violations, losses=AcknowledgedLosses())

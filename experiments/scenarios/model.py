@@ -353,9 +353,7 @@ _Step = TypeVar("_Step")
 
 
 class _ScenarioFields(StrictModel, Generic[_Step]):
-    """`violates` names the invariants that the scenario violates under rules of Kafka's: it passes if it violates
-    exactly these.
-    """
+    """The scenario passes if it violates, under rules of Kafka's, exactly the invariants in `violates`."""
 
     name: str = Field(min_length=1)
     description: str = ""

@@ -258,9 +258,7 @@ class Runner:
         self._await_topic(fields.name, len(fields.assignments))
 
     def _await_topic(self, name: str, count: int) -> None:
-        """Waits until the topic has `count` partitions and the running replicas, through which clients reach it, have
-        it.
-        """
+        """Waits until the topic has `count` partitions, and the running replicas, which clients reach, have it."""
 
         def everywhere() -> bool:
             view = self.engine.view()

@@ -1,6 +1,4 @@
-"""What operators do to a running cluster (`cluster_operator.py`): topics, partitions, feature levels, access and
-brokers change, and change back.
-"""
+"""What operators do to a running cluster (`cluster_operator.py`), and take back."""
 
 from __future__ import annotations
 
