@@ -202,9 +202,8 @@ class RecordingWriter:
     ) -> None:
         """Writes the other files and, last, `recording.json`, whose fields the arguments are."""
         self.close()
-        lines = (json.dumps({type(it).__name__: json_values(it)}) + "\n" for it in metadata)
         with (self.folder / METADATA).open("w", encoding="utf-8") as file:
-            file.writelines(lines)
+            file.writelines(json.dumps({type(it).__name__: json_values(it)}) + "\n" for it in metadata)
         known = [self._write_logs(final) for final in finals]
         names = [TRACE, METADATA, HISTORY, *(final.log_file(broker) for final in known for broker in final.replicas)]
         manifest = Manifest(

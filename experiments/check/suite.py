@@ -169,9 +169,7 @@ class InvariantSuite:
             self.violations.append(Violation(name, self._cluster.now_ms, f"{where}{wrong}"))
 
     def crash(self, node: NodeId, loss: Loss) -> dict[TopicPartition, int]:
-        """Crashes a node and its machine, and checks all partitions. Returns the number of lost records by
-        partition.
-        """
+        """Crashes a node, or the machine of an ended process, and checks all. Returns lost records by partition."""
         lost = self.lose(node, loss)
         if self._is_observing:
             self._touched.update(dict.fromkeys(self.truth.partitions))

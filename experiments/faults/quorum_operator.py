@@ -99,11 +99,9 @@ class QuorumOperator:
     def review(self) -> None:
         """Submits the next change, unless the last request is still open."""
         voters = self.voters()
-        if voters is None or self._is_waiting:
-            return
-        excluded = [node for node, count in self._excluded.items() if count]
-        request = next_change(voters, self.disks, excluded)
-        self._last_request = None if request is None else self._submit(request)
+        if voters is not None and not self._is_waiting:
+            request = next_change(voters, self.disks, [node for node, count in self._excluded.items() if count])
+            self._last_request = None if request is None else self._submit(request)
 
     def is_settled(self) -> bool:
         """Whether the voters are the controllers that shall vote, and all controllers have the whole metadata log."""

@@ -48,7 +48,7 @@ def mismatch(expected: Expectation, engine: Engine, clients: ScenarioClients) ->
         wrong = _partition_mismatch(expected, engine, clients)
     else:
         wrong = ""
-    return "; ".join(text for text in (wrong, *_cluster_mismatches(expected, engine)) if text)
+    return "; ".join(filter(None, (wrong, *_cluster_mismatches(expected, engine))))
 
 
 def _cluster_mismatches(expected: Expectation, engine: Engine) -> Iterator[str]:
@@ -82,7 +82,7 @@ def _partition_mismatch(expected: Expectation, engine: Engine, clients: Scenario
     wrong = _state_mismatches(expected, _fields_of(state))
     if not any(wrong):
         wrong += _data_mismatches(expected, partition, state, engine, clients)
-    return "; ".join(text for text in wrong if text)
+    return "; ".join(filter(None, wrong))
 
 
 def was_published(expected: Expectation, events: Iterable[TraceEvent]) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from itertools import product
 from random import Random
 from typing import ClassVar, Literal, get_args
 
@@ -81,8 +82,12 @@ class LinkFault(Fault):
 
     def directions(self, one_way: bool) -> list[tuple[NodeId, NodeId]]:
         """The (sender, receiver) pairs between the groups: from source to target, and back unless it is one way."""
-        forth = [(source, target) for source in self.source for target in self.target]
+        forth = list(product(self.source, self.target))
         return forth if one_way else forth + [(target, source) for source, target in forth]
+
+    def restore(self, controls: Controls, number: int, one_way: bool) -> None:
+        for link in self.directions(one_way):
+            controls.cut_links.drop(link, number)
 
     def between(self, one_way: bool) -> str:
         source, target = (", ".join(map(node_name, side)) for side in (self.source, self.target))
@@ -100,8 +105,7 @@ class Cut(LinkFault):
             controls.cut_links.add(link, number)
 
     def heal(self, controls: Controls, number: int) -> None:
-        for link in self.directions(self.one_way):
-            controls.cut_links.drop(link, number)
+        self.restore(controls, number, self.one_way)
 
     def words(self) -> str:
         return f"nothing passes {self.between(self.one_way)}"
@@ -231,13 +235,9 @@ class FlappingLink(LinkFault):
         for link in self.directions(one_way=False):
             controls.cut_links.add(link, number)
         up_again_ms = min(controls.cluster.now_ms + self.down_ms, end_ms)
-        controls.cluster.call_at(up_again_ms, partial(self._come_up, controls, number))
+        controls.cluster.call_at(up_again_ms, partial(self.restore, controls, number, False))
         if up_again_ms + self.up_ms < end_ms:
             controls.cluster.call_at(up_again_ms + self.up_ms, partial(self._go_down, controls, number, end_ms))
-
-    def _come_up(self, controls: Controls, number: int) -> None:
-        for link in self.directions(one_way=False):
-            controls.cut_links.drop(link, number)
 
     def words(self) -> str:
         return f"the links {self.between(one_way=False)} are down for {self.down_ms} ms of {self.down_ms + self.up_ms}"
