@@ -1,18 +1,15 @@
 """Checks the trace events of brokers and controllers against the committed metadata and against earlier events.
 
-The order of events within a node is known; the checks conclude nothing from the order of events of two nodes. What
-connects nodes is the metadata log: a leader epoch follows all lower ones, whenever their events were recorded, and a
-broker has replayed at least the records that its last `metadata_published` reports. Where a rule depends on metadata
-that may have changed since, an event is a violation only if it is one under all metadata that the broker may have
-replayed.
-
-A node that is killed may not have reported its last events. So only `AcknowledgedIsCommitted`, which looks at the whole
+The checks conclude nothing from the order of events of two nodes (docs/check.md). Where a rule depends on metadata that
+may have changed since, an event is a violation only if it is one under all metadata that the broker may have replayed.
+A node that is killed may not have reported its last events, so only `AcknowledgedIsCommitted`, which looks at the whole
 recording, concludes anything from an event that is missing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from operator import attrgetter
 
@@ -20,22 +17,11 @@ from experiments.check import rules
 from experiments.check.check_metadata import ReplayedMetadata
 from experiments.engines.port import TraceEvent, Violation
 from protocol.broker.lifecycle import LifecycleState
+from protocol.events import broker as events
 from protocol.events.base import PartitionTrace
-from protocol.events.broker import (
-    BecameFollower,
-    BecameLeader,
-    BrokerStateChanged,
-    HighWatermarkAdvanced,
-    IsrCommitted,
-    LogReset,
-    LogTruncated,
-    MetadataPublished,
-    RecordsAppended,
-    RecordsFetched,
-)
 from protocol.events.controller import PartitionChanged, PartitionRemoved
 from protocol.events.host import IncarnationBegan, TracesDropped
-from protocol.ids import BrokerId, Epoch, NodeId, Offset, TimeMs, TopicPartition, is_broker
+from protocol.ids import BrokerId, Epoch, NodeId, Offset, TopicPartition, is_broker
 from protocol.metadata.partition import PartitionState
 from protocol.nodes.controller_log import partition_changed
 
@@ -54,8 +40,8 @@ class _Replica:
 
 @dataclass(slots=True)
 class _Broker:
-    """What a broker's current incarnation has reported. `former` is the metadata offset that earlier incarnations had
-    replayed. `doubts` are possible violations, to be decided when it is known what the broker had replayed.
+    """What a broker's current incarnation has reported. `former`: the metadata offset of earlier incarnations. `doubts`
+    are possible violations, to be decided when it is known what the broker had replayed.
     """
 
     published: Offset = 0
@@ -75,32 +61,18 @@ class _CommittedStates:
     states: dict[Epoch, list[PartitionState]] = field(default_factory=dict)
     assignments: set[tuple[BrokerId, ...]] = field(default_factory=set)
 
-    @classmethod
-    def of(cls, states: Iterable[PartitionState]) -> _CommittedStates:
-        found = cls()
-        for state in states:
-            epoch = state.leader_epoch
-            found.leaders.setdefault(epoch, set()).add(state.leader)
-            found.most_in_sync[epoch] = max(len(state.isr), found.most_in_sync.get(epoch, 0))
-            found.states.setdefault(state.partition_epoch, []).append(state)
-            found.assignments.add(state.replicas)
-        return found
-
-
-@dataclass(frozen=True, slots=True)
-class _Leadership:
-    """A broker became leader with a log that ended at `log_end`."""
-
-    node: NodeId
-    time_ms: TimeMs
-    log_end: Offset
+    def add(self, state: PartitionState) -> None:
+        epoch = state.leader_epoch
+        self.leaders.setdefault(epoch, set()).add(state.leader)
+        self.most_in_sync[epoch] = max(len(state.isr), self.most_in_sync.get(epoch, 0))
+        self.states.setdefault(state.partition_epoch, []).append(state)
+        self.assignments.add(state.replicas)
 
 
 class EventChecker:
-    """Checks the events of a recording. Call `observe` with each event in order, then `finish`.
-
-    `violations` are the findings so far, `counts` the number of checks by invariant, `gaps` a line per loss of events,
-    `shown` the highest high watermark by partition and leader epoch.
+    """Call `observe` with each event of a recording in order, then `finish`. `violations` are the findings so far,
+    `counts` the number of checks by invariant, `gaps` a line per loss of events, `shown` the highest high watermark by
+    partition and leader epoch.
     """
 
     def __init__(self, metadata: ReplayedMetadata) -> None:
@@ -109,17 +81,17 @@ class EventChecker:
         self.gaps: list[str] = []
         self.shown: dict[TopicPartition, dict[Epoch, Offset]] = {}
         self._metadata = metadata
-        self._states = {
-            name: _CommittedStates.of(it.state for it in states) for name, states in sorted(metadata.states.items())
-        }
+        self._states: dict[TopicPartition, _CommittedStates] = defaultdict(_CommittedStates)
+        for name, states in metadata.states.items():
+            for it in states:
+                self._states[name].add(it.state)
         self._reported: dict[TopicPartition, PartitionChanged] = {}
         self._seen: dict[TopicPartition, set[tuple[object, ...]]] = {}
         self._brokers: dict[NodeId, _Broker] = {}
         self._leaders: dict[tuple[TopicPartition, Epoch], NodeId] = {}
-        self._leaderships: dict[TopicPartition, list[tuple[Epoch, _Leadership]]] = {}
+        self._leaderships: list[tuple[TraceEvent, events.BecameLeader]] = []
 
     def observe(self, event: TraceEvent) -> None:
-        """Checks the next event."""
         trace = event.trace
         if isinstance(trace, TracesDropped):
             self.gaps.append(f"node {event.node} dropped {trace.count} events")
@@ -138,48 +110,39 @@ class EventChecker:
             self._brokers[event.node] = _Broker(former=max(before.former, before.published))
             return
         broker = self._brokers.setdefault(event.node, _Broker())
-        if isinstance(trace, MetadataPublished):
+        if isinstance(trace, events.MetadataPublished):
             self._check_published(event, broker, trace.next_offset)
-        elif isinstance(trace, BrokerStateChanged):
+        elif isinstance(trace, events.BrokerStateChanged):
             self._check_broker_state(event, broker, trace.state)
         elif isinstance(trace, PartitionTrace) and trace.partition not in self._metadata.recreated:
             self._observe_replica(event, trace, broker, broker.replicas.setdefault(trace.partition, _Replica()))
 
     def _observe_replica(self, event: TraceEvent, trace: PartitionTrace, broker: _Broker, replica: _Replica) -> None:
         match trace:
-            case BecameLeader():
+            case events.BecameLeader():
                 self._check_new_leader(event, trace, replica)
-            case BecameFollower():
+            case events.BecameFollower():
                 self._check_new_follower(event, trace, replica)
-            case RecordsAppended():
+            case events.RecordsAppended():
                 self._check_append(event, trace, broker, replica)
-            case RecordsFetched():
+            case events.RecordsFetched():
                 self._check_growth(event, trace, replica)
-            case LogTruncated():
+            case events.LogTruncated():
                 self._check_truncation(event, trace, replica)
-            case LogReset():
+            case events.LogReset():
                 replica.log_end = replica.high_watermark = trace.to_offset
-            case HighWatermarkAdvanced():
+            case events.HighWatermarkAdvanced():
                 self._check_high_watermark(event, trace, broker, replica)
-            case IsrCommitted():
+            case events.IsrCommitted():
                 self._check_isr(event, trace, replica)
 
     def finish(self) -> None:
-        """Completes the checks that need all events."""
         for node in self._brokers:
             self._decide_doubts(node, self._metadata.records)
-        for partition, leaderships in sorted(self._leaderships.items()):
-            for epoch, led in leaderships:
-                self._check_complete(partition, epoch, led)
+        for event, leader in sorted(self._leaderships, key=lambda led: led[1].partition):
+            self._check_complete(event, leader)
 
-    def _of(self, partition: TopicPartition) -> _CommittedStates:
-        return self._states.get(partition) or _CommittedStates()
-
-    def _check(self, name: str, event: TraceEvent, holds: bool, detail: str) -> None:
-        self._count(name, event, "" if holds else detail)
-
-    def _count(self, name: str, event: TraceEvent, wrong: str) -> None:
-        """Counts a check of an invariant, and adds what is wrong, if anything."""
+    def _check(self, name: str, event: TraceEvent, wrong: str) -> None:
         self.counts[name] += 1
         if wrong:
             self.violations.append(self._violation(name, event, wrong))
@@ -192,9 +155,7 @@ class EventChecker:
     # -- metadata ------------------------------------------------------------------------------------------------------
 
     def _check_controller_event(self, event: TraceEvent, trace: PartitionTrace) -> None:
-        """A partition's state as the controller reports it is a committed state, and its epochs rise. A new active
-        controller may report states again.
-        """
+        """Reported states are committed ones, and epochs rise. A new active controller may report states again."""
         partition = trace.partition
         if isinstance(trace, PartitionRemoved):
             self._reported.pop(partition, None)
@@ -206,11 +167,9 @@ class EventChecker:
         if state not in seen:
             seen.add(state)
             self._reported[partition] = trace
-        if before is not None:
-            wrong = rules.epochs_rise(before, trace)
-            if wrong:
-                self.violations.append(Violation("EpochsRise", event.time_ms, f"{partition}: {wrong}"))
-        states = self._of(partition).states.get(trace.partition_epoch, [])
+        if before is not None and (wrong := rules.epochs_rise(before, trace)):
+            self.violations.append(Violation("EpochsRise", event.time_ms, f"{partition}: {wrong}"))
+        states = self._states[partition].states.get(trace.partition_epoch, [])
         holds = reported in (_committed(partition_changed(partition, state, trace.min_isr)) for state in states)
         text = f"node {event.node} has {dict(zip(_COMMITTED, reported, strict=True))}, which is no committed state"
         self.counts["MetadataLogMatching"] += 1
@@ -221,7 +180,7 @@ class EventChecker:
         records = self._metadata.records
         wrong = offset < broker.published or offset > records
         detail = f"has replayed {offset} records, before that {broker.published}; there are {records}"
-        self._check("MetadataLogMatching", event, not wrong, detail)
+        self._check("MetadataLogMatching", event, detail if wrong else "")
         self._decide_doubts(event.node, offset)
         broker.published = max(broker.published, offset)
 
@@ -231,111 +190,110 @@ class EventChecker:
         known = self._metadata.registrations.get(event.node, [])
         holds = any(broker.former <= offset < broker.published for offset in known)
         detail = f"runs, and has replayed {broker.published} records; it was registered at {known}"
-        self._check("ValidBrokerState", event, holds, detail)
+        self._check("ValidBrokerState", event, "" if holds else detail)
 
     def _check_leadership(self, event: TraceEvent, partition: TopicPartition, epoch: Epoch) -> None:
         """The node acts as leader in an epoch: no other node did, and the controller committed it as leader."""
-        self._count("OneLeaderPerEpoch", event, rules.one_leader(self._leaders, partition, epoch, event.node))
+        self._check("OneLeaderPerEpoch", event, rules.one_leader(self._leaders, partition, epoch, event.node))
         self._check_committed_leader(event, partition, epoch, event.node)
 
     def _check_committed_leader(
         self, event: TraceEvent, partition: TopicPartition, epoch: Epoch, leader: NodeId
     ) -> None:
-        recorded = self._of(partition).leaders.get(epoch, set())
-        self._count("MetadataLogMatching", event, rules.leads_by_record(recorded, epoch, leader))
+        recorded = self._states[partition].leaders.get(epoch, set())
+        self._check("MetadataLogMatching", event, rules.leads_by_record(recorded, epoch, leader))
 
     # -- roles ---------------------------------------------------------------------------------------------------------
 
-    def _check_new_leader(self, event: TraceEvent, trace: BecameLeader, replica: _Replica) -> None:
+    def _check_new_leader(self, event: TraceEvent, trace: events.BecameLeader, replica: _Replica) -> None:
         partition, epoch, end, mark = trace.partition, trace.leader_epoch, trace.log_end, trace.high_watermark
         self._check_leadership(event, partition, epoch)
         self._reset_if_new_replica(event.node, partition, replica, epoch)
-        self._leaderships.setdefault(partition, []).append((epoch, _Leadership(event.node, event.time_ms, end)))
+        self._leaderships.append((event, trace))
         self._check_replica_state(event, replica, epoch, end)
-        self._count("ValidReplicaState", event, rules.mark_is_in_log(mark, end))
+        self._check("ValidReplicaState", event, rules.mark_is_in_log(mark, end))
         replica.log_end, replica.high_watermark, replica.isr = end, mark, None
 
-    def _check_new_follower(self, event: TraceEvent, trace: BecameFollower, replica: _Replica) -> None:
+    def _check_new_follower(self, event: TraceEvent, trace: events.BecameFollower, replica: _Replica) -> None:
         self._check_committed_leader(event, trace.partition, trace.leader_epoch, trace.leader)
         self._reset_if_new_replica(event.node, trace.partition, replica, trace.leader_epoch)
         self._check_replica_state(event, replica, trace.leader_epoch, None)
         replica.isr = None
 
     def _reset_if_new_replica(self, node: NodeId, partition: TopicPartition, replica: _Replica, epoch: Epoch) -> None:
-        """Forgets the replica's log where the new role may belong to another replica of the same name, because the
-        broker left the assignment or the partition was removed meanwhile. No event reports the removal of a replica.
+        """Forgets the replica's log where the new role may belong to another replica of the same name: the broker left
+        the assignment, or the partition was removed meanwhile. No event reports the removal of a replica.
         """
         first = self._metadata.first_epoch(partition, epoch)
-        stayed = all(node in replicas for replicas in self._of(partition).assignments)
+        stayed = all(node in replicas for replicas in self._states[partition].assignments)
         if first > replica.leader_epoch or not stayed:
             replica.log_end, replica.high_watermark = None, 0
 
     def _check_replica_state(self, event: TraceEvent, replica: _Replica, epoch: Epoch, log_end: Offset | None) -> None:
         """Within an incarnation leader epochs rise, and a log ends where the last event about it reports."""
-        self._count("ValidReplicaState", event, rules.epoch_stays(replica.leader_epoch, epoch))
+        self._check("ValidReplicaState", event, rules.epoch_stays(replica.leader_epoch, epoch))
         if log_end is not None and replica.log_end is not None:
-            self._check(
-                "ValidReplicaState",
-                event,
-                log_end == replica.log_end,
-                f"has a log that ends at {log_end}, after one that ended at {replica.log_end}",
-            )
+            detail = f"has a log that ends at {log_end}, after one that ended at {replica.log_end}"
+            self._check("ValidReplicaState", event, "" if log_end == replica.log_end else detail)
         replica.leader_epoch = max(replica.leader_epoch, epoch)
 
     # -- logs ----------------------------------------------------------------------------------------------------------
 
-    def _check_append(self, event: TraceEvent, trace: RecordsAppended, broker: _Broker, replica: _Replica) -> None:
+    def _check_append(
+        self, event: TraceEvent, trace: events.RecordsAppended, broker: _Broker, replica: _Replica
+    ) -> None:
         self._check_leadership(event, trace.partition, trace.leader_epoch)
         self._check_growth(event, trace, replica)
         if trace.acks == ACKS_ALL:
             self._check_min_isr(event, trace.partition, broker, replica, "took records with acks=all", by_rule=False)
 
-    def _check_growth(self, event: TraceEvent, trace: RecordsAppended | RecordsFetched, replica: _Replica) -> None:
+    def _check_growth(
+        self, event: TraceEvent, trace: events.RecordsAppended | events.RecordsFetched, replica: _Replica
+    ) -> None:
         end = trace.log_end
         self._check_replica_state(event, replica, trace.leader_epoch, None)
         holds = replica.log_end is None or end > replica.log_end
-        self._check("ValidReplicaState", event, holds, f"has appended to {replica.log_end} up to {end}")
+        self._check("ValidReplicaState", event, "" if holds else f"has appended to {replica.log_end} up to {end}")
         replica.log_end = end
 
-    def _check_truncation(self, event: TraceEvent, trace: LogTruncated, replica: _Replica) -> None:
+    def _check_truncation(self, event: TraceEvent, trace: events.LogTruncated, replica: _Replica) -> None:
         to, end = trace.to_offset, trace.log_end
         self._check_replica_state(event, replica, replica.leader_epoch, end)
-        self._check("ValidReplicaState", event, to <= end, f"has truncated a log that ends at {end} to {to}")
+        wrong = "" if to <= end else f"has truncated a log that ends at {end} to {to}"
+        self._check("ValidReplicaState", event, wrong)
         replica.log_end, replica.high_watermark = to, min(replica.high_watermark, to)
 
     def _check_high_watermark(
-        self, event: TraceEvent, trace: HighWatermarkAdvanced, broker: _Broker, replica: _Replica
+        self, event: TraceEvent, trace: events.HighWatermarkAdvanced, broker: _Broker, replica: _Replica
     ) -> None:
         partition, epoch, mark = trace.partition, trace.leader_epoch, trace.high_watermark
         self._check_leadership(event, partition, epoch)
         end = mark if replica.log_end is None else replica.log_end
-        self._count("ValidReplicaState", event, rules.mark_is_in_log(mark, end))
+        self._check("ValidReplicaState", event, rules.mark_is_in_log(mark, end))
         if epoch == replica.leader_epoch:
-            self._count("HighWatermarkMonotone", event, rules.mark_stays(replica.high_watermark, mark))
+            self._check("HighWatermarkMonotone", event, rules.mark_stays(replica.high_watermark, mark))
         self._check_replica_state(event, replica, epoch, None)
         replica.high_watermark = mark
         shown = self.shown.setdefault(partition, {})
         shown[epoch] = max(shown.get(epoch, 0), mark)
         self._check_min_isr(event, partition, broker, replica, f"moved its high watermark to {mark}", by_rule=True)
 
-    def _check_complete(self, partition: TopicPartition, epoch: Epoch, led: _Leadership) -> None:
+    def _check_complete(self, event: TraceEvent, leader: events.BecameLeader) -> None:
         """Within tolerance a leader has every record below the high watermarks of earlier epochs."""
+        partition, epoch = leader.partition, leader.leader_epoch
         first = self._metadata.first_epoch(partition, epoch)
         committed = rules.committed_before(self.shown.get(partition, {}), epoch, first)
         if not committed or not self._metadata.is_promised(partition, epoch):
             return
         self.counts["LeaderCompleteness"] += 1
-        wrong = rules.has_committed(led.log_end, committed)
-        if wrong:
-            found = f"{partition}: broker {led.node}, leader of epoch {epoch}, {wrong}"
-            self.violations.append(Violation("LeaderCompleteness", led.time_ms, found))
+        if wrong := rules.has_committed(leader.log_end, committed):
+            found = f"{partition}: broker {event.node}, leader of epoch {epoch}, {wrong}"
+            self.violations.append(Violation("LeaderCompleteness", event.time_ms, found))
 
-    # -- in-sync replicas ----------------------------------------------------------------------------------------------
-
-    def _check_isr(self, event: TraceEvent, trace: IsrCommitted, replica: _Replica) -> None:
+    def _check_isr(self, event: TraceEvent, trace: events.IsrCommitted, replica: _Replica) -> None:
         isr, epoch = trace.isr, trace.partition_epoch
-        recorded = [state.isr for state in self._of(trace.partition).states.get(epoch, [])]
-        self._count("MetadataLogMatching", event, rules.isr_by_record(recorded, epoch, isr))
+        recorded = [state.isr for state in self._states[trace.partition].states.get(epoch, [])]
+        self._check("MetadataLogMatching", event, rules.isr_by_record(recorded, epoch, isr))
         replica.isr = isr
 
     def _check_min_isr(
@@ -348,12 +306,11 @@ class EventChecker:
         *,
         by_rule: bool,
     ) -> None:
-        """An event that needs min ISR members in sync. With too few members by the metadata that the broker reported
-        last it becomes a doubt: by metadata replayed since then there may be enough, which the broker's next report
-        shows.
+        """An event that needs min ISR members in sync. With too few by the metadata that the broker reported last it
+        becomes a doubt: by metadata replayed since then there may be enough, which the broker's next report shows.
         """
         self.counts["MinIsrRespected"] += 1
-        most = self._of(partition).most_in_sync.get(replica.leader_epoch, 0)
+        most = self._states[partition].most_in_sync.get(replica.leader_epoch, 0)
         members = most if replica.isr is None else len(replica.isr)
         needed = self._metadata.least_min_isr(partition, broker.published, broker.published)
         if members < needed:

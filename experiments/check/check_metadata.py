@@ -2,22 +2,21 @@
 
 The metadata log is complete, whether or not the controller's trace events were collected. It is replayed record by
 record into a controller of a simulated cluster that never runs, in which brokers are registrations only. The invariant
-suite (`suite.py`) observes this cluster, and receives the trace events that the controller emitted when it applied the
-same records. It checks after each batch. The invariants about replicas find none there and report nothing;
-`check_events.py` checks what the trace shows of replicas.
+suite (`suite.py`) receives the trace events of the same records and checks after each batch; `check_events.py` checks
+what the trace shows of replicas.
 
 **Tolerance.** A crash or a lost disk is placed at the end of the metadata log as far as the engine knew it at the time.
-That is the right place or an earlier one, so tolerance may end too early but never too late: what is reported is a
-violation. A broker counts as repaired when it is in an ISR under a broker epoch that it got after the loss.
+That is the right place or an earlier one, so tolerance may end too early but never too late. A broker counts as
+repaired when it is in an ISR under a broker epoch that it got after the loss.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from experiments.check import rules
 from experiments.check.suite import InvariantSuite
@@ -25,18 +24,9 @@ from experiments.engines.port import ClusterSpec, TraceEvent, Violation
 from experiments.engines.sim.cluster import SimCluster
 from experiments.engines.sim.disk import SimStorage
 from protocol.config import MIN_INSYNC_REPLICAS
+from protocol.events import controller as events
 from protocol.events.base import Trace
 from protocol.events.broker import MetadataPublished
-from protocol.events.controller import (
-    BrokerRegistered,
-    BrokerUnregistered,
-    ControllerStarted,
-    FeatureLevelChanged,
-    MetadataCommitted,
-    PartitionRemoved,
-    RecoveryDecided,
-    TopicDeleted,
-)
 from protocol.events.host import IncarnationEnded
 from protocol.ids import (
     FIRST_CONTROLLER,
@@ -58,11 +48,12 @@ from protocol.nodes.controller import ControllerNode
 from protocol.nodes.controller_log import broker_registered, partition_changed
 
 UNCLEAN = "UncleanElectionIsLastResort"
+Value = TypeVar("Value")
 
 
 class CrashPoint(NamedTuple):
-    """A crash of a broker, placed at the offset `at` of the metadata log; `epoch` is the broker epoch that was known
-    then. `lost` is the number of records that its disk lost by partition: None if unknown, empty if it lost none.
+    """A crash of a broker at the offset `at` of the metadata log, where its epoch was `epoch`. `lost` is the number of
+    records that its disk lost by partition: None if unknown, empty if it lost none.
     """
 
     at: Offset
@@ -72,39 +63,35 @@ class CrashPoint(NamedTuple):
 
 
 class CommittedState(NamedTuple):
-    """A state of a partition, made by the record at `offset`, with its effective min ISR. `topic_id` distinguishes
-    topics of the same name.
-    """
+    """A state of a partition. `topic_id` distinguishes topics of the same name."""
 
-    offset: Offset
     topic_id: str
     state: PartitionState
-    min_isr: int
 
 
 @dataclass(slots=True)
 class LogMarks:
-    """What the trace shows about the metadata log: `ends` of batches with their times, `crashes`, and the decided
-    recoveries by the offset before them. Call `observe` with the events of a recording in their order.
+    """What the events of a recording, observed in their order, show about the metadata log: `ends` of batches with
+    their times, `crashes`, and the decided recoveries by the offset before them.
     """
 
     ends: dict[Offset, TimeMs] = field(default_factory=dict)
     crashes: list[CrashPoint] = field(default_factory=list)
-    recoveries: dict[Offset, list[RecoveryDecided]] = field(default_factory=dict)
+    recoveries: dict[Offset, list[events.RecoveryDecided]] = field(default_factory=dict)
     _end: Offset = 0
     _committed: Offset = 0
     _epochs: dict[BrokerId, Epoch] = field(default_factory=dict)
 
     def observe(self, event: TraceEvent) -> None:
         match event.trace:
-            case MetadataCommitted(end_offset=end):
+            case events.MetadataCommitted(end_offset=end):
                 self._committed = end
                 self._record_end(end, event.time_ms)
-            case ControllerStarted(next_offset=end) | MetadataPublished(next_offset=end):
+            case events.ControllerStarted(next_offset=end) | MetadataPublished(next_offset=end):
                 self._record_end(end, event.time_ms)
-            case RecoveryDecided() as decided:
+            case events.RecoveryDecided() as decided:
                 self.recoveries.setdefault(self._committed, []).append(decided)
-            case BrokerRegistered(broker=broker, broker_epoch=epoch):
+            case events.BrokerRegistered(broker=broker, broker_epoch=epoch):
                 self._epochs[broker] = epoch
             case IncarnationEnded(loss=loss, lost=lost) if is_broker(event.node):
                 known = () if loss == "none" else lost
@@ -112,9 +99,7 @@ class LogMarks:
                 self.crashes.append(CrashPoint(self._end, event.node, epoch, None if known is None else dict(known)))
 
     def _record_end(self, end: Offset, time_ms: TimeMs) -> None:
-        """A batch ends at `end`. A controller that was killed may not have reported its last batches; brokers apply
-        whole ones.
-        """
+        """A batch ends at `end`. A killed controller may not have reported it; brokers apply whole batches."""
         self._end = max(self._end, end)
         self.ends.setdefault(end, time_ms)
 
@@ -141,29 +126,28 @@ class ReplayedMetadata:
     violations: list[Violation] = field(default_factory=list)
 
     def is_promised(self, partition: TopicPartition, epoch: Epoch) -> bool:
-        """Whether a leader of that epoch must have all records below earlier high watermarks; False where several
-        partitions had this name.
-        """
+        """Whether a leader of that epoch must have all records below earlier high watermarks."""
         kept = self.unconditional or self.promised.get(partition, {}).get(epoch, False)
         return kept and partition not in self.recreated
 
     def first_epoch(self, partition: TopicPartition, epoch: Epoch) -> Epoch:
-        """The first leader epoch of the partition that has this leader epoch; a partition of the same name may have
-        been removed before.
-        """
+        """The first leader epoch of the partition that has this leader epoch; others had its name before."""
         begins = [it.state.first_leader_epoch for it in self.states.get(partition, ())]
         return max((begin for begin in begins if begin <= epoch), default=0)
 
     def least_min_isr(self, partition: TopicPartition, begin: Offset, end: Offset) -> int:
         """The smallest effective min ISR in the images of a broker that has replayed `begin` to `end` records."""
-        found = self.min_isrs.get(partition, [])
-        before = [value for offset, value in found if offset < begin]
-        return min([*before[-1:], *[value for offset, value in found if begin <= offset < end]], default=0)
+        return min(_in_images(self.min_isrs.get(partition, []), begin, end), default=0)
 
     def may_ignore_min_isr(self, begin: Offset, end: Offset) -> bool:
         """Whether high watermarks may rise below min ISR by the feature levels in one of those images."""
-        before = [value for offset, value in self.needs_min_isr if offset < begin]
-        return not all([*before[-1:], *[value for offset, value in self.needs_min_isr if begin <= offset < end]])
+        return not all(_in_images(self.needs_min_isr, begin, end))
+
+
+def _in_images(changes: Sequence[tuple[Offset, Value]], begin: Offset, end: Offset) -> list[Value]:
+    """The values in the images of a broker that has replayed `begin` to `end` records."""
+    before = [value for offset, value in changes if offset < begin]
+    return [*before[-1:], *[value for offset, value in changes if begin <= offset < end]]
 
 
 class _ReplayedController(ControllerNode):
@@ -193,9 +177,7 @@ class _ReplayCluster(SimCluster):
 
 
 class MetadataReplay:
-    """Replays a metadata log, once, and checks every committed state. `spec` is the cluster that was run, `marks` what
-    its trace shows about the log.
-    """
+    """Replays a metadata log of a cluster, once, and checks every committed state. `marks`: what its trace shows."""
 
     def __init__(self, spec: ClusterSpec, records: Sequence[MetadataRecord], marks: LogMarks) -> None:
         self._records = records
@@ -209,7 +191,6 @@ class MetadataReplay:
         self._found.needs_min_isr.append((-1, self._image.features.high_watermark_needs_min_isr))
 
     def run(self) -> ReplayedMetadata:
-        """Replays the log; returns its states with the violations found."""
         begin = 0
         for end in [*sorted(end for end in self._marks.ends if end < len(self._records)), len(self._records)]:
             self._apply_crashes(begin)
@@ -224,108 +205,89 @@ class MetadataReplay:
             self._record_promise(partition, states[-1].state.leader_epoch)
         return found
 
-    # -- disks ---------------------------------------------------------------------------------------------------------
-
     def _apply_crashes(self, begin: Offset | None) -> None:
         """Applies the crashes before the record at `begin`, all that are left where it is None."""
         while self._crashes and (begin is None or self._crashes[0].at <= begin):
             crash = self._crashes.popleft()
             self._crashed_epochs[crash.node] = max(crash.epoch, self._crashed_epochs.get(crash.node, -1))
             self._cluster.nodes.pop(crash.node, None)
-            if crash.lost is None:
-                states = self._suite.truth.partitions
-                crash = crash._replace(lost=dict.fromkeys(states, 1))
-            self._suite.truth.observe_crash(crash.node, crash.lost or {})
-            for partition in crash.lost or {}:
+            lost = dict.fromkeys(self._suite.truth.partitions, 1) if crash.lost is None else crash.lost
+            self._suite.truth.observe_crash(crash.node, lost)
+            for partition in lost:
                 if partition in self._found.states:
                     self._record_promise(partition, self._found.states[partition][-1].state.leader_epoch)
 
     def _record_promise(self, partition: TopicPartition, epoch: Epoch) -> None:
         self._found.promised.setdefault(partition, {})[epoch] = self._suite.truth.of(partition).tolerant
 
-    # -- records -------------------------------------------------------------------------------------------------------
-
     def _replay_batch(self, begin: Offset, end: Offset) -> None:
         records = self._records[begin:end]
         for recovery in self._marks.recoveries.get(begin, ()):
             self._emit(recovery)
-        before = {key: self._eligible(key) for key in map(_changed_by, records) if key is not None}
+        changes = (record for record in records if isinstance(record, PartitionChangeRecord))
+        keys = [TopicIdPartition(change.topic_id, change.partition_id) for change in changes]
+        before = {key: self._eligible(key) for key in keys}
         changed: dict[TopicPartition, None] = {}
         for record in records:
             self._image.replay(record)
-            delta = self._image.take_delta()
-            for name in self._emit_changes(record, delta):
-                changed[name] = None
+            changed.update(dict.fromkeys(self._emit_changes(record, self._image.take_delta())))
         for name in changed:
             state = self._suite.truth.controller_state(name)
-            if state is None:
-                continue
-            min_isr = self._image.min_isr(self._image.topic_ids[name.topic], MIN_INSYNC_REPLICAS, len(state.replicas))
-            self._emit(partition_changed(name, state, min_isr))
-            self._record_promise(name, state.leader_epoch)
+            if state is not None:
+                self._emit(partition_changed(name, state, self._suite.truth.min_isr(name, state)))
+                self._record_promise(name, state.leader_epoch)
         for key, (former, eligible) in before.items():
             self._check_election(key, former, eligible)
         if self._cluster.on_event is not None:
             self._cluster.on_event(self._cluster.now_ms, FIRST_CONTROLLER)
 
     def _emit(self, trace: Trace) -> None:
-        for observer in self._cluster.trace_observers:
-            observer(self._cluster.now_ms, FIRST_CONTROLLER, trace)
+        self._suite.replay(FIRST_CONTROLLER, trace)
 
     def _emit_changes(self, record: MetadataRecord, delta: MetadataDelta) -> Iterator[TopicPartition]:
         """Emits the trace events of a record that was replayed; yields the partitions with another state."""
         image, found, offset = self._image, self._found, self._image.next_offset - 1
         for topic in delta.deleted_topics.values():
-            self._emit(TopicDeleted(topic.name))
+            self._emit(events.TopicDeleted(topic.name))
         for key in delta.removed_partitions:
-            self._emit(PartitionRemoved(image.name_of(key)))
+            self._emit(events.PartitionRemoved(image.name_of(key)))
         if isinstance(record, FeatureLevelRecord):
-            self._emit(FeatureLevelChanged(record.name, record.feature_level))
+            self._emit(events.FeatureLevelChanged(record.name, record.feature_level))
             found.needs_min_isr.append((offset, image.features.high_watermark_needs_min_isr))
         for broker in delta.brokers:
             self._observe_registration(broker, offset)
-            registration = image.brokers.get(broker)
-            self._emit(BrokerUnregistered(broker) if registration is None else broker_registered(broker, registration))
+            known = image.brokers.get(broker)
+            self._emit(events.BrokerUnregistered(broker) if known is None else broker_registered(broker, known))
         for key in delta.partitions:
             state = image.partition(key)
-            if state is None:
-                continue
-            name = image.name_of(key)
-            states = found.states.setdefault(name, [])
-            if states and states[-1].topic_id != key.topic_id:
-                found.recreated.add(name)
-            min_isr = image.min_isr(key.topic_id, MIN_INSYNC_REPLICAS, len(state.replicas))
-            states.append(CommittedState(offset, key.topic_id, state, min_isr))
-            yield name
-        self._record_min_isrs(offset, None if delta.features or delta.configs else delta)
+            if state is not None:
+                name = image.name_of(key)
+                states = found.states.setdefault(name, [])
+                if states and states[-1].topic_id != key.topic_id:
+                    found.recreated.add(name)
+                states.append(CommittedState(key.topic_id, state))
+                yield name
+        all_may_change = bool(delta.features or delta.configs)
+        for key in [key for key, _ in image.partitions()] if all_may_change else delta.partitions:
+            self._record_min_isr(offset, key)
 
-    def _record_min_isrs(self, offset: Offset, delta: MetadataDelta | None) -> None:
-        """Records changes of the effective min ISR: of the partitions in `delta`, of all where it is None."""
-        image, keys = self._image, self._keys(delta)
-        for key, state in keys:
-            name = image.name_of(key)
-            values = self._found.min_isrs.setdefault(name, [])
-            min_isr = image.min_isr(key.topic_id, MIN_INSYNC_REPLICAS, len(state.replicas))
+    def _record_min_isr(self, offset: Offset, key: TopicIdPartition) -> None:
+        """Records the effective min ISR of a partition where the record at `offset` has changed it."""
+        state = self._image.partition(key)
+        if state is not None:
+            values = self._found.min_isrs.setdefault(self._image.name_of(key), [])
+            min_isr = self._image.min_isr(key.topic_id, MIN_INSYNC_REPLICAS, len(state.replicas))
             if not values or values[-1][1] != min_isr:
                 values.append((offset, min_isr))
-
-    def _keys(self, delta: MetadataDelta | None) -> Iterable[tuple[TopicIdPartition, PartitionState]]:
-        if delta is None:
-            return list(self._image.partitions())
-        states = [(key, self._image.partition(key)) for key in delta.partitions]
-        return [(key, state) for key, state in states if state is not None]
 
     def _observe_registration(self, broker: BrokerId, offset: Offset) -> None:
         epoch = self._image.broker_epoch(broker)
         if epoch is None:
             self._cluster.nodes.pop(broker, None)
-            return
-        if epoch == offset:
+        elif epoch == offset:
             self._found.registrations.setdefault(broker, []).append(offset)
             if epoch > self._crashed_epochs.get(broker, -1):
                 self._cluster.register(broker, epoch)
-
-    # -- elections -----------------------------------------------------------------------------------------------------
 
     def _eligible(self, key: TopicIdPartition) -> tuple[PartitionState | None, frozenset[BrokerId]]:
         """The partition's state, and the brokers that could be elected cleanly now."""
@@ -345,10 +307,3 @@ class MetadataReplay:
             name = self._image.name_of(key)
             detail = f"{name}: {state.leader} was elected uncleanly, while {better} of ISR and ELR were active"
             self._found.violations.append(Violation(UNCLEAN, self._cluster.now_ms, detail))
-
-
-def _changed_by(record: MetadataRecord) -> TopicIdPartition | None:
-    """The partition whose state a record changes."""
-    if isinstance(record, PartitionChangeRecord):
-        return TopicIdPartition(record.topic_id, record.partition_id)
-    return None

@@ -1,38 +1,51 @@
-"""Checks a whole recording: the controller's states, the events of the nodes, the history of the clients.
+"""Checks a whole recording: the controller's states (`check_metadata.py`, in `v3` those of the store), the events of
+the nodes (`check_events.py`), the history of the clients (`history.py`).
 
-`check_metadata.py` (in `v3`: `check_v3.py`), `check_events.py` and `history.py` check one of the three each; this
-module combines them. Loss and reads that disagree are violations only while their partition is within tolerance
-(`truth.py`, `v3_suite.py`), unless the recording states that its run could lose no record.
+Loss and reads that disagree are violations only while their partition is within tolerance (`truth.py`, `v3_suite.py`),
+unless the recording states that its run could lose no record.
+
+**The store of `v3`.** All its changes are events of one node, so their order is known on both engines. They are
+replayed through the rules of the simulator (`v3_suite.py`), on a cluster that never runs and so has no state of a
+process. Elections of controllers follow when all changes are known, because events of different nodes may have been
+received in any order. Tolerance ends by an unclean election, by a disk that lost records (unknown ones count for every
+partition), and by a leader whose log begins its epoch below a high watermark of an earlier epoch. In a simulation the
+last of these is a violation of LeaderCompleteness unless the leader lacks the records for a reason that V3 allows. A
+recording does not show the reason, so here it always ends tolerance: what is reported as lost within tolerance is a
+violation.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 
+from experiments.check import rules
 from experiments.check.check_events import SHOWN_BY_EVENTS, EventChecker
 from experiments.check.check_metadata import UNCLEAN, LogMarks, MetadataReplay, ReplayedMetadata
-from experiments.check.check_v3 import SHOWN_BY_STORE, replay_store
-from experiments.check.history import (
-    ACKS_OF,
-    Ended,
-    Invoked,
-    Operation,
-    Seen,
-    breaks_promise,
-    judge_and_count,
-)
-from experiments.check.invariants import INVARIANTS
+from experiments.check.history import ACKS_OF, Ended, Invoked, Operation, Seen, breaks_promise, judge_and_count
 from experiments.check.losses import Losses
 from experiments.check.recording import HISTORY, METADATA, Recording
-from experiments.engines.port import Violation
+from experiments.check.suite import InvariantSuite
+from experiments.engines.port import ClusterSpec, TraceEvent, Violation
+from experiments.engines.sim.cluster import SimCluster
 from experiments.support.errors import InputError
 from protocol.errors import ProtocolInvariantError
-from protocol.ids import Offset, TopicPartition
+from protocol.events.broker import BecameLeader, HighWatermarkAdvanced
+from protocol.events.host import IncarnationEnded
+from protocol.events.store import ControllerElected, StoreChanged
+from protocol.ids import Epoch, Offset, TopicPartition, is_broker
 
 ACKNOWLEDGED = "AcknowledgedIsCommitted"
 HISTORY_FINDING = "History"
+SHOWN_BY_STORE = (
+    "VersionsGrow",
+    "OneControllerPerEpoch",
+    "DecisionsAreFenced",
+    "LeaderEpochsRise",
+    "ElectionAddsNoMember",
+    "LeaderInIsr",
+)
 SHOWN_BY_METADATA = (
     "ValidControllerState",
     "ValidControllerIsrAndElr",
@@ -46,9 +59,9 @@ SHOWN_BY_METADATA = (
 
 @dataclass(slots=True)
 class CheckResult:
-    """The JSON document of `isray check`. `looked_at` is the number of checks by invariant; `violations` are ordered by
-    name and time; `unjudged` has a line for each thing that the recording could not show. `losses` are what has become
-    of acknowledged records, by the logs at the end; the document has the keys of `Losses.document` instead.
+    """The JSON document of `isray check`, which has the keys of `Losses.document` in the place of `losses`. `looked_at`
+    is the number of checks by invariant; `violations` are ordered by name and time; `unjudged` has a line for each
+    thing that the recording could not show.
     """
 
     what: str
@@ -65,7 +78,6 @@ class CheckResult:
     losses: Losses = field(default_factory=Losses)
 
     def document(self) -> dict[str, object]:
-        """The result as plain values."""
         fields = asdict(self)
         del fields["losses"]
         return fields | self.losses.document()
@@ -79,7 +91,11 @@ def check(recording: Recording) -> CheckResult:
     for event in recording.events():
         marks.observe(event)
         found.events += 1
-    metadata = _replay_metadata(recording, marks)
+    try:
+        metadata = MetadataReplay(recording.spec, recording.records, marks).run()
+    except ProtocolInvariantError as error:
+        path = recording.folder / METADATA
+        raise InputError(str(path), "", str(error), "the records of a metadata log, from its start") from error
     metadata.unconditional = found.nothing_may_be_lost = manifest.nothing_may_be_lost
     found.metadata_records = metadata.records
     if recording.spec.has_store_metadata:
@@ -106,12 +122,54 @@ def check(recording: Recording) -> CheckResult:
     return found
 
 
-def _replay_metadata(recording: Recording, marks: LogMarks) -> ReplayedMetadata:
-    try:
-        return MetadataReplay(recording.spec, recording.records, marks).run()
-    except ProtocolInvariantError as error:
-        path = recording.folder / METADATA
-        raise InputError(str(path), "", str(error), "the records of a metadata log, from its start") from error
+# -- the store -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class ReplayedStore:
+    """The number of `changes` of the store; `tolerant`: whether each partition is within tolerance at the end."""
+
+    changes: int = 0
+    tolerant: dict[TopicPartition, bool] = field(default_factory=dict)
+    violations: list[Violation] = field(default_factory=list)
+
+
+def replay_store(spec: ClusterSpec, events: Iterable[TraceEvent]) -> ReplayedStore:
+    cluster = SimCluster(spec, keep_traces=False)
+    suite = InvariantSuite(cluster)
+    found = ReplayedStore()
+    elected: list[TraceEvent] = []
+    leaders: list[BecameLeader] = []
+    lost: set[TopicPartition] = set()
+    are_all_hit = False
+    marks: dict[TopicPartition, dict[Epoch, Offset]] = defaultdict(dict)
+    for event in events:
+        match event.trace:
+            case StoreChanged() as changed:
+                cluster.now_ms = event.time_ms
+                suite.replay(event.node, changed)
+                found.changes += 1
+            case ControllerElected():
+                elected.append(event)
+            case BecameLeader() as leader:
+                leaders.append(leader)
+            case HighWatermarkAdvanced(partition=key, leader_epoch=epoch, high_watermark=mark):
+                marks[key][epoch] = max(mark, marks[key].get(epoch, 0))
+            case IncarnationEnded(loss=loss, lost=parts) if is_broker(event.node) and loss != "none":
+                are_all_hit = are_all_hit or parts is None
+                lost.update(key for key, count in parts or () if count)
+    for event in elected:
+        cluster.now_ms = event.time_ms
+        suite.replay(event.node, event.trace)
+    lost.update(
+        leader.partition
+        for leader in leaders
+        if leader.log_end < rules.committed_before(marks[leader.partition], leader.leader_epoch)
+    )
+    partitions = suite.truth.partitions
+    found.tolerant = {key: of.tolerant and key not in lost and not are_all_hit for key, of in partitions.items()}
+    found.violations = suite.violations
+    return found
 
 
 # -- clients -----------------------------------------------------------------------------------------------------------
@@ -139,8 +197,8 @@ def _check_history(recording: Recording, metadata: ReplayedMetadata, events: Eve
 
 @dataclass(slots=True)
 class _OperationFilter:
-    """Filters the operations of a history for `judge`: those on partitions without a final log are left out. `End`
-    operations are assigned to the partition of their send; those of unknown sends are passed on for `judge` to report.
+    """Passes on the operations of a history that `judge` can check: those on partitions with a final log. `Ended` has
+    the partition of its send; those of unknown sends are passed on for `judge` to report.
     """
 
     settled: dict[TopicPartition, Offset | None]
@@ -167,19 +225,15 @@ class _OperationFilter:
             else:
                 yield operation
                 continue
-            if partition not in self.settled:
-                self._leave_out(partition, operation)
+            if partition in self.settled:
+                if isinstance(operation, Ended) and operation.result == "acknowledged":
+                    self._check_acknowledged(partition, operation)
+                yield operation
                 continue
-            if isinstance(operation, Ended) and operation.result == "acknowledged":
-                self._check_acknowledged(partition, operation)
-            yield operation
-
-    def _leave_out(self, partition: TopicPartition, operation: Operation) -> None:
-        self.without_log.add(partition)
-        if isinstance(operation, Ended) and operation.result in ACKS_OF:
-            reason = f"no broker led {partition} at the end"
-            counted = Losses(undecided=Counter({ACKS_OF[operation.result]: operation.size}), reasons=[reason])
-            self.undecided.add(counted)
+            self.without_log.add(partition)
+            if isinstance(operation, Ended) and operation.result in ACKS_OF:
+                undecided = Counter({ACKS_OF[operation.result]: operation.size})
+                self.undecided.add(Losses(undecided=undecided, reasons=[f"no broker led {partition} at the end"]))
 
     def _check_acknowledged(self, partition: TopicPartition, end: Ended) -> None:
         """A record acknowledged with acks=all is below a high watermark that some leader reported."""
@@ -196,5 +250,3 @@ class _OperationFilter:
 
 ALL_SHOWN = (*SHOWN_BY_METADATA, UNCLEAN, *SHOWN_BY_EVENTS, ACKNOWLEDGED, HISTORY_FINDING)
 """Every check of a recording."""
-NOT_SHOWN = tuple(sorted({kind.__name__ for kind in INVARIANTS} - set(ALL_SHOWN)))
-"""Invariants of the simulator that cannot be checked on a trace, for the reasons in docs/check.md."""

@@ -1,8 +1,5 @@
 """The history of clients, built from the commands that they were given and the outcomes that they reported.
 
-Fuzz, scenarios, soaks and the tests on processes build their histories with these functions, so an outcome means the
-same in all of them:
-
 | outcome | result |
 |---|---|
 | error NONE, acks=all | `acknowledged` |
@@ -18,6 +15,7 @@ What a batch holds is read by a function that knows how the client writes its re
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import groupby
 
 from experiments.check.history import Ended, RecordOutcome, RecordRange, Seen
 from protocol.client.records import identity, split
@@ -48,18 +46,10 @@ def ended(outcome: SendOutcome | ProduceOutcome, acks: int = ACKS_ALL) -> Iterat
 
 def ranges_of(batch: RecordBatch) -> Iterator[RecordRange]:
     """The generated records of a batch (`protocol.client.records`) as runs of consecutive ones."""
-    offset = batch.base_offset
-    run: RecordRange | None = None
-    for send, place in map(identity, split(batch.payload)):
-        if run is not None and (run.send, run.first + run.size) == (send, place):
-            run = run._replace(size=run.size + 1)
-        else:
-            if run is not None:
-                yield run
-            run = RecordRange(offset, batch.leader_epoch, send, place, 1)
-        offset += 1
-    if run is not None:
-        yield run
+    records = [(offset, *identity(record)) for offset, record in enumerate(split(batch.payload), batch.base_offset)]
+    for (send, _), run in groupby(records, lambda record: (record[1], record[2] - record[0])):
+        (offset, _, place), *others = run
+        yield RecordRange(offset, batch.leader_epoch, send, place, 1 + len(others))
 
 
 def seen(reader: int, partition: TopicPartition, outcome: ConsumeOutcome, ranges: RangesOf = ranges_of) -> Seen:

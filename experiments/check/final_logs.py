@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 
-from experiments.check.history import FinalPartition, RecordRange
-from experiments.engines.port import ClusterView, Engine
+from experiments.check.client_history import RangesOf
+from experiments.check.history import FinalPartition
+from experiments.engines.port import Engine
+from protocol.broker.context import ReplicaView
 from protocol.ids import NO_LEADER, BrokerId, Offset, TopicPartition
 from protocol.messages.batch import RecordBatch
+from protocol.metadata.partition import PartitionState
 
 LEADING_WITHIN_MS = 5_000
 
 
-def final_logs(engine: Engine, ranges_of: Callable[[RecordBatch], Iterator[RecordRange]]) -> list[FinalPartition]:
+def final_logs(engine: Engine, ranges_of: RangesOf) -> list[FinalPartition]:
     """The logs of the running in-sync replicas of every partition with an active leader. Replication may be in
     progress: what is below the leader's high watermark is settled. `ranges_of` reads the records of a batch.
     """
-    engine.run_until(lambda: _all_leading(engine), LEADING_WITHIN_MS)
-    view = engine.view()
-    if view is None:
-        return []
-    found = (_final(engine, view, partition, ranges_of) for partition in sorted(view.partitions))
-    return [final for final in found if final is not None]
+
+    def all_have_leaders() -> bool:
+        view = engine.view()
+        return view is None or all(has_its_leader(engine, *item) for item in view.partitions.items())
+
+    engine.run_until(all_have_leaders, LEADING_WITHIN_MS)
+    view, found = engine.view(), []
+    for partition, state in () if view is None else sorted(view.partitions.items()):
+        leader = _active_leader(engine, partition, state)
+        if leader is not None:
+            members = [broker for broker in state.isr if engine.replica(broker, partition)]
+            mark = leader.high_watermark
+            found.append(final_partition(engine, partition, state.leader, members, ranges_of, mark))
+    return found
 
 
 def final_partition(
@@ -29,7 +40,7 @@ def final_partition(
     partition: TopicPartition,
     leader: BrokerId,
     members: Sequence[BrokerId],
-    ranges_of: Callable[[RecordBatch], Iterator[RecordRange]],
+    ranges_of: RangesOf,
     settled: Offset | None = None,
 ) -> FinalPartition:
     """The logs of running replicas from the highest of their starts; `settled` as in `FinalPartition`."""
@@ -48,31 +59,14 @@ def log_start(batches: Sequence[RecordBatch], log_end: Offset) -> Offset:
     return batches[0].base_offset if batches else log_end
 
 
-def _all_leading(engine: Engine) -> bool:
-    view = engine.view()
-    return view is None or all(
-        state.leader == NO_LEADER or not engine.is_running(state.leader) or _leads(engine, view, partition)
-        for partition, state in view.partitions.items()
-    )
+def _active_leader(engine: Engine, partition: TopicPartition, state: PartitionState) -> ReplicaView | None:
+    """The replica of the running leader that the controller has recorded, if it has become leader."""
+    replica = None if state.leader == NO_LEADER else engine.replica(state.leader, partition)
+    is_active = replica is not None and replica.leads and replica.leader_epoch == state.leader_epoch
+    return replica if is_active else None
 
 
-def _leads(engine: Engine, view: ClusterView, partition: TopicPartition) -> bool:
-    """Whether the recorded leader has become leader."""
-    state = view.partitions[partition]
-    replica = engine.replica(state.leader, partition) if engine.is_running(state.leader) else None
-    return replica is not None and replica.leads and replica.leader_epoch == state.leader_epoch
-
-
-def _final(
-    engine: Engine,
-    view: ClusterView,
-    partition: TopicPartition,
-    ranges_of: Callable[[RecordBatch], Iterator[RecordRange]],
-) -> FinalPartition | None:
-    state = view.partitions[partition]
-    if state.leader == NO_LEADER or not _leads(engine, view, partition):
-        return None
-    leader = engine.replica(state.leader, partition)
-    assert leader is not None
-    members = [broker for broker in state.isr if engine.is_running(broker) and engine.replica(broker, partition)]
-    return final_partition(engine, partition, state.leader, members, ranges_of, leader.high_watermark)
+def has_its_leader(engine: Engine, partition: TopicPartition, state: PartitionState) -> bool:
+    """Whether the leader that the controller has recorded has become leader; True if there is none, or it is down."""
+    is_down = state.leader == NO_LEADER or not engine.is_running(state.leader)
+    return is_down or _active_leader(engine, partition, state) is not None

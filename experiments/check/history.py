@@ -3,26 +3,15 @@
 A *history* is a sequence of operations in the order in which the experiment saw them: a send was invoked, records of it
 came to their end (acknowledged at an offset, definitely failed, unknown), a reader saw records. A record is identified
 by the number of its send and its place in it, `SEND/PLACE`, which it carries in its payload
-(`protocol.client.records`). So a log can be read as a sequence of such names, and since a log has one record per
-offset, one pass over history and logs is enough: the judge is linear in both but for sorting and searching in sorted
-arrays. It works on runs of records and looks at single records only where something is wrong with a run. What it keeps
-is a row of numbers per send and per run of the final logs (`tables.py`); of reads that agree with the final log it
-keeps no more than which offsets they covered.
+(`protocol.client.records`). So a log is a sequence of such names, and since it has one record per offset, one pass over
+history and logs is enough: the judge is linear in both but for sorting and searching in sorted arrays (`tables.py`). It
+looks at single records only where something is wrong with a run of records; of reads that agree with the final log it
+keeps which offsets they covered.
 
-The *final log* of a partition is its leader's, once the cluster is whole and idle. Against it there may be, each a
-finding of its own type:
-
-- an acknowledged record that is missing, or that is elsewhere than it was acknowledged;
-- a record that is there more than once, where the producer was idempotent;
-- a record that definitely failed and is there, or that no client sent;
-- records of one idempotent producer in another order than they were sent;
-- a read that does not agree with the final log, or with another read: what was once visible has changed or gone;
-- replicas of the final in-sync set that differ;
-- a record of which no outcome was reported.
-
-Records below the final log's start were deleted by retention and are not checked. How many acknowledged ones that are,
-and how many are missing, is counted by acks (`losses.py`); a record that its leader alone had acknowledged may go
-missing without a finding.
+The *final log* of a partition is its leader's, once the cluster is whole and idle. Against it there may be the findings
+of this module. Records below the final log's start were deleted by retention and are not checked. How many acknowledged
+ones that are, and how many are missing, is counted by acks (`losses.py`); a record that its leader alone had
+acknowledged may go missing without a finding.
 """
 
 from __future__ import annotations
@@ -44,8 +33,8 @@ RecordOutcome = Literal["acknowledged", "appended", "failed", "unknown"]
 
 
 class Invoked(NamedTuple):
-    """`producer` sent `size` records; sends of an idempotent producer are invoked in the order in which it has to keep
-    them. One that is not idempotent promises neither order nor that nothing is there twice.
+    """`producer` sent `size` records. Sends of an idempotent producer are invoked in the order in which it has to keep
+    them; one that is not idempotent promises neither order nor that nothing is there twice.
     """
 
     send: int
@@ -81,9 +70,8 @@ ACKS_OF: Mapping[RecordOutcome, Acks] = {"acknowledged": ALL, "appended": "1"}
 
 @dataclass(frozen=True, slots=True)
 class FinalPartition:
-    """What the in-sync replicas of a partition hold in the end, `leader` among them, in order of offsets. Each log
-    begins at `start`. Below `settled` the replicas must be equal (None: everywhere); what lies behind it may be under
-    way.
+    """What the in-sync replicas of a partition hold in the end, `leader` among them, in order of offsets from `start`
+    on. Below `settled` the replicas must be equal (None: everywhere); replication of the rest may be in progress.
     """
 
     partition: TopicPartition
@@ -95,8 +83,6 @@ class FinalPartition:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Finding(ABC):
-    """Something that must not be."""
-
     partition: TopicPartition
 
     @property
@@ -106,7 +92,6 @@ class Finding(ABC):
 
     @property
     def text(self) -> str:
-        """The finding as one plain line."""
         values = ((field.name, getattr(self, field.name)) for field in fields(self))
         shown = {name: ", ".join(map(str, it)) if type(it) is tuple else it for name, it in values}
         return f"{self.partition}: {self.words.format(**shown)}"
@@ -213,10 +198,9 @@ class Unanswered(Finding):
 
 
 def breaks_promise(finding: Finding, is_promised: bool, *, has_store_metadata: bool) -> bool:
-    """Whether a finding breaks a promise. What acks=all and idempotence promise holds as long as the partition is
-    within tolerance (`is_promised`): beyond it a leader may be elected that knows neither the records nor the producer.
-    Every command has an outcome, and replicas are equal in any case; beyond tolerance those of `v3` may differ at equal
-    offsets (M42).
+    """Whether a finding breaks a promise. What acks=all and idempotence promise holds within tolerance (`is_promised`):
+    beyond it a leader may be elected that knows neither the records nor the producer. Every command has an outcome, and
+    replicas are equal in any case; beyond tolerance those of `v3` may differ at equal offsets (M42).
     """
     may_differ = has_store_metadata and isinstance(finding, ReplicasDiffer)
     return is_promised or (isinstance(finding, ReplicasDiffer | Unanswered) and not may_differ)
@@ -231,14 +215,6 @@ def judge(operations: Iterable[Operation], finals: Iterable[FinalPartition]) -> 
 
 def judge_and_count(operations: Iterable[Operation], finals: Iterable[FinalPartition]) -> tuple[list[Finding], Losses]:
     """As `judge`, and what has become of the acknowledged records."""
-    judges = _judges(operations, finals)
-    findings = [finding for of_partition in judges for finding in of_partition.findings()]
-    losses = total(of_partition.losses for of_partition in judges)
-    return sorted(findings, key=lambda finding: type(finding).__name__), losses
-
-
-def _judges(operations: Iterable[Operation], finals: Iterable[FinalPartition]) -> list[_PartitionJudge]:
-    """The judges of all partitions, after they were passed the whole history."""
     sends, ordered = SendTable(), sorted(finals, key=lambda final: final.partition)
     judges = [_PartitionJudge(number, final, sends) for number, final in enumerate(ordered)]
     numbers = {final.partition: number for number, final in enumerate(ordered)}
@@ -255,13 +231,14 @@ def _judges(operations: Iterable[Operation], finals: Iterable[FinalPartition]) -
             sends.add(operation.send, number, operation.producer, operation.size, operation.idempotent)
     for row, left in sends.unanswered():
         judges[sends.groups[row]].unanswered(sends.numbers[row], left)
-    return judges
+    findings = [finding for of_partition in judges for finding in of_partition.findings()]
+    losses = total(of_partition.losses for of_partition in judges)
+    return sorted(findings, key=lambda finding: type(finding).__name__), losses
 
 
 class _PartitionJudge:
-    """Judges one partition, the group `number` of the sends. `log` is the final log; `early` is what readers saw where
-    that does not reach back, as the first of them saw it. Reads that agree with either are kept as the offsets that
-    they covered, others record by record.
+    """Judges one partition, the group `number` of the sends. `log` is the final log; `early` is what readers saw below
+    its start, as the first of them saw it. Reads that agree with either are kept as the offsets that they covered.
     """
 
     def __init__(self, number: int, final: FinalPartition, sends: SendTable) -> None:
@@ -280,10 +257,7 @@ class _PartitionJudge:
     def _find(self, finding: Finding) -> None:
         self._found[finding] = None
 
-    # -- history -------------------------------------------------------------------------------------------------------
-
     def ended(self, end: Ended) -> None:
-        """Some records of a send have come to their end."""
         if end.result in ACKS_OF:
             run = RecordRange(end.offset, 0, end.send, end.first, end.size)
             if not self._log.holds(run):
@@ -300,20 +274,15 @@ class _PartitionJudge:
             places = self._log.places(record)
             if not places:
                 (self.losses.deleted if offset < self._final.start else self.losses.lost)[acks] += 1
-            if offset < self._final.start or acks != ALL:
-                continue
-            if places:
-                self._find(MovedRecord(self._name, record, offset, places))
-            else:
-                self._find(LostRecord(self._name, record, offset))
+            if offset >= self._final.start and acks == ALL:
+                lost = LostRecord(self._name, record, offset)
+                self._find(MovedRecord(self._name, record, offset, places) if places else lost)
 
     def seen(self, read: Seen) -> None:
-        """A reader saw records."""
         for run in read.runs:
             end = run.offset + run.size
-            if end > read.high_watermark:
-                for offset in range(max(run.offset, read.high_watermark), end):
-                    self._find(ReadBeyondHighWatermark(self._name, read.reader, offset, read.high_watermark))
+            for offset in range(max(run.offset, read.high_watermark), end):
+                self._find(ReadBeyondHighWatermark(self._name, read.reader, offset, read.high_watermark))
             early = end <= self._early_end and (self._early.holds(run) or self._early.take(run))
             if early or self._log.holds(run):
                 self._agreed.add(run.offset, end)
@@ -332,13 +301,9 @@ class _PartitionJudge:
                 self._find(VanishedRead(self._name, reader, offset, record, there))
 
     def unanswered(self, send: int, left: int) -> None:
-        """Records of a send have not come to an end."""
         self._find(Unanswered(self._name, send, left))
 
-    # -- the final log -------------------------------------------------------------------------------------------------
-
     def findings(self) -> list[Finding]:
-        """All findings, after the whole history was passed in."""
         repeated = self._log.repeated()
         self._judge_records(repeated)
         self._judge_order(repeated)
@@ -351,7 +316,6 @@ class _PartitionJudge:
         return list(self._found)
 
     def _row(self, send: int) -> int | None:
-        """The row of a send to this partition."""
         row = self._sends.row(send)
         return row if row is not None and self._sends.groups[row] == self._number else None
 
@@ -370,9 +334,7 @@ class _PartitionJudge:
                     self._find(StrayRecord(self._name, record, offset))
 
     def _judge_order(self, repeated: Mapping[Record, tuple[Offset, ...]]) -> None:
-        """The first places of an idempotent producer's records rise with their order; each that does not is a
-        finding.
-        """
+        """The first places of an idempotent producer's records rise with their order."""
         again = {record.send for record in repeated}
         latest: dict[int, tuple[int, int]] = {}
         for run in self._log.runs():
@@ -395,23 +357,16 @@ class _PartitionJudge:
 
     def _judge_replicas(self) -> None:
         leader, replicas = self._final.leader, self._final.replicas
+        settled = self._final.settled
         for replica, runs in sorted(replicas.items()):
-            at = None if replica == leader else _first_difference(replicas[leader], runs, self._final.settled)
-            if at is not None:
-                self._find(ReplicasDiffer(self._name, leader, replica, at))
+            pairs = zip_longest(_below(replicas[leader], settled), _below(runs, settled))
+            unlike = next((pair for pair in pairs if pair[0] != pair[1]), ()) if replica != leader else ()
+            if unlike:  # from here on the logs differ, in records or in leader epochs
+                offset = min(run.offset for run in unlike if run is not None)
+                self._find(ReplicasDiffer(self._name, leader, replica, offset))
 
 
 _BEFORE_ALL = (-1, -1)
-
-
-def _first_difference(
-    one: Iterable[RecordRange], other: Iterable[RecordRange], settled: Offset | None
-) -> Offset | None:
-    """The offset from which two logs differ, in records or in leader epochs; None where they are equal."""
-    for left, right in zip_longest(_below(one, settled), _below(other, settled)):
-        if left != right:
-            return min(run.offset for run in (left, right) if run is not None)
-    return None
 
 
 def _below(runs: Iterable[RecordRange], end: Offset | None) -> Iterator[RecordRange]:

@@ -4,108 +4,67 @@ suffix `Property`:
 | in the model | here |
 |---|---|
 | TypeOK | the types themselves: frozen models and mypy |
-| ValidBrokerState, ValidReplicaState, ValidFetcherState | the same (`invariants_broker.py`) |
-| ValidControllerState, ValidControllerIsrAndElr | the same (`invariants_controller.py`) |
 | ReplicationQuorumSupersetProperty | ReplicationQuorumSuperset |
-| LeaderCandidateCompletenessProperty, LeaderCompletenessProperty | the same (`invariants_log.py`); `history.py` looks
-  for what was acknowledged in the leader's log |
+| LeaderCandidateCompletenessProperty, LeaderCompletenessProperty | the same; `history.py` looks for what was
+  acknowledged in the leader's log |
 | LogMatchingProperty, MetadataLogMatchingProperty | LogMatching, MetadataLogMatching |
-| NoCommittedRecordLostGlobally, MinIsrRecoveryQuorum | the same |
 | ConsistentReadProperty | ConsistentRead |
+| its other invariants | the same |
 
 The model has its rules of transition in its actions; here they are invariants as well: OneLeaderPerEpoch, EpochsRise,
 HighWatermarkMonotone, RecoveryStateKept, RecoveringIsrIsOne, RecoveringLeaderIsAlone, ReassignmentKeepsMinIsr. The
-model has no unclean recovery; its rules are in `invariants_recovery.py`. What brokers keep and count is in
-`invariants_replicas.py`, metrics are in `invariants_metrics.py`, the rights to change metadata in `authorization.py`.
-The model's liveness properties must hold after the faults have ended (`experiments/hunt/fuzz/run.py`).
+model has no unclean recovery (`invariants_recovery.py`) and none of what is in `invariants_replicas.py`,
+`invariants_metrics.py` and `authorization.py`. Its liveness properties must hold after the faults have ended
+(`experiments/hunt/fuzz/run.py`).
 """
 
 from __future__ import annotations
 
+from experiments.check import invariants_broker as broker
+from experiments.check import invariants_controller as controller
+from experiments.check import invariants_log as log
+from experiments.check import invariants_metrics as metrics
+from experiments.check import invariants_recovery as recovery
+from experiments.check import invariants_replicas as replicas
 from experiments.check.invariants_base import Invariant
-from experiments.check.invariants_broker import (
-    RecoveringLeaderIsAlone,
-    ValidBrokerState,
-    ValidFetcherState,
-    ValidReplicaState,
-)
-from experiments.check.invariants_controller import (
-    EpochsRise,
-    MetadataLogMatching,
-    MinIsrRecoveryQuorum,
-    OneLeaderPerEpoch,
-    ReassignmentKeepsMinIsr,
-    RecoveringIsrIsOne,
-    RecoveryStateKept,
-    ReplicationQuorumSuperset,
-    ValidControllerIsrAndElr,
-    ValidControllerState,
-)
-from experiments.check.invariants_log import (
-    ConsistentRead,
-    HighWatermarkMonotone,
-    LeaderCandidateCompleteness,
-    LeaderCompleteness,
-    LogMatching,
-    NoCommittedRecordLostGlobally,
-)
-from experiments.check.invariants_metrics import CountersMatchTheirDefinitions, GaugesMatchTheirDefinitions
-from experiments.check.invariants_recovery import (
-    RecoveryElectsLongestLog,
-    RecoveryElectsRespondent,
-    RecoveryHasRequiredResponses,
-    RecoveryHearsHolder,
-    RecoveryIdsAreUnique,
-    RecoveryLeavesNothingReachable,
-    RecoveryOnlyWithoutCleanCandidate,
-    RecoveryResponsesAreCurrent,
-)
-from experiments.check.invariants_replicas import (
-    FetchSessionsAgree,
-    LeadersCountWhatFollowersHold,
-    OneCopyPerSequence,
-    OnlyAssignedLogs,
-    ProducerEpochsRise,
-    WritesAreAuthorized,
-)
 
 __all__ = ["INVARIANTS", "Invariant"]
 
 INVARIANTS: tuple[type[Invariant], ...] = (
-    OneLeaderPerEpoch,
-    ConsistentRead,
-    LeaderCompleteness,
-    LeaderCandidateCompleteness,
-    NoCommittedRecordLostGlobally,
-    LogMatching,
-    HighWatermarkMonotone,
-    ReplicationQuorumSuperset,
-    MinIsrRecoveryQuorum,
-    ValidControllerState,
-    ValidControllerIsrAndElr,
-    MetadataLogMatching,
-    EpochsRise,
-    RecoveryStateKept,
-    RecoveringIsrIsOne,
-    RecoveringLeaderIsAlone,
-    ReassignmentKeepsMinIsr,
-    ValidBrokerState,
-    ValidReplicaState,
-    ValidFetcherState,
-    RecoveryElectsRespondent,
-    RecoveryResponsesAreCurrent,
-    RecoveryElectsLongestLog,
-    RecoveryHasRequiredResponses,
-    RecoveryHearsHolder,
-    RecoveryOnlyWithoutCleanCandidate,
-    RecoveryIdsAreUnique,
-    RecoveryLeavesNothingReachable,
-    OneCopyPerSequence,
-    ProducerEpochsRise,
-    OnlyAssignedLogs,
-    WritesAreAuthorized,
-    LeadersCountWhatFollowersHold,
-    FetchSessionsAgree,
-    GaugesMatchTheirDefinitions,
-    CountersMatchTheirDefinitions,
+    controller.OneLeaderPerEpoch,
+    log.ConsistentRead,
+    log.LeaderCompleteness,
+    log.LeaderCandidateCompleteness,
+    log.NoCommittedRecordLostGlobally,
+    log.LogMatching,
+    log.HighWatermarkMonotone,
+    controller.ReplicationQuorumSuperset,
+    controller.MinIsrRecoveryQuorum,
+    controller.ValidControllerState,
+    controller.ValidControllerIsrAndElr,
+    controller.MetadataLogMatching,
+    controller.EpochsRise,
+    controller.RecoveryStateKept,
+    controller.RecoveringIsrIsOne,
+    broker.RecoveringLeaderIsAlone,
+    controller.ReassignmentKeepsMinIsr,
+    broker.ValidBrokerState,
+    broker.ValidReplicaState,
+    broker.ValidFetcherState,
+    recovery.RecoveryElectsRespondent,
+    recovery.RecoveryResponsesAreCurrent,
+    recovery.RecoveryElectsLongestLog,
+    recovery.RecoveryHasRequiredResponses,
+    recovery.RecoveryHearsHolder,
+    recovery.RecoveryOnlyWithoutCleanCandidate,
+    recovery.RecoveryIdsAreUnique,
+    recovery.RecoveryLeavesNothingReachable,
+    replicas.OneCopyPerSequence,
+    replicas.ProducerEpochsRise,
+    replicas.OnlyAssignedLogs,
+    replicas.WritesAreAuthorized,
+    replicas.LeadersCountWhatFollowersHold,
+    replicas.FetchSessionsAgree,
+    metrics.GaugesMatchTheirDefinitions,
+    metrics.CountersMatchTheirDefinitions,
 )

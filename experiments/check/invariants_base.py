@@ -14,9 +14,7 @@ from protocol.ids import NodeId, TopicPartition
 
 
 class Invariant:
-    """Base of invariants. `check` is called after each event with the partitions that it touched, `observe` with
-    each trace event about a partition.
-    """
+    """`check` follows each event with the partitions that it touched, `observe` each trace event about a partition."""
 
     NEEDS_TOLERANCE: ClassVar[bool] = False
     AFTER_BROKERS: ClassVar[bool] = True
@@ -31,7 +29,6 @@ class Invariant:
         self.truth = truth
 
     def observe(self, node: NodeId, trace: PartitionTrace) -> str:
-        """Checks a trace event when it is emitted."""
         return ""
 
     def controller_started(self, node: NodeId) -> None:
@@ -40,16 +37,12 @@ class Invariant:
     def forget(self, is_gone: Callable[[TopicPartition], bool]) -> None:
         """Partitions were deleted; later partitions of the same name are different ones."""
         for name in self.KEPT:
-            kept = getattr(self, name)
-            setattr(self, name, {key: value for key, value in kept.items() if not is_gone(_partition_in(key))})
+            kept = {
+                key: value
+                for key, value in getattr(self, name).items()
+                if not any(isinstance(part, TopicPartition) and is_gone(part) for part in (key, *key))
+            }
+            setattr(self, name, kept)
 
     def check(self, view: PartitionView) -> str:
-        """Checks the state of a partition after an event that touched it."""
         return ""
-
-
-def _partition_in(key: TopicPartition | tuple[object, ...]) -> TopicPartition:
-    """The partition that a key is or has."""
-    if isinstance(key, TopicPartition):
-        return key
-    return next(part for part in key if isinstance(part, TopicPartition))

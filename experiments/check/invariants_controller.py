@@ -1,7 +1,4 @@
-"""Invariants of the controller's state, and of the brokers' copies of it.
-
-Some check a state, others the step from one committed state to the next (`_StepCheck`).
-"""
+"""Invariants of the controller's state, of its steps (`_StepCheck`), and of the brokers' copies of it."""
 
 from __future__ import annotations
 
@@ -15,7 +12,6 @@ from protocol.events.base import PartitionTrace
 from protocol.events.broker import BecameLeader
 from protocol.events.controller import PartitionChanged
 from protocol.ids import NO_LEADER, NodeId, TopicPartition, is_broker
-from protocol.metadata.image import MetadataImage
 from protocol.metadata.partition import (
     LeaderRecoveryState,
     PartitionState,
@@ -78,10 +74,9 @@ class MinIsrRecoveryQuorum(Invariant):
 
 
 class ValidControllerIsrAndElr(Invariant):
-    """ISR and ELR are disjoint sets of replicas, the leader is in the ISR, and ELR is empty once min ISR is reached.
-
-    `kip-966-elr` follows Kafka's first phase, which keeps an ELR that an election from it has made superfluous, and
-    members of it that a reassignment has moved away.
+    """ISR and ELR are disjoint sets of replicas, the leader is in the ISR, and ELR is empty once min ISR is reached. In
+    `kip-966-elr`, as in Kafka's first phase, an ELR may stay that an election from it has made superfluous, and members
+    of it that a reassignment has moved away.
     """
 
     AFTER_BROKERS = False
@@ -109,30 +104,21 @@ class MetadataLogMatching(Invariant):
     """A broker that has replayed as much of the metadata log as the controller has the same state of the partition."""
 
     def check(self, view: PartitionView) -> str:
-        node, partition, image = view.node, view.partition, view.image
-        broker = self.truth.cluster.nodes.get(node)
-        if isinstance(broker, ControllerNode) and image is not None:
-            return self._ahead_of(image)
-        if not isinstance(broker, BrokerNode) or image is None:
+        node, partition, image, nodes = view.node, view.partition, view.image, self.truth.cluster.nodes
+        broker = nodes.get(node)
+        if image is None:
             return ""
-        own = broker.context.image
-        if own.next_offset > image.next_offset:
-            return f"broker {node} has replayed {own.next_offset} records, the controller {image.next_offset}"
-        if own.next_offset < image.next_offset:
+        for other in nodes if isinstance(broker, ControllerNode) else (node,):
+            replica = nodes.get(other)
+            if isinstance(replica, BrokerNode) and replica.context.image.next_offset > image.next_offset:
+                replayed = replica.context.image.next_offset
+                return f"broker {other} has replayed {replayed} records, the controller {image.next_offset}"
+        if not isinstance(broker, BrokerNode) or broker.context.image.next_offset < image.next_offset:
             return ""
-        topic = own.topic_named(partition.topic)
+        topic = broker.context.image.topic_named(partition.topic)
         state = None if topic is None else topic.partitions.get(partition.partition)
-        expected = view.state
-        same = state is expected or state == expected
-        return "" if same else f"broker {node} has {state}, the controller {expected}"
-
-    def _ahead_of(self, image: MetadataImage) -> str:
-        """A broker that has replayed records which the controller does not have."""
-        for broker, node in self.truth.cluster.nodes.items():
-            if isinstance(node, BrokerNode) and node.context.image.next_offset > image.next_offset:
-                replayed = node.context.image.next_offset
-                return f"broker {broker} has replayed {replayed} records, the controller {image.next_offset}"
-        return ""
+        same = state is view.state or state == view.state
+        return "" if same else f"broker {node} has {state}, the controller {view.state}"
 
 
 class ValidControllerState(Invariant):
@@ -157,19 +143,16 @@ class ValidControllerState(Invariant):
 
 
 class _StepCheck(Invariant):
-    """Compares the controller's state of a partition with the one that was committed before it, which the ground truth
-    still has.
-    """
+    """Compares the controller's state of a partition with the one that was committed before it."""
 
     def observe(self, node: NodeId, trace: PartitionTrace) -> str:
         if not isinstance(trace, PartitionChanged):
             return ""
         partition = trace.partition
         state, before = self.truth.controller_state(partition), self.truth.of(partition).state
-        if state is None or before is None or state is before:
+        if state is None or before is None or state is before or before.first_leader_epoch != state.first_leader_epoch:
             return ""
-        same = before.first_leader_epoch == state.first_leader_epoch
-        return self._step(partition, before, state) if same else ""
+        return self._step(partition, before, state)
 
     @abstractmethod
     def _step(self, partition: TopicPartition, before: PartitionState, state: PartitionState) -> str:
@@ -177,7 +160,7 @@ class _StepCheck(Invariant):
 
 
 class EpochsRise(_StepCheck):
-    """The epochs of a partition rise (`rules.epochs_rise`)."""
+    """As `rules.epochs_rise`."""
 
     def _step(self, partition: TopicPartition, before: PartitionState, state: PartitionState) -> str:
         return "" if state == before else rules.epochs_rise(before, state)
@@ -185,17 +168,16 @@ class EpochsRise(_StepCheck):
 
 class RecoveryStateKept(_StepCheck):
     """A leader that was neither in ISR nor in ELR makes the partition RECOVERING, and it stays so until the leader
-    itself ends that: no election does (KIP-704; C5, N13). The proposal with which a reassignment is complete
-    may bring a replica into the ISR and make it lead with the same record; and the leader's own proposal that ends
-    RECOVERING may complete one, which raises the leader epoch though the leader stays.
+    itself ends that: no election does (KIP-704; C5, N13). The proposal with which a reassignment completes may bring a
+    replica into the ISR and make it lead with the same record; and the leader's own proposal that ends RECOVERING may
+    complete one, which raises the leader epoch though the leader stays.
     """
 
     def _step(self, partition: TopicPartition, before: PartitionState, state: PartitionState) -> str:
         elected = state.leader != NO_LEADER and state.leader_epoch > before.leader_epoch
         recovering = state.leader_recovery_state is LeaderRecoveryState.RECOVERING
-        completed = bool(before.removing_replicas or before.adding_replicas) and not (
-            state.removing_replicas or state.adding_replicas
-        )
+        was_moving = bool(before.removing_replicas or before.adding_replicas)
+        completed = was_moving and not (state.removing_replicas or state.adding_replicas)
         if elected and not completed and state.leader not in before.isr + before.elr and not recovering:
             return f"leader {state.leader} was in neither ISR {before.isr} nor ELR {before.elr}, and is not RECOVERING"
         was = before.leader_recovery_state is LeaderRecoveryState.RECOVERING
@@ -229,7 +211,12 @@ class ReassignmentKeepsMinIsr(_StepCheck):
         over = not state.adding_replicas and not state.removing_replicas
         if image is None or not self.truth.features.track_last_known_leader or not moved or not over:
             return ""
-        if self._may_lose_records(image, image.topic_ids[partition.topic]):
+        topic_id = image.topic_ids[partition.topic]
+        if self.truth.features.unclean_recovery:
+            prefers_availability = image.config(topic_id, UNCLEAN_RECOVERY_STRATEGY) == "proactive"
+        else:
+            prefers_availability = bool(image.config(topic_id, UNCLEAN_LEADER_ELECTION_ENABLE))
+        if prefers_availability:
             return ""
         original = set(before.replicas).difference(before.adding_replicas)
         added, removed = set(state.replicas) - original, original - set(state.replicas)
@@ -239,9 +226,3 @@ class ReassignmentKeepsMinIsr(_StepCheck):
         if len(state.isr) < copies_of_completed(self.truth.min_isr(partition, state), len(state.replicas), removed):
             return f"a reassignment has ended with ISR {state.isr} of {state.replicas}"
         return ""
-
-    def _may_lose_records(self, image: MetadataImage, topic_id: str) -> bool:
-        """Whether the topic's configs prefer availability; which config that is depends on the recovery."""
-        if self.truth.features.unclean_recovery:
-            return image.config(topic_id, UNCLEAN_RECOVERY_STRATEGY) == "proactive"
-        return bool(image.config(topic_id, UNCLEAN_LEADER_ELECTION_ENABLE))

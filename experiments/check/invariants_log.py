@@ -1,18 +1,16 @@
 """Invariants of logs: nothing committed is lost, and what consumers could read does not change.
 
-Retention deletes the beginning of a log, on each replica at its own time. Records below a log's start do not count as
-lost; but no log may begin after the end of what any leader has shown.
+Retention deletes the beginning of a log, on each replica at its own time: records below a log's start are not lost, but
+no log may begin after the end of what any leader has shown.
 """
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from typing import ClassVar
 
 from experiments.check import rules
 from experiments.check.invariants_base import Invariant
 from experiments.check.truth import GroundTruth, PartitionTruth, PartitionView
-from protocol.broker.context import Replica
 from protocol.events.base import PartitionTrace
 from protocol.events.broker import BecameLeader, HighWatermarkAdvanced
 from protocol.ids import NodeId, Offset, TopicPartition
@@ -33,7 +31,6 @@ class LeaderCompleteness(Invariant):
     """A non-stale leader holds everything that was committed."""
 
     NEEDS_TOLERANCE = True
-
     AFTER_CONTROLLERS = False
 
     def check(self, view: PartitionView) -> str:
@@ -57,8 +54,7 @@ class LeaderCandidateCompleteness(Invariant):
         for broker in (*state.isr, *(b for b in state.elr if b in state.replicas)):
             replica = view.replica if broker == view.node else view.replica_of(broker)
             wrong = "" if replica is None else _missing(replica.log, truth)
-            wrong = wrong if wrong and view.is_registered(broker) else ""
-            if wrong:
+            if wrong and view.is_registered(broker):
                 return f"{'ISR' if broker in state.isr else 'ELR'} member {broker} {wrong}"
         return ""
 
@@ -79,10 +75,12 @@ class NoCommittedRecordLostGlobally(Invariant):
 
 
 class _PrefixCheck(Invariant):
-    """Compares what a replica holds below its high watermark with what leaders have shown, each offset once per
-    incarnation.
+    """Compares what a replica, of leaders or of followers, holds below its high watermark with what leaders have shown,
+    each offset once per incarnation.
     """
 
+    OF_LEADERS: ClassVar[bool] = False
+    NEEDS_TOLERANCE = True
     KEPT = ("_checked",)
     NOT_STATE: ClassVar[frozenset[str]] = frozenset({"_checked"})  # what may be checked again
     AFTER_CONTROLLERS = False
@@ -91,13 +89,9 @@ class _PrefixCheck(Invariant):
         super().__init__(truth)
         self._checked: dict[tuple[NodeId, TopicPartition, int], Offset] = {}
 
-    @abstractmethod
-    def _concerns(self, replica: Replica) -> bool:
-        """Whether the check applies to the replica in its present role."""
-
     def check(self, view: PartitionView) -> str:
         replica = view.replica
-        if replica is None or not self._concerns(replica):
+        if replica is None or (replica.leadership is not None) != self.OF_LEADERS:
             return ""
         key = (view.node, view.partition, self.truth.cluster.incarnation_of(view.node))
         log = replica.log
@@ -108,8 +102,7 @@ class _PrefixCheck(Invariant):
         offset = max(min(checked or 0, limit), log.start_offset)
         while offset < limit:
             batch = log.storage.read(offset, 1)[0]
-            wrong = self._compare(view, batch)
-            if wrong:
+            if wrong := self._compare(view, batch):
                 return wrong
             offset = batch.next_offset
         self._checked[key] = offset
@@ -125,19 +118,11 @@ class _PrefixCheck(Invariant):
 class LogMatching(_PrefixCheck):
     """Followers agree below their high watermarks with what leaders have shown."""
 
-    NEEDS_TOLERANCE = True
-
-    def _concerns(self, replica: Replica) -> bool:
-        return replica.leadership is None
-
 
 class ConsistentRead(_PrefixCheck):
     """Every later leader shows the same record at an offset. This check also updates the ground truth."""
 
-    NEEDS_TOLERANCE = True
-
-    def _concerns(self, replica: Replica) -> bool:
-        return replica.leadership is not None
+    OF_LEADERS = True
 
     def _compare(self, view: PartitionView, batch: RecordBatch) -> str:
         wrong, truth = super()._compare(view, batch), view.truth
@@ -163,22 +148,18 @@ class HighWatermarkMonotone(Invariant):
         if not self.truth.features.high_watermark_needs_min_isr:
             self._shown.pop(trace.partition, None)
             return ""
-        if isinstance(trace, HighWatermarkAdvanced):
-            return self._observe_advance(node, trace)
         shown = self._shown.get(trace.partition, 0)
-        wrong = rules.has_committed(trace.log_end, shown) if isinstance(trace, BecameLeader) else ""
-        if isinstance(trace, BecameLeader) and wrong:
+        if isinstance(trace, HighWatermarkAdvanced):
+            mark, epoch = trace.high_watermark, trace.leader_epoch
+            leader, led_epoch, before = self._led.get(trace.partition, (node, epoch, 0))
+            self._led[trace.partition] = (node, epoch, mark)
+            self._shown[trace.partition] = max(shown, mark)
+            wrong = rules.mark_stays(before, mark) if (leader, led_epoch) == (node, epoch) else ""
+            return f"leader {node} {wrong}" if wrong else ""
+        if isinstance(trace, BecameLeader) and (wrong := rules.has_committed(trace.log_end, shown)):
             state = self.truth.controller_state(trace.partition)
-            if state is not None and trace.leader_epoch < state.leader_epoch:
-                return ""  # deposed before it read of its election
-            return f"leader {node} {wrong}, which consumers could read"
+            is_deposed = (
+                state is not None and trace.leader_epoch < state.leader_epoch
+            )  # it has not read of its successor
+            return "" if is_deposed else f"leader {node} {wrong}, which consumers could read"
         return ""
-
-    def _observe_advance(self, node: NodeId, trace: HighWatermarkAdvanced) -> str:
-        partition, offset, epoch = trace.partition, trace.high_watermark, trace.leader_epoch
-        before = self._led.get(partition)
-        self._led[partition] = (node, epoch, offset)
-        self._shown[partition] = max(self._shown.get(partition, 0), offset)
-        goes_on = before is not None and before[:2] == (node, epoch)
-        wrong = rules.mark_stays(before[2], offset) if before is not None and goes_on else ""
-        return f"leader {node} {wrong}" if wrong else ""

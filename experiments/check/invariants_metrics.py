@@ -1,40 +1,25 @@
-"""Invariants of the controller's metrics: after every event each equals its definition
-(`protocol/controller/metrics.py`).
-
-Gauges are compared with what the definition counts in the present state, counters with what was committed since the
-controller became active. Summaries of times and sizes have no definition by states; their parts must fit each other.
+"""Invariants of the controller's metrics (`protocol/controller/metrics.py`): after every event gauges equal what their
+definitions count in the present state, counters what was committed since the controller became active. Summaries of
+times and sizes have no definition by states; their parts must fit each other.
 """
 
 from __future__ import annotations
 
 from experiments.check.invariants_base import Invariant
 from experiments.check.truth import GroundTruth, PartitionView
+from protocol import metrics
 from protocol.config import MIN_INSYNC_REPLICAS
 from protocol.controller.metrics import needs_user, partition_metrics
 from protocol.controller.recovery_decisions import RecoveryNeed, recovery_need
 from protocol.events.base import PartitionTrace
 from protocol.events.controller import PartitionChanged, RecoveryDecided
 from protocol.ids import NO_LEADER, NodeId, TopicIdPartition, TopicPartition
-from protocol.metadata.partition import PartitionState
-from protocol.metrics import (
-    ELECTABLE_LEADERS,
-    MANUAL_ELECTION_REQUIRED,
-    OFFLINE,
-    REASSIGNING,
-    SUMMARIES,
-    UNCLEAN_ELECTIONS,
-    UNCLEAN_RECOVERY,
-    UNCLEAN_RECOVERY_FINISHED,
-    UNDER_MIN_ISR,
-    VOTERS,
-)
 from protocol.nodes.controller import ControllerNode
 
 
 class GaugesMatchTheirDefinitions(Invariant):
     """The active controller's gauges count a partition if its state fits their definitions (I1-I4, I8). What waits for
-    a user has no leader, no member of ISR or ELR that may come back, and no recovery under way (I4, I7), whatever the
-    functions say that decide it.
+    a user has no leader, no member of ISR or ELR that may come back, and no recovery under way (I4, I7).
     """
 
     AFTER_BROKERS = False
@@ -51,31 +36,28 @@ class GaugesMatchTheirDefinitions(Invariant):
             return ""
         key = TopicIdPartition(topic.topic_id, view.partition.partition)
         need = recovery_need(image, key, state)
+        min_isr = image.min_isr(topic.topic_id, MIN_INSYNC_REPLICAS, len(state.replicas))
         defined = {
-            UNDER_MIN_ISR: len(state.isr) < image.min_isr(topic.topic_id, MIN_INSYNC_REPLICAS, len(state.replicas)),
-            OFFLINE: state.leader == NO_LEADER,
-            UNCLEAN_RECOVERY: need in (RecoveryNeed.RECOVERY, RecoveryNeed.LAST_KNOWN),
-            MANUAL_ELECTION_REQUIRED: needs_user(state_of, key, state),
-            REASSIGNING: bool(state.adding_replicas or state.removing_replicas),
+            metrics.UNDER_MIN_ISR: len(state.isr) < min_isr,
+            metrics.OFFLINE: state.leader == NO_LEADER,
+            metrics.UNCLEAN_RECOVERY: need in (RecoveryNeed.RECOVERY, RecoveryNeed.LAST_KNOWN),
+            metrics.MANUAL_ELECTION_REQUIRED: needs_user(state_of, key, state),
+            metrics.REASSIGNING: bool(state.adding_replicas or state.removing_replicas),
         }
         wrong = [name for name, members in controller.gauges().items() if (key in members) is not defined[name]]
-        waits = key in controller.gauges()[MANUAL_ELECTION_REQUIRED]
-        if waits and not _may_wait_for_user(state, key in controller.gauges()[UNCLEAN_RECOVERY]):
-            wrong.append(MANUAL_ELECTION_REQUIRED)
-        if partition_metrics(state)[ELECTABLE_LEADERS] != len({*state.isr, *state.elr}):
-            wrong.append(ELECTABLE_LEADERS)
+        may_wait = state.leader == NO_LEADER and {*state.isr, *state.elr}.isdisjoint(state.replicas)
+        may_wait = may_wait and key not in controller.gauges()[metrics.UNCLEAN_RECOVERY]
+        if key in controller.gauges()[metrics.MANUAL_ELECTION_REQUIRED] and not may_wait:
+            wrong.append(metrics.MANUAL_ELECTION_REQUIRED)
+        if partition_metrics(state)[metrics.ELECTABLE_LEADERS] != len({*state.isr, *state.elr}):
+            wrong.append(metrics.ELECTABLE_LEADERS)
         return f"gauges {wrong} differ from their definitions for {state}" if wrong else ""
-
-
-def _may_wait_for_user(state: PartitionState, is_recovering: bool) -> bool:
-    eligible = {*state.isr, *state.elr}.intersection(state.replicas)
-    return state.leader == NO_LEADER and not eligible and not is_recovering
 
 
 class CountersMatchTheirDefinitions(Invariant):
     """The active controller's counters are the numbers of unclean elections and of recoveries that were committed since
-    it became active (I5, I8); the sizes of its sets are the values of its gauges; the parts of a summary fit each
-    other. Of several controllers the active one counts what is not committed yet as well.
+    it became active (I5, I8), its sizes those of its gauges. Of several controllers the active one counts what is not
+    committed yet as well.
     """
 
     KEPT = ("_states",)
@@ -95,9 +77,9 @@ class CountersMatchTheirDefinitions(Invariant):
         if isinstance(trace, RecoveryDecided):
             self._recoveries[node] = self._recoveries.get(node, 0) + 1
         if isinstance(trace, PartitionChanged):
-            before = self._states.get(trace.partition)
+            before = self._states.get(trace.partition, trace)
             self._states[trace.partition] = trace
-            if before is not None and _is_unclean(before, trace):
+            if _is_unclean(before, trace):
                 self._elections[node] = self._elections.get(node, 0) + 1
         return ""
 
@@ -106,16 +88,16 @@ class CountersMatchTheirDefinitions(Invariant):
         if not isinstance(controller, ControllerNode) or not controller.is_active:
             return ""
         found, gauges = controller.metrics(), controller.gauges()
-        exact = {UNDER_MIN_ISR: len(gauges[UNDER_MIN_ISR]), OFFLINE: len(gauges[OFFLINE])}
-        exact |= {REASSIGNING: len(gauges[REASSIGNING]), VOTERS: len(controller.replica.voters)}
+        exact = {name: len(gauges[name]) for name in (metrics.UNDER_MIN_ISR, metrics.OFFLINE, metrics.REASSIGNING)}
+        exact[metrics.VOTERS] = len(controller.replica.voters)
         counted = {
-            UNCLEAN_ELECTIONS: self._elections.get(view.node, 0),
-            UNCLEAN_RECOVERY_FINISHED: self._recoveries.get(view.node, 0),
+            metrics.UNCLEAN_ELECTIONS: self._elections.get(view.node, 0),
+            metrics.UNCLEAN_RECOVERY_FINISHED: self._recoveries.get(view.node, 0),
         }
         ahead = self.truth.cluster.spec.controllers > 1
         wrong = [name for name, value in exact.items() if found[name] != value]
         wrong += [name for name, value in counted.items() if found[name] < value or (found[name] > value and not ahead)]
-        wrong += [name for name in SUMMARIES if not _fits(*(found[f"{name}_{part}"] for part in _PARTS))]
+        wrong += [name for name in metrics.SUMMARIES if not _fits(*(found[f"{name}_{part}"] for part in _PARTS))]
         return f"{ {name: found.get(name) for name in wrong} } differ from {exact | counted}" if wrong else ""
 
 

@@ -1,8 +1,8 @@
 """Invariants of unclean recovery, checked when the controller is about to record its outcome.
 
-The trace event `recovery` carries the responses on which the controller decides; they are compared with the state that
-was committed before and with the disks. A response in the present leader epoch stays true while there is no leader,
-since no replica appends or truncates then; so the logs show whether a response was valid.
+`RecoveryDecided` carries the responses on which the controller decides; they are compared with the state that was
+committed before and with the disks. A response in the present leader epoch stays true while there is no leader, since
+no replica appends or truncates then; so the logs show whether a response was valid.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class _Answer(NamedTuple):
 
 
 class _Wait(NamedTuple):
-    """When a recovery began to wait for responses, in true time and by the clock of the recovery manager; the timeout
-    and the replicas to wait for at that time.
+    """When a recovery began to wait for responses, in true time and by the clock of the recovery manager, with the
+    timeout and the replicas to wait for at that time.
     """
 
     since_ms: TimeMs
@@ -38,17 +38,13 @@ class _Wait(NamedTuple):
     holders: frozenset[BrokerId]
 
     def waited_ms(self, cluster: SimCluster) -> int:
-        """How long it has waited: in true time, or by the clock of the manager, which may gain time or jump ahead while
+        """How long it has waited, in true time, or by the clock of the manager, which may gain time or jump ahead while
         it runs, and begins the recovery again when it restarts with another time.
         """
         return max(cluster.now_ms - self.since_ms, cluster.time_at(RECOVERY_MANAGER) - self.shown_ms)
 
 
-_NOT_BEGUN = _Wait(0, 0, 0, frozenset())
-
-
 def _begun(view: PartitionView, cluster: SimCluster) -> _Wait:
-    """A recovery that begins now."""
     return _Wait(cluster.now_ms, cluster.time_at(RECOVERY_MANAGER), _timeout_ms(view), _holders(view))
 
 
@@ -61,7 +57,7 @@ def _timeout_ms(view: PartitionView) -> int:
 
 def _holders(view: PartitionView) -> frozenset[BrokerId]:
     """The registered replicas that were not empty when they joined: those of the assignment before its reassignment,
-    and those that have been in sync since. Where there are none, all registered replicas.
+    and those that have been in sync since; all registered ones where there are none of these.
     """
     state, image = view.truth.state, view.image
     if state is None or image is None:
@@ -84,8 +80,8 @@ class _OutcomeCheck(Invariant):
         """The violation in the outcome that the controller is about to record."""
 
 
-def _answers(outcome: RecoveryDecided) -> list[_Answer]:
-    return [_Answer(*answer) for answer in outcome.answers]
+def _answers(outcome: RecoveryDecided) -> dict[BrokerId, _Answer]:
+    return {answer[0]: _Answer(*answer) for answer in outcome.answers}
 
 
 class RecoveryElectsRespondent(_OutcomeCheck):
@@ -93,20 +89,19 @@ class RecoveryElectsRespondent(_OutcomeCheck):
 
     def _check_outcome(self, view: PartitionView, outcome: RecoveryDecided) -> str:
         assert view.image is not None
-        for answer in _answers(outcome):
+        answers = _answers(outcome)
+        for answer in answers.values():
             epoch = view.image.broker_epoch(answer.broker)
             if epoch != answer.broker_epoch:
                 return f"broker {answer.broker} responded in epoch {answer.broker_epoch}, and is registered in {epoch}"
-        if outcome.leader not in {answer.broker for answer in _answers(outcome)}:
-            return f"broker {outcome.leader} is elected, and has not responded"
-        return ""
+        return "" if outcome.leader in answers else f"broker {outcome.leader} is elected, and has not responded"
 
 
 class RecoveryResponsesAreCurrent(_OutcomeCheck):
     """A replica that responded is in the leader epoch of the recovery, and its log still is as it responded (F9)."""
 
     def _check_outcome(self, view: PartitionView, outcome: RecoveryDecided) -> str:
-        for answer in _answers(outcome):
+        for answer in _answers(outcome).values():
             replica = view.replica_of(answer.broker)
             if replica is None or not view.is_registered(answer.broker):
                 continue
@@ -124,7 +119,7 @@ class RecoveryElectsLongestLog(_OutcomeCheck):
     """No replica that responded has a later leader epoch than the winner, or a longer log of that epoch (F5, M61)."""
 
     def _check_outcome(self, view: PartitionView, outcome: RecoveryDecided) -> str:
-        held = {answer.broker: (answer.last_epoch, answer.end) for answer in _answers(outcome)}
+        held = {broker: (answer.last_epoch, answer.end) for broker, answer in _answers(outcome).items()}
         leader = outcome.leader
         more = sorted(broker for broker in held if leader in held and held[broker] > held[leader])
         return f"broker {leader} is elected, and {more} have more: {held}" if more else ""
@@ -133,9 +128,9 @@ class RecoveryElectsLongestLog(_OutcomeCheck):
 class RecoveryHasRequiredResponses(_OutcomeCheck):
     """A balanced recovery has responses of all members of ISR, ELR and last known ELR, of which there is at least one
     (F11, F29). Until the timeout every recovery waits for all replicas that it queries (F11), and a proactive one also
-    for those that are fenced, which may come back and hold more (F12). The timeout may change during the recovery, and
-    so may registrations and the assignment; the manager learns that later than the log. So the shorter timeout counts,
-    and the replicas that were there at the begin and still are.
+    for those that are fenced, which may come back and hold more (F12). Timeout, registrations and assignment may change
+    meanwhile, which the manager learns later than the log: the shorter timeout counts, and the replicas that were there
+    at the begin and still are.
     """
 
     KEPT = ("_began",)
@@ -153,11 +148,11 @@ class RecoveryHasRequiredResponses(_OutcomeCheck):
     def _check_outcome(self, view: PartitionView, outcome: RecoveryDecided) -> str:
         assert view.image is not None
         before = view.truth.state
-        responded = {answer.broker for answer in _answers(outcome)}
+        responded = _answers(outcome).keys()
         required = {*before.isr, *before.elr, *before.last_known_elr} if before is not None else set()
         if outcome.mode == "balanced" and not (required and required <= responded):
             return f"of the required {sorted(required)}, {sorted(required - responded)} have not responded"
-        began = self._began.get(view.partition, _NOT_BEGUN)
+        began = self._began.get(view.partition, _Wait(0, 0, 0, frozenset()))
         waited_ms = began.waited_ms(self.truth.cluster)
         timeout_ms = min(began.timeout_ms, _timeout_ms(view))
         awaited = set(outcome.silent)
@@ -174,7 +169,7 @@ class RecoveryHearsHolder(_OutcomeCheck):
     """
 
     def _check_outcome(self, view: PartitionView, outcome: RecoveryDecided) -> str:
-        responded, holders = {answer.broker for answer in _answers(outcome)}, _holders(view)
+        responded, holders = _answers(outcome).keys(), _holders(view)
         if holders and responded.isdisjoint(holders):
             return f"only {sorted(responded)} have responded, which are being added; {sorted(holders)} may hold more"
         return ""
@@ -204,17 +199,13 @@ class RecoveryIdsAreUnique(Invariant):
     def observe(self, node: NodeId, trace: PartitionTrace) -> str:
         if not isinstance(trace, RecoveryBegan):
             return ""
-        number = trace.recovery_id
-        if number in self._seen:
-            return f"recovery {number} has begun before"
-        self._seen.add(number)
-        return ""
+        is_known = trace.recovery_id in self._seen
+        self._seen.add(trace.recovery_id)
+        return f"recovery {trace.recovery_id} has begun before" if is_known else ""
 
 
 class _Left(NamedTuple):
-    """A proactive recovery that was decided before its time was over: who leads since, until when the recovery might
-    have waited, and for whom.
-    """
+    """A proactive recovery that was decided early: who leads since, until when it might have waited, and for whom."""
 
     leader: BrokerId
     until_ms: TimeMs
@@ -222,10 +213,10 @@ class _Left(NamedTuple):
 
 
 class RecoveryLeavesNothingReachable(Invariant):
-    """No recovery gives up committed records that a replica holds which is reachable within its time (F11, F12, F28).
-    A replica that was active throughout, under one broker epoch, was queried. And after a proactive recovery no holder
-    becomes active before `unclean.recovery.timeout.ms` is over, counted from the recovery's begin, with committed
-    records on its disk that the leader's disk lacks.
+    """No recovery gives up committed records that a replica holds which is reachable within its time (F11, F12, F28). A
+    replica that was active throughout, under one broker epoch, was queried. And after a proactive recovery no holder
+    becomes active within `unclean.recovery.timeout.ms` of its begin with committed records that the leader's disk
+    lacks.
     """
 
     KEPT = ("_began", "_active", "_left")
@@ -251,7 +242,7 @@ class RecoveryLeavesNothingReachable(Invariant):
     def _decided(self, view: PartitionView, outcome: RecoveryDecided) -> str:
         began, before = self._began.pop(view.partition), self._active.pop(view.partition)
         now = _active_replicas(view)
-        heard = {answer.broker for answer in _answers(outcome)}
+        heard = _answers(outcome).keys()
         timeout_ms = min(began.timeout_ms, _timeout_ms(view))
         if outcome.mode == "proactive" and began.waited_ms(self.truth.cluster) < timeout_ms:
             missing = (began.holders & _holders(view)) - heard
@@ -279,8 +270,7 @@ class RecoveryLeavesNothingReachable(Invariant):
         for broker in sorted(left.holders):
             if view.image.is_active(broker):
                 self._left[view.partition] = left = left._replace(holders=left.holders - {broker})
-                kept = self.truth.only_held_by(broker, left.leader, view.partition)
-                if kept:
+                if kept := self.truth.only_held_by(broker, left.leader, view.partition):
                     return f"broker {broker} is back in time with records at {kept}, which leader {left.leader} lacks"
         return ""
 

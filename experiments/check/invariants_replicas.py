@@ -1,6 +1,4 @@
-"""Invariants of what brokers keep and count: copies of a batch, epochs of producers, logs of deleted topics, rights to
-write, fetch sessions. They hold with any fault.
-"""
+"""Invariants of what brokers keep and count. They hold with any fault."""
 
 from __future__ import annotations
 
@@ -14,15 +12,7 @@ from protocol.broker.lifecycle import LifecycleState
 from protocol.config import NUM_REPLICA_FETCHERS
 from protocol.events.base import PartitionTrace
 from protocol.events.broker import RecordsAppended
-from protocol.ids import (
-    FIRST_CLIENT,
-    METADATA_LOG,
-    NO_LEADER,
-    NO_OFFSET,
-    NodeId,
-    Offset,
-    TopicPartition,
-)
+from protocol.ids import FIRST_CLIENT, METADATA_LOG, NO_LEADER, NO_OFFSET, NodeId, Offset, TopicPartition
 from protocol.messages.acls import AclOperation
 from protocol.messages.batch import NO_SEQUENCE, RecordBatch
 from protocol.metadata.authorizer import may, node_principal
@@ -63,7 +53,7 @@ class _ProducerCheck(Invariant):
 
     @abstractmethod
     def _wrong_with(self, batch: RecordBatch, found: dict[_Key, int], start_offset: Offset) -> str:
-        """What is wrong with the batch after those before it, in words; adds it to what was `found`."""
+        """What is wrong with the batch after those before it; adds the batch to what was `found`."""
 
 
 class OneCopyPerSequence(_ProducerCheck):
@@ -113,8 +103,8 @@ class OnlyAssignedLogs(Invariant):
             return ""
         self._checked[view.node] = checked
         wanted = {log_name(key) for key, state in image.partitions() if view.node in state.replicas}
-        stale = [name for name in self.truth.cluster.disks[view.node].log_names() if name not in wanted]
-        stale = [name for name in stale if name != METADATA_LOG]
+        names = self.truth.cluster.disks[view.node].log_names()
+        stale = [name for name in names if name not in wanted and name != METADATA_LOG]
         return f"broker {view.node} keeps the logs {stale} of partitions that it does not have" if stale else ""
 
 

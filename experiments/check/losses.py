@@ -2,10 +2,9 @@
 
 A record is *lost* if the log of the present leader does not hold it and does not begin behind it. What a log begins
 behind was *deleted by retention*: not lost, but not there either, and after the wrong time where a clock was wrong.
-While a partition has no leader whose log can be read, all of its records are *undecided*: a log may come back.
-
-With acks=all a record is promised to survive, so its loss breaks a promise unless more failed than the promise allows.
-With acks=1 nothing is promised, and the client was told all the same that the record is there.
+While a partition has no leader whose log can be read, all of its records are *undecided*: a log may come back. With
+acks=all a loss breaks a promise unless more failed than the promise allows; with acks=1 nothing is promised, and the
+client was told all the same that the record is there.
 """
 
 from __future__ import annotations
@@ -22,9 +21,7 @@ _ACKS: Final[tuple[Acks, ...]] = ("1", ALL)
 
 @dataclass(slots=True)
 class Losses:
-    """Numbers of acknowledged records by acks: those that are `lost`, those that are `undecided`, and those that were
-    `deleted` by retention. `reasons` say why records are undecided.
-    """
+    """Numbers of acknowledged records by acks; `reasons` say why records are undecided."""
 
     lost: Counter[Acks] = field(default_factory=Counter)
     undecided: Counter[Acks] = field(default_factory=Counter)
@@ -32,7 +29,6 @@ class Losses:
     reasons: list[str] = field(default_factory=list)
 
     def add(self, other: Losses) -> None:
-        """Adds the numbers of other records."""
         self.lost.update(other.lost)
         self.undecided.update(other.undecided)
         self.deleted.update(other.deleted)
@@ -53,9 +49,7 @@ class Losses:
         }
 
     def words(self) -> str:
-        """The numbers in words, to stand behind "acknowledged records lost: ". The acks are named where records were
-        lost that a producer with acks=1 had sent.
-        """
+        """The numbers, to stand behind "acknowledged records lost: "; by acks where any lost record had acks=1."""
         lost, undecided = self.lost.total(), self.undecided.total()
         text = "unknown" if undecided and not lost else str(lost)
         if self.lost["1"]:
@@ -68,7 +62,6 @@ class Losses:
 
 
 def total(losses: Iterable[Losses]) -> Losses:
-    """The sum of the losses of several partitions."""
     found = Losses()
     for item in losses:
         found.add(item)

@@ -1,9 +1,9 @@
 """Rules of the controllers' quorum that hold in any cluster with several controllers (KIP-595): one leader per epoch,
 and what a leader commits is in the logs of a majority of the voters.
 
-The quorum's own simulation checks more (`experiments/hunt/quorum/safety.py`). It has neither brokers nor the faults of
-clusters, so these two are checked in clusters as well. A log counts as long as the replica last had it: a fetch that is
-on its way may arrive after the disk was replaced, as operators do while a majority keeps theirs.
+The quorum's own simulation checks more (`experiments/hunt/quorum/safety.py`), and has neither brokers nor the faults of
+clusters. A log counts as long as the replica last had it: a fetch that is on its way may arrive after the disk was
+replaced, as operators do while a majority keeps theirs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from protocol.quorum.replica import QuorumReplica
 from protocol.quorum.voters import NO_UUID, ReplicaKey, VoterSet
 
 ONE_LEADER, MAJORITY = "OneQuorumLeaderPerEpoch", "CommittedMetadataHasMajority"
-QUORUM_RULES = (ONE_LEADER, MAJORITY)
 
 
 class QuorumRules:

@@ -4,35 +4,35 @@ A folder with these files, text in JSON lines:
 
     trace.jsonl      [TIME_MS, NODE, KIND, [TOPIC, PARTITION] | null, FIELDS] per trace event (`protocol/events`)
     metadata.jsonl   {TYPE: FIELDS} per record of the controller's metadata log, from its start
-    history.jsonl    the operations of the clients with their outcomes (`history_file.py`)
+    history.jsonl    {KIND: FIELDS} per operation of the clients (`experiments.check.history`), fields in order:
+                     {"invoked": [SEND, PRODUCER, [TOPIC, PARTITION], SIZE, IDEMPOTENT]}
+                     {"ended": [SEND, FIRST, SIZE, "acknowledged" | "appended" | "failed" | "unknown", OFFSET]}
+                     {"seen": [READER, [TOPIC, PARTITION], [[OFFSET, LEADER_EPOCH, SEND, FIRST, SIZE], ...],
+                               HIGH_WATERMARK]}
     logs/TOPIC-PARTITION.broker-N   the final log of a replica: OFFSET LEADER_EPOCH SEND FIRST SIZE per run of records
     recording.json   what was run, and the digest of each other file; written last
 
-The engine adds two kinds of events to those of the nodes: `life_began` when it starts a node, and `life_ended` when the
-experiment kills the node or changes its disk.
-
-**Time and order.** Each node has its own clock; no check looks at times. The lines are in the order in which the engine
-received the events: in sim the order in which they happened; on ray only the order within a node is known, and between
-nodes what causality gives. docs/check.md says what follows for the checks.
-
-**Complete or not.** `recording.json` is renamed into place when all other files are on the disk. A recording without it
-is incomplete, and a file with another digest is damaged; both are wrong input.
+To the events of the nodes the engine adds `life_began` when it starts a node, and `life_ended` when the experiment
+kills the node or changes its disk. The lines are in the order in which the engine received the events; docs/check.md
+says what times and order mean for the checks. `recording.json` is renamed into place when all other files are on the
+disk: a recording without it is incomplete, a file with another digest is damaged, and both are wrong input.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Generic, Literal, TypeVar, get_args
 
-from pydantic import Field
+from pydantic import Field, TypeAdapter
 
 from experiments.check.history import FinalPartition, Operation, RecordRange
-from experiments.check.history_file import HistoryReader, HistoryWriter
 from experiments.engines.port import ClusterSpec, Engine, TraceEvent
 from experiments.support.atomic import write_text
 from experiments.support.build import is_compiled
@@ -48,7 +48,7 @@ from protocol.messages.records import MetadataRecord
 
 TRACE, METADATA, HISTORY, LOGS, MANIFEST = "trace.jsonl", "metadata.jsonl", "history.jsonl", "logs", "recording.json"
 ALLOWED = "a complete recording, as the run wrote it"
-_CHUNK = 1 << 20
+Item = TypeVar("Item")
 
 
 class _Final(StrictModel):
@@ -64,6 +64,9 @@ class _Final(StrictModel):
     @property
     def name(self) -> TopicPartition:
         return TopicPartition(self.topic, self.partition)
+
+    def log_file(self, broker: int) -> str:
+        return f"{LOGS}/{self.name}.broker-{broker}"
 
 
 class Manifest(StrictModel):
@@ -88,6 +91,58 @@ class Manifest(StrictModel):
         """The cluster that was run. ConfigError or ValueError where the config or the generation is not valid."""
         config = ClusterConfig.of(Generation(self.generation), self.config)
         return ClusterSpec(self.brokers, self.controllers, config, self.seed)
+
+
+# -- the history -----------------------------------------------------------------------------------------------------
+
+_OPERATIONS: dict[str, TypeAdapter[Operation]] = {it.__name__.lower(): TypeAdapter(it) for it in get_args(Operation)}
+
+
+class HistoryWriter:
+    """Locks the file and appends to it. InputError where another writer has it, or it holds something."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("a", encoding="utf-8")
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            self._file.close()
+            raise InputError(str(path), "", "another writer", "one writer at a time") from error
+        if self._file.tell():
+            self._file.close()
+            raise InputError(str(path), "", "a history", "no file, or an empty one")
+
+    def write(self, operation: Operation) -> None:
+        line = json.dumps({type(operation).__name__.lower(): operation}, separators=(",", ":"))
+        self._file.write(f"{line}\n")
+
+    def flush(self) -> None:
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class HistoryReader:
+    """The operations of a file, in order. After they were read `is_torn` shows whether the last line was torn."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.is_torn = False
+
+    def __iter__(self) -> Iterator[Operation]:
+        """InputError, with the line number, for a line that is no operation."""
+        with self._path.open(encoding="utf-8", errors="replace") as file:
+            for number, line in enumerate(file, 1):
+                if not line.endswith("\n"):
+                    self.is_torn = True
+                    return
+                try:
+                    [(name, fields)] = json.loads(line).items()
+                    operation = _OPERATIONS[name].validate_python(fields)
+                except (ValueError, KeyError, AttributeError) as error:
+                    raise InputError(str(self._path), f"line {number}", line.strip()[:80], "an operation") from error
+                yield operation
 
 
 # -- writing -----------------------------------------------------------------------------------------------------------
@@ -118,17 +173,14 @@ class RecordingWriter:
         self._subscriptions.callback(engine.record_to(self.event))
 
     def event(self, event: TraceEvent) -> None:
-        """Appends a trace event."""
         trace = event.trace
         line = (event.time_ms, event.node, trace.kind, trace.about(), detail_of(trace))
         self._trace.write(json.dumps(line, separators=(",", ":")) + "\n")
 
     def operation(self, operation: Operation) -> None:
-        """Appends an operation of the history."""
         self._history.write(operation)
 
     def flush(self) -> None:
-        """Flushes the files' buffers to the operating system."""
         self._trace.flush()
         self._history.flush()
 
@@ -148,15 +200,12 @@ class RecordingWriter:
         *,
         nothing_may_be_lost: bool = False,
     ) -> None:
-        """Writes the other files and, last, `recording.json`. `what` names the run; `nothing_may_be_lost` as in
-        `Manifest`.
-        """
+        """Writes the other files and, last, `recording.json`, whose fields the arguments are."""
         self.close()
-        lines = (json.dumps({type(it).__name__: json_values(it)}) + "\n" for it in metadata)
         with (self.folder / METADATA).open("w", encoding="utf-8") as file:
-            file.writelines(lines)
+            file.writelines(json.dumps({type(it).__name__: json_values(it)}) + "\n" for it in metadata)
         known = [self._write_logs(final) for final in finals]
-        names = [TRACE, METADATA, HISTORY, *(_log_file(final, broker) for final in known for broker in final.replicas)]
+        names = [TRACE, METADATA, HISTORY, *(final.log_file(broker) for final in known for broker in final.replicas)]
         manifest = Manifest(
             what=what,
             engine="ray" if engine == "ray" else "sim",
@@ -173,30 +222,17 @@ class RecordingWriter:
 
     def _write_logs(self, final: FinalPartition) -> _Final:
         (self.folder / LOGS).mkdir(exist_ok=True)
-        name = final.partition
-        known = _Final(
-            topic=name.topic,
-            partition=name.partition,
-            leader=final.leader,
-            replicas=tuple(final.replicas),
-            start=final.start,
-            settled=final.settled,
-        )
+        logs = {"replicas": tuple(final.replicas), "start": final.start, "settled": final.settled}
+        known = _Final.model_validate({**final.partition._asdict(), "leader": final.leader, **logs})
         for broker, runs in final.replicas.items():
-            with (self.folder / _log_file(known, broker)).open("w", encoding="utf-8") as file:
+            with (self.folder / known.log_file(broker)).open("w", encoding="utf-8") as file:
                 file.writelines(" ".join(map(str, run)) + "\n" for run in runs)
         return known
 
 
-def _log_file(final: _Final, broker: int) -> str:
-    return f"{LOGS}/{final.name}.broker-{broker}"
-
-
 def _digest(path: Path, *, sync: bool = False) -> str:
-    found = hashlib.sha256()
     with path.open("rb") as file:
-        while chunk := file.read(_CHUNK):
-            found.update(chunk)
+        found = hashlib.file_digest(file, "sha256")
         if sync:
             os.fsync(file.fileno())
     return found.hexdigest()
@@ -205,20 +241,41 @@ def _digest(path: Path, *, sync: bool = False) -> str:
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
-class LogFile:
-    """The runs of records in a log's file, read again by each iteration."""
+@dataclass(frozen=True, slots=True)
+class _Lines(Generic[Item]):
+    """The items in the lines of a file, read again by each iteration. InputError for a line that has none."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    path: Path
+    parse: Callable[[str], Item]
 
-    def __iter__(self) -> Iterator[RecordRange]:
-        with self._path.open(encoding="utf-8") as file:
+    def __iter__(self) -> Iterator[Item]:
+        with self.path.open(encoding="utf-8") as file:
             for number, line in enumerate(file, 1):
                 try:
-                    offset, epoch, send, first, size = map(int, line.split())
-                except ValueError as error:
-                    raise _damaged(self._path, number, line) from error
-                yield RecordRange(offset, epoch, send, first, size)
+                    item = self.parse(line)
+                except (ValueError, KeyError, TypeError, AttributeError) as error:
+                    found = str(error) if isinstance(error, EventError) else line.strip()[:80]
+                    raise InputError(str(self.path), f"line {number}", found, ALLOWED) from error
+                yield item
+
+
+def _run(line: str) -> RecordRange:
+    offset, epoch, send, first, size = map(int, line.split())
+    return RecordRange(offset, epoch, send, first, size)
+
+
+def _event(line: str) -> TraceEvent:
+    time_ms, node, kind, partition, detail = json.loads(line)
+    name = None if partition is None else TopicPartition(*partition)
+    return TraceEvent(time_ms, node, decode(kind, name, detail))
+
+
+def _record(line: str) -> MetadataRecord:
+    [(name, fields)] = json.loads(line).items()
+    record = from_json(Message.REGISTRY[name], json.dumps(fields))
+    if not isinstance(record, MetadataRecord):
+        raise ValueError(f"{name} is no record of the metadata log")
+    return record
 
 
 class Recording:
@@ -241,39 +298,22 @@ class Recording:
             self.spec = self.manifest.spec()
         except (ConfigError, ValueError) as error:
             raise InputError(str(folder / MANIFEST), "config", str(error), ALLOWED) from error
-        self.records = tuple(_records(folder / METADATA))
+        self.records = tuple(_Lines(folder / METADATA, _record))
 
     def events(self) -> Iterator[TraceEvent]:
         """The trace events in the order in which the engine received them. InputError for a line that is no event."""
-        path = self.folder / TRACE
-        with path.open(encoding="utf-8") as file:
-            for number, line in enumerate(file, 1):
-                try:
-                    time_ms, node, kind, partition, detail = json.loads(line)
-                    name = None if partition is None else TopicPartition(*partition)
-                    trace = decode(kind, name, detail)
-                except EventError as error:
-                    raise InputError(str(path), f"line {number}", str(error), ALLOWED) from error
-                except (ValueError, TypeError, AttributeError) as error:
-                    raise _damaged(path, number, line) from error
-                yield TraceEvent(time_ms, node, trace)
+        return iter(_Lines(self.folder / TRACE, _event))
 
     def operations(self) -> Iterator[Operation]:
-        """The history."""
         return iter(HistoryReader(self.folder / HISTORY))
 
     def finals(self) -> list[FinalPartition]:
         """The final logs, read from their files as they are iterated."""
-        return [
-            FinalPartition(
-                final.name,
-                final.leader,
-                {broker: LogFile(self.folder / _log_file(final, broker)) for broker in final.replicas},
-                final.start,
-                final.settled,
-            )
-            for final in self.manifest.finals
-        ]
+        finals = []
+        for final in self.manifest.finals:
+            logs = {broker: _Lines(self.folder / final.log_file(broker), _run) for broker in final.replicas}
+            finals.append(FinalPartition(final.name, final.leader, logs, final.start, final.settled))
+        return finals
 
 
 def _manifest(folder: Path) -> Manifest:
@@ -287,27 +327,10 @@ def _manifest(folder: Path) -> Manifest:
     except ValueError as error:
         raise InputError(str(path), "", "no JSON", ALLOWED) from error
     found = validated(Manifest, raw, str(path), as_json=True)
-    listed = {_log_file(final, broker) for final in found.finals for broker in final.replicas}
+    listed = {final.log_file(broker) for final in found.finals for broker in final.replicas}
     missing = sorted({TRACE, METADATA, HISTORY, *listed} ^ set(found.digests))
     if missing:
         raise InputError(str(path), "digests", missing[0], "one digest for each file of the recording")
     if any(final.leader not in final.replicas for final in found.finals):
         raise InputError(str(path), "finals", "a leader without a log", ALLOWED)
     return found
-
-
-def _records(path: Path) -> Iterator[MetadataRecord]:
-    with path.open(encoding="utf-8") as file:
-        for number, line in enumerate(file, 1):
-            try:
-                [(name, fields)] = json.loads(line).items()
-                record = from_json(Message.REGISTRY[name], json.dumps(fields))
-            except (ValueError, KeyError, AttributeError) as error:
-                raise _damaged(path, number, line) from error
-            if not isinstance(record, MetadataRecord):
-                raise _damaged(path, number, line)
-            yield record
-
-
-def _damaged(path: Path, number: int, line: str) -> InputError:
-    return InputError(str(path), f"line {number}", line.strip()[:80], ALLOWED)

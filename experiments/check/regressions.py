@@ -66,7 +66,6 @@ class RegressionCounter:
         self.counts.pop(partition, None)
 
     def observe_topic_deletion(self, topic: str) -> None:
-        """All partitions of the topic were removed."""
         for partition in [partition for partition in self.epochs if partition.topic == topic]:
             self.observe_removal(partition)
 

@@ -1,17 +1,16 @@
 """Rules of a partition and of the controllers' quorum that more than one check applies, each written once.
 
 A rule says what is wrong in words, and nothing where nothing is; the check that applies it adds who did it and reports
-it under its name. A rule takes what it compares, and not where that comes from. Three sources know a partition, and
-each knows something else of it:
+it under its name. A rule takes what it compares from one of three sources that know a partition:
 
 - the nodes of a simulated cluster (`truth.PartitionView`): the committed state and the one before it, and every replica
   at this moment;
 - the store of `v3` (`v3_suite.Published`): every published state by its version, and what the nodes do;
-- a recording (`check_events.py`): every committed state, and of a replica what its broker has reported.
+- a recording (`check_events.py`): every committed state, and of a replica what its broker has reported;
 
-The controllers' quorum has two: the controllers of a cluster (`quorum_rules.py`), and all disks of the quorum's own
-simulation (`experiments/hunt/quorum`). Each rule is reported under these names; without a source they are those of a
-cluster and of a recording:
+or of two that know the controllers' quorum: the controllers of a cluster (`quorum_rules.py`), and all disks of the
+quorum's own simulation (`experiments/hunt/quorum`). Without a source these names are those of a cluster and of a
+recording:
 
 | rule | name |
 |---|---|
@@ -37,41 +36,28 @@ Two names of one rule are those of two publications: the models of KIP-966 and o
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, MutableMapping
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
+from protocol.events.controller import PartitionChanged
 from protocol.ids import NO_LEADER, BrokerId, Epoch, NodeId, Offset
+from protocol.metadata.partition import PartitionState
+from protocol.v3.store.records import LeaderAndIsr
 
 Place = TypeVar("Place", bound=Hashable)
 Voter = TypeVar("Voter")
 
 
-class LedState(Protocol):
-    """A state of a partition as far as all generations have it."""
-
-    @property
-    def leader(self) -> BrokerId: ...
-    @property
-    def leader_epoch(self) -> Epoch: ...
-    @property
-    def isr(self) -> tuple[BrokerId, ...]: ...
-
-
-class AssignedState(LedState, Protocol):
-    """A state with what the metadata log records besides."""
-
-    @property
-    def replicas(self) -> tuple[BrokerId, ...]: ...
-    @property
-    def partition_epoch(self) -> Epoch: ...
+AssignedState = PartitionState | PartitionChanged
+"""A state with what the metadata log records."""
+LedState = AssignedState | LeaderAndIsr
+"""A state as far as all generations have it."""
 
 
 # -- leaders and epochs ------------------------------------------------------------------------------------------------
 
 
 def one_leader(leaders: MutableMapping[tuple[Place, Epoch], NodeId], place: Place, epoch: Epoch, node: NodeId) -> str:
-    """Of one place, a partition or the quorum, at most one node ever leads in an epoch. `leaders` has the first of each
-    epoch, and takes this one.
-    """
+    """In a place, a partition or the quorum, only the first node of an epoch, noted in `leaders`, ever leads in it."""
     first = leaders.setdefault((place, epoch), node)
     return "" if first == node else f"nodes {first} and {node} both lead in epoch {epoch}"
 
@@ -99,8 +85,8 @@ def leader_epoch_rises(before: LedState, state: LedState) -> str:
 
 def epochs_rise(before: AssignedState, state: AssignedState) -> str:
     """The partition epoch rises with every change; the leader epoch as in `leader_epoch_rises`, and with every replica
-    that is removed from the assignment, also where the leader stays: the removed one is then fenced (E18, E30; Kafka's
-    `PartitionChangeBuilder`). `before` and `state` differ.
+    that is removed from the assignment, which is then fenced (E18, E30; Kafka's `PartitionChangeBuilder`). The states
+    differ.
     """
     if state.partition_epoch <= before.partition_epoch:
         return f"the partition epoch went from {before.partition_epoch} to {state.partition_epoch}"
@@ -151,7 +137,7 @@ def has_committed(end: Offset, committed: Offset) -> str:
 
 def committed_before(marks: Mapping[Epoch, Offset], epoch: Epoch, first: Epoch = 0) -> Offset:
     """What leaders of the epochs from `first` on and before `epoch` have committed, by the highest high watermark of
-    each epoch: a leader of `epoch` must have it, in whatever order this became known.
+    each: a leader of `epoch` must have it, in whatever order this became known.
     """
     return max((mark for at, mark in marks.items() if first <= at < epoch), default=0)
 
@@ -170,7 +156,6 @@ def mark_stays(before: Offset, mark: Offset) -> str:
 
 
 def majority(voters: Collection[object]) -> int:
-    """The number of voters that make a majority."""
     return len(voters) // 2 + 1
 
 

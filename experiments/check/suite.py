@@ -2,8 +2,7 @@
 
 The trace events of an event name the partitions that it touched; a metadata publication touches all of them. On a
 touched partition those invariants are checked that an event of this kind of node can violate, and what they need is
-read once for all of them (`truth.PartitionView`). So the cost of an event depends on what it changed, and an event
-without trace events costs nothing.
+read once for all of them (`truth.PartitionView`). So an event costs what it changes.
 """
 
 from __future__ import annotations
@@ -32,14 +31,10 @@ from protocol.events.controller import (
 )
 from protocol.ids import NodeId, TimeMs, TopicPartition, is_broker
 
-_EVERYWHERE = (MetadataPublished, ControllerStarted, BrokerRegistered)
-"""Events after which every partition is checked."""
-
 
 class InvariantSuite:
-    """All invariants on one cluster. Each partition reports a given invariant once. Generations with a metadata log
-    have those of `INVARIANTS`, and `v3` has those of `V3Invariants`. A replay of a recording (`is_replay`) has only
-    the controller's image. Invariants `without` are left out.
+    """All invariants on one cluster (`INVARIANTS`, in `v3` `V3Invariants`). Each partition reports a given invariant
+    once. A replay of a recording (`is_replay`) has only the controller's image. Invariants `without` are left out.
     """
 
     def __init__(
@@ -51,16 +46,15 @@ class InvariantSuite:
         features = cluster.spec.config.generation.features
         known = () if features.metadata_in_store else INVARIANTS
         kinds = [kind for kind in known if kind not in without and not (is_replay and kind.NEEDS_NODES)]
-        self._invariants: list[Invariant] = [invariant(self.truth) for invariant in kinds]
-        self._observing = [each for each in self._invariants if type(each).observe is not Invariant.observe]
-        checking = [each for each in self._invariants if type(each).check is not Invariant.check]
+        self.invariants: Sequence[Invariant] = [invariant(self.truth) for invariant in kinds]
+        self._observing = [each for each in self.invariants if type(each).observe is not Invariant.observe]
+        checking = [each for each in self.invariants if type(each).check is not Invariant.check]
         self._after_brokers = [each for each in checking if each.AFTER_BROKERS]
         self._after_others = [each for each in checking if each.AFTER_CONTROLLERS]
         self._touched: dict[TopicPartition, None] = {}
         self._reported: set[tuple[str, TopicPartition | None]] = set()
-        self._store: V3Invariants | None = None
-        if features.metadata_in_store:
-            self._store = V3Invariants(cluster, self.truth, self._report_rule)
+        has_store = features.metadata_in_store
+        self._store = V3Invariants(cluster, self.truth, self._report_rule) if has_store else None
         self._changes = ChangesAreAuthorized(cluster)
         self._quorum = QuorumRules(cluster)
         self._is_observing = True
@@ -69,23 +63,16 @@ class InvariantSuite:
         cluster.on_event = self._check
 
     @property
-    def invariants(self) -> Sequence[Invariant]:
-        """The invariants, in the order in which they are checked; none in `v3`."""
-        return self._invariants
-
-    @property
     def parts(self) -> Sequence[object]:
         """The objects whose attributes hold what the suite has observed so far."""
-        return (self.truth, *self._invariants, *(() if self._store is None else (self._store,)))
+        return (self.truth, *self.invariants, *(() if self._store is None else (self._store,)))
 
     def stop(self) -> None:
-        """Stops observing the cluster."""
-        if not self._is_observing:
-            return
-        self._cluster.trace_observers.remove(self._observe)
-        self._cluster.on_event = None
-        self._cluster.on_delivery = unobserved
-        self._is_observing = False
+        if self._is_observing:
+            self._cluster.trace_observers.remove(self._observe)
+            self._cluster.on_event = None
+            self._cluster.on_delivery = unobserved
+            self._is_observing = False
 
     def replay(self, node: NodeId, trace: Trace) -> None:
         """Observes a trace event of a recording."""
@@ -100,9 +87,9 @@ class InvariantSuite:
             self._observe_partition(node, trace)
         elif isinstance(trace, MetadataCommitted):
             self.truth.observe_commit(node, trace.end_offset)
-        elif isinstance(trace, _EVERYWHERE):
+        elif isinstance(trace, MetadataPublished | ControllerStarted | BrokerRegistered):
             if isinstance(trace, ControllerStarted):
-                for invariant in self._invariants:
+                for invariant in self.invariants:
                     invariant.controller_started(node)
             self._touched.update(dict.fromkeys(self.truth.partitions))
         elif isinstance(trace, TopicDeleted):
@@ -128,7 +115,7 @@ class InvariantSuite:
     def _forget_removed(self, topic: str) -> None:
         gone = self.truth.take_removed(topic)
         self._touched = {partition: None for partition in self._touched if partition not in gone}
-        for invariant in self._invariants:
+        for invariant in self.invariants:
             invariant.forget(gone.__contains__)
 
     def _check(self, now_ms: TimeMs, node: NodeId, kinds: frozenset[type[Invariant]] | None = None) -> None:
@@ -182,9 +169,7 @@ class InvariantSuite:
             self.violations.append(Violation(name, self._cluster.now_ms, f"{where}{wrong}"))
 
     def crash(self, node: NodeId, loss: Loss) -> dict[TopicPartition, int]:
-        """Crashes a node, or only its machine if its process has ended, and checks all partitions. Returns the number
-        of lost records by partition.
-        """
+        """Crashes a node, or the machine of an ended process, and checks all. Returns lost records by partition."""
         lost = self.lose(node, loss)
         if self._is_observing:
             self._touched.update(dict.fromkeys(self.truth.partitions))

@@ -1,8 +1,8 @@
 """Compact tables for the check of histories: records, sends and logs as columns of numbers.
 
 A history has millions of sends and a log millions of records, so there is no object for each. A log is kept as *runs*:
-records of one send that follow each other in both the send and the log. Numbers of sends, and offsets, nearly always
-rise in the order of the operations, so a row is found by bisection in an array; only sends out of order need a dict.
+records of one send that follow each other in both. Numbers of sends, and offsets, nearly always rise in the order of
+the operations, so a row is found by bisection in an array; only sends out of order need a dict.
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ class RecordRange(NamedTuple):
     size: int
 
     def records(self) -> Iterator[tuple[Offset, Record]]:
-        """Its records with their offsets."""
         for index in range(self.size):
             yield self.offset + index, Record(self.send, self.first + index)
 
@@ -190,7 +189,6 @@ class Spans:
         self._ends: list[Offset] = []
 
     def add(self, begin: Offset, end: Offset) -> None:
-        """Adds the offsets `begin .. end - 1`."""
         first = bisect_left(self._ends, begin)
         last = bisect_right(self._begins, end)
         if last == first + 1 and self._begins[first] <= begin and end <= self._ends[first]:

@@ -2,21 +2,19 @@
 
 The checkers read the whole cluster and rely on no node's report. For each partition the ground truth holds what
 non-stale leaders have shown below their high watermark, and its *tolerance*: KIP-966 promises durability while at most
-min ISR - 1 lossy unclean shutdowns are outstanding (F27, L18). A lossy shutdown of a broker is outstanding until the
-broker is back in the ISR. A partition leaves tolerance, for the rest of the run, when
+min ISR - 1 lossy unclean shutdowns are outstanding (F27, L18), each until the broker is back in the ISR. A partition
+leaves tolerance, for the rest of the run, when
 
 - more lossy shutdowns are outstanding. Generations without ELR tolerate none, nor does any partition whose ISR has not
   reached min ISR: what was committed under another min ISR or other feature levels may be on fewer replicas;
-- an unclean election chooses a leader that is not known to be complete. Exceptions: the last known leader, while its
-  disk has lost nothing, since it led last and holds everything that was committed; and a balanced recovery, which waits
-  for the whole last known ELR, so that a replica without losses is among the candidates (F27);
+- an unclean election chooses a leader that is not known to be complete. Complete are the last known leader, while its
+  disk has lost nothing, since it led last; and the leader of a balanced recovery, which waits for the whole last known
+  ELR, so that a replica without losses is among the candidates (F27);
 - `kip-966-elr` keeps an ELR, as Kafka's first phase does, through an election that reaches a min ISR which was lowered
   in between: from then on the members of that ELR need not have what is committed.
 
-Beyond tolerance loss is a result and not a violation.
-
-Each unclean recovery is recorded with its cost: the committed records that the log of the elected replica lacks and
-that no earlier recovery had lost.
+Beyond tolerance loss is a result and not a violation. Each unclean recovery is recorded with its cost: the committed
+records that the log of the elected replica lacks and that no earlier recovery had lost.
 """
 
 from __future__ import annotations
@@ -40,9 +38,7 @@ from protocol.nodes.controller import ControllerNode
 
 @dataclass(frozen=True, slots=True)
 class JudgedRecovery:
-    """The outcome of an unclean recovery: `leader` is elected in the epoch after `leader_epoch`; `lost` counts the
-    committed records that this costs.
-    """
+    """`leader` is elected in the epoch after `leader_epoch`; `lost` counts the committed records that this costs."""
 
     mode: str
     leader: NodeId
@@ -52,15 +48,12 @@ class JudgedRecovery:
 
 @dataclass(slots=True)
 class PartitionTruth:
-    """Ground truth of one partition.
-
-    `shown[offset]` is the payload of the batch at that base offset that a leader has shown to consumers,
+    """`shown[offset]` is the payload of the batch at that base offset that a leader has shown to consumers,
     `committed_end` the offset after the last of them. `shown_end` includes what deposed leaders have shown: while all
     members of their maximal ISR follow them, they commit and may delete records. `lossy` are the brokers with an
     outstanding lossy shutdown. `reached_min_isr`: the ISR has had min ISR members since min ISR or the assignment last
-    changed. `identity` distinguishes partitions of the same name (`GroundTruth.identity`). `state` is the last state
-    that the controller has committed, `recovery` the outcome of the last recovery, `lost` the base offsets and payloads
-    of batches that recoveries have lost.
+    changed. `identity` is that of `GroundTruth.identity`, `state` the last committed state, `recovery` the last
+    recovery, `lost` the base offsets and payloads of batches that recoveries have lost.
     """
 
     committed_end: Offset = 0
@@ -99,7 +92,7 @@ class PartitionView:
 
     @property
     def truth(self) -> PartitionTruth:
-        """The ground truth of the partition; created if there is none."""
+        """Created if there is none."""
         return self._ground.of(self.partition)
 
     @property
@@ -120,7 +113,7 @@ class PartitionView:
 
     def replica_of(self, broker: NodeId) -> Replica | None:
         """The broker's replica of what the controller means by this name, or the last one did while there is none; None
-        if it has none, or one of a deleted topic of the same name, or of a partition that was removed since.
+        if it has none, or one of a deleted topic or a removed partition of the same name.
         """
         node, topic, state = self._cluster.nodes.get(broker), self._topic, self._last_state
         if not isinstance(node, BrokerNode) or topic is None or state is None:
@@ -131,11 +124,9 @@ class PartitionView:
     def is_registered(self, broker: NodeId) -> bool:
         """Whether the broker runs under the epoch that the controller knows."""
         node, image = self._cluster.nodes.get(broker), self.image
-        return (
-            isinstance(node, BrokerNode)
-            and image is not None
-            and node.context.broker_epoch == image.broker_epoch(broker)
-        )
+        if image is None or not isinstance(node, BrokerNode):
+            return False
+        return node.context.broker_epoch == image.broker_epoch(broker)
 
     def is_led_by(self, broker: NodeId, replica: Replica | None) -> bool:
         """Whether the broker, with this replica, leads in the latest leader epoch. While no controller runs no leader
@@ -152,17 +143,9 @@ def _state_in(image: MetadataImage | None, partition: TopicPartition) -> Partiti
     return None if topic is None else topic.partitions.get(partition.partition)
 
 
-def _is_abandoned(before: PartitionState | None, state: PartitionState) -> bool:
-    """Whether a change of the assignment has left no complete replica: a reassignment was cancelled while only replicas
-    that it added were in ISR and ELR, which topics allow that prefer availability (E35).
-    """
-    is_changed = before is not None and before.replicas != state.replicas and bool(before.isr or before.elr)
-    return is_changed and not state.isr and not state.elr
-
-
 class GroundTruth:
-    """Ground truth of all partitions of a simulated cluster. It reads nodes and never changes them. `last_image` is
-    that of the controller which ran last; `deletions` counts how often a topic of a name has been deleted.
+    """Reads the nodes of a simulated cluster and never changes them. `last_image` is that of the controller which ran
+    last; `deletions` counts how often a topic of a name has been deleted.
     """
 
     def __init__(self, cluster: SimCluster) -> None:
@@ -171,7 +154,8 @@ class GroundTruth:
         self.last_image: MetadataImage | None = None
         self.recoveries: list[JudgedRecovery] = []
         self.deletions: Counter[str] = Counter()
-        self._features = cluster.spec.config.generation.features
+        self.features: Features = cluster.spec.config.generation.features
+        """The features of the levels in force; while there is no controller, of the last ones."""
         self._committed = MetadataImage(cluster.spec.config) if cluster.spec.controllers > 1 else None
 
     def of(self, partition: TopicPartition) -> PartitionTruth:
@@ -183,14 +167,13 @@ class GroundTruth:
     # -- reading the cluster -------------------------------------------------------------------------------------------
 
     def view(self, node: NodeId, partition: TopicPartition) -> PartitionView:
-        """The partition at this moment, with the replica of that node."""
         return PartitionView(self, node, partition)
 
     def controller_image(self) -> MetadataImage | None:
         """What is committed of the metadata; None before the first controller has started. A single controller has
         committed all that it has applied, and there is none while it does not run. With several controllers the
-        committed records are replayed here, whether one of them is active or not: a controller that resigns reports
-        with its last effects what it has committed.
+        committed records are replayed here: a controller that resigns reports with its last effects what it has
+        committed.
         """
         if self._committed is None:
             node = self.cluster.nodes.get(FIRST_CONTROLLER)
@@ -214,16 +197,10 @@ class GroundTruth:
         image.take_delta()
 
     def latest_image(self) -> MetadataImage | None:
-        """The controller's image; while there is none, the last one."""
         return self.controller_image() or self.last_image
 
     def controller_state(self, partition: TopicPartition) -> PartitionState | None:
         return _state_in(self.controller_image(), partition)
-
-    @property
-    def features(self) -> Features:
-        """The features of the levels in force; while there is no controller, of the last ones."""
-        return self._features
 
     def min_isr(self, partition: TopicPartition, state: PartitionState) -> int:
         """Effective min ISR as the controller counts it."""
@@ -231,37 +208,33 @@ class GroundTruth:
         assert image is not None
         return image.min_isr(image.topic_ids[partition.topic], MIN_INSYNC_REPLICAS, len(state.replicas))
 
-    def replica(self, broker: NodeId, partition: TopicPartition) -> Replica | None:
-        """The broker's replica (`PartitionView.replica_of`)."""
-        return self.view(broker, partition).replica
-
     def identity(self, partition: TopicPartition) -> tuple[str, int] | None:
-        """What the controller has committed under this name: the id of the topic, and the first leader epoch, which is
-        another one if the partition was removed and added again. None if there is no such partition.
+        """The id of the topic that the controller has committed under this name, and the partition's first leader
+        epoch, which is another one if it was removed and added again. None if there is no such partition.
         """
         image = self.controller_image()
         state = _state_in(image, partition)
         return None if image is None or state is None else (image.topic_ids[partition.topic], state.first_leader_epoch)
 
     def take_removed(self, topic: str) -> set[TopicPartition]:
-        """Forgets the partitions of a topic that were deleted, and returns them; later ones of the same name are
-        different ones. A new active controller may report deletions again that are long past.
+        """Forgets the deleted partitions of a topic, and returns them; later ones of the same name are different ones.
+        A new active controller may report deletions again that are long past.
         """
-        known = [partition for partition in self.partitions if partition.topic == topic]
-        gone = {partition for partition in known if self.of(partition).identity != self.identity(partition)}
+        known = [(name, truth.identity) for name, truth in self.partitions.items() if name.topic == topic]
+        gone = {name: identity for name, identity in known if identity != self.identity(name)}
         image = self.controller_image()
         topic_id = None if image is None else image.topic_ids.get(topic)
-        identities = [self.partitions.pop(partition).identity for partition in gone]
-        is_deleted = any(identity is not None and identity[0] != topic_id for identity in identities)
-        self.deletions[topic] += is_deleted
-        return gone
+        for name in gone:
+            del self.partitions[name]
+        self.deletions[topic] += any(identity is not None and identity[0] != topic_id for identity in gone.values())
+        return set(gone)
 
     def observe_feature_levels(self) -> None:
         """After a change of feature levels the promise has to be built up again from the present ISR."""
         image = self.controller_image()
-        if image is None or image.features == self._features:
+        if image is None or image.features == self.features:
             return
-        self._features = image.features
+        self.features = image.features
         for partition, truth in self.partitions.items():
             state = self.controller_state(partition)
             if state is not None:
@@ -270,19 +243,21 @@ class GroundTruth:
             self._judge(partition)
 
     def stored_ends(self, partition: TopicPartition) -> dict[NodeId, Offset]:
-        """Log ends on all disks that hold a replica of the partition, of running brokers and others."""
-        image = self.controller_image()
-        topic_id = None if image is None else image.topic_ids.get(partition.topic)
-        if topic_id is None:
-            return {}
-        name = log_name(TopicIdPartition(topic_id, partition.partition))
+        """Log ends on all disks that hold a replica of the partition, also of brokers that do not run."""
+        name = self._log_name(partition)
         ends = ((broker, self.cluster.disks[broker].log_end(name)) for broker in self.cluster.spec.broker_ids)
         return {broker: end for broker, end in ends if end is not None}
+
+    def _log_name(self, partition: TopicPartition) -> str:
+        """The name of the partition's logs on disks; empty while the controller knows no such topic."""
+        image = self.controller_image()
+        topic_id = None if image is None else image.topic_ids.get(partition.topic)
+        return "" if topic_id is None else log_name(TopicIdPartition(topic_id, partition.partition))
 
     # -- keeping the truth ---------------------------------------------------------------------------------------------
 
     def observe_crash(self, broker: NodeId, lost: dict[TopicPartition, int]) -> None:
-        """The broker's disk has lost records in a crash (partition -> number of records)."""
+        """The broker's disk has lost records in a crash: their number by partition."""
         for partition, count in lost.items():
             if count:
                 self.of(partition).lossy.add(broker)
@@ -301,7 +276,13 @@ class GroundTruth:
             truth.min_isr, truth.replicas, truth.reached_min_isr = min_isr, state.replicas, False
         truth.reached_min_isr = truth.reached_min_isr or len(state.isr) >= min_isr
         stale_elr = self.features.last_known_leader_in_elr and bool(state.elr) and len(state.isr) >= min_isr
-        truth.tolerant = truth.tolerant and known_complete and not stale_elr and not _is_abandoned(truth.state, state)
+        before = truth.state
+        is_abandoned = False
+        if before is not None and before.replicas != state.replicas and not state.isr and not state.elr:
+            # A reassignment was cancelled while only replicas that it added were in ISR and ELR, which topics allow
+            # that prefer availability: no complete replica is left (E35).
+            is_abandoned = bool(before.isr or before.elr)
+        truth.tolerant = truth.tolerant and known_complete and not stale_elr and not is_abandoned
         truth.state = state
         self._judge(partition)
 
@@ -331,10 +312,7 @@ class GroundTruth:
 
     def _held_by(self, broker: NodeId, partition: TopicPartition) -> dict[Offset, bytes]:
         """Base offsets and payloads of the batches on a broker's disk."""
-        image = self.controller_image()
-        topic_id = None if image is None else image.topic_ids.get(partition.topic)
-        name = "" if topic_id is None else log_name(TopicIdPartition(topic_id, partition.partition))
-        disk = self.cluster.disks[broker]
+        disk, name = self.cluster.disks[broker], self._log_name(partition)
         if name not in disk.log_names():
             return {}
         log = disk.open_log(name)
@@ -349,8 +327,8 @@ class GroundTruth:
             return True
         if self.features.unclean_recovery:
             found = truth.recovery
-            outcome = (leader, before.leader_epoch, "balanced")
-            return found is not None and (found.leader, found.leader_epoch, found.mode) == outcome
+            outcome = ("balanced", leader, before.leader_epoch)
+            return found is not None and (found.mode, found.leader, found.leader_epoch) == outcome
         known = before.last_known_leader
         if self.features.last_known_leader_in_elr and len(before.last_known_elr) == 1:
             known = before.last_known_elr[0]

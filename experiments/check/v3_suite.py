@@ -1,25 +1,6 @@
 """The invariants of generation `v3`, and the tolerance within which it promises that nothing acknowledged is lost.
 
-What holds with any fault, one rule per name:
-
-| rule | what |
-|---|---|
-| VersionsGrow | a change of a node raises its version by one; a new node begins at 0 (A3, N2) |
-| EphemeralsHaveSessions | an ephemeral node belongs to an open session (A4, A5) |
-| OneControllerPerEpoch | one broker is elected in a controller epoch, and epochs rise (A35, M34) |
-| DecisionsAreFenced | a decision is written under the controller epoch that the store has at that moment (A35, M34) |
-| LeaderEpochsRise | a decision raises the leader epoch by one; an ISR change keeps leader and epoch (A16, A7) |
-| ElectionAddsNoMember | a decision takes the ISR from the store; only a proposal of the leader adds to it (A13, A16) |
-| LeaderInIsr | a leader is in its ISR, which has no member twice (A13, A14) |
-| CommandsInOrder | a broker obeys no controller with an older epoch, and none that was not elected (A25, A35, M35) |
-| InitIsObeyed | after INIT a broker holds what INIT names and nothing else (A24) |
-| BrokerStatesRise | what a broker knows of a partition it holds is never replaced by something older (A25) |
-| OneLeaderPerEpoch | a broker leads in an epoch that the store gave it, and epochs of a replica rise (A2, A25, M35) |
-| LeaderUsesStoredIsr | the ISR of a leader, also of a deposed one, is that of its version in the store (A46) |
-| ReplicationQuorumSuperset | the leader waits for every member of the ISR in the store (A48, M30) |
-| LeaderCompleteness | a new leader has all that was committed, within tolerance |
-
-A partition leaves tolerance, for the rest of the run, by what V3 does not promise:
+`STORE_RULES` hold with any fault. A partition leaves tolerance, for the rest of the run, by what V3 does not promise:
 
 - an unclean election (A14, M26, M2);
 - the election of a member of the ISR that has truncated to its own high watermark, lacks what was committed, and has
@@ -38,7 +19,7 @@ from dataclasses import dataclass, field
 from experiments.check import rules
 from experiments.check.truth import GroundTruth
 from experiments.engines.sim.cluster import SimCluster
-from protocol.broker.context import log_name
+from protocol.broker.context import Replica, log_name
 from protocol.events.base import Trace
 from protocol.events.broker import (
     BecameFollower,
@@ -55,31 +36,29 @@ from protocol.v3.store import paths
 from protocol.v3.store.node import StoreNode
 from protocol.v3.store.records import LeaderAndIsr, TopicNode, stored_state
 
-STORE_RULES = (
-    "VersionsGrow",
-    "EphemeralsHaveSessions",
-    "OneControllerPerEpoch",
-    "DecisionsAreFenced",
-    "LeaderEpochsRise",
-    "ElectionAddsNoMember",
-    "LeaderInIsr",
-    "CommandsInOrder",
-    "InitIsObeyed",
-    "BrokerStatesRise",
-    "OneLeaderPerEpoch",
-    "LeaderUsesStoredIsr",
-    "ReplicationQuorumSuperset",
-    "LeaderCompleteness",
-)
-"""The names of the rules."""
-Report = Callable[[str, TopicPartition | None, str], None]
+STORE_RULES = {
+    "VersionsGrow": "a change of a node raises its version by one; a new node begins at 0 (A3, N2)",
+    "EphemeralsHaveSessions": "an ephemeral node belongs to an open session (A4, A5)",
+    "OneControllerPerEpoch": "one broker is elected in a controller epoch, and epochs rise (A35, M34)",
+    "DecisionsAreFenced": "a decision is written under the controller epoch that the store then has (A35, M34)",
+    "LeaderEpochsRise": "a decision raises the leader epoch by one; an ISR change keeps leader and epoch (A16, A7)",
+    "ElectionAddsNoMember": "a decision takes the ISR from the store; only a leader's proposal adds to it (A13, A16)",
+    "LeaderInIsr": "a leader is in its ISR, which has no member twice (A13, A14)",
+    "CommandsInOrder": "a broker obeys no controller of an older epoch, and none that was not elected (A25, A35, M35)",
+    "InitIsObeyed": "after INIT a broker holds what INIT names and nothing else (A24)",
+    "BrokerStatesRise": "what a broker knows of a partition it holds is never replaced by something older (A25)",
+    "OneLeaderPerEpoch": "a broker leads in an epoch that the store gave it; a replica's epochs rise (A2, A25, M35)",
+    "LeaderUsesStoredIsr": "the ISR of a leader, also of a deposed one, is that of its version in the store (A46)",
+    "ReplicationQuorumSuperset": "the leader waits for every member of the ISR in the store (A48, M30)",
+    "LeaderCompleteness": "a new leader has all that was committed, within tolerance",
+}
 
 
 @dataclass(slots=True)
 class Published:
     """What the store has published of one partition: its state by version, and the present one (None: deleted).
-    `committed` is the highest high watermark that a leader had in its own epoch. `short`: the replicas that
-    may lack some of it, as V3 allows, with the offset up to which they have to fetch until they do not.
+    `committed` is the highest high watermark that a leader had in its own epoch. `short`: the replicas that may lack
+    some of it, as V3 allows, with the offset up to which they have to fetch.
     """
 
     versions: dict[int, LeaderAndIsr] = field(default_factory=dict)
@@ -91,7 +70,9 @@ class Published:
 class V3Invariants:
     """The rules on one cluster of `v3`; `report` takes the name of a rule, the partition or None, and the violation."""
 
-    def __init__(self, cluster: SimCluster, truth: GroundTruth, report: Report) -> None:
+    def __init__(
+        self, cluster: SimCluster, truth: GroundTruth, report: Callable[[str, TopicPartition | None, str], None]
+    ) -> None:
         self._cluster = cluster
         self._truth = truth
         self._report = report
@@ -112,25 +93,32 @@ class V3Invariants:
         self.log_names: dict[str, TopicPartition] = {}
 
     def observe(self, node: NodeId, trace: Trace) -> None:
-        """A trace event."""
         if isinstance(trace, StoreChanged):
             self._observe_change(trace)
         elif isinstance(trace, StoreSessionEnded):
             self._check_ephemerals()
         elif isinstance(trace, ControllerElected):
-            self._observe_election(node, trace)
+            wrong = rules.one_leader(self._controllers, paths.CONTROLLER, trace.epoch, node)
+            if trace.epoch > self._epoch:
+                wrong = f"broker {node} is elected in epoch {trace.epoch}; the store has {self._epoch}"
+            self._report_if("OneControllerPerEpoch", None, wrong)
         elif isinstance(trace, CommandCarriedOut):
             self._observe_command(node, trace)
         elif isinstance(trace, BecameLeader | BecameFollower):
             self._observe_role(node, trace)
         elif isinstance(trace, IsrCommitted):
             self._touched[trace.partition] = None
-        elif isinstance(trace, HighWatermarkAdvanced):
-            self._observe_high_watermark(node, trace)
+        elif isinstance(trace, HighWatermarkAdvanced) and self._is_present(node, trace.partition):
+            known = self.of(trace.partition)
+            self._touched[trace.partition] = None
+            known.committed = max(known.committed, trace.high_watermark)
         elif isinstance(trace, LogTruncated):
-            self._observe_truncation(node, trace)
+            known = self.of(trace.partition)
+            known.short[node] = max(known.short.get(node, 0), trace.log_end)
         elif isinstance(trace, RecordsFetched):
-            self._observe_fetch(node, trace)
+            known = self.of(trace.partition)
+            if node in known.short and trace.log_end >= max(known.short[node], known.committed):
+                del known.short[node]
 
     def _report_if(self, rule: str, partition: TopicPartition | None, wrong: str, who: str = "") -> None:
         """Reports what a rule has found wrong, if anything; `who` did it."""
@@ -155,26 +143,22 @@ class V3Invariants:
         elif change.path.endswith("/leaderAndISR"):
             self._observe_state(change)
         elif change.version >= 0 and change.path.startswith(f"{paths.TOPICS}/"):
-            self._observe_topic(change)
+            names = paths.locate(change.path).names
+            if len(names) == 1:
+                topic = TopicNode.decode(change.path, change.data.encode())
+                self._topic_ids[names[0]] = topic.topic_id
+                for index in topic.partitions:
+                    name = log_name(TopicIdPartition(topic.topic_id, index))
+                    self.log_names[name] = TopicPartition(names[0], index)
         if change.path == paths.CONTROLLER or change.path.startswith(f"{paths.BROKER_IDS}/"):
             self._check_ephemerals()
 
-    def _observe_topic(self, change: StoreChanged) -> None:
-        names = paths.locate(change.path).names
-        if len(names) == 1:
-            topic = TopicNode.decode(change.path, change.data.encode())
-            self._topic_ids[names[0]] = topic.topic_id
-            for index in topic.partitions:
-                key = TopicIdPartition(topic.topic_id, index)
-                self.log_names[log_name(key)] = TopicPartition(names[0], index)
-
     def _check_ephemerals(self) -> None:
         store = self._cluster.nodes.get(STORE)
-        if not isinstance(store, StoreNode):
-            return
-        for path, node in store.state.tree.items():
-            if node.owner and node.owner not in store.state.sessions:
-                self._report("EphemeralsHaveSessions", None, f"{path} is of session {node.owner}, which has ended")
+        if isinstance(store, StoreNode):
+            for path, node in store.state.tree.items():
+                if node.owner and node.owner not in store.state.sessions:
+                    self._report("EphemeralsHaveSessions", None, f"{path} is of session {node.owner}, which has ended")
 
     def _observe_state(self, change: StoreChanged) -> None:
         partition = paths.locate(change.path)
@@ -197,15 +181,17 @@ class V3Invariants:
         self._report_if("LeaderInIsr", key, rules.leader_is_in_isr(state))
         if before is not None:
             self._check_transition(key, before, state)
-        is_decision = before is None or state.leader_epoch != before.leader_epoch
-        is_authored = is_decision or (state.controller, state.controller_epoch) != (
-            before and before.controller,
-            before and before.controller_epoch,
-        )
-        if is_authored and state.controller_epoch != self._epoch:
+        author = state.leader_epoch, state.controller, state.controller_epoch
+        is_decision = before is None or author != (before.leader_epoch, before.controller, before.controller_epoch)
+        if is_decision and state.controller_epoch != self._epoch:
             wrong = f"a decision of controller epoch {state.controller_epoch} in epoch {self._epoch}"
             self._report("DecisionsAreFenced", key, wrong)
-        self._judge(key, known, before, state)
+        truth = self._truth.of(key)
+        truth.tolerant = truth.tolerant and not state.is_unclean_leader
+        for broker in [] if before is None else [broker for broker in state.isr if broker not in before.isr]:
+            replica = self._replica(broker, key)
+            if (-1 if replica is None else replica.log.end_offset) < known.committed:
+                known.short[broker] = known.committed
 
     def _forget(self, key: TopicPartition) -> None:
         """A partition is deleted; a later one of that name is another one."""
@@ -216,9 +202,9 @@ class V3Invariants:
         self._leaders = {place: node for place, node in self._leaders.items() if place[0] != key}
 
     def _is_present(self, node: NodeId, key: TopicPartition) -> bool:
-        """Whether the node means by this name the partition that the store has: it is not deleted, not a partition that
-        was removed from its topic and added again, and of the same topic. A replay of a recording has no nodes, and
-        cannot tell a topic from a later one of its name.
+        """Whether the node means by this name the partition that the store has: it is not deleted, not one that was
+        removed and added again, and of the same topic. A replay of a recording has no nodes to distinguish topics of
+        one name.
         """
         broker = self._cluster.nodes.get(node)
         if key in self._deleted or self._again.get(key):
@@ -236,28 +222,9 @@ class V3Invariants:
         if is_election and not set(state.isr) <= set(before.isr):
             self._report("ElectionAddsNoMember", key, f"ISR {state.isr} after {before.isr}")
 
-    def _judge(self, key: TopicPartition, known: Published, before: LeaderAndIsr | None, state: LeaderAndIsr) -> None:
-        """Whether the partition leaves tolerance by this state."""
-        truth = self._truth.of(key)
-        if state.is_unclean_leader:
-            truth.tolerant = False
-        former = () if before is None else before.isr
-        for broker in state.isr:
-            if broker not in former and before is not None and self._log_end(broker, key) < known.committed:
-                known.short[broker] = known.committed
-
-    def _log_end(self, broker: BrokerId, key: TopicPartition) -> Offset:
+    def _replica(self, broker: BrokerId, key: TopicPartition) -> Replica | None:
         node = self._cluster.nodes.get(broker)
-        replica = node.context.replica_named(*key) if isinstance(node, V3BrokerNode) else None
-        return -1 if replica is None else replica.log.end_offset
-
-    # -- controllers and commands --------------------------------------------------------------------------------------
-
-    def _observe_election(self, node: NodeId, elected: ControllerElected) -> None:
-        wrong = rules.one_leader(self._controllers, paths.CONTROLLER, elected.epoch, node)
-        if elected.epoch > self._epoch:
-            wrong = f"broker {node} is elected in epoch {elected.epoch}; the store has {self._epoch}"
-        self._report_if("OneControllerPerEpoch", None, wrong)
+        return node.context.replica_named(*key) if isinstance(node, V3BrokerNode) else None
 
     def _observe_command(self, node: NodeId, command: CommandCarriedOut) -> None:
         if command.error != "NONE":
@@ -272,7 +239,9 @@ class V3Invariants:
             )
             self._report("CommandsInOrder", None, wrong)
         self._commanded[incarnation] = max(before, command.controller_epoch)
-        self._touched.update(dict.fromkeys(map(_named, command.partitions)))
+        for name in command.partitions:
+            topic, _, index = name.rpartition("-")
+            self._touched[TopicPartition(topic, int(index))] = None
         broker = self._cluster.nodes.get(node)
         if command.is_init and isinstance(broker, V3BrokerNode):
             image = broker.context.image
@@ -309,32 +278,15 @@ class V3Invariants:
         if truth.tolerant:
             self._report("LeaderCompleteness", key, f"leader {node} {wrong}")
 
-    def _observe_high_watermark(self, node: NodeId, mark: HighWatermarkAdvanced) -> None:
-        if not self._is_present(node, mark.partition):
-            return
-        known = self.of(mark.partition)
-        self._touched[mark.partition] = None
-        known.committed = max(known.committed, mark.high_watermark)
-
-    def _observe_truncation(self, node: NodeId, truncated: LogTruncated) -> None:
-        known = self.of(truncated.partition)
-        known.short[node] = max(known.short.get(node, 0), truncated.log_end)
-
-    def _observe_fetch(self, node: NodeId, fetched: RecordsFetched) -> None:
-        known = self.of(fetched.partition)
-        if node in known.short and fetched.log_end >= max(known.short[node], known.committed):
-            del known.short[node]
-
     def check(self, node: NodeId) -> None:
         """After an event of a node: checks that node, and the leaders in the store, on the partitions it touched."""
         touched, self._touched = self._touched, {}
         for key in touched:
             known = self.of(key)
-            if known.state is None:
-                continue
-            self._check_known(node, key)
-            for broker in dict.fromkeys((node, known.state.leader)):
-                self._check_leader(broker, key, known, known.state)
+            if known.state is not None:
+                self._check_known(node, key)
+                for broker in dict.fromkeys((node, known.state.leader)):
+                    self._check_leader(broker, key, known, known.state)
 
     def _check_known(self, broker: NodeId, key: TopicPartition) -> None:
         node = self._cluster.nodes.get(broker)
@@ -354,8 +306,7 @@ class V3Invariants:
             self._report("BrokerStatesRise", key, wrong)
 
     def _check_leader(self, broker: NodeId, key: TopicPartition, known: Published, state: LeaderAndIsr) -> None:
-        node = self._cluster.nodes.get(broker)
-        replica = node.context.replica_named(*key) if isinstance(node, V3BrokerNode) else None
+        replica = self._replica(broker, key)
         leadership = None if replica is None else replica.leadership
         if replica is None or leadership is None or replica.key.topic_id != self._topic_ids.get(key.topic):
             return
@@ -371,19 +322,11 @@ class V3Invariants:
             self._report_if("ReplicationQuorumSuperset", key, wrong, f"leader {broker} ")
 
     def lost(self, lost: dict[TopicPartition, int]) -> None:
-        """A disk has lost records."""
         for key, count in lost.items():
             if count:
                 self._truth.of(key).tolerant = False
 
     def check_everything(self) -> None:
-        """Checks all brokers on all partitions."""
         for broker in self._cluster.spec.broker_ids:
             self._touched = dict.fromkeys(self._partitions)
             self.check(broker)
-
-
-def _named(partition: str) -> TopicPartition:
-    """The partition that a trace event of a command names."""
-    topic, _, index = partition.rpartition("-")
-    return TopicPartition(topic, int(index))

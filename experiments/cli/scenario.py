@@ -58,8 +58,7 @@ def run_scenario(
     from experiments.check.recording import expect_new
     from experiments.scenarios.explored import run_explored
     from experiments.scenarios.loader import load_scenario, require_engine
-    from experiments.scenarios.recorded import run_recorded
-    from experiments.scenarios.runner import Runner
+    from experiments.scenarios.runner import Runner, run_recorded
     from experiments.story.render import render
 
     scenario = load_scenario(file_or_shipped(file, SCENARIOS, "a scenario file"))

@@ -1,10 +1,9 @@
 """Conformance: replays recorded decisions of Apache Kafka's controller code and compares the protocol core's.
 
-A vector is a JSON line of one of two kinds, which differ in their keys. A controller trace has `steps`; `traces.py`
-replays it. A partition change has the state of a partition, a request, and the recorded answer:
-`replay_file` gives state and request to `protocol.controller.partition_change` and compares every field of the record,
-of the state after it, and the error, with the answer. Order within ELR and last known ELR carries no meaning and is not
-compared; order within replicas and ISR is.
+A vector is a JSON line of one of two kinds. A controller trace has `steps` (`traces.py`). A partition change has the
+state of a partition, a request, and the recorded answer: `protocol.controller.partition_change` answers the request,
+and every field of the record, of the state after it, and the error are compared. Order within ELR and last known ELR
+carries no meaning and is not compared; order within replicas and ISR is.
 
 The two switches of a partition change choose the generation: without `elr_enabled` it is `kip-497`, with
 `use_last_known_leader` `kip-966-elr`, else `kip-966`. Rows have no separate field for the last known leader, so it is
@@ -48,11 +47,7 @@ from protocol.controller.partition_change import ChangeRequest, Election, decide
 from protocol.messages.records import PartitionChangeRecord
 from protocol.metadata.partition import LeaderRecoveryState, PartitionState, replay_change
 
-PARTITION_CHANGE = "partition change"
-GZIP_MAGIC = b"\x1f\x8b"
 _STEPS = re.compile(rb'"steps"\s*:')
-READABLE = "a readable file of JSON lines, gzip or not"
-CONTROLLER_TRACE = "controller trace"
 
 
 class RecordShape(StrictModel):
@@ -97,17 +92,15 @@ class Mismatch:
 
 
 @dataclass(frozen=True, slots=True)
-class DepartedRow:
-    """A row (counted from 1) that `departures` explain, with its differences, which follow from them."""
+class DepartedRow(Mismatch):
+    """A row whose differences follow from `departures`."""
 
-    row: int
     departures: tuple[Departure, ...]
-    differences: tuple[Difference, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class FileResult:
-    """The result of one file: the number of `passed` rows, then mismatches and departures in the order of the file."""
+    """The number of `passed` rows of a file, then mismatches and departures in the order of the file."""
 
     file: str
     kind: str
@@ -121,9 +114,9 @@ class FileResult:
 
 
 def replay_file(path: Path) -> FileResult:
-    """Replays all rows of a file. Raises InputError (file, row, field) if it cannot be read or is not made of rows."""
+    """Replays all rows of a file. InputError (file, row, field) if it cannot be read or is not made of rows."""
     rows = [_parse(path, number, line) for number, line in enumerate(_lines(path), start=1)]
-    kind = CONTROLLER_TRACE if isinstance(rows[0], ControllerTraceRow) else PARTITION_CHANGE
+    kind = "controller trace" if isinstance(rows[0], ControllerTraceRow) else "partition change"
     mismatches: list[Mismatch] = []
     departed: list[DepartedRow] = []
     for number, row in enumerate(rows, start=1):
@@ -132,7 +125,7 @@ def replay_file(path: Path) -> FileResult:
             continue
         departures = explanation(partial(_row_differences, row))
         if departures:
-            departed.append(DepartedRow(number, departures, unlike))
+            departed.append(DepartedRow(number, unlike, departures))
         else:
             mismatches.append(Mismatch(number, unlike))
     passed = len(rows) - len(mismatches) - len(departed)
@@ -148,15 +141,14 @@ def _row_differences(
 
 
 def differences(row: PartitionChangeRow, kafka_rules: frozenset[str] = frozenset()) -> tuple[Difference, ...]:
-    """The fields of record, state after and error in which the core's answer, under these of Kafka's rules, differs
-    from the recorded one.
-    """
-    before = _state(row.partition)
+    """The fields in which the core's answer, under these of Kafka's rules, differs from the recorded one."""
+    recovery = LeaderRecoveryState[row.partition.leader_recovery_state]
+    before = PartitionState(**row.partition.model_dump() | {"leader_recovery_state": recovery})
     record = decide("vector", 0, before, _request(row, kafka_rules))
     after = before if record is None else replay_change(before, record)
     unlike = [
-        *compare("record", _fields(row.record), None if record is None else _record_fields(record)),
-        *compare("after", _fields(row.after), state_fields(after)),
+        *compare("record", row.record, _record_fields(record)),
+        *compare("after", row.after, state_fields(after)),
     ]
     if row.error is not None:
         unlike.append(Difference("error", row.error, None))
@@ -166,10 +158,11 @@ def differences(row: PartitionChangeRow, kafka_rules: frozenset[str] = frozenset
 def _lines(path: Path) -> list[bytes]:
     try:
         content = path.read_bytes()
-        if content.startswith(GZIP_MAGIC):
+        if content.startswith(b"\x1f\x8b"):
             content = gzip.decompress(content)
     except OSError as error:
-        raise InputError(str(path), "", error.strerror or error, READABLE) from error
+        allowed = "a readable file of JSON lines, gzip or not"
+        raise InputError(str(path), "", error.strerror or error, allowed) from error
     except (EOFError, zlib.error) as error:
         raise InputError(str(path), "", f"damaged gzip data ({error})", "a whole gzip file") from error
     if not content.strip():
@@ -186,11 +179,6 @@ def _parse(path: Path, number: int, line: bytes) -> PartitionChangeRow | Control
     except InputError as error:
         field = f"row {number}: {error.field}" if error.field else f"row {number}"
         raise InputError(str(path), field, error.found, error.allowed) from error
-
-
-def _state(shape: PartitionShape) -> PartitionState:
-    fields = shape.model_dump()
-    return PartitionState(**fields | {"leader_recovery_state": LeaderRecoveryState[shape.leader_recovery_state]})
 
 
 def _request(row: PartitionChangeRow, kafka_rules: frozenset[str]) -> ChangeRequest:
@@ -211,10 +199,8 @@ def _request(row: PartitionChangeRow, kafka_rules: frozenset[str]) -> ChangeRequ
     )
 
 
-def _fields(shape: StrictModel | None) -> dict[str, object] | None:
-    return None if shape is None else shape.model_dump()
-
-
-def _record_fields(record: PartitionChangeRecord) -> dict[str, object]:
+def _record_fields(record: PartitionChangeRecord | None) -> dict[str, object] | None:
+    if record is None:
+        return None
     named_alike = {name: getattr(record, name) for name in RecordShape.model_fields if name != "elr"}
     return named_alike | {"elr": record.eligible_leader_replicas}

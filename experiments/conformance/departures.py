@@ -2,12 +2,9 @@
 
 A departure is a rule of Kafka's code that isray does not follow, and the reason (`DEPARTURES`). It names no rows. A row
 that is not answered as recorded is *explained* by departures if the protocol gives exactly the recorded answers, in all
-fields, with Kafka's rules in the place of its own (`protocol/kafka_rules.py`). Then and only then it is
-counted as a departure; every other row fails.
-
-This is sound for event sequences, too. Under Kafka's rule the replayed controller goes through the state that Kafka
-reached, so that all later steps are compared in full; nothing is left out after the first difference. A row that
-differs in a further way is answered as recorded under no set of rules.
+fields, with Kafka's rules in the place of its own (`protocol/kafka_rules.py`); every other row fails. This is sound for
+event sequences, too: under Kafka's rule the replayed controller goes through the state that Kafka reached, so that all
+later steps are compared in full.
 
 A row is explained by the smallest set that does it, in the order of `DEPARTURES` among equals: a rule that changes
 nothing in a row is in no smallest set.
@@ -25,11 +22,9 @@ from protocol.kafka_rules import KAFKA_RULES, KafkaRule
 
 @dataclass(frozen=True, slots=True)
 class Departure:
-    """One rule that isray does not follow.
-
-    `reason` says what isray does instead, and why. `scenario` is a shipped scenario, and `<scenario>-kafka` the same
-    failures and commands under Kafka's rule; `story` says how they differ, `lost` how many acknowledged records the
-    latter loses (None: undecided, as no leader can be read).
+    """One rule that isray does not follow. `reason` says what isray does instead, and why. `scenario` is a shipped
+    scenario, and `<scenario>-kafka` the same failures and commands under Kafka's rule; `story` says how they differ,
+    `lost` how many acknowledged records the latter loses (None: undecided, as no leader can be read).
     """
 
     rule: KafkaRule
@@ -44,7 +39,6 @@ class Departure:
 
     @property
     def kafka_scenario(self) -> str:
-        """The name of the scenario under Kafka's rule."""
         return f"{self.scenario}-kafka"
 
 
@@ -89,9 +83,7 @@ def departure_named(name: str, option: str) -> Departure:
 
 
 def explanation(differences: Callable[[frozenset[str]], Collection[object]]) -> tuple[Departure, ...]:
-    """The smallest set of departures that explains a row; empty if none does. `differences` replays the row under
-    these of Kafka's rules.
-    """
+    """The smallest set of departures under which `differences` of a row is empty; empty if there is none."""
     sets = chain.from_iterable(combinations(DEPARTURES, size) for size in range(1, len(DEPARTURES) + 1))
     for chosen in sets:
         if not differences(frozenset(departure.name for departure in chosen)):

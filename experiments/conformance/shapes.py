@@ -45,13 +45,13 @@ class Difference:
 
 
 def state_fields(state: PartitionState) -> dict[str, object]:
-    """A partition's state in the fields of `PartitionShape`."""
     fields = {name: getattr(state, name) for name in PartitionShape.model_fields}
     return fields | {"leader_recovery_state": state.leader_recovery_state.name}
 
 
-def compare(what: str, expected: dict[str, object] | None, found: dict[str, object] | None) -> list[Difference]:
+def compare(what: str, recorded: StrictModel | None, found: dict[str, object] | None) -> list[Difference]:
     """All fields in which two answers differ; `what` is put before their names."""
+    expected = None if recorded is None else recorded.model_dump()
     if expected is None or found is None:
         return [] if expected is found else [Difference(what, expected, found)]
     return [

@@ -2,9 +2,8 @@
 
 A trace is one JSON line: events on one controller with one topic `foo` of one partition, each with its result (an
 error's name, or a heartbeat's reply) and the partition's state afterwards. Every event enters the node where it enters
-in an engine: requests through `receive`, a session that ends through `fire`. Brokers are taken to have applied all
-metadata by the time of the next event, as they had when the traces were recorded. Broker epochs are the recorder's own
-numbers there and log offsets here; a recorded epoch stands for the epoch that the same registration got.
+in an engine. Brokers have applied all metadata by the time of the next event, as they had when the traces were
+recorded. A recorded broker epoch stands for the epoch that the same registration got here.
 
 The recorder drove Kafka's replication manager without the part of the quorum controller that stores the offset at which
 a controlled shutdown began, so its heartbeat responses treat such a broker as running. A controller that has just
@@ -14,20 +13,13 @@ started behaves alike, so the node is restarted on its log after a heartbeat tha
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import count
 from random import Random
 from typing import Annotated, Literal, TypeVar
 
 from pydantic import Field
 
-from experiments.conformance.shapes import (
-    Broker,
-    Brokers,
-    Difference,
-    PartitionShape,
-    Replicas,
-    compare,
-    state_fields,
-)
+from experiments.conformance.shapes import Broker, Brokers, Difference, PartitionShape, Replicas, compare, state_fields
 from experiments.engines.admin_requests import create_topic, elect_leader, reassign
 from experiments.engines.sim.disk import formatted_disk
 from experiments.support.fields import StrictModel
@@ -37,18 +29,9 @@ from protocol.contract import Send
 from protocol.controller.heartbeats import BrokerControlState
 from protocol.errors import ErrorCode
 from protocol.ids import FIRST_CLIENT, FIRST_CONTROLLER, NO_EPOCH, Epoch
+from protocol.messages import control
 from protocol.messages.admin import AdminRequest, AdminResponse
 from protocol.messages.base import Message
-from protocol.messages.control import (
-    AlterPartitionRequest,
-    AlterPartitionResponse,
-    BrokerHeartbeatRequest,
-    BrokerHeartbeatResponse,
-    BrokerRegistrationRequest,
-    BrokerRegistrationResponse,
-    BrokerState,
-    PartitionIsrProposal,
-)
 from protocol.messages.partitions import ElectionType
 from protocol.nodes.broker_sessions import SESSION_PREFIX
 from protocol.nodes.controller import ControllerNode
@@ -126,28 +109,22 @@ class Step(StrictModel):
 
 
 class ControllerTraceRow(StrictModel):
-    """One recorded trace."""
-
     elr_enabled: bool
     effective_min_insync_replicas: Annotated[int, Field(ge=1)]
     steps: Annotated[tuple[Step, ...], Field(min_length=1)]
 
 
 def differences(row: ControllerTraceRow, kafka_rules: frozenset[str] = frozenset()) -> tuple[Difference, ...]:
-    """The differences of the first step whose answer, under these of Kafka's rules, differs from the recorded one;
-    empty if all agree.
-    """
+    """The differences of the first step whose answer, under these of Kafka's rules, differs from the recorded one."""
     controller = _Controller(row.elr_enabled, kafka_rules)
     for index, step in enumerate(row.steps):
         result = controller.apply(step.event)
         recorded = step.result.model_dump() if isinstance(step.result, HeartbeatReply) else step.result
         unlike = [] if result == recorded else [Difference(f"steps[{index}].result", recorded, result)]
-        expected = None if step.partition is None else step.partition.model_dump()
-        unlike += compare(f"steps[{index}].partition", expected, controller.partition())
-        if isinstance(step.event, CreateTopic) and controller.min_isr() != row.effective_min_insync_replicas:
-            unlike.append(
-                Difference("effective_min_insync_replicas", row.effective_min_insync_replicas, controller.min_isr())
-            )
+        unlike += compare(f"steps[{index}].partition", step.partition, controller.partition())
+        min_isr = row.effective_min_insync_replicas
+        if isinstance(step.event, CreateTopic) and controller.min_isr() != min_isr:
+            unlike.append(Difference("effective_min_insync_replicas", min_isr, controller.min_isr()))
         if unlike:
             return tuple(unlike)
     return ()
@@ -160,7 +137,7 @@ class _Controller:
         generation = Generation.KIP_966_ELR if elr_enabled else Generation.KIP_497
         self._config = ClusterConfig.of(generation, kafka_rules=kafka_rules)
         self._storage = formatted_disk()
-        self._correlation_id = 0
+        self._ids = count(1)
         self._epochs: dict[int, dict[int, Epoch]] = {}
         self._start()
 
@@ -170,7 +147,6 @@ class _Controller:
         self._node.start(0)
 
     def apply(self, event: Event) -> object:
-        """Feeds one event and returns an error's name, or the heartbeat reply."""
         result = self._event(event)
         for broker in self._image.brokers:
             self._node.receive(0, broker, metadata_fetch(self._node, broker))
@@ -189,19 +165,22 @@ class _Controller:
         return min(configured, len(topic.partitions[0].replicas))
 
     def _event(self, event: Event) -> object:
-        if isinstance(event, RegisterBroker):
-            return self._register(event)
-        if isinstance(event, BrokerEvent):
-            return self._fence(event) if event.type == "fence" else self._heartbeat(event)
-        if isinstance(event, AlterPartition):
-            return self._alter_partition(event)
-        request = replace(self._admin_request(event), correlation_id=self._id())
-        error, _ = self._ask(FIRST_CLIENT, request, AdminResponse).failure()
+        request: AdminRequest
+        match event:
+            case RegisterBroker():
+                return self._register(event)
+            case BrokerEvent():
+                return self._fence(event) if event.type == "fence" else self._heartbeat(event)
+            case AlterPartition():
+                return self._alter_partition(event)
+            case CreateTopic():
+                request = create_topic(TOPIC, (event.replicas,), {MIN_INSYNC_REPLICAS: event.min_insync_replicas})
+            case ElectLeaders():
+                request = elect_leader(TOPIC, 0, ElectionType[event.election_type])
+            case Reassign():
+                request = reassign(TOPIC, 0, event.replicas)
+        error, _ = self._ask(FIRST_CLIENT, replace(request, correlation_id=next(self._ids)), AdminResponse).failure()
         return error.name
-
-    def _id(self) -> int:
-        self._correlation_id += 1
-        return self._correlation_id
 
     def _ask(self, sender: int, request: Message, answer: type[Answer]) -> Answer:
         effects = self._node.receive(0, sender, request)
@@ -209,14 +188,14 @@ class _Controller:
         return found
 
     def _register(self, event: RegisterBroker) -> str:
-        known = self._image.broker_epoch(event.broker_id)
-        request = BrokerRegistrationRequest(
-            correlation_id=self._id(),
+        known, number = self._image.broker_epoch(event.broker_id), next(self._ids)
+        request = control.BrokerRegistrationRequest(
+            correlation_id=number,
             broker_id=event.broker_id,
-            incarnation_id=str(self._correlation_id),
+            incarnation_id=str(number),
             previous_broker_epoch=NO_EPOCH if event.unclean_shutdown or known is None else known,
         )
-        answer = self._ask(event.broker_id, request, BrokerRegistrationResponse)
+        answer = self._ask(event.broker_id, request, control.BrokerRegistrationResponse)
         self._epochs.setdefault(event.broker_id, {})[event.broker_epoch] = answer.broker_epoch
         return answer.error.name
 
@@ -227,15 +206,15 @@ class _Controller:
         return ErrorCode.NONE.name
 
     def _heartbeat(self, event: BrokerEvent) -> object:
-        request = BrokerHeartbeatRequest(
-            correlation_id=self._id(),
+        request = control.BrokerHeartbeatRequest(
+            correlation_id=next(self._ids),
             broker_id=event.broker_id,
             broker_epoch=self._image.broker_epoch(event.broker_id) or 0,
             current_metadata_offset=self._image.next_offset,
             want_fence=event.type == "want_fence",
             want_shut_down=event.type == "controlled_shutdown",
         )
-        answer = self._ask(event.broker_id, request, BrokerHeartbeatResponse)
+        answer = self._ask(event.broker_id, request, control.BrokerHeartbeatResponse)
         if answer.error is not ErrorCode.NONE:
             return answer.error.name
         in_shutdown = self._node.incarnations.control_state(event.broker_id) is BrokerControlState.CONTROLLED_SHUTDOWN
@@ -251,29 +230,24 @@ class _Controller:
         return recorded if recorded == NO_EPOCH else self._epochs.get(broker, {}).get(recorded, UNKNOWN_EPOCH)
 
     def _alter_partition(self, event: AlterPartition) -> str:
-        proposal = PartitionIsrProposal(
+        proposal = control.PartitionIsrProposal(
             topic_id=self._image.topic_ids.get(TOPIC, ""),
             partition_id=0,
             leader_epoch=event.leader_epoch,
             partition_epoch=event.partition_epoch,
             new_isr=tuple(
-                BrokerState(broker_id=member.broker_id, broker_epoch=self._epoch(member.broker_id, member.broker_epoch))
+                control.BrokerState(
+                    broker_id=member.broker_id, broker_epoch=self._epoch(member.broker_id, member.broker_epoch)
+                )
                 for member in event.new_isr
             ),
             leader_recovery_state=event.leader_recovery_state,
         )
-        request = AlterPartitionRequest(
-            correlation_id=self._id(),
+        request = control.AlterPartitionRequest(
+            correlation_id=next(self._ids),
             broker_id=event.broker_id,
             broker_epoch=self._epoch(event.broker_id, event.broker_epoch),
             partitions=(proposal,),
         )
-        answer = self._ask(event.broker_id, request, AlterPartitionResponse)
+        answer = self._ask(event.broker_id, request, control.AlterPartitionResponse)
         return (answer.partitions[0].error if answer.error is ErrorCode.NONE else answer.error).name
-
-    def _admin_request(self, event: CreateTopic | ElectLeaders | Reassign) -> AdminRequest:
-        if isinstance(event, CreateTopic):
-            return create_topic(TOPIC, (event.replicas,), {MIN_INSYNC_REPLICAS: event.min_insync_replicas})
-        if isinstance(event, ElectLeaders):
-            return elect_leader(TOPIC, 0, ElectionType[event.election_type])
-        return reassign(TOPIC, 0, event.replicas)

@@ -1,14 +1,11 @@
 """The operator of a simulated cluster: changes its metadata, and takes the changes back.
 
-A fault of administration declares a part of the *desired state*: that a topic does not exist, that it has more
-partitions, that features have other levels, that a config of a topic or of the cluster has another value, that a
-principal is denied something. The operator compares the desired state with the metadata of the active controller (in
-`v3` with the store, which has only topics) and requests what is missing, or what has to be taken back, until they
-agree. The cluster may refuse a request, not answer it, or carry it out late, after its timeout or in `v3` after its
-response; so the operator looks again every 500 ms to the end of the run, and has one request open per topic, for the
-levels, for the configs of a topic or of the cluster, and for the access control entries.
-
-A topic is created again as it was created first: with the same assignment and configs.
+A fault of administration declares a part of the *desired state* (`DesiredState`). The operator compares the desired
+state with the metadata of the active controller (in `v3` with the store, which has only topics) and requests what is
+missing, or what has to be taken back, until they agree. The cluster may refuse a request, not answer it, or carry it
+out late, after its timeout or in `v3` after its response; so the operator looks again every 500 ms to the end of the
+run, and has one request open per topic, for the levels, for the configs of a topic or of the cluster, and for the
+access control entries. A topic is created again with its first assignment and configs.
 
 When unclean recovery is enabled again, a leaderless partition whose ELR is empty may have a last known leader and no
 last known ELR: the first phase records one broker only. Such a partition waits for a user (F29), so the operator, who
@@ -18,8 +15,7 @@ caused it, requests the unclean election, which elects the last known leader.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from experiments.check.engine import CheckedEngine
 from experiments.engines.admin_requests import (
@@ -38,9 +34,6 @@ from protocol.messages.cluster import FeatureUpdate, UpdateFeaturesRequest, Upgr
 from protocol.messages.partitions import ElectionType
 from protocol.metadata.image import MetadataImage
 
-_LEVELS, _ACLS = "feature levels", "access control entries"
-
-
 LOOK_EVERY_MS = 500
 
 
@@ -54,50 +47,21 @@ class CreatedTopic(Protocol):
     def config(self) -> Mapping[str, object]: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Deleted:
-    """The topic shall not exist."""
+class DesiredState(NamedTuple):
+    """A part of the desired state: topics that shall not exist, how many partitions more topics shall have, levels by
+    feature, configs by topic (None: cluster-wide), and access control entries that shall exist. Of a level or config
+    that several parts have the latest declaration counts.
+    """
 
-    topic: str
-
-
-@dataclass(frozen=True, slots=True)
-class Grown:
-    """The topic shall have `count` partitions more."""
-
-    topic: str
-    count: int
-
-
-@dataclass(frozen=True, slots=True)
-class Levels:
-    """Features shall have these levels. The latest declaration counts."""
-
-    levels: Mapping[str, int]
-
-
-@dataclass(frozen=True, slots=True)
-class Configured:
-    """Configs shall have these values, cluster-wide or of a topic. The latest declaration counts."""
-
-    config: Mapping[str, object]
-    topic: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Denied:
-    """The entry shall exist."""
-
-    entry: AclEntry
-
-
-Desired = Deleted | Grown | Levels | Configured | Denied
+    deleted: tuple[str, ...] = ()
+    added: Mapping[str, int] = {}
+    levels: Mapping[str, int] = {}
+    configs: Mapping[str | None, Mapping[str, object]] = {}
+    entries: tuple[AclEntry, ...] = ()
 
 
 class ClusterOperator:
-    """Operates the metadata of `engine`. `submit` sends a request and returns its command's number; `topics` are those
-    that it may delete and create again.
-    """
+    """`submit` sends a request and returns its command's number; `topics` may be deleted and created again."""
 
     def __init__(
         self, engine: CheckedEngine, submit: Callable[[AdminRequest], int], topics: Mapping[str, CreatedTopic]
@@ -105,7 +69,7 @@ class ClusterOperator:
         self._engine = engine
         self._submit = submit
         self._topics = topics
-        self._desired: dict[int, Desired] = {}
+        self._desired: dict[int, DesiredState] = {}
         self._configs: dict[str | None, dict[str, None]] = {}
         self._touched: dict[str, None] = {}
         self._is_scheduled = False
@@ -113,24 +77,21 @@ class ClusterOperator:
         self._is_needed = False
         self._has_changed_levels = False
 
-    def declare(self, number: int, desired: Desired) -> None:
+    def declare(self, number: int, desired: DesiredState) -> None:
         """The fault of that number desires this state from now on."""
         self._desired[number] = desired
-        if isinstance(desired, Configured):
-            self._configs.setdefault(desired.topic, {}).update(dict.fromkeys(desired.config))
-        if isinstance(desired, Deleted | Grown):
-            self._touched[desired.topic] = None
-        self._has_changed_levels = self._has_changed_levels or isinstance(desired, Levels)
+        for topic, config in desired.configs.items():
+            self._configs.setdefault(topic, {}).update(dict.fromkeys(config))
+        self._touched.update(dict.fromkeys((*desired.deleted, *desired.added)))
+        self._has_changed_levels = self._has_changed_levels or bool(desired.levels)
         self._is_needed = True
         self.review()
 
     def release(self, number: int) -> None:
-        """The fault desires nothing any more."""
         del self._desired[number]
         self.review()
 
     def forget_requests(self) -> None:
-        """The client that sent the open requests has ended."""
         self._open.clear()
 
     def stop(self) -> None:
@@ -158,10 +119,6 @@ class ClusterOperator:
         is_open = any(self._engine.outcome(number) is None for number in self._open.values())
         return self._engine.view() is not None and not is_open and next(self._due(), None) is None
 
-    def _image(self) -> MetadataImage | None:
-        active = self._engine.active_node()
-        return None if active is None else active.state.image
-
     def _due(self) -> Iterator[tuple[str, AdminRequest]]:
         """The requests that are due, each with its subject; none while no controller is active."""
         view = self._engine.view() if self._is_needed else None
@@ -172,9 +129,10 @@ class ClusterOperator:
             request = self._for_topic(name, self._topics[name], present)
             if request is not None:
                 yield name, request
-        image = self._image()
-        if image is None:
+        active = self._engine.active_node()
+        if active is None:
             return
+        image = active.state.image
         yield from self._due_levels(image)
         yield from self._due_elections(image)
         for topic, names in self._configs.items():
@@ -184,15 +142,18 @@ class ClusterOperator:
     def _due_levels(self, image: MetadataImage) -> Iterator[tuple[str, AdminRequest]]:
         levels = dict(self._engine.spec.config.generation.feature_levels)
         for desired in self._desired.values():
-            if isinstance(desired, Levels):
-                levels |= desired.levels
-        present = image.feature_levels
-        updates = [_update(name, present[name], level) for name, level in levels.items() if present[name] != level]
+            levels |= desired.levels
+        updates = []
+        for name, level in levels.items():
+            present = image.feature_levels[name]
+            kind = UpgradeType.UPGRADE if level > present else UpgradeType.UNSAFE_DOWNGRADE
+            if level != present:
+                updates.append(FeatureUpdate(feature=name, max_version_level=level, upgrade_type=kind))
         if updates:
-            yield _LEVELS, UpdateFeaturesRequest(correlation_id=0, feature_updates=tuple(updates))
+            yield "feature levels", UpdateFeaturesRequest(correlation_id=0, feature_updates=tuple(updates))
 
     def _due_elections(self, image: MetadataImage) -> Iterator[tuple[str, AdminRequest]]:
-        if not self._has_changed_levels or any(isinstance(desired, Levels) for desired in self._desired.values()):
+        if not self._has_changed_levels or any(desired.levels for desired in self._desired.values()):
             return
         for key, partition in image.partitions():
             if recovery_need(image, key, partition) is RecoveryNeed.USER:
@@ -202,46 +163,34 @@ class ClusterOperator:
     def _due_configs(
         self, image: MetadataImage, topic: str | None, names: Mapping[str, None]
     ) -> Iterator[tuple[str, AdminRequest]]:
-        """Of a topic, which must exist, or cluster-wide."""
         topic_id = None if topic is None else image.topic_ids.get(topic)
         if topic is not None and topic_id is None:
             return
         before: Mapping[str, object] = {} if topic is None else self._topics[topic].config
         wanted: dict[str, object | None] = {name: before.get(name) for name in names}
         for desired in self._desired.values():
-            if isinstance(desired, Configured) and desired.topic == topic:
-                wanted |= desired.config
+            wanted |= desired.configs.get(topic, {})
         present = image.configs.get(topic_id, {})
         changes = {name: value for name, value in wanted.items() if present.get(name) != value}
         if changes:
             yield f"configs of {topic or 'the cluster'}", alter_config(topic, changes)
 
     def _due_entries(self, image: MetadataImage) -> Iterator[tuple[str, AdminRequest]]:
-        wanted = {desired.entry: None for desired in self._desired.values() if isinstance(desired, Denied)}
+        wanted = {entry: None for desired in self._desired.values() for entry in desired.entries}
         missing = tuple(entry for entry in wanted if entry not in image.acls)
         extra = tuple(AclFilter.exactly(entry) for entry in image.acls if entry not in wanted)
         if missing:
-            yield _ACLS, CreateAclsRequest(correlation_id=0, creations=missing)
+            yield "access control entries", CreateAclsRequest(correlation_id=0, creations=missing)
         elif extra:
-            yield _ACLS, DeleteAclsRequest(correlation_id=0, filters=extra)
+            yield "access control entries", DeleteAclsRequest(correlation_id=0, filters=extra)
 
     def _for_topic(self, name: str, created: CreatedTopic, present: Sequence[int]) -> AdminRequest | None:
         """The request that a topic with these partitions (none: it does not exist) needs."""
-        found = [
-            desired
-            for desired in self._desired.values()
-            if isinstance(desired, Deleted | Grown) and desired.topic == name
-        ]
-        if any(isinstance(desired, Deleted) for desired in found):
+        if any(name in desired.deleted for desired in self._desired.values()):
             return delete_topic(name) if present else None
         if not present:
             return create_topic(name, created.assignments, created.config)
-        wanted = len(created.assignments) + sum(desired.count for desired in found if isinstance(desired, Grown))
+        wanted = len(created.assignments) + sum(desired.added.get(name, 0) for desired in self._desired.values())
         if len(present) < wanted:
             return grow_topic(name, wanted)
         return remove_partitions(name, present[wanted:]) if len(present) > wanted else None
-
-
-def _update(name: str, present: int, level: int) -> FeatureUpdate:
-    direction = UpgradeType.UPGRADE if level > present else UpgradeType.UNSAFE_DOWNGRADE
-    return FeatureUpdate(feature=name, max_version_level=level, upgrade_type=direction)

@@ -1,22 +1,32 @@
 """What a fault can do to a simulated cluster.
 
-Faults overlap. Where several of them keep a node down or paused, the node starts or resumes when the last of them ends;
-`Holds` counts them. What faults of one kind share with each other, and no other kind needs, is a `SharedState`.
+Faults overlap. Where several of them keep a node down or paused, a disk full or a link cut, that ends when the last of
+them ends (`Holds`).
+
+A crash takes from a disk what leaves every partition within its tolerance (`experiments/check/truth.py`), and nothing
+where it would take more. A controller may lose its disk while a majority of the voters keep theirs
+(`quorum_operator.py`); it has not acknowledged what it has not flushed. That is decided on the ground truth when the
+fault begins. So leaving a fault out of a timeline never makes the other faults exceed the tolerance, which allows
+timelines to be shrunk.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
-from typing import Self
+from functools import partial
+from typing import Generic, TypeVar
 
 from experiments.check.engine import CheckedEngine
+from experiments.check.truth import GroundTruth
 from experiments.engines.port import Loss
 from experiments.faults.cluster_operator import ClusterOperator, CreatedTopic
 from experiments.faults.quorum_operator import QuorumOperator
-from experiments.faults.tolerance import grant_loss
 from experiments.story.render import Heading
-from protocol.ids import NodeId, is_controller
+from protocol.broker.context import log_name
+from protocol.events.base import Trace
+from protocol.events.broker import RecordsAppended, RecordsFetched
+from protocol.ids import NodeId, TimeMs, TopicPartition, is_broker, is_controller, is_store
 from protocol.messages.admin import AdminRequest
 from protocol.messages.commands import AdminCommand, Command
 
@@ -24,48 +34,42 @@ OPERATOR = "User:operator"
 """The principal of the requests of faults: a super user in clusters with an authorizer."""
 
 
-class Holds:
-    """Which holders keep which node in a state."""
-
-    def __init__(self) -> None:
-        self._holders: dict[NodeId, set[object]] = {}
-
-    def add(self, node: NodeId, holder: object) -> None:
-        self._holders.setdefault(node, set()).add(holder)
-
-    def drop(self, node: NodeId, holder: object) -> None:
-        self._holders.get(node, set()).discard(holder)
-
-    def clear(self, node: NodeId) -> None:
-        self._holders.pop(node, None)
-
-    def __contains__(self, node: NodeId) -> bool:
-        return bool(self._holders.get(node))
+Subject = TypeVar("Subject", bound=Hashable)
 
 
-class SharedState:
-    """State that the faults of one kind share during a run; created when the first of them needs it."""
+class Holds(Generic[Subject]):
+    """Which holders keep a node, disk or link in a state, which `begin` sets and, after the last holder, `end` ends."""
 
-    def __init__(self, controls: Controls) -> None:
-        self.controls = controls
+    def __init__(self, begin: Callable[[Subject], object], end: Callable[[Subject], object]) -> None:
+        self._begin, self._end = begin, end
+        self._holders: dict[Subject, set[object]] = {}
 
-    @classmethod
-    def in_run(cls, controls: Controls) -> Self:
-        """The state of this class in the run of `controls`."""
-        if cls not in controls.shared:
-            controls.shared[cls] = cls(controls)
-        found = controls.shared[cls]
-        assert isinstance(found, cls)
-        return found
+    def add(self, subject: Subject, holder: object) -> None:
+        self._holders.setdefault(subject, set()).add(holder)
+        self._begin(subject)
+
+    def drop(self, subject: Subject, holder: object) -> None:
+        holders = self._holders.get(subject, set())
+        if holder in holders:
+            holders.remove(holder)
+            if not holders:
+                self._end(subject)
+
+    def clear(self, subject: Subject) -> None:
+        """Forgets the holders of a state that has ended without them."""
+        self._holders.pop(subject, None)
+
+    def __contains__(self, subject: Subject) -> bool:
+        return bool(self._holders.get(subject))
 
 
 class Controls:
     """The nodes, disks and links of one simulated cluster in the hands of its faults.
 
-    `topics` are the topics as they were created, `next_id` numbers administration commands. With
-    `within_tolerance` the loss of a broker's records is limited to what its partitions tolerate (`tolerance.py`), and
-    `withheld` counts the losses that were refused. `headings` receives one line per fault for the story of the run.
-    `on_client_death` is called when the client's process has been killed, with all commands that were open.
+    `topics` are the topics as they were created, `next_id` numbers administration commands. With `within_tolerance` no
+    loss of records exceeds the tolerance, and `withheld` counts the losses that were refused. `headings` receives one
+    line per fault for the story of the run. `on_client_death` is called when the client's process has been killed, with
+    all commands that were open.
     """
 
     def __init__(
@@ -80,10 +84,19 @@ class Controls:
         self.topics = topics
         self.headings: list[Heading] = []
         self.withheld = 0
-        self.down, self.paused = Holds(), Holds()
+        self.down = Holds[NodeId](lambda node: None, self.start)
+        disks = self.cluster.disks
+        self.full_disks = Holds[NodeId](
+            lambda node: disks[node].set_full(True), lambda node: disks[node].set_full(False)
+        )
+        self.cut_links = Holds[tuple[NodeId, NodeId]](
+            lambda link: engine.set_link(*link, False), lambda link: engine.set_link(*link, True)
+        )
+        self._paused = Holds[NodeId](self._pause, self._resume)
+        self._write_ms: dict[NodeId, dict[int, int]] = {}
+        self._stalls = 0
         self.operator = QuorumOperator(engine, self.administer)
         self.cluster_operator = ClusterOperator(engine, self.administer, topics)
-        self.shared: dict[type[SharedState], SharedState] = {}
         self.on_client_death: Callable[[], None] = lambda: None
         self._next_id = next_id
         self._within_tolerance = within_tolerance
@@ -93,12 +106,11 @@ class Controls:
         self.headings.append(Heading(text, len(self.cluster.traces)))
 
     def administer(self, request: AdminRequest) -> int:
-        """Submits an administration command and returns its number."""
         asked = replace(request, principal=OPERATOR)
         return self.submit(AdminCommand(command_id=0, request=asked))
 
     def ask(self, request: AdminRequest | Command) -> int:
-        """Submits a request of administration, or a command of another kind, and returns its number."""
+        """Submits a request of administration, or another command, and returns its number."""
         return self.submit(request) if isinstance(request, Command) else self.administer(request)
 
     def submit(self, command: Command) -> int:
@@ -112,11 +124,6 @@ class Controls:
         if not self.engine.is_running(node) and node not in self.down:
             self.engine.start(node)
 
-    def release(self, node: NodeId, number: int) -> None:
-        """The fault of that number keeps the node down no longer."""
-        self.down.drop(node, number)
-        self.start(node)
-
     def kill(self, node: NodeId, asked: Loss) -> None:
         """Ends a node's process, if it runs, and takes from its disk what was asked for and is tolerated."""
         loss = asked
@@ -125,7 +132,7 @@ class Controls:
         if loss != asked:
             self.withheld += 1
             self.add_heading(f"node {node} loses nothing: the loss would exceed the tolerance of a partition")
-        self.paused.clear(node)
+        self._paused.clear(node)
         self.engine.crash(node, loss)
 
     def replace_client(self, client: NodeId) -> None:
@@ -139,11 +146,76 @@ class Controls:
     def pause(self, node: NodeId, holder: object) -> None:
         """A running node takes no input until the last of its holders resumes it."""
         if self.engine.is_running(node):
-            self.paused.add(node, holder)
-            if not self.engine.is_paused(node):
-                self.engine.pause(node)
+            self._paused.add(node, holder)
 
     def resume(self, node: NodeId, holder: object) -> None:
-        self.paused.drop(node, holder)
-        if node not in self.paused and self.engine.is_paused(node):
+        self._paused.drop(node, holder)
+
+    def _pause(self, node: NodeId) -> None:
+        if not self.engine.is_paused(node):
+            self.engine.pause(node)
+
+    def _resume(self, node: NodeId) -> None:
+        if self.engine.is_paused(node):
             self.engine.resume(node)
+
+    def slow_disk(self, node: NodeId, holder: int, write_ms: int) -> None:
+        """After each write to a log the node takes no input for this time; of several holders the slowest counts."""
+        if not self._write_ms:
+            self.cluster.trace_observers.append(self._stall_after_write)
+        self._write_ms.setdefault(node, {})[holder] = write_ms
+
+    def end_slow_disk(self, node: NodeId, holder: int) -> None:
+        del self._write_ms[node][holder]
+
+    def _stall_after_write(self, now_ms: TimeMs, node: NodeId, trace: Trace) -> None:
+        slow = self._write_ms.get(node)
+        if slow and isinstance(trace, RecordsAppended | RecordsFetched):
+            self.cluster.call_at(now_ms, partial(self._stall, node, max(slow.values())))
+
+    def _stall(self, node: NodeId, duration_ms: int) -> None:
+        self._stalls += 1
+        holder = ("write", self._stalls)
+        self.pause(node, holder)
+        self.cluster.call_at(self.cluster.now_ms + duration_ms, partial(self.resume, node, holder))
+
+
+# -- tolerance ---------------------------------------------------------------------------------------------------------
+
+
+def grant_loss(loss: Loss, node: NodeId, truth: GroundTruth, operator: QuorumOperator) -> Loss:
+    """The loss that was asked for, or no loss where it would exceed the tolerance of a partition or of the quorum."""
+    if loss.kind == "none":
+        return loss
+    if is_store(node):
+        return loss if loss.kind == "unflushed" else Loss()
+    if not is_broker(node):
+        return Loss() if loss.kind == "all" and not operator.can_replace(node) else loss
+    at_stake = _partitions_at_stake(loss, node, truth)
+    if at_stake is None or any(not _tolerates_loss(partition, node, truth) for partition in at_stake):
+        return Loss()
+    return loss
+
+
+def _partitions_at_stake(loss: Loss, node: NodeId, truth: GroundTruth) -> list[TopicPartition] | None:
+    """Partitions of which the broker's disk could lose records; None while no controller names them."""
+    image, disk = truth.controller_image(), truth.cluster.disks[node]
+    if image is None:
+        return None
+    names, found = set(disk.log_names()), []
+    for key, _ in image.partitions():
+        if log_name(key) in names:
+            log = disk.open_log(log_name(key))
+            at_stake = log.end_offset - (log.start_offset if loss.kind == "all" else log.flushed_offset)
+            if at_stake > 0:
+                found.append(image.name_of(key))
+    return found
+
+
+def _tolerates_loss(partition: TopicPartition, node: NodeId, truth: GroundTruth) -> bool:
+    """Whether the partition keeps its promise if this broker loses records of it."""
+    state, known = truth.controller_state(partition), truth.of(partition)
+    if state is None or not truth.features.elr or not known.reached_min_isr:
+        return False
+    min_isr = truth.min_isr(partition, state)
+    return min_isr == known.min_isr and len(known.lossy | {node}) <= min_isr - 1

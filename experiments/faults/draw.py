@@ -1,7 +1,4 @@
-"""Faults drawn from rates: which kind, when, for how long, and what it hits.
-
-The draws depend on the random source and on the `Targets` alone.
-"""
+"""Faults drawn from rates: which kind, when, for how long, and what it hits."""
 
 from __future__ import annotations
 

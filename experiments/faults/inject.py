@@ -17,8 +17,8 @@ SUPERVISE_MS = 500
 
 
 class Injector:
-    """Schedules faults through `controls`. `begun` counts the faults that have begun, by kind; `met` counts, by the
-    kinds of an operation and of a fault, how often one of them has begun while the other one lasted.
+    """`begun` counts the faults that have begun, by kind; `met` counts, by the kinds of an operation and of a fault,
+    how often one of them has begun while the other one lasted.
     """
 
     def __init__(self, controls: Controls) -> None:
@@ -49,6 +49,8 @@ class Injector:
                 operation, failure = (fault, other) if fault.is_operation else (other, fault)
                 self.met[operation.kind, failure.kind] += 1
         self._lasting[number] = fault
+        for node in fault.nodes if fault.keeps_down else ():
+            self._controls.down.add(node, number)
         fault.begin(self._controls, number)
 
     def _heal(self, number: int, fault: Fault) -> None:

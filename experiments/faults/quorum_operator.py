@@ -1,9 +1,9 @@
 """The operator of a simulated quorum: adds and removes voters until the voters are the controllers that shall vote.
 
-Faults end a controller's vote, or replace its disk, which is then another replica under the same id (D32). When they
-are over, all controllers shall vote again with the disks that they have. The quorum may refuse a request or not answer
-it while it has faults of its own; so the operator checks repeatedly and submits one request at a time: first it removes
-a voter whose disk is gone or that shall not vote, then it adds a disk that has no vote.
+Faults end a controller's vote, or replace its disk, which is then another replica under the same id (D32). Afterwards
+all controllers shall vote again with the disks that they have. The quorum may refuse a request or not answer it while
+it has faults of its own; so the operator checks repeatedly and submits one request at a time: first it removes a voter
+whose disk is gone or that shall not vote, then it adds a disk that has no vote.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def uuid_of(disk: SimStorage) -> str:
 def next_change(
     voters: Collection[ReplicaKey], disks: Mapping[NodeId, str], excluded: Collection[NodeId]
 ) -> AdminRequest | None:
-    """The next request, None where none is needed, given the voters, the uuids of the controllers' disks, and the
-    controllers that shall not vote. A voter is not removed if a majority of the remaining voters have lost their disks.
+    """The next request, None where none is needed, given the uuids of the controllers' disks, and the controllers that
+    shall not vote. A voter is not removed if a majority of the remaining voters have lost their disks.
     """
     for voter in sorted(voters):
         keeps_vote = voter.id not in excluded and disks.get(voter.id) in (NO_UUID, voter.uuid)
@@ -44,7 +44,6 @@ def next_change(
 
 
 def voters_without_disk(voters: Collection[ReplicaKey], disks: Mapping[NodeId, str]) -> set[ReplicaKey]:
-    """The voters whose disks no longer exist."""
     return {voter for voter in voters if disks.get(voter.id) != voter.uuid}
 
 
@@ -55,7 +54,7 @@ def keeps_majority(voters: Collection[ReplicaKey], disks: Mapping[NodeId, str], 
 
 
 class QuorumOperator:
-    """Operates the quorum of `engine`. `submit` sends a request and returns its command's number."""
+    """`submit` sends a request and returns its command's number."""
 
     def __init__(self, engine: CheckedEngine, submit: Callable[[AdminRequest], int]) -> None:
         self._engine = engine
@@ -65,7 +64,6 @@ class QuorumOperator:
 
     @property
     def disks(self) -> dict[NodeId, str]:
-        """The uuids of the disks of all controllers."""
         return {node: uuid_of(self._engine.cluster.disks[node]) for node in self._engine.spec.controller_ids}
 
     def voters(self) -> tuple[ReplicaKey, ...] | None:
@@ -79,13 +77,11 @@ class QuorumOperator:
         return active.replica.voters.keys if settled else None
 
     def can_replace(self, node: NodeId) -> bool:
-        """Whether the quorum tolerates that the disk of this controller is replaced."""
         voters = self.voters()
         return voters is not None and not self._is_waiting and keeps_majority(voters, self.disks, node)
 
     @property
     def _is_waiting(self) -> bool:
-        """Whether the last request has no response yet."""
         return self._last_request is not None and self._engine.outcome(self._last_request) is None
 
     def remove_vote(self, node: NodeId) -> None:
@@ -98,17 +94,14 @@ class QuorumOperator:
         self.review()
 
     def forget_request(self) -> None:
-        """The client that sent the last request has ended."""
         self._last_request = None
 
     def review(self) -> None:
-        """Submits the next change that is needed, unless the last request is still open."""
+        """Submits the next change, unless the last request is still open."""
         voters = self.voters()
-        if voters is None or self._is_waiting:
-            return
-        excluded = [node for node, count in self._excluded.items() if count]
-        request = next_change(voters, self.disks, excluded)
-        self._last_request = None if request is None else self._submit(request)
+        if voters is not None and not self._is_waiting:
+            request = next_change(voters, self.disks, [node for node, count in self._excluded.items() if count])
+            self._last_request = None if request is None else self._submit(request)
 
     def is_settled(self) -> bool:
         """Whether the voters are the controllers that shall vote, and all controllers have the whole metadata log."""

@@ -1,7 +1,5 @@
-"""Faults by their purpose: the few that written plans (themes and scripts) are made of.
-
-Each function returns one fault that lasts from `begin_ms` to `end_ms`. Faults that lose, duplicate or reorder messages
-do so with one group of messages and leave all others alone. The cluster has one controller.
+"""Faults by their purpose: the few that written plans (themes and scripts) are made of. Each lasts from `begin_ms` to
+`end_ms`; those of messages concern one group of messages. The cluster has one controller.
 """
 
 from __future__ import annotations
@@ -19,17 +17,17 @@ CLIENT = (FIRST_CLIENT,)
 
 def lose_fetch_responses(broker: NodeId, brokers: Iterable[NodeId], begin_ms: int, end_ms: int) -> Fault:
     """The broker's fetch requests arrive, the responses are lost: the follower stays behind and is seen to lag."""
-    return _lose(_others(broker, brokers), (broker,), "fetches", begin_ms, end_ms)
+    return disturb(_others(broker, brokers), (broker,), "lose", begin_ms, end_ms, only="fetches")
 
 
 def lose_fetch_requests(broker: NodeId, brokers: Iterable[NodeId], begin_ms: int, end_ms: int) -> Fault:
     """The broker's fetch requests are lost: its leader does not learn the follower's new state."""
-    return _lose((broker,), _others(broker, brokers), "fetches", begin_ms, end_ms)
+    return disturb((broker,), _others(broker, brokers), "lose", begin_ms, end_ms, only="fetches")
 
 
 def lose_proposals(broker: NodeId, begin_ms: int, end_ms: int) -> Fault:
     """The broker's AlterPartition requests are lost; one that it repeats after the end arrives."""
-    return _lose((broker,), CONTROLLER, "proposals", begin_ms, end_ms)
+    return disturb((broker,), CONTROLLER, "lose", begin_ms, end_ms, only="proposals")
 
 
 def duplicate_proposals(broker: NodeId, delay_ms: int, begin_ms: int, end_ms: int) -> Fault:
@@ -44,12 +42,12 @@ def reorder_proposals(broker: NodeId, delay_ms: int, begin_ms: int, end_ms: int)
 
 def lose_proposal_responses(broker: NodeId, begin_ms: int, end_ms: int) -> Fault:
     """The responses to the broker's AlterPartition requests are lost."""
-    return _lose(CONTROLLER, (broker,), "proposals", begin_ms, end_ms)
+    return disturb(CONTROLLER, (broker,), "lose", begin_ms, end_ms, only="proposals")
 
 
 def lose_metadata(broker: NodeId, begin_ms: int, end_ms: int) -> Fault:
     """The broker receives no records of the metadata log."""
-    return _lose(CONTROLLER, (broker,), "metadata", begin_ms, end_ms)
+    return disturb(CONTROLLER, (broker,), "lose", begin_ms, end_ms, only="metadata")
 
 
 def cut_from_controller(broker: NodeId, begin_ms: int, end_ms: int) -> Fault:
@@ -99,10 +97,6 @@ def disturb(
         at_ms=begin_ms,
         duration_ms=end_ms - begin_ms,
     )
-
-
-def _lose(source: Iterable[NodeId], target: Iterable[NodeId], only: MessageKind, begin_ms: int, end_ms: int) -> Fault:
-    return disturb(source, target, "lose", begin_ms, end_ms, only=only)
 
 
 def _others(broker: NodeId, nodes: Iterable[NodeId]) -> tuple[NodeId, ...]:

@@ -1,11 +1,9 @@
 """What a fault is: something that goes wrong in a cluster at a time, and is healed after a duration.
 
-A fault begins at `at_ms` and is healed `duration_ms` later. Both halves belong to it, so a run in which all faults are
-over is a run in which all nodes run and all links are up. A *timeline* is a sequence of faults. It is written out
-(timeline files), drawn from rates (`draw.py`), or searched exhaustively within `Bounds` (`experiments/hunt/explore`).
-
-Each kind of fault is one subclass of `Fault` in `kinds/`: its fields are its schema, and its methods carry it out, heal
-it, describe it and draw it. docs/contributing/a-fault.md shows how to add one.
+Both halves belong to a fault, so a run in which all faults are over is a run in which all nodes run and all links are
+up. A *timeline* is a sequence of faults: written out (timeline files), drawn from rates (`draw.py`), or searched
+exhaustively within `Bounds` (`experiments/hunt/explore`). Each kind of fault is one subclass of `Fault` in `kinds/`:
+docs/contributing/a-fault.md shows how to add one.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from experiments.faults.cluster_operator import Desired
+from experiments.faults.cluster_operator import DesiredState
 from experiments.faults.controls import Controls
 from experiments.faults.targets import Targets
 from experiments.support.fields import Index, Milliseconds, StrictModel
@@ -28,11 +26,11 @@ Drawn = Mapping[str, Sequence[object]]
 
 
 class Fault(StrictModel, ABC):
-    """One fault with its times. `in_swarm` says whether the plans of single faults that `isray fuzz` draws from a seed
-    may contain the kind: one added later is left out, so that seeds keep their plans; operated plans may contain all
-    kinds. `is_operation`: it is what an operator does, and nothing fails. `requires`: the nodes without which a cluster
-    cannot have the fault. `keeps_down`: the nodes that it names do not run until it is healed. `WORDS` is what `words`
-    returns, with fields in braces; `DRAWN` are the values that `draw` draws from, by field.
+    """One fault with its times. `in_swarm`: the plans of single faults that `isray fuzz` draws from a seed may contain
+    the kind: one added later is left out, so that seeds keep their plans; operated plans may contain all kinds.
+    `is_operation`: it is what an operator does, and nothing fails. `requires`: the nodes without which a cluster cannot
+    have the fault. `keeps_down`: the nodes that it names are started when it is healed, and not before. `WORDS` is what
+    `words` returns, with fields in braces; `DRAWN` are the values that `draw` draws from, by field.
     """
 
     in_swarm: ClassVar[bool] = True
@@ -48,7 +46,6 @@ class Fault(StrictModel, ABC):
 
     @property
     def end_ms(self) -> int:
-        """When it is healed."""
         return self.at_ms + self.duration_ms
 
     @property
@@ -69,12 +66,12 @@ class Fault(StrictModel, ABC):
 
     @property
     def duplicates_sends(self) -> bool:
-        """Whether a batch that a producer sends may arrive twice because of the fault."""
+        """Whether the fault may deliver a producer's batch twice."""
         return False
 
     @property
     def delays_sends(self) -> bool:
-        """Whether a batch that a producer sends may arrive late because of the fault, or twice."""
+        """Whether the fault may deliver a producer's batch late, or twice."""
         return False
 
     @abstractmethod
@@ -84,7 +81,7 @@ class Fault(StrictModel, ABC):
     def heal(self, controls: Controls, number: int) -> None:
         """Ends the fault, where anything is left to be done. Called exactly once, `duration_ms` after `begin`."""
         for node in sorted(self.nodes) if self.keeps_down else ():
-            controls.release(node, number)
+            controls.down.drop(node, number)
 
     def words(self) -> str:
         """One clause that says what happens and to which nodes, without the times."""
@@ -128,7 +125,7 @@ class DesiredStateFault(Fault):
     requires: ClassVar[RequiredNodes] = "controllers"
 
     @abstractmethod
-    def desired(self) -> Desired:
+    def desired(self) -> DesiredState:
         """The part of the desired state."""
 
     def begin(self, controls: Controls, number: int) -> None:
@@ -143,7 +140,7 @@ class BrokerFault(NodeFault):
 
     @classmethod
     def draw_subject(cls, targets: Targets, rng: Random) -> dict[str, object]:
-        return {"node": targets.draw_broker(rng)}
+        return {"node": rng.choice(targets.brokers)}
 
 
 class Bounds(StrictModel):

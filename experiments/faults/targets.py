@@ -1,7 +1,7 @@
 """What faults can be drawn for: the nodes, topics and partitions of a cluster.
 
-Every draw depends on the random source and on the targets alone, never on the state of a cluster. That makes a timeline
-a value: it can be saved, shortened and replayed.
+Draws depend on the random source and on the targets alone, never on the state of a cluster: a timeline is a value,
+which can be saved, shortened and replayed.
 """
 
 from __future__ import annotations
@@ -28,9 +28,6 @@ class Targets:
     replication_factor: int
     managers: Sequence[NodeId] = ()
     stores: Sequence[NodeId] = ()
-
-    def draw_broker(self, rng: Random) -> NodeId:
-        return rng.choice(self.brokers)
 
     def draw_server(self, rng: Random) -> NodeId:
         """A broker, a controller, a recovery manager or a store, each node with the same probability."""

@@ -1,8 +1,7 @@
 """The clients of a scenario: they produce, read and administer, and record what was acknowledged.
 
-Every record that a scenario produces carries a number of its own; an acknowledged batch is recorded with its partition,
-offset and acks. What has become of these records is counted as in `experiments/check/losses.py`, against the present
-leader's log.
+Every record has a number of its own; an acknowledged batch is recorded with its partition, offset and acks. What has
+become of these records is counted as in `experiments/check/losses.py`, against the present leader's log.
 """
 
 from __future__ import annotations
@@ -23,17 +22,10 @@ from protocol.errors import ErrorCode
 from protocol.events.broker import BecameLeader, HighWatermarkAdvanced
 from protocol.events.controller import PartitionChanged, PartitionRemoved, TopicDeleted
 from protocol.ids import NO_LEADER, NodeId, Offset, TopicPartition
+from protocol.messages import commands
 from protocol.messages.admin import AdminRequest
 from protocol.messages.base import Message
 from protocol.messages.batch import RecordBatch
-from protocol.messages.commands import (
-    AdminCommand,
-    AdminOutcome,
-    ConsumeCommand,
-    ConsumeOutcome,
-    ProduceCommand,
-    ProduceOutcome,
-)
 
 OUTCOME_WITHIN_MS = 90_000
 PRODUCER, READER = 0, 0
@@ -46,7 +38,7 @@ class NoOutcomeError(AssertionError):
 
 @dataclass(slots=True)
 class ScenarioClients:
-    """Clients of one run on one engine. `operations` is the history that `experiments.check.history` judges."""
+    """`operations` is the history that `experiments.check.history` judges."""
 
     engine: Engine
     operations: list[Operation] = field(default_factory=list)
@@ -54,7 +46,7 @@ class ScenarioClients:
     _next_id: int = 0
     _regressions: RegressionCounter = field(default_factory=RegressionCounter)
 
-    def _run(self, command: AdminCommand | ProduceCommand | ConsumeCommand) -> Message:
+    def _run(self, command: commands.AdminCommand | commands.ProduceCommand | commands.ConsumeCommand) -> Message:
         self.engine.submit(command)
         if not self.engine.run_until(lambda: self.engine.outcome(command.command_id) is not None, OUTCOME_WITHIN_MS):
             raise NoOutcomeError(f"no outcome of {command}")
@@ -67,11 +59,11 @@ class ScenarioClients:
         self._next_id += 1
         return self._next_id
 
-    def produce(self, partition: TopicPartition, acks: int | str, expected: ErrorCode) -> ProduceOutcome:
+    def produce(self, partition: TopicPartition, acks: int | str, expected: ErrorCode) -> commands.ProduceOutcome:
         """Sends one record as a batch of its own and waits for the outcome."""
         command_id = self.next_id()
         payload: bytes = msgpack.packb([command_id])
-        command = ProduceCommand(
+        command = commands.ProduceCommand(
             command_id=command_id,
             topic=partition.topic,
             partition=partition.partition,
@@ -83,21 +75,20 @@ class ScenarioClients:
         idempotent = acks == ALL and bool(self.engine.spec.config.values[ENABLE_IDEMPOTENCE])
         self.operations.append(Invoked(command_id, PRODUCER, partition, 1, idempotent))
         outcome = self._run(command)
-        assert isinstance(outcome, ProduceOutcome)
+        assert isinstance(outcome, commands.ProduceOutcome)
         [end] = ended(outcome, ACKS[acks])
         if end.result in ACKS_OF:
             self.acknowledged.setdefault(partition, []).append((end.offset, payload, ACKS_OF[end.result]))
         self.operations.append(end)
         return outcome
 
-    def administer(self, request: AdminRequest) -> AdminOutcome:
-        """Sends an administration request and waits for the outcome."""
-        outcome = self._run(AdminCommand(command_id=self.next_id(), request=request))
-        assert isinstance(outcome, AdminOutcome)
+    def administer(self, request: AdminRequest) -> commands.AdminOutcome:
+        outcome = self._run(commands.AdminCommand(command_id=self.next_id(), request=request))
+        assert isinstance(outcome, commands.AdminOutcome)
         return outcome
 
     def forget_topic(self, topic: str) -> None:
-        """The topic was deleted: its records are not lost, and a later topic of the same name is a different one."""
+        """The topic was deleted: its records are not lost, and a later topic of that name is a different one."""
         named = [*self.acknowledged, *(op.partition for op in self.operations if not isinstance(op, Ended))]
         self.forget(sorted({partition for partition in named if partition.topic == topic}))
 
@@ -115,9 +106,9 @@ class ScenarioClients:
     def visible(self, partition: TopicPartition) -> int | None:
         """How many records a consumer reads from the start of the partition; None if the read fails."""
         outcome = self._run(
-            ConsumeCommand(command_id=self.next_id(), topic=partition.topic, partition=partition.partition)
+            commands.ConsumeCommand(command_id=self.next_id(), topic=partition.topic, partition=partition.partition)
         )
-        assert isinstance(outcome, ConsumeOutcome)
+        assert isinstance(outcome, commands.ConsumeOutcome)
         if outcome.error is not ErrorCode.NONE:
             return None
         self.operations.append(seen(READER, partition, outcome, ranges_of))
@@ -152,7 +143,6 @@ class ScenarioClients:
         return state.leader, "" if leads else f"the leader of {partition}, broker {state.leader}, does not answer"
 
     def losses_everywhere(self) -> Losses:
-        """What has become of the records of all partitions."""
         return total(self.losses(partition) for partition in sorted(self.acknowledged))
 
     def high_watermark_regressions(self, partition: TopicPartition) -> int:
@@ -174,7 +164,6 @@ class ScenarioClients:
         return counter.counts.get(partition, 0)
 
     def broker_epoch(self, broker: NodeId) -> int | None:
-        """The broker epoch that the controller knows."""
         view = self.engine.published()
         registration = None if view is None else view.brokers.get(broker)
         return None if registration is None else registration.broker_epoch

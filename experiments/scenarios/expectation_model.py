@@ -10,10 +10,8 @@ from experiments.check.losses import Acks
 from experiments.support.fields import TEXT, Index, StrictModel, one_of
 from protocol.metrics import CLUSTER_METRICS, PARTITION_METRICS
 
-METRIC_NAMES = (*CLUSTER_METRICS, *PARTITION_METRICS)
-
-
-Metrics = Annotated[dict[Annotated[str, one_of(METRIC_NAMES)], int], Field(min_length=1)]
+_MetricName = Annotated[str, one_of((*CLUSTER_METRICS, *PARTITION_METRICS))]
+Metrics = Annotated[dict[_MetricName, int], Field(min_length=1)]
 LostAcks = Annotated[Acks, one_of(get_args(Acks), form="1 or all"), TEXT]
 CLUSTER_WIDE = ("voters", "controller_broker", "controller_epoch", "metrics")
 """Expectations about the cluster, which go with any subject or alone."""
@@ -77,10 +75,10 @@ class Expectation(StrictModel):
     def _one_subject(self) -> Expectation:
         subjects = [name for name in ("topic", "broker", "controller") if getattr(self, name) is not None]
         named = self.model_fields_set - {"topic", "partition", "broker", "controller", "within", *CLUSTER_WIDE}
+        cluster_wide = ", ".join(CLUSTER_WIDE)
         is_cluster_wide = any(getattr(self, name) not in (None, {}) for name in CLUSTER_WIDE)
         if len(subjects) > 1 or (not subjects and (named or not is_cluster_wide)):
-            alone = ", ".join(CLUSTER_WIDE)
-            raise ValueError(f"allowed: exactly one of topic, broker, controller; {alone} with it or alone")
+            raise ValueError(f"allowed: exactly one of topic, broker, controller; {cluster_wide} with it or alone")
         for metric in self.metrics or ():
             if metric in PARTITION_METRICS and self.topic is None:
                 raise ValueError(f"allowed: {metric} with topic and partition")
@@ -91,5 +89,5 @@ class Expectation(StrictModel):
         )
         if named - fitting or not (named or is_cluster_wide):
             allowed = ", ".join(sorted(fitting))
-            raise ValueError(f"allowed: with {subjects[0]} one or more of {allowed}; {', '.join(CLUSTER_WIDE)}")
+            raise ValueError(f"allowed: with {subjects[0]} one or more of {allowed}; {cluster_wide}")
         return self

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Iterator
 
+from experiments.check.final_logs import LEADING_WITHIN_MS, has_its_leader
 from experiments.check.losses import Losses
 from experiments.engines.port import Engine, TraceEvent
 from experiments.scenarios.clients import ScenarioClients
@@ -13,21 +14,27 @@ from protocol.events.controller import PartitionChanged
 from protocol.ids import NO_LEADER, TopicPartition
 from protocol.metadata.partition import LeaderRecoveryState, PartitionState
 
-LEADING_WITHIN_MS = 5_000
 LOSS_FIELDS = frozenset({"lost_acked", "lost_by_acks", "undecided", "deleted_by_retention"})
 """Expectations about what has become of acknowledged records."""
-_SETS = {"isr", "elr", "last_known_elr"}
-_CONTROLLER_FIELDS: dict[str, Callable[[PartitionState], object]] = {
-    "leader": lambda state: state.leader,
-    "isr": lambda state: sorted(state.isr),
-    "elr": lambda state: sorted(state.elr),
-    "last_known_elr": lambda state: sorted(state.last_known_elr),
-    "last_known_leader": lambda state: state.last_known_leader,
-    "replicas": lambda state: list(state.replicas),
-    "leader_recovery_state": lambda state: state.leader_recovery_state.name.lower(),
-    "leader_epoch": lambda state: state.leader_epoch,
-    "partition_epoch": lambda state: state.partition_epoch,
-}
+
+
+def _fields_of(state: PartitionState | PartitionChanged) -> dict[str, object]:
+    """The controller's state of a partition, by the names of expectations and in the order of the JSON result."""
+    if isinstance(state, PartitionChanged):
+        is_recovering = state.recovering
+    else:
+        is_recovering = state.leader_recovery_state is LeaderRecoveryState.RECOVERING
+    return {
+        "leader": state.leader,
+        "isr": sorted(state.isr),
+        "elr": sorted(state.elr),
+        "last_known_elr": sorted(state.last_known_elr),
+        "last_known_leader": state.last_known_leader,
+        "replicas": list(state.replicas),
+        "leader_recovery_state": "recovering" if is_recovering else "recovered",
+        "leader_epoch": state.leader_epoch,
+        "partition_epoch": state.partition_epoch,
+    }
 
 
 def mismatch(expected: Expectation, engine: Engine, clients: ScenarioClients) -> str:
@@ -41,37 +48,26 @@ def mismatch(expected: Expectation, engine: Engine, clients: ScenarioClients) ->
         wrong = _partition_mismatch(expected, engine, clients)
     else:
         wrong = ""
-    cluster_wide = (
-        _voter_mismatch(expected, engine),
-        *_controller_mismatches(expected, engine),
-        *_metric_mismatches(expected, engine),
-    )
-    return "; ".join(text for text in (wrong, *cluster_wide) if text)
+    return "; ".join(filter(None, (wrong, *_cluster_mismatches(expected, engine))))
 
 
-def _voter_mismatch(expected: Expectation, engine: Engine) -> str:
-    if expected.voters is None:
-        return ""
-    view = engine.view()
-    return _compare("voters", None if view is None else sorted(view.voters), sorted(expected.voters))
-
-
-def _controller_mismatches(expected: Expectation, engine: Engine) -> list[str]:
+def _cluster_mismatches(expected: Expectation, engine: Engine) -> Iterator[str]:
+    """The comparisons that go with any subject; empty texts where they hold."""
+    if expected.voters is not None:
+        present = engine.view()
+        yield _compare("voters", None if present is None else sorted(present.voters), sorted(expected.voters))
     view = engine.published()
-    found = {"controller_broker": engine.active_controller(), "controller_epoch": view and view.controller_epoch}
-    wanted = {name: getattr(expected, name) for name in found}
-    return [_compare(name, found[name], value) for name, value in wanted.items() if value is not None]
-
-
-def _metric_mismatches(expected: Expectation, engine: Engine) -> list[str]:
-    if not expected.metrics:
-        return []
-    found = dict(engine.metrics())
-    view = engine.published()
-    if expected.topic is not None and view is not None:
-        state = view.partitions.get(TopicPartition(expected.topic, expected.partition))
-        found |= {} if state is None else partition_metrics(state)
-    return [_compare(name, found.get(name), wanted) for name, wanted in expected.metrics.items()]
+    if expected.controller_broker is not None:
+        yield _compare("controller_broker", engine.active_controller(), expected.controller_broker)
+    if expected.controller_epoch is not None:
+        yield _compare("controller_epoch", view and view.controller_epoch, expected.controller_epoch)
+    if expected.metrics:
+        metrics = dict(engine.metrics())
+        if expected.topic is not None and view is not None:
+            state = view.partitions.get(TopicPartition(expected.topic, expected.partition))
+            metrics |= {} if state is None else partition_metrics(state)
+        for name, wanted in expected.metrics.items():
+            yield _compare(name, metrics.get(name), wanted)
 
 
 def _partition_mismatch(expected: Expectation, engine: Engine, clients: ScenarioClients) -> str:
@@ -83,56 +79,38 @@ def _partition_mismatch(expected: Expectation, engine: Engine, clients: Scenario
     state = view.partitions.get(partition)
     if state is None:
         return f"the controller knows no partition {partition}"
-    wrong = _state_mismatches(expected, state)
+    wrong = _state_mismatches(expected, _fields_of(state))
     if not any(wrong):
         wrong += _data_mismatches(expected, partition, state, engine, clients)
-    return "; ".join(text for text in wrong if text)
+    return "; ".join(filter(None, wrong))
 
 
 def was_published(expected: Expectation, events: Iterable[TraceEvent]) -> bool:
-    """Whether the controller has published a state of the partition that meets the expectation, among these events;
-    false for an expectation of anything but such a state.
+    """Whether the controller has published, among these events, a state of the partition that meets the expectation,
+    which names nothing but such a state.
     """
     wanted = expected.model_fields_set - {"topic", "partition", "within"}
-    if expected.topic is None or not wanted or not wanted <= _CONTROLLER_FIELDS.keys():
-        return False
-    partition = TopicPartition(expected.topic, expected.partition)
-    states = (
-        _published_state(event.trace)
-        for event in events
-        if isinstance(event.trace, PartitionChanged) and event.trace.partition == partition
-    )
-    return any(not any(_state_mismatches(expected, state)) for state in states)
+    partition = expected.topic and TopicPartition(expected.topic, expected.partition)
+    for event in events:
+        if wanted and isinstance(event.trace, PartitionChanged) and event.trace.partition == partition:
+            fields = _fields_of(event.trace)
+            if wanted <= fields.keys() and not any(_state_mismatches(expected, fields)):
+                return True
+    return False
 
 
-def _published_state(trace: PartitionChanged) -> PartitionState:
-    recovering = LeaderRecoveryState.RECOVERING if trace.recovering else LeaderRecoveryState.RECOVERED
-    return PartitionState(
-        replicas=trace.replicas,
-        isr=trace.isr,
-        leader=trace.leader,
-        leader_epoch=trace.leader_epoch,
-        partition_epoch=trace.partition_epoch,
-        elr=trace.elr,
-        last_known_elr=trace.last_known_elr,
-        last_known_leader=trace.last_known_leader,
-        leader_recovery_state=recovering,
-    )
-
-
-def _state_mismatches(expected: Expectation, state: PartitionState) -> list[str]:
-    """The comparisons of the named fields with the controller's state of the partition; empty texts where they hold."""
-    found = []
-    for name, read in _CONTROLLER_FIELDS.items():
-        wanted = getattr(expected, name)
-        if wanted is not None:
-            found.append(_compare(name, read(state), sorted(wanted) if name in _SETS else wanted))
-    return found
+def _state_mismatches(expected: Expectation, fields: dict[str, object]) -> list[str]:
+    """The comparisons with the controller's state of the partition; empty texts where they hold."""
+    return [
+        _compare(name, found, sorted(wanted) if name in ("isr", "elr", "last_known_elr") else wanted)
+        for name, found in fields.items()
+        if (wanted := getattr(expected, name)) is not None
+    ]
 
 
 def await_leadership(expected: Expectation, engine: Engine) -> None:
-    """Waits until the leader that the controller has elected has become leader, if it is running: it has to replay the
-    metadata first, and expectations about data are about that leader.
+    """Waits until the leader that the controller has elected has become leader, if it is running: expectations about
+    data are about that leader, which has to replay the metadata first.
     """
     if expected.topic is None:
         return
@@ -141,10 +119,7 @@ def await_leadership(expected: Expectation, engine: Engine) -> None:
     def has_become_leader() -> bool:
         view = engine.published()
         state = None if view is None else view.partitions.get(partition)
-        if state is None or state.leader == NO_LEADER or not engine.is_running(state.leader):
-            return True
-        replica = engine.replica(state.leader, partition)
-        return replica is not None and replica.leads and replica.leader_epoch == state.leader_epoch
+        return state is None or has_its_leader(engine, partition, state)
 
     engine.run_until(has_become_leader, LEADING_WITHIN_MS)
 
@@ -212,7 +187,7 @@ def describe_partitions(engine: Engine, clients: ScenarioClients) -> list[dict[s
             {
                 "topic": partition.topic,
                 "partition": partition.partition,
-                **{name: read(state) for name, read in _CONTROLLER_FIELDS.items()},
+                **_fields_of(state),
                 "high_watermark": None if leader is None else leader.high_watermark,
                 "log_end_offsets": {
                     str(broker): replica.log_end_offset for broker, replica in replicas.items() if replica is not None

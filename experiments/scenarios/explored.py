@@ -30,9 +30,7 @@ def run_explored(runner: Runner, run: Callable[[], ScenarioResult], title: str) 
 
 
 def run_variant(runner: Runner, title: str) -> Run:
-    """Runs a scenario on the simulator for comparison, with a runner that goes on after failed steps. Where a mutant
-    breaks a node, the run ends with that as its violation.
-    """
+    """Runs a scenario on the simulator, to the last step; if a mutant breaks a node, that is the run's violation."""
     engine = runner.engine
     assert isinstance(engine, CheckedEngine)
     recorder = SimRecorder(engine.cluster, runner.headings, engine.suite.violations, losses=AcknowledgedLosses())
@@ -45,7 +43,6 @@ def run_variant(runner: Runner, title: str) -> Run:
 
 
 def _facts(runner: Runner, result: ScenarioResult) -> list[tuple[str, str]]:
-    """What the page says about the run as a whole."""
     return [
         ("generation", runner.scenario.cluster.generation),
         ("engine", result.engine),

@@ -1,7 +1,6 @@
-"""Data-loss hooks for experiments, as `unclean.leader.hook: experiments.scenarios.hooks:wait_10s` in a config.
-
-A hook stands for the work of a broker on a partition that it leads after an unclean election, before followers may join
-(`protocol.broker.recovery`). Every importable function with that signature can be used.
+"""Data-loss hooks for experiments, as `unclean.leader.hook: experiments.scenarios.hooks:wait_10s` in a config: the work
+of a broker on a partition that it leads after an unclean election (`protocol.broker.recovery`). Every importable
+function with that signature can be used.
 """
 
 from __future__ import annotations

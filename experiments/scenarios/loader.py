@@ -1,8 +1,6 @@
-"""Scenario files: YAML in, `Scenario` out, or `InputError`.
-
-What a scenario may name depends on the generation. `v3` has a store and a controller that is a broker. It has no
-quorum, no ELR, no features whose level could be changed, no configs that change, and no registrations that outlive a
-session.
+"""Scenario files: YAML in, `Scenario` out, or `InputError`. What a scenario may name depends on the generation: `v3`
+has a store and a controller that is a broker, and no quorum, no ELR, no features whose level could be changed, no
+configs that change, and no registrations that outlive a session.
 """
 
 from __future__ import annotations
@@ -37,7 +35,7 @@ _FAULT_TIMES = ("at_ms", "duration_ms")
 
 
 def load_scenario(path: Path) -> Scenario:
-    """The scenario in `path`. InputError if the file is no valid scenario."""
+    """InputError if the file is no valid scenario."""
     return scenario_from(read_yaml_mapping(path, "a scenario file"), str(path))
 
 
@@ -95,46 +93,47 @@ def _fault_fields(raw: object, source: str, place: str) -> object:
 def _check_references(scenario: Scenario, source: str) -> None:
     """Brokers, controllers, topics and partitions that a step names must exist when the step begins."""
     partitions: dict[str, int] = {}
-    _check_generation(scenario, source)
+    if scenario.cluster.has_store:
+        _require_v3(scenario, source)
+    else:
+        _forbid_v3(scenario, source)
+        _check_quorum(scenario, source)
     for index, topic in enumerate(scenario.topics):
         _check_topic(scenario, topic, partitions, source, f"topics[{index}]")
     for index, step in enumerate(scenario.steps):
         place = f"steps[{index}].{step.kind}"
         if isinstance(step.fields, FaultStep):
             _check_fault(scenario, step.fields.fault, partitions, source, place)
-        if step.fields is None or isinstance(step.fields, FaultStep):
-            continue
-        if isinstance(step.fields, TopicModel):
+        elif isinstance(step.fields, TopicModel):
             _check_topic(scenario, step.fields, partitions, source, place)
-            continue
-        _check_nodes(scenario, step.fields, source, place)
-        name_field = "topic" if hasattr(step.fields, "topic") else "name"
-        name = getattr(step.fields, name_field, None)
-        if name is None:
-            continue
-        if name not in partitions:
-            raise InputError(
-                source, f"{place}.{name_field}", shown(name), f"a topic: {', '.join(partitions) or 'none exists'}"
-            )
-        count = partitions[name]
-        partition = getattr(step.fields, "partition", 0)
-        if partition >= count:
-            raise InputError(source, f"{place}.partition", partition, f"a partition from 0 to {count - 1}")
-        if step.kind == "delete_topic":
-            del partitions[name]
-        elif isinstance(step.fields, AddPartitionsStep):
-            partitions[name] += len(step.fields.assignments)
-        elif isinstance(step.fields, RemovePartitionsStep):
-            partitions[name] = _check_removed(step.fields.partitions, count, source, f"{place}.partitions")
+        elif step.fields is not None:
+            _check_nodes(scenario, step.fields, source, place)
+            _check_step_topic(step, step.fields, partitions, source, place)
 
 
-def _check_generation(scenario: Scenario, source: str) -> None:
-    """What the scenario names exists in its generation."""
-    if scenario.cluster.has_store:
-        require_v3(scenario, source)
-    else:
-        forbid_v3(scenario, source)
-        _check_quorum(scenario, source)
+def _check_step_topic(step: Step, fields: StrictModel, partitions: dict[str, int], source: str, place: str) -> None:
+    """The topic and the partition that a step names must exist; `partitions` are counted as after the step."""
+    name_field = "topic" if hasattr(fields, "topic") else "name"
+    name = getattr(fields, name_field, None)
+    if name is None:
+        return
+    if name not in partitions:
+        allowed = f"a topic: {', '.join(partitions) or 'none exists'}"
+        raise InputError(source, f"{place}.{name_field}", shown(name), allowed)
+    count = partitions[name]
+    partition = getattr(fields, "partition", 0)
+    if partition >= count:
+        raise InputError(source, f"{place}.partition", partition, f"a partition from 0 to {count - 1}")
+    if step.kind == "delete_topic":
+        del partitions[name]
+    elif isinstance(fields, AddPartitionsStep):
+        partitions[name] += len(fields.assignments)
+    elif isinstance(fields, RemovePartitionsStep):
+        left = count - len(fields.partitions)
+        if left < 1 or sorted(fields.partitions) != list(range(left, count)):
+            allowed = f"the last ones of partitions 0 to {count - 1}, and not all"
+            raise InputError(source, f"{place}.partitions", fields.partitions, allowed)
+        partitions[name] = left
 
 
 def _check_fault(scenario: Scenario, fault: Fault, partitions: dict[str, int], source: str, place: str) -> None:
@@ -148,14 +147,6 @@ def _check_fault(scenario: Scenario, fault: Fault, partitions: dict[str, int], s
     if named is not None and named.partition >= partitions.get(named.topic, 0):
         allowed = f"a partition of {', '.join(partitions) or 'a topic; none exists'}"
         raise InputError(source, place, str(named), allowed)
-
-
-def _check_removed(removed: list[int], count: int, source: str, place: str) -> int:
-    """How many partitions of `count` are left."""
-    left = count - len(removed)
-    if left < 1 or sorted(removed) != list(range(left, count)):
-        raise InputError(source, place, removed, f"the last ones of partitions 0 to {count - 1}, and not all")
-    return left
 
 
 def _check_topic(scenario: Scenario, topic: TopicModel, partitions: dict[str, int], source: str, place: str) -> None:
@@ -179,8 +170,7 @@ def _check_assignment(scenario: Scenario, replicas: list[int], source: str, plac
 
 
 def _check_nodes(scenario: Scenario, fields: StrictModel, source: str, place: str) -> None:
-    last = scenario.cluster.brokers - 1
-    controllers = scenario.cluster.controller_ids
+    last, controllers = scenario.cluster.brokers - 1, scenario.cluster.controller_ids
     for name, node in _named_nodes(fields):
         is_broker_field = name not in ("controller", "between", "from/to") or node < FIRST_CONTROLLER
         if is_broker_field and not 0 <= node <= last:
@@ -214,18 +204,15 @@ def _named_nodes(fields: StrictModel) -> Iterator[tuple[str, int]]:
         if node is not None:
             yield name, node
     if isinstance(fields, LinkStep):
-        for node in fields.sides:
-            if isinstance(node, int):
-                yield "between" if fields.between else "from/to", node
+        place = "between" if fields.between else "from/to"
+        yield from ((place, node) for node in fields.sides if isinstance(node, int))
     if isinstance(fields, Expectation):
-        for controller in fields.voters or ():
-            yield "controller", controller
+        yield from (("controller", controller) for controller in fields.voters or ())
         for name in ("isr", "elr", "last_known_elr", "replicas", "log_end_offset"):
-            for broker in getattr(fields, name) or ():
-                yield name, broker
+            yield from ((name, broker) for broker in getattr(fields, name) or ())
         for name in ("leader", "last_known_leader"):
             broker = getattr(fields, name)
-            if broker is not None and broker != NO_LEADER:
+            if broker not in (None, NO_LEADER):
                 yield name, broker
 
 
@@ -233,57 +220,49 @@ def require_engine(scenario: Scenario, engine: str) -> None:
     """InputError if the scenario has a step, or a rule of Kafka's, that the engine cannot run."""
     if scenario.cluster.kafka_rules and engine != "sim":
         raise InputError(scenario.name, "cluster.kafka_rules", f"--engine {engine}", "--engine sim")
-    for index, step in enumerate(scenario.steps):
-        if step.kind == "fault" and engine != "sim":
+    for index, step in enumerate(scenario.steps if engine != "sim" else ()):
+        if step.kind == "fault":
             raise InputError(scenario.name, f"steps[{index}].fault", f"--engine {engine}", "--engine sim")
 
 
 # -- what a generation has ---------------------------------------------------------------------------------------------
 
 
-_NOT_IN_V3 = ("configure", "update_feature", "unregister", "add_voter", "remove_voter")
-_EXPECTED_OF_OTHERS = ("elr", "last_known_elr", "last_known_leader", "voters", "role")
-_EXPECTED_OF_V3 = ("controller_broker", "controller_epoch")
+_NOT_EXPECTED_OF_V3 = ("elr", "last_known_elr", "last_known_leader", "voters", "role", "controller")
 _NOT_V3 = "a generation other than v3"
 
 
-def require_v3(scenario: Scenario, source: str) -> None:
+def _require_v3(scenario: Scenario, source: str) -> None:
     """InputError where a scenario of generation `v3` names what that does not have."""
     cluster = scenario.cluster
     for name in ("controllers", "voters"):
         if name in cluster.model_fields_set:
             found, allowed = shown(getattr(cluster, name)), "nothing: in v3 a broker is controller"
             raise InputError(source, f"cluster.{name}", found, allowed)
-    for place, names in _configs(scenario).items():
-        for name in names:
-            generations = CONFIGS[name].generations
-            if Generation.V3 not in generations:
-                allowed = f"generations {', '.join(generation.value for generation in generations)}"
-                raise InputError(source, f"{place}.{name}", Generation.V3.value, allowed)
+    for place, name in _configs(scenario):
+        generations = CONFIGS[name].generations
+        if Generation.V3 not in generations:
+            allowed = f"generations {', '.join(generation.value for generation in generations)}"
+            raise InputError(source, f"{place}.{name}", Generation.V3.value, allowed)
     for index, step in enumerate(scenario.steps):
-        _require_step_of_v3(step, source, f"steps[{index}].{step.kind}")
+        place, fields = f"steps[{index}].{step.kind}", step.fields
+        if step.kind in ("configure", "update_feature", "unregister", "add_voter", "remove_voter"):
+            raise InputError(source, place, Generation.V3.value, _NOT_V3)
+        if isinstance(fields, NodeStep) and (fields.urm or fields.controller is not None):
+            raise InputError(source, place, "a node that v3 does not have", "broker or store")
+        if isinstance(fields, LinkStep) and not {"controllers", "urm"}.isdisjoint(fields.sides):
+            raise InputError(source, place, list(fields.sides), "a broker id, store or rest")
+        if isinstance(fields, Expectation):
+            _forbid(fields, _NOT_EXPECTED_OF_V3, source, place, _NOT_V3)
 
 
-def _require_step_of_v3(step: Step, source: str, place: str) -> None:
-    fields = step.fields
-    if step.kind in _NOT_IN_V3:
-        raise InputError(source, place, Generation.V3.value, _NOT_V3)
-    if isinstance(fields, NodeStep) and (fields.urm or fields.controller is not None):
-        raise InputError(source, place, "a node that v3 does not have", "broker or store")
-    if isinstance(fields, LinkStep) and not {"controllers", "urm"}.isdisjoint(fields.sides):
-        raise InputError(source, place, list(fields.sides), "a broker id, store or rest")
-    if isinstance(fields, Expectation):
-        _forbid(fields, (*_EXPECTED_OF_OTHERS, "controller"), source, place, _NOT_V3)
-
-
-def forbid_v3(scenario: Scenario, source: str) -> None:
+def _forbid_v3(scenario: Scenario, source: str) -> None:
     """InputError where a scenario of another generation names what only `v3` has."""
     if scenario.cluster.store is not None:
         raise InputError(source, "cluster.store", scenario.cluster.generation, "generation v3")
-    for place, names in _configs(scenario).items():
-        for name in names:
-            if CONFIGS[name].generations == (Generation.V3,):
-                raise InputError(source, f"{place}.{name}", scenario.cluster.generation, "generation v3")
+    for place, name in _configs(scenario):
+        if CONFIGS[name].generations == (Generation.V3,):
+            raise InputError(source, f"{place}.{name}", scenario.cluster.generation, "generation v3")
     for index, step in enumerate(scenario.steps):
         place, fields = f"steps[{index}].{step.kind}", step.fields
         names_store = (isinstance(fields, NodeStep) and fields.store) or (
@@ -292,13 +271,14 @@ def forbid_v3(scenario: Scenario, source: str) -> None:
         if step.kind == "expire" or names_store:
             raise InputError(source, place, scenario.cluster.generation, "generation v3")
         if isinstance(fields, Expectation):
-            _forbid(fields, _EXPECTED_OF_V3, source, place, "generation v3")
+            _forbid(fields, ("controller_broker", "controller_epoch"), source, place, "generation v3")
 
 
-def _configs(scenario: Scenario) -> dict[str, list[str]]:
-    """The configs that a scenario sets at first, by their place in the file."""
-    topics = {f"topics[{index}].config": list(topic.config) for index, topic in enumerate(scenario.topics)}
-    return {"cluster.config": list(scenario.cluster.config), **topics}
+def _configs(scenario: Scenario) -> Iterator[tuple[str, str]]:
+    """The configs that a scenario sets at first, each after its place in the file."""
+    yield from (("cluster.config", name) for name in scenario.cluster.config)
+    for index, topic in enumerate(scenario.topics):
+        yield from ((f"topics[{index}].config", name) for name in topic.config)
 
 
 def _forbid(fields: Expectation, names: tuple[str, ...], source: str, place: str, allowed: str) -> None:

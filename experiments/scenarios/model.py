@@ -1,13 +1,11 @@
-"""Scenario files as typed values (docs/scenarios.md).
-
-A step is a mapping with exactly one key, the step's kind; `STEPS` maps each kind to the model of its fields and to its
-meaning, from which docs/reference/scenario-steps.md is generated. Everything is checked before a cluster is built:
-names, types, ranges, and that the brokers, controllers, topics and partitions that steps name exist.
+"""Scenario files as typed values (docs/scenarios.md). A step is a mapping with exactly one key, the step's kind;
+`STEPS` maps each kind to the model of its fields and to its meaning. Everything is checked before a cluster is built,
+also that what steps name exists (`loader.py`).
 """
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal, NamedTuple, get_args
+from typing import Annotated, ClassVar, Generic, Literal, NamedTuple, TypeVar, get_args
 
 from pydantic import ConfigDict, Field, model_validator
 
@@ -43,8 +41,6 @@ from protocol.v3.store.settings import (
 )
 
 SIDES = "a node id, controllers, urm, store or rest"
-DynamicConfigs = TopicConfig
-"""Configs that can be changed while the cluster runs; without a topic, the cluster-wide default."""
 _SideName = Literal["controllers", "urm", "store", "rest"]
 Side = Annotated[int | _SideName, one_of(get_args(_SideName), is_whole, SIDES)]
 _LossName = Literal["none", "unflushed", "all"]
@@ -57,14 +53,9 @@ _Loss = Annotated[
     ),
 ]
 TopicField = Annotated[str, Field(description="name of an existing topic")]
-PartitionField = Annotated[Index, Field(description="index of a partition of the topic")]
 ExpectedError = Annotated[
     ErrorName | None, Field(description="the step succeeds if and only if the response is this error code")
 ]
-
-
-KafkaRuleName = Annotated[str, one_of(KAFKA_RULES)]
-InvariantName = Annotated[str, one_of(sorted(kind.__name__ for kind in INVARIANTS))]
 
 
 class V3Model(StrictModel):
@@ -82,7 +73,6 @@ class V3Model(StrictModel):
     sessions: int = Field(default=1, ge=1, le=MAX_SESSIONS, description="parallel sessions of the controller")
 
     def settings(self) -> StoreSettings:
-        """The settings as nodes take them."""
         return StoreSettings(
             write_latency=Latency(mean_ms=self.write_latency),
             read_latency=Latency(mean_ms=self.read_latency),
@@ -103,14 +93,13 @@ class ClusterModel(StrictModel):
     generation: GenerationName = Field(default="kip-966", description=f"protocol generation: {', '.join(GENERATIONS)}")
     config: ClusterConfigs = Field(default_factory=dict, description="cluster-wide configs, by Kafka's names")
     store: V3Model | None = Field(default=None, description="with generation v3: the settings of the store")
-    kafka_rules: list[KafkaRuleName] = Field(
+    kafka_rules: list[Annotated[str, one_of(KAFKA_RULES)]] = Field(
         default_factory=list,
         description=f"rules of Kafka's code in the place of isray's, on sim only: {', '.join(KAFKA_RULES)}",
     )
 
     @property
     def has_store(self) -> bool:
-        """Whether the metadata are in a store."""
         return Generation(self.generation).features.metadata_in_store
 
     @property
@@ -120,7 +109,6 @@ class ClusterModel(StrictModel):
         return tuple(range(FIRST_CONTROLLER, FIRST_CONTROLLER + count))
 
     def spec(self, seed: int = 0) -> ClusterSpec:
-        """The cluster as engines take it."""
         config = ClusterConfig.of(Generation(self.generation), self.config, self.kafka_rules)
         voters = None if self.voters is None else tuple(self.voters)
         store = self.store.settings() if self.store is not None else None
@@ -153,18 +141,13 @@ class NodeStep(StrictModel):
 
     @property
     def node(self) -> int:
-        if self.urm:
-            return RECOVERY_MANAGER
-        if self.store:
-            return STORE
-        node = self.broker if self.broker is not None else self.controller
-        assert node is not None
-        return node
+        given = (self.broker, self.controller, self.urm and RECOVERY_MANAGER, self.store and STORE)
+        return next(node for node in given if node is not None)
 
 
 class _PartitionStep(StrictModel):
     topic: TopicField
-    partition: PartitionField = 0
+    partition: Index = Field(default=0, description="index of a partition of the topic")
 
 
 class ProduceStep(_PartitionStep):
@@ -251,7 +234,7 @@ class ReassignStep(_PartitionStep):
 
 class ConfigureStep(StrictModel):
     topic: str | None = Field(default=None, description="name of a topic; left out: the whole cluster")
-    config: DynamicConfigs = Field(description="values by config name")
+    config: TopicConfig = Field(description="values by config name")
 
 
 class UpdateFeatureStep(StrictModel):
@@ -272,17 +255,15 @@ class VoterStep(StrictModel):
     expect_error: ExpectedError = None
 
 
-class DeleteTopicStep(StrictModel):
-    name: str = Field(description="name of an existing topic")
+class TopicStep(StrictModel):
+    name: TopicField
 
 
-class AddPartitionsStep(StrictModel):
-    name: str = Field(description="name of an existing topic")
+class AddPartitionsStep(TopicStep):
     assignments: list[Assignment] = Field(min_length=1, description="one list of broker ids per new partition")
 
 
-class RemovePartitionsStep(StrictModel):
-    name: str = Field(description="name of an existing topic")
+class RemovePartitionsStep(TopicStep):
     partitions: list[Index] = Field(min_length=1, description="indexes of the topic's last partitions")
 
 
@@ -347,7 +328,7 @@ STEPS: dict[str, StepKind] = {
     "update_feature": StepKind(UpdateFeatureStep, "Raises or lowers the level of a feature."),
     "unregister": StepKind(UnregisterStep, "Removes the registration of a broker."),
     "create_topic": StepKind(TopicModel, "Creates a topic; ends when the running replicas have it."),
-    "delete_topic": StepKind(DeleteTopicStep, "Deletes a topic."),
+    "delete_topic": StepKind(TopicStep, "Deletes a topic."),
     "add_partitions": StepKind(AddPartitionsStep, "Adds partitions to a topic."),
     "remove_partitions": StepKind(RemovePartitionsStep, "Removes the last partitions of a topic."),
     "add_voter": StepKind(VoterStep, "Makes a controller a voter, with the disk that it has."),
@@ -368,25 +349,23 @@ class Step(StrictModel):
     text: str
 
 
-class ScenarioFile(StrictModel):
-    """The file as written; steps are checked one by one by the loader."""
+_Step = TypeVar("_Step")
+
+
+class _ScenarioFields(StrictModel, Generic[_Step]):
+    """The scenario passes if it violates, under rules of Kafka's, exactly the invariants in `violates`."""
 
     name: str = Field(min_length=1)
     description: str = ""
     cluster: ClusterModel
     topics: list[TopicModel] = Field(default_factory=list)
-    steps: list[dict[str, object]] = Field(min_length=1)
-    violates: list[InvariantName] = Field(default_factory=list)
+    steps: list[_Step] = Field(min_length=1)
+    violates: list[Annotated[str, one_of(sorted(it.__name__ for it in INVARIANTS))]] = Field(default_factory=list)
 
 
-class Scenario(StrictModel):
-    """A scenario that has passed all checks. `violates` names the invariants that it violates under rules of Kafka's:
-    it passes if it violates exactly these.
-    """
+class ScenarioFile(_ScenarioFields[dict[str, object]]):
+    """The file as written; steps are checked one by one by the loader."""
 
-    name: str
-    description: str
-    cluster: ClusterModel
-    topics: list[TopicModel]
-    violates: list[str]
-    steps: list[Step]
+
+class Scenario(_ScenarioFields[Step]):
+    """A scenario that has passed all checks."""

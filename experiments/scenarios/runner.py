@@ -1,47 +1,28 @@
 """Runs a scenario on an engine: steps one after another, each finished before the next.
 
-The runner is the same for both engines. Its clients record what was acknowledged, so that `lost_acked` compares
-acknowledgements with logs and does not rely on what the protocol reports. A step that fails ends the scenario; a
-violated invariant fails it.
+The clients record what was acknowledged, so that `lost_acked` compares acknowledgements with logs and does not rely on
+what the protocol reports. A step that fails ends the scenario; a violated invariant fails it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
+from itertools import product
+from pathlib import Path
 
 from experiments.check.engine import CheckedEngine
+from experiments.check.final_logs import final_logs
 from experiments.check.losses import Losses
+from experiments.check.recording import RecordingWriter
 from experiments.engines import admin_requests
 from experiments.engines.port import Engine, Loss, Recovery, Violation
 from experiments.faults.controls import Controls
 from experiments.faults.inject import Injector
-from experiments.scenarios import expectations
-from experiments.scenarios.clients import ScenarioClients
+from experiments.scenarios import expectations, model
+from experiments.scenarios.clients import ScenarioClients, ranges_of
 from experiments.scenarios.expectation_model import Expectation
-from experiments.scenarios.model import (
-    AddPartitionsStep,
-    AwaitStep,
-    BrokerStep,
-    ConfigureStep,
-    CrashStep,
-    DeleteTopicStep,
-    ElectStep,
-    FaultStep,
-    LinkStep,
-    NodeStep,
-    ProduceStep,
-    ReassignStep,
-    RemovePartitionsStep,
-    Scenario,
-    Side,
-    Step,
-    TopicModel,
-    UnregisterStep,
-    UpdateFeatureStep,
-    VoterStep,
-    WaitStep,
-)
 from experiments.story.render import Heading
 from experiments.support.fields import StrictModel
 from protocol.errors import ErrorCode
@@ -61,7 +42,7 @@ class StepFailedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """The result of one step. `text` is the step as the file has it; `detail` what was found, or why it failed."""
+    """`text` is the step as the file has it; `detail` what was found, or why it failed."""
 
     index: int
     kind: str
@@ -72,7 +53,7 @@ class StepResult:
 
 @dataclass(slots=True)
 class ScenarioResult:
-    """The JSON document of `isray scenario run`: it has the keys of `Losses.document` in the place of `losses`."""
+    """The JSON document of `isray scenario run`, which has the keys of `Losses.document` in the place of `losses`."""
 
     name: str
     engine: str
@@ -85,11 +66,6 @@ class ScenarioResult:
     losses: Losses
     trace_hash: str
 
-    @property
-    def lost_acked(self) -> int | None:
-        """Lost records that were acknowledged with acks=all; None while it is undecided for any of them."""
-        return self.losses.lost_acked
-
     def document(self) -> dict[str, object]:
         fields = asdict(self)
         del fields["losses"]
@@ -98,19 +74,19 @@ class ScenarioResult:
 
 @dataclass(slots=True)
 class Runner:
-    """One run of one scenario on one engine. With `keeps_going` a failed step does not end the run: another generation
-    or a mutant then goes through the same failures, whatever the steps expect.
+    """One run of one scenario. With `keeps_going` a failed step does not end the run: another generation or a mutant
+    then goes through the same failures, whatever the steps expect.
     """
 
-    scenario: Scenario
+    scenario: model.Scenario
     engine: Engine
     keeps_going: bool = False
     clients: ScenarioClients = field(init=False)
-    _injector: Injector | None = field(init=False)
     headings: list[Heading] = field(default_factory=list)
+    _injector: Injector | None = None
 
     def __post_init__(self) -> None:
-        self.clients, self._injector = ScenarioClients(self.engine), None
+        self.clients = ScenarioClients(self.engine)
 
     def run(self) -> ScenarioResult:
         """Starts the cluster, creates the topics and runs the steps; the engine stays up."""
@@ -147,33 +123,33 @@ class Runner:
         for node in self.engine.spec.node_ids:
             self.engine.start(node)
         for broker in self.engine.spec.broker_ids:
-            self._await_unfenced(broker)
+            if not self.engine.run_until(partial(self._is_unfenced, broker), START_WITHIN_MS):
+                raise StepFailedError(f"broker {broker} was not unfenced within {START_WITHIN_MS // 1000} s")
         for topic in self.scenario.topics:
             self._create_topic(topic)
 
-    def _run_step(self, step: Step) -> str | None:
+    def _run_step(self, step: model.Step) -> str | None:
         """Calls the method of the step's kind (`model.STEPS`), `_produce` for `produce`, with the step's fields."""
         handle: Callable[[StrictModel | None], str | None] = getattr(self, f"_{step.kind}")
         return handle(step.fields)
 
     # -- nodes ---------------------------------------------------------------------------------------------------------
 
-    def _await_unfenced(self, broker: int) -> None:
-        if not self.engine.run_until(lambda: broker in self.engine.unfenced(), START_WITHIN_MS):
-            raise StepFailedError(f"broker {broker} was not unfenced within {START_WITHIN_MS // 1000} s")
+    def _is_unfenced(self, broker: int) -> bool:
+        return broker in self.engine.unfenced()
 
-    def _crash(self, fields: CrashStep) -> None:
+    def _crash(self, fields: model.CrashStep) -> None:
         self._require_running(fields.node, True)
         loss = Loss("records", fields.lose) if isinstance(fields.lose, int) else Loss(fields.lose)
         self.engine.crash(fields.node, loss)
 
-    def _shutdown(self, fields: NodeStep) -> None:
+    def _shutdown(self, fields: model.NodeStep) -> None:
         self._require_running(fields.node, True)
         self.engine.terminate(fields.node)
         if not self.engine.run_until(lambda: not self.engine.is_running(fields.node), SHUTDOWN_WITHIN_MS):
             raise StepFailedError(f"node {fields.node} still runs after {SHUTDOWN_WITHIN_MS // 1000} s")
 
-    def _start(self, fields: NodeStep) -> str | None:
+    def _start(self, fields: model.NodeStep) -> str | None:
         self._require_running(fields.node, False)
         self.engine.start(fields.node)
         if is_controller(fields.node):
@@ -183,7 +159,7 @@ class Runner:
             return None
         known = self.clients.broker_epoch(fields.node)
         up = self.engine.run_until(
-            lambda: fields.node in self.engine.unfenced() and self.clients.broker_epoch(fields.node) != known,
+            lambda: self._is_unfenced(fields.node) and self.clients.broker_epoch(fields.node) != known,
             START_WITHIN_MS,
         )
         return None if up else "not unfenced yet"
@@ -193,19 +169,19 @@ class Runner:
         quorum = self.engine.quorum().get(controller)
         return quorum is not None and (quorum.is_active or self.engine.active_controller() is not None)
 
-    def _pause(self, fields: NodeStep) -> None:
+    def _pause(self, fields: model.NodeStep) -> None:
         self._require_running(fields.node, True)
         self.engine.pause(fields.node)
 
-    def _resume(self, fields: NodeStep) -> None:
+    def _resume(self, fields: model.NodeStep) -> None:
         self._require_running(fields.node, True)
         self.engine.resume(fields.node)
 
-    def _expire(self, fields: BrokerStep) -> None:
+    def _expire(self, fields: model.BrokerStep) -> None:
         self._require_running(STORE, True)
         self.engine.expire_sessions(fields.broker)
 
-    def _flush(self, fields: BrokerStep) -> None:
+    def _flush(self, fields: model.BrokerStep) -> None:
         self._require_running(fields.broker, True)
         self.engine.flush(fields.broker)
 
@@ -215,56 +191,49 @@ class Runner:
 
     # -- links ---------------------------------------------------------------------------------------------------------
 
-    def _cut(self, fields: LinkStep) -> None:
+    def _cut(self, fields: model.LinkStep) -> None:
         self._set_links(fields, up=False)
 
-    def _heal(self, fields: LinkStep | None) -> None:
+    def _heal(self, fields: model.LinkStep | None) -> None:
         if fields is None:
             self.engine.heal_links()
         else:
             self._set_links(fields, up=True)
 
-    def _set_links(self, fields: LinkStep, up: bool) -> None:
+    def _set_links(self, fields: model.LinkStep, up: bool) -> None:
         first, second = fields.sides
-        for source in self._members(first, second):
-            for target in self._members(second, first):
-                if source != target:
-                    self._set_link(source, target, up)
-                    if fields.between is not None:
-                        self._set_link(target, source, up)
+        for source, target in product(self._members(first, second), self._members(second, first)):
+            if source != target:
+                self.engine.set_link(source, target, up)
+                if fields.between is not None:
+                    self.engine.set_link(target, source, up)
 
-    def _set_link(self, source: int, target: int, up: bool) -> None:
-        self.engine.set_link(source, target, up)
-
-    def _members(self, side: Side, other: Side) -> list[int]:
-        if isinstance(side, int):
-            return [side]
-        if side == "controllers":
-            return list(self.engine.spec.controller_ids)
-        if side == "urm":
-            return [RECOVERY_MANAGER]
-        if side == "store":
-            return [STORE]
-        others = set(self._members(other, other)) if other != "rest" else set()
+    def _members(self, side: model.Side, other: model.Side) -> Sequence[int]:
+        match side:
+            case int():
+                return [side]
+            case "controllers":
+                return self.engine.spec.controller_ids
+            case "urm":
+                return [RECOVERY_MANAGER]
+            case "store":
+                return [STORE]
+        others = self._members(other, other) if other != "rest" else ()
         return [node for node in self.engine.spec.node_ids if node not in others and not is_client(node)]
 
-    # -- faults --------------------------------------------------------------------------------------------------------
-
-    def _fault(self, fields: FaultStep) -> str:
-        """Begins a fault now. The loader has refused the step for any engine but the simulator (`require_engine`)."""
+    def _fault(self, fields: model.FaultStep) -> str:
+        """Begins a fault now. The loader has refused the step for any engine but the simulator."""
         assert isinstance(self.engine, CheckedEngine)
         if self._injector is None:
             topics = {topic.name: topic for topic in self.scenario.topics}
-            controls = Controls(self.engine, topics, self.clients.next_id, within_tolerance=False)
-            self._injector = Injector(controls)
-        times = {"at_ms": self.engine.now_ms(), "duration_ms": fields.duration}
-        fault = fields.fault.model_copy(update=times)
+            self._injector = Injector(Controls(self.engine, topics, self.clients.next_id, within_tolerance=False))
+        fault = fields.fault.model_copy(update={"at_ms": self.engine.now_ms(), "duration_ms": fields.duration})
         self._injector.inject(fault)
         return fault.words()
 
     # -- clients and administration ------------------------------------------------------------------------------------
 
-    def _produce(self, fields: ProduceStep) -> str | None:
+    def _produce(self, fields: model.ProduceStep) -> str | None:
         expected = ErrorCode[fields.expect_error] if fields.expect_error else ErrorCode.NONE
         partition = TopicPartition(fields.topic, fields.partition)
         for number in range(fields.records):
@@ -284,93 +253,76 @@ class Runner:
             text = f" ({outcome.message})" if outcome.message else ""
             raise StepFailedError(f"found {outcome.error.name}{text}; expected {expected.name}")
 
-    def _create_topic(self, fields: TopicModel) -> None:
+    def _create_topic(self, fields: model.TopicModel) -> None:
         self._administer(admin_requests.create_topic(fields.name, fields.assignments, fields.config))
         self._await_topic(fields.name, len(fields.assignments))
 
     def _await_topic(self, name: str, count: int) -> None:
-        """Waits until the topic has `count` partitions and the running replicas have it: clients reach it through
-        brokers.
-        """
+        """Waits until the topic has `count` partitions, and the running replicas, which clients reach, have it."""
 
         def everywhere() -> bool:
             view = self.engine.view()
-            if view is None or sum(partition.topic == name for partition in view.partitions) < count:
-                return False
-            return all(
-                self.engine.replica(broker, partition) is not None
-                for partition, state in view.partitions.items()
-                if partition.topic == name
-                for broker in state.isr
-                if self.engine.is_running(broker)
-            )
+            states = {} if view is None else {key: it for key, it in view.partitions.items() if key.topic == name}
+            places = [(broker, key) for key, state in states.items() for broker in state.isr]
+            running = (place for place in places if self.engine.is_running(place[0]))
+            return len(states) >= count and all(self.engine.replica(*place) is not None for place in running)
 
         self.engine.run_until(everywhere, START_WITHIN_MS)
 
-    def _delete_topic(self, fields: DeleteTopicStep) -> None:
+    def _delete_topic(self, fields: model.TopicStep) -> None:
         self._administer(admin_requests.delete_topic(fields.name))
         self.clients.forget_topic(fields.name)
 
-    def _add_partitions(self, fields: AddPartitionsStep) -> None:
+    def _add_partitions(self, fields: model.AddPartitionsStep) -> None:
         view = self.engine.view()
         present = 0 if view is None else sum(partition.topic == fields.name for partition in view.partitions)
         self._administer(admin_requests.add_partitions(fields.name, present, fields.assignments))
         self._await_topic(fields.name, present + len(fields.assignments))
 
-    def _remove_partitions(self, fields: RemovePartitionsStep) -> None:
+    def _remove_partitions(self, fields: model.RemovePartitionsStep) -> None:
         """Waits until the running brokers have removed their replicas: later partitions of these names are others."""
         removed = [TopicPartition(fields.name, index) for index in fields.partitions]
         view = self.engine.view()
         held = [] if view is None else [(broker, name) for name in removed for broker in view.partitions[name].isr]
         self._administer(admin_requests.remove_partitions(fields.name, fields.partitions))
         self.clients.forget(removed)
+        self.engine.run_until(lambda: all(self.engine.replica(*place) is None for place in held), START_WITHIN_MS)
 
-        def nowhere() -> bool:
-            return all(
-                self.engine.replica(broker, partition) is None
-                for broker, partition in held
-                if self.engine.is_running(broker)
-            )
-
-        self.engine.run_until(nowhere, START_WITHIN_MS)
-
-    def _configure(self, fields: ConfigureStep) -> None:
+    def _configure(self, fields: model.ConfigureStep) -> None:
         self._administer(admin_requests.alter_config(fields.topic, fields.config))
 
-    def _update_feature(self, fields: UpdateFeatureStep) -> None:
+    def _update_feature(self, fields: model.UpdateFeatureStep) -> None:
         kind = UpgradeType.UPGRADE if fields.downgrade is None else UpgradeType[f"{fields.downgrade.upper()}_DOWNGRADE"]
         self._administer(admin_requests.update_feature(fields.feature, fields.level, kind), fields.expect_error)
 
-    def _unregister(self, fields: UnregisterStep) -> None:
+    def _unregister(self, fields: model.UnregisterStep) -> None:
         self._administer(admin_requests.unregister_broker(fields.broker), fields.expect_error)
 
-    def _elect(self, fields: ElectStep) -> None:
+    def _elect(self, fields: model.ElectStep) -> None:
         kind = ElectionType[fields.type.upper()]
         request = admin_requests.elect_leader(fields.topic, fields.partition, kind, fields.desired_leader)
         self._administer(request, fields.expect_error)
 
-    def _reassign(self, fields: ReassignStep) -> None:
+    def _reassign(self, fields: model.ReassignStep) -> None:
         self._administer(admin_requests.reassign(fields.topic, fields.partition, fields.replicas), fields.expect_error)
 
-    def _add_voter(self, fields: VoterStep) -> None:
+    def _add_voter(self, fields: model.VoterStep) -> None:
         self._require_running(fields.controller, True)
         self.engine.run_until(lambda: fields.controller in self.engine.quorum(), START_WITHIN_MS)
         uuid = self.engine.quorum()[fields.controller].uuid
         self._administer(admin_requests.add_voter(fields.controller, uuid), fields.expect_error)
 
-    def _remove_voter(self, fields: VoterStep) -> None:
+    def _remove_voter(self, fields: model.VoterStep) -> None:
         self.engine.run_until(lambda: self.engine.active_controller() is not None, START_WITHIN_MS)
         active = self.engine.active_controller()
         voters = () if active is None else self.engine.quorum()[active].voters
         uuid = next((key.uuid for key in voters if key.id == fields.controller), "")
         self._administer(admin_requests.remove_voter(fields.controller, uuid), fields.expect_error)
 
-    # -- time and expectations -----------------------------------------------------------------------------------------
-
-    def _wait(self, fields: WaitStep) -> None:
+    def _wait(self, fields: model.WaitStep) -> None:
         self.engine.run_for(fields.duration_ms)
 
-    def _await(self, fields: AwaitStep) -> str | None:
+    def _await(self, fields: model.AwaitStep) -> str | None:
         began_ms = self.engine.now_ms()
 
         def holds() -> bool:
@@ -384,9 +336,23 @@ class Runner:
     def _expect(self, fields: Expectation) -> None:
         if DATA_FIELDS & fields.model_fields_set:
             expectations.await_leadership(fields, self.engine)
-        mismatch = self._mismatch(fields)
-        if mismatch:
+        if mismatch := self._mismatch(fields):
             raise StepFailedError(mismatch)
 
     def _mismatch(self, fields: Expectation) -> str:
         return expectations.mismatch(fields, self.engine, self.clients)
+
+
+def run_recorded(runner: Runner, folder: Path) -> ScenarioResult:
+    """Runs a scenario and writes a recording to a new or empty folder. InputError for any other folder."""
+    engine, writer = runner.engine, RecordingWriter(folder)
+    try:
+        writer.record(engine)
+        result = runner.run()
+        finals = final_logs(engine, ranges_of)
+        for operation in runner.clients.operations:
+            writer.operation(operation)
+        writer.finish(runner.scenario.name, engine.name, engine.spec, engine.metadata_log(), finals)
+    finally:
+        writer.close()
+    return result

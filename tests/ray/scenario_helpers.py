@@ -13,8 +13,7 @@ from experiments.check.check_recording import check
 from experiments.check.recording import Recording
 from experiments.scenarios.loader import load_scenario
 from experiments.scenarios.model import Scenario, Step, WaitStep
-from experiments.scenarios.recorded import run_recorded
-from experiments.scenarios.runner import Runner
+from experiments.scenarios.runner import Runner, run_recorded
 from tests.ray.cluster_helpers import ProcessPool
 from tests.sim.scenario_helpers import run_scenario, spec_of
 

@@ -10,7 +10,7 @@ import pytest
 
 from experiments.check.check_recording import ALL_SHOWN
 from experiments.check.history import Invoked, Seen
-from experiments.check.history_file import HistoryReader
+from experiments.check.recording import HistoryReader
 from experiments.hunt.soak.faults import FAULTS
 from tests.ray.command_helpers import isray
 

@@ -9,8 +9,7 @@ import pytest
 from experiments.check.check_recording import check
 from experiments.check.recording import Recording
 from experiments.scenarios.loader import load_scenario
-from experiments.scenarios.recorded import run_recorded
-from experiments.scenarios.runner import Runner
+from experiments.scenarios.runner import Runner, run_recorded
 from protocol.events.store import ControllerElected
 from tests.ray.cluster_helpers import ProcessPool
 from tests.sim.scenario_helpers import FOLDER, spec_of
@@ -26,7 +25,7 @@ def test_another_broker_takes_over_from_a_killed_controller(pool: ProcessPool, t
     finally:
         engine.close()
     assert result.passed, result.steps[-1]
-    assert result.lost_acked == 0
+    assert result.losses.lost_acked == 0
     assert elected[-2].node == 0, "broker 0 was the controller when it was killed"
     assert elected[-1].node != 0
     epochs = [event.trace.epoch for event in elected if isinstance(event.trace, ControllerElected)]

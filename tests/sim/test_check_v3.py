@@ -8,14 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from experiments.check.check_recording import check
-from experiments.check.check_v3 import ReplayedStore, replay_store
+from experiments.check.check_recording import ReplayedStore, check, replay_store
 from experiments.check.engine import CheckedEngine
 from experiments.check.recording import Recording
 from experiments.engines.port import TraceEvent
 from experiments.scenarios.loader import load_scenario
-from experiments.scenarios.recorded import run_recorded
-from experiments.scenarios.runner import Runner
+from experiments.scenarios.runner import Runner, run_recorded
 from protocol.events.broker import BecameLeader, HighWatermarkAdvanced
 from protocol.events.host import IncarnationEnded
 from protocol.events.store import ControllerElected, StoreChanged

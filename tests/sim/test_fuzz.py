@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from experiments.check.engine import CheckedEngine
+from experiments.faults.controls import grant_loss
 from experiments.faults.draw import Rates, timeline
 from experiments.faults.kinds import FAULT_KINDS
 from experiments.faults.kinds.administration import Reassign
@@ -23,7 +24,6 @@ from experiments.faults.kinds.processes import Crash, PowerLoss, loss_of
 from experiments.faults.quorum_operator import QuorumOperator
 from experiments.faults.schema import Fault
 from experiments.faults.targets import Targets
-from experiments.faults.tolerance import grant_loss
 from experiments.hunt.fuzz import run as run_module
 from experiments.hunt.fuzz.bias import Bias
 from experiments.hunt.fuzz.coverage import FROM_ELR, Coverage, answerable, codes_in, rows

@@ -14,8 +14,7 @@ from experiments.check.engine import CheckedEngine
 from experiments.check.recording import Recording
 from experiments.scenarios.explored import run_explored
 from experiments.scenarios.loader import scenario_from
-from experiments.scenarios.recorded import run_recorded
-from experiments.scenarios.runner import Runner, ScenarioResult
+from experiments.scenarios.runner import Runner, ScenarioResult, run_recorded
 from tests.sim.command_helpers import leave
 from tests.sim.loss_scenario_helpers import DISK_GONE, LOSSES, TRUNCATED
 from tests.sim.scenario_helpers import run_scenario, spec_of

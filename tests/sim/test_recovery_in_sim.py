@@ -319,7 +319,7 @@ def test_a_scenario_reports_what_each_recovery_lost() -> None:
     [recovery] = result.recoveries
     assert (recovery.decided.leader, recovery.lost, recovery.decided.mode) == (2, 3, "balanced")
     assert [(broker, end) for broker, _, _, end in recovery.decided.answers] == [(0, 2), (1, 2), (2, 4)]
-    assert result.lost_acked == 3
+    assert result.losses.lost_acked == 3
 
 
 @pytest.mark.covers("F14", "M70")

@@ -114,8 +114,8 @@ def test_scenarios_of_the_elr_have_the_reference_config() -> None:
 
 @pytest.mark.covers("M1", "M2", "E25")
 def test_kip_966_keeps_the_records_that_kip_497_loses() -> None:
-    assert run_file("last-replica-standing").lost_acked == 0
-    assert run_file("last-replica-standing-kip-497").lost_acked == 15
+    assert run_file("last-replica-standing").losses.lost_acked == 0
+    assert run_file("last-replica-standing-kip-497").losses.lost_acked == 15
 
 
 @pytest.mark.covers("M42", "M2", "M26", "N1", "N5")
@@ -132,7 +132,7 @@ def test_kip_966_keeps_the_records_that_kip_497_loses() -> None:
 def test_a_later_generation_keeps_what_v3_loses(name: str, twin: str, lost: int) -> None:
     """The failures of both are the same; only what the generations make of them differs."""
     old, new = run_file(f"v3-{name}"), run_file(f"v3-{name}-{twin}")
-    assert (old.lost_acked, new.lost_acked) == (lost, 0)
+    assert (old.losses.lost_acked, new.losses.lost_acked) == (lost, 0)
 
 
 STORE_IS_CUT_OFF: dict[str, object] = {

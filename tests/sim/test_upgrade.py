@@ -184,7 +184,7 @@ def test_a_leader_on_the_old_rule_commits_nothing_that_an_elr_member_lacks(seed:
 @pytest.mark.parametrize("one", ["shutdown", "crash"])
 def test_a_downgrade_loses_nothing_that_a_member_of_the_elr_has(generation: Generation, one: str) -> None:
     result = run_scenario(scenario_from(downgraded(one, generation.value), "inline"))
-    assert (result.passed, result.lost_acked) == (True, 0), (result.steps[-1], result.violations)
+    assert (result.passed, result.losses.lost_acked) == (True, 0), (result.steps[-1], result.violations)
 
 
 @pytest.mark.parametrize("broker", [0, 1])

@@ -1,4 +1,4 @@
-"""All kinds of faults by name. A module holds kinds of one subject and lists them in `KINDS`.
+"""All kinds of faults by name; a module has the kinds of one subject.
 
 The order of `FAULT_KINDS` is part of what a seed of `isray fuzz` means: the swarm samples kinds from it. A new kind
 therefore goes to the end of its module with `in_swarm = False`.

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from experiments.engines.admin_requests import reassign
-from experiments.faults.cluster_operator import Configured
+from experiments.faults.cluster_operator import DesiredState
 from experiments.faults.controls import Controls
 from experiments.faults.schema import DesiredStateFault, Fault, NodeFault
 from experiments.faults.targets import Targets
@@ -17,14 +17,22 @@ from protocol.config import MIN_INSYNC_REPLICAS
 from protocol.ids import NodeId
 
 
-class Reassign(Fault):
-    """The reassignment of a partition begins; if it has not completed by the end it is cancelled."""
+class Reassignment(Fault):
+    """A fault that reassigns a partition; what is under way at the end is cancelled."""
 
     is_operation: ClassVar[bool] = True
 
-    kind: Literal["reassign"] = "reassign"
     topic: str = Field(description="the topic")
     partition: Index = Field(description="index of the partition")
+
+    def heal(self, controls: Controls, number: int) -> None:
+        controls.administer(reassign(self.topic, self.partition, None))
+
+
+class Reassign(Reassignment):
+    """The reassignment of a partition begins; if it has not completed by the end it is cancelled."""
+
+    kind: Literal["reassign"] = "reassign"
     replicas: Nodes = Field(description="ids of the brokers that are to hold it")
 
     @property
@@ -33,9 +41,6 @@ class Reassign(Fault):
 
     def begin(self, controls: Controls, number: int) -> None:
         controls.administer(reassign(self.topic, self.partition, self.replicas))
-
-    def heal(self, controls: Controls, number: int) -> None:
-        controls.administer(reassign(self.topic, self.partition, None))
 
     def words(self) -> str:
         return f"{self.partition_named} is reassigned to {list(self.replicas)}"
@@ -56,8 +61,8 @@ class Configure(DesiredStateFault):
     topic: str = Field(description="the topic")
     config: TopicConfig = Field(description="values by config name")
 
-    def desired(self) -> Configured:
-        return Configured(self.config, self.topic)
+    def desired(self) -> DesiredState:
+        return DesiredState(configs={self.topic: self.config})
 
     def words(self) -> str:
         settings = ", ".join(f"{name} = {value}" for name, value in self.config.items())

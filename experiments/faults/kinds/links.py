@@ -3,45 +3,22 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from itertools import product
 from random import Random
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, get_args
 
 from pydantic import Field
 
 from experiments.engines.sim.network import Disturbance
-from experiments.faults.controls import Controls, SharedState
+from experiments.faults.controls import Controls
 from experiments.faults.schema import BrokerFault, Drawn, Fault
 from experiments.faults.targets import Targets
 from experiments.support.fields import Index, Milliseconds, Nodes, PerMille
 from protocol.ids import FIRST_CLIENT, NodeId, node_name
+from protocol.messages import control, data, quorum, recovery, store, v3
 from protocol.messages.base import Message
-from protocol.messages.control import (
-    AlterPartitionRequest,
-    AlterPartitionResponse,
-    BrokerHeartbeatRequest,
-    BrokerHeartbeatResponse,
-    BrokerRegistrationRequest,
-    BrokerRegistrationResponse,
-)
-from protocol.messages.data import FetchRenewal, FetchRequest, FetchResponse, ProduceRequest, ProduceResponse
-from protocol.messages.quorum import (
-    FetchSnapshotRequest,
-    FetchSnapshotResponse,
-    QuorumFetchRequest,
-    QuorumFetchResponse,
-)
-from protocol.messages.recovery import (
-    CancelRecoveries,
-    GetReplicaLogInfoRequest,
-    GetReplicaLogInfoResponse,
-    RecoverPartitions,
-    RecoveryResults,
-)
-from protocol.messages.store import SessionPing, SessionPong, StoreRead, StoreResponse, StoreWrite, WatchEvent
-from protocol.messages.v3 import LeaderAndIsrRequest, LeaderAndIsrResponse, StopReplicaRequest, StopReplicaResponse
 
 MessageKind = Literal[
     "registrations", "heartbeats", "proposals", "metadata", "fetches", "produce", "recoveries", "commands", "store"
@@ -52,27 +29,36 @@ each other, of clients, and those of the recovery manager; in `v3` the controlle
 Effect = Literal["lose", "duplicate", "reorder", "delay"]
 MESSAGES: Mapping[MessageKind | None, tuple[type[Message], ...]] = {
     None: (),
-    "registrations": (BrokerRegistrationRequest, BrokerRegistrationResponse),
-    "heartbeats": (BrokerHeartbeatRequest, BrokerHeartbeatResponse),
-    "proposals": (AlterPartitionRequest, AlterPartitionResponse),
-    "metadata": (QuorumFetchRequest, QuorumFetchResponse, FetchSnapshotRequest, FetchSnapshotResponse),
-    "fetches": (FetchRequest, FetchRenewal, FetchResponse),
-    "produce": (ProduceRequest, ProduceResponse),
-    "recoveries": (
-        RecoverPartitions,
-        CancelRecoveries,
-        RecoveryResults,
-        GetReplicaLogInfoRequest,
-        GetReplicaLogInfoResponse,
+    "registrations": (control.BrokerRegistrationRequest, control.BrokerRegistrationResponse),
+    "heartbeats": (control.BrokerHeartbeatRequest, control.BrokerHeartbeatResponse),
+    "proposals": (control.AlterPartitionRequest, control.AlterPartitionResponse),
+    "metadata": (
+        quorum.QuorumFetchRequest,
+        quorum.QuorumFetchResponse,
+        quorum.FetchSnapshotRequest,
+        quorum.FetchSnapshotResponse,
     ),
-    "commands": (LeaderAndIsrRequest, LeaderAndIsrResponse, StopReplicaRequest, StopReplicaResponse),
-    "store": (StoreRead, StoreWrite, StoreResponse, WatchEvent, SessionPing, SessionPong),
+    "fetches": (data.FetchRequest, data.FetchRenewal, data.FetchResponse),
+    "produce": (data.ProduceRequest, data.ProduceResponse),
+    "recoveries": (
+        recovery.RecoverPartitions,
+        recovery.CancelRecoveries,
+        recovery.RecoveryResults,
+        recovery.GetReplicaLogInfoRequest,
+        recovery.GetReplicaLogInfoResponse,
+    ),
+    "commands": (v3.LeaderAndIsrRequest, v3.LeaderAndIsrResponse, v3.StopReplicaRequest, v3.StopReplicaResponse),
+    "store": (
+        store.StoreRead,
+        store.StoreWrite,
+        store.StoreResponse,
+        store.WatchEvent,
+        store.SessionPing,
+        store.SessionPong,
+    ),
 }
 
 _OF_STORES: Sequence[MessageKind | None] = (None, None, "commands", "proposals", "store", "store", "fetches", "produce")
-_DRAWN_EFFECTS: Sequence[Effect] = ("lose", "duplicate", "reorder", "delay")
-_DRAWN_DELAYS_MS = (5, 50, 500, 3_000)
-_DRAWN_SHARES = (20, 200, 1_000)
 _DRAWN_MESSAGES: Sequence[MessageKind | None] = (
     None,
     None,
@@ -96,32 +82,16 @@ class LinkFault(Fault):
 
     def directions(self, one_way: bool) -> list[tuple[NodeId, NodeId]]:
         """The (sender, receiver) pairs between the groups: from source to target, and back unless it is one way."""
-        forth = [(source, target) for source in self.source for target in self.target]
+        forth = list(product(self.source, self.target))
         return forth if one_way else forth + [(target, source) for source, target in forth]
 
+    def restore(self, controls: Controls, number: int, one_way: bool) -> None:
+        for link in self.directions(one_way):
+            controls.cut_links.drop(link, number)
+
     def between(self, one_way: bool) -> str:
-        """The two groups in words."""
         source, target = (", ".join(map(node_name, side)) for side in (self.source, self.target))
         return f"from {source} to {target}" if one_way else f"between {source} and {target}"
-
-
-class _DownLinks(SharedState):
-    """How many faults keep each direction of a link down."""
-
-    def __init__(self, controls: Controls) -> None:
-        super().__init__(controls)
-        self._holders: Counter[tuple[NodeId, NodeId]] = Counter()
-
-    def cut(self, links: Iterable[tuple[NodeId, NodeId]]) -> None:
-        for link in links:
-            self._holders[link] += 1
-            self.controls.engine.set_link(*link, False)
-
-    def restore(self, links: Iterable[tuple[NodeId, NodeId]]) -> None:
-        for link in links:
-            self._holders[link] -= 1
-            if not self._holders[link]:
-                self.controls.engine.set_link(*link, True)
 
 
 class Cut(LinkFault):
@@ -131,10 +101,11 @@ class Cut(LinkFault):
     one_way: bool = Field(default=False, description="whether the other direction stays up")
 
     def begin(self, controls: Controls, number: int) -> None:
-        _DownLinks.in_run(controls).cut(self.directions(self.one_way))
+        for link in self.directions(self.one_way):
+            controls.cut_links.add(link, number)
 
     def heal(self, controls: Controls, number: int) -> None:
-        _DownLinks.in_run(controls).restore(self.directions(self.one_way))
+        self.restore(controls, number, self.one_way)
 
     def words(self) -> str:
         return f"nothing passes {self.between(self.one_way)}"
@@ -203,7 +174,8 @@ class Disturb(_DisturbingFault, LinkFault):
         source, target = _draw_ends(only, targets, rng)
         if rng.random() < 0.5:
             source, target = target, source
-        effect, share, delay_ms = rng.choice(_DRAWN_EFFECTS), rng.choice(_DRAWN_SHARES), rng.choice(_DRAWN_DELAYS_MS)
+        effect, share = rng.choice(get_args(Effect)), rng.choice((20, 200, 1_000))
+        delay_ms = rng.choice((5, 50, 500, 3_000))
         return {
             "source": source,
             "target": target,
@@ -216,7 +188,7 @@ class Disturb(_DisturbingFault, LinkFault):
 
 def _draw_ends(only: str | None, targets: Targets, rng: Random) -> tuple[tuple[NodeId, ...], tuple[NodeId, ...]]:
     """Two groups of nodes between which messages of that group pass."""
-    one = (targets.draw_broker(rng),)
+    one = (rng.choice(targets.brokers),)
     brokers = tuple(targets.brokers) if rng.random() < 0.3 else one
     if only is None:
         return targets.draw_sides(rng)
@@ -256,16 +228,16 @@ class FlappingLink(LinkFault):
     up_ms: Milliseconds = Field(description="how long they are up in between, in ms")
 
     def begin(self, controls: Controls, number: int) -> None:
-        self._go_down(controls, controls.cluster.now_ms + self.duration_ms)
+        self._go_down(controls, number, controls.cluster.now_ms + self.duration_ms)
 
-    def _go_down(self, controls: Controls, end_ms: int) -> None:
+    def _go_down(self, controls: Controls, number: int, end_ms: int) -> None:
         """Cuts the links, and schedules that they are restored, at the end at the latest, and cut again before it."""
-        now_ms, links = controls.cluster.now_ms, self.directions(one_way=False)
-        _DownLinks.in_run(controls).cut(links)
-        up_again_ms = min(now_ms + self.down_ms, end_ms)
-        controls.cluster.call_at(up_again_ms, partial(_DownLinks.in_run(controls).restore, links))
+        for link in self.directions(one_way=False):
+            controls.cut_links.add(link, number)
+        up_again_ms = min(controls.cluster.now_ms + self.down_ms, end_ms)
+        controls.cluster.call_at(up_again_ms, partial(self.restore, controls, number, False))
         if up_again_ms + self.up_ms < end_ms:
-            controls.cluster.call_at(up_again_ms + self.up_ms, partial(self._go_down, controls, end_ms))
+            controls.cluster.call_at(up_again_ms + self.up_ms, partial(self._go_down, controls, number, end_ms))
 
     def words(self) -> str:
         return f"the links {self.between(one_way=False)} are down for {self.down_ms} ms of {self.down_ms + self.up_ms}"

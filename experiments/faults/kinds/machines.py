@@ -2,42 +2,18 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from experiments.faults.controls import Controls, Holds, SharedState
-from experiments.faults.kinds.processes import loss_of
+from experiments.engines.port import Loss
+from experiments.faults.controls import Controls
 from experiments.faults.schema import BrokerFault, Drawn, Fault, NodeFault
 from experiments.support.fields import Milliseconds
-from protocol.events.base import Trace
-from protocol.events.broker import RecordsAppended, RecordsFetched
-from protocol.ids import NodeId, TimeMs, node_name
+from protocol.ids import NodeId, node_name
 
 MAX_SKEW_MS = 60_000
 MAX_DRIFT = 500
-
-
-class _SlowDisks(SharedState):
-    """The write times of slow disks, by node and fault."""
-
-    def __init__(self, controls: Controls) -> None:
-        super().__init__(controls)
-        self.write_ms: dict[NodeId, dict[int, int]] = {}
-        self._stalls = 0
-        controls.cluster.trace_observers.append(self._observe)
-
-    def _observe(self, now_ms: TimeMs, node: NodeId, trace: Trace) -> None:
-        slow = self.write_ms.get(node)
-        if slow and isinstance(trace, RecordsAppended | RecordsFetched):
-            self.controls.cluster.call_at(now_ms, partial(self._stall, node, max(slow.values())))
-
-    def _stall(self, node: NodeId, duration_ms: int) -> None:
-        self._stalls += 1
-        cluster, holder = self.controls.cluster, ("write", self._stalls)
-        self.controls.pause(node, holder)
-        cluster.call_at(cluster.now_ms + duration_ms, partial(self.controls.resume, node, holder))
 
 
 class SlowDisk(BrokerFault):
@@ -49,18 +25,10 @@ class SlowDisk(BrokerFault):
     write_ms: Milliseconds = Field(description="how long each write takes, in ms")
 
     def begin(self, controls: Controls, number: int) -> None:
-        _SlowDisks.in_run(controls).write_ms.setdefault(self.node, {})[number] = self.write_ms
+        controls.slow_disk(self.node, number, self.write_ms)
 
     def heal(self, controls: Controls, number: int) -> None:
-        del _SlowDisks.in_run(controls).write_ms[self.node][number]
-
-
-class _FullDisks(SharedState):
-    """Which faults keep whose disk full."""
-
-    def __init__(self, controls: Controls) -> None:
-        super().__init__(controls)
-        self.holds = Holds()
+        controls.end_slow_disk(self.node, number)
 
 
 class FullDisk(BrokerFault):
@@ -71,22 +39,17 @@ class FullDisk(BrokerFault):
     kind: Literal["full_disk"] = "full_disk"
 
     def begin(self, controls: Controls, number: int) -> None:
-        controls.down.add(self.node, number)
-        _FullDisks.in_run(controls).holds.add(self.node, number)
-        controls.cluster.disks[self.node].set_full(True)
+        controls.full_disks.add(self.node, number)
 
     def heal(self, controls: Controls, number: int) -> None:
-        holds = _FullDisks.in_run(controls).holds
-        holds.drop(self.node, number)
-        if self.node not in holds:
-            controls.cluster.disks[self.node].set_full(False)
+        controls.full_disks.drop(self.node, number)
         super().heal(controls, number)
 
 
 def set_clock(controls: Controls, node: NodeId, skew_ms: int) -> None:
     """Restarts a node with a clock that is `skew_ms` ahead."""
     if controls.engine.is_running(node):
-        controls.kill(node, loss_of("nothing"))
+        controls.kill(node, Loss())
     controls.cluster.set_clock(node, skew_ms)
     controls.start(node)
 

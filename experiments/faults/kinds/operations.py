@@ -1,19 +1,18 @@
-"""What operators do to a running cluster: topics, partitions, feature levels, access and brokers change, and change
-back. Each of them is carried out by the operator of the run (`cluster_operator.py`), until the cluster agrees.
-"""
+"""What operators do to a running cluster (`cluster_operator.py`), and take back."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
 from random import Random
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, get_args
 
 from pydantic import AfterValidator, Field
 
 from experiments.engines.admin_requests import reassign, unregister_broker
-from experiments.faults.cluster_operator import Configured, Deleted, Denied, Grown, Levels
+from experiments.faults.cluster_operator import DesiredState
 from experiments.faults.controls import Controls
+from experiments.faults.kinds.administration import Reassignment
 from experiments.faults.kinds.processes import loss_of
 from experiments.faults.schema import BrokerFault, DesiredStateFault, Drawn, Fault
 from experiments.faults.targets import Targets
@@ -44,7 +43,7 @@ _DRAWN_CONFIGS: Mapping[str, tuple[int | str, ...]] = {
     UNCLEAN_RECOVERY_STRATEGY: ("balanced", "manual"),
 }
 _DRAWN_MOVES_MS = (30, 200, 700)
-_DENIED = ("write", "read", "describe", "cluster_action")
+_Denied = Literal["write", "read", "describe", "cluster_action"]
 _OTHER_PRINCIPAL = "User:other"
 
 
@@ -67,8 +66,8 @@ class RecreateTopic(_TopicOperation):
     WORDS = "topic {topic} is deleted"
     kind: Literal["recreate_topic"] = "recreate_topic"
 
-    def desired(self) -> Deleted:
-        return Deleted(self.topic)
+    def desired(self) -> DesiredState:
+        return DesiredState(deleted=(self.topic,))
 
 
 class AddPartitions(_TopicOperation):
@@ -79,8 +78,8 @@ class AddPartitions(_TopicOperation):
     kind: Literal["add_partitions"] = "add_partitions"
     count: Annotated[int, Field(ge=1)] = Field(description="how many partitions")
 
-    def desired(self) -> Grown:
-        return Grown(self.topic, self.count)
+    def desired(self) -> DesiredState:
+        return DesiredState(added={self.topic: self.count})
 
 
 def _check_levels(levels: dict[str, int]) -> dict[str, int]:
@@ -104,8 +103,8 @@ class FeatureLevels(DesiredStateFault):
         min_length=1, description="levels by the names of the features"
     )
 
-    def desired(self) -> Levels:
-        return Levels(self.levels)
+    def desired(self) -> DesiredState:
+        return DesiredState(levels=self.levels)
 
     def words(self) -> str:
         return f"features change to {', '.join(f'{name} {level}' for name, level in self.levels.items())}"
@@ -123,8 +122,8 @@ class ConfigureCluster(DesiredStateFault):
     kind: Literal["configure_cluster"] = "configure_cluster"
     config: ClusterConfigs = Field(description="values by config name")
 
-    def desired(self) -> Configured:
-        return Configured(self.config)
+    def desired(self) -> DesiredState:
+        return DesiredState(configs={None: self.config})
 
     def words(self) -> str:
         settings = ", ".join(f"{name} = {value}" for name, value in self.config.items())
@@ -136,17 +135,14 @@ class ConfigureCluster(DesiredStateFault):
         return {"config": {name: rng.choice(_DRAWN_CONFIGS[name])}}
 
 
-class ReassignmentStorm(Fault):
+class ReassignmentStorm(Reassignment):
     """A partition is reassigned to `targets` in turn, every `every_ms`, whatever has become of the reassignment before;
     an empty one cancels. At the end what is under way is cancelled.
     """
 
     in_swarm: ClassVar[bool] = False
-    is_operation: ClassVar[bool] = True
 
     kind: Literal["reassignment_storm"] = "reassignment_storm"
-    topic: str = Field(description="the topic")
-    partition: Index = Field(description="index of the partition")
     targets: Annotated[tuple[Annotated[tuple[Index, ...], AsTuple], ...], AsTuple] = Field(
         min_length=1, description="lists of broker ids; an empty one cancels"
     )
@@ -166,9 +162,6 @@ class ReassignmentStorm(Fault):
         next_ms = controls.cluster.now_ms + self.every_ms
         if next_ms < end_ms:
             controls.cluster.call_at(next_ms, partial(self._move, controls, turn + 1, end_ms))
-
-    def heal(self, controls: Controls, number: int) -> None:
-        controls.administer(reassign(self.topic, self.partition, None))
 
     def words(self) -> str:
         moves = " then ".join(str(list(replicas)) if replicas else "cancelled" for replicas in self.targets)
@@ -196,11 +189,11 @@ class Deny(DesiredStateFault):
     in_swarm: ClassVar[bool] = False
 
     kind: Literal["deny"] = "deny"
-    operation: Literal["write", "read", "describe", "cluster_action"] = Field(description="what is denied")
+    operation: _Denied = Field(description="what is denied")
     topic: str | None = Field(default=None, description="the topic; left out for `cluster_action`")
     others: bool = Field(default=False, description="whether another principal is allowed instead")
 
-    def desired(self) -> Denied:
+    def desired(self) -> DesiredState:
         entry = AclEntry(
             resource_type=AclResourceType.CLUSTER if self.topic is None else AclResourceType.TOPIC,
             resource_name=self.topic or CLUSTER_NAME,
@@ -208,19 +201,17 @@ class Deny(DesiredStateFault):
             operation=AclOperation[self.operation.upper()],
             permission_type=AclPermissionType.ALLOW if self.others else AclPermissionType.DENY,
         )
-        return Denied(entry)
+        return DesiredState(entries=(entry,))
 
     def words(self) -> str:
         place = self.topic or "the cluster"
-        return (
-            f"only {_OTHER_PRINCIPAL} may use {place}"
-            if self.others
-            else f"the client may not {self.operation} {place}"
-        )
+        if self.others:
+            return f"only {_OTHER_PRINCIPAL} may use {place}"
+        return f"the client may not {self.operation} {place}"
 
     @classmethod
     def draw(cls, targets: Targets, rng: Random) -> dict[str, object]:
-        operation = rng.choice(_DENIED)
+        operation = rng.choice(get_args(_Denied))
         topic = None if operation == "cluster_action" else targets.draw_partition(rng)[0]
         return {"operation": operation, "topic": topic, "others": rng.random() < 0.3}
 
@@ -239,7 +230,6 @@ class ReplaceBroker(BrokerFault):
     new_disk: bool = Field(default=False, description="whether its disk is replaced by an empty one")
 
     def begin(self, controls: Controls, number: int) -> None:
-        controls.down.add(self.node, number)
         controls.kill(self.node, loss_of("all" if self.new_disk else "nothing"))
         controls.administer(unregister_broker(self.node))
 

@@ -1,6 +1,4 @@
-"""Faults of processes: they end, they stop for a while, they restart (also as another release), they lose their session
-of the store.
-"""
+"""Faults of processes: they end, stop for a while, restart (also as another release), or lose their session."""
 
 from __future__ import annotations
 
@@ -58,14 +56,9 @@ class Crash(NodeFault):
             raise ValueError("allowed: count with loses: records, and only there")
         return self
 
-    @property
-    def loss(self) -> Loss:
-        """The loss as the engines take it."""
-        return loss_of(self.loses, self.count if self.loses == "records" else self.seed)
-
     def begin(self, controls: Controls, number: int) -> None:
-        controls.down.add(self.node, number)
-        controls.kill(self.node, self.loss)
+        loss = loss_of(self.loses, self.count if self.loses == "records" else self.seed)
+        controls.kill(self.node, loss)
 
     def words(self) -> str:
         lost = _LOSS_WORDS.get(self.loses, f"each log loses its last {self.count} unflushed records")
@@ -94,7 +87,6 @@ class PowerLoss(Fault):
 
     def begin(self, controls: Controls, number: int) -> None:
         for node in sorted(self.rack):
-            controls.down.add(node, number)
             controls.kill(node, loss_of("unflushed"))
 
     def words(self) -> str:
@@ -126,7 +118,6 @@ class _ControlledRestart(BrokerFault):
     keeps_down = True
 
     def begin(self, controls: Controls, number: int) -> None:
-        controls.down.add(self.node, number)
         if controls.engine.is_running(self.node) and not controls.engine.is_paused(self.node):
             controls.engine.terminate(self.node)
 
@@ -158,12 +149,8 @@ class Bump(_ControlledRestart):
         super().begin(controls, number)
 
     def words(self) -> str:
-        return (
-            f"{node_name(self.node)} shuts down in a controlled way; from its next start on {self._writer()} its ISRs"
-        )
-
-    def _writer(self) -> str:
-        return "it writes" if self.isr_updates == "leader" else "the controller writes"
+        writer = "it writes" if self.isr_updates == "leader" else "the controller writes"
+        return f"{node_name(self.node)} shuts down in a controlled way; from its next start on {writer} its ISRs"
 
 
 class Expire(BrokerFault):

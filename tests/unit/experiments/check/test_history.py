@@ -34,7 +34,7 @@ from experiments.check.history import (
     judge,
     judge_and_count,
 )
-from experiments.check.history_file import HistoryReader, HistoryWriter
+from experiments.check.recording import HistoryReader, HistoryWriter
 from experiments.hunt.soak.run import schedule
 from experiments.support.errors import InputError
 from protocol.client.records import join, record
