@@ -1,7 +1,8 @@
 """The `isray` command: one typer application, its commands by section, and the place that turns errors into exit codes.
 
-Command modules import heavy packages (ray, pyspark, scipy, altair) inside their functions, so that `isray --help`
-answers at once.
+Command modules import heavy packages (ray, pyspark, scipy, altair) inside their functions. A command line that begins
+with the name of a command imports the module of that one only, which takes half the time of all of them; every other
+one, such as `isray --help`, imports all.
 """
 
 from __future__ import annotations
@@ -9,26 +10,10 @@ from __future__ import annotations
 import platform
 import sys
 from importlib.metadata import version as installed_version
+from pkgutil import resolve_name
 
 import typer
 
-from experiments.cli import (
-    acls,
-    bench,
-    cluster,
-    conformance,
-    disks,
-    hunt,
-    metadata_quorum,
-    node,
-    partitions,
-    recordings,
-    records,
-    scenario,
-    settings,
-    study,
-    topics,
-)
 from experiments.cli.help import App, Section, as_input_error
 from experiments.cli.output import ExitCode, Json, print_result
 from experiments.engines.ray.session import RayStartError
@@ -43,53 +28,74 @@ def version(as_json: Json = False) -> None:
     print_result(as_json, versions, typer.echo, "\n".join(f"{name} {number}" for name, number in versions.items()))
 
 
-GROUPS = (
-    (Section.EXPERIMENTS, "scenario", scenario.app),
-    (Section.STUDIES, "study", study.app),
-    (Section.CLUSTER, "node", node.app),
-    (Section.TOOLS, "features", settings.app),
-    (Section.TOOLS, "metadata-quorum", metadata_quorum.app),
-    (Section.TOOLS, "storage", disks.app),
-    (Section.BENCHES, "bench", bench.app),
-)
-COMMANDS = (
-    (Section.EXPERIMENTS, hunt.fuzz, "isray fuzz --seeds 1..200 --jobs 2"),
-    (Section.EXPERIMENTS, hunt.replay, "isray replay out/fuzz/seed-17.yaml --story"),
-    (Section.EXPERIMENTS, hunt.mutants, "isray mutants --only vote-given-twice --seeds 10"),
-    (Section.EXPERIMENTS, hunt.explore, "isray explore --brokers 3 --depth 6"),
-    (Section.EXPERIMENTS, conformance.conformance, "isray conformance tests/data/partition_change.jsonl.gz"),
-    (Section.EXPERIMENTS, recordings.check, "isray check out/recording"),
-    (Section.EXPERIMENTS, recordings.soak, "isray soak --minutes 10"),
-    (Section.CLUSTER, cluster.up, "isray up --detach --controllers 3"),
-    (Section.CLUSTER, cluster.status, "isray status"),
-    (Section.CLUSTER, cluster.down, "isray down"),
-    (Section.TOOLS, topics.topics, "isray topics --create --topic t --partitions 3 --replication-factor 3"),
-    (Section.TOOLS, records.produce, "isray produce --topic t --num-records 100"),
-    (Section.TOOLS, records.console_producer, "isray console-producer --topic t"),
-    (Section.TOOLS, records.console_consumer, "isray console-consumer --topic t --from-beginning"),
-    (Section.TOOLS, settings.configs, "isray configs --alter --topic t --add-config min.insync.replicas=2"),
-    (
+GROUPS = {
+    "scenario": (Section.EXPERIMENTS, "scenario:app"),
+    "study": (Section.STUDIES, "study:app"),
+    "node": (Section.CLUSTER, "node:app"),
+    "features": (Section.TOOLS, "settings:app"),
+    "metadata-quorum": (Section.TOOLS, "metadata_quorum:app"),
+    "storage": (Section.TOOLS, "disks:app"),
+    "bench": (Section.BENCHES, "bench:app"),
+}
+"""The section of each group of commands, and where in this package it is."""
+COMMANDS = {
+    "fuzz": (Section.EXPERIMENTS, "hunt:fuzz", "isray fuzz --seeds 1..200 --jobs 2"),
+    "replay": (Section.EXPERIMENTS, "hunt:replay", "isray replay out/fuzz/seed-17.yaml --story"),
+    "mutants": (Section.EXPERIMENTS, "hunt:mutants", "isray mutants --only vote-given-twice --seeds 10"),
+    "explore": (Section.EXPERIMENTS, "hunt:explore", "isray explore --brokers 3 --depth 6"),
+    "conformance": (
+        Section.EXPERIMENTS,
+        "conformance:conformance",
+        "isray conformance tests/data/partition_change.jsonl.gz",
+    ),
+    "check": (Section.EXPERIMENTS, "recordings:check", "isray check out/recording"),
+    "soak": (Section.EXPERIMENTS, "recordings:soak", "isray soak --minutes 10"),
+    "up": (Section.CLUSTER, "cluster:up", "isray up --detach --controllers 3"),
+    "status": (Section.CLUSTER, "cluster:status", "isray status"),
+    "down": (Section.CLUSTER, "cluster:down", "isray down"),
+    "topics": (Section.TOOLS, "topics:topics", "isray topics --create --topic t --partitions 3 --replication-factor 3"),
+    "produce": (Section.TOOLS, "records:produce", "isray produce --topic t --num-records 100"),
+    "console-producer": (Section.TOOLS, "records:console_producer", "isray console-producer --topic t"),
+    "console-consumer": (
         Section.TOOLS,
-        partitions.leader_election,
+        "records:console_consumer",
+        "isray console-consumer --topic t --from-beginning",
+    ),
+    "configs": (
+        Section.TOOLS,
+        "settings:configs",
+        "isray configs --alter --topic t --add-config min.insync.replicas=2",
+    ),
+    "leader-election": (
+        Section.TOOLS,
+        "partitions:leader_election",
         "isray leader-election --election-type preferred --all-topic-partitions",
     ),
-    (Section.TOOLS, partitions.reassign_partitions, "isray reassign-partitions --list"),
-    (Section.TOOLS, acls.acls, "isray acls --add --allow-principal User:alice --operation read --topic t"),
-    (Section.TOOLS, disks.dump_log, "isray dump-log --directory DIR --cluster-metadata"),
-    (Section.TOOLS, version, "isray version --json"),
-)
+    "reassign-partitions": (Section.TOOLS, "partitions:reassign_partitions", "isray reassign-partitions --list"),
+    "acls": (Section.TOOLS, "acls:acls", "isray acls --add --allow-principal User:alice --operation read --topic t"),
+    "dump-log": (Section.TOOLS, "disks:dump_log", "isray dump-log --directory DIR --cluster-metadata"),
+    "version": (Section.TOOLS, "main:version", "isray version --json"),
+}
+"""The section of each command, its function, and an example."""
 
-app = App("ISR on Ray: Kafka's replication protocol as a deterministic laboratory.")
-for _section, _name, _group in GROUPS:
-    app.add_typer(_group, name=_name, rich_help_panel=_section)
-for _section, _function, _example in COMMANDS:
-    app.register(_function.__name__.replace("_", "-"), _example, section=_section)(_function)
+
+def application(first: str = "") -> App:
+    """`isray` with the command or group of this name; with all of them, where there is none of this name."""
+    app = App("ISR on Ray: Kafka's replication protocol as a deterministic laboratory.", callback=lambda: None)
+    is_known = first in GROUPS or first in COMMANDS
+    for name, (section, place) in GROUPS.items():
+        if name == first or not is_known:
+            app.add_typer(resolve_name(f"{__package__}.{place}"), name=name, rich_help_panel=section)
+    for name, (section, place, example) in COMMANDS.items():
+        if name == first or not is_known:
+            app.register(name, example, section=section)(resolve_name(f"{__package__}.{place}"))
+    return app
 
 
 def run() -> None:
     """Entry point of the `isray` command; exits with a code of `ExitCode`."""
     try:
-        code = app(prog_name="isray", standalone_mode=False)
+        code = application(*sys.argv[1:2])(prog_name="isray", standalone_mode=False)
     except InputError as error:
         code = _refuse(error)
     except typer.TyperException as error:

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from experiments.bench.failover import SAMPLE, SESSION_MS
 from experiments.bench.replication import DEPTH, RECORD_BYTES
-from experiments.cli.main import app
+from experiments.cli.main import application
 from tests.ray.command_helpers import isray
 
 ROW = {
@@ -74,7 +74,7 @@ def test_quorum_has_commits_elections_and_a_snapshot(tmp_path: Path) -> None:
 
 def test_replication_has_a_row_per_point(private_ray: None) -> None:
     options = ("--sizes", "1024", "--partitions", "1,2", "--seconds", "1", "--repeats", "1", "--json")
-    done = CliRunner().invoke(app, ["bench", "replication", *options])
+    done = CliRunner().invoke(application(), ["bench", "replication", *options])
     assert done.exit_code == 0, (done.output, done.exception)
     found = figures_in(done.stdout, "replication")
     points = found.pop("points")

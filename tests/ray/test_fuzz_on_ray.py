@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from experiments.cli.main import app
+from experiments.cli.main import application
 from experiments.hunt.campaign.run import Campaign, run_campaign
 from experiments.hunt.seeds import Hunt, hunt
 from experiments.hunt.spread import ON_RAY
@@ -26,7 +26,7 @@ def in_a_process(arguments: list[str], folder: Path) -> tuple[int, str]:
 
 def in_this_process(arguments: list[str], folder: Path) -> tuple[int, str]:
     """Exit code and standard output of the command, on the Ray of this process."""
-    done = CliRunner().invoke(app, arguments)
+    done = CliRunner().invoke(application(), arguments)
     return done.exit_code, done.stdout
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from typer.testing import CliRunner
 
-from experiments.cli.main import app
+from experiments.cli.main import application
 from experiments.engines.port import ClusterSpec
 from experiments.faults.schema import Bounds
 from experiments.hunt.explore import report as explore_report
@@ -301,7 +301,7 @@ def test_a_broker_may_crash_lose_records_and_restart() -> None:
     ],
 )
 def test_the_command_ends_with_its_verdict(arguments: list[str], words: str) -> None:
-    result = CliRunner().invoke(app, ["explore", *arguments])
+    result = CliRunner().invoke(application(), ["explore", *arguments])
     assert result.exit_code == ("--mutant" in arguments)
     assert words in result.stdout.splitlines()[-1]
 

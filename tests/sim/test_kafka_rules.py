@@ -8,7 +8,7 @@ import shlex
 import pytest
 from typer.testing import CliRunner
 
-from experiments.cli.main import app
+from experiments.cli.main import application
 from experiments.conformance.departures import DEPARTURES, Departure
 from experiments.scenarios.loader import load_scenario
 from protocol.kafka_rules import KAFKA_RULES
@@ -52,7 +52,7 @@ def test_a_story_needs_its_rule(departure: Departure) -> None:
 def test_both_rules_run_side_by_side(departure: Departure) -> None:
     """The command that `isray conformance` prints for a departure."""
     line = f"scenario run {departure.scenario} --compare {departure.name} --json"
-    result = CliRunner().invoke(app, shlex.split(line))
+    result = CliRunner().invoke(application(), shlex.split(line))
     document = json.loads(result.stdout)
     assert (result.exit_code, document["compared_with"]) == (0, departure.name)
     assert "partition state" in [difference["what"] for difference in document["first_differences"]]

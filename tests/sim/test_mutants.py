@@ -13,7 +13,7 @@ from experiments.check.authorization import RULE
 from experiments.check.history import Finding
 from experiments.check.invariants import INVARIANTS
 from experiments.check.v3_suite import STORE_RULES
-from experiments.cli.main import app
+from experiments.cli.main import application
 from experiments.hunt.fuzz.bias import Bias
 from experiments.hunt.fuzz.plan import TimelineFile, load, save
 from experiments.hunt.fuzz.run import ANSWERED, HISTORY, SERVED, WHOLE
@@ -172,7 +172,7 @@ def test_swarm_verdicts_are_made_without_the_focus() -> None:
 
 def test_the_command_reports_swarm_verdicts() -> None:
     arguments = ["--only", "partition-epoch-not-raised", "--jobs", "1", "--swarm", "2", "--json"]
-    result = CliRunner().invoke(app, ["mutants", *arguments])
+    result = CliRunner().invoke(application(), ["mutants", *arguments])
     assert result.exit_code == 0
     [found] = json.loads(result.stdout)
     assert found["swarm"] == {"killed": True, "seeds": 1, "invariant": "EpochsRise"}
@@ -180,7 +180,7 @@ def test_the_command_reports_swarm_verdicts() -> None:
 
 def test_the_command_reports_a_killed_mutant_and_exits_with_0() -> None:
     runner = CliRunner()
-    result = runner.invoke(app, ["mutants", "--only", "partition-epoch-not-raised", "--jobs", "1", "--json"])
+    result = runner.invoke(application(), ["mutants", "--only", "partition-epoch-not-raised", "--jobs", "1", "--json"])
     assert result.exit_code == 0
     [found] = json.loads(result.stdout)
     assert found == {

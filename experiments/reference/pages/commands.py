@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from experiments.cli.help import CommandHelp, commands
-from experiments.cli.main import app
+from experiments.cli.main import application
 from experiments.reference.markdown import block, code, sections, table
 
 TITLE = "Commands"
@@ -13,7 +13,7 @@ SUMMARY = "every `isray` command with its options and an example"
 def page() -> str:
     return sections(
         "`isray COMMAND --help` prints the same. The [exit codes](exit-codes.md) are common to all commands.",
-        *map(_section, commands(app)),
+        *map(_section, commands(application())),
     )
 
 

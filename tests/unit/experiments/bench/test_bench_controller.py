@@ -11,7 +11,7 @@ from experiments.bench import BENCHES
 from experiments.bench.controller import SILENT, cluster_records, decide, expire_session, node_of, replay, run, state_of
 from experiments.bench.report import growth, measure_ms, median_ms
 from experiments.cli import bench as command
-from experiments.cli.main import app
+from experiments.cli.main import application
 from experiments.support.errors import InputError
 from protocol.contract import Send
 from protocol.events.base import Trace
@@ -93,7 +93,9 @@ def test_a_median_is_not_moved_by_one_slow_run() -> None:
 
 @pytest.mark.slow
 def test_json_is_one_document() -> None:
-    done = CliRunner().invoke(app, ["bench", "controller", "--partitions", "20, 10", "--repeats", "1", "--json"])
+    done = CliRunner().invoke(
+        application(), ["bench", "controller", "--partitions", "20, 10", "--repeats", "1", "--json"]
+    )
     document = json.loads(done.stdout)
     assert sorted(document) == ["benches", "cpus", "python"]
     assert [size["partitions"] for size in document["benches"]["controller"]["sizes"]] == [10, 20]
@@ -102,7 +104,7 @@ def test_json_is_one_document() -> None:
 
 @pytest.mark.slow
 def test_the_table_has_a_row_per_size() -> None:
-    done = CliRunner().invoke(app, ["bench", "controller", "--partitions", "10", "--repeats", "1"])
+    done = CliRunner().invoke(application(), ["bench", "controller", "--partitions", "10", "--repeats", "1"])
     assert done.exit_code == 0
     assert "records/s" in done.stdout
     assert "growth exponent" not in done.stdout, "one size has no growth"
@@ -113,7 +115,7 @@ def test_without_a_name_all_benches_run(monkeypatch: pytest.MonkeyPatch) -> None
     report = run((10,), repeats=1)
     monkeypatch.setattr("experiments.bench.BENCHES", dict.fromkeys(("one", "two"), lambda: report))
     for arguments in (["bench", "--json"], ["bench"]):
-        done = CliRunner().invoke(app, arguments)
+        done = CliRunner().invoke(application(), arguments)
         assert done.exit_code == 0
         assert done.stdout.index("one") < done.stdout.index("two")
 
@@ -124,6 +126,6 @@ def test_every_bench_is_a_command() -> None:
 
 @pytest.mark.parametrize("text", ["", "0", "-1", "ten", "10,,20", "1.5"])
 def test_sizes_are_whole_numbers_above_0(text: str) -> None:
-    done = CliRunner().invoke(app, ["bench", "controller", f"--partitions={text}"])
+    done = CliRunner().invoke(application(), ["bench", "controller", f"--partitions={text}"])
     assert isinstance(done.exception, InputError)
     assert done.stdout == ""

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from experiments.bench.sim import REFERENCE, bare_events, exchange, run, simulate
-from experiments.cli.main import app
+from experiments.cli.main import application
 from experiments.engines.sim.memory import YOUNG_OBJECTS, rare_collections
 from experiments.hunt.fuzz.run import simulate_plan
 from experiments.hunt.fuzz.swarm import draw
@@ -91,7 +91,9 @@ def test_garbage_collections_are_rare_during_a_run_only() -> None:
 
 @pytest.mark.slow
 def test_json_is_one_document() -> None:
-    done = CliRunner().invoke(app, ["bench", "sim", "--trials", "1", "--repeats", "1", "--seeds", "1", "--json"])
+    done = CliRunner().invoke(
+        application(), ["bench", "sim", "--trials", "1", "--repeats", "1", "--seeds", "1", "--json"]
+    )
     figures = json.loads(done.stdout)["benches"]["sim"]
     assert [cell["cluster_years"] for cell in figures["cells"]] == [1.0] * len(REFERENCE)
     assert sorted(figures) == ["build", "cells", "growth", "lengths", "plans", "repeats", "total"]

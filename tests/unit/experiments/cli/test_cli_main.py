@@ -17,15 +17,15 @@ from experiments.support.errors import InputError
 from tests.unit.experiments.cli.cli_helpers import Commands
 from tests.yaml_rows import table
 
-COMMANDS = commands(main.app)
-HEAVY = ("ray", "pyspark", "scipy", "altair", "pandas", "pyarrow")
+COMMANDS = commands(main.application())
+HEAVY = {"ray", "pyspark", "scipy", "altair", "pandas", "pyarrow"}
 
 
 def test_an_input_error_is_one_line_and_exit_code_2(monkeypatch: pytest.MonkeyPatch, command: Commands) -> None:
     def refuse(**options: object) -> None:
         raise InputError("study.yaml", "trials", 0, "a whole\nnumber above 0")
 
-    monkeypatch.setattr(main, "app", refuse)
+    monkeypatch.setattr(main, "application", lambda *_: refuse)
     assert command.run() == (2, "", "isray: study.yaml: trials: found 0; allowed: a whole number above 0\n")
 
 
@@ -35,7 +35,7 @@ def test_a_ray_that_does_not_start_is_one_line_and_exit_code_1(
     def fail(**options: object) -> None:
         raise RayStartError("Ray did not start, tried 2 times: it timed out")
 
-    monkeypatch.setattr(main, "app", fail)
+    monkeypatch.setattr(main, "application", lambda *_: fail)
     assert command.run() == (1, "", "isray: Ray did not start, tried 2 times: it timed out\n")
 
 
@@ -166,6 +166,8 @@ def test_version_as_json_is_one_document(command: Commands) -> None:
 
 
 def test_the_command_imports_nothing_heavy() -> None:
-    script = f"import sys, experiments.cli.main; print([m for m in {HEAVY!r} if m in sys.modules])"
+    script = (
+        f"import sys; from experiments.cli import main; main.application(); print([*({HEAVY!r} & sys.modules.keys())])"
+    )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -9,7 +9,7 @@ from random import Random
 import pytest
 from typer.testing import CliRunner
 
-from experiments.cli.main import app
+from experiments.cli.main import application
 from experiments.hunt.mutants.generated import campaign
 from experiments.hunt.mutants.generated.hunts import HUNTS, QUORUM, SWARM, violation
 from experiments.hunt.mutants.generated.process import run_mutated
@@ -146,7 +146,7 @@ def test_the_command_tests_a_sample_of_one_file(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(campaign, "tests_of", lambda module: ["tests/unit/protocol/log/test_epochs.py"])
     monkeypatch.setattr(campaign, "other_tests", lambda near: near)
     arguments = ["--generated", "1", "--seed", "3", "--module", "protocol/log/epochs.py", "--swarm", "1", "--json"]
-    result = CliRunner().invoke(app, ["mutants", *arguments])
+    result = CliRunner().invoke(application(), ["mutants", *arguments])
     [found] = json.loads(result.stdout)
     assert found["place"].startswith("protocol/log/epochs.py:")
     assert result.exit_code == (0 if found["killed"] else 1)
@@ -154,6 +154,6 @@ def test_the_command_tests_a_sample_of_one_file(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize(("arguments", "complaint"), rows(__file__, "wrong-options.yaml"))
 def test_options_that_do_not_go_together_are_refused(arguments: list[str], complaint: str) -> None:
-    result = CliRunner().invoke(app, ["mutants", *arguments])
+    result = CliRunner().invoke(application(), ["mutants", *arguments])
     assert isinstance(result.exception, InputError)
     assert str(result.exception).startswith(complaint)

@@ -7,7 +7,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from experiments.cli.main import app
+from experiments.cli.main import application
 from experiments.studies.theory import coverage as module
 from experiments.studies.theory.answers import answer
 from experiments.studies.theory.coverage import MODELS, Coverage, cells, coverage
@@ -68,14 +68,14 @@ def test_too_few_intervals_that_hold_the_value_are_no_chance() -> None:
     ("arguments", "found"), [(["--coverage", "0"], "0"), (["--coverage", "1", "--cells", "c.yaml"], "--cells as well")]
 )
 def test_wrong_options_are_refused(arguments: list[str], found: str) -> None:
-    done = CliRunner().invoke(app, ["study", "validate", *arguments])
+    done = CliRunner().invoke(application(), ["study", "validate", *arguments])
     assert isinstance(done.exception, InputError)
     assert (done.exception.source, str(done.exception.found)) == ("--coverage", found)
 
 
 def test_the_command_prints_a_document(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MODELS", {"own failures": {}})
-    done = CliRunner().invoke(app, ["study", "validate", "--coverage", "1", "--jobs", "1", "--json"])
+    done = CliRunner().invoke(application(), ["study", "validate", "--coverage", "1", "--jobs", "1", "--json"])
     assert [(item["model"], item["catch_up"]) for item in json.loads(done.stdout)] == [
         ("own failures", False),
         ("own failures", True),

@@ -13,7 +13,7 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
-from experiments.cli.main import app
+from experiments.cli.main import application
 from experiments.studies.design.distribution import Distribution
 from experiments.studies.design.model import CellParameters
 from experiments.studies.estimation.moments import Sums
@@ -209,7 +209,7 @@ def validated(folder: Path, cells: str, *options: str) -> Result:
     """The command on a file of these cells, in one process."""
     path = folder / "cells.yaml"
     path.write_text(cells)
-    return CliRunner().invoke(app, ["study", "validate", "--cells", str(path), "--jobs", "1", *options])
+    return CliRunner().invoke(application(), ["study", "validate", "--cells", str(path), "--jobs", "1", *options])
 
 
 def test_command_prints_a_list_of_comparisons(tmp_path: Path) -> None:
@@ -275,5 +275,5 @@ def test_result_does_not_depend_on_the_number_of_processes(tmp_path: Path) -> No
     script = "from experiments.cli.main import run; run()"
     arguments = ["study", "validate", "--cells", str(path), "--json", "--jobs"]
     two = subprocess.run([sys.executable, "-c", script, *arguments, "2"], stdout=subprocess.PIPE, check=True)
-    one = CliRunner().invoke(app, [*arguments, "1"])
+    one = CliRunner().invoke(application(), [*arguments, "1"])
     assert json.loads(one.stdout) == json.loads(two.stdout)
