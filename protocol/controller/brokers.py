@@ -1,8 +1,8 @@
 """Brokers as records: registration, fencing, unfencing, controlled shutdown, unclean restart, unregistration.
 
-The functions of events return the records of one event and change nothing; partition changes come before the
-registration change where Kafka orders them so. A broker that leaves an ISR because of the event is not acceptable as a
-leader in the same decision; a broker that the event unfences is.
+The functions of events return the records of one event, partition changes before the registration change where Kafka
+orders them so. A broker that leaves an ISR because of the event is not acceptable as a leader in the same decision; a
+broker that the event unfences is.
 
 An operator unregisters a broker that will not return. The broker leaves every ISR and ELR, as after an unclean
 shutdown: no broker epoch is left against which it could prove a clean shutdown, so its replicas do not count before
@@ -18,7 +18,6 @@ the error is INVALID_REQUEST, or INVALID_REGISTRATION for a registration.
 
 from __future__ import annotations
 
-from protocol.controller import brokers
 from protocol.controller.context import ControllerState
 from protocol.controller.controller_result import ControllerResult
 from protocol.errors import ErrorCode, Refused
@@ -32,7 +31,7 @@ from protocol.messages.records import (
     RegisterBrokerRecord,
     UnregisterBrokerRecord,
 )
-from protocol.metadata.authorizer import require_cluster
+from protocol.metadata.authorizer import require_access
 from protocol.metadata.image import MetadataImage
 
 _NO_BROKER = -1
@@ -126,12 +125,12 @@ def register(
 
 def unregister_broker(state: ControllerState, request: UnregisterBrokerRequest) -> ControllerResult:
     """Removes the registration; BROKER_ID_NOT_REGISTERED where there is none. Needs ALTER on the cluster."""
-    require_cluster(state.image, request, AclOperation.ALTER)
+    require_access(state.image, request, AclOperation.ALTER)
     registration = state.image.brokers.get(request.broker_id)
     if registration is None:
         raise Refused(ErrorCode.BROKER_ID_NOT_REGISTERED, f"broker {request.broker_id} is not registered")
     records = [
-        *brokers.leave_for_unclean_shutdown(state, request.broker_id),
+        *leave_for_unclean_shutdown(state, request.broker_id),
         UnregisterBrokerRecord(broker_id=request.broker_id, broker_epoch=registration.broker_epoch),
     ]
     return ControllerResult(UnregisterBrokerResponse(correlation_id=request.correlation_id), records)
@@ -146,7 +145,7 @@ def registration_error(image: MetadataImage, request: BrokerRegistrationRequest,
     known = image.brokers.get(request.broker_id)
     if known is None or known.incarnation_id == request.incarnation_id:
         return ErrorCode.NONE
-    return ErrorCode.DUPLICATE_BROKER_REGISTRATION if not known.fenced and has_session else ErrorCode.NONE
+    return ErrorCode.NONE if known.fenced or not has_session else ErrorCode.DUPLICATE_BROKER_REGISTRATION
 
 
 def heartbeat_error(image: MetadataImage, request: BrokerHeartbeatRequest) -> ErrorCode:

@@ -16,11 +16,8 @@ of the log:
 - with `unclean.recovery.enabled`, `unclean.leader.election.enable` causes no election: it sets
   `unclean.recovery.strategy`, where the request does not (`protocol.config`).
 
-Values are recorded as `config_text` writes them, not as the client wrote them, so that a record always parses.
-
-The changes of one request build on each other: the cluster-wide min ISR falls, a topic's override of it is removed,
-unclean election is enabled, and each change concerns the same partitions. A `Draft` is the controller's state overlaid
-with the records so far. Its cost is that of the changes, whatever the size of the cluster.
+The changes of one request build on each other, and may concern the same partitions. A `Draft` is the controller's state
+overlaid with the records so far. Its cost is that of the changes, whatever the size of the cluster.
 """
 
 from __future__ import annotations
@@ -57,7 +54,7 @@ from protocol.messages.configs import (
     IncrementalAlterConfigsRequest,
 )
 from protocol.messages.records import ConfigRecord, FeatureLevelRecord, MetadataRecord, PartitionChangeRecord
-from protocol.metadata.authorizer import require_cluster, require_topic
+from protocol.metadata.authorizer import require_access
 from protocol.metadata.partition import PartitionState, effective_min_isr, replay_change
 
 
@@ -127,11 +124,10 @@ class Draft:
     def decide(self, key: TopicIdPartition, election: Election) -> None:
         """Adds the record of an election, and of the completion of a reassignment that can be completed, if any."""
         partition, features = self.partition(key), self.features
-        configured = int(self.config(key.topic_id, MIN_INSYNC_REPLICAS))
-        replica_count = len(partition.replicas)
+        min_isr = int(self.config(key.topic_id, MIN_INSYNC_REPLICAS))
         request = replace(
             self.state.request(key, partition, election),
-            min_isr=effective_min_isr(configured, replica_count) if features.effective_min_isr else configured,
+            min_isr=effective_min_isr(min_isr, len(partition.replicas)) if features.effective_min_isr else min_isr,
             elr_enabled=features.elr,
             use_last_known_leader=features.last_known_leader_in_elr,
             track_last_known_leader=features.track_last_known_leader,
@@ -199,21 +195,22 @@ def _alter(
 def _require_well_formed(resource: AlterConfigsResource, incremental: bool) -> None:
     """Raises Refused with INVALID_REQUEST for a resource that is malformed whatever the state of the cluster."""
     is_topic = resource.resource_type is ConfigResourceType.TOPIC
+    reason = ""
     if is_topic and not resource.resource_name:
-        raise Refused(ErrorCode.INVALID_REQUEST, "a topic needs a name; the default of topics is the cluster's")
-    if not is_topic and resource.resource_name:
-        raise Refused(
-            ErrorCode.INVALID_REQUEST, "single brokers have no configs; an empty name is the cluster's default"
-        )
+        reason = "a topic needs a name; the default of topics is the cluster's"
+    elif not is_topic and resource.resource_name:
+        reason = "single brokers have no configs; an empty name is the cluster's default"
     twice = named_twice(change.name for change in resource.configs)
     for change in resource.configs:
+        if reason:
+            break
         require_once(change.name, twice)
         if not incremental and change.operation is not ConfigOperation.SET:
-            raise Refused(
-                ErrorCode.INVALID_REQUEST, f"{change.name}: {change.operation.name} is for incremental changes"
-            )
-        if change.operation is not ConfigOperation.DELETE and change.value is None:
-            raise Refused(ErrorCode.INVALID_REQUEST, f"{change.name}: no value")
+            reason = f"{change.name}: {change.operation.name} is for incremental changes"
+        elif change.operation is not ConfigOperation.DELETE and change.value is None:
+            reason = f"{change.name}: no value"
+    if reason:
+        raise Refused(ErrorCode.INVALID_REQUEST, reason)
 
 
 def _admitted(
@@ -222,16 +219,14 @@ def _admitted(
     resource: AlterConfigsResource,
 ) -> str | None:
     """The topic id of a resource that may be altered as requested, None for the cluster-wide one; raises Refused."""
-    if resource.resource_type is ConfigResourceType.TOPIC:
-        require_topic(state.image, request, AclOperation.ALTER_CONFIGS, resource.resource_name)
-        _require_valid(resource, is_topic=True)
-        reason = name_error(resource.resource_name)
-        if reason is not None:
-            raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, reason)
-        return topic_named(state, resource.resource_name).topic_id
-    require_cluster(state.image, request, AclOperation.ALTER_CONFIGS)
-    _require_valid(resource, is_topic=False)
-    return None
+    name = resource.resource_name if resource.resource_type is ConfigResourceType.TOPIC else None
+    require_access(state.image, request, AclOperation.ALTER_CONFIGS, name)
+    _require_valid(resource, is_topic=name is not None)
+    if name is None:
+        return None
+    if reason := name_error(name):
+        raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, reason)
+    return topic_named(state, name).topic_id
 
 
 def _require_valid(resource: AlterConfigsResource, is_topic: bool) -> None:
@@ -251,10 +246,9 @@ def _require_valid(resource: AlterConfigsResource, is_topic: bool) -> None:
 
 
 def _named_changes(resource: AlterConfigsResource) -> Changes:
+    removes = ConfigOperation.DELETE
     return {
-        change.name: None
-        if change.operation is ConfigOperation.DELETE
-        else config_text(CONFIGS[change.name].parse(change.value))
+        change.name: None if change.operation is removes else config_text(CONFIGS[change.name].parse(change.value))
         for change in resource.configs
     }
 
@@ -301,9 +295,8 @@ def complete_reassignments(draft: Draft, topic_id: str | None) -> None:
 
 def _elect_uncleanly(draft: Draft, topic_id: str | None) -> None:
     """Elects for the leaderless partitions of a topic, or of all topics (None), where unclean election is allowed."""
-    if topic_id is None:
-        leaderless = draft.state.leaderless()
-    else:
+    leaderless = draft.state.leaderless()
+    if topic_id is not None:
         leaderless = [key for key, state in draft.partitions(topic_id) if state.leader == NO_LEADER]
     for key in leaderless:
         if draft.allowed_election(key) is Election.UNCLEAN:

@@ -27,14 +27,14 @@ Part = TypeVar("Part")
 
 @dataclass(frozen=True, slots=True)
 class ControllerResult:
-    """A response and the records to commit before it; with `awaited`, it is sent when those elections are over."""
+    """With `awaited` the response is sent when those elections are over."""
 
     response: AdminResponse
     records: Sequence[MetadataRecord] = ()
     awaited: Awaited | None = None
 
     def validated(self, only: bool) -> ControllerResult:
-        """The result; without its records where `only` says that the request asks for validation only."""
+        """The result; without its records where the request asks for validation `only`."""
         return ControllerResult(self.response) if only else self
 
 

@@ -72,7 +72,7 @@ from protocol.messages.cluster import (
     UpgradeType,
 )
 from protocol.messages.records import FeatureLevelRecord, MetadataRecord, PartitionChangeRecord
-from protocol.metadata.authorizer import require_cluster
+from protocol.metadata.authorizer import require_access
 from protocol.metadata.partition import LeaderRecoveryState, PartitionState
 
 
@@ -84,14 +84,14 @@ def bootstrap_records(state: ControllerState) -> list[MetadataRecord]:
 
 def update_features(state: ControllerState, request: UpdateFeaturesRequest) -> ControllerResult:
     """Makes all updates or none. Refused: INVALID_UPDATE_VERSION; INVALID_REQUEST for a repetition. Needs ALTER."""
-    require_cluster(state.image, request, AclOperation.ALTER)
+    require_access(state.image, request, AclOperation.ALTER)
     twice = named_twice(update.feature for update in request.feature_updates)
     present = state.image.feature_levels
     for update in request.feature_updates:
         require_once(update.feature, twice)
         _require_allowed(present, update)
-    wanted = {update.feature: update.max_version_level for update in request.feature_updates}
-    levels = {**present, **wanted}
+    wanted = {update.feature: update for update in request.feature_updates}
+    levels = {**present, **{name: update.max_version_level for name, update in wanted.items()}}
     if levels[UNCLEAN_RECOVERY_ENABLED] and levels[METADATA_VERSION] < METADATA_VERSION_ELR:
         needed = f"{UNCLEAN_RECOVERY_ENABLED} needs {METADATA_VERSION} {METADATA_VERSION_ELR}"
         raise Refused(ErrorCode.INVALID_UPDATE_VERSION, f"nothing was changed: {needed}")
@@ -101,7 +101,8 @@ def update_features(state: ControllerState, request: UpdateFeaturesRequest) -> C
     if after.elr:
         _change_levels(draft, levels)
     _convert_partitions(draft, before, after)
-    if not after.elr and draft.records and _is_safe_downgrade(present, request):
+    # The records of a downgrade: without ELR before and after there are none.
+    if not after.elr and draft.records and wanted[METADATA_VERSION].upgrade_type is UpgradeType.SAFE_DOWNGRADE:
         raise Refused(
             ErrorCode.INVALID_UPDATE_VERSION,
             f"nothing was changed: {METADATA_VERSION} {levels[METADATA_VERSION]} would lose the eligible leaders "
@@ -139,15 +140,6 @@ def _require_allowed(present: Mapping[str, int], update: FeatureUpdate) -> None:
     raise Refused(ErrorCode.INVALID_UPDATE_VERSION, f"nothing was changed: {name} {level}: {reason}")
 
 
-def _is_safe_downgrade(present: Mapping[str, int], request: UpdateFeaturesRequest) -> bool:
-    return any(
-        update.feature == METADATA_VERSION
-        and update.max_version_level < present[METADATA_VERSION]
-        and update.upgrade_type is UpgradeType.SAFE_DOWNGRADE
-        for update in request.feature_updates
-    )
-
-
 def _change_levels(draft: Draft, levels: Mapping[str, int]) -> None:
     """Adds the new levels: raised ones in the order of SUPPORTED_FEATURES, then lowered ones in reverse order."""
     before = draft.levels
@@ -158,9 +150,7 @@ def _change_levels(draft: Draft, levels: Mapping[str, int]) -> None:
 
 
 def _convert_partitions(draft: Draft, before: Features, after: Features) -> None:
-    if before == after:
-        return
-    for key, partition in draft.partitions():
+    for key, partition in draft.partitions() if before != after else ():
         if not before.elr:
             changes = _with_elr(partition, after)
         elif not after.elr:
@@ -200,13 +190,9 @@ def _with_last_known_leader(state: ControllerState, key: TopicIdPartition, parti
 
 def _with_leader_in_elr(partition: PartitionState) -> dict[str, Any]:
     """Changes from unclean recovery to the first phase."""
-    changes: dict[str, Any] = {}
     last_known = _as_tuple(partition.last_known_leader)
-    if partition.last_known_elr != last_known:
-        changes["last_known_elr"] = last_known
-    if last_known:
-        changes["last_known_leader"] = NO_LEADER
-    return changes
+    changes: dict[str, Any] = {"last_known_elr": last_known} if partition.last_known_elr != last_known else {}
+    return changes | ({"last_known_leader": NO_LEADER} if last_known else {})
 
 
 def _as_tuple(broker: BrokerId) -> tuple[BrokerId, ...]:

@@ -51,24 +51,25 @@ def place(
     are fenced.
     """
     active = sum(not broker.fenced for broker in brokers)
+    reason = ""
     if replication_factor <= 0:
-        raise _refused(f"replication factor {replication_factor} is not positive")
-    if not active:
-        raise _refused("all brokers are fenced or shutting down")
-    if replication_factor > len(brokers):
-        raise _refused(f"replication factor {replication_factor} is above the number of brokers, {len(brokers)}")
+        reason = f"replication factor {replication_factor} is not positive"
+    elif not active:
+        reason = "all brokers are fenced or shutting down"
+    elif replication_factor > len(brokers):
+        reason = f"replication factor {replication_factor} is above the number of brokers, {len(brokers)}"
+    if reason:
+        raise Refused(ErrorCode.INVALID_REPLICATION_FACTOR, reason)
     racks = _racks(brokers, rng)
     first = rng.randrange(len(racks))
     placed = []
     for number in range(partition_count):
         if active > 1 and number and number % active == 0:
-            _shuffle(racks, rng)
+            rng.shuffle(racks)
+            for circle in _circles(racks):
+                rng.shuffle(circle.brokers)
         placed.append(_place_one(racks, (first + number) % len(racks), replication_factor))
     return placed
-
-
-def _refused(message: str) -> Refused:
-    return Refused(ErrorCode.INVALID_REPLICATION_FACTOR, message)
 
 
 @dataclass(slots=True)
@@ -98,7 +99,7 @@ def _racks(brokers: Sequence[UsableBroker], rng: Random) -> list[_Rack]:
     for broker in sorted(brokers, key=lambda broker: broker.broker_id):
         rack = racks.setdefault((broker.rack is not None, broker.rack or ""), _Rack())
         (rack.fenced if broker.fenced else rack.active).brokers.append(broker.broker_id)
-    ordered = [racks[name] for name in sorted(racks)]
+    ordered = [rack for _, rack in sorted(racks.items())]
     for circle in _circles(ordered):
         circle.start = rng.randrange(len(circle.brokers))
     return ordered
@@ -106,12 +107,6 @@ def _racks(brokers: Sequence[UsableBroker], rng: Random) -> list[_Rack]:
 
 def _circles(racks: Sequence[_Rack]) -> list[_Circle]:
     return [circle for rack in racks for circle in (rack.active, rack.fenced) if circle.brokers]
-
-
-def _shuffle(racks: list[_Rack], rng: Random) -> None:
-    rng.shuffle(racks)
-    for circle in _circles(racks):
-        rng.shuffle(circle.brokers)
 
 
 def _place_one(racks: Sequence[_Rack], first: int, replication_factor: int) -> tuple[BrokerId, ...]:

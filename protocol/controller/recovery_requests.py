@@ -1,17 +1,16 @@
-"""The recoveries that the active controller requests from the recovery manager, and the records that follow from their
-results. Which recovery a partition needs is decided in `recovery_decisions.py`.
+"""The recoveries that the active controller requests from the recovery manager, as `recovery_decisions.py` decides, and
+the records that follow from their results.
 
 The requests are in memory only: nothing of them is in the metadata log, and a new active controller sends its own
 (F15). After every event the controller reconsiders the partitions that the event may concern (N27). It requests a
 recovery where the metadata calls for one, and sends it again under the same id where the active replicas or the holders
 have changed (F13) or a broker has registered a new incarnation. It cancels the recovery where the partition has a
 leader, recovery is disabled, no holder is active, or a required member of the last known ELR is fenced. A recovery in
-another leader epoch, or in another mode, is another recovery with its own id.
+another leader epoch or mode is another recovery with its own id.
 
-A result of the manager is a message like any other and is checked against the metadata of that moment. If it is valid
-it becomes a partition change record, elected as a designation is. A clean election is never late: a replica that
-becomes electable is elected in the record that makes it so; the partition has a leader then, and the result is void
-(F16).
+A result of the manager is checked against the metadata of that moment. If it is valid it becomes a partition change
+record, elected as a designation is. A clean election is never late: a replica that becomes electable is elected in the
+record that makes it so; the partition has a leader then, and the result is void (F16).
 
 As long as recoveries run they are requested again every `broker.heartbeat.interval.ms`, so that a manager that has
 crashed, hung or missed a message continues (F14). KIP-966 does this when heartbeats are handled; here it has a timer of
@@ -106,7 +105,9 @@ class AwaitedElections:
             for key in [key for key in request.open if late or key in changed]:
                 error, message = self._outcome(key, request.mode, late)
                 if error is not None:
-                    self._close(request, key, error, message)
+                    place, results = request.open.pop(key), list(request.response.partitions)
+                    results[place] = replace(results[place], error=error, message=message)
+                    request.response = replace(request.response, partitions=tuple(results))
                     over.append(key)
         done = [request for request in self._requests if not request.open]
         if done:
@@ -118,13 +119,12 @@ class AwaitedElections:
 
     def abandon(self) -> set[tuple[NodeId, int]]:
         """Answers all with NOT_CONTROLLER, when the controller resigns. Returns client and correlation id of each."""
-        requests, self._requests = self._requests, []
-        for request in requests:
-            number = request.response.correlation_id
-            response = ElectLeadersResponse(correlation_id=number, error=ErrorCode.NOT_CONTROLLER)
-            self._out.send(request.client, response)
+        requests = [(request.client, request.response.correlation_id) for request in self._requests]
+        self._requests = []
+        for client, number in requests:
+            self._out.send(client, ElectLeadersResponse(correlation_id=number, error=ErrorCode.NOT_CONTROLLER))
         self._set_timer()
-        return {(request.client, request.response.correlation_id) for request in requests}
+        return set(requests)
 
     def _outcome(self, key: TopicIdPartition, mode: RecoveryMode, late: bool) -> tuple[ErrorCode | None, str]:
         """The error (NONE for a leader) and message with which an election has ended; None while it goes on."""
@@ -139,12 +139,6 @@ class AwaitedElections:
         if query_for(image, partition, mode) is None:
             return ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, NO_REPLICAS_TO_QUERY[mode]
         return (ErrorCode.REQUEST_TIMED_OUT, "the replicas have not answered in time") if late else (None, "")
-
-    def _close(self, request: _Request, key: TopicIdPartition, error: ErrorCode, message: str) -> None:
-        place = request.open.pop(key)
-        results = list(request.response.partitions)
-        results[place] = replace(results[place], error=error, message=message)
-        request.response = replace(request.response, partitions=tuple(results))
 
     def _set_timer(self) -> None:
         if self._requests:
@@ -228,7 +222,9 @@ class RecoveryRequests:
                 if running is not None:
                     del self._running[key]
                     cancelled.append(_cancelled(running))
-                    self._trace_cancelled(key)
+                    partition = self._state.image.partition(key)
+                    if partition is not None and partition.leader == NO_LEADER:
+                        self._out.trace(RecoveryCancelled(self._state.image.name_of(key)))
                 continue
             recovery = self._requested(key, query, running)
             if recovery != running:
@@ -259,9 +255,10 @@ class RecoveryRequests:
     ) -> PartitionRecovery:
         image = self._state.image
         leader_epoch = image.topics[key.topic_id].partitions[key.partition].leader_epoch
-        goes_on = running is not None and (running.leader_epoch, running.mode) == (leader_epoch, query.mode)
+        if running is not None and (running.leader_epoch, running.mode) != (leader_epoch, query.mode):
+            running = None
         return PartitionRecovery(
-            recovery_id=running.recovery_id if running is not None and goes_on else self._next_id(),
+            recovery_id=self._next_id() if running is None else running.recovery_id,
             topic_id=key.topic_id,
             partition_id=key.partition,
             leader_epoch=leader_epoch,
@@ -313,11 +310,6 @@ class RecoveryRequests:
                 required=recovery.required,
             )
         )
-
-    def _trace_cancelled(self, key: TopicIdPartition) -> None:
-        partition = self._state.image.partition(key)
-        if partition is not None and partition.leader == NO_LEADER:
-            self._out.trace(RecoveryCancelled(self._state.image.name_of(key)))
 
     def _trace_elected(
         self, key: TopicIdPartition, recovery: PartitionRecovery, result: PartitionRecoveryResult

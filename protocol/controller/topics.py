@@ -45,32 +45,33 @@ from protocol.messages.topics import (
     DeleteTopicsResponse,
     DeleteTopicState,
 )
-from protocol.metadata.authorizer import may, require_topic
+from protocol.metadata.authorizer import may, require_access
 from protocol.metadata.image import TopicImage
 
 CLUSTER_DEFAULT = -1
 """A count that the cluster's configs decide."""
-_COUNTS_OPERATION = AclOperation.DESCRIBE_CONFIGS
 
 
 def create_topics(state: ControllerState, request: CreateTopicsRequest) -> ControllerResult:
     """Creates topics by count, placed by the controller, or by assignment. Needs CREATE on the cluster or on the topic;
     the response has the counts only with DESCRIBE_CONFIGS on it. Names collide with existing topics only, as in Kafka.
     """
+    image = state.image
     repeated = named_twice(topic.name for topic in request.topics)
-    may_create_all = may(state.image, request.principal, AclOperation.CREATE)
+    may_create_all = may(image, request.principal, AclOperation.CREATE)
 
     def admit(topic: CreatableTopic) -> None:
         require_once(topic.name, repeated)
         if topic.name == CLUSTER_METADATA_TOPIC:
             raise Refused(ErrorCode.INVALID_REQUEST, f"{CLUSTER_METADATA_TOPIC} is not created by request")
         if not may_create_all:
-            require_topic(state.image, request, AclOperation.CREATE, topic.name)
+            require_access(state.image, request, AclOperation.CREATE, topic.name)
 
     checked = admitted(request.topics, admit)
-    require_batch(sum(_requested_partitions(state, topic) for topic, refused in checked if refused is None))
+    wanted = [topic for topic, refused in checked if refused is None]
+    require_batch(sum(len(each.assignments) or max(_partition_count(state, each), 0) for each in wanted))
     can_collide = any(may_collide(topic.name) for topic in request.topics)
-    neighbours = collision_index(state.image.topic_ids if can_collide else ())
+    neighbours = collision_index(image.topic_ids if can_collide else ())
     records: list[MetadataRecord] = []
     results = []
     for topic, refused in checked:
@@ -83,19 +84,16 @@ def create_topics(state: ControllerState, request: CreateTopicsRequest) -> Contr
             results.append(CreatableTopicResult(name=topic.name, error=reason.error, message=reason.message))
             continue
         records += made
-        results.append(_created(topic.name, made, may(state.image, request.principal, _COUNTS_OPERATION, topic.name)))
+        results.append(
+            _created(topic.name, made, may(image, request.principal, AclOperation.DESCRIBE_CONFIGS, topic.name))
+        )
     response = CreateTopicsResponse(correlation_id=request.correlation_id, topics=tuple(results))
     return ControllerResult(response, records).validated(request.validate_only)
 
 
-def _requested_partitions(state: ControllerState, topic: CreatableTopic) -> int:
-    if topic.assignments:
-        return len(topic.assignments)
-    return max(_default(state, topic.num_partitions, NUM_PARTITIONS), 0)
-
-
-def _default(state: ControllerState, count: int, config: str) -> int:
-    return state.image.int_config(None, config) if count == CLUSTER_DEFAULT else count
+def _partition_count(state: ControllerState, topic: CreatableTopic) -> int:
+    is_default = topic.num_partitions == CLUSTER_DEFAULT
+    return state.image.int_config(None, NUM_PARTITIONS) if is_default else topic.num_partitions
 
 
 def _require_free_name(state: ControllerState, name: str, neighbour: str | None) -> None:
@@ -109,20 +107,18 @@ def _require_free_name(state: ControllerState, name: str, neighbour: str | None)
 
 
 def _create(state: ControllerState, topic: CreatableTopic, offset: int) -> list[MetadataRecord]:
-    """The records of a topic, from `offset` records behind the end of the log on. The topic id is a digest of the name
-    and of that offset, so that no id is used again.
+    """The records of a topic, `offset` records behind the end of the log. The topic id is a digest of the name and of
+    that place, so that no id is used again.
     """
     place = f"{state.image.next_offset + offset}/{topic.name}".encode()
     topic_id = uuid_text(int.from_bytes(blake2b(place, digest_size=16).digest(), "big") >> (128 - UUID_BITS))
-    configs = _config_records(state, topic, topic_id)
-    partitions = partition_records(state, topic_id, 0, 0, _layout(state, topic))
-    return [TopicRecord.unchecked(name=topic.name, topic_id=topic_id), *configs, *partitions]
-
-
-def _config_records(state: ControllerState, topic: CreatableTopic, topic_id: str) -> list[ConfigRecord]:
     strategy = str(state.image.config(None, UNCLEAN_RECOVERY_STRATEGY))
     configs = with_implied_strategy(requested_configs(topic), state.image.features, strategy)
-    return [ConfigRecord.unchecked(topic_id=topic_id, name=name, value=value) for name, value in configs.items()]
+    return [
+        TopicRecord.unchecked(name=topic.name, topic_id=topic_id),
+        *(ConfigRecord.unchecked(topic_id=topic_id, name=name, value=value) for name, value in configs.items()),
+        *partition_records(state, topic_id, 0, 0, _layout(state, topic)),
+    ]
 
 
 def requested_configs(topic: CreatableTopic) -> dict[str, str]:
@@ -145,7 +141,7 @@ def assigned_layout(topic: CreatableTopic) -> Sequence[tuple[BrokerId, ...]]:
     if sorted(replicas) != list(range(len(topic.assignments))):
         reason = "the assignments' partition indexes are not 0, 1, 2, ... with each once"
         raise Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, reason)
-    return [replicas[index] for index in range(len(replicas))]
+    return [brokers for _, brokers in sorted(replicas.items())]
 
 
 def _layout(state: ControllerState, topic: CreatableTopic) -> Sequence[tuple[BrokerId, ...]]:
@@ -153,8 +149,9 @@ def _layout(state: ControllerState, topic: CreatableTopic) -> Sequence[tuple[Bro
         if (topic.num_partitions, topic.replication_factor) != (CLUSTER_DEFAULT, CLUSTER_DEFAULT):
             raise Refused(ErrorCode.INVALID_REQUEST, "with assignments, number of partitions and replicas are -1")
         return assigned_layout(topic)
-    replication_factor = _default(state, topic.replication_factor, DEFAULT_REPLICATION_FACTOR)
-    partition_count = _default(state, topic.num_partitions, NUM_PARTITIONS)
+    replication_factor, partition_count = topic.replication_factor, _partition_count(state, topic)
+    if replication_factor == CLUSTER_DEFAULT:
+        replication_factor = state.image.int_config(None, DEFAULT_REPLICATION_FACTOR)
     if replication_factor <= 0:
         reason = f"replication factor {replication_factor}; allowed: above 0, or -1 for the cluster's default"
         raise Refused(ErrorCode.INVALID_REPLICATION_FACTOR, reason)
@@ -165,13 +162,10 @@ def _layout(state: ControllerState, topic: CreatableTopic) -> Sequence[tuple[Bro
 
 
 def _created(name: str, made: Sequence[MetadataRecord], with_counts: bool) -> CreatableTopicResult:
-    topic_id = next(record.topic_id for record in made if isinstance(record, TopicRecord))
     partitions = [record for record in made if isinstance(record, PartitionRecord)]
-    if not with_counts:
-        return CreatableTopicResult(name=name, topic_id=topic_id)
-    return CreatableTopicResult(
-        name=name, topic_id=topic_id, num_partitions=len(partitions), replication_factor=len(partitions[0].replicas)
-    )
+    count, factor = (len(partitions), len(partitions[0].replicas)) if with_counts else (-1, -1)
+    topic_id = partitions[0].topic_id
+    return CreatableTopicResult(name=name, topic_id=topic_id, num_partitions=count, replication_factor=factor)
 
 
 def delete_topics(state: ControllerState, request: DeleteTopicsRequest) -> ControllerResult:

@@ -74,7 +74,7 @@ from protocol.messages.topics import (
     DescribeTopicRequest,
     DescribeTopicResponse,
 )
-from protocol.metadata.authorizer import authorized_operations, is_enabled, may, require_cluster
+from protocol.metadata.authorizer import authorized_operations, is_enabled, may, require_access
 from protocol.metadata.image import MetadataImage, TopicImage
 
 
@@ -292,7 +292,7 @@ def answer(image: MetadataImage, controller_id: NodeId, request: AdminRequest) -
 def _describe_cluster(
     image: MetadataImage, controller_id: NodeId, request: DescribeClusterRequest
 ) -> DescribeClusterResponse:
-    require_cluster(image, request, AclOperation.DESCRIBE)
+    require_access(image, request, AclOperation.DESCRIBE)
     brokers = tuple(
         DescribedBroker(
             broker_id=broker,
@@ -323,7 +323,7 @@ def _list_reassignments(
     image: MetadataImage, request: ListPartitionReassignmentsRequest
 ) -> ListPartitionReassignmentsResponse:
     """Those of the named partitions, or of all, that are being reassigned; a partition that does not exist is not."""
-    require_cluster(image, request, AclOperation.DESCRIBE)
+    require_access(image, request, AclOperation.DESCRIBE)
     named: list[tuple[TopicImage, Sequence[int]]] = []
     if request.topics is None:
         topics = (image.topics[topic_id] for _, topic_id in sorted(image.topic_ids.items()))
@@ -350,7 +350,7 @@ def _list_reassignments(
 def _describe_acls(image: MetadataImage, request: DescribeAclsRequest) -> DescribeAclsResponse:
     if not is_enabled(image):
         raise Refused(ErrorCode.SECURITY_DISABLED, "the cluster has no authorizer")
-    require_cluster(image, request, AclOperation.DESCRIBE)
+    require_access(image, request, AclOperation.DESCRIBE)
     matching = tuple(entry for entry in image.acls if request.filter.matches(entry))
     return DescribeAclsResponse(correlation_id=request.correlation_id, acls=matching)
 
