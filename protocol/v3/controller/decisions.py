@@ -11,9 +11,9 @@ Departures:
 
 - A leader that is alive goes on to lead; S1 elects "one of" the ISR. Otherwise the first in the assignment is elected,
   so that the same state gives the same leader.
-- The ISR of a partition without a leader stays as it was. S1 does not say what it is; emptied, the return of a member
-  would be an unclean election though it has every committed record.
-- `unclean_allowed` can forbid unclean elections; S1 has no such choice and always makes them (N12).
+- The ISR of a partition without a leader stays as it was: emptied, the return of a member would be an unclean election
+  though it has every committed record. S1 does not say what it is.
+- `unclean_allowed` can forbid unclean elections, which S1 always makes (N12).
 - A reassignment is complete once the brokers that are added are in the ISR and enough of the target is, instead of
   ISR == AR+RAR, which waits for dead replicas without end (N8). A leader that is not in the target is replaced by the
   same decision (A41).
@@ -27,11 +27,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from protocol.errors import ErrorCode
-from protocol.ids import NO_EPOCH, NO_LEADER, BrokerId, Epoch, TopicPartition
+from protocol.ids import NO_EPOCH, NO_LEADER, BrokerId, Epoch
 from protocol.messages.control import PartitionIsrProposal
-from protocol.messages.v3 import LeaderAndIsrPartition, StopReplicaPartition, TopicConfigValue
 from protocol.metadata.partition import awaited_replicas, copies_of_completed
-from protocol.v3.store.records import LeaderAndIsr, Stored, Topic
+from protocol.v3.store.records import LeaderAndIsr, Stored
 
 Replicas = tuple[BrokerId, ...]
 
@@ -67,9 +66,7 @@ class Brokers:
 
 def decided(state: LeaderAndIsr, choice: Choice, author: Author) -> LeaderAndIsr:
     """The state after a decision: every decision has a leader epoch of its own (A16)."""
-    return state.model_copy(
-        update={**choice._asdict(), **author._asdict(), "leader_epoch": state.leader_epoch + 1},
-    )
+    return state.model_copy(update={**choice._asdict(), **author._asdict(), "leader_epoch": state.leader_epoch + 1})
 
 
 def in_order(members: Collection[BrokerId], replicas: Replicas) -> Replicas:
@@ -191,29 +188,3 @@ def proposed(state: LeaderAndIsr, proposal: PartitionIsrProposal, author: Author
     isr = tuple(member.broker_id for member in proposal.new_isr)
     flag = bool(proposal.leader_recovery_state)
     return state.model_copy(update={**author._asdict(), "isr": isr, "is_unclean_leader": flag})
-
-
-def leader_and_isr_command(
-    key: TopicPartition, topic: Topic, stored: Stored, replicas: Replicas
-) -> LeaderAndIsrPartition:
-    state = stored.state
-    return LeaderAndIsrPartition(
-        topic=key.topic,
-        topic_id=topic.topic_id,
-        partition_id=key.partition,
-        leader=state.leader,
-        leader_epoch=state.leader_epoch,
-        isr=state.isr,
-        version=stored.version,
-        replicas=replicas,
-        controller_id=state.controller,
-        controller_epoch=state.controller_epoch,
-        configs=tuple(TopicConfigValue(name=name, value=value) for name, value in topic.configs),
-        is_unclean_leader=state.is_unclean_leader,
-    )
-
-
-def stop_replica_command(key: TopicPartition, topic_id: str, leader_epoch: Epoch) -> StopReplicaPartition:
-    return StopReplicaPartition(
-        topic=key.topic, topic_id=topic_id, partition_id=key.partition, leader_epoch=leader_epoch
-    )

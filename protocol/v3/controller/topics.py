@@ -28,7 +28,6 @@ from protocol.messages.store import Create, GetData, SetData, StoreError
 from protocol.messages.v3 import StopReplicaPartition
 from protocol.v3.controller import decisions
 from protocol.v3.controller.context import Controller
-from protocol.v3.controller.decisions import stop_replica_command
 from protocol.v3.controller.procedure import (
     Alert,
     BrokerCommand,
@@ -84,7 +83,11 @@ def stop_replicas(
         epoch = stored.state.leader_epoch if stored is not None and not is_deleted else ANY_EPOCH
         for broker in brokers:
             if broker in parts:
-                parts[broker].append(stop_replica_command(key, controller.topics[key.topic].topic_id, epoch))
+                topic_id = controller.topics[key.topic].topic_id
+                stop = StopReplicaPartition(
+                    topic=key.topic, topic_id=topic_id, partition_id=key.partition, leader_epoch=epoch
+                )
+                parts[broker].append(stop)
     return Commands(
         tuple(BrokerCommand(broker, stop_replica=tuple(stopped)) for broker, stopped in parts.items() if stopped)
     )

@@ -21,9 +21,9 @@ from protocol.messages.store import Check, Create, Delete, SetData, StoreError, 
 from protocol.v3.controller.administration import cancel_reassignment, create_topic, delete_topic, request
 from protocol.v3.controller.broker_changes import controlled_shutdown, elect_leaders
 from protocol.v3.controller.context import Settings
-from protocol.v3.controller.failover import procedures
 from protocol.v3.controller.isr_updates import IsrChanges, alter_isr, read_overtaken, with_isr, write_isrs
 from protocol.v3.controller.procedure import BrokerCommand, Commands, Event, Later, Pause, Procedure, Reads, Writes
+from protocol.v3.controller.term import procedures
 from protocol.v3.store import paths
 from protocol.v3.store.records import REMOVED, LeaderAndIsr, Stored, TopicNode
 from tests.unit.protocol.transcripts import Command, Script, listed, numbers
