@@ -2,14 +2,15 @@
 
     NOT_RUNNING -- start --> REGISTERING -- own node in /brokers/ids --> CATCHING_UP -- first command --> RUNNING
 
-The broker opens a session with the store. When it is open, the broker creates its node in `/brokers/ids` with the id of
-the session as its broker epoch, and takes part in the election of the controller. The controller sees the node, and the
-first command that it sends is INIT, with everything that the broker holds; from then on the broker serves.
+When its session with the store is open, the broker creates its node in `/brokers/ids` with the id of the session as its
+broker epoch (S1 says that an admin creates the node; Kafka's brokers create it), and takes part in the election of the
+controller. The first command that the controller sends it is INIT, with everything that the broker holds; from then on
+the broker serves.
 
-The node of a former session may still be there, until that session expires: the broker watches it and waits (S1 says
-that an admin creates the node; Kafka's brokers create it). If the session expires while the broker lives, the broker
-has lost its registration and controllership (A52). It keeps its roles, in which it can commit nothing once the
-controller has elected others, opens another session, and registers as a new incarnation.
+The node of a former session may still be there, until that session expires: the broker watches it and waits. If the
+session expires while the broker lives, the broker has lost its registration and controllership (A52). It keeps its
+roles, in which it can commit nothing once the controller has elected others, opens another session, and registers as a
+new incarnation.
 
 A departure from S1 E: the broker does not read its own state from the store when it starts. What the controller decides
 between that read and the registration would be lost, so the controller sends everything
@@ -46,7 +47,6 @@ SHUTDOWN_RETRY_MS = 2_000
 SHUTDOWN_ATTEMPTS = 3
 """As Kafka's `controlled.shutdown.max.retries`; then the broker stops with the leaderships that it has."""
 PORT = 9092
-_EVERY_STATE_WITH_EPOCH = (LifecycleState.CATCHING_UP, LifecycleState.RUNNING, LifecycleState.SHUTTING_DOWN)
 
 
 class Membership:
@@ -86,7 +86,7 @@ class Membership:
         self._is_registered = self._is_commanded = False
         self.runner.abort(now_ms)
         self.controller.end(now_ms)
-        if self.state in _EVERY_STATE_WITH_EPOCH:
+        if self.state in (LifecycleState.CATCHING_UP, LifecycleState.RUNNING, LifecycleState.SHUTTING_DOWN):
             self._move(LifecycleEvent.EPOCH_LOST)
         if self.state is LifecycleState.STOPPED:
             self._context.out.exit()
@@ -136,9 +136,8 @@ class Membership:
 
     def elect(self, now_ms: TimeMs) -> None:
         if self._is_registered:
-            self.runner.call(
-                now_ms, "election", partial(elect, self._context.me, self._context.broker_epoch), self._elected
-            )
+            race = partial(elect, self._context.me, self._context.broker_epoch)
+            self.runner.call(now_ms, "election", race, self._elected)
 
     def _elected(self, now_ms: TimeMs, result: Elected | Lost | None) -> None:
         if isinstance(result, Elected):

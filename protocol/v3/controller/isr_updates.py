@@ -10,9 +10,9 @@ minute (`IsrChanges`, B2), which the controller's watch finds: `on_isr_change` t
 The controller knows every state without reading it, and sets no watch on notifications.
 
 While a cluster changes from one to the other, some leaders write and some send. Both are conditional on the version of
-the same node, so one of two changes wins and the other is refused; a controller accepts AlterPartition in either mode,
-and one that does not watch notifications finds the ISRs that leaders write by conflicts. What is left of notifications
-is removed at each failover, which reads all states anyway.
+the same node, so one of two changes wins; a controller accepts AlterPartition in either mode, and one that does not
+watch notifications finds the ISRs that leaders write by conflicts. Each failover removes the notifications that are
+left, since it reads all states anyway.
 
 The response to AlterPartition is sent after the write, with the new state (N3). KIP-497 responds on receipt and sends
 LeaderAndIsr afterwards; both are hints of the same state, and the newest version wins. The controller sends
@@ -37,21 +37,13 @@ from protocol.messages.control import (
 from protocol.messages.store import Create, Delete, GetData, SetData, StoreError
 from protocol.v3.controller import decisions
 from protocol.v3.controller.context import Controller
-from protocol.v3.controller.procedure import (
-    Alert,
-    Event,
-    Later,
-    Procedure,
-    error_of,
-    read,
-    same_topic,
-    write,
-)
+from protocol.v3.controller.procedure import Alert, Event, Later, Procedure, error_of, read, same_topic, write
 from protocol.v3.controller.publishing import (
     as_topic,
     children,
     lost_incarnation,
     publish,
+    read_present,
     read_states,
 )
 from protocol.v3.store import paths
@@ -61,9 +53,6 @@ LEADER_WRITES: Final = "leader"
 """The value of the config with which leaders write."""
 PROPAGATION_MS = 60_000
 """How often a leader leaves a notification at most (B2)."""
-
-
-# -- the leader --------------------------------------------------------------------------------------------------------
 
 
 def write_isrs(
@@ -81,15 +70,9 @@ def write_isrs(
         )
         for key, change in changes.items()
     )
-    results = yield from write(units, is_fenced=False)
-    written = {
-        key: unit[1].version for key, unit in zip(changes, results, strict=True) if error_of(unit) is StoreError.NONE
-    }
-    others = [
-        key
-        for key, unit in zip(changes, results, strict=True)
-        if error_of(unit) not in (StoreError.NONE, StoreError.NO_NODE)
-    ]
+    results = dict(zip(changes, (yield from write(units, is_fenced=False)), strict=True))
+    written = {key: unit[1].version for key, unit in results.items() if error_of(unit) is StoreError.NONE}
+    others = [key for key, unit in results.items() if error_of(unit) not in (StoreError.NONE, StoreError.NO_NODE)]
     found = yield from read(GetData(path=paths.leader_and_isr(key)) for key in others)
     for key, result in zip(others, found, strict=True):
         if not result.error and result.data == changes[key].state.encode():
@@ -158,18 +141,14 @@ class IsrChanges:
         yield from write(((Create(path=path, data=node.encode()),),), is_fenced=False)
 
 
-# -- the controller ----------------------------------------------------------------------------------------------------
-
-
 def on_isr_change(controller: Controller) -> Procedure[None]:
     """Reads the states that notifications name, and removes the notifications; reassignments may go on."""
     names = yield from children(paths.ISR_CHANGES)
     notifications = [f"{paths.ISR_CHANGES}/{name}" for name in names]
-    results = yield from read(GetData(path=path) for path in notifications)
     changed: dict[TopicPartition, None] = {}
-    for path, result in zip(notifications, results, strict=True):
+    for path, data in (yield from read_present(notifications)).items():
         try:
-            changed |= dict.fromkeys(IsrChangeNode.decode(path, result.data).keys if not result.error else ())
+            changed |= dict.fromkeys(IsrChangeNode.decode(path, data).keys)
         except DamagedNodeError as error:
             yield Alert(str(error))
     yield from read_states(controller, [key for key in changed if controller.assigned(key)])
@@ -190,23 +169,27 @@ def alter_isr(controller: Controller, request: AlterPartitionRequest) -> Procedu
         return AlterPartitionResponse(correlation_id=request.correlation_id, error=ErrorCode.STALE_BROKER_EPOCH)
     names = {topic.topic_id: name for name, topic in controller.topics.items()}
     keys = [TopicPartition(names.get(p.topic_id, ""), p.partition_id) for p in request.partitions]
-    yield from _read_newer(controller, dict(zip(keys, request.partitions, strict=True)))
+    proposals = list(zip(keys, request.partitions, strict=True))
+    yield from _read_newer(controller, dict(proposals))
     errors: list[ErrorCode] = []
     wanted: dict[TopicPartition, LeaderAndIsr] = {}
-    for key, proposal in zip(keys, request.partitions, strict=True):
+    for key, proposal in proposals:
         error = _check(controller, request.broker_id, key, proposal)
         if key in wanted:
             error = ErrorCode.INVALID_UPDATE_VERSION
         if error is ErrorCode.NONE:
             wanted[key] = decisions.proposed(controller.states[key].state, proposal, controller.author)
         errors.append(error)
-    lost = yield from _write_proposed(controller, wanted)
-    errors = [error if error else lost.get(key, error) for key, error in zip(keys, errors, strict=True)]
+    written, conflicts = yield from publish(controller, wanted)
+    yield from read_states(controller, [key for key in wanted if key in conflicts])
     yield controller.leader_and_isr(wanted)
     if any(key in controller.moves for key in wanted):
         yield Later(Event.WAKE_UP)
-    parts = zip(keys, request.partitions, errors, strict=True)
-    results = (isr_result(proposal, error, controller.states.get(key)) for key, proposal, error in parts)
+    results = []
+    for (key, proposal), error in zip(proposals, errors, strict=True):
+        if error is ErrorCode.NONE and key not in written:
+            error = ErrorCode.INVALID_UPDATE_VERSION
+        results.append(isr_result(proposal, error, controller.states.get(key)))
     return AlterPartitionResponse(correlation_id=request.correlation_id, partitions=tuple(results))
 
 
@@ -228,15 +211,6 @@ def _check(controller: Controller, sender: BrokerId, key: TopicPartition, propos
     if stored is None:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     return decisions.check_proposal(stored, sender, proposal, controller.holders(key), controller.brokers)
-
-
-def _write_proposed(
-    controller: Controller, wanted: dict[TopicPartition, LeaderAndIsr]
-) -> Procedure[dict[TopicPartition, ErrorCode]]:
-    """Writes accepted proposals; returns the errors of those that found another version or no node."""
-    written, conflicts = yield from publish(controller, wanted)
-    yield from read_states(controller, [key for key in wanted if key in conflicts])
-    return dict.fromkeys((key for key in wanted if key not in written), ErrorCode.INVALID_UPDATE_VERSION)
 
 
 def isr_result(proposal: PartitionIsrProposal, error: ErrorCode, stored: Stored | None) -> PartitionIsrResult:

@@ -3,8 +3,7 @@ requests of admins in the store (A8, A9).
 
 A request is a node per partition; the controller reads all requests of a kind, and removes them when they are carried
 out. Its watches are on the parent, on each topic's node below it, and, for reassignments, on each request, whose
-replicas an admin may change. Each step is re-entrant: a controller that dies after it leaves a request, and the next
-one carries out what is left.
+replicas an admin may change. Each step is re-entrant: the next controller carries out what a request leaves.
 
     add:    1. the topic's assignment gets the partitions         no effect if it has them
             2. init_leaders on them                               no effect if they are initialised
@@ -64,10 +63,9 @@ def read_requests(root: str) -> Procedure[dict[TopicPartition, bytes]]:
                 keys.append(TopicPartition(name, paths.number(path, child)))
             except UnknownPathError as error:
                 yield Alert(str(error))
-    results = yield from read(
-        GetData(path=paths.request(root, key), watch=root == paths.REASSIGNED) for key in sorted(keys)
-    )
-    return {key: result.data for key, result in zip(sorted(keys), results, strict=True) if not result.error}
+    keys.sort()
+    results = yield from read(GetData(path=paths.request(root, key), watch=root == paths.REASSIGNED) for key in keys)
+    return {key: result.data for key, result in zip(keys, results, strict=True) if not result.error}
 
 
 def requested_replicas(
@@ -110,39 +108,24 @@ def change_topic(
     for attempt in range(controller.settings.attempts):
         if attempt:
             yield Pause(controller.settings.backoff_ms * 2 ** (attempt - 1))
-            if not (yield from _read_topic(controller, name)):
-                return False
+            (result,) = yield from read((GetData(path=paths.topic(name)),))
+            if result.error or as_topic(name, result).topic_id != controller.topics[name].topic_id:
+                return False  # the topic is gone, as the event of a watch says too
+            controller.topics[name] = as_topic(name, result)
         topic = controller.topics.get(name)
         wanted = (yield from decide(topic)) if topic is not None else None
         if topic is None or wanted is None:
             return topic is not None
-        node = TopicNode(
-            topic_id=topic.topic_id,
-            partitions=wanted.partitions,
-            first_epoch=wanted.first_epoch,
-            configs=dict(topic.configs),
-        )
+        partitions, first_epoch, configs = wanted.partitions, wanted.first_epoch, dict(topic.configs)
+        node = TopicNode(topic_id=topic.topic_id, partitions=partitions, first_epoch=first_epoch, configs=configs)
         change = SetData(path=paths.topic(name), data=node.encode(), version=topic.version)
         (unit,) = yield from write(((same_topic(name, topic.topic_id), change, *wanted.operations),))
         if error_of(unit) is StoreError.NONE:
-            controller.topics[name] = replace(
-                topic, partitions=wanted.partitions, version=unit[1].version, first_epoch=wanted.first_epoch
-            )
+            version = unit[1].version
+            controller.topics[name] = replace(topic, partitions=partitions, version=version, first_epoch=first_epoch)
             return True
     yield Alert(f"topic {name}: {controller.settings.attempts} writes of its assignment found another version each")
     return False
-
-
-def _read_topic(controller: Controller, name: str) -> Procedure[bool]:
-    """Reads the assignment of a topic again. Returns whether it still exists; if not, a watch event says so too."""
-    (result,) = yield from read((GetData(path=paths.topic(name)),))
-    if result.error:
-        return False
-    topic = as_topic(name, result)
-    if topic.topic_id != controller.topics[name].topic_id:
-        return False
-    controller.topics[name] = topic
-    return True
 
 
 def on_partitions_add(controller: Controller) -> Procedure[None]:
@@ -154,8 +137,7 @@ def on_partitions_add(controller: Controller) -> Procedure[None]:
         added = {key: replicas for key, replicas in wanted.items() if key.topic == name}
         if not (yield from _extend(controller, name, added)):
             continue
-        new = [key for key in added if key not in controller.states]
-        yield from init_leaders(controller, new)
+        yield from init_leaders(controller, [key for key in added if key not in controller.states])
         yield from remove_requests(paths.ADDED, added)
 
 

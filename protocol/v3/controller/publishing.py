@@ -2,11 +2,8 @@
 
 A decision is written on condition that the node still has the version that it was decided on (A7, A16, M28). If a
 leader has changed its ISR in between, the partition starts again at the read (S1 writes "1.1" and means 3.1, N11). The
-attempts are bounded, with pauses that double; what is left then raises an alert and is decided again later, so that a
-storm of conflicts neither blocks the controller nor ends silently.
-
-If leaders write their ISRs themselves, the first attempt reads too; if only the controller does, it knows the state and
-reads after a conflict only (B7).
+attempts are bounded, with pauses that double; what is left then raises an alert and is decided again later. If only the
+controller writes ISRs, it knows the state and reads after a conflict only (B7).
 
 An attempt whose response is lost may have taken effect. A read that finds what this controller wanted to write counts
 as a success: the commands still have to be sent.
@@ -35,8 +32,6 @@ from protocol.v3.store.records import (
     stored_state,
 )
 
-Decide = Callable[[TopicPartition, LeaderAndIsr], Choice | None]
-
 
 def children(path: str, *, watch: bool = True) -> Procedure[tuple[str, ...]]:
     """The names of a node's children, with a watch; none if the node does not exist."""
@@ -50,16 +45,20 @@ def read_brokers(controller: Controller) -> Procedure[dict[int, int]]:
     """
     names = yield from children(paths.BROKER_IDS)
     live = {}
-    results = yield from read(GetData(path=f"{paths.BROKER_IDS}/{name}") for name in names)
-    for name, result in zip(names, results, strict=True):
-        if result.error is StoreError.NO_NODE:
-            continue
+    for path, data in (yield from read_present(f"{paths.BROKER_IDS}/{name}" for name in names)).items():
         try:
-            node = BrokerNode.decode(f"{paths.BROKER_IDS}/{name}", result.data)
-            live[paths.number(paths.BROKER_IDS, name)] = node.broker_epoch
+            node = BrokerNode.decode(path, data)
+            live[paths.number(*path.rsplit("/", 1))] = node.broker_epoch
         except (DamagedNodeError, UnknownPathError) as error:
             yield Alert(str(error))
     return live
+
+
+def read_present(wanted: Iterable[str]) -> Procedure[dict[str, bytes]]:
+    """The data of those of the nodes that exist, by path."""
+    found = tuple(wanted)
+    results = yield from read(GetData(path=path) for path in found)
+    return {path: result.data for path, result in zip(found, results, strict=True) if not result.error}
 
 
 def read_topics(controller: Controller) -> Procedure[dict[str, Topic]]:
@@ -114,15 +113,18 @@ def read_states(controller: Controller, partitions: Sequence[TopicPartition]) ->
             yield from report_damage(controller, error)
     found = yield from read(Exists(path=paths.partition(key)) for key in missing)
     for key, above in zip(missing, found, strict=True):
-        if not above.exists:
-            controller.damaged.discard(paths.leader_and_isr(key))
-        else:
-            lost = DamagedNodeError(paths.leader_and_isr(key), b"", f"a node, since {paths.partition(key)} exists")
+        path = paths.leader_and_isr(key)
+        if above.exists:
+            lost = DamagedNodeError(path, b"", f"a node, since {paths.partition(key)} exists")
             yield from report_damage(controller, lost)
+        else:
+            controller.damaged.discard(path)
 
 
 def change_states(
-    controller: Controller, partitions: Iterable[TopicPartition], decide: Decide
+    controller: Controller,
+    partitions: Iterable[TopicPartition],
+    decide: Callable[[TopicPartition, LeaderAndIsr], Choice | None],
 ) -> Procedure[list[TopicPartition]]:
     """Decides on each partition and publishes what changes (steps 3.1 to 3.3). Returns the partitions that have
     changed; those whose attempts are used up are in `controller.unsettled`.
@@ -139,7 +141,12 @@ def change_states(
         states = controller.states
         landed = {key for key, state in wanted.items() if key in states and states[key].state == state}
         changed += sorted(landed)
-        wanted = _decide(controller, [key for key in pending if key not in landed], decide)
+        wanted = {}
+        for key in pending:
+            stored = states.get(key) if key not in landed else None
+            choice = decide(key, stored.state) if stored is not None else None
+            if stored is not None and choice is not None:
+                wanted[key] = decisions.decided(stored.state, choice, controller.author)
         written, conflicts = yield from publish(controller, wanted)
         changed += written
         if not conflicts:
@@ -149,18 +156,6 @@ def change_states(
     controller.unsettled.update(pending)
     yield Alert(f"{len(pending)} partitions, {pending[0]} first: {settings.attempts} writes found another version each")
     return changed
-
-
-def _decide(
-    controller: Controller, partitions: Iterable[TopicPartition], decide: Decide
-) -> dict[TopicPartition, LeaderAndIsr]:
-    wanted = {}
-    for key in partitions:
-        stored = controller.states.get(key)
-        choice = decide(key, stored.state) if stored is not None else None
-        if stored is not None and choice is not None:
-            wanted[key] = decisions.decided(stored.state, choice, controller.author)
-    return wanted
 
 
 def publish(
@@ -209,8 +204,7 @@ def forget_deleted(controller: Controller, keys: Sequence[TopicPartition]) -> Pr
         topic_id = controller.topics[name].topic_id
         try:
             if not result.error and as_topic(name, result).topic_id == topic_id:
-                lost.add(name)
-                yield from report_damage(controller, lost_incarnation(name, topic_id))
+                raise lost_incarnation(name, topic_id)
         except DamagedNodeError as error:
             lost.add(name)
             yield from report_damage(controller, error)
