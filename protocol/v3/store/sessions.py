@@ -4,10 +4,9 @@ Sessions are durable, connections are not. A store that starts again gives each 
 of the connections that it had; a client that uses one is answered that it is closed, and continues its session over
 another.
 
-A connection carries requests in the order of their numbers (`messages/store.py`). The requests of a connection wait in
-a queue; the first one is being carried out. What is still in the queue of a connection when it ends is dropped, so
-nothing of it is carried out later. A connection is never opened a second time: a copy of the message that opened it,
-which arrives late, must not let copies of its requests be carried out again.
+The requests of a connection wait in a queue, in the order of their numbers (`messages/store.py`); the first one is
+being carried out. The queue is dropped with its connection. A connection is never opened a second time: a copy of the
+message that opened it, which arrives late, must not let copies of its requests be carried out again.
 """
 
 from __future__ import annotations
