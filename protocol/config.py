@@ -1,10 +1,9 @@
 """Configs under Kafka's names, feature levels, and protocol generations as sets of switches.
 
-`CONFIGS` declares every config once, with everything that tools and the reference page (docs/reference/configs.md) show
-of it. A config has a value in up to three places, of which the first one wins: the override of a topic (topic-scoped
-configs only), the dynamic default of the cluster, and the static configuration of the nodes (H1-H5). Nodes read a
-read-only config once, at their start, so it has no dynamic value. Single brokers have no dynamic values either, because
-leader and controller must agree (H15).
+A config has a value in up to three places, of which the first one wins: the override of a topic (topic-scoped configs
+only), the dynamic default of the cluster, and the static configuration of the nodes (H1-H5). Nodes read a read-only
+config once, at their start, so it has no dynamic value. Single brokers have no dynamic values either, because leader
+and controller must agree (H15).
 
 `unclean.leader.election.enable` and `unclean.recovery.strategy` express the same choice before and with KIP-966. The
 feature `unclean.recovery.enabled` decides which of them is in force, and changing it converts one into the other
@@ -109,19 +108,18 @@ class ConfigDef:
             return "controllers, as 1000, 1000@host:port or controller-1000:port, separated by commas"
         if isinstance(self.default, str):
             return "a text"
-        if isinstance(self.default, int) and self.maximum < INT_MAX and not isinstance(self.default, bool):
-            return f"a whole number from {self.minimum} to {self.maximum}"
-        return "true | false" if isinstance(self.default, bool) else f"a whole number >= {self.minimum}"
+        if isinstance(self.default, bool):
+            return "true | false"
+        upper = self.maximum < INT_MAX
+        return f"a whole number from {self.minimum} to {self.maximum}" if upper else f"a whole number >= {self.minimum}"
 
     def parse(self, value: object) -> ConfigValue:
         """The typed value of a text or number; raises ConfigError. As in Kafka, blanks around it and the case of words
         are ignored.
         """
         if isinstance(self.default, bool):
-            if isinstance(value, bool):
-                return value
-            if isinstance(value, str) and value.strip().lower() in ("true", "false"):
-                return value.strip().lower() == "true"
+            if isinstance(value, bool) or (isinstance(value, str) and value.strip().lower() in ("true", "false")):
+                return str(value).strip().lower() == "true"
         elif isinstance(self.default, int):
             if isinstance(value, str) and len(value) <= _LONGEST_NUMBER and value.strip().removeprefix("-").isdecimal():
                 value = int(value)
@@ -390,10 +388,11 @@ def with_implied_strategy(changes: Mapping[str, Value], features: Features, stra
     if not features.unclean_recovery or enable is None or changes.get(UNCLEAN_RECOVERY_STRATEGY) is not None:
         return changes
     is_enabled = bool(CONFIGS[UNCLEAN_LEADER_ELECTION_ENABLE].parse(enable))
-    fits = ENABLE_OF_STRATEGY[strategy] == is_enabled
-    if fits and UNCLEAN_RECOVERY_STRATEGY not in changes:
+    if ENABLE_OF_STRATEGY[strategy] != is_enabled:
+        strategy = STRATEGY_OF_ENABLE[is_enabled]
+    elif UNCLEAN_RECOVERY_STRATEGY not in changes:
         return changes
-    return {**changes, UNCLEAN_RECOVERY_STRATEGY: strategy if fits else STRATEGY_OF_ENABLE[is_enabled]}
+    return {**changes, UNCLEAN_RECOVERY_STRATEGY: strategy}
 
 
 METADATA_VERSION = "metadata.version"
@@ -479,11 +478,10 @@ class ClusterConfig:
         if generation.features.metadata_in_store:
             values = {**values, ENABLE_IDEMPOTENCE: False}
         parsed = {name: parse_config(name, value) for name, value in (overrides or {}).items()}
-        if parsed.get(CONTROLLER_QUORUM_VOTERS) and parsed.get(CONTROLLER_QUORUM_BOOTSTRAP_SERVERS):
-            found = parsed[CONTROLLER_QUORUM_VOTERS]
-            raise ConfigError(
-                CONTROLLER_QUORUM_VOTERS, found, f"none where {CONTROLLER_QUORUM_BOOTSTRAP_SERVERS} is set"
-            )
+        voters = parsed.get(CONTROLLER_QUORUM_VOTERS)
+        if voters and parsed.get(CONTROLLER_QUORUM_BOOTSTRAP_SERVERS):
+            allowed = f"none where {CONTROLLER_QUORUM_BOOTSTRAP_SERVERS} is set"
+            raise ConfigError(CONTROLLER_QUORUM_VOTERS, voters, allowed)
         strategy = str(values[UNCLEAN_RECOVERY_STRATEGY])
         return cls(generation, {**values, **with_implied_strategy(parsed, generation.features, strategy)}, rules)
 
