@@ -1,14 +1,12 @@
 """Kafka's rules for the names of topics.
 
-A name has 1 to 249 characters out of ASCII letters, digits, `.`, `_` and `-`, and is neither `.` nor `..`, because
-directories are named after topics. Since metrics write `_` for `.`, two names that differ only there collide.
-`__cluster_metadata` is the name of the metadata log.
+Directories are named after topics, so a name is neither `.` nor `..`. Since metrics write `_` for `.`, two names that
+differ only there collide. `__cluster_metadata` is the name of the metadata log.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
 
 CLUSTER_METADATA_TOPIC = "__cluster_metadata"
 MAX_NAME_LENGTH = 249
@@ -36,12 +34,3 @@ def may_collide(name: str) -> bool:
 def collision_key(name: str) -> str:
     """Equal for names that collide."""
     return name.replace(".", "_")
-
-
-def collision_index(names: Iterable[str]) -> Mapping[str, str]:
-    """The first of the names under its collision key, for those that may collide."""
-    index: dict[str, str] = {}
-    for name in names:
-        if may_collide(name):
-            index.setdefault(collision_key(name), name)
-    return index

@@ -24,13 +24,7 @@ from protocol.controller.context import ControllerState
 from protocol.controller.controller_result import ControllerResult, admitted, named_twice, require_once, topic_named
 from protocol.controller.partitions import partition_records, require_batch
 from protocol.controller.placement import place, usable_brokers
-from protocol.controller.topic_names import (
-    CLUSTER_METADATA_TOPIC,
-    collision_index,
-    collision_key,
-    may_collide,
-    name_error,
-)
+from protocol.controller.topic_names import CLUSTER_METADATA_TOPIC, collision_key, may_collide, name_error
 from protocol.errors import ErrorCode, Refused
 from protocol.ids import UUID_BITS, BrokerId, uuid_text
 from protocol.messages.acls import AclOperation
@@ -71,7 +65,7 @@ def create_topics(state: ControllerState, request: CreateTopicsRequest) -> Contr
     wanted = [topic for topic, refused in checked if refused is None]
     require_batch(sum(len(each.assignments) or max(_partition_count(state, each), 0) for each in wanted))
     can_collide = any(may_collide(topic.name) for topic in request.topics)
-    neighbours = collision_index(image.topic_ids if can_collide else ())
+    neighbours = {collision_key(name): name for name in reversed(image.topic_ids if can_collide else {})}
     records: list[MetadataRecord] = []
     results = []
     for topic, refused in checked:
@@ -99,10 +93,7 @@ def _partition_count(state: ControllerState, topic: CreatableTopic) -> int:
 def _require_free_name(state: ControllerState, name: str, neighbour: str | None) -> None:
     if name in state.image.topic_ids:
         raise Refused(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name!r} exists")
-    invalid = name_error(name)
-    if invalid is None and neighbour is not None and may_collide(name):
-        invalid = f"{name!r} collides with topic {neighbour!r}"
-    if invalid is not None:
+    if invalid := name_error(name) or (neighbour and f"{name!r} collides with topic {neighbour!r}"):
         raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, invalid)
 
 
@@ -214,15 +205,13 @@ def _deletable(state: ControllerState, request: DeleteTopicsRequest, wanted: Del
     if (wanted.name is None) == (wanted.topic_id is None):
         raise Refused(ErrorCode.INVALID_REQUEST, "a topic is named either by its name or by its id")
     unauthorized = Refused(ErrorCode.TOPIC_AUTHORIZATION_FAILED, f"{request.principal} may not DELETE this topic")
+    topic = state.image.topics.get(wanted.topic_id or "")
     if wanted.name is not None:
         if not _may_on(state, request, AclOperation.DESCRIBE, wanted.name):
             raise unauthorized
         topic = topic_named(state, wanted.name)
-    else:
-        known = state.image.topics.get(wanted.topic_id or "")
-        if known is None:
-            raise Refused(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {wanted.topic_id!r}")
-        topic = known
+    if topic is None:
+        raise Refused(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {wanted.topic_id!r}")
     if not _may_on(state, request, AclOperation.DELETE, topic.name):
         raise unauthorized
     return topic
@@ -230,6 +219,5 @@ def _deletable(state: ControllerState, request: DeleteTopicsRequest, wanted: Del
 
 def _disclosed_name(state: ControllerState, request: DeleteTopicsRequest, wanted: DeleteTopicState) -> str | None:
     topic = state.image.topics.get(wanted.topic_id or "")
-    if wanted.name is not None or topic is None or not _may_on(state, request, AclOperation.DESCRIBE, topic.name):
-        return wanted.name
-    return topic.name
+    is_disclosed = topic is not None and _may_on(state, request, AclOperation.DESCRIBE, topic.name)
+    return topic.name if topic is not None and wanted.name is None and is_disclosed else wanted.name

@@ -16,6 +16,7 @@ one. The functions that write return what was refused, as a wire error.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import partial
 from random import Random
@@ -64,7 +65,7 @@ from protocol.v3.controller.broker_changes import elect_leaders
 from protocol.v3.controller.context import Controller
 from protocol.v3.controller.decisions import Replicas
 from protocol.v3.controller.procedure import Procedure, error_of, read, same_topic, write
-from protocol.v3.controller.publishing import children
+from protocol.v3.controller.publishing import children, read_present
 from protocol.v3.controller.runner import Runner
 from protocol.v3.controller.term import ControllerTerms
 from protocol.v3.store import paths
@@ -378,9 +379,6 @@ def _elect(controller: Controller, message: ElectLeadersRequest) -> Procedure[Ad
     return ElectLeadersResponse(correlation_id=message.correlation_id, partitions=results)
 
 
-Nodes = dict[str, tuple[bytes, int]]
-
-
 def query(config: ClusterConfig, controller: Controller, request: AdminRequest) -> Procedure[AdminResponse]:
     """Answers a request that only reads."""
     named = request.topics if isinstance(request, DescribeTopicRequest) else ()
@@ -391,36 +389,22 @@ def query(config: ClusterConfig, controller: Controller, request: AdminRequest) 
     return answer(image, controller.author.controller, request)
 
 
-def _read_nodes(named: Collection[str]) -> Procedure[Nodes]:
+def _read_nodes(named: Collection[str]) -> Procedure[dict[str, tuple[bytes, int]]]:
     """Data and version of the nodes of brokers, topics, partitions and reassignments; without names of all topics."""
-    nodes: Nodes = {}
     brokers = yield from children(paths.BROKER_IDS, watch=False)
-    yield from _read_into(nodes, (f"{paths.BROKER_IDS}/{name}" for name in brokers))
+    found = yield from read_present(f"{paths.BROKER_IDS}/{name}" for name in brokers)
     existing = yield from children(paths.TOPICS, watch=False)
-    topics = [name for name in existing if not named or name in named]
-    yield from _read_into(nodes, map(paths.topic, topics))
-    keys = [key for name in topics for key in _partitions(nodes, name)]
-    yield from _read_into(nodes, map(paths.leader_and_isr, keys))
+    topics = yield from read_present(paths.topic(name) for name in existing if not named or name in named)
+    keys: list[TopicPartition] = []
+    for path, result in topics.items():
+        with suppress(DamagedNodeError):  # which the controller has reported
+            partitions = TopicNode.decode(path, result.data).partitions
+            keys += [TopicPartition(path.rpartition("/")[2], index) for index in sorted(partitions)]
+    found |= topics | (yield from read_present(map(paths.leader_and_isr, keys)))
     moving = yield from children(paths.REASSIGNED, watch=False)
-    yield from _read_into(nodes, (paths.request(paths.REASSIGNED, key) for key in keys if key.topic in moving))
-    return nodes
-
-
-def _read_into(nodes: Nodes, wanted: Iterable[str]) -> Procedure[None]:
-    found = list(wanted)
-    results = yield from read(GetData(path=path) for path in found)
-    nodes |= {
-        path: (result.data, result.version) for path, result in zip(found, results, strict=True) if not result.error
-    }
-
-
-def _partitions(nodes: Nodes, name: str) -> list[TopicPartition]:
-    path = paths.topic(name)
-    try:
-        partitions = TopicNode.decode(path, nodes[path][0]).partitions if path in nodes else {}
-    except DamagedNodeError:  # which the controller has reported
-        return []
-    return [TopicPartition(name, index) for index in sorted(partitions)]
+    requests = (paths.request(paths.REASSIGNED, key) for key in keys if key.topic in moving)
+    found |= yield from read_present(requests)
+    return {path: (result.data, result.version) for path, result in found.items()}
 
 
 def _records(view: StoreView, leaving: Collection[BrokerId]) -> Iterator[MetadataRecord]:

@@ -146,9 +146,9 @@ def on_isr_change(controller: Controller) -> Procedure[None]:
     names = yield from children(paths.ISR_CHANGES)
     notifications = [f"{paths.ISR_CHANGES}/{name}" for name in names]
     changed: dict[TopicPartition, None] = {}
-    for path, data in (yield from read_present(notifications)).items():
+    for path, result in (yield from read_present(notifications)).items():
         try:
-            changed |= dict.fromkeys(IsrChangeNode.decode(path, data).keys)
+            changed |= dict.fromkeys(IsrChangeNode.decode(path, result.data).keys)
         except DamagedNodeError as error:
             yield Alert(str(error))
     yield from read_states(controller, [key for key in changed if controller.assigned(key)])

@@ -45,33 +45,31 @@ def read_brokers(controller: Controller) -> Procedure[dict[int, int]]:
     """
     names = yield from children(paths.BROKER_IDS)
     live = {}
-    for path, data in (yield from read_present(f"{paths.BROKER_IDS}/{name}" for name in names)).items():
+    for path, result in (yield from read_present(f"{paths.BROKER_IDS}/{name}" for name in names)).items():
         try:
-            node = BrokerNode.decode(path, data)
+            node = BrokerNode.decode(path, result.data)
             live[paths.number(*path.rsplit("/", 1))] = node.broker_epoch
         except (DamagedNodeError, UnknownPathError) as error:
             yield Alert(str(error))
     return live
 
 
-def read_present(wanted: Iterable[str]) -> Procedure[dict[str, bytes]]:
-    """The data of those of the nodes that exist, by path."""
+def read_present(wanted: Iterable[str]) -> Procedure[dict[str, OperationResult]]:
+    """Reads nodes; the results for those that exist, by path."""
     found = tuple(wanted)
     results = yield from read(GetData(path=path) for path in found)
-    return {path: result.data for path, result in zip(found, results, strict=True) if not result.error}
+    return {path: result for path, result in zip(found, results, strict=True) if not result.error}
 
 
 def read_topics(controller: Controller) -> Procedure[dict[str, Topic]]:
     """All topics, and a watch for new and deleted ones (A18). A damaged topic stays as it was."""
     names = yield from children(paths.TOPICS)
     topics = {}
-    results = yield from read(GetData(path=paths.topic(name)) for name in names)
-    for name, result in zip(names, results, strict=True):
-        if result.error is StoreError.NO_NODE:
-            continue
+    for path, result in (yield from read_present(map(paths.topic, names))).items():
+        name = path.rpartition("/")[2]
         try:
             topics[name] = as_topic(name, result)
-            controller.damaged.discard(paths.topic(name))
+            controller.damaged.discard(path)
         except DamagedNodeError as error:
             if name in controller.topics:
                 topics[name] = controller.topics[name]
@@ -197,13 +195,13 @@ def forget_deleted(controller: Controller, keys: Sequence[TopicPartition]) -> Pr
     """Forgets the states of partitions whose topic, by the node of its id, has been deleted. If a topic still has this
     id, that node is lost, and the write is tried again later.
     """
-    names = dict.fromkeys(key.topic for key in keys)
-    results = yield from read(GetData(path=paths.topic(name)) for name in names)
+    topics = dict.fromkeys(paths.topic(key.topic) for key in keys)
     lost = set()
-    for name, result in zip(names, results, strict=True):
+    for path, result in (yield from read_present(topics)).items():
+        name = path.rpartition("/")[2]
         topic_id = controller.topics[name].topic_id
         try:
-            if not result.error and as_topic(name, result).topic_id == topic_id:
+            if as_topic(name, result).topic_id == topic_id:
                 raise lost_incarnation(name, topic_id)
         except DamagedNodeError as error:
             lost.add(name)
