@@ -1,11 +1,9 @@
 """AlterConfigs and IncrementalAlterConfigs as records, with the partition changes that follow from them.
 
-A request names resources: topics, or the cluster-wide default (BROKER with an empty name). Each resource is altered as
-a whole or not at all, independently of the others. The checks and their order are Kafka's: malformed resources (a
-resource or a config named twice, a missing value, a single broker, H15) are INVALID_REQUEST; then authorization; then
-the values, INVALID_CONFIG; last whether the topic exists. Removing an override that does not exist, or setting one to
-its present value, changes nothing and is no error; Kafka records the latter for the cluster-wide default, so that
-brokers reload it.
+A request names resources: topics, or the cluster-wide default (BROKER with an empty name, H15). Each resource is
+altered as a whole or not at all, independently of the others. The checks and their order are Kafka's. Removing an
+override that does not exist, or setting one to its present value, changes nothing and is no error; Kafka records the
+latter for the cluster-wide default, so that brokers reload it.
 
 The consequences of a change are in the same batch as the change, in an order that keeps the invariants at every offset
 of the log:

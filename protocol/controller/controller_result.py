@@ -1,8 +1,7 @@
 """The result of an administration request: the response, and the records to commit before it is sent.
 
-Handlers return records and apply none. The parts of a request are decided on the state before the request; parts that
-conflict (the same topic or partition twice) are refused. With `validate_only` the response is the same and there are no
-records (`ControllerResult.validated`).
+The parts of a request are decided on the state before the request; parts that conflict (the same topic or partition
+twice) are refused.
 """
 
 from __future__ import annotations

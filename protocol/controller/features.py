@@ -1,11 +1,9 @@
 """UpdateFeatures: feature levels raised and lowered while the cluster runs (requirements K2-K11, H6-H9).
 
-A request changes all features that it names, or none. The checks are Kafka's, with INVALID_UPDATE_VERSION for each: the
-feature exists and is supported at that level; only a downgrade lowers it, and a downgrade does not raise it; a safe
-downgrade of `metadata.version` loses no metadata. The resulting levels must be compatible: `unclean.recovery.enabled`
-needs the metadata version that brings ELR (K8, N24). A level that is in force already is no change, whereas Kafka
-records it again. Kafka never lowers `metadata.version` across a change of the metadata, so the effect of an unsafe
-downgrade is defined here.
+A request changes all features that it names, or none. The checks are Kafka's; the resulting levels must be compatible:
+`unclean.recovery.enabled` needs the metadata version that brings ELR (K8, N24). A level that is in force already is no
+change, whereas Kafka records it again. Kafka never lowers `metadata.version` across a change of the metadata, so the
+effect of an unsafe downgrade is defined here.
 
 The consequences of the new levels for partitions and configs are recorded in the same batch, each record where the
 levels that it needs are in force.
@@ -16,23 +14,21 @@ levels that it needs are in force.
   the partition would stay leaderless.
 - *Lowering it* removes ELR, last known ELR and last known leader with the level, since a record of version 0 cannot
   remove them with the next change of each partition (K10). An ISR must not stay empty: the whole ELR returns to it,
-  since each of its members has all committed records, and before KIP-966 the last one would not have left. A single
-  one might have lost its disk while another is complete. The last known leader stands first, the others in the order
-  of the assignment. Members that are active return alone, and the first of them leads at once; otherwise the first
-  that comes back leads, and the others, which are down at that time, leave the ISR with its election (`brokers.py`).
-  Below this version unclean restarts are trusted (K7), also that of the first member that comes back. If the ELR is
-  empty no replica is known to have all committed records: then the last known leader returns, else the first of the
-  last known ELR, else the first replica, and the partition is RECOVERING, as after an unclean election (C12).
+  since each of its members has all committed records, but a single one might have lost its disk. The last known leader
+  stands first, the others in the order of the assignment. Members that are active return alone, and the first of them
+  leads at once; otherwise the first that comes back leads, also after an unclean restart (K7), and the others leave the
+  ISR with its election (`brokers.py`). If the ELR is empty no replica is known to have all committed records: then the
+  last known leader returns, else the first of the last known ELR, else the first replica, and the partition is
+  RECOVERING, as after an unclean election (C12).
 - *Toggling unclean.recovery.enabled* moves the last known leader between `last_known_elr`, where Kafka's first phase
   keeps it, and its own field (N15). The last known ELR starts and ends empty: one broker that led last is not a last
   known ELR in the sense of recovery (E27, F29). Enabling it also empties an ELR that an election has left although min
   ISR is reached (E14), and removes brokers from an ELR that a reassignment has removed (E34).
   `unclean.leader.election.enable` and `unclean.recovery.strategy` are converted into each other in every scope: an
   override becomes an override, and where there is none the override of the other config is removed, so that later
-  changes of the wider default reach the same topics (H6-H8). A value of the config that did not apply under the old
-  level is overwritten; `manual` becomes `balanced` on the way back (H9). Lowering it is safe, since the KIP defines the
-  way back; leaderless partitions are elected for by the rules of the first phase in the same batch, and their
-  recoveries end with the level.
+  changes of the wider default reach the same topics (H6-H8). `manual` becomes `balanced` on the way back (H9). Lowering
+  it is safe, since the KIP defines the way back; leaderless partitions are elected for by the rules of the first phase
+  in the same batch, and their recoveries end with the level.
 
 Brokers learn levels from the metadata log, as they learn configs. A leader that still applies the old rule has not
 applied any partition change of the new level either, so it counts with the whole ISR of before (M8).
@@ -123,20 +119,18 @@ def update_features(state: ControllerState, request: UpdateFeaturesRequest) -> C
 
 
 def _require_allowed(present: Mapping[str, int], update: FeatureUpdate) -> None:
-    name, level = update.feature, update.max_version_level
+    name, level, upgrades = update.feature, update.max_version_level, update.upgrade_type is UpgradeType.UPGRADE
+    lowest, highest = SUPPORTED_FEATURES.get(name, (0, -1))
     if name not in SUPPORTED_FEATURES:
         reason = f"unknown feature; allowed: {', '.join(SUPPORTED_FEATURES)}"
+    elif not lowest <= level <= highest:
+        reason = f"supported are levels {lowest} to {highest}"
+    elif level < present[name] and upgrades:
+        reason = f"it is at {present[name]}, and an upgrade lowers nothing"
+    elif level > present[name] and not upgrades:
+        reason = f"it is at {present[name]}, and a downgrade raises nothing"
     else:
-        lowest, highest = SUPPORTED_FEATURES[name]
-        upgrades = update.upgrade_type is UpgradeType.UPGRADE
-        if not lowest <= level <= highest:
-            reason = f"supported are levels {lowest} to {highest}"
-        elif level < present[name] and upgrades:
-            reason = f"it is at {present[name]}, and an upgrade lowers nothing"
-        elif level > present[name] and not upgrades:
-            reason = f"it is at {present[name]}, and a downgrade raises nothing"
-        else:
-            return
+        return
     raise Refused(ErrorCode.INVALID_UPDATE_VERSION, f"nothing was changed: {name} {level}: {reason}")
 
 
@@ -210,7 +204,7 @@ def _without_elr(state: ControllerState, partition: PartitionState) -> dict[str,
         changes["last_known_leader"] = NO_LEADER
     if not partition.isr:
         members = _returning_members(partition)
-        active = tuple(broker for broker in members if state.image.is_active(broker))
+        active = tuple(filter(state.image.is_active, members))
         changes["isr"] = active or members
         if not set(members).issubset(partition.elr):
             changes["leader_recovery_state"] = int(LeaderRecoveryState.RECOVERING)

@@ -1,9 +1,8 @@
 """Replica placement: the striped placement of Kafka's controller.
 
 Goals, the most important first: the replicas of a partition are in different racks; replicas and leaders are spread
-over the brokers; active brokers come before fenced ones. Two rules always hold: a broker has at most one replica of a
-partition, and the first replica, the preferred leader, is on an active broker. A broker in controlled shutdown gets no
-replica. Brokers without a rack share one.
+over the brokers; active brokers come before fenced ones. A broker has at most one replica of a partition, and the first
+replica, the preferred leader, is on an active broker. Brokers without a rack share one.
 
 Algorithm: the racks form a circle, and so do the active and the fenced brokers of each rack. A partition takes its
 leader from the first rack with an active broker, counted from its own position in the circle. It takes the other

@@ -1,5 +1,4 @@
-"""Decisions about unclean recovery, from the metadata alone: whether a leaderless partition needs one, which replicas
-it queries, and whether its result may be recorded. `recovery_requests.py` carries them out.
+"""Decisions about unclean recovery from the metadata alone, which `recovery_requests.py` carries out.
 
 KIP-966, in the order in which it decides (F3, F4; F29 for the empty last known ELR):
 
@@ -10,9 +9,8 @@ KIP-966, in the order in which it decides (F3, F4; F29 for the empty last known 
 | a last known ELR, some members not active | recovery, now | waits for them | waits for a user |
 | none of these | recovery, now | waits for a user | waits for a user |
 
-A broker is active if it is unfenced and not in controlled shutdown. An active member of ISR or ELR was elected in the
-record that made it active, so the table has no row for it. Where the level of `unclean.recovery.enabled` is 0 no
-partition is recovered, whatever its strategy.
+An active member of ISR or ELR was elected in the record that made it active, so the table has no row for it. Where the
+level of `unclean.recovery.enabled` is 0 no partition is recovered, whatever its strategy.
 
 All active replicas are queried. The `holders` are those that may hold the most records, active or not: all registered
 replicas, but of those that a reassignment is adding only the members of ISR, ELR and last known ELR, which were in sync

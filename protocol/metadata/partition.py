@@ -1,9 +1,4 @@
-"""The controller's state of one partition: replicas, ISR, ELR, leader and epochs.
-
-The value is immutable: a change is a `PartitionChangeRecord` that `controller/partition_change.py` decides, that is
-appended to the metadata log, and that `replay_change` applies. `leader_epoch` rises with every change of the leader,
-`partition_epoch` with every change.
-"""
+"""The controller's state of one partition, and how a change of it (`controller/partition_change.py`) is replayed."""
 
 from __future__ import annotations
 
@@ -31,8 +26,9 @@ class PartitionState:
 
     The order within `replicas` and `isr` is significant (the first replica is the preferred leader), that within
     `elr` and `last_known_elr` is not. `last_known_leader` is the field that `kip-966` tracks (E24, N15); Kafka's own
-    first phase keeps that broker in `last_known_elr` instead. `first_leader_epoch` is the leader epoch with which the
-    partition was created: records of older epochs belong to a removed partition of the same index.
+    first phase keeps that broker in `last_known_elr` instead. `leader_epoch` rises with every change of the leader,
+    `partition_epoch` with every change. `first_leader_epoch` is the leader epoch with which the partition was created:
+    records of older epochs belong to a removed partition of the same index.
     """
 
     replicas: tuple[BrokerId, ...]

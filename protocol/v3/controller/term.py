@@ -31,7 +31,7 @@ that comes back gets INIT. A response with STALE_CONTROLLER_EPOCH means that the
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
@@ -90,16 +90,6 @@ def on_controller_failover(controller: Controller) -> Procedure[None]:
         yield from on_isr_change(controller)
 
 
-_PROCEDURES: Final[Mapping[Event, Callable[[Controller], Procedure[None]]]] = {
-    Event.FAILOVER: on_controller_failover,
-    Event.BROKER_CHANGE: on_broker_change,
-    Event.TOPIC_CHANGE: on_topic_change,
-    Event.REASSIGNED: on_partitions_reassigned,
-    Event.WAKE_UP: on_wakeup,
-    Event.ADDED: on_partitions_add,
-    Event.REMOVED: on_partitions_remove,
-    Event.ISR_CHANGE: on_isr_change,
-}
 _EVENTS: Final = {
     paths.BROKER_IDS: Event.BROKER_CHANGE,
     paths.TOPICS: Event.TOPIC_CHANGE,
@@ -108,12 +98,20 @@ _EVENTS: Final = {
     paths.REMOVED: Event.REMOVED,
     paths.ISR_CHANGES: Event.ISR_CHANGE,
 }
-URGENT: Final = frozenset({Event.BROKER_CHANGE})
-"""Events that go before those that wait (A41)."""
 
 
 def procedures(controller: Controller) -> dict[Event, Callable[[], Procedure[None]]]:
-    return {event: partial(procedure, controller) for event, procedure in _PROCEDURES.items()}
+    """What the events of a term start."""
+    return {
+        Event.FAILOVER: partial(on_controller_failover, controller),
+        Event.BROKER_CHANGE: partial(on_broker_change, controller),
+        Event.TOPIC_CHANGE: partial(on_topic_change, controller),
+        Event.REASSIGNED: partial(on_partitions_reassigned, controller),
+        Event.WAKE_UP: partial(on_wakeup, controller),
+        Event.ADDED: partial(on_partitions_add, controller),
+        Event.REMOVED: partial(on_partitions_remove, controller),
+        Event.ISR_CHANGE: partial(on_isr_change, controller),
+    }
 
 
 def event_of(path: str) -> Event | None:
@@ -240,10 +238,11 @@ class ControllerTerms:
         sessions = [StoreSession(timeout_ms, None, self._out, self._rng) for _ in range(self._settings.sessions - 1)]
         for session in sessions:
             session.start(now_ms)
-        outlet = SessionOutlet(TERM, [self._session, *sessions], self._out, self._deposed, self._put_command)
+        queue = CommandQueue(author, self._out)
+        outlet = SessionOutlet(TERM, [self._session, *sessions], self._out, self._deposed, queue.put)
         runner = Runner(outlet, procedures(controller), self._settings.sessions, self._settings.multi)
         runner.fence = elected.fence
-        self.term = Term(controller, outlet, runner, CommandQueue(author, self._out), sessions)
+        self.term = Term(controller, outlet, runner, queue, sessions)
         self._out.trace(ControllerElected(elected.epoch))
         runner.submit(now_ms, Event.FAILOVER)
 
@@ -279,29 +278,22 @@ class ControllerTerms:
         except UnknownPathError as error:
             self._out.trace(StoreAlert(str(error)))
             return
-        if event is not None:
-            self.term.runner.submit(now_ms, event, is_urgent=event in URGENT)
+        if event is not None:  # a change of brokers goes before the events that wait (A41)
+            self.term.runner.submit(now_ms, event, is_urgent=event is Event.BROKER_CHANGE)
 
     def settle(self, now_ms: TimeMs) -> None:
         """After an input: drops the commands to brokers that are gone, and sets the timer of the others."""
-        if self.term is None:
-            return
-        self.term.queue.keep(self.term.controller.live)
-        due_ms = self.term.queue.due_ms()
-        if due_ms is not None and due_ms != self.term.due_ms:
-            self._out.set_timer(COMMAND_TIMER, due_ms)
-        self.term.due_ms = due_ms
-
-    def _put_command(self, now_ms: TimeMs, command: BrokerCommand) -> None:
         if self.term is not None:
-            self.term.queue.put(now_ms, command)
+            self.term.queue.keep(self.term.controller.live)
+            due_ms = self.term.queue.due_ms()
+            if due_ms is not None and due_ms != self.term.due_ms:
+                self._out.set_timer(COMMAND_TIMER, due_ms)
+            self.term.due_ms = due_ms
 
     def receive_response(self, now_ms: TimeMs, broker: NodeId, response: CommandResponse) -> None:
-        if self.term is None:
-            return
-        if response.error is ErrorCode.STALE_CONTROLLER_EPOCH:
+        if self.term is not None and response.error is ErrorCode.STALE_CONTROLLER_EPOCH:
             self._deposed(now_ms)
-        else:
+        elif self.term is not None:
             self.term.queue.responded(now_ms, broker, response)
 
     def fire_commands(self, now_ms: TimeMs, _: str) -> None:
