@@ -1,19 +1,18 @@
 """Brokers as records: registration, fencing, unfencing, controlled shutdown, unclean restart, unregistration.
 
-The functions of events return the records of one event, partition changes before the registration change where Kafka
-orders them so. A broker that leaves an ISR because of the event is not acceptable as a leader in the same decision; a
-broker that the event unfences is.
+Partition changes come before the registration change where Kafka orders them so. A broker that leaves an ISR because of
+the event is not acceptable as a leader in the same decision; a broker that the event unfences is.
 
-An operator unregisters a broker that will not return. The broker leaves every ISR and ELR, as after an unclean
-shutdown: no broker epoch is left against which it could prove a clean shutdown, so its replicas do not count before
-they have caught up (E20, E26). It is kept in the last known ELR and as last known leader. Its replicas stay assigned; a
-reassignment removes them. Below the metadata version that brings ELR it stays in an ISR of which it is the last member
-(K4). A broker that still runs learns this from the metadata log or from its next heartbeat, and registers again.
-Departure from Kafka's code: there the broker stays in the ELR, because its removal is handled like a fencing; the
-partition then waits for a member that leaves the ELR as soon as it registers.
+An operator unregisters a broker that will not return. It leaves every ISR and ELR, as after an unclean shutdown: no
+broker epoch is left against which it could prove a clean shutdown, so its replicas do not count before they have caught
+up (E20, E26). It is kept in the last known ELR and as last known leader, and its replicas stay assigned. Below the
+metadata version that brings ELR it stays in an ISR of which it is the last member (K4). A broker that still runs learns
+this from the metadata log or from its next heartbeat, and registers again. Departure: in Kafka's code the broker stays
+in the ELR, because its removal is handled like a fencing; the partition then waits for a member that leaves the ELR as
+soon as it registers.
 
-Errors of registrations and heartbeats are Kafka's. Where Kafka has none, since its types or clients exclude the value,
-the error is INVALID_REQUEST, or INVALID_REGISTRATION for a registration.
+Errors are Kafka's. Where Kafka has none, since its types or clients exclude the value, the error is INVALID_REQUEST, or
+INVALID_REGISTRATION for a registration.
 """
 
 from __future__ import annotations

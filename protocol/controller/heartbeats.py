@@ -1,23 +1,22 @@
 """The state to which a heartbeat moves a broker (KIP-631), and what the active controller keeps in memory about the
 present incarnations of brokers.
 
-A broker is fenced, unfenced, in controlled shutdown, or ordered to shut down now. A fenced broker is unfenced once it
-has applied its own registration, unless it asks to stay fenced. A broker that asks to shut down first loses its
-leaderships; it may shut down when it leads no partition and every other active broker has applied the metadata up to
-the offset at which its controlled shutdown began, so that clients and followers already use the new leaders (M56).
+A fenced broker is unfenced once it has applied its own registration, unless it asks to stay fenced. A broker that asks
+to shut down first loses its leaderships; it may shut down when it leads no partition and every other active broker has
+applied the metadata up to the offset at which its controlled shutdown began, so that clients and followers already use
+the new leaders (M56).
 
 Requests of a broker count once, in the order in which the broker sent them (`SendingOrder`). Apache Kafka's broker has
 one connection to the controller for each kind of request, with one request in flight. Here a request may be overtaken
 or duplicated, and a late request would act on a state that has been superseded: a heartbeat would unfence a broker that
 was allowed to shut down, or has crashed; an ISR proposal that was refused and withdrawn would be accepted once the
 broker that it adds is unfenced. So each broker process numbers the requests of a kind, repetitions included, and the
-controller takes a request only if its number is higher than all that it has taken. Other requests are answered with an
-error, upon which a sender that still waits repeats the request under a new number.
+controller answers one that is not newer than all that it has taken with an error, upon which a sender that still waits
+repeats the request under a new number.
 
 None of this is in the metadata log. A controller that becomes active notices a controlled shutdown with the next
 heartbeat. It may lose the numbers of requests, since no message to its previous incarnation reaches it: messages in
-flight to a process end with the process in the simulator, as on a connection, and on ray no message is sent twice
-(`actors/transport.py`).
+flight to a process end with the process, and on ray no message is sent twice (`actors/transport.py`).
 """
 
 from __future__ import annotations

@@ -16,12 +16,11 @@
 An election prefers, in this order (E29, E31, K5):
 
 1. a replica that holds every committed record: a member of the ISR or, only when the ISR is empty, of the ELR. The
-   present leader is kept while it qualifies; otherwise the first that qualifies in the order of the assignment. A
-   PREFERRED election asks the first replica of the assignment before the present leader;
-2. the last known leader, where the generation allows it; an unclean choice. Departure: it must be acceptable, like any
-   other candidate. Kafka's code of that time elected it whether it was alive or not (KAFKA-19522, N33);
-3. in an UNCLEAN election, the first acceptable replica of the assignment. The KIP asks for any (K6); Kafka takes the
-   order of the assignment, so that the same state always elects the same leader.
+   present leader is kept while it qualifies (a PREFERRED election asks the first replica before it); otherwise the
+   first that qualifies in the order of the assignment;
+2. the last known leader, where the generation allows it; an unclean choice. Departure: it must be acceptable. Kafka's
+   code of that time elected it whether it was alive or not (KAFKA-19522, N33);
+3. in an UNCLEAN election, the first acceptable replica of the assignment, as in Kafka; the KIP asks for any (K6).
 
 Sources: KIP-966, KIP-704, and Apache Kafka's partition change code of October 2024 (metadata version 4.0), from which
 the vectors of `isray conformance` were recorded. The request selects one of four generations of the rules:
@@ -36,17 +35,16 @@ the vectors of `isray conformance` were recorded. The request selects one of fou
   empties the ELR in the same record (E14, M7); ELR and last known ELR hold replicas of the new assignment only (E34);
   after an unclean election the last known ELR keeps all but the new leader until min ISR is reached (E23, N28).
 
-The generations also differ in when a reassignment completes. The ones before `kip-966` follow Kafka's code up to 4.2,
-which waits for the whole final assignment: an original replica that is down delays it. `kip-966` asks for less, and
-never lets a completion delete copies that the final assignment does not replace (E32, M75, N31): all adding replicas
-must be in sync, and all replicas of the final assignment where fewer are added than removed (as in Kafka from 4.3.0
-on); and as many of the final assignment as its min ISR, at least two if it has two. Kafka's newer rule alone would
-complete with too few members for min ISR, so that writes are refused, or with a single copy.
+The generations before `kip-966` complete a reassignment as Kafka's code up to 4.2, which waits for the whole final
+assignment: an original replica that is down delays it. `kip-966` asks for less, and never lets a completion delete
+copies that the final assignment does not replace (E32, M75, N31): all adding replicas must be in sync, and all of the
+final assignment where fewer are added than removed (as in Kafka from 4.3.0 on); and as many of the final assignment as
+its min ISR, at least two if it has two. Kafka's newer rule alone would complete with too few members for min ISR, so
+that writes are refused, or with a single copy.
 
-Rules of Kafka's code that a request names (`protocol/kafka_rules.py`) decide in the place of the ones here.
-
-The caller decides which brokers may lead. A broker that it removes from the ISR because the broker failed, shut down or
-returned from an unclean shutdown must not be acceptable in the same request: the decision does not know the reason.
+Rules of Kafka's code that a request names (`protocol/kafka_rules.py`) decide in the place of the ones here. A broker
+that the caller removes from the ISR because the broker failed, shut down or returned from an unclean shutdown must not
+be acceptable as leader in the same request: the decision does not know the reason.
 """
 
 from __future__ import annotations

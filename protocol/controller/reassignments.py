@@ -2,10 +2,9 @@
 
 A reassignment first extends the assignment: the target replicas, then the replicas to remove. `adding_replicas` are
 those that the partition did not have before, `removing_replicas` those that it will not have afterwards;
-`partition_change.py` decides when the reassignment is complete. The assignment without `adding_replicas` is the
-original one, to which a cancellation returns. A cancellation requires as many original replicas in the ISR as their min
-ISR, unless the topic allows unclean elections or is recovered proactively (E33, E35); then one replica that can lead is
-enough.
+`partition_change.py` decides when the reassignment is complete. A cancellation returns to the assignment without
+`adding_replicas`. It requires as many original replicas in the ISR as their min ISR, unless the topic allows unclean
+elections or is recovered proactively (E33, E35); then one replica that can lead is enough.
 
 The generations differ when a reassignment replaces another one. `kip-966` keeps the meaning of the two fields: a broker
 that was being added stays in `adding_replicas`, and is in both fields if the newer target does not contain it. A return
@@ -13,9 +12,9 @@ to the original replicas therefore waits for their min ISR, as any reassignment 
 is a cancellation. The other generations follow Kafka's code: a field for which the newer reassignment has no brokers
 keeps its value, and one in-sync original replica is enough to return.
 
-Departures from Kafka's code, in all generations: a partition that is named twice in a request is refused; an unclean
-cancellation is an unclean election, with its recovery state, or leaves the partition to an unclean recovery, whereas
-Kafka's code puts the first original replica into the ISR whether it is alive or not.
+Departures from Kafka's code: a partition that is named twice in a request is refused; an unclean cancellation is an
+unclean election, with its recovery state, or leaves the partition to an unclean recovery, whereas Kafka's code puts the
+first original replica into the ISR whether it is alive or not.
 """
 
 from __future__ import annotations

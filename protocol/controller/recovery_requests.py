@@ -1,33 +1,24 @@
 """The recoveries that the active controller requests from the recovery manager, as `recovery_decisions.py` decides, and
 the records that follow from their results.
 
-The requests are in memory only: nothing of them is in the metadata log, and a new active controller sends its own
-(F15). After every event the controller reconsiders the partitions that the event may concern (N27). It requests a
-recovery where the metadata calls for one, and sends it again under the same id where the active replicas or the holders
-have changed (F13) or a broker has registered a new incarnation. It cancels the recovery where the partition has a
-leader, recovery is disabled, no holder is active, or a required member of the last known ELR is fenced. A recovery in
-another leader epoch or mode is another recovery with its own id.
+The requests are in memory only; a new active controller sends its own (F15). After every event the controller
+reconsiders the partitions that the event may concern (N27). It sends a request again under the same id where the active
+replicas or the holders have changed (F13) or a broker has registered a new incarnation. It cancels a recovery that the
+metadata do not call for any more. A recovery in another leader epoch or mode is another recovery with its own id.
 
-A result of the manager is checked against the metadata of that moment. If it is valid it becomes a partition change
-record, elected as a designation is. A clean election is never late: a replica that becomes electable is elected in the
-record that makes it so; the partition has a leader then, and the result is void (F16).
+A valid result becomes a partition change record, elected as a designation is. A clean election is never late: a replica
+that becomes electable is elected in the record that makes it so; the partition has a leader then, and the result is
+void (F16).
 
 As long as recoveries run they are requested again every `broker.heartbeat.interval.ms`, so that a manager that has
 crashed, hung or missed a message continues (F14). KIP-966 does this when heartbeats are handled; here it has a timer of
 its own, since a host may omit heartbeats that repeat what is known.
 
 ElectLeaders requests of the types LONGEST_LOG_PROACTIVE and LONGEST_LOG_BALANCED wait for recoveries (J4, F22). Such a
-request is answered when all its partitions are done. The result of a partition is
-
-- NONE where it has a leader, by whichever election came first;
-- ELIGIBLE_LEADERS_NOT_AVAILABLE where no replica is active any more that decides a recovery, a replica is not that a
-  balanced recovery requires, or recovery was disabled meanwhile;
-- UNKNOWN_TOPIC_OR_PARTITION where it was deleted;
-- REQUEST_TIMED_OUT where it is not done by the timeout of the request. Its recovery then ends, unless the topic's
-  strategy calls for one.
-
-Two requests for the same partition share a recovery, in the mode of the first. A controller that becomes active has no
-such request, and the client sends it again.
+request is answered when each of its partitions has a leader, by whichever election came first, or cannot get one, or at
+its timeout; a recovery whose request has timed out ends, unless the topic's strategy calls for one. Two requests for
+the same partition share a recovery, in the mode of the first. A controller that becomes active has no such request, and
+the client sends it again.
 """
 
 from __future__ import annotations

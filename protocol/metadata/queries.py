@@ -6,18 +6,16 @@ same metadata. The cost of a response is that of its contents; only a request fo
 DescribeTopic (KIP-966; E36, G24, G25, L13) has pages as Kafka's DescribeTopicPartitions: topics in the order of their
 names, partitions in the order of their indexes, and a cursor to the next partition where a page is full. The topic of a
 cursor must be among the named topics; where all topics are requested it may have been deleted meanwhile, and the next
-topic in order follows. A topic named twice is described once. A topic that the principal may not describe is an error
-where it is named, and left out where all topics are requested, so that the response does not disclose whether it
-exists. Departures from Kafka: more than 20 named topics are refused (G31, M86), a limit below 1 is an error instead of
-1, and errors are in order among the descriptions.
+topic in order follows. A topic that the principal may not describe is an error where it is named, and left out where
+all topics are requested, so that the response does not disclose whether it exists. Departures from Kafka: more than 20
+named topics are refused (G31, M86), a limit below 1 is an error, and errors are in order among the descriptions.
 
 A config has a value from up to four sources, of which the first is in force: the topic's override, the dynamic default
-for the whole cluster, the static configuration of the nodes (where it differs from the default), the default. These are
-Kafka's sources, as far as they exist here: single brokers have no configs of their own (H15). As in Kafka, keys that
-name no config of the resource are left out, no keys are the same as all keys, and a resource that is named twice
-is described twice. Two departures: of the cluster-wide default (BROKER, empty name) Kafka describes only what was set
-dynamically, here every config is described; and Kafka lists resources (ListConfigResources, KIP-1142) to principals
-with DESCRIBE_CONFIGS on the cluster (KAFKA-20144), here a principal is listed the resources that it may describe.
+for the whole cluster, the static configuration of the nodes (where it differs from the default), the default (H15). As
+in Kafka, keys that name no config of the resource are left out, no keys are the same as all keys, and a resource that
+is named twice is described twice. Departures: Kafka describes only what was set dynamically of the cluster-wide default
+(BROKER, empty name), and lists resources (ListConfigResources, KIP-1142) to principals with DESCRIBE_CONFIGS on the
+cluster (KAFKA-20144); here a principal is listed the resources that it may describe.
 """
 
 from __future__ import annotations

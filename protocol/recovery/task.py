@@ -11,11 +11,9 @@ When the recovery is decided (KIP-966; F11, F12; F28 forbids to count replies):
 | balanced | all `required` replicas have answered | all other queried replicas have answered, too | at the deadline |
 | proactive | one of the `holders` has answered | all holders and all queried replicas have answered | at the deadline |
 
-Holders are the replicas that may hold the most records (`controller/recovery_decisions.py`). Some may be fenced and
-therefore not queried: such a replica may come back before the deadline with more records than all that have answered,
-so a proactive recovery waits for it. A balanced one does not: all replicas that were last known to be complete have
-answered. A task of a balanced recovery with no required replica, which the controller does not request (F29), never
-decides.
+Holders are the replicas that may hold the most records (`controller/recovery_decisions.py`). A proactive recovery waits
+for those that are fenced, which may come back before the deadline with more records. A balanced one does not: all
+replicas that were last known to be complete have answered; without a required replica it is never decided (F29).
 
 The replica whose last record has the highest leader epoch wins: it has followed the latest leader, whereas a longer log
 of an older epoch has records that this leader never had. Among those the longest log wins. Among equal logs a required

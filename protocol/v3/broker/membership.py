@@ -4,16 +4,12 @@
 
 When its session with the store is open, the broker creates its node in `/brokers/ids` with the id of the session as its
 broker epoch (S1 says that an admin creates the node; Kafka's brokers create it), and takes part in the election of the
-controller. The first command that the controller sends it is INIT, with everything that the broker holds; from then on
-the broker serves.
-
-The node of a former session may still be there, until that session expires: the broker watches it and waits. If the
-session expires while the broker lives, the broker has lost its registration and controllership (A52). It keeps its
-roles, in which it can commit nothing once the controller has elected others, opens another session, and registers as a
-new incarnation.
+controller. The node of a former session may still be there: the broker watches it and waits. If the session expires
+while the broker lives, the broker has lost its registration and controllership (A52). It keeps its roles, in which it
+can commit nothing once the controller has elected others, opens another session, and registers as a new incarnation.
 
 A departure from S1 E: the broker does not read its own state from the store when it starts. What the controller decides
-between that read and the registration would be lost, so the controller sends everything
+between that read and the registration would be lost, so the controller sends everything, as its first command, INIT
 (`controller/broker_changes.py`).
 
 In controlled shutdown the broker asks the controller to move its leaderships away (B3), at most three times, flushes

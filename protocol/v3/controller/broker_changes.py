@@ -10,19 +10,16 @@
 Whatever the reason for which a broker's session is gone, all its partitions are decided on (A52).
 
 Steps 5 and 6 are additions: what the controller decides after S1's broker has read its state, at its start, and before
-its registration would never reach it. So the first command to each incarnation of a broker is INIT, with everything
-that it holds. A broker whose session has been replaced between two reads has been dead though the list of brokers looks
-the same: its epoch shows it, and its partitions fail over.
+its registration would never reach it. So the first command to each incarnation of a broker is INIT. A broker whose
+session has been replaced between two reads has been dead though the list of brokers looks the same: its epoch shows it.
 
 Where leaders write their ISRs themselves, the ISR that the controller knows may lack a broker that has joined since.
 Partitions that a dead broker is assigned to are therefore read too (step 2), and written only if they change.
 
 Elections that are requested, and controlled shutdown (S1 "leadership change"; B3, B7, M56), change many partitions by
-one pass of conditional writes, and send one request per broker. `elect_leaders` carries out a preferred or an unclean
-election; the other types belong to later generations. `controlled_shutdown` moves the leaderships of a broker that is
-going to stop to other members of the ISR, and takes the broker out of the ISRs: at its end leaders need not wait until
-they notice. Where only the controller writes ISRs, it need not read the states before (B7). A broker in controlled
-shutdown remains alive, and keeps the partitions of which it is the only member of the ISR.
+one pass of conditional writes, and send one request per broker. `controlled_shutdown` also takes the broker out of the
+ISRs: at its end leaders need not wait until they notice. A broker in controlled shutdown remains alive, and keeps the
+partitions of which it is the only member of the ISR.
 """
 
 from __future__ import annotations

@@ -1,23 +1,20 @@
-"""What the V3 controller decides about a partition, as pure functions: who leads, which ISR, who gets which command.
-
-The rules, in S1's order (A13-A15, A19, A40):
+"""What the V3 controller decides about a partition, as pure functions: who leads, and which ISR (A13-A15, A19, A40).
 
 - A leader is elected from the live members of the ISR, and dead brokers leave the ISR.
 - If no member of the ISR is alive, any live assigned replica leads alone, which may lose committed records: an unclean
   election, recorded in `is_unclean_leader` (C3). A clean election clears it (C4), and an ISR change keeps it (C6).
 - If no assigned replica is alive either, the leader is -1.
 
-Departures:
+Departures from S1:
 
 - A leader that is alive goes on to lead; S1 elects "one of" the ISR. Otherwise the first in the assignment is elected,
-  so that the same state gives the same leader.
+  so that the same state gives the same leader; one in controlled shutdown only if there is no other.
 - The ISR of a partition without a leader stays as it was: emptied, the return of a member would be an unclean election
-  though it has every committed record. S1 does not say what it is.
-- `unclean_allowed` can forbid unclean elections, which S1 always makes (N12).
+  though it has every committed record.
+- `unclean_allowed` can forbid unclean elections (N12).
 - A reassignment is complete once the brokers that are added are in the ISR and enough of the target is, instead of
   ISR == AR+RAR, which waits for dead replicas without end (N8). A leader that is not in the target is replaced by the
   same decision (A41).
-- A broker in controlled shutdown is alive, but is elected only if there is no other.
 """
 
 from __future__ import annotations

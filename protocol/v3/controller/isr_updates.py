@@ -11,12 +11,11 @@ The controller knows every state without reading it, and sets no watch on notifi
 
 While a cluster changes from one to the other, some leaders write and some send. Both are conditional on the version of
 the same node, so one of two changes wins; a controller accepts AlterPartition in either mode, and one that does not
-watch notifications finds the ISRs that leaders write by conflicts. Each failover removes the notifications that are
-left, since it reads all states anyway.
+watch notifications finds the ISRs that leaders write by conflicts.
 
-The response to AlterPartition is sent after the write, with the new state (N3). KIP-497 responds on receipt and sends
-LeaderAndIsr afterwards; both are hints of the same state, and the newest version wins. The controller sends
-LeaderAndIsr to the leader as KIP-497 says, so that one whose response is lost learns of its version too (B18).
+The response to AlterPartition is sent after the write, with the new state (N3), whereas KIP-497 responds on receipt.
+The controller sends LeaderAndIsr to the leader as KIP-497 says, so that one whose response is lost learns of its
+version too (B18).
 """
 
 from __future__ import annotations

@@ -13,19 +13,16 @@ other sessions are closed. A broker that ends a term has to run the election aga
     5. on_broker_change(), which ends with step 6: init_leaders() for partitions that have none
     7. on_partitions_reassigned()   8. on_partitions_add()   9. on_partitions_remove()
 
-Watches are set by the reads themselves, so what changes after a read makes an event. A watch that is set after the read
-misses what happens in between. Departures: S1 reads reassignments in step 7, after INIT; but a replica that a
-reassignment adds is not assigned yet, and would be deleted by an INIT that does not name it. S1 sends INIT to
-"relevant" brokers; a broker that holds nothing any more is one, since its StopReplica may be what was lost. INIT goes
-to live brokers only (A36), which are therefore read before. A node that is damaged raises an alert and is left alone,
-and INIT deletes nothing while there is one.
+Watches are set by the reads themselves, so that nothing in between is missed. Departures: S1 reads reassignments in
+step 7, after INIT, which would delete a replica that a reassignment adds, since it is not assigned yet. INIT goes to
+all live brokers (A36), not only S1's "relevant" ones: the StopReplica of one that holds nothing any more may be lost. A
+node that is damaged raises an alert and is left alone, and INIT deletes nothing while there is one.
 
 Every broker has a queue of commands of its own (`CommandQueue`; A17, A36, A51, M38), so a slow broker delays no other.
 The next request is sent when the broker has responded to the last, which keeps their order whatever the network does
-with messages. A request without a response is repeated after `ack_timeout_ms`, with an alert: the broker is registered,
-but does not act (M38). It is repeated until the broker responds or is gone, so that a lost message needs no failover;
-brokers obey a command twice without effect (A25). Commands to a broker that is not alive are dropped (A36): a broker
-that comes back gets INIT. A response with STALE_CONTROLLER_EPOCH means that there is a newer controller.
+with messages. A request without a response is repeated after `ack_timeout_ms`, with an alert (M38), until the broker
+responds or is gone; brokers obey a command twice without effect (A25). Commands to a broker that is not alive are
+dropped: a broker that comes back gets INIT. STALE_CONTROLLER_EPOCH means that there is a newer controller.
 """
 
 from __future__ import annotations

@@ -6,12 +6,9 @@ and ISR of partitions (A19).
     3. a new topic: init_leaders on its partitions; for each, one of the live assigned brokers leads, and all live
        assigned brokers are the ISR; write that, if there is nothing yet; send it, one request per broker
 
-An admin creates the topic's node, and deletes it with everything below it, and with the requests about its partitions,
-in one transaction (`administration.py`). S1 compares names. A topic that is deleted and created again between two reads
-has the same name, and brokers would go on with the old logs; here topics are compared by id (N11).
-
-A controller that dies after a deletion and before step 2 needs no record of it: the next one does not name those
-replicas in its INIT commands, and their brokers delete them. So does a broker that was down (A36).
+Topics are compared by id (N11): brokers would go on with the old logs of one that is deleted and created again between
+two reads. A controller that dies after a deletion and before step 2 needs no record of it: the next one does not name
+those replicas in its INIT commands, and their brokers delete them. So does a broker that was down (A36).
 
 A partition that was removed and is added again has a node already, which is `REMOVED` and gets the state
 (`store/records.py`). Any other node that is there was written by an earlier controller, which may have died before
