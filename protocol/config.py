@@ -114,9 +114,7 @@ class ConfigDef:
         return f"a whole number from {self.minimum} to {self.maximum}" if upper else f"a whole number >= {self.minimum}"
 
     def parse(self, value: object) -> ConfigValue:
-        """The typed value of a text or number; raises ConfigError. As in Kafka, blanks around it and the case of words
-        are ignored.
-        """
+        """The typed value of a text or number; blanks around words and their case do not matter. Raises ConfigError."""
         if isinstance(self.default, bool):
             if isinstance(value, bool) or (isinstance(value, str) and value.strip().lower() in ("true", "false")):
                 return str(value).strip().lower() == "true"

@@ -106,7 +106,7 @@ _HANDLERS: Mapping[type[AdminRequest], Handler] = {
     CreatePartitionsRequest: partitions.create_partitions,
     RemovePartitionsRequest: partitions.remove_partitions,
     AlterConfigsRequest: configs.alter_configs,
-    IncrementalAlterConfigsRequest: configs.incremental_alter_configs,
+    IncrementalAlterConfigsRequest: configs.alter_configs,
     ElectLeadersRequest: elections.elect_leaders,
     AlterPartitionReassignmentsRequest: reassignments.alter_partition_reassignments,
     UpdateFeaturesRequest: features.update_features,

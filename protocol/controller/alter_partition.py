@@ -37,9 +37,7 @@ def decide(
 def result(
     image: MetadataImage, leader: BrokerId, proposal: PartitionIsrProposal, error: ErrorCode
 ) -> PartitionIsrResult:
-    """The answer to a proposal after the replay of its request's records: the partition's state, or the error. An
-    accepted proposal that completed a reassignment may have elected another leader: NEW_LEADER_ELECTED.
-    """
+    """The answer after the replay; NEW_LEADER_ELECTED where a completed reassignment elected another leader."""
     topic_id, partition_id = proposal.topic_id, proposal.partition_id
     state = image.partition(partition_key(topic_id, partition_id))
     if error is ErrorCode.NONE and state is not None and state.leader == leader:
@@ -94,9 +92,7 @@ def _validate_isr(
 
 
 def has_registered_epoch(image: MetadataImage, member: BrokerState) -> bool:
-    """Whether the member fetched under the registered broker epoch, or is proposed without an epoch: what a leader
-    observed of an earlier incarnation does not hold for the log that the broker has now (KIP-903).
-    """
+    """Whether the member fetched under the registered broker epoch, or is proposed without an epoch (KIP-903)."""
     return member.broker_epoch in (NO_EPOCH, image.broker_epoch(member.broker_id))
 
 

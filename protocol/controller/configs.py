@@ -20,7 +20,7 @@ overlaid with the records so far. Its cost is that of the changes, whatever the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 
 from protocol.config import (
@@ -43,6 +43,7 @@ from protocol.errors import ErrorCode, ProtocolInvariantError, Refused
 from protocol.ids import NO_LEADER, TopicIdPartition
 from protocol.messages.acls import AclOperation
 from protocol.messages.configs import (
+    AlterableConfig,
     AlterConfigsRequest,
     AlterConfigsResource,
     AlterConfigsResponse,
@@ -135,31 +136,11 @@ class Draft:
             self.add(record)
 
 
-Changes = Mapping[str, str | None]
-"""Config name -> its new value as text, None to remove the override."""
-
-
-def incremental_alter_configs(state: ControllerState, request: IncrementalAlterConfigsRequest) -> ControllerResult:
-    """Sets or removes the named overrides; the others stay."""
-    return _alter(state, request, lambda resource, topic_id: _named_changes(resource))
-
-
-def alter_configs(state: ControllerState, request: AlterConfigsRequest) -> ControllerResult:
-    """Replaces the overrides of each resource by the named ones."""
-
-    def replacement(resource: AlterConfigsResource, topic_id: str | None) -> Changes:
-        removed = sorted(state.image.configs.get(topic_id, {}))
-        return {**dict.fromkeys(removed), **_named_changes(resource)}
-
-    return _alter(state, request, replacement)
-
-
-def _alter(
-    state: ControllerState,
-    request: AlterConfigsRequest | IncrementalAlterConfigsRequest,
-    changes_of: Callable[[AlterConfigsResource, str | None], Changes],
+def alter_configs(
+    state: ControllerState, request: AlterConfigsRequest | IncrementalAlterConfigsRequest
 ) -> ControllerResult:
-    """The result of either request; `changes_of` gives a resource's changes by its topic id."""
+    """Sets or removes the named overrides; where the request is not incremental, also removes all others."""
+    incremental = isinstance(request, IncrementalAlterConfigsRequest)
     twice = named_twice((resource.resource_type, resource.resource_name) for resource in request.resources)
     draft = Draft(state)
     results = []
@@ -168,13 +149,15 @@ def _alter(
         error, message = ErrorCode.NONE, ""
         try:
             require_once((resource.resource_type, resource.resource_name), twice)
-            _require_well_formed(resource, incremental=isinstance(request, IncrementalAlterConfigsRequest))
+            _require_well_formed(resource, incremental)
             topic_id = _admitted(state, request, resource)
         except Refused as refused:
             error, message = refused.error, refused.message
         else:
             strategy = str(draft.config(topic_id, UNCLEAN_RECOVERY_STRATEGY))
-            changes = with_implied_strategy(changes_of(resource, topic_id), draft.features, strategy)
+            replaced = () if incremental else sorted(state.image.configs.get(topic_id, {}))
+            named = {change.name: _new_value(change) for change in resource.configs}
+            changes = with_implied_strategy({**dict.fromkeys(replaced), **named}, draft.features, strategy)
             for name, value in changes.items():
                 set_config(draft, topic_id, name, value)
             if UNCLEAN_LEADER_ELECTION_ENABLE in changes:
@@ -243,12 +226,8 @@ def _require_valid(resource: AlterConfigsResource, is_topic: bool) -> None:
             raise Refused(ErrorCode.INVALID_CONFIG, f"{change.name} cannot be changed while the cluster runs")
 
 
-def _named_changes(resource: AlterConfigsResource) -> Changes:
-    removes = ConfigOperation.DELETE
-    return {
-        change.name: None if change.operation is removes else config_text(CONFIGS[change.name].parse(change.value))
-        for change in resource.configs
-    }
+def _new_value(change: AlterableConfig) -> str | None:
+    return None if change.operation is ConfigOperation.DELETE else config_text(CONFIGS[change.name].parse(change.value))
 
 
 def set_config(draft: Draft, topic_id: str | None, name: str, value: str | None) -> None:

@@ -214,9 +214,7 @@ def _without_elr(state: ControllerState, partition: PartitionState) -> dict[str,
 
 
 def _returning_members(partition: PartitionState) -> tuple[BrokerId, ...]:
-    """The members that return to an empty ISR: the replicas in the ELR, the last leader before the others; without any,
-    one replica: the last known leader, else the first in the last known ELR, else the first.
-    """
+    """The members that return to an empty ISR: the replicas in the ELR, the last leader first, or one replica."""
     first_phase = partition.last_known_elr if len(partition.last_known_elr) == 1 else ()
     led_last = _as_tuple(partition.last_known_leader) or first_phase
     replicas = sorted(partition.replicas, key=lambda broker: broker not in led_last)

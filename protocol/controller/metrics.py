@@ -53,9 +53,7 @@ def partition_metrics(state: PartitionState) -> dict[str, int]:
 
 
 def is_unclean_election(before: PartitionState, after: PartitionState) -> bool:
-    """Whether the change elected a leader that may lack acknowledged records, which leaves the partition RECOVERING; a
-    leader from ISR or ELR of a RECOVERING partition was elected cleanly (N13).
-    """
+    """Whether the change elected a leader from outside ISR and ELR, which leaves the partition RECOVERING (N13)."""
     if after.leader in (before.leader, NO_LEADER) or after.leader_recovery_state is LeaderRecoveryState.RECOVERED:
         return False
     if before.leader_recovery_state is LeaderRecoveryState.RECOVERED:
@@ -120,9 +118,7 @@ class PartitionGauges:
 
 
 class ControllerMetrics:
-    """The metrics of one controller. The node sets `now_ms` to the time of its input; `quorum` returns the values of
-    `RAFT_METRICS`, in that order.
-    """
+    """The node sets `now_ms` to the time of its input; `quorum` returns the values of `RAFT_METRICS`, in that order."""
 
     def __init__(
         self, state: ControllerState, quorum: Callable[[], Sequence[int]], recoveries: RecoveryRequests | None = None

@@ -121,16 +121,6 @@ class _Elected(NamedTuple):
     unclean: bool
 
 
-class _Candidates(NamedTuple):
-    """The candidates of an election; `last_known_leader` is -1 where it may not be elected."""
-
-    replicas: Brokers
-    isr: Brokers
-    elr: Brokers
-    present_leader: BrokerId
-    last_known_leader: BrokerId
-
-
 class _Eligible(NamedTuple):
     """ELR and last known ELR as they are to be, each in ascending order where this module computed it."""
 
@@ -234,33 +224,29 @@ def _elect(state: PartitionState, request: ChangeRequest, target: _Assignment, e
         if designated not in target.replicas or not request.is_acceptable_leader(designated):
             return _Elected(NO_LEADER, unclean=False)
         return _Elected(designated, unclean=designated not in target.isr + elr)
-    candidates = _Candidates(target.replicas, target.isr, elr, state.leader, last_known)
-    return _elect_candidate(request.election, candidates, request.is_acceptable_leader)
+    return _elect_candidate(request, target.replicas, target.isr or elr, state.leader, last_known)
 
 
 def _elect_candidate(
-    election: Election, candidates: _Candidates, is_acceptable_leader: Callable[[BrokerId], bool]
+    request: ChangeRequest, replicas: Brokers, complete: Brokers, present: BrokerId, last_known: BrokerId
 ) -> _Elected:
-    replicas, present = candidates.replicas, candidates.present_leader
-    complete = candidates.isr or candidates.elr
+    """`last_known` is the last known leader, -1 where it may not be elected."""
+    is_acceptable, election = request.is_acceptable_leader, request.election
     order = (*replicas[:1], present, *replicas[1:]) if election is Election.PREFERRED else (present, *replicas)
     for broker in order:
-        if broker in complete and is_acceptable_leader(broker):
+        if broker in complete and is_acceptable(broker):
             return _Elected(broker, unclean=False)
-    last_known = candidates.last_known_leader
-    if last_known != NO_LEADER and is_acceptable_leader(last_known):
+    if last_known != NO_LEADER and is_acceptable(last_known):
         return _Elected(last_known, unclean=True)
     if election is Election.UNCLEAN:
         for broker in replicas:
-            if is_acceptable_leader(broker):
+            if is_acceptable(broker):
                 return _Elected(broker, unclean=True)
     return _Elected(NO_LEADER, unclean=False)
 
 
 def _has_complete_replica(request: ChangeRequest, target: _Assignment, elr: Brokers) -> bool:
-    """Whether a replica is in ISR or ELR. A member of the ELR that left the assignment does not count, except for one
-    of Kafka's rules.
-    """
+    """Whether a replica is in ISR or ELR; only for one of Kafka's rules a member of the ELR need not be assigned."""
     if REMOVED_REPLICA_BLOCKS_LAST_KNOWN_LEADER in request.kafka_rules:
         return bool(target.isr or elr)
     return bool(target.isr) or not set(elr).isdisjoint(target.replicas)

@@ -151,9 +151,7 @@ _ID_BITS = 31
 
 
 class RecoveryRequests:
-    """The running recoveries by partition. The node calls `replayed` for every record, and `settle` at the end of every
-    event.
-    """
+    """The running recoveries; the node calls `replayed` for every record, and `settle` at the end of every event."""
 
     def __init__(self, state: ControllerState, out: Outbox) -> None:
         self._state = state

@@ -98,9 +98,7 @@ def _require_free_name(state: ControllerState, name: str, neighbour: str | None)
 
 
 def _create(state: ControllerState, topic: CreatableTopic, offset: int) -> list[MetadataRecord]:
-    """The records of a topic, `offset` records behind the end of the log. The topic id is a digest of the name and of
-    that place, so that no id is used again.
-    """
+    """The records of a topic, `offset` behind the end of the log; its id, a digest of that place, is not used again."""
     place = f"{state.image.next_offset + offset}/{topic.name}".encode()
     topic_id = uuid_text(int.from_bytes(blake2b(place, digest_size=16).digest(), "big") >> (128 - UUID_BITS))
     strategy = str(state.image.config(None, UNCLEAN_RECOVERY_STRATEGY))

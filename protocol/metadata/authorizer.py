@@ -71,9 +71,7 @@ def may(image: MetadataImage, principal: str, operation: AclOperation, topic: st
 def require_access(
     image: MetadataImage, request: AdminRequest, operation: AclOperation, topic: str | None = None
 ) -> None:
-    """Raises Refused with TOPIC_AUTHORIZATION_FAILED, for the cluster (`topic` None) CLUSTER_AUTHORIZATION_FAILED,
-    unless the principal of the request has `operation` on it.
-    """
+    """Raises Refused unless the principal of the request has `operation` on the topic, or on the cluster (None)."""
     if not may(image, request.principal, operation, topic):
         error = ErrorCode.CLUSTER_AUTHORIZATION_FAILED if topic is None else ErrorCode.TOPIC_AUTHORIZATION_FAILED
         resource = "the cluster" if topic is None else f"topic {topic!r}"

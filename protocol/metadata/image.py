@@ -60,9 +60,7 @@ class TopicImage:
 
 @dataclass(slots=True)
 class MetadataDelta:
-    """What changed since the delta was last taken, in a deterministic order. A removed partition is in
-    `removed_partitions`, and also in `partitions` if it was created again.
-    """
+    """In a deterministic order. A removed partition is also in `partitions` if it was created again."""
 
     partitions: dict[TopicIdPartition, None] = field(default_factory=dict)
     removed_partitions: dict[TopicIdPartition, None] = field(default_factory=dict)
@@ -80,9 +78,7 @@ class MetadataDelta:
 
 
 class MetadataImage:
-    """The state after the records below `next_offset`. Until the log has feature levels, those of the generation of
-    `defaults`, the static configuration, apply.
-    """
+    """The state after the records below `next_offset`. Without feature levels those of `defaults` apply."""
 
     def __init__(self, defaults: ClusterConfig) -> None:
         self.defaults = defaults

@@ -76,16 +76,12 @@ LEAST_COPIES: Final = 2
 def awaited_replicas(
     final: Collection[BrokerId], adding: Collection[BrokerId], removing: Collection[BrokerId]
 ) -> set[BrokerId]:
-    """The replicas that must be in sync before a reassignment to `final` completes (E32): those that it adds; all where
-    it adds fewer than it removes, as in Kafka since 4.3.0 (KAFKA-19975).
-    """
+    """Who must be in sync for a reassignment to complete (E32; KAFKA-19975): all, if fewer are added than removed."""
     return set(final if len(adding) < len(removing) else adding).difference(removing)
 
 
 def copies_of_completed(min_isr: int, replica_count: int, removing: Collection[BrokerId]) -> int:
-    """How many of `replica_count` replicas must be in sync after a reassignment (E32, M75): min ISR, and LEAST_COPIES
-    where it takes any away.
-    """
+    """How many replicas must be in sync after a reassignment (E32, M75): LEAST_COPIES where it removes any."""
     return effective_min_isr(max(min_isr, LEAST_COPIES) if removing else min_isr, replica_count)
 
 

@@ -265,9 +265,7 @@ def _sources(image: MetadataImage, topic_id: str | None, definition: ConfigDef) 
 
 
 def answer(image: MetadataImage, controller_id: NodeId, request: AdminRequest) -> AdminResponse:
-    """The response to one of the `READ_ONLY_REQUESTS`, with the error of `Refused` where its handler refuses it as a
-    whole; `controller_id` is the active controller that the answering node knows, or -1.
-    """
+    """The response to one of the `READ_ONLY_REQUESTS`; `controller_id`: the active controller, -1 if unknown."""
     try:
         if isinstance(request, DescribeClusterRequest):
             return _describe_cluster(image, controller_id, request)

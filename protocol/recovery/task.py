@@ -79,9 +79,7 @@ def _rank(answer: ReplicaAnswer) -> tuple[int, int]:
 
 @dataclass(slots=True)
 class RecoveryTask:
-    """A running recovery by the controller's latest request, received at `requested_ms`; `answers` are those that
-    count, by broker; `reported`: their result was sent to the controller.
-    """
+    """The latest request came at `requested_ms`; `answers`: those that count; `reported`: their result was sent."""
 
     recovery: PartitionRecovery
     began_ms: TimeMs

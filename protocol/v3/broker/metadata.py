@@ -187,10 +187,7 @@ class CommandedMetadata:
 
 
 def is_older(part: LeaderAndIsrPartition, known: PartitionState) -> bool:
-    """Whether a command has an older state than the known one (A25), which may be newer although commands arrive in
-    order: this broker has written its ISR since the controller read the state, or the response to its proposal overtook
-    the command.
-    """
+    """Whether a command is older than the known state (A25), which this broker or a response may have renewed since."""
     return (part.leader_epoch, part.version) < (known.leader_epoch, known.partition_epoch)
 
 

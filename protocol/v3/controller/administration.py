@@ -112,9 +112,7 @@ def delete_topic(name: str) -> Procedure[ErrorCode]:
 
 
 def request(root: str, key: TopicPartition, replicas: Replicas = ()) -> Procedure[ErrorCode]:
-    """Requests the reassignment (to `replicas`), the addition (on `replicas`) or the removal of a partition, by one of
-    `paths.REQUESTS`. A requested reassignment gets the new replicas.
-    """
+    """Requests the reassignment to `replicas`, the addition on them, or the removal, by one of `paths.REQUESTS`."""
     path, parent = paths.request(root, key), f"{root}/{key.topic}"
     data = ReplicasNode(replicas=replicas).encode() if root != paths.REMOVED else b""
     for _ in range(ATTEMPTS):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from enum import Enum
 
 from protocol.config import MIN_INSYNC_REPLICAS
 from protocol.ids import BrokerId, TopicPartition
@@ -18,7 +17,6 @@ from protocol.v3.controller import decisions
 from protocol.v3.controller.decisions import Author, Brokers, Replicas
 from protocol.v3.controller.procedure import BrokerCommand, Commands
 from protocol.v3.store.records import Stored, Topic
-from protocol.values import direct
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +38,6 @@ class Settings:
     moves_per_write: int = 100
 
 
-@direct
-class Phase(Enum):
-    """How far a reassignment is (A38)."""
-
-    INIT = "init"
-    IN_PROGRESS = "in progress"
-
-
 @dataclass(slots=True)
 class Move:
     """A reassignment: the replicas that the partition is to have, and `held`, the brokers that may hold it besides.
@@ -57,7 +47,7 @@ class Move:
 
     target: Replicas
     is_requested: bool = True
-    phase: Phase = Phase.INIT
+    has_begun: bool = False
     held: set[BrokerId] = field(default_factory=set)
 
 

@@ -157,9 +157,7 @@ def holders(stored: Stored | None, assigned: Replicas, target: Replicas) -> Repl
 def check_proposal(
     stored: Stored, sender: BrokerId, proposal: PartitionIsrProposal, replicas: Replicas, brokers: Brokers
 ) -> ErrorCode:
-    """NONE if the controller accepts a proposed ISR, else the error (B6, B18-B23); the node's version is the partition
-    epoch (N2).
-    """
+    """NONE for an accepted ISR, else the error (B6, B18-B23); the version of the node is the partition epoch (N2)."""
     state = stored.state
     if proposal.leader_epoch > state.leader_epoch or proposal.partition_epoch > stored.version:
         return ErrorCode.NOT_CONTROLLER

@@ -109,9 +109,7 @@ def read_overtaken(
 
 
 def with_isr(state: LeaderAndIsr, isr: tuple[BrokerId, ...], is_unclean_leader: bool | None = None) -> LeaderAndIsr:
-    """What a leader writes: another ISR (A7, C6), and, once its data-loss routine is over, the flag of an unclean
-    election (C5).
-    """
+    """What a leader writes: another ISR (A7, C6); after its data-loss routine also the flag (C5)."""
     flag = state.is_unclean_leader if is_unclean_leader is None else is_unclean_leader
     return state.model_copy(update={"isr": isr, "is_unclean_leader": flag})
 

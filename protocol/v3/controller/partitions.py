@@ -71,9 +71,7 @@ def read_requests(root: str) -> Procedure[dict[TopicPartition, bytes]]:
 def requested_replicas(
     root: str, requests: Mapping[TopicPartition, bytes]
 ) -> Procedure[dict[TopicPartition, Replicas]]:
-    """The replicas of requests to reassign or to add. A damaged request, without replicas or with one twice, raises an
-    alert and stays.
-    """
+    """The replicas of requests to reassign or to add; one without, or with one twice, raises an alert and stays."""
     found = {}
     for key, data in requests.items():
         path = paths.request(root, key)

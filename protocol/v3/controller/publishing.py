@@ -40,9 +40,7 @@ def children(path: str, *, watch: bool = True) -> Procedure[tuple[str, ...]]:
 
 
 def read_brokers(controller: Controller) -> Procedure[dict[int, int]]:
-    """The live brokers with their epochs, and a watch for changes (A11); a damaged node raises an alert and does not
-    count.
-    """
+    """The live brokers with their epochs, and a watch for changes (A11); a damaged node raises an alert."""
     names = yield from children(paths.BROKER_IDS)
     live = {}
     for path, result in (yield from read_present(f"{paths.BROKER_IDS}/{name}" for name in names)).items():
@@ -124,9 +122,7 @@ def change_states(
     partitions: Iterable[TopicPartition],
     decide: Callable[[TopicPartition, LeaderAndIsr], Choice | None],
 ) -> Procedure[list[TopicPartition]]:
-    """Decides on each partition and publishes what changes (steps 3.1 to 3.3). Returns the partitions that have
-    changed; those whose attempts are used up are in `controller.unsettled`.
-    """
+    """Steps 3.1 to 3.3; returns what has changed. After the last attempt the others are `controller.unsettled`."""
     settings, pending = controller.settings, list(partitions)
     changed: list[TopicPartition] = []
     wanted: dict[TopicPartition, LeaderAndIsr] = {}
@@ -159,9 +155,7 @@ def change_states(
 def publish(
     controller: Controller, wanted: dict[TopicPartition, LeaderAndIsr]
 ) -> Procedure[tuple[list[TopicPartition], set[TopicPartition]]]:
-    """Writes states conditionally (step 3.3); returns the written partitions, and those whose version has changed. A
-    deleted partition has no state afterwards.
-    """
+    """Step 3.3; returns what is written, and conflicts of versions. A deleted partition has no state afterwards."""
     written: list[TopicPartition] = []
     conflicts: set[TopicPartition] = set()
     gone: list[TopicPartition] = []
@@ -192,9 +186,7 @@ def note_written(controller: Controller, key: TopicPartition, stored: Stored) ->
 
 
 def forget_deleted(controller: Controller, keys: Sequence[TopicPartition]) -> Procedure[None]:
-    """Forgets the states of partitions whose topic, by the node of its id, has been deleted. If a topic still has this
-    id, that node is lost, and the write is tried again later.
-    """
+    """Forgets the states of deleted topics. If a topic still has the id, only the node of its id is lost."""
     topics = dict.fromkeys(paths.topic(key.topic) for key in keys)
     lost = set()
     for path, result in (yield from read_present(topics)).items():

@@ -33,7 +33,7 @@ from operator import attrgetter
 from protocol.ids import BrokerId, TopicPartition
 from protocol.messages.store import Delete
 from protocol.v3.controller import decisions
-from protocol.v3.controller.context import Controller, Move, Phase
+from protocol.v3.controller.context import Controller, Move
 from protocol.v3.controller.decisions import Choice, Replicas
 from protocol.v3.controller.partitions import (
     Assignment,
@@ -90,20 +90,17 @@ def on_wakeup(controller: Controller) -> Procedure[None]:
 
 def _begin(controller: Controller) -> Procedure[None]:
     """INIT to IN_PROGRESS. A reassignment that adds no replica begins without a new epoch."""
-    new = [key for key, move in controller.moves.items() if move.phase is Phase.INIT]
+    new = [key for key, move in controller.moves.items() if not move.has_begun]
     adding = [key for key in new if not set(controller.moves[key].target) <= set(controller.assigned(key))]
     begun = yield from change_states(controller, sorted(adding), lambda key, state: decisions.unchanged(state))
     yield controller.leader_and_isr(begun)
     for key in {*begun, *(set(new) - set(adding))}:
-        controller.moves[key].phase = Phase.IN_PROGRESS
+        controller.moves[key].has_begun = True
 
 
 def _complete(controller: Controller) -> Procedure[bool]:
-    """Completes what can be completed; returns whether more can be than one transaction per topic takes. States are
-    read in any case: in a mixed cluster (K12) a leader may have written its ISR though this controller watches no
-    notifications.
-    """
-    begun = sorted(key for key, move in controller.moves.items() if move.phase is Phase.IN_PROGRESS)
+    """Returns whether more is complete than one transaction takes. Leaders may have written ISRs unnoticed (K12)."""
+    begun = sorted(key for key, move in controller.moves.items() if move.has_begun)
     yield from read_states(controller, begun)
     ready = [key for key in begun if _completion(controller, key) is not None]
     limit, waiting = controller.settings.moves_per_write, False
@@ -117,7 +114,7 @@ def _complete(controller: Controller) -> Procedure[bool]:
 def _completion(controller: Controller, key: TopicPartition) -> tuple[Stored, Choice] | None:
     """The state of a partition, and what completes its reassignment; None if nothing can."""
     move, stored = controller.moves[key], controller.states.get(key)
-    if stored is None or move.phase is not Phase.IN_PROGRESS:
+    if stored is None or not move.has_begun:
         return None
     min_isr = controller.min_isr(key.topic)
     choice = decisions.reassigned(stored.state, controller.assigned(key), move.target, controller.brokers, min_isr)

@@ -110,9 +110,7 @@ class _Job:
 
 @dataclass(slots=True)
 class _Batch:
-    """A step in progress: the waiting groups of items, by index, for any session or for the broker's own; the results
-    so far; and the session and group of each request under way.
-    """
+    """A step: the groups of indexes that wait for any or the `own` session, and session and group of each request."""
 
     step: Reads | Writes
     waiting: deque[list[int]]
@@ -123,9 +121,7 @@ class _Batch:
 
 @dataclass(eq=False)
 class Runner:
-    """The queue and the procedure that runs. `procedures`: what the events start. `fence`: what each transaction of an
-    elected controller checks.
-    """
+    """`procedures`: what the events start. `fence`: what each transaction of an elected controller checks."""
 
     _outlet: SessionOutlet
     _procedures: Mapping[Event, Callable[[], Procedure[Any]]]

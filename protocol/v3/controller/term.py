@@ -193,9 +193,7 @@ class CommandQueue:
 
 @dataclass(slots=True, eq=False)
 class Term:
-    """One term of this broker as the controller, with the sessions beside the broker's own, and the time of its command
-    timer.
-    """
+    """One term as the controller, with the sessions beside the broker's own, and the time of its command timer."""
 
     NOT_STATE: ClassVar[frozenset[str]] = frozenset({"due_ms"})
 

@@ -99,9 +99,7 @@ class _Pending:
 
 
 class StoreSession:
-    """One session of a node with the store. Without an `owner` it only carries requests. `rng` makes connections
-    unique.
-    """
+    """Without an `owner` the session only carries requests. `rng` makes connections unique."""
 
     def __init__(self, timeout_ms: int, owner: SessionOwner | None, out: Outbox, rng: Random) -> None:
         self.session_id = NO_SESSION

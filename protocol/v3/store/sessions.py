@@ -36,9 +36,7 @@ PING_PREFIX = "store-ping/"
 
 @dataclass(slots=True, eq=False)
 class Connection:
-    """A connection of the node `client`. `session` is None until it is open; `xid` and `number` are those of the last
-    request received and of the last message sent.
-    """
+    """`session`: None until it is open; `xid`: of the last request received; `number`: of the last message sent."""
 
     connection_id: int
     client: NodeId
@@ -89,9 +87,7 @@ class Connections:
         self.confirm(connection)
 
     def confirm(self, connection: Connection) -> None:
-        """Answers that the connection is open. Repeated requests alone do not keep a session alive: their client does
-        not hear the store.
-        """
+        """Answers that the connection is open. A repeated request renews no session: its client hears nothing."""
         session = connection.session
         assert session is not None
         opened = SessionOpened(

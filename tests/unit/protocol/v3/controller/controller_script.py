@@ -336,7 +336,10 @@ class V3Script(Script):
         elif words == ["events"]:
             yield f"events {listed(self.world.events)}; timers {listed(self.world.timers)}"
         elif words == ["waiting"]:
-            moves = [f"{key.topic}-{key.partition} {move.phase.value}" for key, move in self.controller.moves.items()]
+            moves = [
+                f"{key.topic}-{key.partition} {'in progress' if move.has_begun else 'init'}"
+                for key, move in self.controller.moves.items()
+            ]
             unsettled = [f"{key.topic}-{key.partition}" for key in sorted(self.controller.unsettled)]
             damaged = sorted(map(str, self.controller.damaged))
             yield f"moves {listed(moves)}; unsettled {listed(unsettled)}; damaged {listed(damaged)}"
