@@ -355,11 +355,11 @@ ENABLE_OF_STRATEGY = {"proactive": True, "balanced": False, "manual": False}
 class Features:
     """Switches of protocol rules; the source of each rule is given with it."""
 
-    elr: bool
+    elr: bool = False
     """The controller keeps eligible leader replicas and elects from them; the ISR may become empty (E12-E31)."""
-    effective_min_isr: bool
+    effective_min_isr: bool = False
     """The effective min ISR is limited by the number of replicas (E8)."""
-    high_watermark_needs_min_isr: bool
+    high_watermark_needs_min_isr: bool = False
     """The high watermark advances only while the committed ISR has min ISR members (E1-E4)."""
     last_known_leader_in_elr: bool = False
     """As in Kafka's first phase, `last_known_elr` holds the last known leader, which is elected from there (K5)."""
@@ -396,9 +396,6 @@ def with_implied_strategy(changes: Mapping[str, Value], features: Features, stra
 METADATA_VERSION = "metadata.version"
 UNCLEAN_RECOVERY_ENABLED = "unclean.recovery.enabled"
 
-METADATA_VERSION_STORE = 0
-"""The metadata are in a store: there is no metadata log whose level could be changed."""
-METADATA_VERSION_KIP_497 = 1
 METADATA_VERSION_ELR = 2
 
 SUPPORTED_FEATURES: Mapping[str, tuple[int, int]] = {METADATA_VERSION: (1, 2), UNCLEAN_RECOVERY_ENABLED: (0, 1)}
@@ -421,30 +418,26 @@ def features_at(levels: Mapping[str, int]) -> Features:
 def _features_at(items: tuple[tuple[str, int], ...]) -> Features:
     levels = dict(items)
     if levels == _LEVELS[Generation.V3]:
-        return _STORE_FEATURES
+        return Features(
+            metadata_in_store=True,
+            truncates_to_high_watermark=True,
+            admits_lagging_followers=True,
+            high_watermark_moves_back=True,
+        )
     for name, level in items:
         lowest, highest = SUPPORTED_FEATURES.get(name, (0, -1))
         if not lowest <= level <= highest:
             raise ProtocolInvariantError(f"feature {name!r} is not supported at level {level}")
     if levels[METADATA_VERSION] < METADATA_VERSION_ELR:
-        return Features(elr=False, effective_min_isr=False, high_watermark_needs_min_isr=False)
+        return Features()
     if levels[UNCLEAN_RECOVERY_ENABLED]:
         return Features(True, True, True, track_last_known_leader=True, unclean_recovery=True)
     return Features(True, True, True, last_known_leader_in_elr=True)
 
 
-_STORE_FEATURES = Features(
-    elr=False,
-    effective_min_isr=False,
-    high_watermark_needs_min_isr=False,
-    metadata_in_store=True,
-    truncates_to_high_watermark=True,
-    admits_lagging_followers=True,
-    high_watermark_moves_back=True,
-)
 _LEVELS: Mapping[Generation, Mapping[str, int]] = {
-    Generation.V3: {METADATA_VERSION: METADATA_VERSION_STORE, UNCLEAN_RECOVERY_ENABLED: 0},
-    Generation.KIP_497: {METADATA_VERSION: METADATA_VERSION_KIP_497, UNCLEAN_RECOVERY_ENABLED: 0},
+    Generation.V3: {METADATA_VERSION: 0, UNCLEAN_RECOVERY_ENABLED: 0},  # no metadata log whose level could be changed
+    Generation.KIP_497: {METADATA_VERSION: 1, UNCLEAN_RECOVERY_ENABLED: 0},
     Generation.KIP_966_ELR: {METADATA_VERSION: METADATA_VERSION_ELR, UNCLEAN_RECOVERY_ENABLED: 0},
     Generation.KIP_966: {METADATA_VERSION: METADATA_VERSION_ELR, UNCLEAN_RECOVERY_ENABLED: 1},
 }

@@ -43,9 +43,8 @@ def _leader_and_isr_updates(
     add: BrokerId = _NO_BROKER,
     unclean: BrokerId = _NO_BROKER,
 ) -> list[MetadataRecord]:
-    """Removes `remove` and `unclean` from ISRs, `unclean` also from ELRs, and elects with `add` counted as active. The
-    ISR of a partition without leader and ELR may have several members, which an ELR has left there (`features.py`):
-    those that are down leave it when another is elected.
+    """Removes `remove` and `unclean` from ISRs, `unclean` also from ELRs, and elects with `add` counted as active.
+    Without ELR members that are down, which an ELR has left in the ISR (`features.py`), leave it with an election.
     """
     image = state.image
 
@@ -136,9 +135,7 @@ def unregister_broker(state: ControllerState, request: UnregisterBrokerRequest) 
 
 
 def registration_error(image: MetadataImage, request: BrokerRegistrationRequest, has_session: bool) -> ErrorCode:
-    """NONE, INVALID_REGISTRATION, or DUPLICATE_BROKER_REGISTRATION where another incarnation is unfenced and has an
-    open session. Any previous broker epoch is valid: one other than the registered means an unclean shutdown (E21).
-    """
+    """NONE, INVALID_REGISTRATION, or DUPLICATE_BROKER_REGISTRATION: another one is unfenced and has a session (E21)."""
     if not is_broker(request.broker_id) or not request.incarnation_id:
         return ErrorCode.INVALID_REGISTRATION
     known = image.brokers.get(request.broker_id)

@@ -38,7 +38,7 @@ from protocol.config import (
 from protocol.controller.context import ControllerState, allowed_election
 from protocol.controller.controller_result import ControllerResult, named_twice, require_once, topic_named
 from protocol.controller.partition_change import Election, decide
-from protocol.controller.topic_names import name_error
+from protocol.controller.topics import name_error
 from protocol.errors import ErrorCode, ProtocolInvariantError, Refused
 from protocol.ids import NO_LEADER, TopicIdPartition
 from protocol.messages.acls import AclOperation
@@ -110,11 +110,8 @@ class Draft:
         return state
 
     def partitions(self, topic_id: str | None = None) -> Iterator[tuple[TopicIdPartition, PartitionState]]:
-        topics = self.state.image.topics
-        for topic in topics.values() if topic_id is None else (topics[topic_id],):
-            for index in topic.partitions:
-                key = TopicIdPartition(topic.topic_id, index)
-                yield key, self.partition(key)
+        for key, state in self.state.image.partitions(topic_id):
+            yield key, self._partitions.get(key, state)
 
     def allowed_election(self, key: TopicIdPartition) -> Election:
         """The election that the configs and feature levels of the draft allow (`context.allowed_election`)."""

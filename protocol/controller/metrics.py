@@ -93,13 +93,10 @@ class PartitionGauges:
     def _concerned(self, record: MetadataRecord) -> Iterable[tuple[TopicIdPartition, PartitionState]]:
         """The partitions whose gauges depend on the changed config or feature level."""
         image = self._state.image
-        if isinstance(record, ConfigRecord) and record.name not in _GAUGE_CONFIGS:
-            return ()
-        if isinstance(record, ConfigRecord) and record.topic_id is not None:
-            topic = image.topics.get(record.topic_id)
-            partitions = {} if topic is None else topic.partitions
-            return [(TopicIdPartition(record.topic_id, index), state) for index, state in partitions.items()]
-        return image.partitions()
+        if not isinstance(record, ConfigRecord):
+            return image.partitions()
+        exists = record.topic_id is None or record.topic_id in image.topics
+        return image.partitions(record.topic_id) if exists and record.name in _GAUGE_CONFIGS else ()
 
     def _evaluate(self, key: TopicIdPartition, partition: PartitionState) -> None:
         min_isr = self._state.image.min_isr(key.topic_id, MIN_INSYNC_REPLICAS, len(partition.replicas))

@@ -53,9 +53,8 @@ def partition_records(
     layout: Sequence[tuple[BrokerId, ...]],
     replication_factor: int | None = None,
 ) -> list[PartitionRecord]:
-    """Records of new partitions with the replicas of `layout`, numbered from `first_index`. Raises Refused with
-    INVALID_REPLICA_ASSIGNMENT, also for a number of replicas other than `replication_factor` (None: that of the first
-    partition).
+    """Records of new partitions, numbered from `first_index`. Raises Refused with INVALID_REPLICA_ASSIGNMENT, also for
+    a number of replicas other than `replication_factor` (None: that of the first partition).
     """
     records = []
     factor = len(layout[0]) if replication_factor is None else replication_factor

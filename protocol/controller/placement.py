@@ -46,8 +46,7 @@ def place(
     brokers: Sequence[UsableBroker], partition_count: int, replication_factor: int, rng: Random
 ) -> list[tuple[BrokerId, ...]]:
     """The replicas of `partition_count` partitions, the preferred leader first. Raises Refused with
-    INVALID_REPLICATION_FACTOR for a factor that is not positive or above the number of brokers, and where all brokers
-    are fenced.
+    INVALID_REPLICATION_FACTOR, also where all brokers are fenced.
     """
     active = sum(not broker.fenced for broker in brokers)
     reason = ""

@@ -71,8 +71,6 @@ class _Request:
 
 
 class AwaitedElections:
-    """The waiting requests, in the order of their arrival."""
-
     def __init__(self, state: ControllerState, out: Outbox) -> None:
         self._state = state
         self._out = out
@@ -220,7 +218,15 @@ class RecoveryRequests:
                 self._running[key] = recovery
                 requested.append(recovery)
                 if running is None or running.recovery_id != recovery.recovery_id:
-                    self._trace_begun(key, recovery)
+                    began = RecoveryBegan(
+                        self._state.image.name_of(key),
+                        recovery_id=recovery.recovery_id,
+                        mode=recovery.mode.name.lower(),
+                        leader_epoch=recovery.leader_epoch,
+                        asked=tuple(replica.broker_id for replica in recovery.replicas),
+                        required=recovery.required,
+                    )
+                    self._out.trace(began)
         if cancelled:
             self._out.send(RECOVERY_MANAGER, CancelRecoveries(recoveries=tuple(cancelled)))
         if requested:
@@ -269,9 +275,7 @@ class RecoveryRequests:
         self._out.set_timer(RECOVERY_TIMER, now_ms + self._state.config.int_value(BROKER_HEARTBEAT_INTERVAL_MS))
 
     def take(self, message: RecoveryResults) -> list[MetadataRecord]:
-        """The records that elect the winners of valid results. A result of a recovery that is not running is cancelled
-        at the manager; one with an answer of an earlier broker incarnation waits for the next result.
-        """
+        """The records that elect the winners of valid results. Recoveries that do not run here are cancelled."""
         records: list[MetadataRecord] = []
         void: list[CancelledRecovery] = []
         for result in message.results:
@@ -287,18 +291,6 @@ class RecoveryRequests:
         if void:
             self._out.send(RECOVERY_MANAGER, CancelRecoveries(recoveries=tuple(void)))
         return records
-
-    def _trace_begun(self, key: TopicIdPartition, recovery: PartitionRecovery) -> None:
-        self._out.trace(
-            RecoveryBegan(
-                self._state.image.name_of(key),
-                recovery_id=recovery.recovery_id,
-                mode=recovery.mode.name.lower(),
-                leader_epoch=recovery.leader_epoch,
-                asked=tuple(replica.broker_id for replica in recovery.replicas),
-                required=recovery.required,
-            )
-        )
 
     def _trace_elected(
         self, key: TopicIdPartition, recovery: PartitionRecovery, result: PartitionRecoveryResult

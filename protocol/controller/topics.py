@@ -4,11 +4,15 @@ The checks, their order and their errors are Kafka's: first the request (a topic
 total number of partitions, then each topic: its name, its configs, its partitions. A refused topic does not affect the
 others.
 
+Directories are named after topics, so a name is neither `.` nor `..`. Since metrics write `_` for `.`, two names that
+differ only there collide. `__cluster_metadata` is the name of the metadata log.
+
 Departure from Kafka's code: results come in the order of the request, one for each entry.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from hashlib import blake2b
 
@@ -24,7 +28,6 @@ from protocol.controller.context import ControllerState
 from protocol.controller.controller_result import ControllerResult, admitted, named_twice, require_once, topic_named
 from protocol.controller.partitions import partition_records, require_batch
 from protocol.controller.placement import place, usable_brokers
-from protocol.controller.topic_names import CLUSTER_METADATA_TOPIC, collision_key, may_collide, name_error
 from protocol.errors import ErrorCode, Refused
 from protocol.ids import UUID_BITS, BrokerId, uuid_text
 from protocol.messages.acls import AclOperation
@@ -42,8 +45,24 @@ from protocol.messages.topics import (
 from protocol.metadata.authorizer import may, require_access
 from protocol.metadata.image import TopicImage
 
+CLUSTER_METADATA_TOPIC = "__cluster_metadata"
+MAX_NAME_LENGTH = 249
+_LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
 CLUSTER_DEFAULT = -1
 """A count that the cluster's configs decide."""
+
+
+def name_error(name: str) -> str | None:
+    """Why a topic may not have this name; None if it may."""
+    if not name:
+        return "a topic's name is not empty"
+    if name in (".", ".."):
+        return "a topic is not called '.' or '..'"
+    if len(name) > MAX_NAME_LENGTH:
+        return f"a topic's name has at most {MAX_NAME_LENGTH} characters, not {len(name)}"
+    if _LEGAL.fullmatch(name) is None:
+        return f"{name!r}: a topic's name consists of ASCII letters, digits, '.', '_' and '-'"
+    return None
 
 
 def create_topics(state: ControllerState, request: CreateTopicsRequest) -> ControllerResult:
@@ -64,15 +83,15 @@ def create_topics(state: ControllerState, request: CreateTopicsRequest) -> Contr
     checked = admitted(request.topics, admit)
     wanted = [topic for topic, refused in checked if refused is None]
     require_batch(sum(len(each.assignments) or max(_partition_count(state, each), 0) for each in wanted))
-    can_collide = any(may_collide(topic.name) for topic in request.topics)
-    neighbours = {collision_key(name): name for name in reversed(image.topic_ids if can_collide else {})}
+    can_collide = any("." in topic.name or "_" in topic.name for topic in request.topics)
+    neighbours = {name.replace(".", "_"): name for name in reversed(image.topic_ids if can_collide else {})}
     records: list[MetadataRecord] = []
     results = []
     for topic, refused in checked:
         try:
             if refused is not None:
                 raise refused
-            _require_free_name(state, topic.name, neighbours.get(collision_key(topic.name)))
+            _require_free_name(state, topic.name, neighbours.get(topic.name.replace(".", "_")))
             made = _create(state, topic, len(records))
         except Refused as reason:
             results.append(CreatableTopicResult(name=topic.name, error=reason.error, message=reason.message))

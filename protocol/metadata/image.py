@@ -118,9 +118,9 @@ class MetadataImage:
         topic = self.topics.get(key.topic_id)
         return None if topic is None else topic.partitions.get(key.partition)
 
-    def partitions(self) -> Iterator[tuple[TopicIdPartition, PartitionState]]:
-        """All partitions, topics in order of creation."""
-        for topic in self.topics.values():
+    def partitions(self, topic_id: str | None = None) -> Iterator[tuple[TopicIdPartition, PartitionState]]:
+        """The partitions of a topic, or of all topics in order of creation."""
+        for topic in self.topics.values() if topic_id is None else (self.topics[topic_id],):
             for index, state in topic.partitions.items():
                 yield TopicIdPartition(topic.topic_id, index), state
 

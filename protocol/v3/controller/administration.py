@@ -25,8 +25,7 @@ from typing import Any, TypeVar
 from protocol.config import DEFAULT_REPLICATION_FACTOR, NUM_PARTITIONS, ClusterConfig
 from protocol.contract import Outbox
 from protocol.controller.placement import UsableBroker, place
-from protocol.controller.topic_names import name_error
-from protocol.controller.topics import CLUSTER_DEFAULT, assigned_layout, requested_configs
+from protocol.controller.topics import CLUSTER_DEFAULT, assigned_layout, name_error, requested_configs
 from protocol.errors import ErrorCode, Refused
 from protocol.ids import BrokerId, NodeId, TimeMs, TopicPartition
 from protocol.messages.admin import AdminRequest, AdminResponse

@@ -45,9 +45,8 @@ def create_roots() -> Procedure[None]:
 
 
 def elect(broker: BrokerId, broker_epoch: int) -> Procedure[Elected | Lost]:
-    """Races for `/controller` (S1 D.1, D.2). A broker that is controller already, because the response to its
-    transaction was lost, goes on as such. While a node of the election is damaged, which raises an alert, the broker
-    tries again every `DAMAGE_RETRY_MS`.
+    """Races for `/controller` (S1 D.1, D.2), again every `DAMAGE_RETRY_MS` while a node of the election is damaged. A
+    broker that is controller already, because the response to its transaction was lost, goes on as such.
     """
     reported = ""
     while True:

@@ -57,10 +57,9 @@ PROPAGATION_MS = 60_000
 def write_isrs(
     changes: Mapping[TopicPartition, Stored], topic_ids: Mapping[str, str]
 ) -> Procedure[dict[TopicPartition, int]]:
-    """A leader writes ISRs: for each partition the state with the new ISR, and the version that it knows; `topic_ids`
-    by name. Returns the versions of those that are written; the others were changed by the controller. A write that
-    found another version is followed by a read, since an earlier one may have taken effect: a leader that took that for
-    a failure would go on without a broker that is in the ISR.
+    """A leader writes states with new ISRs on condition that the known versions are there; `topic_ids` by name. Returns
+    the versions of those that are written. A write that found another version is followed by a read, since an earlier
+    one may have taken effect: a leader that took that for a failure would go on without a broker that is in the ISR.
     """
     units = (
         (
@@ -116,9 +115,7 @@ def with_isr(state: LeaderAndIsr, isr: tuple[BrokerId, ...], is_unclean_leader: 
 
 @dataclass(slots=True)
 class IsrChanges:
-    """The partitions whose ISR an incarnation of a broker has written since its last notification. The first change is
-    notified of at once, later ones at most every `PROPAGATION_MS`.
-    """
+    """ISRs that a broker has written since its last notification, which it leaves at most every `PROPAGATION_MS`."""
 
     broker: BrokerId
     broker_epoch: int

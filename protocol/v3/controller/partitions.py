@@ -49,9 +49,7 @@ from protocol.v3.store.records import REMOVED, DamagedNodeError, ReplicasNode, T
 
 
 def read_requests(root: str) -> Procedure[dict[TopicPartition, bytes]]:
-    """The data of all requests under `root`, by partition and in order, with watches. A node with an unknown name
-    raises an alert and stays; the empty node of a topic is removed.
-    """
+    """The data of all requests under `root`, in order, with watches. The empty node of a topic is removed."""
     keys: list[TopicPartition] = []
     for name in (yield from children(root)):
         path = f"{root}/{name}"
@@ -100,8 +98,8 @@ class Assignment(NamedTuple):
 def change_topic(
     controller: Controller, name: str, decide: Callable[[Topic], Procedure[Assignment | None]]
 ) -> Procedure[bool]:
-    """Changes the assignment of a topic by a conditional write; after a conflict the topic is read again. `decide` is a
-    procedure; None changes nothing. Returns whether the topic now is as decided.
+    """Changes the assignment of a topic by a conditional write, and after a conflict reads the topic and decides again;
+    returns whether the topic now is as decided (None: unchanged).
     """
     for attempt in range(controller.settings.attempts):
         if attempt:

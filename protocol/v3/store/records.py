@@ -65,9 +65,8 @@ class BrokerNode(NodeData):
 
 
 class TopicNode(NodeData):
-    """`/brokers/topics/[topic]`: the assigned brokers of each partition, the preferred replica first. `first_epoch` is
-    the leader epoch at which partitions begin: above that of every removed partition, so that no command to stop one
-    concerns a later partition of the same number. `configs` are the config overrides with which the topic was created.
+    """`/brokers/topics/[topic]`: the assigned brokers of each partition, the preferred replica first. `first_epoch`, at
+    which partitions begin, is above that of every removed one, which a command to stop is for. `configs`: overrides.
     """
 
     topic_id: str
@@ -90,9 +89,8 @@ class LeaderAndIsr(NodeData):
 
 
 REMOVED: Final = b"removed"
-"""The data of `leaderAndISR` of a partition that was removed from its topic. The node stays, so that its versions go on
-when the partition is added again: a leader of the removed one, whose write has an old version, changes nothing.
-"""
+"""The data of `leaderAndISR` of a removed partition. The node stays, so that its versions go on when the partition is
+added again: a leader of the removed one, whose write has an old version, changes nothing."""
 
 
 def stored_state(path: str, data: bytes) -> LeaderAndIsr | None:

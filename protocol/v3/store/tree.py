@@ -4,10 +4,9 @@ A node (ZooKeeper's znode) has data, a version that grows with each SetData, chi
 session that owns it. It remembers the transactions (zxid) that changed it last: its data, and its set of children. They
 decide whether a watch that is set again has missed something (`Watches`).
 
-A transaction is decided, then committed. `Tree.decide` is a pure function: it carries out the operations one after
-another on a draft, so that a later operation sees the earlier ones, and returns the nodes that would change, or the
-error of the operation that fails. `Tree.commit` puts the changed nodes in place. In between the caller makes the
-transaction durable.
+`Tree.decide` is a pure function: it carries out the operations of a transaction one after another on a draft, so that a
+later operation sees the earlier ones. When the caller has made the transaction durable, `Tree.commit` puts the changed
+nodes in place.
 
 Rules, as ZooKeeper's: a path is absolute and has no empty part, no `.` or `..`, and no control character; the root
 exists and can be neither created nor deleted; the parent of a new node exists and is not ephemeral; only a node without
@@ -22,9 +21,9 @@ ZooKeeper, GetData and Exists leave a *data* watch, also an Exists that found no
 | data set            | DATA_CHANGED           | -                       | -                         |
 | deleted             | DELETED                | DELETED                 | CHILDREN_CHANGED          |
 
-A session with both watches of a node that is deleted gets one event. A client that opens another connection sets its
-watches again and says up to which transaction it knows the tree; what has changed since then fires at once. A node that
-was created and deleted again in the meantime leaves no trace, as in ZooKeeper.
+A session with both watches of a node that is deleted gets one event. A client that sets its watches again over another
+connection says up to which transaction it knows the tree; what has changed since then fires at once. A node that was
+created and deleted again in the meantime leaves no trace, as in ZooKeeper.
 """
 
 from __future__ import annotations
@@ -82,9 +81,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """A decided transaction: the result of each operation, up to that of the one that failed; the changed nodes by path
-    (None: deleted); and the changes in their order. A failed transaction changes nothing.
-    """
+    """The results up to that of the operation that failed, the changed nodes (None: deleted), and the changes."""
 
     results: tuple[OperationResult, ...]
     nodes: Mapping[str, Znode | None] = field(default_factory=dict)
