@@ -7,9 +7,7 @@ and controller must agree (H15).
 
 `unclean.leader.election.enable` and `unclean.recovery.strategy` express the same choice before and with KIP-966. The
 feature `unclean.recovery.enabled` decides which of them is in force, and changing it converts one into the other
-(H6-H9). While it is on, setting the older config without the strategy sets the strategy, unless the two already agree.
-
-`Generation` names a set of feature levels, which determine `Features`. Protocol code tests features, never generations.
+(H6-H9). Protocol code tests `Features`, never generations.
 """
 
 from __future__ import annotations

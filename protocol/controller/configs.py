@@ -6,16 +6,13 @@ override that does not exist, or setting one to its present value, changes nothi
 latter for the cluster-wide default, so that brokers reload it.
 
 The consequences of a change are in the same batch as the change, in an order that keeps the invariants at every offset
-of the log:
+of the log: where min ISR falls to the size of the present ISR, ELR and last known ELR are emptied first (E19, M6), but
+stay where the ISR is empty (M7); where unclean election becomes allowed, leaderless partitions are elected for, after
+all configs of the request. With `unclean.recovery.enabled`, `unclean.leader.election.enable` causes no election: it
+sets `unclean.recovery.strategy`, where the request does not (`protocol.config`).
 
-- where min ISR falls to the size of the present ISR, ELR and last known ELR are emptied first (E19, M6). Where the ISR
-  is empty the ELR stays (M7);
-- where unclean election becomes allowed, leaderless partitions are elected for, after all configs of the request;
-- with `unclean.recovery.enabled`, `unclean.leader.election.enable` causes no election: it sets
-  `unclean.recovery.strategy`, where the request does not (`protocol.config`).
-
-The changes of one request build on each other, and may concern the same partitions. A `Draft` is the controller's state
-overlaid with the records so far. Its cost is that of the changes, whatever the size of the cluster.
+The changes of one request build on each other. A `Draft` is the controller's state overlaid with the records so far, at
+the cost of the changes, whatever the size of the cluster.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ class SendingOrder:
         return True
 
     def forget(self, broker: BrokerId) -> None:
-        """Drops the broker's number: its next incarnation counts from the beginning."""
+        """The next incarnation of the broker counts from the beginning."""
         self._taken.pop(broker, None)
 
 

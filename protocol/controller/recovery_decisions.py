@@ -17,10 +17,10 @@ replicas, but of those that a reassignment is adding only the members of ISR, EL
 once. A recovery begins when a holder is active; and a proactive one ends before its deadline only when all holders have
 answered, since a fenced one may come back within the time and hold more (F12).
 
-An adding replica has copied an unknown part of the log, none at first. Its answer is ranked with the others, for it may
-hold more than a holder that has lost its disk; but alone it decides nothing, or starting a reassignment of a leaderless
-partition would discard the log. Only where no other replica can ever answer, because none of them is registered, the
-adding replicas are the holders. A fenced broker is registered until a user unregisters it, and may always come back.
+An adding replica has copied an unknown part of the log. Its answer is ranked with the others, for it may hold more than
+a holder that has lost its disk; but alone it decides nothing, or starting a reassignment of a leaderless partition
+would discard the log. Only where no other replica is registered, so that none can ever answer, the adding replicas are
+the holders.
 
 A user may request a recovery of a leaderless partition in either mode, whatever the strategy (F22, J4). A balanced one
 then requires the answers of all members of ISR, ELR and last known ELR: each may hold records that the others lack.

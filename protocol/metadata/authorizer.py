@@ -7,9 +7,8 @@ any entry is open to all principals only with `allow.everyone.if.no.acl.found`.
 
 A client's request is authorized by its principal. Requests that nodes send in their own name (registration, heartbeats,
 fetches, AlterPartition) are authorized by their sender, which the transport authenticates: the cluster's own nodes are
-trusted, a client node needs CLUSTER_ACTION under its own principal (`may_act_for_cluster`).
-
-A departure from Kafka: nodes have no addresses here, so an entry is for all hosts.
+trusted, a client node needs CLUSTER_ACTION under its own principal. Nodes have no addresses here, so an entry is for
+all hosts.
 """
 
 from __future__ import annotations

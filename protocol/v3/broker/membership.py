@@ -159,14 +159,11 @@ class Membership:
             self._release(now_ms)
             return
         self._shutdown_requests += 1
-        context = self._context
+        context, number = self._context, self._shutdown_requests
         if context.controller_id != NO_NODE:
-            context.out.send(
-                context.controller_id,
-                ControlledShutdownRequest(
-                    correlation_id=self._shutdown_requests, broker_id=context.me, broker_epoch=context.broker_epoch
-                ),
-            )
+            epoch = context.broker_epoch
+            request = ControlledShutdownRequest(correlation_id=number, broker_id=context.me, broker_epoch=epoch)
+            context.out.send(context.controller_id, request)
         context.out.set_timer(SHUTDOWN_TIMER, now_ms + SHUTDOWN_RETRY_MS)
 
     def receive_shutdown(self, now_ms: TimeMs, sender: NodeId, response: ControlledShutdownResponse) -> None:
@@ -175,7 +172,7 @@ class Membership:
             self._release(now_ms)
 
     def _release(self, now_ms: TimeMs) -> None:
-        """Flushes everything. StorageError where the disk fails."""
+        """Raises StorageError where the disk fails."""
         self._context.out.cancel_timer(SHUTDOWN_TIMER)
         self._flusher.flush_all()
         self._flusher.save_producers()

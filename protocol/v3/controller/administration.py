@@ -181,8 +181,8 @@ class Administration:
         term, name = self._controller.term, type(message).__name__
         procedure = self._procedures.get(type(message))
         if term is None:
-            refusal = message.refusal(ErrorCode.NOT_CONTROLLER, "this broker is not the controller")
-            self._out.send(sender, refusal)
+            reason = "this broker is not the controller"
+            self._out.send(sender, message.refusal(ErrorCode.NOT_CONTROLLER, reason))
         elif isinstance(message, ElectLeadersRequest):
             term.runner.call(now_ms, "election-of-leaders", partial(_elect, term.controller, message), respond)
         elif procedure is None:
@@ -200,11 +200,9 @@ class Administration:
                 if not message.validate_only:
                     error = yield from create_topic(topic.name, topic_id, dict(enumerate(layout)), configs)
                     _require_done(error, f"topic {topic.name!r}")
+                count, factor = len(layout), len(layout[0])
                 result = CreatableTopicResult(
-                    name=topic.name,
-                    topic_id=topic_id,
-                    num_partitions=len(layout),
-                    replication_factor=len(layout[0]),
+                    name=topic.name, topic_id=topic_id, num_partitions=count, replication_factor=factor
                 )
             except Refused as reason:
                 result = CreatableTopicResult(name=topic.name, error=reason.error, message=reason.message)
@@ -215,13 +213,9 @@ class Administration:
         if invalid := name_error(topic.name):
             raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, invalid)
         if not topic.assignments:
-            count, factor = (
-                self._config.int_value(config) if found == CLUSTER_DEFAULT else found
-                for found, config in (
-                    (topic.num_partitions, NUM_PARTITIONS),
-                    (topic.replication_factor, DEFAULT_REPLICATION_FACTOR),
-                )
-            )
+            count, factor = topic.num_partitions, topic.replication_factor
+            count = self._config.int_value(NUM_PARTITIONS) if count == CLUSTER_DEFAULT else count
+            factor = self._config.int_value(DEFAULT_REPLICATION_FACTOR) if factor == CLUSTER_DEFAULT else factor
             if count <= 0:
                 raise Refused(ErrorCode.INVALID_PARTITIONS, f"{count} partitions; allowed: above 0")
             return self._place(controller, live, count, factor)

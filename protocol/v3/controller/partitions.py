@@ -12,8 +12,8 @@ replicas an admin may change. Each step is re-entrant: the next controller carri
             2. send StopReplica to the brokers that held them     replaced by INIT, which does not name them
             3. remove the requests
 
-S1 removes a request before it changes the assignment: a controller that dies in between has lost the partition. It also
-sends StopReplica before the decision is in the store, against its own rule that decisions are published first (A2).
+Departures: S1 removes a request before it changes the assignment, so that a controller that dies in between has lost
+the partition, and sends StopReplica before the decision is published (A2).
 
 A request to add waits until its brokers are alive and the partition below exists, so that indexes have no gaps; one to
 remove waits until the partition's node can be read.

@@ -1,8 +1,7 @@
-"""The paths of the store, as functions, and what a path from a watch event is about (A4-A9, B2).
+"""The paths of the store, as functions, and what a path from a watch event is about (A4-A9, B2, N9).
 
-The reassignment requests are under `/admin`, as the path table of the V3 design says; its comments also write
-`/brokers/partitions_reassigned` (N9). Requests have one node per topic and below it one per partition, and an admin
-creates both in one transaction, so that an empty node of a topic is a remainder that the controller may delete.
+Requests have one node per topic and below it one per partition, and an admin creates both in one transaction, so that
+an empty node of a topic is a remainder that the controller may delete.
 
 A topic that is deleted and created again has the same paths, and the versions of its nodes begin at 0 again. So a
 topic's node has a child that is named by the topic id, for as long as that topic exists. Whoever writes what it has

@@ -1,12 +1,10 @@
 """The data of the store's nodes: JSON with sorted keys, as Kafka's (A4-A9, A35, C2).
 
-Kafka's nodes have the same shape; the names of the V3 design differ a little from them (`leader_epoc`), and Kafka's are
-used. Departures: leader and ISR are recorded with the controller that decided on them (A35) and with
-`is_unclean_leader` (C2); a topic has an id that is never reused (N11). The epoch of a broker is the id of the session
-that its node belongs to, which no later incarnation has; Kafka uses the transaction that created the node.
+Shape and names are Kafka's. Departures: leader and ISR are recorded with the controller that decided on them (A35) and
+with `is_unclean_leader` (C2); a topic has an id that is never reused (N11). The epoch of a broker is the id of the
+session that its node belongs to, which no later incarnation has; Kafka uses the transaction that created the node.
 
-Data that does not have the shape raises `DamagedNodeError` with path, what was found and what is allowed. A damaged
-node is never treated as a missing one: the controller would create a new state in its place.
+A damaged node is never treated as a missing one: the controller would create a new state in its place.
 """
 
 from __future__ import annotations

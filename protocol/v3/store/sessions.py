@@ -78,9 +78,8 @@ class Connections:
 
     def attach(self, connection: Connection, session: Session, now_ms: TimeMs) -> None:
         """Opens the connection for a session, whose older connection ends."""
-        older = self.by_session.get(session.session_id)
-        if older is not None:
-            self.remove(older)
+        if session.session_id in self.by_session:
+            self.remove(self.by_session[session.session_id])
         connection.session = session
         self.by_session[session.session_id] = connection
         self.touch(connection, now_ms)
@@ -88,11 +87,10 @@ class Connections:
 
     def confirm(self, connection: Connection) -> None:
         """Answers that the connection is open. A repeated request renews no session: its client hears nothing."""
-        session = connection.session
+        number, session = connection.connection_id, connection.session
         assert session is not None
-        opened = SessionOpened(
-            connection_id=connection.connection_id, session_id=session.session_id, timeout_ms=session.timeout_ms
-        )
+        timeout_ms = session.timeout_ms
+        opened = SessionOpened(connection_id=number, session_id=session.session_id, timeout_ms=timeout_ms)
         self._out.send(connection.client, opened)
 
     def refuse(self, client: NodeId, connection_id: int) -> None:
@@ -127,6 +125,5 @@ class Connections:
 
     def end_session(self, session_id: int) -> None:
         self._out.cancel_timer(f"{SESSION_PREFIX}{session_id}")
-        connection = self.by_session.get(session_id)
-        if connection is not None:
-            self.close(connection)
+        if session_id in self.by_session:
+            self.close(self.by_session[session_id])

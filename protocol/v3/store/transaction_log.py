@@ -9,11 +9,11 @@ The state changes only by records of the log, live and after a restart alike: de
 was requested and has taken effect; carried out on the same state it has the same effect. The id of a session is the
 zxid of the record that began it. When a session ends, its ephemeral nodes end in the same transaction, as in ZooKeeper.
 
-A transaction is appended and flushed before its response and its watch events leave. So a crash at any point loses
-nothing that was acknowledged; it may leave a last transaction that was not. What a start finds is flushed before it is
-served, since it may be in the page cache only. After `snapshot_every` transactions (100,000 as in ZooKeeper) a snapshot
-is written, the log is rolled, and its covered segments are deleted, in this order: whichever of these steps is the last
-one before a crash, snapshot and log together hold every transaction.
+A transaction is appended and flushed before its response and its watch events leave. So a crash loses nothing that was
+acknowledged; it may leave a last transaction that was not. What a start finds is flushed before it is served, since it
+may be in the page cache only. After `snapshot_every` transactions (100,000 as in ZooKeeper) a snapshot is written, the
+log is rolled, and its covered segments are deleted, in this order, so that snapshot and log together hold every
+transaction at any time.
 
 A directory of another cluster is refused (ForeignDirectoryError), and so is a log that does not continue its snapshot,
 or holds something that is no record, or a record that cannot have followed the ones before it (CorruptLogError). A
