@@ -15,15 +15,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from itertools import chain
 
-from protocol.controller import (
-    brokers,
-    configs,
-    elections,
-    features,
-    partitions,
-    reassignments,
-    topics,
-)
+from protocol.controller import brokers, configs, elections, features, partitions, reassignments, topics
 from protocol.controller.context import ControllerState
 from protocol.controller.controller_result import ControllerResult, Handler
 from protocol.errors import ErrorCode, Refused
@@ -88,7 +80,6 @@ def delete_acls(state: ControllerState, request: DeleteAclsRequest) -> Controlle
 
 
 def _entry_error(entry: AclEntry) -> str:
-    """What was found and what is allowed; empty for a valid entry."""
     if not entry.principal.startswith(USER_PREFIX) or entry.principal == USER_PREFIX:
         return f"found principal {entry.principal!r}; allowed: {USER_PREFIX}NAME or {USER_PREFIX}{WILDCARD}"
     if entry.host != ANY_HOST:

@@ -241,5 +241,4 @@ def _convert_configs(draft: Draft, before: Mapping[str, int]) -> None:
 
 
 def _converted(value: ConfigValue) -> str:
-    """A value of one of the two configs as a value of the other."""
     return STRATEGY_OF_ENABLE[value] if isinstance(value, bool) else config_text(ENABLE_OF_STRATEGY[str(value)])

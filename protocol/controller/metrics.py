@@ -91,7 +91,6 @@ class PartitionGauges:
                 self._evaluate(key, partition)
 
     def _concerned(self, record: MetadataRecord) -> Iterable[tuple[TopicIdPartition, PartitionState]]:
-        """The partitions whose gauges depend on the changed config or feature level."""
         image = self._state.image
         if not isinstance(record, ConfigRecord):
             return image.partitions()

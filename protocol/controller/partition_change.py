@@ -106,8 +106,6 @@ class ChangeRequest:
 
 
 class _Assignment(NamedTuple):
-    """Replicas and ISR as they are to be."""
-
     replicas: Brokers
     isr: Brokers
     adding: Brokers

@@ -107,7 +107,6 @@ def create_partitions(state: ControllerState, request: CreatePartitionsRequest) 
 def _admitted(
     state: ControllerState, request: AdminRequest, topics: Sequence[Wanted]
 ) -> list[tuple[Wanted, Refused | None]]:
-    """The topics, refused where they are named twice, or the principal has no ALTER on them."""
     repeated = named_twice(wanted.name for wanted in topics)
 
     def admit(wanted: Wanted) -> None:

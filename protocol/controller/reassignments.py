@@ -67,7 +67,8 @@ def _alter(state: ControllerState, topic: str, wanted: ReassignablePartition) ->
     if wanted.replicas is None:
         if not partition.adding_replicas and not partition.removing_replicas:
             raise Refused(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "no reassignment is under way")
-        return _return_to(state, key, partition, _original_replicas(partition))
+        original = tuple(broker for broker in partition.replicas if broker not in partition.adding_replicas)
+        return _return_to(state, key, partition, original)
     unknown = sorted(set(wanted.replicas) - set(state.image.brokers))
     if not wanted.replicas or unknown or len(set(wanted.replicas)) != len(wanted.replicas):
         reason = f"replicas {list(wanted.replicas)}: none, duplicates, or unknown brokers {unknown}"
@@ -95,14 +96,11 @@ def _move(state: ControllerState, partition: PartitionState, wanted: tuple[Broke
     removing = tuple(sorted(set(partition.replicas) - set(wanted)))
     grown = (*wanted, *removing)
     if state.image.features.track_last_known_leader:
-        adding = tuple(sorted(set(grown) - set(_original_replicas(partition))))
+        original = {*partition.replicas}.difference(partition.adding_replicas)
+        adding = tuple(sorted({*grown} - original))
         return {"target_replicas": grown, "target_adding": adding, "target_removing": removing}
     adding = tuple(sorted(set(wanted) - set(partition.replicas)))
     return {"target_replicas": grown, "target_adding": adding or None, "target_removing": removing or None}
-
-
-def _original_replicas(partition: PartitionState) -> tuple[BrokerId, ...]:
-    return tuple(broker for broker in partition.replicas if broker not in partition.adding_replicas)
 
 
 def _return_to(

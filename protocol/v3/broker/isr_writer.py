@@ -58,7 +58,6 @@ class IsrWriter:
             self._context.out.send(self._context.controller_id, request)
 
     def _write(self, request: AlterPartitionRequest) -> Procedure[AlterPartitionResponse]:
-        """Writes what is still proposed to the states that this broker knows."""
         keys = [partition_key(part.topic_id, part.partition_id) for part in request.partitions]
         changes: dict[TopicIdPartition, Stored] = {}
         for key, proposal in zip(keys, request.partitions, strict=True):

@@ -172,7 +172,6 @@ class Membership:
             self._release(now_ms)
 
     def _release(self, now_ms: TimeMs) -> None:
-        """Raises StorageError where the disk fails."""
         self._context.out.cancel_timer(SHUTDOWN_TIMER)
         self._flusher.flush_all()
         self._flusher.save_producers()

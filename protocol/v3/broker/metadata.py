@@ -108,7 +108,6 @@ class CommandedMetadata:
         return results
 
     def _take(self, part: LeaderAndIsrPartition) -> ErrorCode:
-        """Takes the state of one partition into the image, unless a newer one is known."""
         key = partition_key(part.topic_id, part.partition_id)
         known = self._context.image.partition(key)
         if known is not None and is_older(part, known):
@@ -156,7 +155,6 @@ class CommandedMetadata:
         )
 
     def _stop(self, part: StopReplicaPartition) -> ErrorCode:
-        """Removes a replica from the image, and its log, unless a newer state of the partition is known."""
         key = partition_key(part.topic_id, part.partition_id)
         state = self._context.image.partition(key)
         if state is not None and state.leader_epoch > part.leader_epoch:

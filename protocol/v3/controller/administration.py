@@ -305,7 +305,6 @@ class Administration:
 def _each_topic(
     topics: Iterable[Wanted], carry_out: Callable[[Wanted], Procedure[None]]
 ) -> Procedure[tuple[TopicResult, ...]]:
-    """Carries out a part of a request for each topic; returns the results."""
     results = []
     for topic in topics:
         try:
@@ -317,7 +316,6 @@ def _each_topic(
 
 
 def _request(root: str, key: TopicPartition, replicas: Replicas = ()) -> Procedure[None]:
-    """Writes a request. Raises Refused."""
     try:
         _require_done((yield from request(root, key, replicas)), str(key))
     except DamagedNodeError as damage:

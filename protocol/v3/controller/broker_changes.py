@@ -61,7 +61,6 @@ def on_broker_change(controller: Controller) -> Procedure[None]:
 
 
 def _fail_over(controller: Controller, departed: Iterable[BrokerId]) -> Procedure[list[TopicPartition]]:
-    """Steps 2 and 3."""
     brokers = controller.brokers
 
     def decide(key: TopicPartition, state: LeaderAndIsr) -> Choice | None:

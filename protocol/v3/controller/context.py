@@ -118,7 +118,6 @@ class Controller:
     def _parts(
         self, partitions: Iterable[TopicPartition], brokers: Iterable[BrokerId]
     ) -> dict[BrokerId, list[LeaderAndIsrPartition]]:
-        """The states of the partitions that each broker holds."""
         parts: dict[BrokerId, list[LeaderAndIsrPartition]] = {broker: [] for broker in brokers}
         for key in partitions:
             for broker in self.holders(key):

@@ -75,7 +75,6 @@ def _race(broker: BrokerId, broker_epoch: int) -> Procedure[Elected | Lost]:
 
 
 def _read_epoch() -> Procedure[tuple[Epoch, int]]:
-    """The epoch, and the version of its node."""
     (found,) = yield from read((GetData(path=paths.CONTROLLER_EPOCH),))
     return decode_epoch(paths.CONTROLLER_EPOCH, found.data), found.version
 

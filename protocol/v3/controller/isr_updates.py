@@ -37,14 +37,7 @@ from protocol.messages.store import Create, Delete, GetData, SetData, StoreError
 from protocol.v3.controller import decisions
 from protocol.v3.controller.context import Controller
 from protocol.v3.controller.procedure import Alert, Event, Later, Procedure, error_of, read, same_topic, write
-from protocol.v3.controller.publishing import (
-    as_topic,
-    children,
-    lost_incarnation,
-    publish,
-    read_present,
-    read_states,
-)
+from protocol.v3.controller.publishing import as_topic, children, lost_incarnation, publish, read_present, read_states
 from protocol.v3.store import paths
 from protocol.v3.store.records import DamagedNodeError, IsrChangeNode, LeaderAndIsr, Stored, stored_state
 
@@ -190,12 +183,10 @@ def alter_isr(controller: Controller, request: AlterPartitionRequest) -> Procedu
 def _read_newer(controller: Controller, proposals: dict[TopicPartition, PartitionIsrProposal]) -> Procedure[None]:
     """Reads the states that a leader may know better: it has written them itself (K13)."""
     states, writes = controller.states, controller.settings.leaders_write_isr
-    stale = [
-        key
-        for key, proposal in proposals.items()
-        if controller.assigned(key) and (writes or (key in states and proposal.partition_epoch > states[key].version))
-    ]
-    yield from read_states(controller, stale)
+    newer = {key for key, part in proposals.items() if key in states and part.partition_epoch > states[key].version}
+    yield from read_states(
+        controller, [key for key in proposals if controller.assigned(key) and (writes or key in newer)]
+    )
 
 
 def _check(controller: Controller, sender: BrokerId, key: TopicPartition, proposal: PartitionIsrProposal) -> ErrorCode:

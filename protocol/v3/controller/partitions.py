@@ -192,7 +192,6 @@ def on_partitions_remove(controller: Controller) -> Procedure[None]:
 
 
 def _reduce(controller: Controller, name: str, keys: list[TopicPartition]) -> Procedure[bool]:
-    """Steps 1 and 2 for the partitions of one topic."""
     holders = {key: controller.may_hold(key) for key in keys}
 
     def decide(topic: Topic) -> Procedure[Assignment | None]:

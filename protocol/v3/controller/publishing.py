@@ -22,15 +22,7 @@ from protocol.v3.controller.decisions import Choice
 from protocol.v3.controller.procedure import Alert, Pause, Procedure, error_of, is_topic_gone, read, same_topic, write
 from protocol.v3.store import paths
 from protocol.v3.store.paths import UnknownPathError
-from protocol.v3.store.records import (
-    BrokerNode,
-    DamagedNodeError,
-    LeaderAndIsr,
-    Stored,
-    Topic,
-    TopicNode,
-    stored_state,
-)
+from protocol.v3.store.records import BrokerNode, DamagedNodeError, LeaderAndIsr, Stored, Topic, TopicNode, stored_state
 
 
 def children(path: str, *, watch: bool = True) -> Procedure[tuple[str, ...]]:

@@ -268,7 +268,6 @@ class Runner:
         self._continue_batch(now_ms, self._batch)
 
     def _continue_batch(self, now_ms: TimeMs, batch: _Batch) -> None:
-        """Gives every free session the next group; ends the step if all are done."""
         if not batch.waiting and not batch.own and not batch.calls:
             self._batch = None
             self._advance(now_ms, tuple(batch.results) if isinstance(batch.step, Reads) else batch.results)

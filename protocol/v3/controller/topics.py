@@ -54,8 +54,7 @@ ANY_EPOCH = 2**31 - 1
 def on_topic_change(controller: Controller) -> Procedure[None]:
     topics = yield from read_topics(controller)
     ids = {name: topic.topic_id for name, topic in topics.items()}
-    kept = {name for name, topic in controller.topics.items() if ids.get(name) == topic.topic_id}
-    gone = [key for key in controller.partitions() if key.topic not in kept]
+    gone = [key for key in controller.partitions() if ids.get(key.topic) != controller.topics[key.topic].topic_id]
     stops = stop_replicas(controller, {key: controller.may_hold(key) for key in gone}, is_deleted=True)
     for key in gone:
         controller.forget(key)
@@ -100,7 +99,11 @@ def uninitialised(controller: Controller) -> list[TopicPartition]:
 
 
 def init_leaders(controller: Controller, partitions: Sequence[TopicPartition]) -> Procedure[None]:
-    wanted = {key: state for key in partitions if (state := _first_state(controller, key)) is not None}
+    wanted = {}
+    for key in partitions:
+        if choice := decisions.initial(controller.assigned(key), controller.brokers):
+            epoch = controller.topics[key.topic].first_epoch
+            wanted[key] = LeaderAndIsr(leader_epoch=epoch, **choice._asdict(), **controller.author._asdict())
     if len(wanted) < len(partitions):
         offline = [key for key in partitions if key not in wanted]
         yield Alert(f"{len(offline)} new partitions, {offline[0]} first: no replica is alive")
@@ -121,12 +124,6 @@ def init_leaders(controller: Controller, partitions: Sequence[TopicPartition]) -
     yield from read_states(controller, existing)
     yield from forget_deleted(controller, refused)
     yield controller.leader_and_isr(wanted)
-
-
-def _first_state(controller: Controller, key: TopicPartition) -> LeaderAndIsr | None:
-    choice = decisions.initial(controller.assigned(key), controller.brokers)
-    epoch = controller.topics[key.topic].first_epoch
-    return LeaderAndIsr(leader_epoch=epoch, **choice._asdict(), **controller.author._asdict()) if choice else None
 
 
 def _removed(controller: Controller, keys: Iterable[TopicPartition]) -> Procedure[dict[TopicPartition, int]]:

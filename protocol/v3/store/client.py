@@ -220,7 +220,6 @@ class StoreSession:
                 pending.handler(now_ms, _UNKNOWN)
 
     def _expire(self, now_ms: TimeMs) -> None:
-        """The session has ended: opens a new one, and reports what waits as not carried out."""
         self.session_id, self._zxid = NO_SESSION, 0
         self._forget_watches()
         expired, self._waiting = self._waiting, deque()

@@ -208,7 +208,6 @@ class StoreNode:
         return (result,)
 
     def _commit(self, now_ms: TimeMs, decided: Decided) -> None:
-        """Makes a decided request durable and applies it; the watch events leave."""
         events = self.watches.fire(self._transactions.commit(now_ms, decided))
         for path in dict.fromkeys(change.path for change in decided.effect.changes):
             node = decided.effect.nodes[path]

@@ -65,7 +65,6 @@ def store_view(nodes: Mapping[str, tuple[bytes, int]]) -> StoreView:
 
 
 def tree_nodes(tree: Tree) -> dict[str, tuple[bytes, int]]:
-    """Data and version of all nodes of a tree, by path."""
     return {path: (node.data, node.version) for path, node in tree.items()}
 
 
