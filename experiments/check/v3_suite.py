@@ -160,7 +160,7 @@ class V3Invariants:
             self._check_ephemerals()
 
     def _observe_topic(self, change: StoreChanged) -> None:
-        names = paths.locate(change.path).names
+        names = paths.locate(change.path)[1]
         if len(names) == 1:
             topic = TopicNode.decode(change.path, change.data.encode())
             self._topic_ids[names[0]] = topic.topic_id

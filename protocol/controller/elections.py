@@ -42,10 +42,6 @@ _LONGEST_LOG = {
 }
 
 
-_RequestedElection = tuple[TopicPartition, BrokerId | None]
-"""A partition and its desired leader: -1 is any replica, None an invalid list of desired leaders."""
-
-
 def elect_leaders(state: ControllerState, request: ElectLeadersRequest) -> ControllerResult:
     """Elects for the named partitions; where none is named for all, with results of those that need it only."""
     require_access(state.image, request, AclOperation.CLUSTER_ACTION)
@@ -75,7 +71,10 @@ def elect_leaders(state: ControllerState, request: ElectLeadersRequest) -> Contr
     return ControllerResult(response, records, awaited)
 
 
-def _requested_elections(state: ControllerState, request: ElectLeadersRequest) -> Sequence[_RequestedElection]:
+def _requested_elections(
+    state: ControllerState, request: ElectLeadersRequest
+) -> Sequence[tuple[TopicPartition, BrokerId | None]]:
+    """Partitions and their desired leaders: -1 is any replica, None an invalid list of desired leaders."""
     designation = request.election_type is ElectionType.DESIGNATION
     if request.topic_partitions is None:
         if designation:

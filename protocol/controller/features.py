@@ -8,10 +8,9 @@ effect of an unsafe downgrade is defined here.
 The consequences of the new levels for partitions and configs are recorded in the same batch, each record where the
 levels that it needs are in force.
 
-- *Raising metadata.version* brings ELR, clean shutdown epochs and empty ISRs. Partitions have no ELR until their next
-  change (K3, M23). Leaderless partitions are changed at once: the members of the ISR, none of which could lead, become
-  the ELR. Otherwise Kafka's first phase would record "no leader" as last known leader when the last member leaves, and
-  the partition would stay leaderless.
+- *Raising metadata.version*: partitions have no ELR until their next change (K3, M23). Leaderless ones are changed at
+  once: the members of the ISR, none of which could lead, become the ELR. Otherwise Kafka's first phase would record
+  "no leader" as last known leader when the last member leaves, and the partition would stay leaderless.
 - *Lowering it* removes ELR, last known ELR and last known leader with the level, since a record of version 0 cannot
   remove them with the next change of each partition (K10). An ISR must not stay empty: the whole ELR returns to it,
   since each of its members has all committed records, but a single one might have lost its disk. The last known leader
@@ -30,8 +29,8 @@ levels that it needs are in force.
   it is safe, since the KIP defines the way back; leaderless partitions are elected for by the rules of the first phase
   in the same batch, and their recoveries end with the level.
 
-Brokers learn levels from the metadata log, as they learn configs. A leader that still applies the old rule has not
-applied any partition change of the new level either, so it counts with the whole ISR of before (M8).
+A leader that still applies the old rule has not applied any partition change of the new level either, so it counts with
+the whole ISR of before (M8).
 """
 
 from __future__ import annotations

@@ -223,9 +223,7 @@ class ControllerMetrics:
         offsets = [applied.get(broker, 0) for broker in image.brokers if image.is_active(broker)]
         if not offsets:
             self._failovers.clear()
-            return
-        known = min(offsets)
-        while self._failovers and self._failovers[0][1] <= known:
+        while self._failovers and self._failovers[0][1] <= min(offsets):
             self._summaries[metrics.FAILOVER_LATENCY].observe(self.now_ms - self._failovers.popleft()[0])
 
     def shutdown_began(self, broker: BrokerId) -> None:

@@ -86,15 +86,18 @@ def require_authorizer(image: MetadataImage, request: AdminRequest, operation: A
 
 def may_write_somewhere(image: MetadataImage, principal: str) -> bool:
     """Whether some entry allows the principal to write to a topic; DENY entries are not considered (KIP-679)."""
-    open_to_all = not is_enabled(image) or bool(image.defaults.values[ALLOW_EVERYONE_IF_NO_ACL_FOUND])
-    if open_to_all or principal in _super_users(str(image.defaults.values[SUPER_USERS])):
-        return True
-    return any(
-        entry.resource_type is AclResourceType.TOPIC
-        and entry.principal in (principal, _EVERYONE)
-        and entry.permission_type is AclPermissionType.ALLOW
-        and entry.operation in (AclOperation.WRITE, AclOperation.ALL)
-        for entry in image.acls
+    values = image.defaults.values
+    open_to_all = not is_enabled(image) or bool(values[ALLOW_EVERYONE_IF_NO_ACL_FOUND])
+    return (
+        open_to_all
+        or principal in _super_users(str(values[SUPER_USERS]))
+        or any(
+            entry.resource_type is AclResourceType.TOPIC
+            and entry.principal in (principal, _EVERYONE)
+            and entry.permission_type is AclPermissionType.ALLOW
+            and entry.operation in (AclOperation.WRITE, AclOperation.ALL)
+            for entry in image.acls
+        )
     )
 
 

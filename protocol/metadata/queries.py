@@ -190,9 +190,7 @@ def describe_configs(image: MetadataImage, request: DescribeConfigsRequest) -> D
     results = []
     for resource in request.resources:
         error, message = _resource_error(image, request.principal, resource)
-        configs: tuple[DescribedConfig, ...] = ()
-        if error is ErrorCode.NONE:
-            configs = tuple(_describe_config(image, resource, request.include_synonyms))
+        configs = () if error else tuple(_describe_config(image, resource, request.include_synonyms))
         results.append(
             DescribeConfigsResult(
                 resource_type=resource.resource_type,
@@ -292,14 +290,10 @@ def _describe_cluster(
 
 
 def _describe_features(image: MetadataImage, request: DescribeFeaturesRequest) -> DescribeFeaturesResponse:
+    levels = image.feature_levels
     features = tuple(
-        DescribedFeature(
-            name=name,
-            min_version_level=lowest,
-            max_version_level=highest,
-            finalized_version_level=image.feature_levels[name],
-        )
-        for name, (lowest, highest) in SUPPORTED_FEATURES.items()
+        DescribedFeature(name=name, min_version_level=low, max_version_level=high, finalized_version_level=levels[name])
+        for name, (low, high) in SUPPORTED_FEATURES.items()
     )
     return DescribeFeaturesResponse(correlation_id=request.correlation_id, features=features)
 

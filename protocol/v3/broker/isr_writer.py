@@ -5,8 +5,7 @@ proposals and their results have the form of AlterPartition (`broker/isr_manager
 for the members of both ISRs before it advances the high watermark: S1's leader stops for the write.
 
 A proposal whose write found another version stays open: the command of the controller that has changed the partition
-will say how (A46). A proposal that is repeated, because the store was slow, is answered with what the first write has
-left.
+will say how (A46). One that is repeated, because the store was slow, is answered with what the first write has left.
 """
 
 from __future__ import annotations

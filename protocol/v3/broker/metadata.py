@@ -1,8 +1,7 @@
 """The metadata of a broker that the controller commands: LeaderAndIsr and StopReplica become changes of its image.
 
-A broker knows only the partitions that it holds. Each command is translated into metadata records, which the image
-replays, and the replicas follow the image as in the other generations (`broker/replicas.py`; A23, A26-A28). The version
-of a partition's node in the store is its partition epoch (N2).
+A broker knows only the partitions that it holds. The replicas follow the image as in the other generations
+(`broker/replicas.py`; A23, A26-A28). The version of a partition's node in the store is its partition epoch (N2).
 
 Which command is obeyed:
 

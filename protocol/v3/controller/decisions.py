@@ -47,7 +47,7 @@ class Author(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Brokers:
-    """The live brokers with their epochs, and those of them that are in controlled shutdown."""
+    """`live`: the live brokers with their epochs; `leaving`: those of them that are in controlled shutdown."""
 
     live: Mapping[BrokerId, int]
     leaving: frozenset[BrokerId] = frozenset()

@@ -11,14 +11,12 @@
                   2. send the state to the target, and StopReplica to the others
 
 The agent wakes up when a request changes, when an ISR changes as far as the controller hears of it, and every 30 s. It
-runs under the controller's lock for one step of each partition, never while replicas catch up, and a change of brokers
-goes before it in the queue (A41).
+runs for one step of each partition, never while replicas catch up, and a change of brokers goes before it (A41).
 
 Departures. S1 compares the ISR with AR+RAR, which waits for dead replicas (N8). S1's INIT sends a command without a new
 decision; leaders obey only larger epochs (A25). S1 changes ISR, assignment and request one after the other, with the
 commands in between: a controller that dies there leaves a partition that is switched and assigned to the old replicas.
-One transaction has no such states, and it publishes before it commands (A2). Commands of step 2 that are lost are made
-up for by the INIT commands of the next controller.
+One transaction has no such states, and it publishes before it commands (A2).
 
 An admin who changes the replicas of a request changes the target; one who removes it returns the partition to its
 assignment, which is a reassignment without a request. So is a partition whose ISR has brokers that are neither assigned

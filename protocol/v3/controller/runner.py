@@ -4,12 +4,10 @@ An event that is queued already is not queued again, since its procedure reads t
 urgent one, such as a change of brokers, goes before the others: leaders fail over while a reassignment waits (A41).
 
 The reads and writes of a step are spread over the controller's store sessions, at most one request at a time in each,
-and up to `multi` units are carried out as one transaction. If a unit of a transaction fails, the store has done
-nothing; the failed unit gets its error, and the others are tried again without it. A write whose outcome is unknown is
-repeated: since writes are conditional, one that had taken effect fails then, and its procedure finds its own work.
-
-Session 0 is the broker's own: it owns the ephemeral nodes and the watches. If it expires, the broker is not controller
-any more. The other sessions only spread requests, and a request of one that expires is repeated.
+and up to `multi` units are carried out as one transaction. If a unit of a transaction fails, it gets its error, and the
+others are tried again without it. A write whose outcome is unknown is repeated: since writes are conditional, one that
+had taken effect fails then, and its procedure finds its own work. Session 0 is the broker's own, with the ephemeral
+nodes and the watches: if it expires, the broker is not controller any more. A request of another one is repeated.
 
 Every fenced transaction begins with a check of the version of `/controller_epoch` at this controller's election. If it
 fails, another broker has been elected: the runner aborts everything and reports that its broker is deposed (A35, M34).

@@ -98,7 +98,6 @@ _EVENTS: Final = {
 
 
 def procedures(controller: Controller) -> dict[Event, Callable[[], Procedure[None]]]:
-    """What the events of a term start."""
     return {
         Event.FAILOVER: partial(on_controller_failover, controller),
         Event.BROKER_CHANGE: partial(on_broker_change, controller),
@@ -113,7 +112,7 @@ def procedures(controller: Controller) -> dict[Event, Callable[[], Procedure[Non
 
 def event_of(path: str) -> Event | None:
     """The event of a watch that has fired at `path`, None for that of the election. Raises UnknownPathError."""
-    return _EVENTS.get(paths.locate(path).root)
+    return _EVENTS.get(paths.locate(path)[0])
 
 
 @dataclass(slots=True)

@@ -16,9 +16,6 @@ ZooKeeper's client, and so are these rules:
 - Only the store decides that a session has expired. A client without a connection keeps its session, and may believe
   that it owns nodes which are gone (A52). When it learns of the end, its watches and ephemeral nodes are gone, all
   requests that wait are reported as not carried out (SESSION_EXPIRED), and it opens a new session.
-
-A node may have several sessions. A message of the store that is for none of them belongs to an older connection, and is
-dropped.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ parallel. A request takes effect at the end of its latency: a write is decided o
 the transaction log and flushed, and applied; then the watch events leave, then the response. So a client has a watch
 event before any response that shows the change. A transaction of many operations takes one latency.
 
-A session ends when its client closes it, or when the store has received nothing from its client for the session's
-timeout, whether that client is alive or not (M39). Its ephemeral nodes end with it, and watches fire.
+A session ends, with its ephemeral nodes, when its client closes it, or when the store has received nothing from its
+client for the session's timeout, whether that client is alive or not (M39).
 
 ZooKeeper is an ensemble of servers; this store is one, whose failure is an outage.
 """

@@ -414,7 +414,8 @@ def data_words(path: str, data: bytes) -> str:
         return "removed" if data == REMOVED else "damaged"
     if path.endswith(paths.LEADER_AND_ISR):
         return leader_words(LeaderAndIsr.decode(path, data))
-    if paths.locate(path).root == paths.TOPICS and len(paths.locate(path).names) == 1:
+    root, names = paths.locate(path)
+    if root == paths.TOPICS and len(names) == 1:
         partitions = TopicNode.decode(path, data).partitions
         return " ".join(f"{index}={listed(replicas)}" for index, replicas in partitions.items())
     return data.decode()
