@@ -175,14 +175,16 @@ def _partition(image: MetadataImage, topic: TopicImage, index: int) -> Described
         eligible_leader_replicas=state.elr if features.elr else None,
         last_known_elr=state.last_known_elr if features.elr else None,
         last_known_leader=state.last_known_leader if features.track_last_known_leader else None,
-        offline_replicas=tuple(
-            broker for broker in state.replicas if broker not in image.brokers or image.brokers[broker].fenced
-        ),
+        offline_replicas=tuple(broker for broker in state.replicas if _is_offline(image, broker)),
         adding_replicas=state.adding_replicas,
         removing_replicas=state.removing_replicas,
         leader_recovery_state=int(state.leader_recovery_state),
         min_insync_replicas=image.min_isr(topic.topic_id, MIN_INSYNC_REPLICAS, len(state.replicas)),
     )
+
+
+def _is_offline(image: MetadataImage, broker: int) -> bool:
+    return broker not in image.brokers or image.brokers[broker].fenced
 
 
 def describe_configs(image: MetadataImage, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
