@@ -1,16 +1,13 @@
 """Configs under Kafka's names, feature levels, and protocol generations as sets of switches.
 
-`CONFIGS` declares every config once, with everything that tools and the reference page (docs/reference/configs.md) show
-of it. A config has a value in up to three places, of which the first one wins: the override of a topic (topic-scoped
-configs only), the dynamic default of the cluster, and the static configuration of the nodes (H1-H5). Nodes read a
-read-only config once, at their start, so it has no dynamic value. Single brokers have no dynamic values either, because
-leader and controller must agree (H15).
+A config has a value in up to three places, of which the first one wins: the override of a topic (topic-scoped configs
+only), the dynamic default of the cluster, and the static configuration of the nodes (H1-H5). Nodes read a read-only
+config once, at their start, so it has no dynamic value. Single brokers have no dynamic values either, because leader
+and controller must agree (H15).
 
 `unclean.leader.election.enable` and `unclean.recovery.strategy` express the same choice before and with KIP-966. The
 feature `unclean.recovery.enabled` decides which of them is in force, and changing it converts one into the other
-(H6-H9). While it is on, setting the older config without the strategy sets the strategy, unless the two already agree.
-
-`Generation` names a set of feature levels, which determine `Features`. Protocol code tests features, never generations.
+(H6-H9). Protocol code tests `Features`, never generations.
 """
 
 from __future__ import annotations
@@ -109,19 +106,16 @@ class ConfigDef:
             return "controllers, as 1000, 1000@host:port or controller-1000:port, separated by commas"
         if isinstance(self.default, str):
             return "a text"
-        if isinstance(self.default, int) and self.maximum < INT_MAX and not isinstance(self.default, bool):
-            return f"a whole number from {self.minimum} to {self.maximum}"
-        return "true | false" if isinstance(self.default, bool) else f"a whole number >= {self.minimum}"
+        if isinstance(self.default, bool):
+            return "true | false"
+        upper = self.maximum < INT_MAX
+        return f"a whole number from {self.minimum} to {self.maximum}" if upper else f"a whole number >= {self.minimum}"
 
     def parse(self, value: object) -> ConfigValue:
-        """The typed value of a text or number; raises ConfigError. As in Kafka, blanks around it and the case of words
-        are ignored.
-        """
+        """The typed value of a text or number; blanks around words and their case do not matter. Raises ConfigError."""
         if isinstance(self.default, bool):
-            if isinstance(value, bool):
-                return value
-            if isinstance(value, str) and value.strip().lower() in ("true", "false"):
-                return value.strip().lower() == "true"
+            if isinstance(value, bool) or (isinstance(value, str) and value.strip().lower() in ("true", "false")):
+                return str(value).strip().lower() == "true"
         elif isinstance(self.default, int):
             if isinstance(value, str) and len(value) <= _LONGEST_NUMBER and value.strip().removeprefix("-").isdecimal():
                 value = int(value)
@@ -359,11 +353,11 @@ ENABLE_OF_STRATEGY = {"proactive": True, "balanced": False, "manual": False}
 class Features:
     """Switches of protocol rules; the source of each rule is given with it."""
 
-    elr: bool
+    elr: bool = False
     """The controller keeps eligible leader replicas and elects from them; the ISR may become empty (E12-E31)."""
-    effective_min_isr: bool
+    effective_min_isr: bool = False
     """The effective min ISR is limited by the number of replicas (E8)."""
-    high_watermark_needs_min_isr: bool
+    high_watermark_needs_min_isr: bool = False
     """The high watermark advances only while the committed ISR has min ISR members (E1-E4)."""
     last_known_leader_in_elr: bool = False
     """As in Kafka's first phase, `last_known_elr` holds the last known leader, which is elected from there (K5)."""
@@ -390,18 +384,16 @@ def with_implied_strategy(changes: Mapping[str, Value], features: Features, stra
     if not features.unclean_recovery or enable is None or changes.get(UNCLEAN_RECOVERY_STRATEGY) is not None:
         return changes
     is_enabled = bool(CONFIGS[UNCLEAN_LEADER_ELECTION_ENABLE].parse(enable))
-    fits = ENABLE_OF_STRATEGY[strategy] == is_enabled
-    if fits and UNCLEAN_RECOVERY_STRATEGY not in changes:
+    if ENABLE_OF_STRATEGY[strategy] != is_enabled:
+        strategy = STRATEGY_OF_ENABLE[is_enabled]
+    elif UNCLEAN_RECOVERY_STRATEGY not in changes:
         return changes
-    return {**changes, UNCLEAN_RECOVERY_STRATEGY: strategy if fits else STRATEGY_OF_ENABLE[is_enabled]}
+    return {**changes, UNCLEAN_RECOVERY_STRATEGY: strategy}
 
 
 METADATA_VERSION = "metadata.version"
 UNCLEAN_RECOVERY_ENABLED = "unclean.recovery.enabled"
 
-METADATA_VERSION_STORE = 0
-"""The metadata are in a store: there is no metadata log whose level could be changed."""
-METADATA_VERSION_KIP_497 = 1
 METADATA_VERSION_ELR = 2
 
 SUPPORTED_FEATURES: Mapping[str, tuple[int, int]] = {METADATA_VERSION: (1, 2), UNCLEAN_RECOVERY_ENABLED: (0, 1)}
@@ -424,30 +416,26 @@ def features_at(levels: Mapping[str, int]) -> Features:
 def _features_at(items: tuple[tuple[str, int], ...]) -> Features:
     levels = dict(items)
     if levels == _LEVELS[Generation.V3]:
-        return _STORE_FEATURES
+        return Features(
+            metadata_in_store=True,
+            truncates_to_high_watermark=True,
+            admits_lagging_followers=True,
+            high_watermark_moves_back=True,
+        )
     for name, level in items:
         lowest, highest = SUPPORTED_FEATURES.get(name, (0, -1))
         if not lowest <= level <= highest:
             raise ProtocolInvariantError(f"feature {name!r} is not supported at level {level}")
     if levels[METADATA_VERSION] < METADATA_VERSION_ELR:
-        return Features(elr=False, effective_min_isr=False, high_watermark_needs_min_isr=False)
+        return Features()
     if levels[UNCLEAN_RECOVERY_ENABLED]:
         return Features(True, True, True, track_last_known_leader=True, unclean_recovery=True)
     return Features(True, True, True, last_known_leader_in_elr=True)
 
 
-_STORE_FEATURES = Features(
-    elr=False,
-    effective_min_isr=False,
-    high_watermark_needs_min_isr=False,
-    metadata_in_store=True,
-    truncates_to_high_watermark=True,
-    admits_lagging_followers=True,
-    high_watermark_moves_back=True,
-)
 _LEVELS: Mapping[Generation, Mapping[str, int]] = {
-    Generation.V3: {METADATA_VERSION: METADATA_VERSION_STORE, UNCLEAN_RECOVERY_ENABLED: 0},
-    Generation.KIP_497: {METADATA_VERSION: METADATA_VERSION_KIP_497, UNCLEAN_RECOVERY_ENABLED: 0},
+    Generation.V3: {METADATA_VERSION: 0, UNCLEAN_RECOVERY_ENABLED: 0},  # no metadata log whose level could be changed
+    Generation.KIP_497: {METADATA_VERSION: 1, UNCLEAN_RECOVERY_ENABLED: 0},
     Generation.KIP_966_ELR: {METADATA_VERSION: METADATA_VERSION_ELR, UNCLEAN_RECOVERY_ENABLED: 0},
     Generation.KIP_966: {METADATA_VERSION: METADATA_VERSION_ELR, UNCLEAN_RECOVERY_ENABLED: 1},
 }
@@ -479,11 +467,10 @@ class ClusterConfig:
         if generation.features.metadata_in_store:
             values = {**values, ENABLE_IDEMPOTENCE: False}
         parsed = {name: parse_config(name, value) for name, value in (overrides or {}).items()}
-        if parsed.get(CONTROLLER_QUORUM_VOTERS) and parsed.get(CONTROLLER_QUORUM_BOOTSTRAP_SERVERS):
-            found = parsed[CONTROLLER_QUORUM_VOTERS]
-            raise ConfigError(
-                CONTROLLER_QUORUM_VOTERS, found, f"none where {CONTROLLER_QUORUM_BOOTSTRAP_SERVERS} is set"
-            )
+        voters = parsed.get(CONTROLLER_QUORUM_VOTERS)
+        if voters and parsed.get(CONTROLLER_QUORUM_BOOTSTRAP_SERVERS):
+            allowed = f"none where {CONTROLLER_QUORUM_BOOTSTRAP_SERVERS} is set"
+            raise ConfigError(CONTROLLER_QUORUM_VOTERS, voters, allowed)
         strategy = str(values[UNCLEAN_RECOVERY_STRATEGY])
         return cls(generation, {**values, **with_implied_strategy(parsed, generation.features, strategy)}, rules)
 

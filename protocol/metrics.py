@@ -55,7 +55,7 @@ _PER_PARTITION = ("topic", "partition")
 _of_partition = partial(Metric, "gauge", labels=_PER_PARTITION)
 
 _RECOVERY = (
-    "0 where recovery is off: those generations elect by the rules of `partition_election.py`. Where it is on, a "
+    "0 where recovery is off: those generations elect by the rules of `partition_change.py`. Where it is on, a "
     "partition is under recovery as long as its strategy calls for one, even while no replica is active, or members of "
     "the last known ELR are waited for; and while a recovery runs that a user requested. I3 and I4 have no partition "
     "in common (I7)."

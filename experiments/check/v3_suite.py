@@ -143,7 +143,7 @@ class V3Invariants:
         elif change.path.endswith("/leaderAndISR"):
             self._observe_state(change)
         elif change.version >= 0 and change.path.startswith(f"{paths.TOPICS}/"):
-            names = paths.locate(change.path).names
+            _, names = paths.locate(change.path)
             if len(names) == 1:
                 topic = TopicNode.decode(change.path, change.data.encode())
                 self._topic_ids[names[0]] = topic.topic_id

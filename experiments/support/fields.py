@@ -32,7 +32,7 @@ from experiments.support.durations import ALLOWED as DURATION_FORM
 from experiments.support.durations import format_duration, parse_duration_ms
 from protocol.broker.recovery import hook_named
 from protocol.config import UNCLEAN_LEADER_HOOK, Generation, parse_config
-from protocol.controller.topic_names import MAX_NAME_LENGTH, name_error
+from protocol.controller.topics import MAX_NAME_LENGTH, name_error
 from protocol.errors import ErrorCode
 
 ERROR_NAMES = tuple(code.name for code in ErrorCode if code is not ErrorCode.NONE)

@@ -1,11 +1,8 @@
 """AlterPartition: which ISR proposals of a leader the controller accepts (KIP-497, KIP-704, KIP-903).
 
-`validate` checks one proposal, in Kafka's order (B18-B23, C11); `propose` turns an accepted proposal into a record.
-`decide` does both for a whole request, whose records are one batch (B15); `result` gives the answer to each proposal
-after the records were replayed.
-
-A departure from Kafka: where a request has two proposals for one partition, Kafka checks both against the state before
-the request; here the second is answered with INVALID_UPDATE_VERSION if the first has changed anything.
+The checks have Kafka's order (B18-B23, C11); the records of a request are one batch (B15). A departure from Kafka:
+where a request has two proposals for one partition, Kafka checks both against the state before the request; here the
+second is answered with INVALID_UPDATE_VERSION if the first has changed anything.
 """
 
 from __future__ import annotations
@@ -22,9 +19,7 @@ from protocol.metadata.partition import LeaderRecoveryState, PartitionState
 def decide(
     state: ControllerState, request: AlterPartitionRequest
 ) -> tuple[list[ErrorCode], list[PartitionChangeRecord]]:
-    """The error of each proposal, and the records of those that change something; the caller has checked the broker
-    epoch.
-    """
+    """The error of each proposal, and the records of those that change something; the broker epoch has been checked."""
     errors: list[ErrorCode] = []
     records: dict[TopicIdPartition, PartitionChangeRecord] = {}
     for proposal in request.partitions:
@@ -42,14 +37,13 @@ def decide(
 def result(
     image: MetadataImage, leader: BrokerId, proposal: PartitionIsrProposal, error: ErrorCode
 ) -> PartitionIsrResult:
-    """The answer to a proposal after the replay of its request's records: the partition's state, or the error. An
-    accepted proposal that completed a reassignment may have elected another leader: NEW_LEADER_ELECTED.
-    """
-    state = image.partition(partition_key(proposal.topic_id, proposal.partition_id))
+    """The answer after the replay; NEW_LEADER_ELECTED where a completed reassignment elected another leader."""
+    topic_id, partition_id = proposal.topic_id, proposal.partition_id
+    state = image.partition(partition_key(topic_id, partition_id))
     if error is ErrorCode.NONE and state is not None and state.leader == leader:
         return PartitionIsrResult.unchecked(
-            topic_id=proposal.topic_id,
-            partition_id=proposal.partition_id,
+            topic_id=topic_id,
+            partition_id=partition_id,
             leader=state.leader,
             leader_epoch=state.leader_epoch,
             isr=state.isr,
@@ -57,8 +51,8 @@ def result(
             partition_epoch=state.partition_epoch,
             metadata_offset=image.next_offset,
         )
-    error = ErrorCode.NEW_LEADER_ELECTED if error is ErrorCode.NONE else error
-    return PartitionIsrResult.unchecked(topic_id=proposal.topic_id, partition_id=proposal.partition_id, error=error)
+    error = error or ErrorCode.NEW_LEADER_ELECTED
+    return PartitionIsrResult.unchecked(topic_id=topic_id, partition_id=partition_id, error=error)
 
 
 def validate(state: ControllerState, leader: BrokerId, proposal: PartitionIsrProposal) -> ErrorCode:
@@ -88,9 +82,8 @@ def _validate_isr(
         return ErrorCode.INVALID_REQUEST
     if proposal.leader_recovery_state not in list(LeaderRecoveryState):
         return ErrorCode.INVALID_REQUEST
-    if proposal.leader_recovery_state == LeaderRecoveryState.RECOVERING and (
-        partition.leader_recovery_state is LeaderRecoveryState.RECOVERED or len(isr) > 1
-    ):
+    has_recovered = partition.leader_recovery_state is LeaderRecoveryState.RECOVERED or len(isr) > 1
+    if proposal.leader_recovery_state == LeaderRecoveryState.RECOVERING and has_recovered:
         return ErrorCode.INVALID_REQUEST
     for member in proposal.new_isr:
         if not state.image.is_active(member.broker_id) or not has_registered_epoch(state.image, member):
@@ -99,9 +92,7 @@ def _validate_isr(
 
 
 def has_registered_epoch(image: MetadataImage, member: BrokerState) -> bool:
-    """Whether the member fetched under the registered broker epoch, or is proposed without an epoch: what a leader
-    observed of an earlier incarnation does not hold for the log that the broker has now (KIP-903).
-    """
+    """Whether the member fetched under the registered broker epoch, or is proposed without an epoch (KIP-903)."""
     return member.broker_epoch in (NO_EPOCH, image.broker_epoch(member.broker_id))
 
 

@@ -1,24 +1,22 @@
 """Brokers as records: registration, fencing, unfencing, controlled shutdown, unclean restart, unregistration.
 
-The functions of events return the records of one event and change nothing; partition changes come before the
-registration change where Kafka orders them so. A broker that leaves an ISR because of the event is not acceptable as a
-leader in the same decision; a broker that the event unfences is.
+Partition changes come before the registration change where Kafka orders them so. A broker that leaves an ISR because of
+the event is not acceptable as a leader in the same decision; a broker that the event unfences is.
 
-An operator unregisters a broker that will not return. The broker leaves every ISR and ELR, as after an unclean
-shutdown: no broker epoch is left against which it could prove a clean shutdown, so its replicas do not count before
-they have caught up (E20, E26). It is kept in the last known ELR and as last known leader. Its replicas stay assigned; a
-reassignment removes them. Below the metadata version that brings ELR it stays in an ISR of which it is the last member
-(K4). A broker that still runs learns this from the metadata log or from its next heartbeat, and registers again.
-Departure from Kafka's code: there the broker stays in the ELR, because its removal is handled like a fencing; the
-partition then waits for a member that leaves the ELR as soon as it registers.
+An operator unregisters a broker that will not return. It leaves every ISR and ELR, as after an unclean shutdown: no
+broker epoch is left against which it could prove a clean shutdown, so its replicas do not count before they have caught
+up (E20, E26). It is kept in the last known ELR and as last known leader, and its replicas stay assigned. Below the
+metadata version that brings ELR it stays in an ISR of which it is the last member (K4). A broker that still runs learns
+this from the metadata log or from its next heartbeat, and registers again. Departure: in Kafka's code the broker stays
+in the ELR, because its removal is handled like a fencing; the partition then waits for a member that leaves the ELR as
+soon as it registers.
 
-Errors of registrations and heartbeats are Kafka's. Where Kafka has none, since its types or clients exclude the value,
-the error is INVALID_REQUEST, or INVALID_REGISTRATION for a registration.
+Errors are Kafka's. Where Kafka has none, since its types or clients exclude the value, the error is INVALID_REQUEST, or
+INVALID_REGISTRATION for a registration.
 """
 
 from __future__ import annotations
 
-from protocol.controller import brokers
 from protocol.controller.context import ControllerState
 from protocol.controller.controller_result import ControllerResult
 from protocol.errors import ErrorCode, Refused
@@ -32,7 +30,7 @@ from protocol.messages.records import (
     RegisterBrokerRecord,
     UnregisterBrokerRecord,
 )
-from protocol.metadata.authorizer import require_cluster
+from protocol.metadata.authorizer import require_access
 from protocol.metadata.image import MetadataImage
 
 _NO_BROKER = -1
@@ -45,9 +43,8 @@ def _leader_and_isr_updates(
     add: BrokerId = _NO_BROKER,
     unclean: BrokerId = _NO_BROKER,
 ) -> list[MetadataRecord]:
-    """Removes `remove` and `unclean` from ISRs, `unclean` also from ELRs, and elects with `add` counted as active. The
-    ISR of a partition without leader and ELR may have several members, which an ELR has left there (`features.py`):
-    those that are down leave it when another is elected.
+    """Removes `remove` and `unclean` from ISRs, `unclean` also from ELRs, and elects with `add` counted as active.
+    Without ELR members that are down, which an ELR has left in the ISR (`features.py`), leave it with an election.
     """
     image = state.image
 
@@ -126,27 +123,25 @@ def register(
 
 def unregister_broker(state: ControllerState, request: UnregisterBrokerRequest) -> ControllerResult:
     """Removes the registration; BROKER_ID_NOT_REGISTERED where there is none. Needs ALTER on the cluster."""
-    require_cluster(state.image, request, AclOperation.ALTER)
+    require_access(state.image, request, AclOperation.ALTER)
     registration = state.image.brokers.get(request.broker_id)
     if registration is None:
         raise Refused(ErrorCode.BROKER_ID_NOT_REGISTERED, f"broker {request.broker_id} is not registered")
     records = [
-        *brokers.leave_for_unclean_shutdown(state, request.broker_id),
+        *leave_for_unclean_shutdown(state, request.broker_id),
         UnregisterBrokerRecord(broker_id=request.broker_id, broker_epoch=registration.broker_epoch),
     ]
     return ControllerResult(UnregisterBrokerResponse(correlation_id=request.correlation_id), records)
 
 
 def registration_error(image: MetadataImage, request: BrokerRegistrationRequest, has_session: bool) -> ErrorCode:
-    """NONE, INVALID_REGISTRATION, or DUPLICATE_BROKER_REGISTRATION where another incarnation is unfenced and has an
-    open session. Any previous broker epoch is valid: one other than the registered means an unclean shutdown (E21).
-    """
+    """NONE, INVALID_REGISTRATION, or DUPLICATE_BROKER_REGISTRATION: another one is unfenced and has a session (E21)."""
     if not is_broker(request.broker_id) or not request.incarnation_id:
         return ErrorCode.INVALID_REGISTRATION
     known = image.brokers.get(request.broker_id)
     if known is None or known.incarnation_id == request.incarnation_id:
         return ErrorCode.NONE
-    return ErrorCode.DUPLICATE_BROKER_REGISTRATION if not known.fenced and has_session else ErrorCode.NONE
+    return ErrorCode.NONE if known.fenced or not has_session else ErrorCode.DUPLICATE_BROKER_REGISTRATION
 
 
 def heartbeat_error(image: MetadataImage, request: BrokerHeartbeatRequest) -> ErrorCode:

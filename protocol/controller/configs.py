@@ -1,31 +1,23 @@
 """AlterConfigs and IncrementalAlterConfigs as records, with the partition changes that follow from them.
 
-A request names resources: topics, or the cluster-wide default (BROKER with an empty name). Each resource is altered as
-a whole or not at all, independently of the others. The checks and their order are Kafka's: malformed resources (a
-resource or a config named twice, a missing value, a single broker, H15) are INVALID_REQUEST; then authorization; then
-the values, INVALID_CONFIG; last whether the topic exists. Removing an override that does not exist, or setting one to
-its present value, changes nothing and is no error; Kafka records the latter for the cluster-wide default, so that
-brokers reload it.
+A request names resources: topics, or the cluster-wide default (BROKER with an empty name, H15). Each resource is
+altered as a whole or not at all, independently of the others. The checks and their order are Kafka's. Removing an
+override that does not exist, or setting one to its present value, changes nothing and is no error; Kafka records the
+latter for the cluster-wide default, so that brokers reload it.
 
 The consequences of a change are in the same batch as the change, in an order that keeps the invariants at every offset
-of the log:
+of the log: where min ISR falls to the size of the present ISR, ELR and last known ELR are emptied first (E19, M6), but
+stay where the ISR is empty (M7); where unclean election becomes allowed, leaderless partitions are elected for, after
+all configs of the request. With `unclean.recovery.enabled`, `unclean.leader.election.enable` causes no election: it
+sets `unclean.recovery.strategy`, where the request does not (`protocol.config`).
 
-- where min ISR falls to the size of the present ISR, ELR and last known ELR are emptied first (E19, M6). Where the ISR
-  is empty the ELR stays (M7);
-- where unclean election becomes allowed, leaderless partitions are elected for, after all configs of the request;
-- with `unclean.recovery.enabled`, `unclean.leader.election.enable` causes no election: it sets
-  `unclean.recovery.strategy`, where the request does not (`protocol.config`).
-
-Values are recorded as `config_text` writes them, not as the client wrote them, so that a record always parses.
-
-The changes of one request build on each other: the cluster-wide min ISR falls, a topic's override of it is removed,
-unclean election is enabled, and each change concerns the same partitions. A `Draft` is the controller's state overlaid
-with the records so far. Its cost is that of the changes, whatever the size of the cluster.
+The changes of one request build on each other. A `Draft` is the controller's state overlaid with the records so far, at
+the cost of the changes, whatever the size of the cluster.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 
 from protocol.config import (
@@ -43,11 +35,12 @@ from protocol.config import (
 from protocol.controller.context import ControllerState, allowed_election
 from protocol.controller.controller_result import ControllerResult, named_twice, require_once, topic_named
 from protocol.controller.partition_change import Election, decide
-from protocol.controller.topic_names import name_error
+from protocol.controller.topics import name_error
 from protocol.errors import ErrorCode, ProtocolInvariantError, Refused
 from protocol.ids import NO_LEADER, TopicIdPartition
 from protocol.messages.acls import AclOperation
 from protocol.messages.configs import (
+    AlterableConfig,
     AlterConfigsRequest,
     AlterConfigsResource,
     AlterConfigsResponse,
@@ -57,7 +50,7 @@ from protocol.messages.configs import (
     IncrementalAlterConfigsRequest,
 )
 from protocol.messages.records import ConfigRecord, FeatureLevelRecord, MetadataRecord, PartitionChangeRecord
-from protocol.metadata.authorizer import require_cluster, require_topic
+from protocol.metadata.authorizer import require_access
 from protocol.metadata.partition import PartitionState, effective_min_isr, replay_change
 
 
@@ -114,11 +107,8 @@ class Draft:
         return state
 
     def partitions(self, topic_id: str | None = None) -> Iterator[tuple[TopicIdPartition, PartitionState]]:
-        topics = self.state.image.topics
-        for topic in topics.values() if topic_id is None else (topics[topic_id],):
-            for index in topic.partitions:
-                key = TopicIdPartition(topic.topic_id, index)
-                yield key, self.partition(key)
+        for key, state in self.state.image.partitions(topic_id):
+            yield key, self._partitions.get(key, state)
 
     def allowed_election(self, key: TopicIdPartition) -> Election:
         """The election that the configs and feature levels of the draft allow (`context.allowed_election`)."""
@@ -127,11 +117,10 @@ class Draft:
     def decide(self, key: TopicIdPartition, election: Election) -> None:
         """Adds the record of an election, and of the completion of a reassignment that can be completed, if any."""
         partition, features = self.partition(key), self.features
-        configured = int(self.config(key.topic_id, MIN_INSYNC_REPLICAS))
-        replica_count = len(partition.replicas)
+        min_isr = int(self.config(key.topic_id, MIN_INSYNC_REPLICAS))
         request = replace(
             self.state.request(key, partition, election),
-            min_isr=effective_min_isr(configured, replica_count) if features.effective_min_isr else configured,
+            min_isr=effective_min_isr(min_isr, len(partition.replicas)) if features.effective_min_isr else min_isr,
             elr_enabled=features.elr,
             use_last_known_leader=features.last_known_leader_in_elr,
             track_last_known_leader=features.track_last_known_leader,
@@ -141,31 +130,11 @@ class Draft:
             self.add(record)
 
 
-Changes = Mapping[str, str | None]
-"""Config name -> its new value as text, None to remove the override."""
-
-
-def incremental_alter_configs(state: ControllerState, request: IncrementalAlterConfigsRequest) -> ControllerResult:
-    """Sets or removes the named overrides; the others stay."""
-    return _alter(state, request, lambda resource, topic_id: _named_changes(resource))
-
-
-def alter_configs(state: ControllerState, request: AlterConfigsRequest) -> ControllerResult:
-    """Replaces the overrides of each resource by the named ones."""
-
-    def replacement(resource: AlterConfigsResource, topic_id: str | None) -> Changes:
-        removed = sorted(state.image.configs.get(topic_id, {}))
-        return {**dict.fromkeys(removed), **_named_changes(resource)}
-
-    return _alter(state, request, replacement)
-
-
-def _alter(
-    state: ControllerState,
-    request: AlterConfigsRequest | IncrementalAlterConfigsRequest,
-    changes_of: Callable[[AlterConfigsResource, str | None], Changes],
+def alter_configs(
+    state: ControllerState, request: AlterConfigsRequest | IncrementalAlterConfigsRequest
 ) -> ControllerResult:
-    """The result of either request; `changes_of` gives a resource's changes by its topic id."""
+    """Sets or removes the named overrides; where the request is not incremental, also removes all others."""
+    incremental = isinstance(request, IncrementalAlterConfigsRequest)
     twice = named_twice((resource.resource_type, resource.resource_name) for resource in request.resources)
     draft = Draft(state)
     results = []
@@ -174,13 +143,15 @@ def _alter(
         error, message = ErrorCode.NONE, ""
         try:
             require_once((resource.resource_type, resource.resource_name), twice)
-            _require_well_formed(resource, incremental=isinstance(request, IncrementalAlterConfigsRequest))
+            _require_well_formed(resource, incremental)
             topic_id = _admitted(state, request, resource)
         except Refused as refused:
             error, message = refused.error, refused.message
         else:
             strategy = str(draft.config(topic_id, UNCLEAN_RECOVERY_STRATEGY))
-            changes = with_implied_strategy(changes_of(resource, topic_id), draft.features, strategy)
+            replaced = () if incremental else sorted(state.image.configs.get(topic_id, {}))
+            named = {change.name: _new_value(change) for change in resource.configs}
+            changes = with_implied_strategy({**dict.fromkeys(replaced), **named}, draft.features, strategy)
             for name, value in changes.items():
                 set_config(draft, topic_id, name, value)
             if UNCLEAN_LEADER_ELECTION_ENABLE in changes:
@@ -199,21 +170,22 @@ def _alter(
 def _require_well_formed(resource: AlterConfigsResource, incremental: bool) -> None:
     """Raises Refused with INVALID_REQUEST for a resource that is malformed whatever the state of the cluster."""
     is_topic = resource.resource_type is ConfigResourceType.TOPIC
+    reason = ""
     if is_topic and not resource.resource_name:
-        raise Refused(ErrorCode.INVALID_REQUEST, "a topic needs a name; the default of topics is the cluster's")
-    if not is_topic and resource.resource_name:
-        raise Refused(
-            ErrorCode.INVALID_REQUEST, "single brokers have no configs; an empty name is the cluster's default"
-        )
+        reason = "a topic needs a name; the default of topics is the cluster's"
+    elif not is_topic and resource.resource_name:
+        reason = "single brokers have no configs; an empty name is the cluster's default"
     twice = named_twice(change.name for change in resource.configs)
     for change in resource.configs:
+        if reason:
+            break
         require_once(change.name, twice)
         if not incremental and change.operation is not ConfigOperation.SET:
-            raise Refused(
-                ErrorCode.INVALID_REQUEST, f"{change.name}: {change.operation.name} is for incremental changes"
-            )
-        if change.operation is not ConfigOperation.DELETE and change.value is None:
-            raise Refused(ErrorCode.INVALID_REQUEST, f"{change.name}: no value")
+            reason = f"{change.name}: {change.operation.name} is for incremental changes"
+        elif change.operation is not ConfigOperation.DELETE and change.value is None:
+            reason = f"{change.name}: no value"
+    if reason:
+        raise Refused(ErrorCode.INVALID_REQUEST, reason)
 
 
 def _admitted(
@@ -222,16 +194,14 @@ def _admitted(
     resource: AlterConfigsResource,
 ) -> str | None:
     """The topic id of a resource that may be altered as requested, None for the cluster-wide one; raises Refused."""
-    if resource.resource_type is ConfigResourceType.TOPIC:
-        require_topic(state.image, request, AclOperation.ALTER_CONFIGS, resource.resource_name)
-        _require_valid(resource, is_topic=True)
-        reason = name_error(resource.resource_name)
-        if reason is not None:
-            raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, reason)
-        return topic_named(state, resource.resource_name).topic_id
-    require_cluster(state.image, request, AclOperation.ALTER_CONFIGS)
-    _require_valid(resource, is_topic=False)
-    return None
+    name = resource.resource_name if resource.resource_type is ConfigResourceType.TOPIC else None
+    require_access(state.image, request, AclOperation.ALTER_CONFIGS, name)
+    _require_valid(resource, is_topic=name is not None)
+    if name is None:
+        return None
+    if reason := name_error(name):
+        raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, reason)
+    return topic_named(state, name).topic_id
 
 
 def _require_valid(resource: AlterConfigsResource, is_topic: bool) -> None:
@@ -250,13 +220,8 @@ def _require_valid(resource: AlterConfigsResource, is_topic: bool) -> None:
             raise Refused(ErrorCode.INVALID_CONFIG, f"{change.name} cannot be changed while the cluster runs")
 
 
-def _named_changes(resource: AlterConfigsResource) -> Changes:
-    return {
-        change.name: None
-        if change.operation is ConfigOperation.DELETE
-        else config_text(CONFIGS[change.name].parse(change.value))
-        for change in resource.configs
-    }
+def _new_value(change: AlterableConfig) -> str | None:
+    return None if change.operation is ConfigOperation.DELETE else config_text(CONFIGS[change.name].parse(change.value))
 
 
 def set_config(draft: Draft, topic_id: str | None, name: str, value: str | None) -> None:
@@ -301,9 +266,8 @@ def complete_reassignments(draft: Draft, topic_id: str | None) -> None:
 
 def _elect_uncleanly(draft: Draft, topic_id: str | None) -> None:
     """Elects for the leaderless partitions of a topic, or of all topics (None), where unclean election is allowed."""
-    if topic_id is None:
-        leaderless = draft.state.leaderless()
-    else:
+    leaderless = draft.state.leaderless()
+    if topic_id is not None:
         leaderless = [key for key, state in draft.partitions(topic_id) if state.leader == NO_LEADER]
     for key in leaderless:
         if draft.allowed_election(key) is Election.UNCLEAN:

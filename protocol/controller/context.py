@@ -1,7 +1,5 @@
-"""The state of a controller: the metadata image, and indexes of partitions by broker.
-
-The indexes give the partitions whose ISR or ELR has a broker, those that it leads, and the leaderless ones, without a
-walk over all partitions. Every replay updates them.
+"""The state of a controller: the metadata image, and indexes of partitions by broker, so that no event needs a walk
+over all partitions.
 """
 
 from __future__ import annotations
@@ -38,8 +36,16 @@ class ControllerState:
 
     def _index(self, key: TopicIdPartition, state: PartitionState | None) -> None:
         old = self._indexed.get(key)
-        _move(self._members, key, _members(old), _members(state))
-        _move(self._led, key, _leader(old), _leader(state))
+        for index, before, after in (
+            (self._members, () if old is None else old.isr + old.elr, () if state is None else state.isr + state.elr),
+            (self._led, () if old is None else (old.leader,), () if state is None else (state.leader,)),
+        ):
+            for broker in before:
+                if broker not in after:
+                    index[broker].discard(key)
+            for broker in after:
+                if broker not in before:
+                    index.setdefault(broker, set()).add(key)
         if state is not None:
             self._indexed[key] = state
         elif old is not None:
@@ -92,31 +98,5 @@ class ControllerState:
 
 
 def allowed_election(features: Features, unclean_enabled: ConfigValue) -> Election:
-    """The election without a user's request: UNCLEAN if enabled for the topic and unclean recovery is disabled, else
-    ONLINE.
-    """
+    """The election without a user's request: UNCLEAN only if enabled for the topic and unclean recovery is disabled."""
     return Election.UNCLEAN if unclean_enabled and not features.unclean_recovery else Election.ONLINE
-
-
-def _members(state: PartitionState | None) -> tuple[BrokerId, ...]:
-    return () if state is None else state.isr + state.elr
-
-
-def _leader(state: PartitionState | None) -> tuple[BrokerId, ...]:
-    return () if state is None else (state.leader,)
-
-
-def _move(
-    index: dict[BrokerId, set[TopicIdPartition]],
-    key: TopicIdPartition,
-    before: tuple[BrokerId, ...],
-    after: tuple[BrokerId, ...],
-) -> None:
-    if before == after:
-        return
-    for broker in before:
-        if broker not in after:
-            index[broker].discard(key)
-    for broker in after:
-        if broker not in before:
-            index.setdefault(broker, set()).add(key)

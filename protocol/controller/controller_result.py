@@ -1,8 +1,7 @@
 """The result of an administration request: the response, and the records to commit before it is sent.
 
-Handlers return records and apply none. The parts of a request are decided on the state before the request; parts that
-conflict (the same topic or partition twice) are refused. With `validate_only` the response is the same and there are no
-records (`ControllerResult.validated`).
+The parts of a request are decided on the state before the request; parts that conflict (the same topic or partition
+twice) are refused.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ Part = TypeVar("Part")
 
 @dataclass(frozen=True, slots=True)
 class ControllerResult:
-    """A response and the records to commit before it; with `awaited`, it is sent when those elections are over."""
+    """With `awaited` the response is sent when those elections are over."""
 
     response: AdminResponse
     records: Sequence[MetadataRecord] = ()
     awaited: Awaited | None = None
 
     def validated(self, only: bool) -> ControllerResult:
-        """The result; without its records where `only` says that the request asks for validation only."""
+        """The result; without its records where the request asks for validation `only`."""
         return ControllerResult(self.response) if only else self
 
 

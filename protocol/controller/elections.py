@@ -5,19 +5,14 @@ DESIGNATION names the leader of each partition; the records that this replica la
 query the replicas for the ends of their logs through the recovery manager, and their response waits for the result
 (`recovery_requests.py`). Where unclean recovery is disabled they are refused.
 
-Checks, in this order. Of the whole request: the principal (CLUSTER_ACTION), the number of topics, a designation for all
-partitions. Of each partition: whether it is named twice, whether it exists, its `desired_leaders`, whether an election
-is needed, and whether a replica can be elected. A refused partition does not affect the others.
-
-Departures from Kafka's code, which requires ALTER instead of CLUSTER_ACTION, has neither limit nor designations, and
-carries out an election for each mention of a partition: the first three follow KIP-966; a partition that is named twice
-is answered with INVALID_REQUEST, as a topic that is named twice is.
+A refused partition does not affect the others.
+Departures from Kafka's code: CLUSTER_ACTION instead of ALTER, the limit and designations follow KIP-966; a partition
+that is named twice is refused, as a topic that is named twice is, where Kafka carries out an election for each mention.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from protocol.config import UNCLEAN_RECOVERY_ENABLED
 from protocol.controller.context import ControllerState
@@ -38,7 +33,7 @@ from protocol.messages.partitions import (
 from protocol.messages.records import MetadataRecord, PartitionChangeRecord
 from protocol.messages.recovery import RecoveryMode
 from protocol.messages.topics import MAX_TOPICS_PER_REQUEST
-from protocol.metadata.authorizer import require_cluster
+from protocol.metadata.authorizer import require_access
 from protocol.metadata.partition import PartitionState
 
 _LONGEST_LOG = {
@@ -47,27 +42,20 @@ _LONGEST_LOG = {
 }
 
 
-class _RequestedElection(NamedTuple):
-    """A partition and its desired leader: -1 is any replica, None an invalid list of desired leaders."""
-
-    partition: TopicPartition
-    desired_leader: BrokerId | None
-
-
 def elect_leaders(state: ControllerState, request: ElectLeadersRequest) -> ControllerResult:
     """Elects for the named partitions; where none is named for all, with results of those that need it only."""
-    require_cluster(state.image, request, AclOperation.CLUSTER_ACTION)
+    require_access(state.image, request, AclOperation.CLUSTER_ACTION)
     requested = _requested_elections(state, request)
-    twice = named_twice([item.partition for item in requested])
+    twice = named_twice(partition for partition, _ in requested)
     records: list[MetadataRecord] = []
     results: list[PartitionResult] = []
     places: dict[TopicIdPartition, int] = {}
-    for item in requested:
+    for partition, desired in requested:
         error, message = ErrorCode.NONE, ""
         try:
-            if item.partition in twice:
-                raise Refused(ErrorCode.INVALID_REQUEST, f"partition {item.partition} is named twice")
-            elected = _elect(state, request.election_type, item)
+            if partition in twice:
+                raise Refused(ErrorCode.INVALID_REQUEST, f"partition {partition} is named twice")
+            elected = _elect(state, request.election_type, partition, desired)
             if isinstance(elected, PartitionChangeRecord):
                 records.append(elected)
             else:
@@ -76,28 +64,30 @@ def elect_leaders(state: ControllerState, request: ElectLeadersRequest) -> Contr
             error, message = refused.error, refused.message
         if error is ErrorCode.ELECTION_NOT_NEEDED and request.topic_partitions is None:
             continue
-        topic, index = item.partition
+        topic, index = partition
         results.append(PartitionResult(topic=topic, partition_index=index, error=error, message=message))
     response = ElectLeadersResponse(correlation_id=request.correlation_id, partitions=tuple(results))
     awaited = Awaited(_LONGEST_LOG[request.election_type], request.timeout_ms, places) if places else None
     return ControllerResult(response, records, awaited)
 
 
-def _requested_elections(state: ControllerState, request: ElectLeadersRequest) -> Sequence[_RequestedElection]:
+def _requested_elections(
+    state: ControllerState, request: ElectLeadersRequest
+) -> Sequence[tuple[TopicPartition, BrokerId | None]]:
+    """Partitions and their desired leaders: -1 is any replica, None an invalid list of desired leaders."""
     designation = request.election_type is ElectionType.DESIGNATION
     if request.topic_partitions is None:
         if designation:
             raise Refused(ErrorCode.INVALID_REQUEST, "a designation names its partitions")
         return [
-            _RequestedElection(TopicPartition(topic.name, index), NO_LEADER)
+            (TopicPartition(topic.name, index), NO_LEADER)
             for topic in state.image.topics.values()
             for index in sorted(topic.partitions)
         ]
-    if len(request.topic_partitions) > MAX_TOPICS_PER_REQUEST:
-        found = len(request.topic_partitions)
+    if (found := len(request.topic_partitions)) > MAX_TOPICS_PER_REQUEST:
         raise Refused(ErrorCode.INVALID_REQUEST, f"{found} topics in one request; allowed: {MAX_TOPICS_PER_REQUEST}")
     return [
-        _RequestedElection(TopicPartition(topic.topic, index), desired)
+        (TopicPartition(topic.topic, index), desired)
         for topic in request.topic_partitions
         for index, desired in zip(topic.partitions, _desired_leaders(topic, designation), strict=True)
     ]
@@ -113,29 +103,26 @@ def _desired_leaders(topic: TopicPartitions, designation: bool) -> Sequence[Brok
 
 
 def _elect(
-    state: ControllerState, kind: ElectionType, item: _RequestedElection
+    state: ControllerState, kind: ElectionType, name: TopicPartition, desired: BrokerId | None
 ) -> PartitionChangeRecord | TopicIdPartition:
     """The record that elects a leader, or the partition where its election needs a recovery; raises Refused."""
-    key, partition = partition_named(state, *item.partition)
-    if item.desired_leader is None:
+    key, partition = partition_named(state, *name)
+    if desired is None:
         reason = "desired leaders go with a designation, and there is one for each partition"
         raise Refused(ErrorCode.INVALID_REQUEST, reason)
-    if kind is ElectionType.DESIGNATION and item.desired_leader not in partition.replicas:
-        reason = f"broker {item.desired_leader} is none of the replicas {list(partition.replicas)}"
+    if kind is ElectionType.DESIGNATION and desired not in partition.replicas:
+        reason = f"broker {desired} is none of the replicas {list(partition.replicas)}"
         raise Refused(ErrorCode.INVALID_REQUEST, reason)
-    leads = partition.replicas[0] if kind is ElectionType.PREFERRED else partition.leader
-    if partition.leader == leads != NO_LEADER:
+    preferred = kind is ElectionType.PREFERRED
+    if partition.leader == (partition.replicas[0] if preferred else partition.leader) != NO_LEADER:
         raise Refused(ErrorCode.ELECTION_NOT_NEEDED, f"broker {partition.leader} leads")
     if kind in _LONGEST_LOG:
         _require_recoverable(state, partition, kind)
         return key
-    preferred = kind is ElectionType.PREFERRED
-    election = Election.PREFERRED if preferred else Election.UNCLEAN
-    record = state.change(key, election, designated_leader=item.desired_leader)
-    designated_another = record is not None and item.desired_leader not in (NO_LEADER, record.leader)
-    if record is None or designated_another:
+    record = state.change(key, Election.PREFERRED if preferred else Election.UNCLEAN, designated_leader=desired)
+    if record is None or desired not in (NO_LEADER, record.leader):
         error = ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE if preferred else ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
-        raise Refused(error, f"no replica of {item.partition} that may lead is active")
+        raise Refused(error, f"no replica of {name} that may lead is active")
     return record
 
 

@@ -1,41 +1,36 @@
 """UpdateFeatures: feature levels raised and lowered while the cluster runs (requirements K2-K11, H6-H9).
 
-A request changes all features that it names, or none. The checks are Kafka's, with INVALID_UPDATE_VERSION for each: the
-feature exists and is supported at that level; only a downgrade lowers it, and a downgrade does not raise it; a safe
-downgrade of `metadata.version` loses no metadata. The resulting levels must be compatible: `unclean.recovery.enabled`
-needs the metadata version that brings ELR (K8, N24). A level that is in force already is no change, whereas Kafka
-records it again. Kafka never lowers `metadata.version` across a change of the metadata, so the effect of an unsafe
-downgrade is defined here.
+A request changes all features that it names, or none. The checks are Kafka's; the resulting levels must be compatible:
+`unclean.recovery.enabled` needs the metadata version that brings ELR (K8, N24). A level that is in force already is no
+change, whereas Kafka records it again. Kafka never lowers `metadata.version` across a change of the metadata, so the
+effect of an unsafe downgrade is defined here.
 
 The consequences of the new levels for partitions and configs are recorded in the same batch, each record where the
 levels that it needs are in force.
 
-- *Raising metadata.version* brings ELR, clean shutdown epochs and empty ISRs. Partitions have no ELR until their next
-  change (K3, M23). Leaderless partitions are changed at once: the members of the ISR, none of which could lead, become
-  the ELR. Otherwise Kafka's first phase would record "no leader" as last known leader when the last member leaves, and
-  the partition would stay leaderless.
+- *Raising metadata.version*: partitions have no ELR until their next change (K3, M23). Leaderless ones are changed at
+  once: the members of the ISR, none of which could lead, become the ELR. Otherwise Kafka's first phase would record
+  "no leader" as last known leader when the last member leaves, and the partition would stay leaderless.
 - *Lowering it* removes ELR, last known ELR and last known leader with the level, since a record of version 0 cannot
   remove them with the next change of each partition (K10). An ISR must not stay empty: the whole ELR returns to it,
-  since each of its members has all committed records, and before KIP-966 the last one would not have left. A single
-  one might have lost its disk while another is complete. The last known leader stands first, the others in the order
-  of the assignment. Members that are active return alone, and the first of them leads at once; otherwise the first
-  that comes back leads, and the others, which are down at that time, leave the ISR with its election (`brokers.py`).
-  Below this version unclean restarts are trusted (K7), also that of the first member that comes back. If the ELR is
-  empty no replica is known to have all committed records: then the last known leader returns, else the first of the
-  last known ELR, else the first replica, and the partition is RECOVERING, as after an unclean election (C12).
+  since each of its members has all committed records, but a single one might have lost its disk. The last known leader
+  stands first, the others in the order of the assignment. Members that are active return alone, and the first of them
+  leads at once; otherwise the first that comes back leads, also after an unclean restart (K7), and the others leave the
+  ISR with its election (`brokers.py`). If the ELR is empty no replica is known to have all committed records: then the
+  last known leader returns, else the first of the last known ELR, else the first replica, and the partition is
+  RECOVERING, as after an unclean election (C12).
 - *Toggling unclean.recovery.enabled* moves the last known leader between `last_known_elr`, where Kafka's first phase
   keeps it, and its own field (N15). The last known ELR starts and ends empty: one broker that led last is not a last
   known ELR in the sense of recovery (E27, F29). Enabling it also empties an ELR that an election has left although min
   ISR is reached (E14), and removes brokers from an ELR that a reassignment has removed (E34).
   `unclean.leader.election.enable` and `unclean.recovery.strategy` are converted into each other in every scope: an
   override becomes an override, and where there is none the override of the other config is removed, so that later
-  changes of the wider default reach the same topics (H6-H8). A value of the config that did not apply under the old
-  level is overwritten; `manual` becomes `balanced` on the way back (H9). Lowering it is safe, since the KIP defines the
-  way back; leaderless partitions are elected for by the rules of the first phase in the same batch, and their
-  recoveries end with the level.
+  changes of the wider default reach the same topics (H6-H8). `manual` becomes `balanced` on the way back (H9). Lowering
+  it is safe, since the KIP defines the way back; leaderless partitions are elected for by the rules of the first phase
+  in the same batch, and their recoveries end with the level.
 
-Brokers learn levels from the metadata log, as they learn configs. A leader that still applies the old rule has not
-applied any partition change of the new level either, so it counts with the whole ISR of before (M8).
+A leader that still applies the old rule has not applied any partition change of the new level either, so it counts with
+the whole ISR of before (M8).
 """
 
 from __future__ import annotations
@@ -72,7 +67,7 @@ from protocol.messages.cluster import (
     UpgradeType,
 )
 from protocol.messages.records import FeatureLevelRecord, MetadataRecord, PartitionChangeRecord
-from protocol.metadata.authorizer import require_cluster
+from protocol.metadata.authorizer import require_access
 from protocol.metadata.partition import LeaderRecoveryState, PartitionState
 
 
@@ -84,14 +79,14 @@ def bootstrap_records(state: ControllerState) -> list[MetadataRecord]:
 
 def update_features(state: ControllerState, request: UpdateFeaturesRequest) -> ControllerResult:
     """Makes all updates or none. Refused: INVALID_UPDATE_VERSION; INVALID_REQUEST for a repetition. Needs ALTER."""
-    require_cluster(state.image, request, AclOperation.ALTER)
+    require_access(state.image, request, AclOperation.ALTER)
     twice = named_twice(update.feature for update in request.feature_updates)
     present = state.image.feature_levels
     for update in request.feature_updates:
         require_once(update.feature, twice)
         _require_allowed(present, update)
-    wanted = {update.feature: update.max_version_level for update in request.feature_updates}
-    levels = {**present, **wanted}
+    wanted = {update.feature: update for update in request.feature_updates}
+    levels = {**present, **{name: update.max_version_level for name, update in wanted.items()}}
     if levels[UNCLEAN_RECOVERY_ENABLED] and levels[METADATA_VERSION] < METADATA_VERSION_ELR:
         needed = f"{UNCLEAN_RECOVERY_ENABLED} needs {METADATA_VERSION} {METADATA_VERSION_ELR}"
         raise Refused(ErrorCode.INVALID_UPDATE_VERSION, f"nothing was changed: {needed}")
@@ -101,7 +96,8 @@ def update_features(state: ControllerState, request: UpdateFeaturesRequest) -> C
     if after.elr:
         _change_levels(draft, levels)
     _convert_partitions(draft, before, after)
-    if not after.elr and draft.records and _is_safe_downgrade(present, request):
+    # The records of a downgrade: without ELR before and after there are none.
+    if not after.elr and draft.records and wanted[METADATA_VERSION].upgrade_type is UpgradeType.SAFE_DOWNGRADE:
         raise Refused(
             ErrorCode.INVALID_UPDATE_VERSION,
             f"nothing was changed: {METADATA_VERSION} {levels[METADATA_VERSION]} would lose the eligible leaders "
@@ -122,30 +118,19 @@ def update_features(state: ControllerState, request: UpdateFeaturesRequest) -> C
 
 
 def _require_allowed(present: Mapping[str, int], update: FeatureUpdate) -> None:
-    name, level = update.feature, update.max_version_level
+    name, level, upgrades = update.feature, update.max_version_level, update.upgrade_type is UpgradeType.UPGRADE
+    lowest, highest = SUPPORTED_FEATURES.get(name, (0, -1))
     if name not in SUPPORTED_FEATURES:
         reason = f"unknown feature; allowed: {', '.join(SUPPORTED_FEATURES)}"
+    elif not lowest <= level <= highest:
+        reason = f"supported are levels {lowest} to {highest}"
+    elif level < present[name] and upgrades:
+        reason = f"it is at {present[name]}, and an upgrade lowers nothing"
+    elif level > present[name] and not upgrades:
+        reason = f"it is at {present[name]}, and a downgrade raises nothing"
     else:
-        lowest, highest = SUPPORTED_FEATURES[name]
-        upgrades = update.upgrade_type is UpgradeType.UPGRADE
-        if not lowest <= level <= highest:
-            reason = f"supported are levels {lowest} to {highest}"
-        elif level < present[name] and upgrades:
-            reason = f"it is at {present[name]}, and an upgrade lowers nothing"
-        elif level > present[name] and not upgrades:
-            reason = f"it is at {present[name]}, and a downgrade raises nothing"
-        else:
-            return
+        return
     raise Refused(ErrorCode.INVALID_UPDATE_VERSION, f"nothing was changed: {name} {level}: {reason}")
-
-
-def _is_safe_downgrade(present: Mapping[str, int], request: UpdateFeaturesRequest) -> bool:
-    return any(
-        update.feature == METADATA_VERSION
-        and update.max_version_level < present[METADATA_VERSION]
-        and update.upgrade_type is UpgradeType.SAFE_DOWNGRADE
-        for update in request.feature_updates
-    )
 
 
 def _change_levels(draft: Draft, levels: Mapping[str, int]) -> None:
@@ -158,9 +143,7 @@ def _change_levels(draft: Draft, levels: Mapping[str, int]) -> None:
 
 
 def _convert_partitions(draft: Draft, before: Features, after: Features) -> None:
-    if before == after:
-        return
-    for key, partition in draft.partitions():
+    for key, partition in draft.partitions() if before != after else ():
         if not before.elr:
             changes = _with_elr(partition, after)
         elif not after.elr:
@@ -200,13 +183,9 @@ def _with_last_known_leader(state: ControllerState, key: TopicIdPartition, parti
 
 def _with_leader_in_elr(partition: PartitionState) -> dict[str, Any]:
     """Changes from unclean recovery to the first phase."""
-    changes: dict[str, Any] = {}
     last_known = _as_tuple(partition.last_known_leader)
-    if partition.last_known_elr != last_known:
-        changes["last_known_elr"] = last_known
-    if last_known:
-        changes["last_known_leader"] = NO_LEADER
-    return changes
+    changes: dict[str, Any] = {"last_known_elr": last_known} if partition.last_known_elr != last_known else {}
+    return changes | ({"last_known_leader": NO_LEADER} if last_known else {})
 
 
 def _as_tuple(broker: BrokerId) -> tuple[BrokerId, ...]:
@@ -224,7 +203,7 @@ def _without_elr(state: ControllerState, partition: PartitionState) -> dict[str,
         changes["last_known_leader"] = NO_LEADER
     if not partition.isr:
         members = _returning_members(partition)
-        active = tuple(broker for broker in members if state.image.is_active(broker))
+        active = tuple(filter(state.image.is_active, members))
         changes["isr"] = active or members
         if not set(members).issubset(partition.elr):
             changes["leader_recovery_state"] = int(LeaderRecoveryState.RECOVERING)
@@ -234,9 +213,7 @@ def _without_elr(state: ControllerState, partition: PartitionState) -> dict[str,
 
 
 def _returning_members(partition: PartitionState) -> tuple[BrokerId, ...]:
-    """The members that return to an empty ISR: the replicas in the ELR, the last leader before the others; without any,
-    one replica: the last known leader, else the first in the last known ELR, else the first.
-    """
+    """The members that return to an empty ISR: the replicas in the ELR, the last leader first, or one replica."""
     first_phase = partition.last_known_elr if len(partition.last_known_elr) == 1 else ()
     led_last = _as_tuple(partition.last_known_leader) or first_phase
     replicas = sorted(partition.replicas, key=lambda broker: broker not in led_last)
@@ -263,5 +240,4 @@ def _convert_configs(draft: Draft, before: Mapping[str, int]) -> None:
 
 
 def _converted(value: ConfigValue) -> str:
-    """A value of one of the two configs as a value of the other."""
     return STRATEGY_OF_ENABLE[value] if isinstance(value, bool) else config_text(ENABLE_OF_STRATEGY[str(value)])

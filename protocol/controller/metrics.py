@@ -1,16 +1,15 @@
 """The controller's metrics (requirements I1-I10, D34) and alerts (I8).
 
-`ControllerMetrics` observes every record that is replayed and the few events that no record shows; `values` returns all
-of `CLUSTER_METRICS`. Gauges of partitions are updated record by record at a constant cost each; only a change of
-feature levels, or of a config that a gauge depends on, evaluates all partitions that it concerns. Counters and
-summaries start at 0 when the controller becomes active, whatever the log holds (I5).
+Gauges of partitions are updated record by record at a constant cost each; only a change of feature levels, or of a
+config that a gauge depends on, evaluates all partitions that it concerns. Counters and summaries start at 0 when the
+controller becomes active, whatever the log holds (I5).
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import NamedTuple
 
 from protocol import metrics
@@ -26,6 +25,7 @@ from protocol.metadata.partition import LeaderRecoveryState, PartitionState
 
 _GAUGE_CONFIGS = (MIN_INSYNC_REPLICAS, UNCLEAN_LEADER_ELECTION_ENABLE, UNCLEAN_RECOVERY_STRATEGY)
 """The configs that decide which gauges count a partition."""
+_GAUGES = (metrics.UNDER_MIN_ISR, metrics.OFFLINE, metrics.UNCLEAN_RECOVERY, metrics.MANUAL_ELECTION_REQUIRED)
 
 
 class Alert(NamedTuple):
@@ -44,10 +44,8 @@ class Summary:
     max: int = 0
 
     def observe(self, value: int) -> None:
-        self.count += 1
-        self.sum += value
-        self.last = value
-        self.max = max(self.max, value)
+        self.count, self.sum = self.count + 1, self.sum + value
+        self.last, self.max = value, max(self.max, value)
 
 
 def partition_metrics(state: PartitionState) -> dict[str, int]:
@@ -55,9 +53,7 @@ def partition_metrics(state: PartitionState) -> dict[str, int]:
 
 
 def is_unclean_election(before: PartitionState, after: PartitionState) -> bool:
-    """Whether the change elected a leader that may lack acknowledged records, which leaves the partition RECOVERING; a
-    leader from ISR or ELR of a RECOVERING partition was elected cleanly (N13).
-    """
+    """Whether the change elected a leader from outside ISR and ELR, which leaves the partition RECOVERING (N13)."""
     if after.leader in (before.leader, NO_LEADER) or after.leader_recovery_state is LeaderRecoveryState.RECOVERED:
         return False
     if before.leader_recovery_state is LeaderRecoveryState.RECOVERED:
@@ -76,17 +72,16 @@ def needs_user(state: ControllerState, key: TopicIdPartition, partition: Partiti
 
 
 class PartitionGauges:
+    """The partitions that each gauge counts, by its metric, without recoveries that a user requested."""
+
     def __init__(self, state: ControllerState) -> None:
         self._state = state
-        self.under_min_isr: set[TopicIdPartition] = set()
-        self.offline: set[TopicIdPartition] = set()
-        self.manual: set[TopicIdPartition] = set()
-        self.under_recovery: set[TopicIdPartition] = set()
+        self.counted: dict[str, set[TopicIdPartition]] = {name: set() for name in _GAUGES}
 
     def replayed(self, record: MetadataRecord, delta: MetadataDelta) -> None:
         """Updates the gauges after `state` has replayed a record; `delta` is what it changed."""
         for key in delta.removed():
-            for members in (self.under_min_isr, self.offline, self.manual, self.under_recovery):
+            for members in self.counted.values():
                 members.discard(key)
         topics = self._state.image.topics
         for key in delta.partitions:
@@ -96,36 +91,30 @@ class PartitionGauges:
                 self._evaluate(key, partition)
 
     def _concerned(self, record: MetadataRecord) -> Iterable[tuple[TopicIdPartition, PartitionState]]:
-        """The partitions whose gauges depend on the changed config or feature level."""
         image = self._state.image
-        if isinstance(record, ConfigRecord):
-            if record.name not in _GAUGE_CONFIGS:
-                return ()
-            if record.topic_id is not None:
-                topic = image.topics.get(record.topic_id)
-                partitions = {} if topic is None else topic.partitions
-                return [(TopicIdPartition(record.topic_id, index), state) for index, state in partitions.items()]
-        return image.partitions()
+        if not isinstance(record, ConfigRecord):
+            return image.partitions()
+        exists = record.topic_id is None or record.topic_id in image.topics
+        return image.partitions(record.topic_id) if exists and record.name in _GAUGE_CONFIGS else ()
 
     def _evaluate(self, key: TopicIdPartition, partition: PartitionState) -> None:
         min_isr = self._state.image.min_isr(key.topic_id, MIN_INSYNC_REPLICAS, len(partition.replicas))
         needed = recovery_need(self._state.image, key, partition)
-        for members, counts in (
-            (self.under_min_isr, len(partition.isr) < min_isr),
-            (self.offline, partition.leader == NO_LEADER),
-            (self.manual, needs_user(self._state, key, partition)),
-            (self.under_recovery, needed in (RecoveryNeed.RECOVERY, RecoveryNeed.LAST_KNOWN)),
+        for members, counts in zip(
+            self.counted.values(),
+            (
+                len(partition.isr) < min_isr,
+                partition.leader == NO_LEADER,
+                needed in (RecoveryNeed.RECOVERY, RecoveryNeed.LAST_KNOWN),
+                needs_user(self._state, key, partition),
+            ),
+            strict=True,
         ):
-            if counts:
-                members.add(key)
-            else:
-                members.discard(key)
+            (members.add if counts else members.discard)(key)
 
 
 class ControllerMetrics:
-    """The metrics of one controller. The node sets `now_ms` to the time of its input; `quorum` returns the values of
-    `RAFT_METRICS`, in that order.
-    """
+    """The node sets `now_ms` to the time of its input; `quorum` returns the values of `RAFT_METRICS`, in that order."""
 
     def __init__(
         self, state: ControllerState, quorum: Callable[[], Sequence[int]], recoveries: RecoveryRequests | None = None
@@ -156,32 +145,24 @@ class ControllerMetrics:
     def values(self) -> dict[str, int]:
         """All metrics except those of single partitions, by name."""
         running = set(self._recoveries.running) if self._recoveries is not None else set()
+        counted = self._gauges.counted
         values = {
-            metrics.UNDER_MIN_ISR: len(self._gauges.under_min_isr),
-            metrics.OFFLINE: len(self._gauges.offline),
-            metrics.UNCLEAN_RECOVERY: len(self._gauges.under_recovery | running),
-            metrics.MANUAL_ELECTION_REQUIRED: len(self._gauges.manual - running),
+            metrics.UNDER_MIN_ISR: len(counted[metrics.UNDER_MIN_ISR]),
+            metrics.OFFLINE: len(counted[metrics.OFFLINE]),
+            metrics.UNCLEAN_RECOVERY: len(counted[metrics.UNCLEAN_RECOVERY] | running),
+            metrics.MANUAL_ELECTION_REQUIRED: len(counted[metrics.MANUAL_ELECTION_REQUIRED] - running),
             metrics.REASSIGNING: len(self._reassigning),
             metrics.UNCLEAN_RECOVERY_FINISHED: self._recoveries_finished,
             metrics.UNCLEAN_ELECTIONS: self._unclean_elections,
             **dict(zip(metrics.RAFT_METRICS, self._quorum(), strict=True)),
         }
         for name, summary in self._summaries.items():
-            values[f"{name}_count"] = summary.count
-            values[f"{name}_sum"] = summary.sum
-            values[f"{name}_last"] = summary.last
-            values[f"{name}_max"] = summary.max
+            values |= {f"{name}_{field}": value for field, value in asdict(summary).items()}
         return values
 
     def counted(self) -> dict[str, Collection[TopicIdPartition]]:
         """The partitions that the gauges count by their states, without recoveries that a user requested."""
-        return {
-            metrics.UNDER_MIN_ISR: self._gauges.under_min_isr,
-            metrics.OFFLINE: self._gauges.offline,
-            metrics.UNCLEAN_RECOVERY: self._gauges.under_recovery,
-            metrics.MANUAL_ELECTION_REQUIRED: self._gauges.manual,
-            metrics.REASSIGNING: self._reassigning.keys(),
-        }
+        return {**self._gauges.counted, metrics.REASSIGNING: self._reassigning.keys()}
 
     def replayed(self, record: MetadataRecord, delta: MetadataDelta) -> None:
         self._gauges.replayed(record, delta)
@@ -202,7 +183,8 @@ class ControllerMetrics:
         if not self._alerts:
             return []
         alerts, self._alerts = self._alerts, []
-        return [alert for alert in alerts if alert.kind != OFFLINE_PARTITION or alert.key in self._gauges.offline]
+        offline = self._gauges.counted[metrics.OFFLINE]
+        return [alert for alert in alerts if alert.kind != OFFLINE_PARTITION or alert.key in offline]
 
     def _follow(self, key: TopicIdPartition, before: PartitionState | None, after: PartitionState) -> None:
         if after.leader == NO_LEADER and (before is None or before.leader != NO_LEADER):
@@ -216,19 +198,13 @@ class ControllerMetrics:
             self._reassigning[key] = self.now_ms
 
     def _follow_reassignment(self, key: TopicIdPartition, before: PartitionState, after: PartitionState) -> None:
-        if (
-            after.replicas is before.replicas
-            and after.adding_replicas is before.adding_replicas
-            and after.removing_replicas is before.removing_replicas
-        ):
-            return
         was, wanted = ((state.adding_replicas, state.removing_replicas) for state in (before, after))
-        if was != wanted and any(wanted):
-            self._reassigning[key] = self.now_ms
-        elif was == wanted == ((), ()):
-            if after.replicas != before.replicas:
+        if was == wanted:
+            if not any(was) and after.replicas != before.replicas:
                 self._summaries[metrics.REASSIGNMENT_DELAY].observe(0)
-        elif was != wanted:
+        elif any(wanted):
+            self._reassigning[key] = self.now_ms
+        else:
             began_ms = self._reassigning.pop(key)
             adding, removing = was
             if set(adding) <= set(after.replicas) and not set(removing) & set(after.replicas):
@@ -247,9 +223,7 @@ class ControllerMetrics:
         offsets = [applied.get(broker, 0) for broker in image.brokers if image.is_active(broker)]
         if not offsets:
             self._failovers.clear()
-            return
-        known = min(offsets)
-        while self._failovers and self._failovers[0][1] <= known:
+        while self._failovers and self._failovers[0][1] <= min(offsets):
             self._summaries[metrics.FAILOVER_LATENCY].observe(self.now_ms - self._failovers.popleft()[0])
 
     def shutdown_began(self, broker: BrokerId) -> None:

@@ -5,16 +5,25 @@
 1. a reassignment whose new replicas are in sync is completed;
 2. ELR and last known ELR follow the ISR: a replica that leaves an ISR below min ISR stays eligible to lead, unless it
    returned from an unclean shutdown; then it is kept in the last known ELR (requirements E13-E15, E20, E23);
-3. a leader is elected, or a user's designation is carried out (`partition_election.py`);
+3. a leader is elected, or a user's designation is carried out: a user names the leader of a leaderless partition and
+   accepts that records are lost, unless that replica is in ISR or ELR (F22-F24, C12);
 4. a leader elected from the ELR becomes the whole ISR (E30); so does a leader elected uncleanly, which also empties the
    ELR and makes the partition RECOVERING (KIP-704);
 5. the leader epoch rises when the leader changes or the assignment loses a replica. A smaller ISR or ELR alone does
    not raise it (E18, N29); the partition epoch rises with every record;
 6. the last known leader is recorded for a partition whose ISR becomes empty (E24).
 
-Sources: KIP-966, KIP-704, and the behaviour of Apache Kafka's partition change code of October 2024 (metadata version
-4.0), which the vectors of `isray conformance` were recorded from. The request selects one of four
-generations of the rules:
+An election prefers, in this order (E29, E31, K5):
+
+1. a replica that holds every committed record: a member of the ISR or, only when the ISR is empty, of the ELR. The
+   present leader is kept while it qualifies (a PREFERRED election asks the first replica before it); otherwise the
+   first that qualifies in the order of the assignment;
+2. the last known leader, where the generation allows it; an unclean choice. Departure: it must be acceptable. Kafka's
+   code of that time elected it whether it was alive or not (KAFKA-19522, N33);
+3. in an UNCLEAN election, the first acceptable replica of the assignment, as in Kafka; the KIP asks for any (K6).
+
+Sources: KIP-966, KIP-704, and Apache Kafka's partition change code of October 2024 (metadata version 4.0), from which
+the vectors of `isray conformance` were recorded. The request selects one of four generations of the rules:
 
 - without `elr_enabled` (`kip-497`): the ISR never becomes empty, its last member stays in it although it cannot lead
   (K4), and an ELR left by an older record is dropped at the next change (K10);
@@ -26,25 +35,24 @@ generations of the rules:
   empties the ELR in the same record (E14, M7); ELR and last known ELR hold replicas of the new assignment only (E34);
   after an unclean election the last known ELR keeps all but the new leader until min ISR is reached (E23, N28).
 
-The generations also differ in when a reassignment completes. The ones before `kip-966` follow Kafka's code up to 4.2,
-which waits for the whole final assignment: an original replica that is down delays it. `kip-966` asks for less, and
-never lets a completion delete copies that the final assignment does not replace (E32, M75, N31): all adding replicas
-must be in sync, and all replicas of the final assignment where fewer are added than removed (as in Kafka from 4.3.0
-on); and as many of the final assignment as its min ISR, at least two if it has two. Kafka's newer rule alone would
-complete with too few members for min ISR, so that writes are refused, or with a single copy.
+The generations before `kip-966` complete a reassignment as Kafka's code up to 4.2, which waits for the whole final
+assignment: an original replica that is down delays it. `kip-966` asks for less, and never lets a completion delete
+copies that the final assignment does not replace (E32, M75, N31): all adding replicas must be in sync, and all of the
+final assignment where fewer are added than removed (as in Kafka from 4.3.0 on); and as many of the final assignment as
+its min ISR, at least two if it has two. Kafka's newer rule alone would complete with too few members for min ISR, so
+that writes are refused, or with a single copy.
 
-Rules of Kafka's code that a request names (`protocol/kafka_rules.py`) decide in the place of the ones here.
-
-The caller decides which brokers may lead. A broker that it removes from the ISR because the broker failed, shut down or
-returned from an unclean shutdown must not be acceptable in the same request: the decision does not know the reason.
+Rules of Kafka's code that a request names (`protocol/kafka_rules.py`) decide in the place of the ones here. A broker
+that the caller removes from the ISR because the broker failed, shut down or returned from an unclean shutdown must not
+be acceptable as leader in the same request: the decision does not know the reason.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import Enum
 from typing import Any, NamedTuple
 
-from protocol.controller.partition_election import Candidates, Elected, Election, designate, elect
 from protocol.ids import NO_LEADER, BrokerId
 from protocol.kafka_rules import (
     DEAD_LAST_KNOWN_LEADER_ELECTED,
@@ -52,17 +60,19 @@ from protocol.kafka_rules import (
     UNASSIGNED_LAST_KNOWN_LEADER_ELECTED,
 )
 from protocol.messages.records import PartitionChangeRecord
-from protocol.metadata.partition import (
-    LeaderRecoveryState,
-    PartitionState,
-    awaited_replicas,
-    copies_of_completed,
-)
-from protocol.values import immutable
-
-__all__ = ["ChangeRequest", "Election", "decide"]
+from protocol.metadata.partition import LeaderRecoveryState, PartitionState, awaited_replicas, copies_of_completed
+from protocol.values import direct, immutable
 
 Brokers = tuple[BrokerId, ...]
+
+
+@direct
+class Election(Enum):
+    """What an election may do to find a leader."""
+
+    PREFERRED = "PREFERRED"
+    ONLINE = "ONLINE"
+    UNCLEAN = "UNCLEAN"
 
 
 @immutable
@@ -71,9 +81,8 @@ class ChangeRequest:
 
     `min_isr` is the effective min ISR of the present replicas (E8). `None` in a target leaves that part as it is;
     target replicas are never empty. `unclean_shutdown_replicas` registered after an unclean shutdown (E20).
-    `designated_leader`, if not -1, leads a leaderless partition instead of an elected replica (F22, F23).
-    `kafka_rules` decide in the place of this module's rules. Raises ValueError if `track_last_known_leader` comes with
-    `use_last_known_leader` or without `elr_enabled`.
+    `designated_leader`, if not -1, leads a leaderless partition instead of an elected replica (F22, F23). Raises
+    ValueError if `track_last_known_leader` comes with `use_last_known_leader` or without `elr_enabled`.
     """
 
     min_isr: int
@@ -97,12 +106,17 @@ class ChangeRequest:
 
 
 class _Assignment(NamedTuple):
-    """Replicas and ISR as they are to be."""
-
     replicas: Brokers
     isr: Brokers
     adding: Brokers
     removing: Brokers
+
+
+class _Elected(NamedTuple):
+    """The outcome: the leader (-1 if no replica may lead) and whether its log may lack committed records."""
+
+    leader: BrokerId
+    unclean: bool
 
 
 class _Eligible(NamedTuple):
@@ -128,7 +142,7 @@ def decide(
     eligible = _after_election(request, eligible, target, isr, unclean)
 
     changes: dict[str, Any] = {}
-    if leader_changes or _loses_replica(state.replicas, target.replicas):
+    if leader_changes or not set(target.replicas).issuperset(state.replicas):
         changes["leader"] = elected.leader
     if unclean or (isr != state.isr and (isr or request.elr_enabled)):
         changes["isr"] = isr
@@ -146,10 +160,6 @@ def _target_or(wanted: Brokers | None, present: Brokers) -> Brokers:
     return present if wanted is None else wanted
 
 
-def _loses_replica(present: Brokers, wanted: Brokers) -> bool:
-    return wanted != present and not set(wanted).issuperset(present)
-
-
 def _target_assignment(state: PartitionState, request: ChangeRequest) -> _Assignment:
     return _Assignment(
         replicas=_target_or(request.target_replicas, state.replicas),
@@ -165,29 +175,21 @@ def _min_isr(request: ChangeRequest, replicas: Brokers) -> int:
 
 
 def _complete_reassignment(request: ChangeRequest, target: _Assignment) -> _Assignment:
-    """The assignment without its removing replicas once the reassignment is complete, unchanged before."""
+    """The assignment without its removing replicas, once the replicas that the reassignment waits for are in the ISR
+    (E32) and the ISR is large enough for the final assignment (M75); unchanged before.
+    """
     removing = target.removing
     if not removing and not target.adding:
         return target
     isr = tuple(broker for broker in target.isr if broker not in removing)
     replicas = tuple(broker for broker in target.replicas if broker not in removing)
-    if not replicas or not _awaited_are_in_sync(request, target, isr) or not _move_keeps_copies(request, target, isr):
+    awaited, needed = set(replicas), 0
+    if request.track_last_known_leader:
+        awaited = awaited_replicas(target.replicas, target.adding, removing)
+        needed = copies_of_completed(request.min_isr, len(replicas), removing)
+    if not replicas or not awaited.issubset(isr) or len(isr) < needed:
         return target
     return _Assignment(replicas, isr, adding=(), removing=())
-
-
-def _awaited_are_in_sync(request: ChangeRequest, target: _Assignment, isr: Brokers) -> bool:
-    """Whether the replicas that a reassignment waits for are in the ISR (E32)."""
-    if request.track_last_known_leader:
-        return awaited_replicas(target.replicas, target.adding, target.removing).issubset(isr)
-    return set(target.replicas).difference(target.removing).issubset(isr)
-
-
-def _move_keeps_copies(request: ChangeRequest, target: _Assignment, isr: Brokers) -> bool:
-    """Whether the ISR that a completed reassignment leaves is large enough for the final assignment (M75)."""
-    final_count = len(set(target.replicas).difference(target.removing))
-    needed = copies_of_completed(request.min_isr, final_count, target.removing)
-    return not request.track_last_known_leader or len(isr) >= needed
 
 
 def _follow_isr(state: PartitionState, request: ChangeRequest, target: _Assignment) -> _Eligible:
@@ -207,28 +209,42 @@ def _follow_isr(state: PartitionState, request: ChangeRequest, target: _Assignme
     return _Eligible(tuple(sorted(elr)), tuple(sorted(known - elr)))
 
 
-def _elect(state: PartitionState, request: ChangeRequest, target: _Assignment, elr: Brokers) -> Elected:
-    last_known = NO_LEADER
+def _elect(state: PartitionState, request: ChangeRequest, target: _Assignment, elr: Brokers) -> _Elected:
+    last_known, designated = NO_LEADER, request.designated_leader
     if not _has_complete_replica(request, target, elr):
         last_known = _last_known_leader(state, request, target.replicas)
-        if DEAD_LAST_KNOWN_LEADER_ELECTED in request.kafka_rules and _leads_dead_or_alive(state, request, last_known):
-            return Elected(last_known, unclean=True)
-    candidates = Candidates(target.replicas, target.isr, elr, state.leader, last_known)
+        # Kafka's code elects the last known leader dead or alive, a recorded "none" (-1) like any other.
+        recorded = last_known != NO_LEADER or state.last_known_elr == (NO_LEADER,)
+        dead_or_alive = DEAD_LAST_KNOWN_LEADER_ELECTED in request.kafka_rules and request.use_last_known_leader
+        if recorded and dead_or_alive and designated == NO_LEADER:
+            return _Elected(last_known, unclean=True)
     if request.designated_leader != NO_LEADER and state.leader == NO_LEADER:
-        return designate(request.designated_leader, candidates, request.is_acceptable_leader)
-    return elect(request.election, candidates, request.is_acceptable_leader)
+        if designated not in target.replicas or not request.is_acceptable_leader(designated):
+            return _Elected(NO_LEADER, unclean=False)
+        return _Elected(designated, unclean=designated not in target.isr + elr)
+    return _elect_candidate(request, target.replicas, target.isr or elr, state.leader, last_known)
 
 
-def _leads_dead_or_alive(state: PartitionState, request: ChangeRequest, last_known: BrokerId) -> bool:
-    """Whether Kafka's code elects the last known leader dead or alive, a recorded "none" (-1) like any other."""
-    recorded = last_known != NO_LEADER or state.last_known_elr == (NO_LEADER,)
-    return recorded and request.use_last_known_leader and request.designated_leader == NO_LEADER
+def _elect_candidate(
+    request: ChangeRequest, replicas: Brokers, complete: Brokers, present: BrokerId, last_known: BrokerId
+) -> _Elected:
+    """`last_known` is the last known leader, -1 where it may not be elected."""
+    is_acceptable, election = request.is_acceptable_leader, request.election
+    order = (*replicas[:1], present, *replicas[1:]) if election is Election.PREFERRED else (present, *replicas)
+    for broker in order:
+        if broker in complete and is_acceptable(broker):
+            return _Elected(broker, unclean=False)
+    if last_known != NO_LEADER and is_acceptable(last_known):
+        return _Elected(last_known, unclean=True)
+    if election is Election.UNCLEAN:
+        for broker in replicas:
+            if is_acceptable(broker):
+                return _Elected(broker, unclean=True)
+    return _Elected(NO_LEADER, unclean=False)
 
 
 def _has_complete_replica(request: ChangeRequest, target: _Assignment, elr: Brokers) -> bool:
-    """Whether a replica is in ISR or ELR. A member of the ELR that left the assignment does not count, except for one
-    of Kafka's rules.
-    """
+    """Whether a replica is in ISR or ELR; only for one of Kafka's rules a member of the ELR need not be assigned."""
     if REMOVED_REPLICA_BLOCKS_LAST_KNOWN_LEADER in request.kafka_rules:
         return bool(target.isr or elr)
     return bool(target.isr) or not set(elr).isdisjoint(target.replicas)

@@ -3,10 +3,9 @@
 The ISR of a new partition is its active replicas in the order of the assignment, and the first of them leads (A19). All
 partitions of a topic have as many replicas as partition 0.
 
-Departures from Kafka's code: while partition 0 is being reassigned, its final number of replicas counts, not the
-present one. Removing partitions comes from the V3 design (A9, A21): only the last partitions of a topic are removed, so
-that indexes have no gaps, and never all of them; a partition that is added again begins in a leader epoch above all
-earlier ones.
+Departures from Kafka's code: while partition 0 is being reassigned, its final number of replicas counts. Removing
+partitions comes from the V3 design (A9, A21): only the last partitions of a topic are removed, so that indexes have no
+gaps, and never all of them; a partition that is added again begins in a leader epoch above all earlier ones.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from protocol.messages.topics import (
     RemovePartitionsTopic,
     TopicResult,
 )
-from protocol.metadata.authorizer import require_topic
+from protocol.metadata.authorizer import require_access
 
 MAX_PARTITIONS_PER_REQUEST = 10_000
 """How many partitions one request may concern, since its records are one batch (Kafka's limit)."""
@@ -54,17 +53,15 @@ def partition_records(
     layout: Sequence[tuple[BrokerId, ...]],
     replication_factor: int | None = None,
 ) -> list[PartitionRecord]:
-    """Records of new partitions with the replicas of `layout`, numbered from `first_index`. Raises Refused with
-    INVALID_REPLICA_ASSIGNMENT, also for a number of replicas other than `replication_factor` (None: that of the first
-    partition).
+    """Records of new partitions, numbered from `first_index`. Raises Refused with INVALID_REPLICA_ASSIGNMENT, also for
+    a number of replicas other than `replication_factor` (None: that of the first partition).
     """
     records = []
+    factor = len(layout[0]) if replication_factor is None else replication_factor
     for index, replicas in enumerate(layout, first_index):
-        replication_factor = len(replicas) if replication_factor is None else replication_factor
-        invalid = _assignment_error(state, replicas, replication_factor)
-        if invalid:
+        if invalid := _assignment_error(state, replicas, factor):
             raise Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"replicas of partition {index}: {invalid}")
-        isr = tuple(broker for broker in replicas if state.image.is_active(broker))
+        isr = tuple(filter(state.image.is_active, replicas))
         records.append(
             PartitionRecord.unchecked(
                 topic_id=topic_id,
@@ -82,14 +79,13 @@ def partition_records(
 def _assignment_error(state: ControllerState, replicas: tuple[BrokerId, ...], replication_factor: int) -> str:
     if not replicas:
         return "there are none"
-    unknown = [broker for broker in replicas if broker not in state.image.brokers]
-    if unknown:
+    if unknown := [broker for broker in replicas if broker not in state.image.brokers]:
         return f"brokers {unknown} are not registered"
     if len(set(replicas)) != len(replicas):
         return f"a broker is named twice in {list(replicas)}"
     if len(replicas) != replication_factor:
         return f"there are {len(replicas)}, of other partitions {replication_factor}"
-    if not any(state.image.is_active(broker) for broker in replicas):
+    if not any(map(state.image.is_active, replicas)):
         return "all of them are fenced or shutting down"
     return ""
 
@@ -111,12 +107,11 @@ def create_partitions(state: ControllerState, request: CreatePartitionsRequest) 
 def _admitted(
     state: ControllerState, request: AdminRequest, topics: Sequence[Wanted]
 ) -> list[tuple[Wanted, Refused | None]]:
-    """The topics, refused where they are named twice, or the principal has no ALTER on them."""
     repeated = named_twice(wanted.name for wanted in topics)
 
     def admit(wanted: Wanted) -> None:
         require_once(wanted.name, repeated)
-        require_topic(state.image, request, AclOperation.ALTER, wanted.name)
+        require_access(state.image, request, AclOperation.ALTER, wanted.name)
 
     return admitted(topics, admit)
 
@@ -139,17 +134,15 @@ def _each_topic(
 
 def _add(state: ControllerState, wanted: CreatePartitionsTopic) -> Sequence[MetadataRecord]:
     topic = topic_named(state, wanted.name)
-    present = len(topic.partitions)
+    present, layout = len(topic.partitions), wanted.assignments
     added = wanted.count - present
     if added <= 0:
         reason = f"the topic has {present} partitions; {wanted.count} would not be more"
         raise Refused(ErrorCode.INVALID_PARTITIONS, reason)
-    if wanted.assignments is not None and len(wanted.assignments) != added:
-        reason = f"there are {len(wanted.assignments)} assignments for {added} more partitions"
+    if layout is not None and len(layout) != added:
+        reason = f"there are {len(layout)} assignments for {added} more partitions"
         raise Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, reason)
-    model = topic.partitions[0]
-    factor = len(model.replicas) - len(model.removing_replicas)
-    layout = wanted.assignments
+    factor = len(topic.partitions[0].replicas) - len(topic.partitions[0].removing_replicas)
     if layout is None:
         layout = tuple(place(usable_brokers(state.image), added, factor, state.rng))
     return partition_records(state, topic.topic_id, present, topic.first_leader_epoch, layout, factor)

@@ -1,9 +1,8 @@
 """Replica placement: the striped placement of Kafka's controller.
 
 Goals, the most important first: the replicas of a partition are in different racks; replicas and leaders are spread
-over the brokers; active brokers come before fenced ones. Two rules always hold: a broker has at most one replica of a
-partition, and the first replica, the preferred leader, is on an active broker. A broker in controlled shutdown gets no
-replica. Brokers without a rack share one.
+over the brokers; active brokers come before fenced ones. A broker has at most one replica of a partition, and the first
+replica, the preferred leader, is on an active broker. Brokers without a rack share one.
 
 Algorithm: the racks form a circle, and so do the active and the fenced brokers of each rack. A partition takes its
 leader from the first rack with an active broker, counted from its own position in the circle. It takes the other
@@ -47,28 +46,28 @@ def place(
     brokers: Sequence[UsableBroker], partition_count: int, replication_factor: int, rng: Random
 ) -> list[tuple[BrokerId, ...]]:
     """The replicas of `partition_count` partitions, the preferred leader first. Raises Refused with
-    INVALID_REPLICATION_FACTOR for a factor that is not positive or above the number of brokers, and where all brokers
-    are fenced.
+    INVALID_REPLICATION_FACTOR, also where all brokers are fenced.
     """
     active = sum(not broker.fenced for broker in brokers)
+    reason = ""
     if replication_factor <= 0:
-        raise _refused(f"replication factor {replication_factor} is not positive")
-    if not active:
-        raise _refused("all brokers are fenced or shutting down")
-    if replication_factor > len(brokers):
-        raise _refused(f"replication factor {replication_factor} is above the number of brokers, {len(brokers)}")
+        reason = f"replication factor {replication_factor} is not positive"
+    elif not active:
+        reason = "all brokers are fenced or shutting down"
+    elif replication_factor > len(brokers):
+        reason = f"replication factor {replication_factor} is above the number of brokers, {len(brokers)}"
+    if reason:
+        raise Refused(ErrorCode.INVALID_REPLICATION_FACTOR, reason)
     racks = _racks(brokers, rng)
     first = rng.randrange(len(racks))
     placed = []
     for number in range(partition_count):
         if active > 1 and number and number % active == 0:
-            _shuffle(racks, rng)
+            rng.shuffle(racks)
+            for circle in _circles(racks):
+                rng.shuffle(circle.brokers)
         placed.append(_place_one(racks, (first + number) % len(racks), replication_factor))
     return placed
-
-
-def _refused(message: str) -> Refused:
-    return Refused(ErrorCode.INVALID_REPLICATION_FACTOR, message)
 
 
 @dataclass(slots=True)
@@ -98,7 +97,7 @@ def _racks(brokers: Sequence[UsableBroker], rng: Random) -> list[_Rack]:
     for broker in sorted(brokers, key=lambda broker: broker.broker_id):
         rack = racks.setdefault((broker.rack is not None, broker.rack or ""), _Rack())
         (rack.fenced if broker.fenced else rack.active).brokers.append(broker.broker_id)
-    ordered = [racks[name] for name in sorted(racks)]
+    ordered = [rack for _, rack in sorted(racks.items())]
     for circle in _circles(ordered):
         circle.start = rng.randrange(len(circle.brokers))
     return ordered
@@ -106,12 +105,6 @@ def _racks(brokers: Sequence[UsableBroker], rng: Random) -> list[_Rack]:
 
 def _circles(racks: Sequence[_Rack]) -> list[_Circle]:
     return [circle for rack in racks for circle in (rack.active, rack.fenced) if circle.brokers]
-
-
-def _shuffle(racks: list[_Rack], rng: Random) -> None:
-    rng.shuffle(racks)
-    for circle in _circles(racks):
-        rng.shuffle(circle.brokers)
 
 
 def _place_one(racks: Sequence[_Rack], first: int, replication_factor: int) -> tuple[BrokerId, ...]:

@@ -2,10 +2,9 @@
 
 A reassignment first extends the assignment: the target replicas, then the replicas to remove. `adding_replicas` are
 those that the partition did not have before, `removing_replicas` those that it will not have afterwards;
-`partition_change.py` decides when the reassignment is complete. The assignment without `adding_replicas` is the
-original one, to which a cancellation returns. A cancellation requires as many original replicas in the ISR as their min
-ISR, unless the topic allows unclean elections or is recovered proactively (E33, E35); then one replica that can lead is
-enough.
+`partition_change.py` decides when the reassignment is complete. A cancellation returns to the assignment without
+`adding_replicas`. It requires as many original replicas in the ISR as their min ISR, unless the topic allows unclean
+elections or is recovered proactively (E33, E35); then one replica that can lead is enough.
 
 The generations differ when a reassignment replaces another one. `kip-966` keeps the meaning of the two fields: a broker
 that was being added stays in `adding_replicas`, and is in both fields if the newer target does not contain it. A return
@@ -13,9 +12,9 @@ to the original replicas therefore waits for their min ISR, as any reassignment 
 is a cancellation. The other generations follow Kafka's code: a field for which the newer reassignment has no brokers
 keeps its value, and one in-sync original replica is enough to return.
 
-Departures from Kafka's code, in all generations: a partition that is named twice in a request is refused; an unclean
-cancellation is an unclean election, with its recovery state, or leaves the partition to an unclean recovery, whereas
-Kafka's code puts the first original replica into the ISR whether it is alive or not.
+Departures from Kafka's code: a partition that is named twice in a request is refused; an unclean cancellation is an
+unclean election, with its recovery state, or leaves the partition to an unclean recovery, whereas Kafka's code puts the
+first original replica into the ISR whether it is alive or not.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from protocol.messages.partitions import (
     ReassignablePartition,
 )
 from protocol.messages.records import MetadataRecord, PartitionChangeRecord
-from protocol.metadata.authorizer import require_cluster
+from protocol.metadata.authorizer import require_access
 from protocol.metadata.partition import PartitionState
 
 
@@ -43,7 +42,7 @@ def alter_partition_reassignments(
     state: ControllerState, request: AlterPartitionReassignmentsRequest
 ) -> ControllerResult:
     """Starts or cancels the reassignment of each partition independently. Needs ALTER on the cluster."""
-    require_cluster(state.image, request, AclOperation.ALTER)
+    require_access(state.image, request, AclOperation.ALTER)
     requested = [(topic.name, wanted) for topic in request.topics for wanted in topic.partitions]
     twice = named_twice([(topic, wanted.partition_index) for topic, wanted in requested])
     records: list[MetadataRecord] = []
@@ -54,7 +53,8 @@ def alter_partition_reassignments(
             if (topic, index) in twice:
                 raise Refused(ErrorCode.INVALID_REQUEST, f"partition {topic}-{index} is named twice")
             record = _alter(state, topic, wanted)
-            records += [] if record is None else [record]
+            if record is not None:
+                records.append(record)
         except Refused as refused:
             error, message = refused.error, refused.message
         results.append(PartitionResult(topic=topic, partition_index=index, error=error, message=message))
@@ -65,30 +65,30 @@ def alter_partition_reassignments(
 def _alter(state: ControllerState, topic: str, wanted: ReassignablePartition) -> PartitionChangeRecord | None:
     key, partition = partition_named(state, topic, wanted.partition_index)
     if wanted.replicas is None:
-        return _cancel(state, key, partition)
+        if not partition.adding_replicas and not partition.removing_replicas:
+            raise Refused(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "no reassignment is under way")
+        original = tuple(broker for broker in partition.replicas if broker not in partition.adding_replicas)
+        return _return_to(state, key, partition, original)
     unknown = sorted(set(wanted.replicas) - set(state.image.brokers))
     if not wanted.replicas or unknown or len(set(wanted.replicas)) != len(wanted.replicas):
         reason = f"replicas {list(wanted.replicas)}: none, duplicates, or unknown brokers {unknown}"
         raise Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, reason)
-    if _returns_to_original(state, partition, wanted.replicas):
+    removes_only = bool(partition.removing_replicas) and not partition.adding_replicas
+    is_return = removes_only and set(wanted.replicas) == set(partition.replicas)
+    if is_return and state.image.features.track_last_known_leader:
         return _return_to(state, key, partition, wanted.replicas)
-    record = state.change(key, Election.ONLINE, **_move(state, partition, wanted.replicas))
+    targets = _move(state, partition, wanted.replicas)
+    record = state.change(key, Election.ONLINE, **targets)
     if record is not None and record.leader >= 0 and record.leader not in partition.replicas:
         # Only where a stale ELR has brokers that left the assignment (`kip-966-elr`); Kafka's code fails here as well.
         reason = f"broker {record.leader} would lead without holding a replica"
         raise Refused(ErrorCode.UNKNOWN_SERVER_ERROR, reason)
-    returning = _returning_members(partition, wanted.replicas)
+    # Members of the ELR that left the assignment are not eligible when they return (E20, E34): their logs are deleted
+    # or out of date.
+    returning = tuple(sorted({*wanted.replicas} & {*partition.elr} - {*partition.replicas}))
     if returning and RETURNING_REPLICA_ELIGIBLE not in state.config.kafka_rules:
-        targets = _move(state, partition, wanted.replicas)
         return state.change(key, Election.ONLINE, unclean_shutdown_replicas=returning, **targets)
     return record
-
-
-def _returning_members(partition: PartitionState, wanted: tuple[BrokerId, ...]) -> tuple[BrokerId, ...]:
-    """Members of the ELR that left the assignment and return with `wanted`: not eligible (E20, E34), their log is
-    deleted or out of date.
-    """
-    return tuple(sorted({*wanted} & {*partition.elr} - {*partition.replicas}))
 
 
 def _move(state: ControllerState, partition: PartitionState, wanted: tuple[BrokerId, ...]) -> dict[str, object]:
@@ -96,54 +96,33 @@ def _move(state: ControllerState, partition: PartitionState, wanted: tuple[Broke
     removing = tuple(sorted(set(partition.replicas) - set(wanted)))
     grown = (*wanted, *removing)
     if state.image.features.track_last_known_leader:
-        adding = tuple(sorted(set(grown) - set(_original_replicas(partition))))
+        original = {*partition.replicas}.difference(partition.adding_replicas)
+        adding = tuple(sorted({*grown} - original))
         return {"target_replicas": grown, "target_adding": adding, "target_removing": removing}
     adding = tuple(sorted(set(wanted) - set(partition.replicas)))
     return {"target_replicas": grown, "target_adding": adding or None, "target_removing": removing or None}
-
-
-def _original_replicas(partition: PartitionState) -> tuple[BrokerId, ...]:
-    return tuple(broker for broker in partition.replicas if broker not in partition.adding_replicas)
-
-
-def _returns_to_original(state: ControllerState, partition: PartitionState, wanted: tuple[BrokerId, ...]) -> bool:
-    """Whether a reassignment that only removes replicas is replaced by one to its original replicas."""
-    removes = bool(partition.removing_replicas) and not partition.adding_replicas
-    return state.image.features.track_last_known_leader and removes and set(wanted) == set(partition.replicas)
-
-
-def _may_lose_records(state: ControllerState, key: TopicIdPartition) -> bool:
-    """Whether the topic's configs prefer availability to durability."""
-    image = state.image
-    if image.features.unclean_recovery:
-        return image.config(key.topic_id, UNCLEAN_RECOVERY_STRATEGY) == "proactive"
-    return bool(image.config(key.topic_id, UNCLEAN_LEADER_ELECTION_ENABLE))
-
-
-def _cancel(state: ControllerState, key: TopicIdPartition, partition: PartitionState) -> PartitionChangeRecord | None:
-    if not partition.adding_replicas and not partition.removing_replicas:
-        raise Refused(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "no reassignment is under way")
-    return _return_to(state, key, partition, _original_replicas(partition))
 
 
 def _return_to(
     state: ControllerState, key: TopicIdPartition, partition: PartitionState, replicas: tuple[BrokerId, ...]
 ) -> PartitionChangeRecord | None:
     """Ends a reassignment with the original `replicas`, in this order."""
+    image, topic_id = state.image, key.topic_id
     isr = tuple(broker for broker in partition.isr if broker in replicas)
     needed = 1
-    if state.image.features.track_last_known_leader:
-        needed = state.image.min_isr(key.topic_id, MIN_INSYNC_REPLICAS, len(replicas))
-    if len(isr) < needed:
-        if not _may_lose_records(state, key):
-            reason = f"of the original replicas {list(replicas)}, {len(isr)} are in sync; needed: {needed}"
-            raise Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, reason)
-        if not any(state.image.is_active(broker) for broker in replicas):
+    if image.features.track_last_known_leader:
+        needed = image.min_isr(topic_id, MIN_INSYNC_REPLICAS, len(replicas))
+    may_lose_records = bool(image.config(topic_id, UNCLEAN_LEADER_ELECTION_ENABLE))
+    if image.features.unclean_recovery:
+        may_lose_records = image.config(topic_id, UNCLEAN_RECOVERY_STRATEGY) == "proactive"
+    if len(isr) < needed and not (may_lose_records and any(map(image.is_active, replicas))):
+        reason = f"of the original replicas {list(replicas)}, {len(isr)} are in sync; needed: {needed}"
+        if may_lose_records:
             reason = f"none of the original replicas {list(replicas)} is active"
-            raise Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, reason)
+        raise Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, reason)
     return state.change(
         key,
-        is_acceptable_leader=lambda broker: broker in replicas and state.image.is_active(broker),
+        is_acceptable_leader=lambda broker: broker in replicas and image.is_active(broker),
         target_replicas=replicas,
         target_adding=(),
         target_removing=(),

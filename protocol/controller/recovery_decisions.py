@@ -1,5 +1,4 @@
-"""Decisions about unclean recovery, from the metadata alone: whether a leaderless partition needs one, which replicas
-it queries, and whether its result may be recorded. `recovery_requests.py` carries them out.
+"""Decisions about unclean recovery from the metadata alone, which `recovery_requests.py` carries out.
 
 KIP-966, in the order in which it decides (F3, F4; F29 for the empty last known ELR):
 
@@ -10,24 +9,21 @@ KIP-966, in the order in which it decides (F3, F4; F29 for the empty last known 
 | a last known ELR, some members not active | recovery, now | waits for them | waits for a user |
 | none of these | recovery, now | waits for a user | waits for a user |
 
-A broker is active if it is unfenced and not in controlled shutdown. An active member of ISR or ELR was elected in the
-record that made it active, so the table has no row for it. Where the level of `unclean.recovery.enabled` is 0 no
-partition is recovered, whatever its strategy.
+An active member of ISR or ELR was elected in the record that made it active, so the table has no row for it. Where the
+level of `unclean.recovery.enabled` is 0 no partition is recovered, whatever its strategy.
 
 All active replicas are queried. The `holders` are those that may hold the most records, active or not: all registered
 replicas, but of those that a reassignment is adding only the members of ISR, ELR and last known ELR, which were in sync
 once. A recovery begins when a holder is active; and a proactive one ends before its deadline only when all holders have
 answered, since a fenced one may come back within the time and hold more (F12).
 
-An adding replica has copied an unknown part of the log, none at first. Its answer is ranked with the others, for it may
-hold more than a holder that has lost its disk; but alone it decides nothing, or starting a reassignment of a leaderless
-partition would discard the log. Only where no other replica can ever answer, because none of them is registered, the
-adding replicas are the holders. A fenced broker is registered until a user unregisters it, and may always come back.
+An adding replica has copied an unknown part of the log. Its answer is ranked with the others, for it may hold more than
+a holder that has lost its disk; but alone it decides nothing, or starting a reassignment of a leaderless partition
+would discard the log. Only where no other replica is registered, so that none can ever answer, the adding replicas are
+the holders.
 
 A user may request a recovery of a leaderless partition in either mode, whatever the strategy (F22, J4). A balanced one
 then requires the answers of all members of ISR, ELR and last known ELR: each may hold records that the others lack.
-
-`is_result_valid` checks a result against the present metadata.
 """
 
 from __future__ import annotations
@@ -95,59 +91,31 @@ def query_for(image: MetadataImage, partition: PartitionState, mode: RecoveryMod
         for broker in partition.replicas
         if image.is_active(broker)
     )
-    holders = _holders(image, partition)
+    known = {*partition.isr, *partition.elr, *partition.last_known_elr}
+    only_adding = set(partition.adding_replicas) - known
+    registered = tuple(broker for broker in partition.replicas if broker in image.brokers)
+    holders = tuple(broker for broker in registered if broker not in only_adding) or registered
     present = {replica.broker_id for replica in replicas}
     if mode is RecoveryMode.PROACTIVE:
         return None if present.isdisjoint(holders) else RecoveryQuery(mode, replicas, holders, ())
-    required = tuple(sorted({*partition.isr, *partition.elr, *partition.last_known_elr}))
+    required = tuple(sorted(known))
     return RecoveryQuery(mode, replicas, holders, required) if required and present.issuperset(required) else None
-
-
-def _holders(image: MetadataImage, partition: PartitionState) -> tuple[BrokerId, ...]:
-    """The registered replicas that may hold the most records, in the order of the assignment."""
-    registered = tuple(broker for broker in partition.replicas if broker in image.brokers)
-    return tuple(broker for broker in registered if not _is_only_adding(partition, broker)) or registered
-
-
-def _is_only_adding(partition: PartitionState, broker: BrokerId) -> bool:
-    """Whether the replica is being added, and is not known to have been in sync."""
-    known = {*partition.isr, *partition.elr, *partition.last_known_elr}
-    return broker in partition.adding_replicas and broker not in known
 
 
 def is_result_valid(
     image: MetadataImage, partition: PartitionState, recovery: PartitionRecovery, result: PartitionRecoveryResult
 ) -> bool:
-    """Whether the result of `recovery` may be recorded: the partition is still leaderless in the queried leader epoch
-    (F9), a holder and all required replicas have answered (F11), all from registered incarnations (F8), and the winner
-    is active.
+    """Whether the result of `recovery` may be recorded: the partition has had no leader since the replicas were queried
+    (F9, F16), a holder, the winner and all required replicas have answered (F11), none of which has restarted since
+    (F8), and the winner is active.
     """
+    is_leaderless = partition.leader == NO_LEADER and result.leader_epoch == partition.leader_epoch
+    answered = {answer.broker_id for answer in result.answers}
     return (
         result.recovery_id == recovery.recovery_id
-        and _is_still_leaderless(partition, result)
-        and _holder_answered(recovery, result)
-        and _all_required_answered(recovery, result)
-        and _incarnations_are_registered(image, result)
+        and is_leaderless
+        and not answered.isdisjoint(recovery.holders)
+        and answered.issuperset({result.leader, *recovery.required})
+        and all(image.broker_epoch(answer.broker_id) == answer.broker_epoch for answer in result.answers)
         and image.is_active(result.leader)
     )
-
-
-def _is_still_leaderless(partition: PartitionState, result: PartitionRecoveryResult) -> bool:
-    """F9, F16: the partition has had no leader since the replicas were queried."""
-    return partition.leader == NO_LEADER and result.leader_epoch == partition.leader_epoch
-
-
-def _holder_answered(recovery: PartitionRecovery, result: PartitionRecoveryResult) -> bool:
-    """Not only adding replicas have answered."""
-    return not {answer.broker_id for answer in result.answers}.isdisjoint(recovery.holders)
-
-
-def _all_required_answered(recovery: PartitionRecovery, result: PartitionRecoveryResult) -> bool:
-    """F11: the winner and all required replicas have answered."""
-    answered = {answer.broker_id for answer in result.answers}
-    return answered.issuperset({result.leader, *recovery.required})
-
-
-def _incarnations_are_registered(image: MetadataImage, result: PartitionRecoveryResult) -> bool:
-    """F8: no broker that answered has restarted since."""
-    return all(image.broker_epoch(answer.broker_id) == answer.broker_epoch for answer in result.answers)

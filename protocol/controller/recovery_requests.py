@@ -1,34 +1,24 @@
-"""The recoveries that the active controller requests from the recovery manager, and the records that follow from their
-results. Which recovery a partition needs is decided in `recovery_decisions.py`.
+"""The recoveries that the active controller requests from the recovery manager, as `recovery_decisions.py` decides, and
+the records that follow from their results.
 
-The requests are in memory only: nothing of them is in the metadata log, and a new active controller sends its own
-(F15). After every event the controller reconsiders the partitions that the event may concern (N27). It requests a
-recovery where the metadata calls for one, and sends it again under the same id where the active replicas or the holders
-have changed (F13) or a broker has registered a new incarnation. It cancels the recovery where the partition has a
-leader, recovery is disabled, no holder is active, or a required member of the last known ELR is fenced. A recovery in
-another leader epoch, or in another mode, is another recovery with its own id.
+The requests are in memory only; a new active controller sends its own (F15). After every event the controller
+reconsiders the partitions that the event may concern (N27). It sends a request again under the same id where the active
+replicas or the holders have changed (F13) or a broker has registered a new incarnation. It cancels a recovery that the
+metadata do not call for any more. A recovery in another leader epoch or mode is another recovery with its own id.
 
-A result of the manager is a message like any other and is checked against the metadata of that moment. If it is valid
-it becomes a partition change record, elected as a designation is. A clean election is never late: a replica that
-becomes electable is elected in the record that makes it so; the partition has a leader then, and the result is void
-(F16).
+A valid result becomes a partition change record, elected as a designation is. A clean election is never late: a replica
+that becomes electable is elected in the record that makes it so; the partition has a leader then, and the result is
+void (F16).
 
 As long as recoveries run they are requested again every `broker.heartbeat.interval.ms`, so that a manager that has
 crashed, hung or missed a message continues (F14). KIP-966 does this when heartbeats are handled; here it has a timer of
 its own, since a host may omit heartbeats that repeat what is known.
 
 ElectLeaders requests of the types LONGEST_LOG_PROACTIVE and LONGEST_LOG_BALANCED wait for recoveries (J4, F22). Such a
-request is answered when all its partitions are done. The result of a partition is
-
-- NONE where it has a leader, by whichever election came first;
-- ELIGIBLE_LEADERS_NOT_AVAILABLE where no replica is active any more that decides a recovery, a replica is not that a
-  balanced recovery requires, or recovery was disabled meanwhile;
-- UNKNOWN_TOPIC_OR_PARTITION where it was deleted;
-- REQUEST_TIMED_OUT where it is not done by the timeout of the request. Its recovery then ends, unless the topic's
-  strategy calls for one.
-
-Two requests for the same partition share a recovery, in the mode of the first. A controller that becomes active has no
-such request, and the client sends it again.
+request is answered when each of its partitions has a leader, by whichever election came first, or cannot get one, or at
+its timeout; a recovery whose request has timed out ends, unless the topic's strategy calls for one. Two requests for
+the same partition share a recovery, in the mode of the first. A controller that becomes active has no such request, and
+the client sends it again.
 """
 
 from __future__ import annotations
@@ -81,8 +71,6 @@ class _Request:
 
 
 class AwaitedElections:
-    """The waiting requests, in the order of their arrival."""
-
     def __init__(self, state: ControllerState, out: Outbox) -> None:
         self._state = state
         self._out = out
@@ -106,7 +94,9 @@ class AwaitedElections:
             for key in [key for key in request.open if late or key in changed]:
                 error, message = self._outcome(key, request.mode, late)
                 if error is not None:
-                    self._close(request, key, error, message)
+                    place, results = request.open.pop(key), list(request.response.partitions)
+                    results[place] = replace(results[place], error=error, message=message)
+                    request.response = replace(request.response, partitions=tuple(results))
                     over.append(key)
         done = [request for request in self._requests if not request.open]
         if done:
@@ -118,13 +108,12 @@ class AwaitedElections:
 
     def abandon(self) -> set[tuple[NodeId, int]]:
         """Answers all with NOT_CONTROLLER, when the controller resigns. Returns client and correlation id of each."""
-        requests, self._requests = self._requests, []
-        for request in requests:
-            number = request.response.correlation_id
-            response = ElectLeadersResponse(correlation_id=number, error=ErrorCode.NOT_CONTROLLER)
-            self._out.send(request.client, response)
+        requests = [(request.client, request.response.correlation_id) for request in self._requests]
+        self._requests = []
+        for client, number in requests:
+            self._out.send(client, ElectLeadersResponse(correlation_id=number, error=ErrorCode.NOT_CONTROLLER))
         self._set_timer()
-        return {(request.client, request.response.correlation_id) for request in requests}
+        return set(requests)
 
     def _outcome(self, key: TopicIdPartition, mode: RecoveryMode, late: bool) -> tuple[ErrorCode | None, str]:
         """The error (NONE for a leader) and message with which an election has ended; None while it goes on."""
@@ -139,12 +128,6 @@ class AwaitedElections:
         if query_for(image, partition, mode) is None:
             return ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, NO_REPLICAS_TO_QUERY[mode]
         return (ErrorCode.REQUEST_TIMED_OUT, "the replicas have not answered in time") if late else (None, "")
-
-    def _close(self, request: _Request, key: TopicIdPartition, error: ErrorCode, message: str) -> None:
-        place = request.open.pop(key)
-        results = list(request.response.partitions)
-        results[place] = replace(results[place], error=error, message=message)
-        request.response = replace(request.response, partitions=tuple(results))
 
     def _set_timer(self) -> None:
         if self._requests:
@@ -166,9 +149,7 @@ _ID_BITS = 31
 
 
 class RecoveryRequests:
-    """The running recoveries by partition. The node calls `replayed` for every record, and `settle` at the end of every
-    event.
-    """
+    """The running recoveries; the node calls `replayed` for every record, and `settle` at the end of every event."""
 
     def __init__(self, state: ControllerState, out: Outbox) -> None:
         self._state = state
@@ -228,14 +209,24 @@ class RecoveryRequests:
                 if running is not None:
                     del self._running[key]
                     cancelled.append(_cancelled(running))
-                    self._trace_cancelled(key)
+                    partition = self._state.image.partition(key)
+                    if partition is not None and partition.leader == NO_LEADER:
+                        self._out.trace(RecoveryCancelled(self._state.image.name_of(key)))
                 continue
             recovery = self._requested(key, query, running)
             if recovery != running:
                 self._running[key] = recovery
                 requested.append(recovery)
                 if running is None or running.recovery_id != recovery.recovery_id:
-                    self._trace_begun(key, recovery)
+                    began = RecoveryBegan(
+                        self._state.image.name_of(key),
+                        recovery_id=recovery.recovery_id,
+                        mode=recovery.mode.name.lower(),
+                        leader_epoch=recovery.leader_epoch,
+                        asked=tuple(replica.broker_id for replica in recovery.replicas),
+                        required=recovery.required,
+                    )
+                    self._out.trace(began)
         if cancelled:
             self._out.send(RECOVERY_MANAGER, CancelRecoveries(recoveries=tuple(cancelled)))
         if requested:
@@ -259,9 +250,10 @@ class RecoveryRequests:
     ) -> PartitionRecovery:
         image = self._state.image
         leader_epoch = image.topics[key.topic_id].partitions[key.partition].leader_epoch
-        goes_on = running is not None and (running.leader_epoch, running.mode) == (leader_epoch, query.mode)
+        if running is not None and (running.leader_epoch, running.mode) != (leader_epoch, query.mode):
+            running = None
         return PartitionRecovery(
-            recovery_id=running.recovery_id if running is not None and goes_on else self._next_id(),
+            recovery_id=self._next_id() if running is None else running.recovery_id,
             topic_id=key.topic_id,
             partition_id=key.partition,
             leader_epoch=leader_epoch,
@@ -283,9 +275,7 @@ class RecoveryRequests:
         self._out.set_timer(RECOVERY_TIMER, now_ms + self._state.config.int_value(BROKER_HEARTBEAT_INTERVAL_MS))
 
     def take(self, message: RecoveryResults) -> list[MetadataRecord]:
-        """The records that elect the winners of valid results. A result of a recovery that is not running is cancelled
-        at the manager; one with an answer of an earlier broker incarnation waits for the next result.
-        """
+        """The records that elect the winners of valid results. Recoveries that do not run here are cancelled."""
         records: list[MetadataRecord] = []
         void: list[CancelledRecovery] = []
         for result in message.results:
@@ -301,23 +291,6 @@ class RecoveryRequests:
         if void:
             self._out.send(RECOVERY_MANAGER, CancelRecoveries(recoveries=tuple(void)))
         return records
-
-    def _trace_begun(self, key: TopicIdPartition, recovery: PartitionRecovery) -> None:
-        self._out.trace(
-            RecoveryBegan(
-                self._state.image.name_of(key),
-                recovery_id=recovery.recovery_id,
-                mode=recovery.mode.name.lower(),
-                leader_epoch=recovery.leader_epoch,
-                asked=tuple(replica.broker_id for replica in recovery.replicas),
-                required=recovery.required,
-            )
-        )
-
-    def _trace_cancelled(self, key: TopicIdPartition) -> None:
-        partition = self._state.image.partition(key)
-        if partition is not None and partition.leader == NO_LEADER:
-            self._out.trace(RecoveryCancelled(self._state.image.name_of(key)))
 
     def _trace_elected(
         self, key: TopicIdPartition, recovery: PartitionRecovery, result: PartitionRecoveryResult

@@ -4,11 +4,15 @@ The checks, their order and their errors are Kafka's: first the request (a topic
 total number of partitions, then each topic: its name, its configs, its partitions. A refused topic does not affect the
 others.
 
+Directories are named after topics, so a name is neither `.` nor `..`. Since metrics write `_` for `.`, two names that
+differ only there collide. `__cluster_metadata` is the name of the metadata log.
+
 Departure from Kafka's code: results come in the order of the request, one for each entry.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from hashlib import blake2b
 
@@ -24,13 +28,6 @@ from protocol.controller.context import ControllerState
 from protocol.controller.controller_result import ControllerResult, admitted, named_twice, require_once, topic_named
 from protocol.controller.partitions import partition_records, require_batch
 from protocol.controller.placement import place, usable_brokers
-from protocol.controller.topic_names import (
-    CLUSTER_METADATA_TOPIC,
-    collision_index,
-    collision_key,
-    may_collide,
-    name_error,
-)
 from protocol.errors import ErrorCode, Refused
 from protocol.ids import UUID_BITS, BrokerId, uuid_text
 from protocol.messages.acls import AclOperation
@@ -45,84 +42,91 @@ from protocol.messages.topics import (
     DeleteTopicsResponse,
     DeleteTopicState,
 )
-from protocol.metadata.authorizer import may, require_topic
+from protocol.metadata.authorizer import may, require_access
 from protocol.metadata.image import TopicImage
 
+CLUSTER_METADATA_TOPIC = "__cluster_metadata"
+MAX_NAME_LENGTH = 249
+_LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
 CLUSTER_DEFAULT = -1
 """A count that the cluster's configs decide."""
-_COUNTS_OPERATION = AclOperation.DESCRIBE_CONFIGS
+
+
+def name_error(name: str) -> str | None:
+    """Why a topic may not have this name; None if it may."""
+    if not name:
+        return "a topic's name is not empty"
+    if name in (".", ".."):
+        return "a topic is not called '.' or '..'"
+    if len(name) > MAX_NAME_LENGTH:
+        return f"a topic's name has at most {MAX_NAME_LENGTH} characters, not {len(name)}"
+    if _LEGAL.fullmatch(name) is None:
+        return f"{name!r}: a topic's name consists of ASCII letters, digits, '.', '_' and '-'"
+    return None
 
 
 def create_topics(state: ControllerState, request: CreateTopicsRequest) -> ControllerResult:
     """Creates topics by count, placed by the controller, or by assignment. Needs CREATE on the cluster or on the topic;
     the response has the counts only with DESCRIBE_CONFIGS on it. Names collide with existing topics only, as in Kafka.
     """
+    image = state.image
     repeated = named_twice(topic.name for topic in request.topics)
-    may_create_all = may(state.image, request.principal, AclOperation.CREATE)
+    may_create_all = may(image, request.principal, AclOperation.CREATE)
 
     def admit(topic: CreatableTopic) -> None:
         require_once(topic.name, repeated)
         if topic.name == CLUSTER_METADATA_TOPIC:
             raise Refused(ErrorCode.INVALID_REQUEST, f"{CLUSTER_METADATA_TOPIC} is not created by request")
         if not may_create_all:
-            require_topic(state.image, request, AclOperation.CREATE, topic.name)
+            require_access(state.image, request, AclOperation.CREATE, topic.name)
 
     checked = admitted(request.topics, admit)
-    require_batch(sum(_requested_partitions(state, topic) for topic, refused in checked if refused is None))
-    can_collide = any(may_collide(topic.name) for topic in request.topics)
-    neighbours = collision_index(state.image.topic_ids if can_collide else ())
+    wanted = [topic for topic, refused in checked if refused is None]
+    require_batch(sum(len(each.assignments) or max(_partition_count(state, each), 0) for each in wanted))
+    can_collide = any("." in topic.name or "_" in topic.name for topic in request.topics)
+    neighbours = {name.replace(".", "_"): name for name in reversed(image.topic_ids if can_collide else {})}
     records: list[MetadataRecord] = []
     results = []
     for topic, refused in checked:
         try:
             if refused is not None:
                 raise refused
-            _require_free_name(state, topic.name, neighbours.get(collision_key(topic.name)))
+            _require_free_name(state, topic.name, neighbours.get(topic.name.replace(".", "_")))
             made = _create(state, topic, len(records))
         except Refused as reason:
             results.append(CreatableTopicResult(name=topic.name, error=reason.error, message=reason.message))
             continue
         records += made
-        results.append(_created(topic.name, made, may(state.image, request.principal, _COUNTS_OPERATION, topic.name)))
+        results.append(
+            _created(topic.name, made, may(image, request.principal, AclOperation.DESCRIBE_CONFIGS, topic.name))
+        )
     response = CreateTopicsResponse(correlation_id=request.correlation_id, topics=tuple(results))
     return ControllerResult(response, records).validated(request.validate_only)
 
 
-def _requested_partitions(state: ControllerState, topic: CreatableTopic) -> int:
-    if topic.assignments:
-        return len(topic.assignments)
-    return max(_default(state, topic.num_partitions, NUM_PARTITIONS), 0)
-
-
-def _default(state: ControllerState, count: int, config: str) -> int:
-    return state.image.int_config(None, config) if count == CLUSTER_DEFAULT else count
+def _partition_count(state: ControllerState, topic: CreatableTopic) -> int:
+    is_default = topic.num_partitions == CLUSTER_DEFAULT
+    return state.image.int_config(None, NUM_PARTITIONS) if is_default else topic.num_partitions
 
 
 def _require_free_name(state: ControllerState, name: str, neighbour: str | None) -> None:
     if name in state.image.topic_ids:
         raise Refused(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name!r} exists")
-    invalid = name_error(name)
-    if invalid is None and neighbour is not None and may_collide(name):
-        invalid = f"{name!r} collides with topic {neighbour!r}"
-    if invalid is not None:
+    if invalid := name_error(name) or (neighbour and f"{name!r} collides with topic {neighbour!r}"):
         raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, invalid)
 
 
 def _create(state: ControllerState, topic: CreatableTopic, offset: int) -> list[MetadataRecord]:
-    """The records of a topic, from `offset` records behind the end of the log on. The topic id is a digest of the name
-    and of that offset, so that no id is used again.
-    """
+    """The records of a topic, `offset` behind the end of the log; its id, a digest of that place, is not used again."""
     place = f"{state.image.next_offset + offset}/{topic.name}".encode()
     topic_id = uuid_text(int.from_bytes(blake2b(place, digest_size=16).digest(), "big") >> (128 - UUID_BITS))
-    configs = _config_records(state, topic, topic_id)
-    partitions = partition_records(state, topic_id, 0, 0, _layout(state, topic))
-    return [TopicRecord.unchecked(name=topic.name, topic_id=topic_id), *configs, *partitions]
-
-
-def _config_records(state: ControllerState, topic: CreatableTopic, topic_id: str) -> list[ConfigRecord]:
     strategy = str(state.image.config(None, UNCLEAN_RECOVERY_STRATEGY))
     configs = with_implied_strategy(requested_configs(topic), state.image.features, strategy)
-    return [ConfigRecord.unchecked(topic_id=topic_id, name=name, value=value) for name, value in configs.items()]
+    return [
+        TopicRecord.unchecked(name=topic.name, topic_id=topic_id),
+        *(ConfigRecord.unchecked(topic_id=topic_id, name=name, value=value) for name, value in configs.items()),
+        *partition_records(state, topic_id, 0, 0, _layout(state, topic)),
+    ]
 
 
 def requested_configs(topic: CreatableTopic) -> dict[str, str]:
@@ -145,7 +149,7 @@ def assigned_layout(topic: CreatableTopic) -> Sequence[tuple[BrokerId, ...]]:
     if sorted(replicas) != list(range(len(topic.assignments))):
         reason = "the assignments' partition indexes are not 0, 1, 2, ... with each once"
         raise Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, reason)
-    return [replicas[index] for index in range(len(replicas))]
+    return [brokers for _, brokers in sorted(replicas.items())]
 
 
 def _layout(state: ControllerState, topic: CreatableTopic) -> Sequence[tuple[BrokerId, ...]]:
@@ -153,8 +157,9 @@ def _layout(state: ControllerState, topic: CreatableTopic) -> Sequence[tuple[Bro
         if (topic.num_partitions, topic.replication_factor) != (CLUSTER_DEFAULT, CLUSTER_DEFAULT):
             raise Refused(ErrorCode.INVALID_REQUEST, "with assignments, number of partitions and replicas are -1")
         return assigned_layout(topic)
-    replication_factor = _default(state, topic.replication_factor, DEFAULT_REPLICATION_FACTOR)
-    partition_count = _default(state, topic.num_partitions, NUM_PARTITIONS)
+    replication_factor, partition_count = topic.replication_factor, _partition_count(state, topic)
+    if replication_factor == CLUSTER_DEFAULT:
+        replication_factor = state.image.int_config(None, DEFAULT_REPLICATION_FACTOR)
     if replication_factor <= 0:
         reason = f"replication factor {replication_factor}; allowed: above 0, or -1 for the cluster's default"
         raise Refused(ErrorCode.INVALID_REPLICATION_FACTOR, reason)
@@ -165,13 +170,10 @@ def _layout(state: ControllerState, topic: CreatableTopic) -> Sequence[tuple[Bro
 
 
 def _created(name: str, made: Sequence[MetadataRecord], with_counts: bool) -> CreatableTopicResult:
-    topic_id = next(record.topic_id for record in made if isinstance(record, TopicRecord))
     partitions = [record for record in made if isinstance(record, PartitionRecord)]
-    if not with_counts:
-        return CreatableTopicResult(name=name, topic_id=topic_id)
-    return CreatableTopicResult(
-        name=name, topic_id=topic_id, num_partitions=len(partitions), replication_factor=len(partitions[0].replicas)
-    )
+    count, factor = (len(partitions), len(partitions[0].replicas)) if with_counts else (-1, -1)
+    topic_id = partitions[0].topic_id
+    return CreatableTopicResult(name=name, topic_id=topic_id, num_partitions=count, replication_factor=factor)
 
 
 def delete_topics(state: ControllerState, request: DeleteTopicsRequest) -> ControllerResult:
@@ -220,15 +222,13 @@ def _deletable(state: ControllerState, request: DeleteTopicsRequest, wanted: Del
     if (wanted.name is None) == (wanted.topic_id is None):
         raise Refused(ErrorCode.INVALID_REQUEST, "a topic is named either by its name or by its id")
     unauthorized = Refused(ErrorCode.TOPIC_AUTHORIZATION_FAILED, f"{request.principal} may not DELETE this topic")
+    topic = state.image.topics.get(wanted.topic_id or "")
     if wanted.name is not None:
         if not _may_on(state, request, AclOperation.DESCRIBE, wanted.name):
             raise unauthorized
         topic = topic_named(state, wanted.name)
-    else:
-        known = state.image.topics.get(wanted.topic_id or "")
-        if known is None:
-            raise Refused(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {wanted.topic_id!r}")
-        topic = known
+    if topic is None:
+        raise Refused(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {wanted.topic_id!r}")
     if not _may_on(state, request, AclOperation.DELETE, topic.name):
         raise unauthorized
     return topic
@@ -236,6 +236,5 @@ def _deletable(state: ControllerState, request: DeleteTopicsRequest, wanted: Del
 
 def _disclosed_name(state: ControllerState, request: DeleteTopicsRequest, wanted: DeleteTopicState) -> str | None:
     topic = state.image.topics.get(wanted.topic_id or "")
-    if wanted.name is not None or topic is None or not _may_on(state, request, AclOperation.DESCRIBE, topic.name):
-        return wanted.name
-    return topic.name
+    is_disclosed = topic is not None and _may_on(state, request, AclOperation.DESCRIBE, topic.name)
+    return topic.name if topic is not None and wanted.name is None and is_disclosed else wanted.name

@@ -9,7 +9,7 @@ changes nothing (requirements G31-G33). The requests are in `topics.py`, `partit
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from protocol.errors import ErrorCode
 from protocol.ids import NO_LEADER
@@ -26,6 +26,11 @@ class AdminRequest(ClientRequest, control=True):
     def __init_subclass__(cls, *, read_only: bool = False, **marks: Any) -> None:
         cls.READ_ONLY = read_only
         super().__init_subclass__(**marks)
+
+    def refusal(self, error: ErrorCode, message: str) -> AdminResponse:
+        """The response to a request that is refused as a whole."""
+        response = cast("type[AdminResponse]", self.response_type())
+        return response(correlation_id=self.correlation_id, error=error, message=message)
 
 
 class Result(Message):

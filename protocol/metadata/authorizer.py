@@ -1,16 +1,14 @@
 """Authorization: the rules of Kafka's standard authorizer, as pure functions of the metadata and the static config.
 
-Switched on by `authorizer.class.name=standard`, it denies by default (requirement G32). A super user may do anything.
+With `authorizer.class.name=standard` it denies by default (requirement G32). A super user may do anything.
 Otherwise a matching DENY entry takes precedence over any ALLOW entry. An allowed READ, WRITE, DELETE or ALTER includes
 DESCRIBE, an allowed ALTER_CONFIGS includes DESCRIBE_CONFIGS; a denied operation denies only itself. A resource without
 any entry is open to all principals only with `allow.everyone.if.no.acl.found`.
 
 A client's request is authorized by its principal. Requests that nodes send in their own name (registration, heartbeats,
 fetches, AlterPartition) are authorized by their sender, which the transport authenticates: the cluster's own nodes are
-trusted, a client node needs CLUSTER_ACTION under its own principal (`may_act_for_cluster`).
-
-A departure from Kafka: nodes have no addresses here, so an entry is for all hosts (`protocol/controller/acls.py`
-refuses any other).
+trusted, a client node needs CLUSTER_ACTION under its own principal. Nodes have no addresses here, so an entry is for
+all hosts.
 """
 
 from __future__ import annotations
@@ -30,17 +28,7 @@ _INCLUDED_IN = {
     AclOperation.DESCRIBE_CONFIGS: (AclOperation.ALTER_CONFIGS,),
 }
 _EVERYONE = f"{USER_PREFIX}{WILDCARD}"
-TOPIC_OPERATIONS = (
-    AclOperation.READ,
-    AclOperation.WRITE,
-    AclOperation.CREATE,
-    AclOperation.DELETE,
-    AclOperation.ALTER,
-    AclOperation.DESCRIBE,
-    AclOperation.DESCRIBE_CONFIGS,
-    AclOperation.ALTER_CONFIGS,
-)
-"""The operations on a topic."""
+_TOPIC_OPERATIONS = frozenset(AclOperation) - {AclOperation.ALL, AclOperation.CLUSTER_ACTION}
 
 
 def is_enabled(image: MetadataImage) -> bool:
@@ -58,7 +46,7 @@ def may_act_for_cluster(image: MetadataImage, sender: NodeId) -> bool:
 
 
 def may_administer_quorum(image: MetadataImage, request: AdminRequest) -> bool:
-    """Whether the principal may describe the quorum (DESCRIBE on the cluster) or change its voters (ALTER; G32)."""
+    """Whether the principal may describe the quorum, or change its voters (G32)."""
     operation = AclOperation.DESCRIBE if isinstance(request, DescribeQuorumRequest) else AclOperation.ALTER
     return may(image, request.principal, operation)
 
@@ -79,40 +67,45 @@ def may(image: MetadataImage, principal: str, operation: AclOperation, topic: st
     return bool(allowed & {operation, AclOperation.ALL, *_INCLUDED_IN.get(operation, ())})
 
 
-def require_cluster(image: MetadataImage, request: AdminRequest, operation: AclOperation) -> None:
-    """Raises Refused with CLUSTER_AUTHORIZATION_FAILED unless the principal has `operation` on the cluster."""
-    if not may(image, request.principal, operation):
-        message = f"{request.principal} may not {operation.name} the cluster"
-        raise Refused(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, message)
-
-
-def require_topic(image: MetadataImage, request: AdminRequest, operation: AclOperation, topic: str) -> None:
-    """Raises Refused with TOPIC_AUTHORIZATION_FAILED unless the principal has `operation` on the topic."""
+def require_access(
+    image: MetadataImage, request: AdminRequest, operation: AclOperation, topic: str | None = None
+) -> None:
+    """Raises Refused unless the principal of the request has `operation` on the topic, or on the cluster (None)."""
     if not may(image, request.principal, operation, topic):
-        message = f"{request.principal} may not {operation.name} topic {topic!r}"
-        raise Refused(ErrorCode.TOPIC_AUTHORIZATION_FAILED, message)
+        error = ErrorCode.CLUSTER_AUTHORIZATION_FAILED if topic is None else ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        resource = "the cluster" if topic is None else f"topic {topic!r}"
+        raise Refused(error, f"{request.principal} may not {operation.name} {resource}")
+
+
+def require_authorizer(image: MetadataImage, request: AdminRequest, operation: AclOperation) -> None:
+    """As `require_access` for the cluster; raises Refused with SECURITY_DISABLED where it has no authorizer."""
+    if not is_enabled(image):
+        raise Refused(ErrorCode.SECURITY_DISABLED, "the cluster has no authorizer")
+    require_access(image, request, operation)
 
 
 def may_write_somewhere(image: MetadataImage, principal: str) -> bool:
     """Whether some entry allows the principal to write to a topic; DENY entries are not considered (KIP-679)."""
-    open_to_all = not is_enabled(image) or bool(image.defaults.values[ALLOW_EVERYONE_IF_NO_ACL_FOUND])
-    if open_to_all or principal in _super_users(str(image.defaults.values[SUPER_USERS])):
-        return True
-    return any(
-        entry.resource_type is AclResourceType.TOPIC
-        and entry.principal in (principal, _EVERYONE)
-        and entry.permission_type is AclPermissionType.ALLOW
-        and entry.operation in (AclOperation.WRITE, AclOperation.ALL)
-        for entry in image.acls
+    values = image.defaults.values
+    open_to_all = not is_enabled(image) or bool(values[ALLOW_EVERYONE_IF_NO_ACL_FOUND])
+    return (
+        open_to_all
+        or principal in _super_users(str(values[SUPER_USERS]))
+        or any(
+            entry.resource_type is AclResourceType.TOPIC
+            and entry.principal in (principal, _EVERYONE)
+            and entry.permission_type is AclPermissionType.ALLOW
+            and entry.operation in (AclOperation.WRITE, AclOperation.ALL)
+            for entry in image.acls
+        )
     )
 
 
 def authorized_operations(image: MetadataImage, principal: str, topic: str) -> int:
     """The operations that the principal may perform on a topic, as a bit field: bit N is wire value N."""
-    return sum(1 << operation.value for operation in TOPIC_OPERATIONS if may(image, principal, operation, topic))
+    return sum(1 << operation.value for operation in _TOPIC_OPERATIONS if may(image, principal, operation, topic))
 
 
 @cache
 def _super_users(configured: str) -> frozenset[str]:
-    names = (name.strip() for name in configured.split(";"))
-    return frozenset(name for name in names if name)
+    return frozenset(filter(None, map(str.strip, configured.split(";"))))

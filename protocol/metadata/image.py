@@ -1,15 +1,14 @@
 """The cluster's metadata as the metadata log defines it: brokers, topics, partitions, configs, feature levels, ACLs.
 
-Only `replay` of the next record changes an image. Each controller and broker has one; equal prefixes of the log give
-equal images. Since a partition's state and a broker's registration are immutable values, a change replaces a value in a
-dict and costs the same whatever the size of the cluster. A `MetadataDelta` collects what changed since it was last
-taken.
+Only `replay` of the next record changes an image; equal prefixes of the log give equal images. A partition's state and
+a broker's registration are immutable values, so a change replaces a value in a dict and costs the same whatever the
+size of the cluster.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from protocol.config import CONFIGS, ClusterConfig, ConfigValue, Features, config_text, features_at
@@ -61,9 +60,7 @@ class TopicImage:
 
 @dataclass(slots=True)
 class MetadataDelta:
-    """What changed since the delta was last taken, in a deterministic order. A removed partition is in
-    `removed_partitions`, and also in `partitions` if it was created again.
-    """
+    """In a deterministic order. A removed partition is also in `partitions` if it was created again."""
 
     partitions: dict[TopicIdPartition, None] = field(default_factory=dict)
     removed_partitions: dict[TopicIdPartition, None] = field(default_factory=dict)
@@ -81,9 +78,7 @@ class MetadataDelta:
 
 
 class MetadataImage:
-    """The state after the records below `next_offset`. Until the log has feature levels, those of the generation of
-    `defaults`, the static configuration, apply.
-    """
+    """The state after the records below `next_offset`. Without feature levels those of `defaults` apply."""
 
     def __init__(self, defaults: ClusterConfig) -> None:
         self.defaults = defaults
@@ -110,10 +105,8 @@ class MetadataImage:
         self.taken_offset = self.next_offset
         return delta
 
-    # -- queries -------------------------------------------------------------------------------------------------------
-
     def is_active(self, broker_id: BrokerId) -> bool:
-        """Whether the broker is registered, unfenced and not shutting down: it may lead and be in an ISR (B6, E17)."""
+        """Whether the broker is unfenced and not shutting down: it may lead and be in an ISR (B6, E17)."""
         registration = self.brokers.get(broker_id)
         return registration is not None and not registration.fenced and not registration.in_controlled_shutdown
 
@@ -125,9 +118,9 @@ class MetadataImage:
         topic = self.topics.get(key.topic_id)
         return None if topic is None else topic.partitions.get(key.partition)
 
-    def partitions(self) -> Iterator[tuple[TopicIdPartition, PartitionState]]:
-        """All partitions, topics in order of creation."""
-        for topic in self.topics.values():
+    def partitions(self, topic_id: str | None = None) -> Iterator[tuple[TopicIdPartition, PartitionState]]:
+        """The partitions of a topic, or of all topics in order of creation."""
+        for topic in self.topics.values() if topic_id is None else (self.topics[topic_id],):
             for index, state in topic.partitions.items():
                 yield TopicIdPartition(topic.topic_id, index), state
 
@@ -172,42 +165,31 @@ class MetadataImage:
         prefixed = self._acls_of.get((resource_type, None), ())
         yield from (entry for entry in prefixed if name.startswith(entry.resource_name))
 
-    # -- snapshots -----------------------------------------------------------------------------------------------------
-
     def to_records(self) -> list[MetadataRecord]:
         """Records that build this image from an empty one; the content of a snapshot."""
         records: list[MetadataRecord] = [
             FeatureLevelRecord.unchecked(name=name, feature_level=level) for name, level in self.feature_levels.items()
         ]
         records += [AccessControlEntryRecord(entry=entry) for entry in self.acls]
-        records += [
-            RegisterBrokerRecord.unchecked(
-                broker_id=registration.broker_id,
-                broker_epoch=registration.broker_epoch,
-                incarnation_id=registration.incarnation_id,
-                fenced=registration.fenced,
-                in_controlled_shutdown=registration.in_controlled_shutdown,
-                rack=registration.rack,
-            )
-            for registration in self.brokers.values()
-        ]
+        records += [RegisterBrokerRecord.unchecked(**asdict(registration)) for registration in self.brokers.values()]
         records += [
             TopicRecord.unchecked(name=topic.name, topic_id=topic.topic_id, first_leader_epoch=topic.first_leader_epoch)
             for topic in self.topics.values()
         ]
         if self.next_producer_id:
             records.append(ProducerIdsRecord(next_producer_id=self.next_producer_id))
-        for topic_id, overrides in self.configs.items():
-            for name, value in overrides.items():
-                records.append(ConfigRecord.unchecked(topic_id=topic_id, name=name, value=config_text(value)))
+        records += [
+            ConfigRecord.unchecked(topic_id=topic_id, name=name, value=config_text(value))
+            for topic_id, overrides in self.configs.items()
+            for name, value in overrides.items()
+        ]
         records += [state.to_record(*key) for key, state in self.partitions()]
         return records
 
     def load(self, records: Sequence[MetadataRecord], next_offset: Offset) -> None:
         """Replaces the image by that of a snapshot, all of which counts as changed, and what it lacks as deleted."""
         before = self.topics
-        self.brokers, self.topics, self.topic_ids, self.configs, self.acls = {}, {}, {}, {}, {}
-        self._acls_of = {}
+        self.brokers, self.topics, self.topic_ids, self.configs, self.acls, self._acls_of = {}, {}, {}, {}, {}, {}
         self.partition_count = 0
         for record in records:
             self.replay(record)
@@ -222,8 +204,6 @@ class MetadataImage:
                     self._delta.removed_partitions[key] = None
         self._delta.configs.update(dict.fromkeys(self.configs))
         self.next_offset = next_offset
-
-    # -- replay --------------------------------------------------------------------------------------------------------
 
     def replay(self, record: MetadataRecord) -> None:
         """Applies the record at `next_offset`; ProtocolInvariantError where the present state excludes it."""

@@ -1,9 +1,4 @@
-"""The controller's state of one partition: replicas, ISR, ELR, leader and epochs.
-
-The value is immutable: a change is a `PartitionChangeRecord` that `controller/partition_change.py` decides, that is
-appended to the metadata log, and that `replay_change` applies. `leader_epoch` rises with every change of the leader,
-`partition_epoch` with every change.
-"""
+"""The controller's state of one partition, and how a change of it (`controller/partition_change.py`) is replayed."""
 
 from __future__ import annotations
 
@@ -31,8 +26,9 @@ class PartitionState:
 
     The order within `replicas` and `isr` is significant (the first replica is the preferred leader), that within
     `elr` and `last_known_elr` is not. `last_known_leader` is the field that `kip-966` tracks (E24, N15); Kafka's own
-    first phase keeps that broker in `last_known_elr` instead. `first_leader_epoch` is the leader epoch with which the
-    partition was created: records of older epochs belong to a removed partition of the same index.
+    first phase keeps that broker in `last_known_elr` instead. `leader_epoch` rises with every change of the leader,
+    `partition_epoch` with every change. `first_leader_epoch` is the leader epoch with which the partition was created:
+    records of older epochs belong to a removed partition of the same index.
     """
 
     replicas: tuple[BrokerId, ...]
@@ -80,16 +76,12 @@ LEAST_COPIES: Final = 2
 def awaited_replicas(
     final: Collection[BrokerId], adding: Collection[BrokerId], removing: Collection[BrokerId]
 ) -> set[BrokerId]:
-    """The replicas that must be in sync before a reassignment to `final` completes (E32): those that it adds; all where
-    it adds fewer than it removes, as in Kafka since 4.3.0 (KAFKA-19975).
-    """
+    """Who must be in sync for a reassignment to complete (E32; KAFKA-19975): all, if fewer are added than removed."""
     return set(final if len(adding) < len(removing) else adding).difference(removing)
 
 
 def copies_of_completed(min_isr: int, replica_count: int, removing: Collection[BrokerId]) -> int:
-    """How many of `replica_count` replicas must be in sync after a reassignment (E32, M75): min ISR, and LEAST_COPIES
-    where it takes any away.
-    """
+    """How many replicas must be in sync after a reassignment (E32, M75): LEAST_COPIES where it removes any."""
     return effective_min_isr(max(min_isr, LEAST_COPIES) if removing else min_isr, replica_count)
 
 

@@ -1,5 +1,4 @@
-"""Administration requests that only read: the table of their handlers, and the responses about the cluster, topics and
-configs; and the leaders of a topic (Metadata).
+"""Administration requests that only read, and the leaders of a topic (Metadata).
 
 Every response is a pure function of the metadata image, so a broker and a controller answer alike once they have the
 same metadata. The cost of a response is that of its contents; only a request for all of a kind walks over all of them.
@@ -7,25 +6,23 @@ same metadata. The cost of a response is that of its contents; only a request fo
 DescribeTopic (KIP-966; E36, G24, G25, L13) has pages as Kafka's DescribeTopicPartitions: topics in the order of their
 names, partitions in the order of their indexes, and a cursor to the next partition where a page is full. The topic of a
 cursor must be among the named topics; where all topics are requested it may have been deleted meanwhile, and the next
-topic in order follows. A topic named twice is described once. A topic that the principal may not describe is an error
-where it is named, and left out where all topics are requested, so that the response does not disclose whether it
-exists. Departures from Kafka: more than 20 named topics are refused (G31, M86), a limit below 1 is an error instead of
-1, and errors are in order among the descriptions.
+topic in order follows. A topic that the principal may not describe is an error where it is named, and left out where
+all topics are requested, so that the response does not disclose whether it exists. Departures from Kafka: more than 20
+named topics are refused (G31, M86), a limit below 1 is an error, and errors are in order among the descriptions.
 
 A config has a value from up to four sources, of which the first is in force: the topic's override, the dynamic default
-for the whole cluster, the static configuration of the nodes (where it differs from the default), the default. These are
-Kafka's sources, as far as they exist here: single brokers have no configs of their own (H15). As in Kafka, keys that
-name no config of the resource are left out, no keys are the same as all keys, and a resource that is named twice
-is described twice. Two departures: of the cluster-wide default (BROKER, empty name) Kafka describes only what was set
-dynamically, here every config is described; and Kafka lists resources (ListConfigResources, KIP-1142) to principals
-with DESCRIBE_CONFIGS on the cluster (KAFKA-20144), here a principal is listed the resources that it may describe.
+for the whole cluster, the static configuration of the nodes (where it differs from the default), the default (H15). As
+in Kafka, keys that name no config of the resource are left out, no keys are the same as all keys, and a resource that
+is named twice is described twice. Departures: Kafka describes only what was set dynamically of the cluster-wide default
+(BROKER, empty name), and lists resources (ListConfigResources, KIP-1142) to principals with DESCRIBE_CONFIGS on the
+cluster (KAFKA-20144); here a principal is listed the resources that it may describe.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
-from typing import Any, cast
+from typing import Any
 
 from protocol.config import CONFIGS, MIN_INSYNC_REPLICAS, SUPPORTED_FEATURES, ConfigDef, config_text
 from protocol.errors import ErrorCode, Refused
@@ -74,19 +71,16 @@ from protocol.messages.topics import (
     DescribeTopicRequest,
     DescribeTopicResponse,
 )
-from protocol.metadata.authorizer import authorized_operations, is_enabled, may, require_cluster
+from protocol.metadata.authorizer import authorized_operations, may, require_access, require_authorizer
 from protocol.metadata.image import MetadataImage, TopicImage
 
 
 def metadata_response(image: MetadataImage, request: MetadataRequest) -> MetadataResponse:
     """A topic's leaders; TOPIC_AUTHORIZATION_FAILED without DESCRIBE, or UNKNOWN_TOPIC_OR_PARTITION."""
-    error = ErrorCode.NONE
     topic = image.topic_named(request.topic)
-    if not may(image, request.principal, AclOperation.DESCRIBE, request.topic):
-        error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-    elif topic is None:
-        error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    if error is not ErrorCode.NONE or topic is None:
+    is_allowed = may(image, request.principal, AclOperation.DESCRIBE, request.topic)
+    if topic is None or not is_allowed:
+        error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if is_allowed else ErrorCode.TOPIC_AUTHORIZATION_FAILED
         return MetadataResponse.unchecked(correlation_id=request.correlation_id, error=error)
     partitions = tuple(
         _partition_metadata(index, state.leader, state.leader_epoch) for index, state in topic.partitions.items()
@@ -150,13 +144,15 @@ def _describe_topic(
     image: MetadataImage, principal: str, name: str, first: int, limit: int
 ) -> tuple[DescribedTopic, int | None]:
     """A topic with at most `limit` of its partitions, from `first` on, and the index of the next partition, if any."""
-    if not may(image, principal, AclOperation.DESCRIBE, name):
-        message = f"{principal} may not {AclOperation.DESCRIBE.name} topic {name!r}"
-        return DescribedTopic(name=name, error=ErrorCode.TOPIC_AUTHORIZATION_FAILED, message=message), None
     topic = image.topic_named(name)
-    if topic is None:
-        message = f"no topic {name!r}"
-        return DescribedTopic(name=name, error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message=message), None
+    error, message = ErrorCode.NONE, ""
+    if not may(image, principal, AclOperation.DESCRIBE, name):
+        error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        message = f"{principal} may not {AclOperation.DESCRIBE.name} topic {name!r}"
+    elif topic is None:
+        error, message = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"no topic {name!r}"
+    if error or topic is None:
+        return DescribedTopic(name=name, error=error, message=message), None
     end = min(first + limit, len(topic.partitions))
     described = DescribedTopic(
         name=name,
@@ -188,8 +184,7 @@ def _partition(image: MetadataImage, topic: TopicImage, index: int) -> Described
 
 
 def _is_offline(image: MetadataImage, broker: int) -> bool:
-    registration = image.brokers.get(broker)
-    return registration is None or registration.fenced
+    return broker not in image.brokers or image.brokers[broker].fenced
 
 
 def describe_configs(image: MetadataImage, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
@@ -197,9 +192,7 @@ def describe_configs(image: MetadataImage, request: DescribeConfigsRequest) -> D
     results = []
     for resource in request.resources:
         error, message = _resource_error(image, request.principal, resource)
-        configs: tuple[DescribedConfig, ...] = ()
-        if error is ErrorCode.NONE:
-            configs = tuple(_describe_config(image, resource, request.include_synonyms))
+        configs = () if error else tuple(_describe_config(image, resource, request.include_synonyms))
         results.append(
             DescribeConfigsResult(
                 resource_type=resource.resource_type,
@@ -242,13 +235,10 @@ def _resource_error(image: MetadataImage, principal: str, resource: DescribeConf
 def _describe_config(
     image: MetadataImage, resource: DescribeConfigsResource, synonyms: bool
 ) -> Iterator[DescribedConfig]:
-    topic_id = None
-    if resource.resource_type is ConfigResourceType.TOPIC:
-        topic_id = image.topic_ids[resource.resource_name]
+    is_topic, keys = resource.resource_type is ConfigResourceType.TOPIC, resource.configuration_keys
+    topic_id = image.topic_ids[resource.resource_name] if is_topic else None
     for definition in CONFIGS.values():
-        if topic_id is not None and not definition.topic_scoped:
-            continue
-        if resource.configuration_keys and definition.name not in resource.configuration_keys:
+        if (is_topic and not definition.topic_scoped) or (keys and definition.name not in keys):
             continue
         sources = tuple(_sources(image, topic_id, definition))
         yield DescribedConfig(
@@ -264,10 +254,8 @@ def _describe_config(
 def _sources(image: MetadataImage, topic_id: str | None, definition: ConfigDef) -> Iterator[DescribedConfigSynonym]:
     """The values of the config by source, the one in force first."""
     name = definition.name
-    scopes: list[tuple[str | None, ConfigSource]] = [(None, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)]
-    if topic_id is not None:
-        scopes.insert(0, (topic_id, ConfigSource.DYNAMIC_TOPIC_CONFIG))
-    for scope, source in scopes:
+    scopes = {topic_id: ConfigSource.DYNAMIC_TOPIC_CONFIG, None: ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG}
+    for scope, source in scopes.items():
         if name in image.configs.get(scope, {}):
             yield DescribedConfigSynonym(name=name, value=config_text(image.configs[scope][name]), source=source)
     static = image.defaults.values[name]
@@ -277,22 +265,19 @@ def _sources(image: MetadataImage, topic_id: str | None, definition: ConfigDef) 
 
 
 def answer(image: MetadataImage, controller_id: NodeId, request: AdminRequest) -> AdminResponse:
-    """The response to one of the `READ_ONLY_REQUESTS`, with the error of `Refused` where its handler refuses it as a
-    whole; `controller_id` is the active controller that the answering node knows, or -1.
-    """
+    """The response to one of the `READ_ONLY_REQUESTS`; `controller_id`: the active controller, -1 if unknown."""
     try:
         if isinstance(request, DescribeClusterRequest):
             return _describe_cluster(image, controller_id, request)
         return _HANDLERS[type(request)](image, request)
     except Refused as refused:
-        response = cast("type[AdminResponse]", request.response_type())
-        return response(correlation_id=request.correlation_id, error=refused.error, message=refused.message)
+        return request.refusal(refused.error, refused.message)
 
 
 def _describe_cluster(
     image: MetadataImage, controller_id: NodeId, request: DescribeClusterRequest
 ) -> DescribeClusterResponse:
-    require_cluster(image, request, AclOperation.DESCRIBE)
+    require_access(image, request, AclOperation.DESCRIBE)
     brokers = tuple(
         DescribedBroker(
             broker_id=broker,
@@ -307,14 +292,10 @@ def _describe_cluster(
 
 
 def _describe_features(image: MetadataImage, request: DescribeFeaturesRequest) -> DescribeFeaturesResponse:
+    levels = image.feature_levels
     features = tuple(
-        DescribedFeature(
-            name=name,
-            min_version_level=lowest,
-            max_version_level=highest,
-            finalized_version_level=image.feature_levels[name],
-        )
-        for name, (lowest, highest) in SUPPORTED_FEATURES.items()
+        DescribedFeature(name=name, min_version_level=low, max_version_level=high, finalized_version_level=levels[name])
+        for name, (low, high) in SUPPORTED_FEATURES.items()
     )
     return DescribeFeaturesResponse(correlation_id=request.correlation_id, features=features)
 
@@ -323,24 +304,23 @@ def _list_reassignments(
     image: MetadataImage, request: ListPartitionReassignmentsRequest
 ) -> ListPartitionReassignmentsResponse:
     """Those of the named partitions, or of all, that are being reassigned; a partition that does not exist is not."""
-    require_cluster(image, request, AclOperation.DESCRIBE)
-    named: list[tuple[TopicImage, Sequence[int]]] = []
+    require_access(image, request, AclOperation.DESCRIBE)
     if request.topics is None:
-        topics = (image.topics[topic_id] for _, topic_id in sorted(image.topic_ids.items()))
-        named = [(topic, sorted(topic.partitions)) for topic in topics]
-    for entry in request.topics or ():
-        topic = image.topic_named(entry.name)
-        if topic is not None:
-            named.append((topic, entry.partition_indexes))
+        named = [
+            (name, sorted(image.topics[topic_id].partitions)) for name, topic_id in sorted(image.topic_ids.items())
+        ]
+    else:
+        named = [(entry.name, list(entry.partition_indexes)) for entry in request.topics]
     ongoing = tuple(
         OngoingPartitionReassignment(
-            topic=topic.name,
+            topic=name,
             partition_index=index,
             replicas=state.replicas,
             adding_replicas=state.adding_replicas,
             removing_replicas=state.removing_replicas,
         )
-        for topic, indexes in named
+        for name, indexes in named
+        if (topic := image.topic_named(name)) is not None
         for index in indexes
         if (state := topic.partitions.get(index)) is not None and (state.adding_replicas or state.removing_replicas)
     )
@@ -348,9 +328,7 @@ def _list_reassignments(
 
 
 def _describe_acls(image: MetadataImage, request: DescribeAclsRequest) -> DescribeAclsResponse:
-    if not is_enabled(image):
-        raise Refused(ErrorCode.SECURITY_DISABLED, "the cluster has no authorizer")
-    require_cluster(image, request, AclOperation.DESCRIBE)
+    require_authorizer(image, request, AclOperation.DESCRIBE)
     matching = tuple(entry for entry in image.acls if request.filter.matches(entry))
     return DescribeAclsResponse(correlation_id=request.correlation_id, acls=matching)
 

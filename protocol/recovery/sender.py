@@ -1,10 +1,9 @@
 """The Broker Request Sender: queries for replica logs, batched per broker.
 
 Every broker has a queue of partitions to query. The queue goes into one GetReplicaLogInfo request of at most 2,000
-partitions (F20), and each broker has at most one request in flight, so that a slow broker is not flooded and further
-queries are batched meanwhile. Responses, errors and timeouts become `Answered` and `Unanswered` events; no call blocks
-(F19). After a failure a broker is not queried for `retry.backoff.ms`, twice as long after each further failure, up to
-`MAX_BACKOFF_MS` (F10, F21).
+partitions (F20), and each broker has at most one request in flight, so that a slow broker is not flooded; no call
+blocks (F19). After a failure a broker is not queried for `retry.backoff.ms`, twice as long after each further failure,
+up to `MAX_BACKOFF_MS` (F10, F21).
 
 A response that arrives after its timeout is used as well: the task decides by epochs which answers count.
 """
@@ -98,11 +97,11 @@ class RequestSender:
 
     def requests(self, now_ms: TimeMs) -> list[tuple[BrokerId, GetReplicaLogInfoRequest]]:
         """The requests to send now, each with its broker; they are in flight from then on."""
-        requests = []
-        for broker, broker_queue in sorted(self._queues.items()):
-            if broker_queue.in_flight is None and broker_queue.queue and broker_queue.not_before_ms <= now_ms:
-                requests.append((broker, self._next_request(broker, broker_queue, now_ms)))
-        return requests
+        return [
+            (broker, self._next_request(broker, broker_queue, now_ms))
+            for broker, broker_queue in sorted(self._queues.items())
+            if broker_queue.in_flight is None and broker_queue.queue and broker_queue.not_before_ms <= now_ms
+        ]
 
     def _next_request(self, broker: BrokerId, broker_queue: _BrokerQueue, now_ms: TimeMs) -> GetReplicaLogInfoRequest:
         self._correlation_id += 1

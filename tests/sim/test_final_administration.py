@@ -17,7 +17,7 @@ from experiments.hunt.fuzz.swarm import draw
 from experiments.hunt.mutants.mutant import PlanFocus
 from experiments.hunt.mutants.registry import all_mutants, mutated
 from protocol.config import LOG_GENERATIONS, MAX_MESSAGE_BYTES, Generation
-from protocol.controller import acls, features, metrics, placement
+from protocol.controller import administration, features, metrics, placement
 from protocol.errors import ErrorCode, Refused
 from protocol.metadata import queries
 from protocol.metadata.image import MetadataImage
@@ -57,7 +57,7 @@ def test_answers_are_right_in_every_generation(generation: Generation, changes: 
 @pytest.mark.parametrize(
     ("owner", "name", "function", "detail"),
     [
-        (acls, "_entry_error", lambda entry: "no", "CreateAclsRequest: found INVALID_REQUEST"),
+        (administration, "_entry_error", lambda entry: "no", "CreateAclsRequest: found INVALID_REQUEST"),
         (placement, "_place_one", lambda racks, first, factor: (0, 1, 2)[:factor], "DescribeTopicRequest: the first"),
         (queries, "_is_offline", lambda image, broker: True, "DescribeTopicRequest: found"),
         (queries, "_names", lambda image, request: (), "DescribeTopicRequest: found NONE"),

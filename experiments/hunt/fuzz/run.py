@@ -80,7 +80,7 @@ ANSWER_MARGIN_MS = 2_000
 """How much longer than `delivery.timeout.ms` a command may be open: batches linger, and reads wait."""
 SERVED_WITHIN_MS = 5_000
 STORE_SERVED_WITHIN_MS = 40_000
-"""In `v3`, whose controller repeats a command without a response after 30 s (`protocol/v3/controller/commands.py`)."""
+"""In `v3`, whose controller repeats a command without a response after 30 s (`protocol/v3/controller/term.py`)."""
 SERVED_LOOK_MS = 50
 FINAL_TOPIC = "after-all-faults"
 ENCODED_ONE_IN = 10

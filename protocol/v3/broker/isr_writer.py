@@ -1,13 +1,11 @@
 """How a leader of generation `v3` changes its ISR: by a write to the store, or by a request to the controller.
 
-The config `inter.broker.protocol.isr.updates` decides (K12). In both cases the proposals and their results have the
-form of AlterPartition (`broker/isr_manager.py`), and the leader uses an ISR only after it is written (A46-A48, M30).
-During the write the leader waits for the members of both ISRs before it advances the high watermark: S1's leader stops
-for the write, which a node here cannot.
+The config `inter.broker.protocol.isr.updates` decides (K12; `v3/controller/isr_updates.py`). In both cases the
+proposals and their results have the form of AlterPartition (`broker/isr_manager.py`). During the write the leader waits
+for the members of both ISRs before it advances the high watermark: S1's leader stops for the write.
 
-A proposal whose write found another version stays open: the controller has changed the partition, and its command will
-say how (A46). If it has not, the leader goes on from the state that it finds. A proposal that is repeated, because the
-store was slow, is answered with what the first write has left.
+A proposal whose write found another version stays open: the command of the controller that has changed the partition
+will say how (A46). One that is repeated, because the store was slow, is answered with what the first write has left.
 """
 
 from __future__ import annotations
@@ -19,11 +17,7 @@ from protocol.broker.context import BrokerContext
 from protocol.config import ISR_UPDATES
 from protocol.errors import ErrorCode
 from protocol.ids import NodeId, TimeMs, TopicIdPartition, partition_key
-from protocol.messages.control import (
-    AlterPartitionRequest,
-    AlterPartitionResponse,
-    PartitionIsrProposal,
-)
+from protocol.messages.control import AlterPartitionRequest, AlterPartitionResponse
 from protocol.v3.broker.metadata import CommandedMetadata
 from protocol.v3.controller.isr_updates import (
     LEADER_WRITES,
@@ -63,22 +57,19 @@ class IsrWriter:
             self._context.out.send(self._context.controller_id, request)
 
     def _write(self, request: AlterPartitionRequest) -> Procedure[AlterPartitionResponse]:
-        """Writes what is still proposed to the states that this broker knows."""
         keys = [partition_key(part.topic_id, part.partition_id) for part in request.partitions]
         changes: dict[TopicIdPartition, Stored] = {}
         for key, proposal in zip(keys, request.partitions, strict=True):
-            known = self.metadata.states.get(key)
-            if known is not None and (proposal.leader_epoch, proposal.partition_epoch) == (
-                known.state.leader_epoch,
-                known.version,
-            ):
+            known, proposed = self.metadata.states.get(key), (proposal.leader_epoch, proposal.partition_epoch)
+            if known is not None and proposed == (known.state.leader_epoch, known.version):
                 isr = tuple(member.broker_id for member in proposal.new_isr)
                 changes[key] = Stored(with_isr(known.state, isr, bool(proposal.leader_recovery_state)), known.version)
         names = {key: self._context.image.name_of(key) for key in changes}
         topic_ids = {names[key].topic: key.topic_id for key in changes}
-        versions = yield from write_isrs({names[key]: change for key, change in changes.items()}, topic_ids)
-        conflicts = [key for key in changes if names[key] not in versions]
-        newer = yield from read_overtaken({names[key]: changes[key] for key in conflicts}, topic_ids)
+        wanted = {names[key]: change for key, change in changes.items()}
+        versions = yield from write_isrs(wanted, topic_ids)
+        conflicts = {name: change for name, change in wanted.items() if name not in versions}
+        newer = yield from read_overtaken(conflicts, topic_ids)
         results = []
         for key, proposal in zip(keys, request.partitions, strict=True):
             version = versions.get(names[key]) if key in names else None
@@ -87,32 +78,21 @@ class IsrWriter:
                 self._changes.changed.add(names[key])
             elif key in names and names[key] in newer:
                 self.metadata.wrote(key, newer[names[key]])
-            known = self.metadata.states.get(key)
-            error = ErrorCode.NONE if _is_newer(known, proposal) else ErrorCode.INVALID_UPDATE_VERSION
+            known, error = self.metadata.states.get(key), ErrorCode.INVALID_UPDATE_VERSION
+            # A newer state of the epoch was just written, or is left by an earlier write of the same proposal.
+            if known is not None and known.state.leader_epoch == proposal.leader_epoch:
+                error = ErrorCode.NONE if known.version > proposal.partition_epoch else error
             results.append(isr_result(proposal, error, known))
         return AlterPartitionResponse(correlation_id=request.correlation_id, partitions=tuple(results))
 
     def _respond(self, now_ms: TimeMs, response: AlterPartitionResponse | None) -> None:
-        if response is None or self.on_result is None:
-            return
-        self.on_result(now_ms, self._context.me, response)
-        due_ms = self._changes.due_ms()
-        if due_ms is not None:
-            self._context.out.set_timer(NOTIFY_TIMER, max(due_ms, now_ms))
+        if response is not None and self.on_result is not None:
+            self.on_result(now_ms, self._context.me, response)
+            if (due_ms := self._changes.due_ms()) is not None:
+                self._context.out.set_timer(NOTIFY_TIMER, max(due_ms, now_ms))
 
     def fire(self, now_ms: TimeMs, _: str) -> None:
         """Leaves a notification of the ISRs that have changed (B2)."""
         due_ms = self._changes.due_ms()
         if due_ms is not None and due_ms <= now_ms:
             self.runner.call(now_ms, "isr-notification", partial(self._changes.notify, now_ms), lambda now_ms, _: None)
-
-
-def _is_newer(known: Stored | None, proposal: PartitionIsrProposal) -> bool:
-    """Whether a newer state of the proposal's leader epoch is known: just written, or left by an earlier write of the
-    same proposal.
-    """
-    return (
-        known is not None
-        and known.state.leader_epoch == proposal.leader_epoch
-        and known.version > proposal.partition_epoch
-    )

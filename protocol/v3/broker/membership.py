@@ -2,17 +2,14 @@
 
     NOT_RUNNING -- start --> REGISTERING -- own node in /brokers/ids --> CATCHING_UP -- first command --> RUNNING
 
-The broker opens a session with the store. When it is open, the broker creates its node in `/brokers/ids` with the id of
-the session as its broker epoch, and takes part in the election of the controller. The controller sees the node, and the
-first command that it sends is INIT, with everything that the broker holds; from then on the broker serves.
-
-The node of a former session may still be there, until that session expires: the broker watches it and waits (S1 says
-that an admin creates the node; Kafka's brokers create it). If the session expires while the broker lives, the broker
-has lost its registration and controllership (A52). It keeps its roles, in which it can commit nothing once the
-controller has elected others, opens another session, and registers as a new incarnation.
+When its session with the store is open, the broker creates its node in `/brokers/ids` with the id of the session as its
+broker epoch (S1 says that an admin creates the node; Kafka's brokers create it), and takes part in the election of the
+controller. The node of a former session may still be there: the broker watches it and waits. If the session expires
+while the broker lives, the broker has lost its registration and controllership (A52). It keeps its roles, in which it
+can commit nothing once the controller has elected others, opens another session, and registers as a new incarnation.
 
 A departure from S1 E: the broker does not read its own state from the store when it starts. What the controller decides
-between that read and the registration would be lost, so the controller sends everything
+between that read and the registration would be lost, so the controller sends everything, as its first command, INIT
 (`controller/broker_changes.py`).
 
 In controlled shutdown the broker asks the controller to move its leaderships away (B3), at most three times, flushes
@@ -46,7 +43,6 @@ SHUTDOWN_RETRY_MS = 2_000
 SHUTDOWN_ATTEMPTS = 3
 """As Kafka's `controlled.shutdown.max.retries`; then the broker stops with the leaderships that it has."""
 PORT = 9092
-_EVERY_STATE_WITH_EPOCH = (LifecycleState.CATCHING_UP, LifecycleState.RUNNING, LifecycleState.SHUTTING_DOWN)
 
 
 class Membership:
@@ -86,7 +82,7 @@ class Membership:
         self._is_registered = self._is_commanded = False
         self.runner.abort(now_ms)
         self.controller.end(now_ms)
-        if self.state in _EVERY_STATE_WITH_EPOCH:
+        if self.state in (LifecycleState.CATCHING_UP, LifecycleState.RUNNING, LifecycleState.SHUTTING_DOWN):
             self._move(LifecycleEvent.EPOCH_LOST)
         if self.state is LifecycleState.STOPPED:
             self._context.out.exit()
@@ -136,9 +132,8 @@ class Membership:
 
     def elect(self, now_ms: TimeMs) -> None:
         if self._is_registered:
-            self.runner.call(
-                now_ms, "election", partial(elect, self._context.me, self._context.broker_epoch), self._elected
-            )
+            race = partial(elect, self._context.me, self._context.broker_epoch)
+            self.runner.call(now_ms, "election", race, self._elected)
 
     def _elected(self, now_ms: TimeMs, result: Elected | Lost | None) -> None:
         if isinstance(result, Elected):
@@ -164,14 +159,11 @@ class Membership:
             self._release(now_ms)
             return
         self._shutdown_requests += 1
-        context = self._context
+        context, number = self._context, self._shutdown_requests
         if context.controller_id != NO_NODE:
-            context.out.send(
-                context.controller_id,
-                ControlledShutdownRequest(
-                    correlation_id=self._shutdown_requests, broker_id=context.me, broker_epoch=context.broker_epoch
-                ),
-            )
+            epoch = context.broker_epoch
+            request = ControlledShutdownRequest(correlation_id=number, broker_id=context.me, broker_epoch=epoch)
+            context.out.send(context.controller_id, request)
         context.out.set_timer(SHUTDOWN_TIMER, now_ms + SHUTDOWN_RETRY_MS)
 
     def receive_shutdown(self, now_ms: TimeMs, sender: NodeId, response: ControlledShutdownResponse) -> None:
@@ -180,7 +172,6 @@ class Membership:
             self._release(now_ms)
 
     def _release(self, now_ms: TimeMs) -> None:
-        """Flushes everything. StorageError where the disk fails."""
         self._context.out.cancel_timer(SHUTDOWN_TIMER)
         self._flusher.flush_all()
         self._flusher.save_producers()

@@ -1,8 +1,7 @@
 """The metadata of a broker that the controller commands: LeaderAndIsr and StopReplica become changes of its image.
 
-A broker knows the partitions that it holds, and no others. Each command is translated into metadata records, which the
-image replays, and the replicas follow the image as in the other generations (`broker/replicas.py`; A23, A26-A28). The
-version of a partition's node in the store is its partition epoch (N2).
+A broker knows only the partitions that it holds. The replicas follow the image as in the other generations
+(`broker/replicas.py`; A23, A26-A28). The version of a partition's node in the store is its partition epoch (N2).
 
 Which command is obeyed:
 
@@ -18,8 +17,6 @@ A topic with a known name and another id has been deleted and created again: the
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from protocol.broker.context import BrokerContext, log_name
 from protocol.broker.replicas import ReplicaManager
 from protocol.errors import ErrorCode
@@ -27,7 +24,6 @@ from protocol.events.store import CommandCarriedOut
 from protocol.ids import NO_EPOCH, NodeId, TimeMs, TopicIdPartition, TopicPartition, partition_key
 from protocol.messages.records import (
     ConfigRecord,
-    MetadataRecord,
     PartitionRecord,
     RemovePartitionRecord,
     RemoveTopicRecord,
@@ -62,7 +58,7 @@ class CommandedMetadata:
     def obey(self, now_ms: TimeMs, sender: NodeId, request: ControllerCommand) -> bool:
         """Carries out a command and responds; returns whether it was new and of a present controller."""
         if request.controller_epoch < self._controller_epoch:
-            self._respond(sender, request, self._response(request, (), ErrorCode.STALE_CONTROLLER_EPOCH))
+            self._respond(sender, request, (), ErrorCode.STALE_CONTROLLER_EPOCH)
             return False
         if request.controller_epoch == self._controller_epoch and request.correlation_id <= self._last_command:
             if request.correlation_id == self._last_command and self._last_response is not None:
@@ -76,11 +72,14 @@ class CommandedMetadata:
             assert isinstance(request, StopReplicaRequest)
             results = tuple(_result(part, self._stop(part)) for part in request.partitions)
             self._apply(now_ms)
-        self._last_response = self._response(request, results, ErrorCode.NONE)
-        self._respond(sender, request, self._last_response)
+        self._last_response = self._respond(sender, request, results, ErrorCode.NONE)
         return True
 
-    def _respond(self, sender: NodeId, request: ControllerCommand, response: CommandResponse) -> None:
+    def _respond(
+        self, sender: NodeId, request: ControllerCommand, results: tuple[CommandResult, ...], error: ErrorCode
+    ) -> CommandResponse:
+        kind = LeaderAndIsrResponse if isinstance(request, LeaderAndIsrRequest) else StopReplicaResponse
+        response = kind(correlation_id=request.correlation_id, error=error, partitions=results)
         is_init = isinstance(request, LeaderAndIsrRequest) and request.is_init
         named = request.partitions if isinstance(request, LeaderAndIsrRequest | StopReplicaRequest) else ()
         self._context.out.trace(
@@ -94,12 +93,7 @@ class CommandedMetadata:
             )
         )
         self._context.out.send(sender, response)
-
-    def _response(
-        self, request: ControllerCommand, results: tuple[CommandResult, ...], error: ErrorCode
-    ) -> CommandResponse:
-        kind = LeaderAndIsrResponse if isinstance(request, LeaderAndIsrRequest) else StopReplicaResponse
-        return kind(correlation_id=request.correlation_id, error=error, partitions=results)
+        return response
 
     def _lead_and_follow(self, now_ms: TimeMs, request: LeaderAndIsrRequest) -> tuple[CommandResult, ...]:
         if request.is_init:
@@ -113,7 +107,6 @@ class CommandedMetadata:
         return results
 
     def _take(self, part: LeaderAndIsrPartition) -> ErrorCode:
-        """Takes the state of one partition into the image, unless a newer one is known."""
         key = partition_key(part.topic_id, part.partition_id)
         known = self._context.image.partition(key)
         if known is not None and is_older(part, known):
@@ -129,43 +122,41 @@ class CommandedMetadata:
             ),
             part.version,
         )
-        self._replay(self._topic_records(part))
+        self._replay_topic(part)
         self._replay_state(key, part.replicas)
         return ErrorCode.NONE
 
-    def _topic_records(self, part: LeaderAndIsrPartition) -> list[MetadataRecord]:
+    def _replay_topic(self, part: LeaderAndIsrPartition) -> None:
         """The topic with its configs, as far as the image lacks them."""
         image = self._context.image
-        records: list[MetadataRecord] = []
         former = image.topic_ids.get(part.topic)
         if former is not None and former != part.topic_id:
-            records.append(RemoveTopicRecord(topic_id=former))
+            image.replay(RemoveTopicRecord(topic_id=former))
         if part.topic_id not in image.topics:
-            records.append(TopicRecord(name=part.topic, topic_id=part.topic_id))
-            configs = ((config.name, config.value) for config in part.configs)
-            records += [ConfigRecord(topic_id=part.topic_id, name=name, value=value) for name, value in configs]
-        return records
+            image.replay(TopicRecord(name=part.topic, topic_id=part.topic_id))
+            for config in part.configs:
+                image.replay(ConfigRecord(topic_id=part.topic_id, name=config.name, value=config.value))
 
     def _replay_state(self, key: TopicIdPartition, replicas: tuple[int, ...]) -> None:
         stored = self.states[key]
         state = stored.state
-        record = PartitionRecord(
-            topic_id=key.topic_id,
-            partition_id=key.partition,
-            replicas=replicas,
-            isr=state.isr,
-            leader=state.leader,
-            leader_recovery_state=int(state.is_unclean_leader),
-            leader_epoch=state.leader_epoch,
-            partition_epoch=stored.version,
+        self._context.image.replay(
+            PartitionRecord(
+                topic_id=key.topic_id,
+                partition_id=key.partition,
+                replicas=replicas,
+                isr=state.isr,
+                leader=state.leader,
+                leader_recovery_state=int(state.is_unclean_leader),
+                leader_epoch=state.leader_epoch,
+                partition_epoch=stored.version,
+            )
         )
-        self._replay([record])
 
     def _stop(self, part: StopReplicaPartition) -> ErrorCode:
-        """Removes a replica from the image, and its log, unless a newer state of the partition is known."""
         key = partition_key(part.topic_id, part.partition_id)
         state = self._context.image.partition(key)
-        if state is not None and is_stale_stop(part, state):
+        if state is not None and state.leader_epoch > part.leader_epoch:
             return ErrorCode.FENCED_LEADER_EPOCH
         if state is not None:
             self._forget(key)
@@ -175,9 +166,10 @@ class CommandedMetadata:
 
     def _forget(self, key: TopicIdPartition) -> None:
         self.states.pop(key, None)
-        self._replay([RemovePartitionRecord(topic_id=key.topic_id, partition_id=key.partition)])
-        if not self._context.image.topics[key.topic_id].partitions:
-            self._replay([RemoveTopicRecord(topic_id=key.topic_id)])
+        image = self._context.image
+        image.replay(RemovePartitionRecord(topic_id=key.topic_id, partition_id=key.partition))
+        if not image.topics[key.topic_id].partitions:
+            image.replay(RemoveTopicRecord(topic_id=key.topic_id))
 
     def wrote(self, key: TopicIdPartition, stored: Stored) -> None:
         """This broker has written the ISR of a partition that it leads, or has found a newer one of its epoch."""
@@ -187,25 +179,13 @@ class CommandedMetadata:
             self.states[key] = stored
             self._replay_state(key, state.replicas)
 
-    def _replay(self, records: Iterable[MetadataRecord]) -> None:
-        for record in records:
-            self._context.image.replay(record)
-
     def _apply(self, now_ms: TimeMs) -> None:
         self._replica_manager.apply(self._context.image.take_delta(), now_ms)
 
 
 def is_older(part: LeaderAndIsrPartition, known: PartitionState) -> bool:
-    """Whether a command has an older state than the known one (A25), which may be newer although commands arrive in
-    order: this broker has written its ISR since the controller read the state, or the response to its proposal overtook
-    the command.
-    """
+    """Whether a command is older than the known state (A25), which this broker or a response may have renewed since."""
     return (part.leader_epoch, part.version) < (known.leader_epoch, known.partition_epoch)
-
-
-def is_stale_stop(part: StopReplicaPartition, known: PartitionState) -> bool:
-    """Whether a partition has had a decision since the one that this command follows."""
-    return known.leader_epoch > part.leader_epoch
 
 
 def _result(part: LeaderAndIsrPartition | StopReplicaPartition, error: ErrorCode) -> CommandResult:

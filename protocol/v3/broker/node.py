@@ -88,25 +88,19 @@ class V3BrokerNode(BaseBroker):
         super().__init__(context, IsrManager(context, self._writer.submit), data_loss_hook, checksum)
         self._membership = Membership(context, self._flusher)
         self._session = session = StoreSession(settings.session_timeout_ms, self._membership, out, rng)
-        self._runners = {name: self._runner(name) for name in ("membership", "isr", "admin")}
+        self._runners = {
+            name: Runner(SessionOutlet(name, [session], out), {}) for name in ("membership", "isr", "admin")
+        }
         self._controller = ControllerTerms(broker_id, config, settings, session, out, rng)
         self._metadata = CommandedMetadata(context, self._replica_manager)
         self._admin = Administration(config, self._controller, self._runners["admin"], out, rng)
-        self._connect()
-        self._handlers = self._message_table()
-        self._timers = self._timer_table()
-
-    def _runner(self, name: str) -> Runner:
-        return Runner(SessionOutlet(name, [self._session], self._out), {})
-
-    def _connect(self) -> None:
-        membership = self._membership
-        membership.session, membership.controller = self._session, self._controller
-        membership.runner = self._runners["membership"]
-        membership.on_new_epoch = self._new_epoch
-        self._controller.on_deposed = membership.elect
+        self._membership.session, self._membership.controller = session, self._controller
+        self._membership.runner, self._membership.on_new_epoch = self._runners["membership"], self._new_epoch
+        self._controller.on_deposed = self._membership.elect
         self._writer.runner, self._writer.metadata = self._runners["isr"], self._metadata
         self._writer.on_result = self._leader.receive_alter_partition
+        self._handlers = self._message_table()
+        self._timers = self._timer_table()
 
     def _new_epoch(self, now_ms: TimeMs) -> None:
         self._fetcher.broker_epoch_changed()
@@ -136,8 +130,6 @@ class V3BrokerNode(BaseBroker):
             **dict.fromkeys((CONNECT_PREFIX, PING_PREFIX, SILENCE_PREFIX), self._fire_session),
         }
 
-    # -- for observers -------------------------------------------------------------------------------------------------
-
     @property
     def state(self) -> LifecycleState:
         return self._membership.state
@@ -160,8 +152,6 @@ class V3BrokerNode(BaseBroker):
     def _all_runners(self) -> dict[str, Runner]:
         term = self._controller.term
         return self._runners if term is None else {**self._runners, TERM: term.runner}
-
-    # -- contract ------------------------------------------------------------------------------------------------------
 
     def start(self, now_ms: TimeMs) -> list[Effect]:
         self._membership.start(now_ms)

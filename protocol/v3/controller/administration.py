@@ -1,9 +1,9 @@
 """Requests of admins in generation `v3`: the controller writes them into the store for the client, over its broker's
 session, and its own watches find them (A6, A8, A9, A18, A20, N9).
 
-A broker that is not the controller answers NOT_CONTROLLER, as everywhere. A request that V3 does not have (configs that
-change, features, quorum, access control, producer ids) gets UNSUPPORTED_VERSION. The response to a reassignment, an
-addition or a removal says that it has been requested; the controller carries it out afterwards.
+A request that V3 does not have (configs that change, features, quorum, access control, producer ids) gets
+UNSUPPORTED_VERSION. The response to a reassignment, an addition or a removal says that it has been requested; the
+controller carries it out afterwards.
 
 Requests that only read are answered from what the store has published at that moment, since brokers of `v3` know only
 the partitions that they hold: the nodes of the topics that the request names, or of all topics, become a metadata
@@ -16,16 +16,16 @@ one. The functions that write return what was refused, as a wire error.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import partial
 from random import Random
-from typing import Any, cast
+from typing import Any, TypeVar
 
 from protocol.config import DEFAULT_REPLICATION_FACTOR, NUM_PARTITIONS, ClusterConfig
 from protocol.contract import Outbox
 from protocol.controller.placement import UsableBroker, place
-from protocol.controller.topic_names import name_error
-from protocol.controller.topics import assigned_layout, requested_configs
+from protocol.controller.topics import CLUSTER_DEFAULT, assigned_layout, name_error, requested_configs
 from protocol.errors import ErrorCode, Refused
 from protocol.ids import BrokerId, NodeId, TimeMs, TopicPartition
 from protocol.messages.admin import AdminRequest, AdminResponse
@@ -39,12 +39,7 @@ from protocol.messages.partitions import (
     ListPartitionReassignmentsRequest,
     PartitionResult,
 )
-from protocol.messages.records import (
-    ConfigRecord,
-    MetadataRecord,
-    RegisterBrokerRecord,
-    TopicRecord,
-)
+from protocol.messages.records import ConfigRecord, MetadataRecord, RegisterBrokerRecord, TopicRecord
 from protocol.messages.store import Check, Create, Delete, GetChildren, GetData, SetData, StoreError, WriteOperation
 from protocol.messages.topics import (
     CreatableTopic,
@@ -69,12 +64,14 @@ from protocol.v3.controller.broker_changes import elect_leaders
 from protocol.v3.controller.context import Controller
 from protocol.v3.controller.decisions import Replicas
 from protocol.v3.controller.procedure import Procedure, error_of, read, same_topic, write
-from protocol.v3.controller.publishing import children
+from protocol.v3.controller.publishing import children, read_present
 from protocol.v3.controller.runner import Runner
 from protocol.v3.controller.term import ControllerTerms
 from protocol.v3.store import paths
-from protocol.v3.store.records import DamagedNodeError, ReplicasNode, TopicNode
+from protocol.v3.store.records import DamagedNodeError, ReplicasNode, Topic, TopicNode
 from protocol.v3.store.view import StoreView, store_view
+
+Wanted = TypeVar("Wanted", CreatePartitionsTopic, RemovePartitionsTopic)
 
 ATTEMPTS = 8
 """How often a transaction is decided again after another admin or the controller has changed what it depends on."""
@@ -85,14 +82,10 @@ def create_topic(
 ) -> Procedure[ErrorCode]:
     """Creates a topic with its assignment and config overrides; the controller initialises its partitions."""
     node = TopicNode(topic_id=topic_id, partitions=dict(assignment), configs=dict(configs or {}))
-    created = (
-        Create(path=paths.topic(name), data=node.encode()),
-        Create(path=paths.incarnation(name, topic_id)),
-    )
+    created = (Create(path=paths.topic(name), data=node.encode()), Create(path=paths.incarnation(name, topic_id)))
     (unit,) = yield from write((created,), is_fenced=False)
-    if error_of(unit) is StoreError.NODE_EXISTS:
-        return ErrorCode.TOPIC_ALREADY_EXISTS
-    return ErrorCode.NONE if error_of(unit) is StoreError.NONE else ErrorCode.INVALID_TOPIC_EXCEPTION
+    known = {StoreError.NONE: ErrorCode.NONE, StoreError.NODE_EXISTS: ErrorCode.TOPIC_ALREADY_EXISTS}
+    return known.get(error_of(unit), ErrorCode.INVALID_TOPIC_EXCEPTION)
 
 
 def delete_topic(name: str) -> Procedure[ErrorCode]:
@@ -103,7 +96,11 @@ def delete_topic(name: str) -> Procedure[ErrorCode]:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         requested = [f"{root}/{name}" for root in paths.REQUESTS]
         found = yield from read(GetChildren(path=path) for path in (paths.topic(name), *requested))
-        nodes = [*_topic_nodes(name, found[0].children), paths.topic(name)]
+        nodes = []
+        for child in found[0].children:
+            path = f"{paths.topic(name)}/{child}"
+            nodes += [f"{path}/{paths.LEADER_AND_ISR}", path] if child.isdigit() else [path]
+        nodes.append(paths.topic(name))
         for parent, result in zip(requested, found[1:], strict=True):
             if not result.error:
                 nodes += [*(f"{parent}/{child}" for child in result.children), parent]
@@ -113,19 +110,8 @@ def delete_topic(name: str) -> Procedure[ErrorCode]:
     return ErrorCode.REQUEST_TIMED_OUT
 
 
-def _topic_nodes(name: str, children: Iterable[str]) -> Iterator[str]:
-    """The nodes below that of a topic, with these children: its partitions with their states, and that of its id."""
-    for child in children:
-        path = f"{paths.topic(name)}/{child}"
-        if child.isdigit():
-            yield f"{path}/{paths.LEADER_AND_ISR}"
-        yield path
-
-
 def request(root: str, key: TopicPartition, replicas: Replicas = ()) -> Procedure[ErrorCode]:
-    """Requests the reassignment (to `replicas`), the addition (on `replicas`) or the removal of a partition, by one of
-    `paths.REQUESTS`. A requested reassignment gets the new replicas.
-    """
+    """Requests the reassignment to `replicas`, the addition on them, or the removal, by one of `paths.REQUESTS`."""
     path, parent = paths.request(root, key), f"{root}/{key.topic}"
     data = ReplicasNode(replicas=replicas).encode() if root != paths.REMOVED else b""
     for _ in range(ATTEMPTS):
@@ -154,7 +140,6 @@ def cancel_reassignment(key: TopicPartition) -> Procedure[ErrorCode]:
 
 
 _ID_BITS = 48
-_DEFAULT = -1
 
 
 class Administration:
@@ -174,32 +159,36 @@ class Administration:
             CreatePartitionsRequest: self._create_partitions,
             RemovePartitionsRequest: self._remove_partitions,
             AlterPartitionReassignmentsRequest: self._reassign,
-            **dict.fromkeys(QUERIES, partial(query, config)),
+            **dict.fromkeys(
+                (
+                    DescribeClusterRequest,
+                    DescribeTopicRequest,
+                    DescribeConfigsRequest,
+                    ListConfigResourcesRequest,
+                    ListPartitionReassignmentsRequest,
+                ),
+                partial(query, config),
+            ),
         }
 
     def handle(self, now_ms: TimeMs, sender: NodeId, message: AdminRequest) -> None:
         """Answers when the request is in the store."""
-        term, procedure = self._controller.term, self._procedures.get(type(message))
+
+        def respond(now_ms: TimeMs, response: AdminResponse | None) -> None:
+            reason = "this broker is not the controller any more"
+            self._out.send(sender, response or message.refusal(ErrorCode.NOT_CONTROLLER, reason))
+
+        term, name = self._controller.term, type(message).__name__
+        procedure = self._procedures.get(type(message))
         if term is None:
-            self._refuse(sender, message, ErrorCode.NOT_CONTROLLER, "this broker is not the controller")
+            reason = "this broker is not the controller"
+            self._out.send(sender, message.refusal(ErrorCode.NOT_CONTROLLER, reason))
         elif isinstance(message, ElectLeadersRequest):
-            done = partial(self._respond, sender, message)
-            term.runner.call(now_ms, "election-of-leaders", partial(_elect, term.controller, message), done)
+            term.runner.call(now_ms, "election-of-leaders", partial(_elect, term.controller, message), respond)
         elif procedure is None:
-            self._refuse(sender, message, ErrorCode.UNSUPPORTED_VERSION, f"v3 has no {type(message).__name__}")
+            self._out.send(sender, message.refusal(ErrorCode.UNSUPPORTED_VERSION, f"v3 has no {name}"))
         else:
-            done = partial(self._respond, sender, message)
-            self._runner.call(now_ms, type(message).__name__, partial(procedure, term.controller, message), done)
-
-    def _respond(self, sender: NodeId, message: AdminRequest, now_ms: TimeMs, response: AdminResponse | None) -> None:
-        if response is not None:
-            self._out.send(sender, response)
-        else:
-            self._refuse(sender, message, ErrorCode.NOT_CONTROLLER, "this broker is not the controller any more")
-
-    def _refuse(self, sender: NodeId, message: AdminRequest, error: ErrorCode, text: str) -> None:
-        response = cast("type[AdminResponse]", message.response_type())
-        self._out.send(sender, response(correlation_id=message.correlation_id, error=error, message=text))
+            self._runner.call(now_ms, name, partial(procedure, term.controller, message), respond)
 
     def _create_topics(self, controller: Controller, message: CreateTopicsRequest) -> Procedure[AdminResponse]:
         results, live = [], (yield from _read_live())
@@ -208,39 +197,29 @@ class Administration:
                 layout = self._layout(controller, live, topic)
                 configs = requested_configs(topic)
                 topic_id = f"{topic.name.lstrip('.')[:200]}.{self._rng.getrandbits(_ID_BITS):x}"
-                error = ErrorCode.NONE
                 if not message.validate_only:
                     error = yield from create_topic(topic.name, topic_id, dict(enumerate(layout)), configs)
-                results.append(
-                    CreatableTopicResult(
-                        name=topic.name,
-                        error=error,
-                        message="" if not error else f"topic {topic.name!r}: {error.name}",
-                        topic_id=topic_id if not error else "",
-                        num_partitions=len(layout) if not error else _DEFAULT,
-                        replication_factor=len(layout[0]) if not error else _DEFAULT,
-                    )
+                    _require_done(error, f"topic {topic.name!r}")
+                count, factor = len(layout), len(layout[0])
+                result = CreatableTopicResult(
+                    name=topic.name, topic_id=topic_id, num_partitions=count, replication_factor=factor
                 )
             except Refused as reason:
-                results.append(CreatableTopicResult(name=topic.name, error=reason.error, message=reason.message))
+                result = CreatableTopicResult(name=topic.name, error=reason.error, message=reason.message)
+            results.append(result)
         return CreateTopicsResponse(correlation_id=message.correlation_id, topics=tuple(results))
 
     def _layout(self, controller: Controller, live: Collection[BrokerId], topic: CreatableTopic) -> Sequence[Replicas]:
-        invalid = name_error(topic.name)
-        if invalid is not None:
+        if invalid := name_error(topic.name):
             raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, invalid)
         if not topic.assignments:
-            count = topic.num_partitions
-            count = self._config.int_value(NUM_PARTITIONS) if count == _DEFAULT else count
-            factor = topic.replication_factor
-            factor = self._config.int_value(DEFAULT_REPLICATION_FACTOR) if factor == _DEFAULT else factor
+            count, factor = topic.num_partitions, topic.replication_factor
+            count = self._config.int_value(NUM_PARTITIONS) if count == CLUSTER_DEFAULT else count
+            factor = self._config.int_value(DEFAULT_REPLICATION_FACTOR) if factor == CLUSTER_DEFAULT else factor
             if count <= 0:
                 raise Refused(ErrorCode.INVALID_PARTITIONS, f"{count} partitions; allowed: above 0")
             return self._place(controller, live, count, factor)
-        layout = assigned_layout(topic)
-        for brokers in layout:
-            _require_live(live, brokers)
-        return layout
+        return _alive(live, assigned_layout(topic))
 
     def _place(self, controller: Controller, live: Collection[BrokerId], count: int, factor: int) -> Sequence[Replicas]:
         usable = [UsableBroker(broker) for broker in sorted(set(live) - controller.leaving)]
@@ -259,24 +238,20 @@ class Administration:
         return DeleteTopicsResponse(correlation_id=message.correlation_id, topics=tuple(results))
 
     def _create_partitions(self, controller: Controller, message: CreatePartitionsRequest) -> Procedure[AdminResponse]:
-        results, live = [], (yield from _read_live())
-        for topic in message.topics:
-            try:
-                added = self._added(controller, live, topic)
-                if not message.validate_only:
-                    for key, replicas in added.items():
-                        yield from _request(paths.ADDED, key, replicas)
-                results.append(TopicResult(name=topic.name))
-            except Refused as reason:
-                results.append(TopicResult(name=topic.name, error=reason.error, message=reason.message))
-        return CreatePartitionsResponse(correlation_id=message.correlation_id, topics=tuple(results))
+        live = yield from _read_live()
+
+        def add(topic: CreatePartitionsTopic) -> Procedure[None]:
+            added = self._added(controller, live, topic)
+            for key, replicas in added.items() if not message.validate_only else ():
+                yield from _request(paths.ADDED, key, replicas)
+
+        results = yield from _each_topic(message.topics, add)
+        return CreatePartitionsResponse(correlation_id=message.correlation_id, topics=results)
 
     def _added(
         self, controller: Controller, live: Collection[BrokerId], topic: CreatePartitionsTopic
     ) -> dict[TopicPartition, Replicas]:
-        known = controller.topics.get(topic.name)
-        if known is None:
-            raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"no topic {topic.name!r}")
+        known = _known_topic(controller, topic.name)
         count = topic.count - len(known.partitions)
         if count <= 0:
             reason = f"topic {topic.name!r} has {len(known.partitions)} partitions; found {topic.count}"
@@ -288,22 +263,22 @@ class Administration:
         if len(layout) != count:
             reason = f"found {len(layout)} assignments for {count} new partitions"
             raise Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, reason)
-        for brokers in layout:
-            _require_live(live, brokers)
+        _alive(live, layout)
         first = max(known.partitions, default=-1) + 1
         return {TopicPartition(topic.name, first + index): brokers for index, brokers in enumerate(layout)}
 
     def _remove_partitions(self, controller: Controller, message: RemovePartitionsRequest) -> Procedure[AdminResponse]:
-        results = []
-        for topic in message.topics:
-            try:
-                _require_last(controller, topic)
-                for index in topic.partitions:
-                    yield from _request(paths.REMOVED, TopicPartition(topic.name, index))
-                results.append(TopicResult(name=topic.name))
-            except Refused as reason:
-                results.append(TopicResult(name=topic.name, error=reason.error, message=reason.message))
-        return RemovePartitionsResponse(correlation_id=message.correlation_id, topics=tuple(results))
+        def remove(topic: RemovePartitionsTopic) -> Procedure[None]:
+            indexes = sorted(_known_topic(controller, topic.name).partitions)
+            last = indexes[len(indexes) - len(topic.partitions) :] if topic.partitions else []
+            if sorted(topic.partitions) != last or len(last) == len(indexes):
+                reason = f"found partitions {list(topic.partitions)} of {indexes}; allowed: the last ones, not all"
+                raise Refused(ErrorCode.INVALID_PARTITIONS, reason)
+            for index in topic.partitions:
+                yield from _request(paths.REMOVED, TopicPartition(topic.name, index))
+
+        results = yield from _each_topic(message.topics, remove)
+        return RemovePartitionsResponse(correlation_id=message.correlation_id, topics=results)
 
     def _reassign(
         self, controller: Controller, message: AlterPartitionReassignmentsRequest
@@ -317,7 +292,7 @@ class Administration:
                         error = yield from cancel_reassignment(key)
                         text = "" if not error else f"{key} is not being reassigned"
                     else:
-                        _require_live(live, wanted.replicas)
+                        _alive(live, (wanted.replicas,))
                         yield from _request(paths.REASSIGNED, key, wanted.replicas)
                 except Refused as reason:
                     error, text = reason.error, reason.message
@@ -327,14 +302,36 @@ class Administration:
         return AlterPartitionReassignmentsResponse(correlation_id=message.correlation_id, partitions=tuple(results))
 
 
+def _each_topic(
+    topics: Iterable[Wanted], carry_out: Callable[[Wanted], Procedure[None]]
+) -> Procedure[tuple[TopicResult, ...]]:
+    results = []
+    for topic in topics:
+        try:
+            yield from carry_out(topic)
+            results.append(TopicResult(name=topic.name))
+        except Refused as reason:
+            results.append(TopicResult(name=topic.name, error=reason.error, message=reason.message))
+    return tuple(results)
+
+
 def _request(root: str, key: TopicPartition, replicas: Replicas = ()) -> Procedure[None]:
-    """Writes a request. Raises Refused."""
     try:
-        error = yield from request(root, key, replicas)
+        _require_done((yield from request(root, key, replicas)), str(key))
     except DamagedNodeError as damage:
         raise Refused(ErrorCode.UNKNOWN_SERVER_ERROR, str(damage)) from damage
+
+
+def _require_done(error: ErrorCode, what: str) -> None:
     if error:
-        raise Refused(error, f"{key}: {error.name}")
+        raise Refused(error, f"{what}: {error.name}")
+
+
+def _known_topic(controller: Controller, name: str) -> Topic:
+    known = controller.topics.get(name)
+    if known is None:
+        raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"no topic {name!r}")
+    return known
 
 
 def _read_live() -> Procedure[Collection[BrokerId]]:
@@ -343,42 +340,27 @@ def _read_live() -> Procedure[Collection[BrokerId]]:
     return {int(name) for name in names if name.isdecimal()}
 
 
-def _require_live(live: Collection[BrokerId], brokers: Replicas) -> None:
-    """Replicas are assigned to live brokers only (A53). Raises Refused."""
-    if not brokers or len(set(brokers)) < len(brokers):
-        raise Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"found replicas {list(brokers)}; allowed: each once")
-    dead = sorted(set(brokers).difference(live))
-    if dead:
-        raise Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"brokers {dead} are not alive")
-
-
-def _require_last(controller: Controller, topic: RemovePartitionsTopic) -> None:
-    known = controller.topics.get(topic.name)
-    if known is None:
-        raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"no topic {topic.name!r}")
-    indexes = sorted(known.partitions)
-    last = indexes[len(indexes) - len(topic.partitions) :] if topic.partitions else []
-    if sorted(topic.partitions) != last or len(last) == len(indexes):
-        reason = f"found partitions {list(topic.partitions)} of {indexes}; allowed: the last ones, not all"
-        raise Refused(ErrorCode.INVALID_PARTITIONS, reason)
+def _alive(live: Collection[BrokerId], layout: Sequence[Replicas]) -> Sequence[Replicas]:
+    """The layout; raises Refused unless the replicas of each partition are different live brokers (A53)."""
+    for brokers in layout:
+        if not brokers or len(set(brokers)) < len(brokers):
+            raise Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"found replicas {list(brokers)}; allowed: each once")
+        if dead := sorted(set(brokers).difference(live)):
+            raise Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"brokers {dead} are not alive")
+    return layout
 
 
 def _elect(controller: Controller, message: ElectLeadersRequest) -> Procedure[AdminResponse]:
     """Elects leaders. For a request about all partitions, those that needed no election are left out."""
     named = message.topic_partitions
-    wanted = (
-        None if named is None else [TopicPartition(item.topic, index) for item in named for index in item.partitions]
-    )
+    wanted = [TopicPartition(item.topic, index) for item in named or () for index in item.partitions]
     try:
-        outcome = yield from elect_leaders(controller, message.election_type, wanted)
+        outcome = yield from elect_leaders(controller, message.election_type, None if named is None else wanted)
     except Refused as reason:
-        return ElectLeadersResponse(correlation_id=message.correlation_id, error=reason.error, message=reason.message)
+        return message.refusal(reason.error, reason.message)
     results = tuple(
         PartitionResult(
-            topic=key.topic,
-            partition_index=key.partition,
-            error=error,
-            message="" if not error else f"{key}: {error.name}",
+            topic=key.topic, partition_index=key.partition, error=error, message=f"{key}: {error.name}" if error else ""
         )
         for key, error in outcome.items()
         if named is not None or error is not ErrorCode.ELECTION_NOT_NEEDED
@@ -386,20 +368,8 @@ def _elect(controller: Controller, message: ElectLeadersRequest) -> Procedure[Ad
     return ElectLeadersResponse(correlation_id=message.correlation_id, partitions=results)
 
 
-QUERIES = (
-    DescribeClusterRequest,
-    DescribeTopicRequest,
-    DescribeConfigsRequest,
-    ListConfigResourcesRequest,
-    ListPartitionReassignmentsRequest,
-)
-"""The requests that `query` answers."""
-
-Nodes = dict[str, tuple[bytes, int]]
-
-
 def query(config: ClusterConfig, controller: Controller, request: AdminRequest) -> Procedure[AdminResponse]:
-    """Answers one of `QUERIES`."""
+    """Answers a request that only reads."""
     named = request.topics if isinstance(request, DescribeTopicRequest) else ()
     nodes = yield from _read_nodes(named)
     image = MetadataImage(config)
@@ -408,36 +378,22 @@ def query(config: ClusterConfig, controller: Controller, request: AdminRequest) 
     return answer(image, controller.author.controller, request)
 
 
-def _read_nodes(named: Collection[str]) -> Procedure[Nodes]:
+def _read_nodes(named: Collection[str]) -> Procedure[dict[str, tuple[bytes, int]]]:
     """Data and version of the nodes of brokers, topics, partitions and reassignments; without names of all topics."""
-    nodes: Nodes = {}
     brokers = yield from children(paths.BROKER_IDS, watch=False)
-    yield from _read_into(nodes, (f"{paths.BROKER_IDS}/{name}" for name in brokers))
+    found = yield from read_present(f"{paths.BROKER_IDS}/{name}" for name in brokers)
     existing = yield from children(paths.TOPICS, watch=False)
-    topics = [name for name in existing if not named or name in named]
-    yield from _read_into(nodes, map(paths.topic, topics))
-    keys = [key for name in topics for key in _partitions(nodes, name)]
-    yield from _read_into(nodes, map(paths.leader_and_isr, keys))
+    topics = yield from read_present(paths.topic(name) for name in existing if not named or name in named)
+    keys: list[TopicPartition] = []
+    for path, result in topics.items():
+        with suppress(DamagedNodeError):  # which the controller has reported
+            partitions = TopicNode.decode(path, result.data).partitions
+            keys += [TopicPartition(path.rpartition("/")[2], index) for index in sorted(partitions)]
+    found |= topics | (yield from read_present(map(paths.leader_and_isr, keys)))
     moving = yield from children(paths.REASSIGNED, watch=False)
-    yield from _read_into(nodes, (paths.request(paths.REASSIGNED, key) for key in keys if key.topic in moving))
-    return nodes
-
-
-def _read_into(nodes: Nodes, wanted: Iterable[str]) -> Procedure[None]:
-    found = list(wanted)
-    results = yield from read(GetData(path=path) for path in found)
-    nodes |= {
-        path: (result.data, result.version) for path, result in zip(found, results, strict=True) if not result.error
-    }
-
-
-def _partitions(nodes: Nodes, name: str) -> list[TopicPartition]:
-    path = paths.topic(name)
-    try:
-        topic = TopicNode.decode(path, nodes[path][0]) if path in nodes else None
-    except DamagedNodeError:  # which the controller has reported
-        topic = None
-    return [] if topic is None else [TopicPartition(name, index) for index in sorted(topic.partitions)]
+    requests = (paths.request(paths.REASSIGNED, key) for key in keys if key.topic in moving)
+    found |= yield from read_present(requests)
+    return {path: (result.data, result.version) for path, result in found.items()}
 
 
 def _records(view: StoreView, leaving: Collection[BrokerId]) -> Iterator[MetadataRecord]:

@@ -7,22 +7,19 @@
     5. send brokers that have come back all that they hold
     6. initialise partitions that could not be initialised while all of their replicas were dead
 
-The granularity is the broker: whatever the reason, if its session is gone, all its partitions are decided on (A52).
+Whatever the reason for which a broker's session is gone, all its partitions are decided on (A52).
 
-Steps 5 and 6 are additions. S1's broker reads its state from the store when it starts and obeys commands from then on;
-what the controller decides between that read and its registration would never reach it. So the first command to each
-incarnation of a broker is INIT, with everything that it holds. A broker whose session has been replaced between two
-reads has been dead though the list of brokers looks the same: its epoch shows it, and its partitions fail over.
+Steps 5 and 6 are additions: what the controller decides after S1's broker has read its state, at its start, and before
+its registration would never reach it. So the first command to each incarnation of a broker is INIT. A broker whose
+session has been replaced between two reads has been dead though the list of brokers looks the same: its epoch shows it.
 
 Where leaders write their ISRs themselves, the ISR that the controller knows may lack a broker that has joined since.
 Partitions that a dead broker is assigned to are therefore read too (step 2), and written only if they change.
 
 Elections that are requested, and controlled shutdown (S1 "leadership change"; B3, B7, M56), change many partitions by
-one pass of conditional writes, and send one request per broker. `elect_leaders` carries out a preferred or an unclean
-election; the other types belong to later generations. `controlled_shutdown` moves the leaderships of a broker that is
-going to stop to other members of the ISR, and takes the broker out of the ISRs: at its end leaders need not wait until
-they notice. Where only the controller writes ISRs, it need not read the states before (B7). A broker in controlled
-shutdown remains alive, and keeps the partitions of which it is the only member of the ISR.
+one pass of conditional writes, and send one request per broker. `controlled_shutdown` also takes the broker out of the
+ISRs: at its end leaders need not wait until they notice. A broker in controlled shutdown remains alive, and keeps the
+partitions of which it is the only member of the ISR.
 """
 
 from __future__ import annotations
@@ -64,21 +61,20 @@ def on_broker_change(controller: Controller) -> Procedure[None]:
 
 
 def _fail_over(controller: Controller, departed: Iterable[BrokerId]) -> Procedure[list[TopicPartition]]:
-    """Steps 2 and 3."""
     brokers = controller.brokers
 
     def decide(key: TopicPartition, state: LeaderAndIsr) -> Choice | None:
         allowed = controller.settings.unclean_allowed
         return decisions.after_broker_change(state, controller.assigned(key), brokers, allowed)
 
-    changed = yield from change_states(controller, affected(controller, set(departed)), decide)
+    changed = yield from change_states(controller, _affected(controller, set(departed)), decide)
     offline = [key for key in changed if controller.states[key].state.leader == NO_LEADER]
     if offline:
         yield Alert(f"{len(offline)} partitions, {offline[0]} first: no replica that may lead is alive")
     return changed
 
 
-def affected(controller: Controller, departed: set[BrokerId]) -> list[TopicPartition]:
+def _affected(controller: Controller, departed: set[BrokerId]) -> list[TopicPartition]:
     """The partitions that a change of brokers may concern (A12), in order."""
     brokers, reads_again = controller.brokers, controller.settings.leaders_write_isr
     return [
@@ -122,8 +118,7 @@ def controlled_shutdown(
     controller: Controller, broker: BrokerId, broker_epoch: int
 ) -> Procedure[tuple[TopicPartition, ...]]:
     """Moves leaderships away from a broker; returns those that it keeps. Raises Refused for another broker epoch."""
-    if controller.live.get(broker) != broker_epoch:
-        known = controller.live.get(broker)
+    if (known := controller.live.get(broker)) != broker_epoch:
         raise Refused(ErrorCode.STALE_BROKER_EPOCH, f"broker {broker} has epoch {known}, not {broker_epoch}")
     controller.leaving.add(broker)
     brokers = controller.brokers

@@ -1,24 +1,22 @@
 """What a controller knows: its election, its settings, and the state of the cluster as it has read and written it.
 
-The assignments and the leaders are always those of the store, since only the controller writes them. ISRs are so only
-if the controller writes them too (KIP-497): before, a leader may have changed its ISR since
-(`Settings.leaders_write_isr`), and the controller reads a state again before it decides on it (S1 A.3.1).
+Assignments and leaders are always those of the store, since only the controller writes them. ISRs are so only if the
+controller writes them too (KIP-497); where leaders do (`Settings.leaders_write_isr`), the controller reads a state
+again before it decides on it (S1 A.3.1).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from enum import Enum
 
 from protocol.config import MIN_INSYNC_REPLICAS
 from protocol.ids import BrokerId, TopicPartition
-from protocol.messages.v3 import LeaderAndIsrPartition
+from protocol.messages.v3 import LeaderAndIsrPartition, TopicConfigValue
 from protocol.v3.controller import decisions
 from protocol.v3.controller.decisions import Author, Brokers, Replicas
 from protocol.v3.controller.procedure import BrokerCommand, Commands
 from protocol.v3.store.records import Stored, Topic
-from protocol.values import direct
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +38,6 @@ class Settings:
     moves_per_write: int = 100
 
 
-@direct
-class Phase(Enum):
-    """How far a reassignment is (A38)."""
-
-    INIT = "init"
-    IN_PROGRESS = "in progress"
-
-
 @dataclass(slots=True)
 class Move:
     """A reassignment: the replicas that the partition is to have, and `held`, the brokers that may hold it besides.
@@ -57,7 +47,7 @@ class Move:
 
     target: Replicas
     is_requested: bool = True
-    phase: Phase = Phase.INIT
+    has_begun: bool = False
     held: set[BrokerId] = field(default_factory=set)
 
 
@@ -117,29 +107,38 @@ class Controller:
 
     def leader_and_isr(self, partitions: Iterable[TopicPartition], *, but: Iterable[BrokerId] = ()) -> Commands:
         """The present states of partitions for the live brokers that hold them, except those in `but` (A17, A36)."""
-        parts: dict[BrokerId, list[TopicPartition]] = {broker: [] for broker in sorted(set(self.live) - set(but))}
-        for key in partitions:
-            for broker in self.holders(key):
-                if broker in parts and key in self.states:
-                    parts[broker].append(key)
-        return Commands(
-            tuple(BrokerCommand(broker, self._leader_and_isr(keys)) for broker, keys in parts.items() if keys)
-        )
+        parts = self._parts(partitions, sorted(set(self.live) - set(but)))
+        return Commands(tuple(BrokerCommand(broker, tuple(found)) for broker, found in parts.items() if found))
 
     def init(self, brokers: Iterable[BrokerId]) -> Commands:
         """The first commands to brokers: all that they hold (A24). While a node is damaged, nothing may be deleted."""
-        held: dict[BrokerId, list[TopicPartition]] = {broker: [] for broker in brokers}
-        for key in self.partitions():
-            for broker in self.holders(key):
-                if broker in held and key in self.states:
-                    held[broker].append(key)
-        is_init = not self.damaged
-        return Commands(
-            tuple(BrokerCommand(broker, self._leader_and_isr(keys), (), is_init) for broker, keys in held.items())
-        )
+        is_init, parts = not self.damaged, self._parts(self.partitions(), brokers)
+        return Commands(tuple(BrokerCommand(broker, tuple(found), (), is_init) for broker, found in parts.items()))
 
-    def _leader_and_isr(self, keys: list[TopicPartition]) -> tuple[LeaderAndIsrPartition, ...]:
-        return tuple(
-            decisions.leader_and_isr_command(key, self.topics[key.topic], self.states[key], self.holders(key))
-            for key in keys
+    def _parts(
+        self, partitions: Iterable[TopicPartition], brokers: Iterable[BrokerId]
+    ) -> dict[BrokerId, list[LeaderAndIsrPartition]]:
+        parts: dict[BrokerId, list[LeaderAndIsrPartition]] = {broker: [] for broker in brokers}
+        for key in partitions:
+            for broker in self.holders(key):
+                if broker in parts and key in self.states:
+                    parts[broker].append(self._leader_and_isr(key))
+        return parts
+
+    def _leader_and_isr(self, key: TopicPartition) -> LeaderAndIsrPartition:
+        topic, stored = self.topics[key.topic], self.states[key]
+        state = stored.state
+        return LeaderAndIsrPartition(
+            topic=key.topic,
+            topic_id=topic.topic_id,
+            partition_id=key.partition,
+            leader=state.leader,
+            leader_epoch=state.leader_epoch,
+            isr=state.isr,
+            version=stored.version,
+            replicas=self.holders(key),
+            controller_id=state.controller,
+            controller_epoch=state.controller_epoch,
+            configs=tuple(TopicConfigValue(name=name, value=value) for name, value in topic.configs),
+            is_unclean_leader=state.is_unclean_leader,
         )

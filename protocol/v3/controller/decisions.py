@@ -1,23 +1,20 @@
-"""What the V3 controller decides about a partition, as pure functions: who leads, which ISR, who gets which command.
-
-The rules, in S1's order (A13-A15, A19, A40):
+"""What the V3 controller decides about a partition, as pure functions: who leads, and which ISR (A13-A15, A19, A40).
 
 - A leader is elected from the live members of the ISR, and dead brokers leave the ISR.
 - If no member of the ISR is alive, any live assigned replica leads alone, which may lose committed records: an unclean
   election, recorded in `is_unclean_leader` (C3). A clean election clears it (C4), and an ISR change keeps it (C6).
 - If no assigned replica is alive either, the leader is -1.
 
-Departures:
+Departures from S1:
 
 - A leader that is alive goes on to lead; S1 elects "one of" the ISR. Otherwise the first in the assignment is elected,
-  so that the same state gives the same leader.
-- The ISR of a partition without a leader stays as it was. S1 does not say what it is; emptied, the return of a member
-  would be an unclean election though it has every committed record.
-- `unclean_allowed` can forbid unclean elections; S1 has no such choice and always makes them (N12).
+  so that the same state gives the same leader; one in controlled shutdown only if there is no other.
+- The ISR of a partition without a leader stays as it was: emptied, the return of a member would be an unclean election
+  though it has every committed record.
+- `unclean_allowed` can forbid unclean elections (N12).
 - A reassignment is complete once the brokers that are added are in the ISR and enough of the target is, instead of
   ISR == AR+RAR, which waits for dead replicas without end (N8). A leader that is not in the target is replaced by the
   same decision (A41).
-- A broker in controlled shutdown is alive, but is elected only if there is no other.
 """
 
 from __future__ import annotations
@@ -27,11 +24,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from protocol.errors import ErrorCode
-from protocol.ids import NO_EPOCH, NO_LEADER, BrokerId, Epoch, TopicPartition
+from protocol.ids import NO_EPOCH, NO_LEADER, BrokerId, Epoch
 from protocol.messages.control import PartitionIsrProposal
-from protocol.messages.v3 import LeaderAndIsrPartition, StopReplicaPartition, TopicConfigValue
 from protocol.metadata.partition import awaited_replicas, copies_of_completed
-from protocol.v3.store.records import LeaderAndIsr, Stored, Topic
+from protocol.v3.store.records import LeaderAndIsr, Stored
 
 Replicas = tuple[BrokerId, ...]
 
@@ -51,7 +47,7 @@ class Author(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Brokers:
-    """The live brokers with their epochs, and those of them that are in controlled shutdown."""
+    """`live`: the live brokers with their epochs; `leaving`: those of them that are in controlled shutdown."""
 
     live: Mapping[BrokerId, int]
     leaving: frozenset[BrokerId] = frozenset()
@@ -67,9 +63,7 @@ class Brokers:
 
 def decided(state: LeaderAndIsr, choice: Choice, author: Author) -> LeaderAndIsr:
     """The state after a decision: every decision has a leader epoch of its own (A16)."""
-    return state.model_copy(
-        update={**choice._asdict(), **author._asdict(), "leader_epoch": state.leader_epoch + 1},
-    )
+    return state.model_copy(update={**choice._asdict(), **author._asdict(), "leader_epoch": state.leader_epoch + 1})
 
 
 def in_order(members: Collection[BrokerId], replicas: Replicas) -> Replicas:
@@ -163,9 +157,7 @@ def holders(stored: Stored | None, assigned: Replicas, target: Replicas) -> Repl
 def check_proposal(
     stored: Stored, sender: BrokerId, proposal: PartitionIsrProposal, replicas: Replicas, brokers: Brokers
 ) -> ErrorCode:
-    """NONE if the controller accepts a proposed ISR, else the error (B6, B18-B23); the node's version is the partition
-    epoch (N2).
-    """
+    """NONE for an accepted ISR, else the error (B6, B18-B23); the version of the node is the partition epoch (N2)."""
     state = stored.state
     if proposal.leader_epoch > state.leader_epoch or proposal.partition_epoch > stored.version:
         return ErrorCode.NOT_CONTROLLER
@@ -191,29 +183,3 @@ def proposed(state: LeaderAndIsr, proposal: PartitionIsrProposal, author: Author
     isr = tuple(member.broker_id for member in proposal.new_isr)
     flag = bool(proposal.leader_recovery_state)
     return state.model_copy(update={**author._asdict(), "isr": isr, "is_unclean_leader": flag})
-
-
-def leader_and_isr_command(
-    key: TopicPartition, topic: Topic, stored: Stored, replicas: Replicas
-) -> LeaderAndIsrPartition:
-    state = stored.state
-    return LeaderAndIsrPartition(
-        topic=key.topic,
-        topic_id=topic.topic_id,
-        partition_id=key.partition,
-        leader=state.leader,
-        leader_epoch=state.leader_epoch,
-        isr=state.isr,
-        version=stored.version,
-        replicas=replicas,
-        controller_id=state.controller,
-        controller_epoch=state.controller_epoch,
-        configs=tuple(TopicConfigValue(name=name, value=value) for name, value in topic.configs),
-        is_unclean_leader=state.is_unclean_leader,
-    )
-
-
-def stop_replica_command(key: TopicPartition, topic_id: str, leader_epoch: Epoch) -> StopReplicaPartition:
-    return StopReplicaPartition(
-        topic=key.topic, topic_id=topic_id, partition_id=key.partition, leader_epoch=leader_epoch
-    )

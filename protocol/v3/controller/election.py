@@ -4,9 +4,9 @@ Every broker that starts, and every broker whose watch on `/controller` fires, r
 read that comes before the race, so that the loss of a controller cannot be missed: a watch that is set after the race
 misses a winner that dies in between.
 
-Departures: S1 creates `/controller` only. Here the same transaction increments `/controller_epoch`, on condition that
-it is still what this broker has read. So every controller has an epoch of its own, there is no time at which a new
-controller has an old epoch, and the version of `/controller_epoch` fences the writes of all earlier ones (A35).
+Departure: the transaction that creates `/controller` also increments `/controller_epoch`, on condition that it is still
+what this broker has read. So every controller has an epoch of its own from the beginning, and the version of
+`/controller_epoch` fences the writes of all earlier ones (A35).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from protocol.ids import BrokerId, Epoch
-from protocol.messages.store import Check, Create, Exists, GetData, OperationResult, SetData, StoreError
+from protocol.messages.store import Check, Create, Exists, GetData, SetData, StoreError
 from protocol.v3.controller.procedure import Alert, Pause, Procedure, error_of, read, write
 from protocol.v3.store import paths
 from protocol.v3.store.records import ControllerNode, DamagedNodeError, decode_epoch, encode_epoch
@@ -45,9 +45,8 @@ def create_roots() -> Procedure[None]:
 
 
 def elect(broker: BrokerId, broker_epoch: int) -> Procedure[Elected | Lost]:
-    """Races for `/controller` (S1 D.1, D.2). A broker that is controller already, because the response to its
-    transaction was lost, goes on as such. While a node of the election is damaged, which raises an alert, the broker
-    tries again every `DAMAGE_RETRY_MS`.
+    """Races for `/controller` (S1 D.1, D.2), again every `DAMAGE_RETRY_MS` while a node of the election is damaged. A
+    broker that is controller already, because the response to its transaction was lost, goes on as such.
     """
     reported = ""
     while True:
@@ -65,18 +64,19 @@ def _race(broker: BrokerId, broker_epoch: int) -> Procedure[Elected | Lost]:
     (present,) = yield from read((Exists(path=paths.CONTROLLER, watch=True),))
     if present.exists:
         return (yield from _follow(own))
-    (epoch_node,) = yield from _read_epoch()
-    epoch = decode_epoch(paths.CONTROLLER_EPOCH, epoch_node.data) + 1
+    epoch, version = yield from _read_epoch()
+    epoch += 1
     create = Create(path=paths.CONTROLLER, data=own.encode(), ephemeral=True)
-    count = SetData(path=paths.CONTROLLER_EPOCH, data=encode_epoch(epoch), version=epoch_node.version)
+    count = SetData(path=paths.CONTROLLER_EPOCH, data=encode_epoch(epoch), version=version)
     (unit,) = yield from write(((create, count),), is_fenced=False)
     if error_of(unit) is StoreError.NONE:
         return Elected(epoch, Check(path=paths.CONTROLLER_EPOCH, version=unit[1].version))
     return (yield from _follow(own))
 
 
-def _read_epoch() -> Procedure[tuple[OperationResult, ...]]:
-    return (yield from read((GetData(path=paths.CONTROLLER_EPOCH),)))
+def _read_epoch() -> Procedure[tuple[Epoch, int]]:
+    (found,) = yield from read((GetData(path=paths.CONTROLLER_EPOCH),))
+    return decode_epoch(paths.CONTROLLER_EPOCH, found.data), found.version
 
 
 def _follow(own: ControllerNode) -> Procedure[Elected | Lost]:
@@ -87,6 +87,5 @@ def _follow(own: ControllerNode) -> Procedure[Elected | Lost]:
     node = ControllerNode.decode(paths.CONTROLLER, found.data)
     if node != own:
         return Lost(node.brokerid)
-    (epoch_node,) = yield from _read_epoch()
-    epoch = decode_epoch(paths.CONTROLLER_EPOCH, epoch_node.data)
-    return Elected(epoch, Check(path=paths.CONTROLLER_EPOCH, version=epoch_node.version))
+    epoch, version = yield from _read_epoch()
+    return Elected(epoch, Check(path=paths.CONTROLLER_EPOCH, version=version))

@@ -10,13 +10,12 @@ minute (`IsrChanges`, B2), which the controller's watch finds: `on_isr_change` t
 The controller knows every state without reading it, and sets no watch on notifications.
 
 While a cluster changes from one to the other, some leaders write and some send. Both are conditional on the version of
-the same node, so one of two changes wins and the other is refused; a controller accepts AlterPartition in either mode,
-and one that does not watch notifications finds the ISRs that leaders write by conflicts. What is left of notifications
-is removed at each failover, which reads all states anyway.
+the same node, so one of two changes wins; a controller accepts AlterPartition in either mode, and one that does not
+watch notifications finds the ISRs that leaders write by conflicts.
 
-The response to AlterPartition is sent after the write, with the new state (N3). KIP-497 responds on receipt and sends
-LeaderAndIsr afterwards; both are hints of the same state, and the newest version wins. The controller sends
-LeaderAndIsr to the leader as KIP-497 says, so that one whose response is lost learns of its version too (B18).
+The response to AlterPartition is sent after the write, with the new state (N3), whereas KIP-497 responds on receipt.
+The controller sends LeaderAndIsr to the leader as KIP-497 says, so that one whose response is lost learns of its
+version too (B18).
 """
 
 from __future__ import annotations
@@ -37,23 +36,8 @@ from protocol.messages.control import (
 from protocol.messages.store import Create, Delete, GetData, SetData, StoreError
 from protocol.v3.controller import decisions
 from protocol.v3.controller.context import Controller
-from protocol.v3.controller.procedure import (
-    Alert,
-    Event,
-    Later,
-    Procedure,
-    error_of,
-    read,
-    same_topic,
-    write,
-)
-from protocol.v3.controller.publishing import (
-    as_topic,
-    children,
-    lost_incarnation,
-    publish,
-    read_states,
-)
+from protocol.v3.controller.procedure import Alert, Event, Later, Procedure, error_of, read, same_topic, write
+from protocol.v3.controller.publishing import as_topic, children, lost_incarnation, publish, read_present, read_states
 from protocol.v3.store import paths
 from protocol.v3.store.records import DamagedNodeError, IsrChangeNode, LeaderAndIsr, Stored, stored_state
 
@@ -63,16 +47,12 @@ PROPAGATION_MS = 60_000
 """How often a leader leaves a notification at most (B2)."""
 
 
-# -- the leader --------------------------------------------------------------------------------------------------------
-
-
 def write_isrs(
     changes: Mapping[TopicPartition, Stored], topic_ids: Mapping[str, str]
 ) -> Procedure[dict[TopicPartition, int]]:
-    """A leader writes ISRs: for each partition the state with the new ISR, and the version that it knows; `topic_ids`
-    by name. Returns the versions of those that are written; the others were changed by the controller. A write that
-    found another version is followed by a read, since an earlier one may have taken effect: a leader that took that for
-    a failure would go on without a broker that is in the ISR.
+    """A leader writes states with new ISRs on condition that the known versions are there; `topic_ids` by name. Returns
+    the versions of those that are written. A write that found another version is followed by a read, since an earlier
+    one may have taken effect: a leader that took that for a failure would go on without a broker that is in the ISR.
     """
     units = (
         (
@@ -81,15 +61,9 @@ def write_isrs(
         )
         for key, change in changes.items()
     )
-    results = yield from write(units, is_fenced=False)
-    written = {
-        key: unit[1].version for key, unit in zip(changes, results, strict=True) if error_of(unit) is StoreError.NONE
-    }
-    others = [
-        key
-        for key, unit in zip(changes, results, strict=True)
-        if error_of(unit) not in (StoreError.NONE, StoreError.NO_NODE)
-    ]
+    results = dict(zip(changes, (yield from write(units, is_fenced=False)), strict=True))
+    written = {key: unit[1].version for key, unit in results.items() if error_of(unit) is StoreError.NONE}
+    others = [key for key, unit in results.items() if error_of(unit) not in (StoreError.NONE, StoreError.NO_NODE)]
     found = yield from read(GetData(path=paths.leader_and_isr(key)) for key in others)
     for key, result in zip(others, found, strict=True):
         if not result.error and result.data == changes[key].state.encode():
@@ -127,18 +101,14 @@ def read_overtaken(
 
 
 def with_isr(state: LeaderAndIsr, isr: tuple[BrokerId, ...], is_unclean_leader: bool | None = None) -> LeaderAndIsr:
-    """What a leader writes: another ISR (A7, C6), and, once its data-loss routine is over, the flag of an unclean
-    election (C5).
-    """
+    """What a leader writes: another ISR (A7, C6); after its data-loss routine also the flag (C5)."""
     flag = state.is_unclean_leader if is_unclean_leader is None else is_unclean_leader
     return state.model_copy(update={"isr": isr, "is_unclean_leader": flag})
 
 
 @dataclass(slots=True)
 class IsrChanges:
-    """The partitions whose ISR an incarnation of a broker has written since its last notification. The first change is
-    notified of at once, later ones at most every `PROPAGATION_MS`.
-    """
+    """ISRs that a broker has written since its last notification, which it leaves at most every `PROPAGATION_MS`."""
 
     broker: BrokerId
     broker_epoch: int
@@ -158,18 +128,14 @@ class IsrChanges:
         yield from write(((Create(path=path, data=node.encode()),),), is_fenced=False)
 
 
-# -- the controller ----------------------------------------------------------------------------------------------------
-
-
 def on_isr_change(controller: Controller) -> Procedure[None]:
     """Reads the states that notifications name, and removes the notifications; reassignments may go on."""
     names = yield from children(paths.ISR_CHANGES)
     notifications = [f"{paths.ISR_CHANGES}/{name}" for name in names]
-    results = yield from read(GetData(path=path) for path in notifications)
     changed: dict[TopicPartition, None] = {}
-    for path, result in zip(notifications, results, strict=True):
+    for path, result in (yield from read_present(notifications)).items():
         try:
-            changed |= dict.fromkeys(IsrChangeNode.decode(path, result.data).keys if not result.error else ())
+            changed |= dict.fromkeys(IsrChangeNode.decode(path, result.data).keys)
         except DamagedNodeError as error:
             yield Alert(str(error))
     yield from read_states(controller, [key for key in changed if controller.assigned(key)])
@@ -190,35 +156,37 @@ def alter_isr(controller: Controller, request: AlterPartitionRequest) -> Procedu
         return AlterPartitionResponse(correlation_id=request.correlation_id, error=ErrorCode.STALE_BROKER_EPOCH)
     names = {topic.topic_id: name for name, topic in controller.topics.items()}
     keys = [TopicPartition(names.get(p.topic_id, ""), p.partition_id) for p in request.partitions]
-    yield from _read_newer(controller, dict(zip(keys, request.partitions, strict=True)))
+    proposals = list(zip(keys, request.partitions, strict=True))
+    yield from _read_newer(controller, dict(proposals))
     errors: list[ErrorCode] = []
     wanted: dict[TopicPartition, LeaderAndIsr] = {}
-    for key, proposal in zip(keys, request.partitions, strict=True):
+    for key, proposal in proposals:
         error = _check(controller, request.broker_id, key, proposal)
         if key in wanted:
             error = ErrorCode.INVALID_UPDATE_VERSION
         if error is ErrorCode.NONE:
             wanted[key] = decisions.proposed(controller.states[key].state, proposal, controller.author)
         errors.append(error)
-    lost = yield from _write_proposed(controller, wanted)
-    errors = [error if error else lost.get(key, error) for key, error in zip(keys, errors, strict=True)]
+    written, conflicts = yield from publish(controller, wanted)
+    yield from read_states(controller, [key for key in wanted if key in conflicts])
     yield controller.leader_and_isr(wanted)
     if any(key in controller.moves for key in wanted):
         yield Later(Event.WAKE_UP)
-    parts = zip(keys, request.partitions, errors, strict=True)
-    results = (isr_result(proposal, error, controller.states.get(key)) for key, proposal, error in parts)
+    results = []
+    for (key, proposal), error in zip(proposals, errors, strict=True):
+        if error is ErrorCode.NONE and key not in written:
+            error = ErrorCode.INVALID_UPDATE_VERSION
+        results.append(isr_result(proposal, error, controller.states.get(key)))
     return AlterPartitionResponse(correlation_id=request.correlation_id, partitions=tuple(results))
 
 
 def _read_newer(controller: Controller, proposals: dict[TopicPartition, PartitionIsrProposal]) -> Procedure[None]:
     """Reads the states that a leader may know better: it has written them itself (K13)."""
     states, writes = controller.states, controller.settings.leaders_write_isr
-    stale = [
-        key
-        for key, proposal in proposals.items()
-        if controller.assigned(key) and (writes or (key in states and proposal.partition_epoch > states[key].version))
-    ]
-    yield from read_states(controller, stale)
+    newer = {key for key, part in proposals.items() if key in states and part.partition_epoch > states[key].version}
+    yield from read_states(
+        controller, [key for key in proposals if controller.assigned(key) and (writes or key in newer)]
+    )
 
 
 def _check(controller: Controller, sender: BrokerId, key: TopicPartition, proposal: PartitionIsrProposal) -> ErrorCode:
@@ -228,15 +196,6 @@ def _check(controller: Controller, sender: BrokerId, key: TopicPartition, propos
     if stored is None:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     return decisions.check_proposal(stored, sender, proposal, controller.holders(key), controller.brokers)
-
-
-def _write_proposed(
-    controller: Controller, wanted: dict[TopicPartition, LeaderAndIsr]
-) -> Procedure[dict[TopicPartition, ErrorCode]]:
-    """Writes accepted proposals; returns the errors of those that found another version or no node."""
-    written, conflicts = yield from publish(controller, wanted)
-    yield from read_states(controller, [key for key in wanted if key in conflicts])
-    return dict.fromkeys((key for key in wanted if key not in written), ErrorCode.INVALID_UPDATE_VERSION)
 
 
 def isr_result(proposal: PartitionIsrProposal, error: ErrorCode, stored: Stored | None) -> PartitionIsrResult:

@@ -3,8 +3,7 @@ requests of admins in the store (A8, A9).
 
 A request is a node per partition; the controller reads all requests of a kind, and removes them when they are carried
 out. Its watches are on the parent, on each topic's node below it, and, for reassignments, on each request, whose
-replicas an admin may change. Each step is re-entrant: a controller that dies after it leaves a request, and the next
-one carries out what is left.
+replicas an admin may change. Each step is re-entrant: the next controller carries out what a request leaves.
 
     add:    1. the topic's assignment gets the partitions         no effect if it has them
             2. init_leaders on them                               no effect if they are initialised
@@ -13,8 +12,8 @@ one carries out what is left.
             2. send StopReplica to the brokers that held them     replaced by INIT, which does not name them
             3. remove the requests
 
-S1 removes a request before it changes the assignment: a controller that dies in between has lost the partition. It also
-sends StopReplica before the decision is in the store, against its own rule that decisions are published first (A2).
+Departures: S1 removes a request before it changes the assignment, so that a controller that dies in between has lost
+the partition, and sends StopReplica before the decision is published (A2).
 
 A request to add waits until its brokers are alive and the partition below exists, so that indexes have no gaps; one to
 remove waits until the partition's node can be read.
@@ -50,9 +49,7 @@ from protocol.v3.store.records import REMOVED, DamagedNodeError, ReplicasNode, T
 
 
 def read_requests(root: str) -> Procedure[dict[TopicPartition, bytes]]:
-    """The data of all requests under `root`, by partition and in order, with watches. A node with an unknown name
-    raises an alert and stays; the empty node of a topic is removed.
-    """
+    """The data of all requests under `root`, in order, with watches. The empty node of a topic is removed."""
     keys: list[TopicPartition] = []
     for name in (yield from children(root)):
         path = f"{root}/{name}"
@@ -64,18 +61,15 @@ def read_requests(root: str) -> Procedure[dict[TopicPartition, bytes]]:
                 keys.append(TopicPartition(name, paths.number(path, child)))
             except UnknownPathError as error:
                 yield Alert(str(error))
-    results = yield from read(
-        GetData(path=paths.request(root, key), watch=root == paths.REASSIGNED) for key in sorted(keys)
-    )
-    return {key: result.data for key, result in zip(sorted(keys), results, strict=True) if not result.error}
+    keys.sort()
+    results = yield from read(GetData(path=paths.request(root, key), watch=root == paths.REASSIGNED) for key in keys)
+    return {key: result.data for key, result in zip(keys, results, strict=True) if not result.error}
 
 
 def requested_replicas(
     root: str, requests: Mapping[TopicPartition, bytes]
 ) -> Procedure[dict[TopicPartition, Replicas]]:
-    """The replicas of requests to reassign or to add. A damaged request, without replicas or with one twice, raises an
-    alert and stays.
-    """
+    """The replicas of requests to reassign or to add; one without, or with one twice, raises an alert and stays."""
     found = {}
     for key, data in requests.items():
         path = paths.request(root, key)
@@ -104,45 +98,30 @@ class Assignment(NamedTuple):
 def change_topic(
     controller: Controller, name: str, decide: Callable[[Topic], Procedure[Assignment | None]]
 ) -> Procedure[bool]:
-    """Changes the assignment of a topic by a conditional write; after a conflict the topic is read again. `decide` is a
-    procedure; None changes nothing. Returns whether the topic now is as decided.
+    """Changes the assignment of a topic by a conditional write, and after a conflict reads the topic and decides again;
+    returns whether the topic now is as decided (None: unchanged).
     """
     for attempt in range(controller.settings.attempts):
         if attempt:
             yield Pause(controller.settings.backoff_ms * 2 ** (attempt - 1))
-            if not (yield from _read_topic(controller, name)):
-                return False
+            (result,) = yield from read((GetData(path=paths.topic(name)),))
+            if result.error or as_topic(name, result).topic_id != controller.topics[name].topic_id:
+                return False  # the topic is gone, as the event of a watch says too
+            controller.topics[name] = as_topic(name, result)
         topic = controller.topics.get(name)
         wanted = (yield from decide(topic)) if topic is not None else None
         if topic is None or wanted is None:
             return topic is not None
-        node = TopicNode(
-            topic_id=topic.topic_id,
-            partitions=wanted.partitions,
-            first_epoch=wanted.first_epoch,
-            configs=dict(topic.configs),
-        )
+        partitions, first_epoch, configs = wanted.partitions, wanted.first_epoch, dict(topic.configs)
+        node = TopicNode(topic_id=topic.topic_id, partitions=partitions, first_epoch=first_epoch, configs=configs)
         change = SetData(path=paths.topic(name), data=node.encode(), version=topic.version)
         (unit,) = yield from write(((same_topic(name, topic.topic_id), change, *wanted.operations),))
         if error_of(unit) is StoreError.NONE:
-            controller.topics[name] = replace(
-                topic, partitions=wanted.partitions, version=unit[1].version, first_epoch=wanted.first_epoch
-            )
+            version = unit[1].version
+            controller.topics[name] = replace(topic, partitions=partitions, version=version, first_epoch=first_epoch)
             return True
     yield Alert(f"topic {name}: {controller.settings.attempts} writes of its assignment found another version each")
     return False
-
-
-def _read_topic(controller: Controller, name: str) -> Procedure[bool]:
-    """Reads the assignment of a topic again. Returns whether it still exists; if not, a watch event says so too."""
-    (result,) = yield from read((GetData(path=paths.topic(name)),))
-    if result.error:
-        return False
-    topic = as_topic(name, result)
-    if topic.topic_id != controller.topics[name].topic_id:
-        return False
-    controller.topics[name] = topic
-    return True
 
 
 def on_partitions_add(controller: Controller) -> Procedure[None]:
@@ -154,8 +133,7 @@ def on_partitions_add(controller: Controller) -> Procedure[None]:
         added = {key: replicas for key, replicas in wanted.items() if key.topic == name}
         if not (yield from _extend(controller, name, added)):
             continue
-        new = [key for key in added if key not in controller.states]
-        yield from init_leaders(controller, new)
+        yield from init_leaders(controller, [key for key in added if key not in controller.states])
         yield from remove_requests(paths.ADDED, added)
 
 
@@ -214,7 +192,6 @@ def on_partitions_remove(controller: Controller) -> Procedure[None]:
 
 
 def _reduce(controller: Controller, name: str, keys: list[TopicPartition]) -> Procedure[bool]:
-    """Steps 1 and 2 for the partitions of one topic."""
     holders = {key: controller.may_hold(key) for key in keys}
 
     def decide(topic: Topic) -> Procedure[Assignment | None]:

@@ -1,18 +1,9 @@
 """Procedures: the controller's work as generators that read as the pseudo-code of the V3 design.
 
-A procedure yields a step, and is sent its result when the step has been carried out:
-
-- `Reads`: reads, independent of each other. The result has one OperationResult per operation.
-- `Writes`: units, independent of each other; the operations of a unit take effect together or not at all. The result
-  has per unit the results of its operations; they end with an error if the unit has failed.
-- `Commands`: messages to brokers. Their responses are not awaited, as in S1.
-- `Pause`: a wait under the controller's lock.
-- `Later`: the named procedure after a while, again if need be.
-- `Alert`: one line for an operator.
-
-`runner.py` runs procedures one at a time, which is S1's controller lock. A procedure that ends early, because its
-broker crashes or is deposed, leaves the store as its last write did: every procedure is written so that the failover of
-the next controller completes what it had begun.
+A procedure yields a step, and is sent its result when the step has been carried out. `runner.py` runs procedures one at
+a time, which is S1's controller lock. A procedure that ends early, because its broker crashes or is deposed, leaves the
+store as its last write did: every procedure is written so that the failover of the next controller completes what it
+had begun.
 """
 
 from __future__ import annotations
@@ -47,6 +38,8 @@ class Event(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Reads:
+    """Reads, independent of each other; the result has one OperationResult per operation."""
+
     operations: tuple[ReadOperation, ...]
 
 
@@ -55,8 +48,9 @@ Unit = tuple[WriteOperation, ...]
 
 @dataclass(frozen=True, slots=True)
 class Writes:
-    """Units that may be carried out in any order, and several in one transaction. `is_fenced`: none of them takes
-    effect once there is another controller.
+    """Units that may be carried out in any order, and several in one transaction; the operations of one take effect
+    together or not at all. `is_fenced`: none takes effect once there is another controller. The result has per unit the
+    results of its operations, which end with an error if the unit has failed.
     """
 
     units: tuple[Unit, ...]
@@ -75,24 +69,30 @@ class BrokerCommand:
 
 @dataclass(frozen=True, slots=True)
 class Commands:
-    """Commands to live brokers: at most one request of each kind per broker (A17)."""
+    """Commands to live brokers: at most one request of each kind per broker (A17). Responses are not awaited."""
 
     commands: tuple[BrokerCommand, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Pause:
+    """A wait under the controller's lock."""
+
     duration_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class Later:
+    """The procedure of an event after a while."""
+
     event: Event
     after_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Alert:
+    """One line for an operator."""
+
     text: str
 
 
@@ -102,18 +102,14 @@ Procedure = Generator[Step, Any, T]
 
 def read(operations: Iterable[ReadOperation]) -> Procedure[tuple[OperationResult, ...]]:
     """Carries out reads; no step if there are none."""
-    found: tuple[OperationResult, ...] = ()
-    if wanted := tuple(operations):
-        found = yield Reads(wanted)
-    return found
+    wanted = tuple(operations)
+    return (yield Reads(wanted)) if wanted else ()
 
 
 def write(units: Iterable[Unit], *, is_fenced: bool = True) -> Procedure[list[tuple[OperationResult, ...]]]:
     """Carries out units; no step if there are none."""
-    done: list[tuple[OperationResult, ...]] = []
-    if wanted := tuple(units):
-        done = yield Writes(wanted, is_fenced)
-    return done
+    wanted = tuple(units)
+    return (yield Writes(wanted, is_fenced)) if wanted else []
 
 
 def same_topic(name: str, topic_id: str) -> Check:

@@ -2,11 +2,8 @@
 
 A decision is written on condition that the node still has the version that it was decided on (A7, A16, M28). If a
 leader has changed its ISR in between, the partition starts again at the read (S1 writes "1.1" and means 3.1, N11). The
-attempts are bounded, with pauses that double; what is left then raises an alert and is decided again later, so that a
-storm of conflicts neither blocks the controller nor ends silently.
-
-If leaders write their ISRs themselves, the first attempt reads too; if only the controller does, it knows the state and
-reads after a conflict only (B7).
+attempts are bounded, with pauses that double; what is left then raises an alert and is decided again later. If only the
+controller writes ISRs, it knows the state and reads after a conflict only (B7).
 
 An attempt whose response is lost may have taken effect. A read that finds what this controller wanted to write counts
 as a success: the commands still have to be sent.
@@ -25,17 +22,7 @@ from protocol.v3.controller.decisions import Choice
 from protocol.v3.controller.procedure import Alert, Pause, Procedure, error_of, is_topic_gone, read, same_topic, write
 from protocol.v3.store import paths
 from protocol.v3.store.paths import UnknownPathError
-from protocol.v3.store.records import (
-    BrokerNode,
-    DamagedNodeError,
-    LeaderAndIsr,
-    Stored,
-    Topic,
-    TopicNode,
-    stored_state,
-)
-
-Decide = Callable[[TopicPartition, LeaderAndIsr], Choice | None]
+from protocol.v3.store.records import BrokerNode, DamagedNodeError, LeaderAndIsr, Stored, Topic, TopicNode, stored_state
 
 
 def children(path: str, *, watch: bool = True) -> Procedure[tuple[str, ...]]:
@@ -45,34 +32,34 @@ def children(path: str, *, watch: bool = True) -> Procedure[tuple[str, ...]]:
 
 
 def read_brokers(controller: Controller) -> Procedure[dict[int, int]]:
-    """The live brokers with their epochs, and a watch for changes (A11); a damaged node raises an alert and does not
-    count.
-    """
+    """The live brokers with their epochs, and a watch for changes (A11); a damaged node raises an alert."""
     names = yield from children(paths.BROKER_IDS)
     live = {}
-    results = yield from read(GetData(path=f"{paths.BROKER_IDS}/{name}") for name in names)
-    for name, result in zip(names, results, strict=True):
-        if result.error is StoreError.NO_NODE:
-            continue
+    for path, result in (yield from read_present(f"{paths.BROKER_IDS}/{name}" for name in names)).items():
         try:
-            node = BrokerNode.decode(f"{paths.BROKER_IDS}/{name}", result.data)
-            live[paths.number(paths.BROKER_IDS, name)] = node.broker_epoch
+            node = BrokerNode.decode(path, result.data)
+            live[paths.number(*path.rsplit("/", 1))] = node.broker_epoch
         except (DamagedNodeError, UnknownPathError) as error:
             yield Alert(str(error))
     return live
+
+
+def read_present(wanted: Iterable[str]) -> Procedure[dict[str, OperationResult]]:
+    """Reads nodes; the results for those that exist, by path."""
+    found = tuple(wanted)
+    results = yield from read(GetData(path=path) for path in found)
+    return {path: result for path, result in zip(found, results, strict=True) if not result.error}
 
 
 def read_topics(controller: Controller) -> Procedure[dict[str, Topic]]:
     """All topics, and a watch for new and deleted ones (A18). A damaged topic stays as it was."""
     names = yield from children(paths.TOPICS)
     topics = {}
-    results = yield from read(GetData(path=paths.topic(name)) for name in names)
-    for name, result in zip(names, results, strict=True):
-        if result.error is StoreError.NO_NODE:
-            continue
+    for path, result in (yield from read_present(map(paths.topic, names))).items():
+        name = path.rpartition("/")[2]
         try:
             topics[name] = as_topic(name, result)
-            controller.damaged.discard(paths.topic(name))
+            controller.damaged.discard(path)
         except DamagedNodeError as error:
             if name in controller.topics:
                 topics[name] = controller.topics[name]
@@ -114,19 +101,20 @@ def read_states(controller: Controller, partitions: Sequence[TopicPartition]) ->
             yield from report_damage(controller, error)
     found = yield from read(Exists(path=paths.partition(key)) for key in missing)
     for key, above in zip(missing, found, strict=True):
-        if not above.exists:
-            controller.damaged.discard(paths.leader_and_isr(key))
-        else:
-            lost = DamagedNodeError(paths.leader_and_isr(key), b"", f"a node, since {paths.partition(key)} exists")
+        path = paths.leader_and_isr(key)
+        if above.exists:
+            lost = DamagedNodeError(path, b"", f"a node, since {paths.partition(key)} exists")
             yield from report_damage(controller, lost)
+        else:
+            controller.damaged.discard(path)
 
 
 def change_states(
-    controller: Controller, partitions: Iterable[TopicPartition], decide: Decide
+    controller: Controller,
+    partitions: Iterable[TopicPartition],
+    decide: Callable[[TopicPartition, LeaderAndIsr], Choice | None],
 ) -> Procedure[list[TopicPartition]]:
-    """Decides on each partition and publishes what changes (steps 3.1 to 3.3). Returns the partitions that have
-    changed; those whose attempts are used up are in `controller.unsettled`.
-    """
+    """Steps 3.1 to 3.3; returns what has changed. After the last attempt the others are `controller.unsettled`."""
     settings, pending = controller.settings, list(partitions)
     changed: list[TopicPartition] = []
     wanted: dict[TopicPartition, LeaderAndIsr] = {}
@@ -139,7 +127,12 @@ def change_states(
         states = controller.states
         landed = {key for key, state in wanted.items() if key in states and states[key].state == state}
         changed += sorted(landed)
-        wanted = _decide(controller, [key for key in pending if key not in landed], decide)
+        wanted = {}
+        for key in pending:
+            stored = states.get(key) if key not in landed else None
+            choice = decide(key, stored.state) if stored is not None else None
+            if stored is not None and choice is not None:
+                wanted[key] = decisions.decided(stored.state, choice, controller.author)
         written, conflicts = yield from publish(controller, wanted)
         changed += written
         if not conflicts:
@@ -151,24 +144,10 @@ def change_states(
     return changed
 
 
-def _decide(
-    controller: Controller, partitions: Iterable[TopicPartition], decide: Decide
-) -> dict[TopicPartition, LeaderAndIsr]:
-    wanted = {}
-    for key in partitions:
-        stored = controller.states.get(key)
-        choice = decide(key, stored.state) if stored is not None else None
-        if stored is not None and choice is not None:
-            wanted[key] = decisions.decided(stored.state, choice, controller.author)
-    return wanted
-
-
 def publish(
     controller: Controller, wanted: dict[TopicPartition, LeaderAndIsr]
 ) -> Procedure[tuple[list[TopicPartition], set[TopicPartition]]]:
-    """Writes states conditionally (step 3.3); returns the written partitions, and those whose version has changed. A
-    deleted partition has no state afterwards.
-    """
+    """Step 3.3; returns what is written, and conflicts of versions. A deleted partition has no state afterwards."""
     written: list[TopicPartition] = []
     conflicts: set[TopicPartition] = set()
     gone: list[TopicPartition] = []
@@ -199,18 +178,15 @@ def note_written(controller: Controller, key: TopicPartition, stored: Stored) ->
 
 
 def forget_deleted(controller: Controller, keys: Sequence[TopicPartition]) -> Procedure[None]:
-    """Forgets the states of partitions whose topic, by the node of its id, has been deleted. If a topic still has this
-    id, that node is lost, and the write is tried again later.
-    """
-    names = dict.fromkeys(key.topic for key in keys)
-    results = yield from read(GetData(path=paths.topic(name)) for name in names)
+    """Forgets the states of deleted topics. If a topic still has the id, only the node of its id is lost."""
+    topics = dict.fromkeys(paths.topic(key.topic) for key in keys)
     lost = set()
-    for name, result in zip(names, results, strict=True):
+    for path, result in (yield from read_present(topics)).items():
+        name = path.rpartition("/")[2]
         topic_id = controller.topics[name].topic_id
         try:
-            if not result.error and as_topic(name, result).topic_id == topic_id:
-                lost.add(name)
-                yield from report_damage(controller, lost_incarnation(name, topic_id))
+            if as_topic(name, result).topic_id == topic_id:
+                raise lost_incarnation(name, topic_id)
         except DamagedNodeError as error:
             lost.add(name)
             yield from report_damage(controller, error)

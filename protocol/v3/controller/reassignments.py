@@ -11,28 +11,27 @@
                   2. send the state to the target, and StopReplica to the others
 
 The agent wakes up when a request changes, when an ISR changes as far as the controller hears of it, and every 30 s. It
-runs under the controller's lock for one step of each partition, never while replicas catch up, and a change of brokers
-goes before it in the queue (A41).
+runs for one step of each partition, never while replicas catch up, and a change of brokers goes before it (A41).
 
 Departures. S1 compares the ISR with AR+RAR, which waits for dead replicas (N8). S1's INIT sends a command without a new
 decision; leaders obey only larger epochs (A25). S1 changes ISR, assignment and request one after the other, with the
-commands in between; a controller that dies there leaves a partition that is switched and assigned to the old replicas.
-One transaction has no such states, and it publishes before it commands (A2). The INIT commands of a new controller
-stand for commands of step 2 that were lost.
+commands in between: a controller that dies there leaves a partition that is switched and assigned to the old replicas.
+One transaction has no such states, and it publishes before it commands (A2).
 
 An admin who changes the replicas of a request changes the target; one who removes it returns the partition to its
-assignment, which is a reassignment without a request. A partition whose ISR has brokers that are neither assigned nor
-requested is the same thing: the previous controller has died after the request was removed.
+assignment, which is a reassignment without a request. So is a partition whose ISR has brokers that are neither assigned
+nor requested: the previous controller has died after the request was removed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from itertools import chain, groupby
+from operator import attrgetter
 
 from protocol.ids import BrokerId, TopicPartition
 from protocol.messages.store import Delete
 from protocol.v3.controller import decisions
-from protocol.v3.controller.context import Controller, Move, Phase
+from protocol.v3.controller.context import Controller, Move
 from protocol.v3.controller.decisions import Choice, Replicas
 from protocol.v3.controller.partitions import (
     Assignment,
@@ -89,48 +88,35 @@ def on_wakeup(controller: Controller) -> Procedure[None]:
 
 def _begin(controller: Controller) -> Procedure[None]:
     """INIT to IN_PROGRESS. A reassignment that adds no replica begins without a new epoch."""
-    new = [key for key, move in controller.moves.items() if move.phase is Phase.INIT]
+    new = [key for key, move in controller.moves.items() if not move.has_begun]
     adding = [key for key in new if not set(controller.moves[key].target) <= set(controller.assigned(key))]
-
-    def decide(key: TopicPartition, state: LeaderAndIsr) -> Choice | None:
-        return decisions.unchanged(state)
-
-    begun = yield from change_states(controller, sorted(adding), decide)
+    begun = yield from change_states(controller, sorted(adding), lambda key, state: decisions.unchanged(state))
     yield controller.leader_and_isr(begun)
     for key in {*begun, *(set(new) - set(adding))}:
-        controller.moves[key].phase = Phase.IN_PROGRESS
+        controller.moves[key].has_begun = True
 
 
 def _complete(controller: Controller) -> Procedure[bool]:
-    """Completes what can be completed; returns whether more can be than one transaction per topic takes."""
-    ready = yield from _ready(controller, sorted(controller.moves))
-    waiting = False
-    for name in dict.fromkeys(key.topic for key in ready):
-        keys = [key for key in ready if key.topic == name]
-        limit = controller.settings.moves_per_write
+    """Returns whether more is complete than one transaction takes. Leaders may have written ISRs unnoticed (K12)."""
+    begun = sorted(key for key, move in controller.moves.items() if move.has_begun)
+    yield from read_states(controller, begun)
+    ready = [key for key in begun if _completion(controller, key) is not None]
+    limit, waiting = controller.settings.moves_per_write, False
+    for name, group in groupby(ready, key=attrgetter("topic")):
+        keys = list(group)
         waiting = waiting or len(keys) > limit
         yield from _switch(controller, name, keys[:limit])
     return waiting
 
 
-def _ready(controller: Controller, keys: Iterable[TopicPartition]) -> Procedure[dict[TopicPartition, Choice]]:
-    """The reassignments that are complete, with what is to be written. States are read in any case: in a mixed cluster
-    (K12) a leader may have written its ISR though this controller watches no notifications.
-    """
-    moves = {key: controller.moves[key] for key in keys if controller.moves[key].phase is Phase.IN_PROGRESS}
-    yield from read_states(controller, list(moves))
-    ready = {}
-    for key, move in moves.items():
-        stored = controller.states.get(key)
-        if stored is not None and (choice := _completion(controller, key, move, stored)) is not None:
-            ready[key] = choice
-    return ready
-
-
-def _completion(controller: Controller, key: TopicPartition, move: Move, stored: Stored) -> Choice | None:
-    return decisions.reassigned(
-        stored.state, controller.assigned(key), move.target, controller.brokers, controller.min_isr(key.topic)
-    )
+def _completion(controller: Controller, key: TopicPartition) -> tuple[Stored, Choice] | None:
+    """The state of a partition, and what completes its reassignment; None if nothing can."""
+    move, stored = controller.moves[key], controller.states.get(key)
+    if stored is None or not move.has_begun:
+        return None
+    min_isr = controller.min_isr(key.topic)
+    choice = decisions.reassigned(stored.state, controller.assigned(key), move.target, controller.brokers, min_isr)
+    return None if choice is None else (stored, choice)
 
 
 def _switch(controller: Controller, name: str, keys: list[TopicPartition]) -> Procedure[None]:
@@ -144,16 +130,17 @@ def _switch(controller: Controller, name: str, keys: list[TopicPartition]) -> Pr
             yield from read_states(controller, keys)
         operations: list[Unit] = []
         for key in keys:
-            move, stored = controller.moves[key], controller.states.get(key)
-            choice = _completion(controller, key, move, stored) if stored is not None else None
-            if stored is None or choice is None or move.phase is not Phase.IN_PROGRESS:
+            completion = _completion(controller, key)
+            if completion is None:
                 continue
+            stored, choice = completion
             switched[key] = decisions.decided(stored.state, choice, controller.author)
             versions[key] = stored.version
-            request = (Delete(path=paths.request(paths.REASSIGNED, key)),) if move.is_requested else ()
+            is_requested = controller.moves[key].is_requested
+            request = (Delete(path=paths.request(paths.REASSIGNED, key)),) if is_requested else ()
             operations.append((publication(controller, key, switched[key]), *request))
         targets = {key.partition: controller.moves[key].target for key in switched}
-        unit = tuple(operation for part in operations for operation in part)
+        unit = tuple(chain.from_iterable(operations))
         return Assignment({**topic.partitions, **targets}, topic.first_epoch, unit) if switched else None
 
     done = yield from change_topic(controller, name, decide)

@@ -1,20 +1,16 @@
 """Runs procedures one at a time: the controller's lock and its queue of events (A40, A55).
 
-Events wait in a queue. One that is queued already is not queued again, since its procedure reads the present state when
-it begins. An urgent one, such as a change of brokers, goes before the others: leaders fail over while a reassignment
-waits (A41).
+An event that is queued already is not queued again, since its procedure reads the present state when it begins. An
+urgent one, such as a change of brokers, goes before the others: leaders fail over while a reassignment waits (A41).
 
 The reads and writes of a step are spread over the controller's store sessions, at most one request at a time in each,
-and up to `multi` units are carried out as one transaction. If a unit of a transaction fails, the store has done
-nothing; the failed unit gets its error, and the others are tried again without it. A write whose outcome is unknown is
-repeated: since writes are conditional, one that had taken effect fails then, and its procedure finds its own work.
-
-Session 0 is the broker's own: it owns the ephemeral nodes and the watches. If it expires, the broker is not controller
-any more. The other sessions only spread requests, and a request of one that expires is repeated.
+and up to `multi` units are carried out as one transaction. If a unit of a transaction fails, it gets its error, and the
+others are tried again without it. A write whose outcome is unknown is repeated: since writes are conditional, one that
+had taken effect fails then, and its procedure finds its own work. Session 0 is the broker's own, with the ephemeral
+nodes and the watches: if it expires, the broker is not controller any more. A request of another one is repeated.
 
 Every fenced transaction begins with a check of the version of `/controller_epoch` at this controller's election. If it
-fails, another broker has been elected: the runner aborts everything and reports that its broker is deposed. A deposed
-controller can therefore write nothing, whatever it still believes (A35, M34).
+fails, another broker has been elected: the runner aborts everything and reports that its broker is deposed (A35, M34).
 
 A broker has several runners, each with a name: one for its own registration and elections, one for the ISRs that it
 writes, one for requests of admins, and one for its term as controller. Their timers are `runner/NAME/TIMER`.
@@ -26,6 +22,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from typing import Any, ClassVar
 
 from protocol.contract import Outbox
@@ -56,8 +53,8 @@ FAILED_RETRY_MS = 5_000
 
 @dataclass(slots=True, eq=False)
 class SessionOutlet:
-    """What the runner `name` does outside itself, over `sessions`. `on_command` takes the commands of a controller's
-    procedures; `on_deposed` is called after the runner has aborted everything.
+    """Where the runner `name` sends requests, commands, timers and alerts. `on_command` takes the commands of a
+    controller's procedures; `on_deposed` is called after the runner has aborted everything.
     """
 
     NOT_STATE: ClassVar[frozenset[str]] = frozenset({"_timers"})  # to be cancelled with the procedures
@@ -111,9 +108,7 @@ class _Job:
 
 @dataclass(slots=True)
 class _Batch:
-    """A step in progress: the waiting groups of items, by index, for any session or for the broker's own; the results
-    so far; and the session and group of each request under way.
-    """
+    """A step: the groups of indexes that wait for any or the `own` session, and session and group of each request."""
 
     step: Reads | Writes
     waiting: deque[list[int]]
@@ -124,9 +119,7 @@ class _Batch:
 
 @dataclass(eq=False)
 class Runner:
-    """The queue and the procedure that runs. `procedures`: what the events start. `fence`: what each transaction of an
-    elected controller checks.
-    """
+    """`procedures`: what the events start. `fence`: what each transaction of an elected controller checks."""
 
     _outlet: SessionOutlet
     _procedures: Mapping[Event, Callable[[], Procedure[Any]]]
@@ -152,8 +145,6 @@ class Runner:
         """Whether the procedure that runs waits for the end of a pause."""
         return self._procedure is not None and self._batch is None
 
-    # -- inputs --------------------------------------------------------------------------------------------------------
-
     def submit(self, now_ms: TimeMs, event: Event, *, is_urgent: bool = False) -> None:
         """Runs the procedure of an event after those that wait, or before them."""
         if any(job.name == event for job in self._queue):
@@ -161,10 +152,7 @@ class Runner:
                 return
             self._queue = deque(job for job in self._queue if job.name != event)
         job = _Job(event, self._procedures[event])
-        if is_urgent:
-            self._queue.appendleft(job)
-        else:
-            self._queue.append(job)
+        (self._queue.appendleft if is_urgent else self._queue.append)(job)
         self._next_job(now_ms)
 
     def call(
@@ -195,7 +183,7 @@ class Runner:
     def fired(self, now_ms: TimeMs, name: str) -> None:
         if name != PAUSE:
             self.submit(now_ms, Event(name))
-        elif self._procedure is not None and self._batch is None:
+        elif self.is_pausing:
             self._advance(now_ms, None)
 
     def abort(self, now_ms: TimeMs) -> None:
@@ -209,8 +197,6 @@ class Runner:
         for job in jobs:
             if job.done is not None:
                 job.done(now_ms, None)
-
-    # -- running -------------------------------------------------------------------------------------------------------
 
     def _next_job(self, now_ms: TimeMs) -> None:
         if self._job is None and self._queue:
@@ -229,29 +215,25 @@ class Runner:
             except ProtocolInvariantError:
                 raise
             except ProtocolError as error:
-                self._fail(now_ms, error)
+                # The procedure of an event runs again later: the event would not come again.
+                if self._job is not None:
+                    self._outlet.alert(f"{self._job.name}: {error}")
+                    if self._job.name in self._procedures:
+                        self._outlet.set_timer(self._job.name, now_ms + FAILED_RETRY_MS)
+                self._finish(now_ms, None)
                 return
             if self._begin(now_ms, step):
                 return
             result = None
 
-    def _fail(self, now_ms: TimeMs, error: ProtocolError) -> None:
-        """Ends the procedure with an alert. That of an event runs again later: its event would not come again."""
-        if self._job is not None:
-            self._outlet.alert(f"{self._job.name}: {error}")
-            if self._job.name in self._procedures:
-                self._outlet.set_timer(self._job.name, now_ms + FAILED_RETRY_MS)
-        self._finish(now_ms, None)
-
     def _begin(self, now_ms: TimeMs, step: Any) -> bool:
         """Carries a step out or begins it; whether it has to be awaited."""
         match step:
-            case Reads():
-                self._begin_batch(now_ms, step, [[index] for index in range(len(step.operations))])
+            case Reads(operations):
+                self._begin_batch(now_ms, step, len(operations), 1)
                 return True
-            case Writes():
-                units = list(range(len(step.units)))
-                self._begin_batch(now_ms, step, [units[i : i + self.multi] for i in range(0, len(units), self.multi)])
+            case Writes(units):
+                self._begin_batch(now_ms, step, len(units), self.multi)
                 return True
             case Pause(duration_ms):
                 self._outlet.set_timer(PAUSE, now_ms + duration_ms)
@@ -275,18 +257,15 @@ class Runner:
         self.abort(now_ms)
         self._outlet.deposed(now_ms)
 
-    # -- batches -------------------------------------------------------------------------------------------------------
-
-    def _begin_batch(self, now_ms: TimeMs, step: Reads | Writes, groups: list[list[int]]) -> None:
-        size = len(step.operations) if isinstance(step, Reads) else len(step.units)
+    def _begin_batch(self, now_ms: TimeMs, step: Reads | Writes, size: int, group_size: int) -> None:
         self._batch = _Batch(step, deque(), deque(), [None] * size)
-        for group in groups:
+        for first in range(0, size, group_size):
+            group = list(range(first, min(first + group_size, size)))
             is_own = any(_is_own(step, index) for index in group)
             (self._batch.own if is_own else self._batch.waiting).append(group)
         self._continue_batch(now_ms, self._batch)
 
     def _continue_batch(self, now_ms: TimeMs, batch: _Batch) -> None:
-        """Gives every free session the next group; ends the step if all are done."""
         if not batch.waiting and not batch.own and not batch.calls:
             self._batch = None
             self._advance(now_ms, tuple(batch.results) if isinstance(batch.step, Reads) else batch.results)
@@ -321,11 +300,11 @@ class Runner:
         if has_failed and step.is_fenced and len(results) == 1:
             self._depose(now_ms)
             return
-        left, again = list(results[1:] if step.is_fenced else results), []
+        left, again = iter(results[1:] if step.is_fenced else results), []
         for index in group:
-            own, left = left[: len(step.units[index])], left[len(step.units[index]) :]
+            own = tuple(islice(left, len(step.units[index])))
             if not has_failed or (own and own[-1].error is not StoreError.NONE):
-                batch.results[index] = tuple(own)
+                batch.results[index] = own
             else:
                 again.append(index)
         if again:

@@ -6,12 +6,9 @@ and ISR of partitions (A19).
     3. a new topic: init_leaders on its partitions; for each, one of the live assigned brokers leads, and all live
        assigned brokers are the ISR; write that, if there is nothing yet; send it, one request per broker
 
-An admin creates the topic's node, and deletes it with everything below it, and with the requests about its partitions,
-in one transaction (`administration.py`). S1 compares names. A topic that is deleted and created again between two reads
-has the same name, and brokers would go on with the old logs; here topics are compared by id (N11).
-
-A controller that dies after a deletion and before step 2 needs no record of it: the next one does not name those
-replicas in its INIT commands, and their brokers delete them. So does a broker that was down (A36).
+Topics are compared by id (N11): brokers would go on with the old logs of one that is deleted and created again between
+two reads. A controller that dies after a deletion and before step 2 needs no record of it: the next one does not name
+those replicas in its INIT commands, and their brokers delete them. So does a broker that was down (A36).
 
 A partition that was removed and is added again has a node already, which is `REMOVED` and gets the state
 (`store/records.py`). Any other node that is there was written by an earlier controller, which may have died before
@@ -28,7 +25,6 @@ from protocol.messages.store import Create, GetData, SetData, StoreError
 from protocol.messages.v3 import StopReplicaPartition
 from protocol.v3.controller import decisions
 from protocol.v3.controller.context import Controller
-from protocol.v3.controller.decisions import stop_replica_command
 from protocol.v3.controller.procedure import (
     Alert,
     BrokerCommand,
@@ -58,8 +54,7 @@ ANY_EPOCH = 2**31 - 1
 def on_topic_change(controller: Controller) -> Procedure[None]:
     topics = yield from read_topics(controller)
     ids = {name: topic.topic_id for name, topic in topics.items()}
-    kept = {name for name, topic in controller.topics.items() if ids.get(name) == topic.topic_id}
-    gone = [key for key in controller.partitions() if key.topic not in kept]
+    gone = [key for key in controller.partitions() if ids.get(key.topic) != controller.topics[key.topic].topic_id]
     stops = stop_replicas(controller, {key: controller.may_hold(key) for key in gone}, is_deleted=True)
     for key in gone:
         controller.forget(key)
@@ -84,7 +79,11 @@ def stop_replicas(
         epoch = stored.state.leader_epoch if stored is not None and not is_deleted else ANY_EPOCH
         for broker in brokers:
             if broker in parts:
-                parts[broker].append(stop_replica_command(key, controller.topics[key.topic].topic_id, epoch))
+                topic_id = controller.topics[key.topic].topic_id
+                stop = StopReplicaPartition(
+                    topic=key.topic, topic_id=topic_id, partition_id=key.partition, leader_epoch=epoch
+                )
+                parts[broker].append(stop)
     return Commands(
         tuple(BrokerCommand(broker, stop_replica=tuple(stopped)) for broker, stopped in parts.items() if stopped)
     )
@@ -100,7 +99,11 @@ def uninitialised(controller: Controller) -> list[TopicPartition]:
 
 
 def init_leaders(controller: Controller, partitions: Sequence[TopicPartition]) -> Procedure[None]:
-    wanted = {key: state for key in partitions if (state := _first_state(controller, key)) is not None}
+    wanted = {}
+    for key in partitions:
+        if choice := decisions.initial(controller.assigned(key), controller.brokers):
+            epoch = controller.topics[key.topic].first_epoch
+            wanted[key] = LeaderAndIsr(leader_epoch=epoch, **choice._asdict(), **controller.author._asdict())
     if len(wanted) < len(partitions):
         offline = [key for key in partitions if key not in wanted]
         yield Alert(f"{len(offline)} new partitions, {offline[0]} first: no replica is alive")
@@ -121,12 +124,6 @@ def init_leaders(controller: Controller, partitions: Sequence[TopicPartition]) -
     yield from read_states(controller, existing)
     yield from forget_deleted(controller, refused)
     yield controller.leader_and_isr(wanted)
-
-
-def _first_state(controller: Controller, key: TopicPartition) -> LeaderAndIsr | None:
-    choice = decisions.initial(controller.assigned(key), controller.brokers)
-    epoch = controller.topics[key.topic].first_epoch
-    return LeaderAndIsr(leader_epoch=epoch, **choice._asdict(), **controller.author._asdict()) if choice else None
 
 
 def _removed(controller: Controller, keys: Iterable[TopicPartition]) -> Procedure[dict[TopicPartition, int]]:

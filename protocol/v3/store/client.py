@@ -3,22 +3,19 @@
     CLOSED -- start --> CONNECTING -- SessionOpened --> CONNECTED -- silence, ConnectionClosed, a gap --> CONNECTING
 
 A connected client sends its requests as they are submitted, several in flight, and receives the results in that order.
-It sends a ping every third of the session's timeout. When it has received nothing for two thirds of it, the connection
-is lost: it opens another one and continues the session, before the store expires it if the store can be reached. This
-is ZooKeeper's client, and so are these rules:
+It sends a ping every third of the session's timeout. When it has received nothing for two thirds of it, it opens
+another connection and continues the session, before the store expires it if the store can be reached. This is
+ZooKeeper's client, and so are these rules:
 
-- A write that was in flight when the connection was lost has an unknown outcome. It is reported as CONNECTION_LOSS,
-  because it may have been carried out. The caller reads, and decides. Once the new connection is open, nothing of the
-  older one is carried out any more, so what is read then is final.
+- A write that was in flight when the connection was lost may have been carried out, and is reported as CONNECTION_LOSS.
+  The caller reads, and decides. Once the new connection is open, nothing of the older one is carried out any more, so
+  what is read then is final.
 - A read that was in flight is sent again. Requests submitted while there is no connection wait for the next one.
 - A watch is known once its read has been answered. Over a new connection all watches are set again, before anything
   else is sent; what was missed meanwhile fires at once.
 - Only the store decides that a session has expired. A client without a connection keeps its session, and may believe
   that it owns nodes which are gone (A52). When it learns of the end, its watches and ephemeral nodes are gone, all
   requests that wait are reported as not carried out (SESSION_EXPIRED), and it opens a new session.
-
-The node passes on messages and timers; `receive` and `fire` return whether they were for this session. A node may have
-several. A message of the store that is for none of them belongs to an older connection, and is dropped.
 """
 
 from __future__ import annotations
@@ -99,9 +96,7 @@ class _Pending:
 
 
 class StoreSession:
-    """One session of a node with the store. Without an `owner` it only carries requests. `rng` makes connections
-    unique.
-    """
+    """Without an `owner` the session only carries requests. `rng` makes connections unique."""
 
     def __init__(self, timeout_ms: int, owner: SessionOwner | None, out: Outbox, rng: Random) -> None:
         self.session_id = NO_SESSION
@@ -120,8 +115,6 @@ class StoreSession:
         self._data: set[str] = set()
         self._exists: set[str] = set()
         self._children: set[str] = set()
-
-    # -- for the node --------------------------------------------------------------------------------------------------
 
     def start(self, now_ms: TimeMs) -> None:
         """Opens a session; the owner is called when it is open."""
@@ -174,8 +167,6 @@ class StoreSession:
             return False
         return True
 
-    # -- connections ---------------------------------------------------------------------------------------------------
-
     def _connect(self, now_ms: TimeMs) -> None:
         self._cancel_timers()
         self.is_connected = False
@@ -184,12 +175,10 @@ class StoreSession:
         self._request_connection(now_ms)
 
     def _request_connection(self, now_ms: TimeMs) -> None:
-        request = OpenSession(
-            connection_id=self._connection_id, timeout_ms=self._timeout_ms, session_id=self.session_id
-        )
-        self._out.send(STORE, request)
-        retry_ms = min(MAX_RETRY_MS, self._timeout_ms // 6)
-        self._out.set_timer(f"{CONNECT_PREFIX}{self._connection_id}", now_ms + retry_ms, idle_with=STORE)
+        number, timeout_ms = self._connection_id, self._timeout_ms
+        self._out.send(STORE, OpenSession(connection_id=number, timeout_ms=timeout_ms, session_id=self.session_id))
+        due_ms = now_ms + min(MAX_RETRY_MS, timeout_ms // 6)
+        self._out.set_timer(f"{CONNECT_PREFIX}{number}", due_ms, idle_with=STORE)
 
     def _opened(self, now_ms: TimeMs, message: SessionOpened) -> None:
         """The connection is open, or the session has expired. A copy changes nothing."""
@@ -205,8 +194,10 @@ class StoreSession:
         self._await_silence(now_ms)
         self._set_ping_timer(now_ms)
         waiting, self._waiting = self._waiting, deque()
-        if self._data or self._exists or self._children:
-            self._submit(_Pending(self._watches(), None))
+        data, exists, children = (tuple(sorted(table)) for table in (self._data, self._exists, self._children))
+        if data or exists or children:
+            watches = SetWatches(zxid=self._zxid, data=data, exists=exists, children=children)
+            self._submit(_Pending(watches, None))
         for pending in waiting:
             self._submit(pending)
         if is_new and self._owner is not None:
@@ -226,7 +217,6 @@ class StoreSession:
                 pending.handler(now_ms, _UNKNOWN)
 
     def _expire(self, now_ms: TimeMs) -> None:
-        """The session has ended: opens a new one, and reports what waits as not carried out."""
         self.session_id, self._zxid = NO_SESSION, 0
         self._forget_watches()
         expired, self._waiting = self._waiting, deque()
@@ -236,8 +226,6 @@ class StoreSession:
                 pending.handler(now_ms, _EXPIRED)
         if self._owner is not None:
             self._owner.session_expired(now_ms)
-
-    # -- timers --------------------------------------------------------------------------------------------------------
 
     def _set_ping_timer(self, now_ms: TimeMs) -> None:
         self._out.set_timer(f"{PING_PREFIX}{self._connection_id}", now_ms + self._timeout_ms // 3, idle_with=STORE)
@@ -250,8 +238,6 @@ class StoreSession:
     def _cancel_timers(self) -> None:
         for prefix in (CONNECT_PREFIX, PING_PREFIX, SILENCE_PREFIX):
             self._out.cancel_timer(f"{prefix}{self._connection_id}")
-
-    # -- requests ------------------------------------------------------------------------------------------------------
 
     def _submit(self, pending: _Pending) -> None:
         if not self.is_connected:
@@ -274,7 +260,11 @@ class StoreSession:
             return
         self._number = message.number
         if isinstance(message, WatchEvent):
-            self._forget_watch(message.kind, message.path)
+            if message.kind is not WatchKind.CHILDREN_CHANGED:
+                self._data.discard(message.path)
+                self._exists.discard(message.path)
+            if message.kind in (WatchKind.CHILDREN_CHANGED, WatchKind.DELETED):
+                self._children.discard(message.path)
             if self._owner is not None:
                 self._owner.watch_fired(now_ms, message.kind, message.path)
             return
@@ -284,8 +274,6 @@ class StoreSession:
             self._remember_watch(pending.operations, message.results[0])
         if pending.handler is not None:
             pending.handler(now_ms, message.results)
-
-    # -- watches -------------------------------------------------------------------------------------------------------
 
     def _remember_watch(self, operation: ReadOperation, result: OperationResult) -> None:
         if not operation.watch or result.error is not StoreError.NONE:
@@ -298,17 +286,6 @@ class StoreSession:
             case Exists():
                 (self._data if result.exists else self._exists).add(operation.path)
 
-    def _forget_watch(self, kind: WatchKind, path: str) -> None:
-        if kind is not WatchKind.CHILDREN_CHANGED:
-            self._data.discard(path)
-            self._exists.discard(path)
-        if kind in (WatchKind.CHILDREN_CHANGED, WatchKind.DELETED):
-            self._children.discard(path)
-
     def _forget_watches(self) -> None:
         for table in (self._data, self._exists, self._children):
             table.clear()
-
-    def _watches(self) -> SetWatches:
-        data, exists, children = (tuple(sorted(table)) for table in (self._data, self._exists, self._children))
-        return SetWatches(zxid=self._zxid, data=data, exists=exists, children=children)

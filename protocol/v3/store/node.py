@@ -1,16 +1,15 @@
 """The store of generation `v3`: one node that keeps a tree as ZooKeeper does, durably, for the sessions of its clients
 (A3).
 
-Requests of a session are carried out one after another, each after its latency; those of different sessions are carried
-out in parallel. A request takes effect at one moment, the end of its latency: a write is decided on the tree of that
-moment, appended to the transaction log and flushed, and applied; then the watch events leave, then the response. So a
-client has a watch event before any response that shows the change. A transaction of many operations takes one latency.
+Requests of a session are carried out one after another, each after its latency; those of different sessions in
+parallel. A request takes effect at the end of its latency: a write is decided on the tree of that moment, appended to
+the transaction log and flushed, and applied; then the watch events leave, then the response. So a client has a watch
+event before any response that shows the change. A transaction of many operations takes one latency.
 
-A session ends when its client closes it, or when the store has received nothing from its client for the session's
-timeout, whether that client is alive or not (M39). Its ephemeral nodes end with it, and watches fire.
+A session ends, with its ephemeral nodes, when its client closes it, or when the store has received nothing from its
+client for the session's timeout, whether that client is alive or not (M39).
 
-The parts: `tree.py` (nodes, transactions, watches), `sessions.py` (connections), `transaction_log.py` (what is
-durable). ZooKeeper is an ensemble of servers; this store is one, whose failure is an outage.
+ZooKeeper is an ensemble of servers; this store is one, whose failure is an outage.
 """
 
 from __future__ import annotations
@@ -90,8 +89,6 @@ class StoreNode:
             raise ProtocolInvariantError("the store has not been started")
         return self._log
 
-    # -- contract ------------------------------------------------------------------------------------------------------
-
     def start(self, now_ms: TimeMs) -> list[Effect]:
         self._log = TransactionLog(self._storage, self._cluster_id, self._snapshot_every)
         for session in self.state.sessions.values():
@@ -106,9 +103,9 @@ class StoreNode:
         elif isinstance(message, OpenSession):
             self._open(now_ms, sender, message)
         elif isinstance(message, ExpireSessions) and sender == DRIVER:
-            owned = [found for found in self.state.sessions.values() if found.owner == message.node_id]
-            for session in owned:
-                if not message.owning_only or self.state.tree.ephemerals(session.session_id):
+            for session in list(self.state.sessions.values()):
+                is_meant = not message.owning_only or bool(self.state.tree.ephemerals(session.session_id))
+                if session.owner == message.node_id and is_meant:
                     self._end_session(now_ms, session.session_id, expired=True)
         elif isinstance(message, ShutdownCommand):
             self._out.exit()
@@ -124,8 +121,6 @@ class StoreNode:
         else:
             raise ProtocolInvariantError(f"the store has no timer {name!r}")
         return self._out.drain()
-
-    # -- connections ---------------------------------------------------------------------------------------------------
 
     def _open(self, now_ms: TimeMs, client: NodeId, message: OpenSession) -> None:
         number = message.connection_id
@@ -147,13 +142,11 @@ class StoreNode:
 
     def _answer_ping(self, now_ms: TimeMs, client: NodeId, ping: SessionPing) -> None:
         connection = self._connections.find(client, ping.connection_id)
-        if connection is None:
-            return
-        if ping.xid > connection.xid:
+        if connection is not None and ping.xid > connection.xid:
             self._connections.close(connection)
-            return
-        self._connections.touch(connection, now_ms)
-        self._out.send(client, SessionPong(connection_id=connection.connection_id, number=connection.number))
+        elif connection is not None:
+            self._connections.touch(connection, now_ms)
+            self._out.send(client, SessionPong(connection_id=connection.connection_id, number=connection.number))
 
     def _enqueue(self, now_ms: TimeMs, client: NodeId, request: StoreRequest) -> None:
         """Puts a request into the queue of its connection. A copy is dropped; a gap ends the connection."""
@@ -169,8 +162,6 @@ class StoreNode:
         if len(connection.queue) == 1:
             self._begin(now_ms, connection)
 
-    # -- requests ------------------------------------------------------------------------------------------------------
-
     def _begin(self, now_ms: TimeMs, connection: Connection) -> None:
         is_read = isinstance(connection.queue[0], StoreRead)
         latency = self._settings.read_latency if is_read else self._settings.write_latency
@@ -178,19 +169,19 @@ class StoreNode:
 
     def _carry_out_next(self, now_ms: TimeMs, connection: Connection) -> None:
         request = connection.queue.popleft()
-        session = connection.session
         if isinstance(request, OpenSession):
             self._begin_session(now_ms, connection, request)
             return
-        assert session is not None
+        assert connection.session is not None
+        session_id = connection.session.session_id
         if isinstance(request, StoreRead):
-            self._respond(connection, request, self._read(session.session_id, request.operation))
+            self._respond(connection, request, self._read(session_id, request.operation))
         elif isinstance(request, StoreWrite):
-            decided = self.state.decide(session.session_id, request.operations)
+            decided = self.state.decide(session_id, request.operations)
             self._commit(now_ms, decided)
             self._respond(connection, request, decided.results)
         elif isinstance(request, CloseSession):
-            self._end_session(now_ms, session.session_id, expired=False)
+            self._end_session(now_ms, session_id, expired=False)
         if connection.queue:
             self._begin(now_ms, connection)
 
@@ -211,14 +202,12 @@ class StoreNode:
             return ()
         result = self.state.tree.read(operation)
         if operation.watch and result.error is StoreError.NONE:
-            if isinstance(operation, GetChildren):
-                self.watches.watch_children(session_id, operation.path)
-            else:
-                self.watches.watch_data(session_id, operation.path)
+            is_child_watch = isinstance(operation, GetChildren)
+            watch = self.watches.watch_children if is_child_watch else self.watches.watch_data
+            watch(session_id, operation.path)
         return (result,)
 
     def _commit(self, now_ms: TimeMs, decided: Decided) -> None:
-        """Makes a decided request durable and applies it; the watch events leave."""
         events = self.watches.fire(self._transactions.commit(now_ms, decided))
         for path in dict.fromkeys(change.path for change in decided.effect.changes):
             node = decided.effect.nodes[path]
@@ -233,8 +222,6 @@ class StoreNode:
                 number = connection.next_number()
                 event = WatchEvent(connection_id=connection.connection_id, number=number, kind=kind, path=path)
                 self._out.send(connection.client, event)
-
-    # -- sessions ------------------------------------------------------------------------------------------------------
 
     def _begin_session(self, now_ms: TimeMs, connection: Connection, request: OpenSession) -> None:
         timeout_ms = min(max(request.timeout_ms, MIN_SESSION_TIMEOUT_MS), MAX_SESSION_TIMEOUT_MS)

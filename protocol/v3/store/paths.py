@@ -1,8 +1,7 @@
-"""The paths of the store, as functions, and what a path from a watch event is about (A4-A9, B2).
+"""The paths of the store, as functions, and what a path from a watch event is about (A4-A9, B2, N9).
 
-The reassignment requests are under `/admin`, as the path table of the V3 design says; its comments also write
-`/brokers/partitions_reassigned` (N9). Requests have one node per topic and below it one per partition, and an admin
-creates both in one transaction, so that an empty node of a topic is a remainder that the controller may delete.
+Requests have one node per topic and below it one per partition, and an admin creates both in one transaction, so that
+an empty node of a topic is a remainder that the controller may delete.
 
 A topic that is deleted and created again has the same paths, and the versions of its nodes begin at 0 again. So a
 topic's node has a child that is named by the topic id, for as long as that topic exists. Whoever writes what it has
@@ -11,7 +10,7 @@ decided about a topic checks this child in the same transaction, and so never ch
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
 
 from protocol.errors import ProtocolError
 from protocol.ids import BrokerId, TopicPartition
@@ -81,21 +80,14 @@ def number(parent: str, name: str) -> int:
     raise UnknownPathError(f"{parent}/{name}", f"{parent}/NUMBER")
 
 
-class Location(NamedTuple):
-    """What a path is about: `root`, one of the constants of this module, and the names below it."""
-
-    root: str
-    names: tuple[str, ...]
-
-
 _ROOTS: Final = (CONTROLLER, CONTROLLER_EPOCH, BROKER_IDS, TOPICS, *REQUESTS, ISR_CHANGES)
 
 
-def locate(path: str) -> Location:
-    """What `path` is about. Raises UnknownPathError."""
+def locate(path: str) -> tuple[str, tuple[str, ...]]:
+    """The root that `path` is below, one of the constants above, and the names below it. Raises UnknownPathError."""
     for root in _ROOTS:
         if path == root:
-            return Location(root, ())
+            return root, ()
         if path.startswith(root + "/"):
-            return Location(root, tuple(path[len(root) + 1 :].split("/")))
+            return root, tuple(path[len(root) + 1 :].split("/"))
     raise UnknownPathError(path, ", ".join(_ROOTS))

@@ -1,12 +1,10 @@
 """The data of the store's nodes: JSON with sorted keys, as Kafka's (A4-A9, A35, C2).
 
-Kafka's nodes have the same shape; the names of the V3 design differ a little from them (`leader_epoc`), and Kafka's are
-used. Departures: leader and ISR are recorded with the controller that decided on them (A35) and with
-`is_unclean_leader` (C2); a topic has an id that is never reused (N11). The epoch of a broker is the id of the session
-that its node belongs to, which no later incarnation has; Kafka uses the transaction that created the node.
+Shape and names are Kafka's. Departures: leader and ISR are recorded with the controller that decided on them (A35) and
+with `is_unclean_leader` (C2); a topic has an id that is never reused (N11). The epoch of a broker is the id of the
+session that its node belongs to, which no later incarnation has; Kafka uses the transaction that created the node.
 
-Data that does not have the shape raises `DamagedNodeError` with path, what was found and what is allowed. A damaged
-node is never treated as a missing one: the controller would create a new state in its place.
+A damaged node is never treated as a missing one: the controller would create a new state in its place.
 """
 
 from __future__ import annotations
@@ -65,9 +63,8 @@ class BrokerNode(NodeData):
 
 
 class TopicNode(NodeData):
-    """`/brokers/topics/[topic]`: the assigned brokers of each partition, the preferred replica first. `first_epoch` is
-    the leader epoch at which partitions begin: above that of every removed partition, so that no command to stop one
-    concerns a later partition of the same number. `configs` are the config overrides with which the topic was created.
+    """`/brokers/topics/[topic]`: the assigned brokers of each partition, the preferred replica first. `first_epoch`, at
+    which partitions begin, is above that of every removed one, which a command to stop is for. `configs`: overrides.
     """
 
     topic_id: str
@@ -90,9 +87,8 @@ class LeaderAndIsr(NodeData):
 
 
 REMOVED: Final = b"removed"
-"""The data of `leaderAndISR` of a partition that was removed from its topic. The node stays, so that its versions go on
-when the partition is added again: a leader of the removed one, whose write has an old version, changes nothing.
-"""
+"""The data of `leaderAndISR` of a removed partition. The node stays, so that its versions go on when the partition is
+added again: a leader of the removed one, whose write has an old version, changes nothing."""
 
 
 def stored_state(path: str, data: bytes) -> LeaderAndIsr | None:

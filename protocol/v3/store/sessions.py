@@ -4,10 +4,9 @@ Sessions are durable, connections are not. A store that starts again gives each 
 of the connections that it had; a client that uses one is answered that it is closed, and continues its session over
 another.
 
-A connection carries requests in the order of their numbers (`messages/store.py`). The requests of a connection wait in
-a queue; the first one is being carried out. What is still in the queue of a connection when it ends is dropped, so
-nothing of it is carried out later. A connection is never opened a second time: a copy of the message that opened it,
-which arrives late, must not let copies of its requests be carried out again.
+The requests of a connection wait in a queue, in the order of their numbers (`messages/store.py`); the first one is
+being carried out. The queue is dropped with its connection. A connection is never opened a second time: a copy of the
+message that opened it, which arrives late, must not let copies of its requests be carried out again.
 """
 
 from __future__ import annotations
@@ -37,9 +36,7 @@ PING_PREFIX = "store-ping/"
 
 @dataclass(slots=True, eq=False)
 class Connection:
-    """A connection of the node `client`. `session` is None until it is open; `xid` and `number` are those of the last
-    request received and of the last message sent.
-    """
+    """`session`: None until it is open; `xid`: of the last request received; `number`: of the last message sent."""
 
     connection_id: int
     client: NodeId
@@ -81,23 +78,19 @@ class Connections:
 
     def attach(self, connection: Connection, session: Session, now_ms: TimeMs) -> None:
         """Opens the connection for a session, whose older connection ends."""
-        older = self.by_session.get(session.session_id)
-        if older is not None:
-            self.remove(older)
+        if session.session_id in self.by_session:
+            self.remove(self.by_session[session.session_id])
         connection.session = session
         self.by_session[session.session_id] = connection
         self.touch(connection, now_ms)
         self.confirm(connection)
 
     def confirm(self, connection: Connection) -> None:
-        """Answers that the connection is open. Repeated requests alone do not keep a session alive: their client does
-        not hear the store.
-        """
-        session = connection.session
+        """Answers that the connection is open. A repeated request renews no session: its client hears nothing."""
+        number, session = connection.connection_id, connection.session
         assert session is not None
-        opened = SessionOpened(
-            connection_id=connection.connection_id, session_id=session.session_id, timeout_ms=session.timeout_ms
-        )
+        timeout_ms = session.timeout_ms
+        opened = SessionOpened(connection_id=number, session_id=session.session_id, timeout_ms=timeout_ms)
         self._out.send(connection.client, opened)
 
     def refuse(self, client: NodeId, connection_id: int) -> None:
@@ -132,6 +125,5 @@ class Connections:
 
     def end_session(self, session_id: int) -> None:
         self._out.cancel_timer(f"{SESSION_PREFIX}{session_id}")
-        connection = self.by_session.get(session_id)
-        if connection is not None:
-            self.close(connection)
+        if session_id in self.by_session:
+            self.close(self.by_session[session_id])

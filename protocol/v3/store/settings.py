@@ -45,9 +45,7 @@ class Latency(Frozen):
 
 
 class StoreSettings(Frozen):
-    """`multi`: how many updates the controller puts into one transaction, of one write latency; `sessions`: over how
-    many sessions in parallel.
-    """
+    """`multi`: updates of the controller per transaction, of one write latency; `sessions`: sessions in parallel."""
 
     write_latency: Latency = Latency(mean_ms=4)
     read_latency: Latency = Latency(mean_ms=1)

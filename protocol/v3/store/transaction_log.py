@@ -6,15 +6,14 @@
                       and nodes; the first one, of an empty tree, is written at the first start
 
 The state changes only by records of the log, live and after a restart alike: decide, append, apply. A record holds what
-was requested and has taken effect; carried out on the same state it has the same effect. A session is a node of the
-cluster and a timeout; its id is the zxid of the record that began it. When it ends, by a request or because it has
-expired, its ephemeral nodes end in the same transaction, as in ZooKeeper.
+was requested and has taken effect; carried out on the same state it has the same effect. The id of a session is the
+zxid of the record that began it. When a session ends, its ephemeral nodes end in the same transaction, as in ZooKeeper.
 
-A transaction is appended and flushed before its response and its watch events leave. So a crash at any point loses
-nothing that was acknowledged; it may leave a last transaction that was not. What a start finds is flushed before it is
-served, since it may be in the page cache only. After `snapshot_every` transactions (100,000 as in ZooKeeper) a snapshot
-is written, the log is rolled, and its covered segments are deleted, in this order: whichever of these steps is the last
-one before a crash, snapshot and log together hold every transaction.
+A transaction is appended and flushed before its response and its watch events leave. So a crash loses nothing that was
+acknowledged; it may leave a last transaction that was not. What a start finds is flushed before it is served, since it
+may be in the page cache only. After `snapshot_every` transactions (100,000 as in ZooKeeper) a snapshot is written, the
+log is rolled, and its covered segments are deleted, in this order, so that snapshot and log together hold every
+transaction at any time.
 
 A directory of another cluster is refused (ForeignDirectoryError), and so is a log that does not continue its snapshot,
 or holds something that is no record, or a record that cannot have followed the ones before it (CorruptLogError). A
@@ -25,7 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 from zlib import crc32
 
 import msgpack
@@ -93,24 +92,18 @@ class StoreState:
 
     def replay(self, record: StoreRecord) -> Sequence[Change]:
         """Applies a record of the log. CorruptLogError where it cannot have followed the records before it."""
+        if isinstance(record, Transaction | SessionEnded) and record.session_id not in self.sessions:
+            raise CorruptLogError(f"found {type(record).__name__} of session {record.session_id}, which is not open")
         effect = Decision(())
-        if isinstance(record, Transaction | SessionEnded):
-            if record.session_id not in self.sessions:
-                raise CorruptLogError(
-                    f"found {type(record).__name__} of session {record.session_id}, which is not open"
-                )
-            is_end = isinstance(record, SessionEnded)
-            effect = self._end(record.session_id) if is_end else self._transaction(record)
+        if isinstance(record, SessionEnded):
+            effect = self._end(record.session_id)
+        elif isinstance(record, Transaction):
+            effect = self.tree.decide(self.zxid + 1, record.session_id, record.operations)
+            if effect.has_failed or not effect.nodes:
+                operation = record.operations[len(effect.results) - 1] if record.operations else None
+                error = effect.results[-1].error.name if effect.results else "no operation"
+                raise CorruptLogError(f"found {operation!r}, which fails with {error}")
         return self._apply(record, effect)
-
-    def _transaction(self, record: StoreRecord) -> Decision:
-        assert isinstance(record, Transaction)
-        effect = self.tree.decide(self.zxid + 1, record.session_id, record.operations)
-        if effect.has_failed or not effect.nodes:
-            operation = record.operations[len(effect.results) - 1] if record.operations else None
-            error = effect.results[-1].error.name if effect.results else "no operation"
-            raise CorruptLogError(f"found {operation!r}, which fails with {error}")
-        return effect
 
     def _apply(self, record: StoreRecord, effect: Decision) -> Sequence[Change]:
         self.zxid += 1
@@ -148,17 +141,13 @@ def decode_snapshot(raw: bytes) -> tuple[str, StoreState]:
         version, *parts = msgpack.unpackb(body)
         if version != FORMAT_VERSION:
             raise CorruptLogError(f"{SNAPSHOT_FILE}: format: found {version!r}; allowed: {FORMAT_VERSION}")
-        return _state_of(*parts)
-    except (ValueError, TypeError, KeyError, AttributeError, msgpack.UnpackException) as error:
+        cluster_id, zxid, sessions, nodes = parts
+        tree = Tree((path, Znode(*fields)) for path, *fields in nodes)
+        if tree.find(ROOT) is None:
+            raise ValueError("no root")
+        return cluster_id, StoreState(tree, {fields[0]: Session(*fields) for fields in sessions}, zxid)
+    except (ValueError, TypeError, KeyError, AttributeError, IndexError, msgpack.UnpackException) as error:
         raise CorruptLogError(f"{SNAPSHOT_FILE}: found {len(raw)} bytes that are no snapshot") from error
-
-
-def _state_of(cluster_id: str, zxid: int, sessions: list[Any], nodes: list[Any]) -> tuple[str, StoreState]:
-    tree = Tree((path, Znode(*fields)) for path, *fields in nodes)
-    if tree.find(ROOT) is None:
-        raise ValueError("no root")
-    found = [Session(*fields) for fields in sessions]
-    return cluster_id, StoreState(tree, {session.session_id: session for session in found}, zxid)
 
 
 class TransactionLog:

@@ -4,18 +4,16 @@ A node (ZooKeeper's znode) has data, a version that grows with each SetData, chi
 session that owns it. It remembers the transactions (zxid) that changed it last: its data, and its set of children. They
 decide whether a watch that is set again has missed something (`Watches`).
 
-A transaction is decided, then committed. `Tree.decide` is a pure function: it carries out the operations one after
-another on a draft, so that a later operation sees the earlier ones, and returns the nodes that would change, or the
-error of the operation that fails. `Tree.commit` puts the changed nodes in place. In between the caller makes the
-transaction durable.
+`Tree.decide` is a pure function: it carries out the operations of a transaction one after another on a draft, so that a
+later operation sees the earlier ones. When the caller has made the transaction durable, `Tree.commit` puts the changed
+nodes in place.
 
 Rules, as ZooKeeper's: a path is absolute and has no empty part, no `.` or `..`, and no control character; the root
 exists and can be neither created nor deleted; the parent of a new node exists and is not ephemeral; only a node without
 children is deleted; a version other than ANY_VERSION must be the node's.
 
-A watch sends one event to a session when what it has read changes (A3). It belongs to a session and a path, and is of
-one of two kinds, as in ZooKeeper. A *data* watch is left by GetData and Exists, also by an Exists that found no node. A
-*child* watch is left by GetChildren. A watch fires once:
+A watch belongs to a session and a path, and sends one event to the session when what was read changes (A3). As in
+ZooKeeper, GetData and Exists leave a *data* watch, also an Exists that found no node, and GetChildren a *child* watch:
 
 | change              | data watch of the node | child watch of the node | child watch of its parent |
 |---------------------|------------------------|-------------------------|---------------------------|
@@ -23,15 +21,17 @@ one of two kinds, as in ZooKeeper. A *data* watch is left by GetData and Exists,
 | data set            | DATA_CHANGED           | -                       | -                         |
 | deleted             | DELETED                | DELETED                 | CHILDREN_CHANGED          |
 
-A session with both watches of a node that is deleted gets one event. A client that opens another connection sets its
-watches again and says up to which transaction it knows the tree; what has changed since then fires at once. A node that
-was created and deleted again in the meantime leaves no trace, as in ZooKeeper.
+A session with both watches of a node that is deleted gets one event. A client that sets its watches again over another
+connection says up to which transaction it knows the tree; what has changed since then fires at once. A node that was
+created and deleted again in the meantime leaves no trace, as in ZooKeeper.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 from typing import NamedTuple
 
 from protocol.messages.store import (
@@ -53,8 +53,7 @@ from protocol.messages.store import (
 )
 
 ROOT = "/"
-_FIRST_PRINTABLE = 0x20
-_CONTROLS = range(0x7F, 0xA0)
+_CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +81,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """A decided transaction: the result of each operation, up to that of the one that failed; the changed nodes by path
-    (None: deleted); and the changes in their order. A failed transaction changes nothing.
-    """
+    """The results up to that of the operation that failed, the changed nodes (None: deleted), and the changes."""
 
     results: tuple[OperationResult, ...]
     nodes: Mapping[str, Znode | None] = field(default_factory=dict)
@@ -98,9 +95,8 @@ class Decision:
 def is_path(path: str) -> bool:
     if path == ROOT:
         return True
-    if not path.startswith(ROOT) or any(ord(letter) < _FIRST_PRINTABLE or ord(letter) in _CONTROLS for letter in path):
-        return False
-    return not any(part in ("", ".", "..") for part in path[1:].split("/"))
+    is_plain = path.startswith(ROOT) and not _CONTROLS.search(path)
+    return is_plain and {"", ".", ".."}.isdisjoint(path[1:].split("/"))
 
 
 def parent_of(path: str) -> str:
@@ -110,10 +106,6 @@ def parent_of(path: str) -> str:
 
 def name_of(path: str) -> str:
     return path.rpartition("/")[2]
-
-
-def _path(item: tuple[str, Znode | None]) -> str:
-    return item[0]
 
 
 class Tree:
@@ -142,16 +134,14 @@ class Tree:
         return tuple(sorted(self._ephemerals.get(session_id, ())))
 
     def items(self) -> list[tuple[str, Znode]]:
-        return sorted(self._nodes.items(), key=_path)
+        return sorted(self._nodes.items(), key=itemgetter(0))
 
     def read(self, operation: ReadOperation) -> OperationResult:
         """The result of a read: INVALID_PATH, or NO_NODE for all but Exists."""
         node = self._nodes.get(operation.path)
         if node is None:
-            if not is_path(operation.path):
-                return OperationResult(error=StoreError.INVALID_PATH)
-            is_asked = isinstance(operation, Exists)
-            return OperationResult(error=StoreError.NONE if is_asked else StoreError.NO_NODE)
+            error = StoreError.NONE if isinstance(operation, Exists) else StoreError.NO_NODE
+            return OperationResult(error=error if is_path(operation.path) else StoreError.INVALID_PATH)
         match operation:
             case GetData():
                 return OperationResult(version=node.version, data=node.data)
@@ -173,13 +163,14 @@ class Tree:
 
     def commit(self, decision: Decision) -> None:
         """Puts the changed nodes of a transaction in place, which was decided on the present tree."""
-        for path in sorted((path for path, node in decision.nodes.items() if node is None), reverse=True):
+        changed = sorted(decision.nodes.items(), key=itemgetter(0))
+        for path in [path for path, node in reversed(changed) if node is None]:
             before = self._nodes.pop(path, None)
             if before is not None:
                 del self._names[path]
                 self._names[parent_of(path)].discard(name_of(path))
                 self._disown(path, before.owner)
-        for path, node in sorted(decision.nodes.items(), key=_path):
+        for path, node in changed:
             if node is None:
                 continue
             before = self._nodes.get(path)
@@ -224,7 +215,10 @@ class _Draft:
             return OperationResult(error=StoreError.BAD_VERSION)
         match operation:
             case SetData():
-                return self._set_data(path, node, operation.data)
+                version = node.version + 1
+                self.nodes[path] = replace(node, data=operation.data, version=version, modified_zxid=self._zxid)
+                self.changes.append(Change(WatchKind.DATA_CHANGED, path))
+                return OperationResult(version=version)
             case Delete():
                 return self._delete(path, node)
             case Check():
@@ -249,11 +243,6 @@ class _Draft:
         self.nodes[parent_of(path)] = replace(parent, children_zxid=self._zxid, children=children, born=born)
         self.changes.append(Change(WatchKind.CREATED, path))
         return OperationResult(version=0, path=path)
-
-    def _set_data(self, path: str, node: Znode, data: bytes) -> OperationResult:
-        self.nodes[path] = replace(node, data=data, version=node.version + 1, modified_zxid=self._zxid)
-        self.changes.append(Change(WatchKind.DATA_CHANGED, path))
-        return OperationResult(version=node.version + 1)
 
     def _delete(self, path: str, node: Znode) -> OperationResult:
         if path == ROOT:
@@ -301,18 +290,16 @@ class Watches:
 
     def fire(self, changes: Iterable[Change]) -> list[Fired]:
         """The events of a transaction's changes, in their order; their watches are gone."""
-        return [fired for change in changes for fired in self._fire(change)]
-
-    def _fire(self, change: Change) -> list[Fired]:
-        kind, path = change.kind, change.path
-        watchers = self._data.pop(path, {})
-        if kind is WatchKind.DELETED:
-            watchers |= self._children.pop(path, {})
-        fired = [Fired(session, kind, path) for session in watchers]
-        if kind is not WatchKind.DATA_CHANGED and path != ROOT:
-            above = parent_of(path)
-            around = self._children.pop(above, {})
-            fired += [Fired(session, WatchKind.CHILDREN_CHANGED, above) for session in around]
+        fired: list[Fired] = []
+        for change in changes:
+            kind, path, above = change.kind, change.path, parent_of(change.path)
+            watchers = self._data.pop(path, {})
+            if kind is WatchKind.DELETED:
+                watchers |= self._children.pop(path, {})
+            fired += [Fired(session, kind, path) for session in watchers]
+            if kind is not WatchKind.DATA_CHANGED and path != ROOT:
+                around = self._children.pop(above, {})
+                fired += [Fired(session, WatchKind.CHILDREN_CHANGED, above) for session in around]
         return fired
 
     def set_again(self, session_id: int, wanted: SetWatches, tree: Tree) -> list[Fired]:

@@ -1,7 +1,5 @@
-"""The state of a cluster of generation `v3` as it is published in the store, for engines and experiments (A2).
-
-Published decisions are the truth: which broker is the controller, which brokers are registered, and each partition's
-leader and ISR, with the version of its node as the partition epoch. A node that is damaged is left out.
+"""The state of a cluster of generation `v3` as it is published in the store, for engines and experiments: published
+decisions are the truth (A2). The partition epoch is the version of the partition's node. A damaged node is left out.
 """
 
 from __future__ import annotations
@@ -15,6 +13,7 @@ from protocol.metadata.image import BrokerRegistration
 from protocol.metadata.partition import LeaderRecoveryState, PartitionState
 from protocol.v3.store import paths
 from protocol.v3.store.records import (
+    REMOVED,
     BrokerNode,
     ControllerNode,
     DamagedNodeError,
@@ -66,7 +65,6 @@ def store_view(nodes: Mapping[str, tuple[bytes, int]]) -> StoreView:
 
 
 def tree_nodes(tree: Tree) -> dict[str, tuple[bytes, int]]:
-    """Data and version of all nodes of a tree, by path."""
     return {path: (node.data, node.version) for path, node in tree.items()}
 
 
@@ -78,9 +76,7 @@ def _partitions(
     for index, assigned in sorted(topic.partitions.items()):
         key = TopicPartition(name, index)
         path, request = paths.leader_and_isr(key), paths.request(paths.REASSIGNED, key)
-        if path not in nodes:
-            continue
-        data, version = nodes[path]
+        data, version = nodes.get(path, (REMOVED, -1))
         try:
             state = stored_state(path, data)
             target = ReplicasNode.decode(request, nodes[request][0]).replicas if request in nodes else assigned
@@ -88,9 +84,8 @@ def _partitions(
             continue
         if state is None:
             continue
-        replicas = tuple(dict.fromkeys((*target, *assigned)))
         found[key] = PartitionState(
-            replicas=replicas,
+            replicas=tuple(dict.fromkeys((*target, *assigned))),
             isr=state.isr,
             adding_replicas=tuple(broker for broker in target if broker not in assigned),
             removing_replicas=tuple(broker for broker in assigned if broker not in target),

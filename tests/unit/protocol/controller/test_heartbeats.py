@@ -1,4 +1,4 @@
-"""The state to which a heartbeat moves a broker: a table of states and requests."""
+"""The state to which a heartbeat moves a broker, a table of states and requests; and the order of requests."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from protocol.controller.heartbeats import BrokerControlState, HeartbeatView, next_control_state
+from protocol.controller.heartbeats import BrokerControlState, HeartbeatView, SendingOrder, next_control_state
 
 S = BrokerControlState
 
@@ -87,3 +87,21 @@ def test_a_controlled_shutdown_does_not_return_to_unfenced() -> None:
     for heartbeat in all_views():
         if heartbeat.state in (S.CONTROLLED_SHUTDOWN, S.SHUTDOWN_NOW):
             assert next_control_state(heartbeat) in (S.CONTROLLED_SHUTDOWN, S.SHUTDOWN_NOW)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "taken"),
+    [([1, 2, 3], [1, 2, 3]), ([0], [0]), ([1, 1, 2, 2, 1], [1, 2]), ([3, 1, 2, 4], [3, 4]), ([7, 9, 8], [7, 9])],
+)
+def test_a_request_is_taken_once_and_only_with_the_highest_number(numbers: list[int], taken: list[int]) -> None:
+    order = SendingOrder()
+    assert [number for number in numbers if order.takes(0, number)] == taken
+
+
+def test_each_broker_and_each_incarnation_has_its_own_order() -> None:
+    order = SendingOrder()
+    assert order.takes(0, 5)
+    assert order.takes(1, 5)
+    order.forget(0)
+    order.forget(7)
+    assert (order.takes(0, 5), order.takes(1, 5)) == (True, False)

@@ -238,7 +238,13 @@ def test_min_isr_above_the_replica_count_follows_the_generation(generation: Gene
 
 def test_a_change_evaluates_one_partition_only(monkeypatch: pytest.MonkeyPatch) -> None:
     gauges = Gauges(config_of(), *topic_records(2))
-    monkeypatch.setattr(MetadataImage, "partitions", lambda _: pytest.fail("walks all partitions"))
+    walk = MetadataImage.partitions
+
+    def walk_one_topic(image: MetadataImage, topic_id: str | None = None) -> object:
+        assert topic_id is not None, "walks all partitions"
+        return walk(image, topic_id)
+
+    monkeypatch.setattr(MetadataImage, "partitions", walk_one_topic)
     gauges.replay(PartitionChangeRecord(topic_id="T", partition_id=0, isr=(0,), eligible_leader_replicas=(1,)))
     gauges.replay(ConfigRecord(topic_id="T", name="min.insync.replicas", value="1"))
     gauges.replay(ConfigRecord(topic_id=None, name="flush.ms", value="7"))

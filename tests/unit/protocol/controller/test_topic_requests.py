@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from experiments.engines import admin_requests
 from protocol.controller.administration import handle
 from protocol.controller.controller_result import ControllerResult
-from protocol.controller.topic_names import name_error
+from protocol.controller.topics import name_error
 from protocol.errors import ErrorCode
 from protocol.messages.admin import AdminRequest
 from protocol.messages.records import BrokerRegistrationChangeRecord, MetadataRecord, PartitionRecord, TopicRecord

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from protocol.errors import ErrorCode
 from protocol.messages.control import BrokerState
 from protocol.messages.recovery import PartitionRecovery, RecoveryMode, ReplicaAnswer, ReplicaLogInfo
-from protocol.recovery import ranking
-from protocol.recovery.ranking import best
-from protocol.recovery.task import RecoveryTask
+from protocol.recovery import task as tasks
+from protocol.recovery.task import RecoveryTask, best
 
 BALANCED, PROACTIVE = RecoveryMode.BALANCED, RecoveryMode.PROACTIVE
 EPOCH = 7
@@ -31,15 +30,15 @@ def answer(broker: int, epoch: int, end: int) -> ReplicaAnswer:
 # -- ranking -----------------------------------------------------------------------------------------------------------
 
 RANKED = {
-    "alone": ([(2, 1, 5)], (), 2, ranking.ONLY_ANSWER),
-    "a higher epoch beats a longer log": ([(0, 3, 900), (1, 4, 1)], (), 1, ranking.HIGHEST_EPOCH),
-    "a record beats an empty log": ([(0, -1, 0), (1, 0, 1)], (), 1, ranking.HIGHEST_EPOCH),
-    "the longest of the highest epoch": ([(0, 4, 1), (1, 4, 9), (2, 3, 99)], (), 1, ranking.LONGEST_LOG),
-    "equals": ([(2, 4, 9), (0, 4, 9)], (), 0, ranking.FIRST_REPLICA),
-    "equals, one of them known": ([(0, 4, 9), (2, 4, 9)], (2,), 2, ranking.LAST_KNOWN),
-    "equals, two of them known": ([(0, 4, 9), (2, 4, 9), (1, 4, 9)], (1, 2), 1, ranking.LAST_KNOWN),
-    "equals, both known": ([(2, 4, 9), (1, 4, 9), (0, 4, 8)], (1, 2), 1, ranking.FIRST_REPLICA),
-    "another has more than the known one": ([(0, 4, 10), (2, 4, 9)], (2,), 0, ranking.LONGEST_LOG),
+    "alone": ([(2, 1, 5)], (), 2, tasks.ONLY_ANSWER),
+    "a higher epoch beats a longer log": ([(0, 3, 900), (1, 4, 1)], (), 1, tasks.HIGHEST_EPOCH),
+    "a record beats an empty log": ([(0, -1, 0), (1, 0, 1)], (), 1, tasks.HIGHEST_EPOCH),
+    "the longest of the highest epoch": ([(0, 4, 1), (1, 4, 9), (2, 3, 99)], (), 1, tasks.LONGEST_LOG),
+    "equals": ([(2, 4, 9), (0, 4, 9)], (), 0, tasks.FIRST_REPLICA),
+    "equals, one of them known": ([(0, 4, 9), (2, 4, 9)], (2,), 2, tasks.LAST_KNOWN),
+    "equals, two of them known": ([(0, 4, 9), (2, 4, 9), (1, 4, 9)], (1, 2), 1, tasks.LAST_KNOWN),
+    "equals, both known": ([(2, 4, 9), (1, 4, 9), (0, 4, 8)], (1, 2), 1, tasks.FIRST_REPLICA),
+    "another has more than the known one": ([(0, 4, 10), (2, 4, 9)], (2,), 0, tasks.LONGEST_LOG),
 }
 
 
@@ -193,7 +192,7 @@ def test_the_answer_of_an_adding_replica_wins_if_it_has_more() -> None:
     assert task.record_answer(2, 12, info(end=4))
     found = task.result(TIMEOUT_MS)
     assert found is not None
-    assert (found.leader, found.reason, found.silent) == (2, ranking.LONGEST_LOG, (1,))
+    assert (found.leader, found.reason, found.silent) == (2, tasks.LONGEST_LOG, (1,))
 
 
 @pytest.mark.covers("H5", "F12")
@@ -212,7 +211,7 @@ def test_the_first_late_answer_decides_a_proactive_recovery() -> None:
     assert task.record_answer(2, 12, info())
     found = task.result(TIMEOUT_MS * 3)
     assert found is not None
-    assert (found.leader, found.reason, found.leader_epoch) == (2, ranking.ONLY_ANSWER, EPOCH)
+    assert (found.leader, found.reason, found.leader_epoch) == (2, tasks.ONLY_ANSWER, EPOCH)
 
 
 def test_a_result_has_all_answers_in_the_order_of_the_assignment() -> None:

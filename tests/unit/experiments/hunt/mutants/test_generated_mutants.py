@@ -97,7 +97,7 @@ def test_verdicts_name_the_stage_and_the_test(monkeypatch: pytest.MonkeyPatch, t
     test = "tests/unit/protocol/log/test_epochs.py"
     monkeypatch.setattr(campaign, "tests_of", lambda module: [test])
     monkeypatch.setattr(campaign, "other_tests", lambda near: near)
-    unreached = campaign.sample(1, 0, "protocol.controller.acls")
+    unreached = campaign.sample(1, 0, "protocol.controller.administration")
     drawn = [site_of(EPOCHS, "self._epochs.append(epoch)"), *unreached]
     noticed, survivor = campaign.generated_verdicts(drawn, swarm=1, jobs=2)
     assert (noticed.stage, str(noticed.by).partition("::")[0]) == (campaign.TESTS, test)

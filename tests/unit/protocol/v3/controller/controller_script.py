@@ -21,9 +21,9 @@ from protocol.messages.store import Check, Create, Delete, SetData, StoreError, 
 from protocol.v3.controller.administration import cancel_reassignment, create_topic, delete_topic, request
 from protocol.v3.controller.broker_changes import controlled_shutdown, elect_leaders
 from protocol.v3.controller.context import Settings
-from protocol.v3.controller.failover import procedures
 from protocol.v3.controller.isr_updates import IsrChanges, alter_isr, read_overtaken, with_isr, write_isrs
 from protocol.v3.controller.procedure import BrokerCommand, Commands, Event, Later, Pause, Procedure, Reads, Writes
+from protocol.v3.controller.term import procedures
 from protocol.v3.store import paths
 from protocol.v3.store.records import REMOVED, LeaderAndIsr, Stored, TopicNode
 from tests.unit.protocol.transcripts import Command, Script, listed, numbers
@@ -336,7 +336,10 @@ class V3Script(Script):
         elif words == ["events"]:
             yield f"events {listed(self.world.events)}; timers {listed(self.world.timers)}"
         elif words == ["waiting"]:
-            moves = [f"{key.topic}-{key.partition} {move.phase.value}" for key, move in self.controller.moves.items()]
+            moves = [
+                f"{key.topic}-{key.partition} {'in progress' if move.has_begun else 'init'}"
+                for key, move in self.controller.moves.items()
+            ]
             unsettled = [f"{key.topic}-{key.partition}" for key in sorted(self.controller.unsettled)]
             damaged = sorted(map(str, self.controller.damaged))
             yield f"moves {listed(moves)}; unsettled {listed(unsettled)}; damaged {listed(damaged)}"
@@ -411,7 +414,8 @@ def data_words(path: str, data: bytes) -> str:
         return "removed" if data == REMOVED else "damaged"
     if path.endswith(paths.LEADER_AND_ISR):
         return leader_words(LeaderAndIsr.decode(path, data))
-    if paths.locate(path).root == paths.TOPICS and len(paths.locate(path).names) == 1:
+    root, names = paths.locate(path)
+    if root == paths.TOPICS and len(names) == 1:
         partitions = TopicNode.decode(path, data).partitions
         return " ".join(f"{index}={listed(replicas)}" for index, replicas in partitions.items())
     return data.decode()

@@ -18,7 +18,6 @@ from protocol.v3.controller.administration import create_topic
 from protocol.v3.controller.context import Controller, Settings
 from protocol.v3.controller.decisions import Author
 from protocol.v3.controller.election import Elected, create_roots, elect
-from protocol.v3.controller.failover import event_of, procedures
 from protocol.v3.controller.isr_updates import alter_isr, with_isr, write_isrs
 from protocol.v3.controller.procedure import (
     Alert,
@@ -31,6 +30,7 @@ from protocol.v3.controller.procedure import (
     Reads,
     Writes,
 )
+from protocol.v3.controller.term import event_of, procedures
 from protocol.v3.store import paths
 from protocol.v3.store.records import REMOVED, BrokerNode, LeaderAndIsr, Stored, TopicNode
 from protocol.v3.store.tree import Tree, Watches

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from protocol.ids import TopicPartition
-from protocol.v3.controller.failover import event_of
 from protocol.v3.controller.procedure import Event
+from protocol.v3.controller.term import event_of
 from protocol.v3.store import paths
 from protocol.v3.store.paths import UnknownPathError
 from protocol.v3.store.records import (

@@ -14,9 +14,9 @@ from protocol.messages.v3 import (
     StopReplicaPartition,
     StopReplicaRequest,
 )
-from protocol.v3.controller.commands import CommandQueue
 from protocol.v3.controller.decisions import Author
 from protocol.v3.controller.procedure import BrokerCommand
+from protocol.v3.controller.term import CommandQueue
 
 LED = LeaderAndIsrPartition(
     topic="t", topic_id="T", partition_id=0, leader=1, leader_epoch=2, isr=(1,), version=3, replicas=(1, 2),
