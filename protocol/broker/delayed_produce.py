@@ -73,12 +73,9 @@ class DelayedProduces:
             self._set_timer(min(deadlines))
 
     def _respond(self, delayed: DelayedProduce, error: ErrorCode) -> None:
-        self._context.out.send(
-            delayed.client,
-            ProduceResponse.unchecked(
-                correlation_id=delayed.correlation_id, error=error, base_offset=delayed.base_offset
-            ),
-        )
+        number, base_offset = delayed.correlation_id, delayed.base_offset
+        response = ProduceResponse.unchecked(correlation_id=number, error=error, base_offset=base_offset)
+        self._context.out.send(delayed.client, response)
 
     def _set_timer(self, deadline_ms: TimeMs) -> None:
         if not self._timer_is_set:

@@ -115,7 +115,7 @@ class FetchSessions:
         error = _refusal_of_session(state, session, number)
         if error is not ErrorCode.NONE:
             self._queue_session_status(fetcher, session, 0, error)
-        elif _is_next_request(state, session, number):
+        elif session == state.session and number == state.requests:  # none before it was lost, and it is no duplicate
             state.requests = number + 1
             return True
         return False
@@ -128,8 +128,7 @@ class FetchSessions:
         error = _refusal_of_session(state, renewal.session, renewal.requests)
         if error is not ErrorCode.NONE:
             self._queue_session_status(fetcher, renewal.session, 0, error)
-            return False
-        if renewal.session < state.session:
+        if error is not ErrorCode.NONE or renewal.session < state.session:
             return False
         if renewal.answers < state.answers:
             self._queue_session_status(fetcher, state.session, state.answers, ErrorCode.NONE)
@@ -149,10 +148,9 @@ class FetchSessions:
         self._sessions[fetcher].leads = True
 
     def _session(self, fetcher: FetcherKey) -> _Session:
-        state = self._sessions.get(fetcher)
-        if state is None:
-            state = self._sessions[fetcher] = _Session()
-        return state
+        if fetcher not in self._sessions:
+            self._sessions[fetcher] = _Session()
+        return self._sessions[fetcher]
 
     def _is_current_incarnation(self, fetcher: FetcherKey, broker_epoch: Epoch) -> bool:
         """False for a broker epoch older than the newest one seen. A newer one resets all sessions of the follower."""
@@ -175,11 +173,10 @@ class FetchSessions:
 
     def withdraw(self, fetcher: FetcherKey, key: TopicIdPartition) -> FetchPartition | None:
         """Removes the partition from the fetcher's queue and window; returns the fetch if it was queued."""
-        state = self._sessions.get(fetcher)
-        if state is None:
+        if fetcher not in self._sessions:
             return None
-        state.release(key)
-        return state.ready.pop(key, None)
+        self._sessions[fetcher].release(key)
+        return self._sessions[fetcher].ready.pop(key, None)
 
     def forget(self, follower: BrokerId) -> None:
         """Drops all sessions of a follower that has been silent for `replica.lag.time.max.ms`."""
@@ -220,20 +217,17 @@ class FetchSessions:
             if fetcher in self._waiting:
                 results += self._serve(fetcher, self._sessions[fetcher], now_ms)
             if results:
-                self._send(fetcher, results)
+                session = self._session(fetcher)
+                message = FetchResponse.unchecked(
+                    partitions=tuple(results), fetcher=fetcher[1], session=session.session, number=session.answers
+                )
+                session.answers += 1
+                self._context.out.send(fetcher[0], message)
         statuses, self._session_statuses = self._session_statuses, []
         for fetcher, status in statuses:
             self._context.out.send(fetcher[0], status)
         if self._waiting:
             self._context.has_queued = True
-
-    def _send(self, fetcher: FetcherKey, results: list[FetchPartitionResult]) -> None:
-        state = self._session(fetcher)
-        message = FetchResponse.unchecked(
-            partitions=tuple(results), fetcher=fetcher[1], session=state.session, number=state.answers
-        )
-        state.answers += 1
-        self._context.out.send(fetcher[0], message)
 
     def _serve(self, fetcher: FetcherKey, state: _Session, now_ms: TimeMs) -> list[FetchPartitionResult]:
         shares = self._select(state)
@@ -248,8 +242,12 @@ class FetchSessions:
             if share.size_bytes:
                 state.in_flight[share.key] = share.size_bytes
         state.in_flight_bytes += size_bytes
-        if shares or not state.ready:
-            self._end_wait(fetcher, state, now_ms)
+        if shares or not state.ready:  # fetches that remain queued do not wait for the minimum, later ones do
+            if state.deadline_ms is not None:
+                self._context.out.cancel_timer(_timer_of(fetcher))
+            state.deadline_ms = now_ms if state.ready else None
+            if not state.ready:
+                del self._waiting[fetcher]
         return [share.result for share in shares]
 
     def _waits_for_more(self, fetcher: FetcherKey, state: _Session, now_ms: TimeMs) -> bool:
@@ -260,14 +258,6 @@ class FetchSessions:
             state.deadline_ms = now_ms + self._wait_ms
             self._context.out.set_timer(_timer_of(fetcher), state.deadline_ms)
         return now_ms < state.deadline_ms
-
-    def _end_wait(self, fetcher: FetcherKey, state: _Session, now_ms: TimeMs) -> None:
-        """A response has left: fetches that remain queued do not wait for the minimum, later ones do."""
-        if state.deadline_ms is not None:
-            self._context.out.cancel_timer(_timer_of(fetcher))
-        state.deadline_ms = now_ms if state.ready else None
-        if not state.ready:
-            del self._waiting[fetcher]
 
     def _select(self, state: _Session) -> list[_Share]:
         """The shares of the next response: as many of the queued partitions, in order, as the window has room for."""
@@ -300,11 +290,6 @@ class FetchSessions:
         return _Share(key, result_of(fetch, log, batches), size_bytes) if batches else None
 
 
-def _is_next_request(state: _Session, session: int, number: int) -> bool:
-    """Whether the request is the next one of the fetcher's session: none before it was lost, and it is no duplicate."""
-    return session == state.session and number == state.requests
-
-
 def _refusal_of_session(state: _Session, session: int, requests: int) -> ErrorCode:
     """The error for a follower that has sent `requests` requests in a session: FETCH_SESSION_ID_NOT_FOUND where this
     leader has no such session, INVALID_FETCH_SESSION_EPOCH where requests are missing, else NONE.
@@ -330,7 +315,7 @@ def share_of(
     for batch in batches:
         with_it = size_bytes + bytes_of(batch)
         fits = with_it <= room_bytes and (with_it <= share_bytes or not taken)
-        if not fits and not (is_first and not taken):
+        if not fits and (taken or not is_first):
             break
         taken, size_bytes = taken + 1, with_it
     return tuple(batches[:taken]), size_bytes

@@ -63,9 +63,8 @@ class BrokerLifecycleManager:
         self._previous_epoch = take_clean_shutdown_epoch(self._context.storage)
 
     def start(self, now_ms: TimeMs) -> None:
-        self._incarnation_id = f"{self._rng.getrandbits(128):032x}"
         self.move(LifecycleEvent.STARTED)
-        self._register(now_ms)
+        self._register_incarnation(now_ms)
 
     def move(self, event: LifecycleEvent) -> None:
         """Enters the state that the transition table gives. TransitionError where it gives none."""
@@ -74,17 +73,19 @@ class BrokerLifecycleManager:
             self.state = state
             self._out.trace(BrokerStateChanged(self._context.me, state.value))
 
+    def _register_incarnation(self, now_ms: TimeMs) -> None:
+        self._incarnation_id = f"{self._rng.getrandbits(128):032x}"
+        self._register(now_ms)
+
     def _register(self, now_ms: TimeMs) -> None:
-        self._out.send(
-            self._context.controller_id,
-            BrokerRegistrationRequest.unchecked(
-                correlation_id=self._next_correlation_id(),
-                broker_id=self._context.me,
-                incarnation_id=self._incarnation_id,
-                previous_broker_epoch=self._previous_epoch,
-                rack=self._rack,
-            ),
+        request = BrokerRegistrationRequest.unchecked(
+            correlation_id=self._next_correlation_id(),
+            broker_id=self._context.me,
+            incarnation_id=self._incarnation_id,
+            previous_broker_epoch=self._previous_epoch,
+            rack=self._rack,
         )
+        self._out.send(self._context.controller_id, request)
         self._out.set_timer(HEARTBEAT_TIMER, now_ms + max(1, self._heartbeat_ms // 4))
 
     def accept_registration(self, controller: NodeId, response: BrokerRegistrationResponse) -> bool:
@@ -112,22 +113,16 @@ class BrokerLifecycleManager:
             return
         if self.state in (LifecycleState.NOT_RUNNING, LifecycleState.STOPPED):
             return
-        self._out.send(
-            self._context.controller_id,
-            BrokerHeartbeatRequest.unchecked(
-                correlation_id=self._next_correlation_id(),
-                broker_id=self._context.me,
-                broker_epoch=self._context.broker_epoch,
-                current_metadata_offset=self._context.image.next_offset,
-                want_fence=not self.has_published,
-                want_shut_down=self.state is LifecycleState.SHUTTING_DOWN,
-            ),
+        request = BrokerHeartbeatRequest.unchecked(
+            correlation_id=self._next_correlation_id(),
+            broker_id=self._context.me,
+            broker_epoch=self._context.broker_epoch,
+            current_metadata_offset=self._context.image.next_offset,
+            want_fence=not self.has_published,
+            want_shut_down=self.state is LifecycleState.SHUTTING_DOWN,
         )
-        self._set_heartbeat_timer(now_ms)
-
-    def _set_heartbeat_timer(self, now_ms: TimeMs) -> None:
-        """Sets the timer. Heartbeats may be elided once the controller can have opened a session."""
-        state = self.state
+        self._out.send(self._context.controller_id, request)
+        state = self.state  # heartbeats may be elided once the controller can have opened a session
         is_idle = state is LifecycleState.RUNNING or (state is LifecycleState.CATCHING_UP and self.has_published)
         self._next_heartbeat_ms = now_ms + self._heartbeat_ms
         idle_with = self._context.controller_id if is_idle else None
@@ -143,8 +138,7 @@ class BrokerLifecycleManager:
         elif response.error is ErrorCode.NONE:
             if self.state is LifecycleState.SHUTTING_DOWN:
                 self._continue_shutdown(now_ms, response)
-                return
-            if response.is_fenced:
+            elif response.is_fenced:
                 self._stay_fenced(now_ms, response)
             else:
                 self.move(LifecycleEvent.UNFENCED)
@@ -165,8 +159,7 @@ class BrokerLifecycleManager:
         self.move(LifecycleEvent.EPOCH_LOST)
         if self.state is LifecycleState.REGISTERING:
             self._previous_epoch = NO_EPOCH
-            self._incarnation_id = f"{self._rng.getrandbits(128):032x}"
-            self._register(now_ms)
+            self._register_incarnation(now_ms)
         else:
             self._out.cancel_timer(SHUTDOWN_TIMER)
             self._out.exit()

@@ -62,23 +62,15 @@ class ReplicaManager:
             if leads:
                 self._become_leader(replica, state, now_ms)
             elif state.leader != NO_LEADER:
-                self._context.out.trace(
-                    BecameFollower(replica.name, leader=state.leader, leader_epoch=state.leader_epoch)
-                )
+                self._context.out.trace(BecameFollower(replica.name, state.leader, state.leader_epoch))
                 self._fetcher.follow(replica)
         elif replica.leadership is not None:
             self._leader.adopt(replica, state, now_ms)
 
     def _become_leader(self, replica: Replica, state: PartitionState, now_ms: TimeMs) -> None:
-        replica.leadership = rules.begin(state, self._context.me, replica.log.end_offset, now_ms)
-        self._context.out.trace(
-            BecameLeader(
-                replica.name,
-                leader_epoch=state.leader_epoch,
-                log_end=replica.log.end_offset,
-                high_watermark=replica.log.high_watermark,
-            )
-        )
+        log_end, high_watermark = replica.log.end_offset, replica.log.high_watermark
+        replica.leadership = rules.begin(state, self._context.me, log_end, now_ms)
+        self._context.out.trace(BecameLeader(replica.name, state.leader_epoch, log_end, high_watermark))
         self._leader.lead(replica, now_ms)
 
     def _end_role(self, replica: Replica) -> None:
@@ -120,9 +112,8 @@ class ReplicaManager:
 
     def remove_stale_logs(self) -> None:
         """Deletes the logs of partitions assigned to other brokers, once the metadata log is replayed (A34, M36)."""
-        wanted = {
-            log_name(key) for key, state in self._context.image.partitions() if self._context.me in state.replicas
-        }
-        for name in self._context.storage.log_names():
+        me, storage = self._context.me, self._context.storage
+        wanted = {log_name(key) for key, state in self._context.image.partitions() if me in state.replicas}
+        for name in storage.log_names():
             if name not in wanted and name != METADATA_LOG:
-                self._context.storage.delete_log(name)
+                storage.delete_log(name)

@@ -69,7 +69,7 @@ class Administration:
     """An administration command in progress; calls `on_done` once, before it sends its outcome to `driver`."""
 
     def __init__(
-        self, context: ClientContext, driver: NodeId, command: AdminCommand, on_done: Callable[[], None]
+        self, context: ClientContext, driver: NodeId, command: AdminCommand, on_done: Callable[[], object]
     ) -> None:
         self._context = context
         self._driver = driver

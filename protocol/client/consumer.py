@@ -43,7 +43,7 @@ class Read:
         finder: LeaderFinder,
         driver: NodeId,
         command: ConsumeCommand,
-        on_done: Callable[[], None],
+        on_done: Callable[[], object],
     ) -> None:
         self._context = context
         self._finder = finder

@@ -50,10 +50,10 @@ from protocol.errors import RETRIABLE, ErrorCode
 from protocol.ids import NO_EPOCH, NO_LEADER, NO_OFFSET, Epoch, Offset, TimeMs, TopicPartition
 from protocol.log.checksum import checksum_of
 from protocol.log.producer_state import MAX_PRODUCER_EPOCH, sequence_after
+from protocol.messages.admin import InitProducerIdRequest, InitProducerIdResponse
 from protocol.messages.base import changed
 from protocol.messages.batch import NO_PRODUCER_ID, NO_SEQUENCE, RecordBatch
 from protocol.messages.data import ProduceRequest, ProduceResponse
-from protocol.messages.producers import InitProducerIdRequest, InitProducerIdResponse
 
 IDENTITY_TIMER = "producer-id"
 RETRY_MS = 1_000
@@ -73,11 +73,10 @@ class ProducerIdentity:
 
     def request_id(self, now_ms: TimeMs, name: str, listener: Listener, exhausted: int = NO_PRODUCER_ID) -> None:
         """Calls the listener `name` with the client's producer id, which is not `exhausted`, as soon as it is known."""
-        if self._producer_id == exhausted:
-            self._producer_id = NO_PRODUCER_ID
-        if self._producer_id != NO_PRODUCER_ID:
+        if self._producer_id not in (NO_PRODUCER_ID, exhausted):
             listener(now_ms, self._producer_id, ErrorCode.NONE)
             return
+        self._producer_id = NO_PRODUCER_ID
         is_requested = bool(self._listeners)
         self._listeners[name] = listener
         if not is_requested:
@@ -96,10 +95,9 @@ class ProducerIdentity:
         context = self._context
         context.forget(self._correlation_id)
         self._correlation_id = context.expect(InitProducerIdResponse, self._receive)
-        controller, *others = self._rotation
-        self._rotation = (*others, controller)
+        self._rotation = (*self._rotation[1:], self._rotation[0])
         request = InitProducerIdRequest(correlation_id=self._correlation_id, principal=context.principal)
-        context.out.send(controller, request)
+        context.out.send(self._rotation[-1], request)
         context.set_timer(IDENTITY_TIMER, now_ms + RETRY_MS, self._send)
 
     def _receive(self, now_ms: TimeMs, response: InitProducerIdResponse) -> None:
@@ -327,7 +325,10 @@ class PartitionSender:
     def _send(self, now_ms: TimeMs, batch: ProducerBatch) -> None:
         self._stop_waiting(batch)
         if batch.sequence == NO_SEQUENCE and (self._identity is not None or not batch.open_attempts):
-            self._assign_sequence(batch)
+            if self._identity is not None:
+                batch.sequence = self._next_sequence
+                self._next_sequence = sequence_after(self._next_sequence, batch.content.record_count)
+            self._stamp(batch)
         number = self._context.expect(ProduceResponse, lambda at_ms, answer: self._receive(at_ms, batch, answer))
         batch.request_id, batch.sent_ms, batch.sent_epoch, batch.waits = number, now_ms, self._leader_epoch, False
         batch.open_attempts.add(number)
@@ -341,25 +342,15 @@ class PartitionSender:
         )
         self._context.out.send(self._leader, request)
 
-    def _assign_sequence(self, batch: ProducerBatch) -> None:
-        if self._identity is not None:
-            batch.sequence = self._next_sequence
-            self._next_sequence = sequence_after(self._next_sequence, batch.content.record_count)
-        self._stamp(batch)
-
     def _stamp(self, batch: ProducerBatch) -> None:
         """Writes producer id, epoch, sequence number and checksum into a batch."""
-        content = batch.content
         if batch.sequence != NO_SEQUENCE:
-            content = changed(
-                content,
-                producer_id=self._producer_id,
-                producer_epoch=self._producer_epoch,
-                base_sequence=batch.sequence,
+            number, epoch = self._producer_id, self._producer_epoch
+            batch.content = changed(
+                batch.content, producer_id=number, producer_epoch=epoch, base_sequence=batch.sequence
             )
         if self._context.checksum is not None:
-            content = changed(content, crc=checksum_of(content, self._context.checksum))
-        batch.content = content
+            batch.content = changed(batch.content, crc=checksum_of(batch.content, self._context.checksum))
 
     def _stop_waiting(self, batch: ProducerBatch) -> None:
         """Ignores the response to the last attempt; the attempt stays one that may have been appended."""
@@ -379,7 +370,9 @@ class PartitionSender:
         if response.base_offset == NO_OFFSET and error is not ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
             batch.open_attempts.discard(response.correlation_id)
         if error in _GAP_ERRORS and self._identity is not None:
-            self._handle_gap(batch)
+            batch.waits = batch is not next(item for item in self._window if not item.done)
+            if not batch.waits:
+                self._bump_epoch()
         elif error is ErrorCode.MESSAGE_TOO_LARGE and batch.split is not None and not batch.open_attempts:
             self._replace(batch, batch.split())
         elif error in batch.final_errors or error not in RETRIABLE:
@@ -387,13 +380,6 @@ class PartitionSender:
         else:
             self._back_off(now_ms)
         self._send_ready(now_ms)
-
-    def _handle_gap(self, batch: ProducerBatch) -> None:
-        first = next(item for item in self._window if not item.done)
-        if batch is first:
-            self._bump_epoch()
-        else:
-            batch.waits = True
 
     def _replace(self, batch: ProducerBatch, parts: list[ProducerBatch]) -> None:
         """Replaces a batch that no log contains by its halves, which take over its sequence numbers."""
@@ -404,24 +390,25 @@ class PartitionSender:
                 part.sequence = sequence
                 sequence = sequence_after(sequence, part.content.record_count)
                 self._stamp(part)
-        place = self._window.index(batch)
-        self._window = deque([*self._window][:place] + parts + [*self._window][place + 1 :])
+        self._window = deque(item for each in self._window for item in (parts if each is batch else [each]))
 
     # -- ends ----------------------------------------------------------------------------------------------------------
 
     def _expire(self, now_ms: TimeMs) -> None:
-        for batch in [*self._window, *self._waiting]:
-            if not batch.done and batch.deadline_ms <= now_ms:
+        for batch in self._unfinished():
+            if batch.deadline_ms <= now_ms:
                 self._fail(now_ms, batch, batch.last_error)
-        left = [batch.deadline_ms for batch in (*self._window, *self._waiting) if not batch.done]
+        left = [batch.deadline_ms for batch in self._unfinished()]
         if left:
             self._context.set_timer(f"{DEADLINE_PREFIX}{self._name}", min(left), self._expire)
         self._send_ready(now_ms)
 
+    def _unfinished(self) -> list[ProducerBatch]:
+        return [batch for batch in (*self._window, *self._waiting) if not batch.done]
+
     def _fail_all(self, now_ms: TimeMs, error: ErrorCode) -> None:
-        for batch in [*self._window, *self._waiting]:
-            if not batch.done:
-                self._fail(now_ms, batch, error)
+        for batch in self._unfinished():
+            self._fail(now_ms, batch, error)
         self._send_ready(now_ms)
 
     def _fail(self, now_ms: TimeMs, batch: ProducerBatch, error: ErrorCode) -> None:

@@ -26,11 +26,10 @@ from protocol.controller.context import ControllerState
 from protocol.controller.controller_result import ControllerResult, Handler
 from protocol.errors import ErrorCode, Refused
 from protocol.messages.acls import CreateAclsRequest, DeleteAclsRequest
-from protocol.messages.admin import AdminRequest, AdminResponse
+from protocol.messages.admin import AdminRequest, AdminResponse, InitProducerIdRequest, InitProducerIdResponse
 from protocol.messages.cluster import UnregisterBrokerRequest, UpdateFeaturesRequest
 from protocol.messages.configs import AlterConfigsRequest, IncrementalAlterConfigsRequest
 from protocol.messages.partitions import AlterPartitionReassignmentsRequest, ElectLeadersRequest
-from protocol.messages.producers import InitProducerIdRequest, InitProducerIdResponse
 from protocol.messages.records import ProducerIdsRecord
 from protocol.messages.topics import (
     CreatePartitionsRequest,

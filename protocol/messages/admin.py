@@ -1,4 +1,4 @@
-"""Base classes of administration requests, and the metadata request of clients.
+"""Base classes of administration requests, and what clients request for themselves: metadata and producer ids.
 
 Each request type has a response type with one `Result` per part of the request: an invalid part does not prevent the
 others. The response is sent when the records of the request are committed. Invalid input gets an `ErrorCode` and
@@ -13,7 +13,8 @@ from typing import Any, ClassVar
 
 from protocol.errors import ErrorCode
 from protocol.ids import NO_LEADER
-from protocol.messages.base import ClientRequest, Int32, Message, Response, field_values
+from protocol.messages.base import ClientRequest, Int16, Int32, Int64, Message, Response, field_values
+from protocol.messages.batch import NO_PRODUCER_ID
 
 
 class AdminRequest(ClientRequest, control=True):
@@ -79,3 +80,14 @@ class MetadataResponse(Response):
     """The requested topic, if it exists."""
 
     topics: tuple[TopicMetadata, ...] = ()
+
+
+class InitProducerIdRequest(AdminRequest):
+    """Requests a new, unique producer id from the active controller; a producer does so once (KIP-98)."""
+
+
+class InitProducerIdResponse(AdminResponse):
+    """A new producer id and its epoch."""
+
+    producer_id: Int64 = NO_PRODUCER_ID
+    producer_epoch: Int16 = -1

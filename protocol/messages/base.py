@@ -179,6 +179,10 @@ class Request(Message):
         names = (base.__name__.removesuffix("Request") + "Response" for base in cls.__mro__)
         return next(kind for name in names if (kind := Message.REGISTRY.get(name)) and issubclass(kind, Response))
 
+    def refusal(self, error: ErrorCode) -> Response:
+        """The response with `error` and otherwise the defaults of its type."""
+        return self.response_type()(correlation_id=self.correlation_id, error=error)
+
 
 class ClientRequest(Request):
     """A request on behalf of a principal (`User:alice`). The host of the client is trusted to set it."""

@@ -11,7 +11,6 @@ from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar, Final
 
-from protocol.broker.admission import consume_error, list_offsets_error, produce_error
 from protocol.broker.context import BrokerContext
 from protocol.broker.delayed_produce import PRODUCE_TIMER
 from protocol.broker.fetch_sessions import FETCH_WAIT_PREFIX, FetchSessions
@@ -21,73 +20,24 @@ from protocol.broker.isr_manager import ALTER_PARTITION_TIMER, IsrManager
 from protocol.broker.isr_shrink import LAG_PREFIX, SILENT_PREFIX
 from protocol.broker.leader import ISR_RETRY_TIMER, PartitionLeader
 from protocol.broker.lifecycle import LifecycleState
-from protocol.broker.log_info import replica_log_info
 from protocol.broker.reads import READ_TIMER, Reads
 from protocol.broker.recovery import RECOVERY_PREFIX, DataLossHook, LeaderRecovery
 from protocol.broker.replicas import ReplicaManager
+from protocol.broker.services import BrokerServices
 from protocol.contract import Effect
-from protocol.errors import ErrorCode
 from protocol.ids import NodeId, TimeMs
 from protocol.log.checksum import Checksum
-from protocol.messages.admin import AdminRequest, MetadataRequest
+from protocol.messages.admin import MetadataRequest
 from protocol.messages.base import Message
 from protocol.messages.control import AlterPartitionResponse
 from protocol.messages.data import (
     ConsumeRequest,
-    ConsumeResponse,
     FetchRenewal,
     FetchRequest,
     FetchResponse,
     ListOffsetsRequest,
-    ListOffsetsResponse,
     ProduceRequest,
-    ProduceResponse,
 )
-from protocol.messages.recovery import GetReplicaLogInfoRequest
-from protocol.metadata.queries import answer, metadata_response
-
-
-class BrokerServices:
-    """Handlers `(now_ms, sender, request)` of one broker; `checksum` as in `BrokerNode`."""
-
-    def __init__(
-        self, context: BrokerContext, leader: PartitionLeader, reads: Reads, checksum: Checksum | None
-    ) -> None:
-        self._context = context
-        self._leader = leader
-        self._reads = reads
-        self._checksum = checksum
-
-    def describe(self, now_ms: TimeMs, sender: NodeId, request: MetadataRequest) -> None:
-        self._context.out.send(sender, metadata_response(self._context.image, request))
-
-    def answer_query(self, now_ms: TimeMs, sender: NodeId, request: AdminRequest) -> None:
-        self._context.out.send(sender, answer(self._context.image, self._context.controller_id, request))
-
-    def send_log_info(self, now_ms: TimeMs, sender: NodeId, request: GetReplicaLogInfoRequest) -> None:
-        self._context.out.send(sender, replica_log_info(self._context, request))
-
-    def produce(self, now_ms: TimeMs, sender: NodeId, request: ProduceRequest) -> None:
-        error = produce_error(self._context.image, request, self._checksum, now_ms)
-        if error is ErrorCode.NONE:
-            self._leader.produce(now_ms, sender, request)
-        elif request.acks != 0:
-            self._context.out.send(sender, ProduceResponse(correlation_id=request.correlation_id, error=error))
-
-    def consume(self, now_ms: TimeMs, sender: NodeId, request: ConsumeRequest) -> None:
-        error = consume_error(self._context.image, request)
-        if error is ErrorCode.NONE:
-            self._reads.consume(now_ms, sender, request)
-        else:
-            self._context.out.send(sender, ConsumeResponse(correlation_id=request.correlation_id, error=error))
-
-    def list_offsets(self, now_ms: TimeMs, sender: NodeId, request: ListOffsetsRequest) -> None:
-        error = list_offsets_error(self._context.image, request)
-        if error is ErrorCode.NONE:
-            self._reads.list_offsets(sender, request)
-        else:
-            self._context.out.send(sender, ListOffsetsResponse(correlation_id=request.correlation_id, error=error))
-
 
 STOPPED: Final = LifecycleState.STOPPED
 """Every input reads it; Python 3.11 finds a global name in a tenth of the time of a member of an enumeration."""

@@ -46,20 +46,14 @@ class BrokerControl:
             epoch = known.broker_epoch
         elif error is ErrorCode.NONE:
             self._log.incarnations.forget(broker)
-            records = brokers.register(
-                state, broker, request.incarnation_id, request.previous_broker_epoch, request.rack
-            )
-            self._log.write(records)
+            incarnation, previous = request.incarnation_id, request.previous_broker_epoch
+            self._log.write(brokers.register(state, broker, incarnation, previous, request.rack))
             epoch = state.image.brokers[broker].broker_epoch
-        self._out.send(
-            sender,
-            BrokerRegistrationResponse.unchecked(
-                correlation_id=request.correlation_id,
-                error=error,
-                incarnation_id=request.incarnation_id,
-                broker_epoch=epoch,
-            ),
+        number, incarnation = request.correlation_id, request.incarnation_id
+        response = BrokerRegistrationResponse.unchecked(
+            correlation_id=number, error=error, incarnation_id=incarnation, broker_epoch=epoch
         )
+        self._out.send(sender, response)
 
     def open_sessions(self, now_ms: TimeMs) -> None:
         """Gives every unfenced broker a session that begins now; for a controller that has become active."""
@@ -88,16 +82,14 @@ class BrokerControl:
         target = None
         if self._log.incarnations.heartbeats.takes(broker, request.correlation_id):
             target = self._follow_heartbeat(now_ms, request, registration)
-        self._out.send(
-            sender,
-            BrokerHeartbeatResponse.unchecked(
-                correlation_id=request.correlation_id,
-                broker_epoch=request.broker_epoch,
-                is_caught_up=request.current_metadata_offset > registration.broker_epoch,
-                is_fenced=image.brokers[broker].fenced,
-                should_shut_down=target is BrokerControlState.SHUTDOWN_NOW,
-            ),
+        response = BrokerHeartbeatResponse.unchecked(
+            correlation_id=request.correlation_id,
+            broker_epoch=request.broker_epoch,
+            is_caught_up=request.current_metadata_offset > registration.broker_epoch,
+            is_fenced=image.brokers[broker].fenced,
+            should_shut_down=target is BrokerControlState.SHUTDOWN_NOW,
         )
+        self._out.send(sender, response)
 
     def _follow_heartbeat(
         self, now_ms: TimeMs, request: BrokerHeartbeatRequest, registration: BrokerRegistration

@@ -8,6 +8,7 @@ command at once, since a retry does not help.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from protocol.client.administration import Administration
@@ -20,7 +21,7 @@ from protocol.errors import ErrorCode
 from protocol.ids import NodeId, TimeMs
 from protocol.log.checksum import Checksum
 from protocol.messages.base import Message, Response
-from protocol.messages.commands import AdminCommand, Command, ConsumeCommand, ProduceCommand, SendRecords
+from protocol.messages.commands import AdminCommand, ConsumeCommand, ProduceCommand, SendRecords
 from protocol.metadata.authorizer import node_principal
 from protocol.nodes.refusals import refuse
 
@@ -55,8 +56,8 @@ class ClientNode:
         self._handlers: dict[type[Message], Callable[[TimeMs, NodeId, Any], None]] = {
             ProduceCommand: self._producer.submit,
             SendRecords: self._producer.submit,
-            ConsumeCommand: self._read,
-            AdminCommand: self._administer,
+            ConsumeCommand: self._start,
+            AdminCommand: self._start,
         }
 
     @property
@@ -87,28 +88,19 @@ class ClientNode:
         self._producer.admit_held(now_ms)
         return self._out.drain()
 
-    def _read(self, now_ms: TimeMs, sender: NodeId, command: ConsumeCommand) -> None:
-        self._start(now_ms, command, Read(self._context, self._finder, sender, command, self._completion(command)))
-
-    def _administer(self, now_ms: TimeMs, sender: NodeId, command: AdminCommand) -> None:
-        self._start(now_ms, command, Administration(self._context, sender, command, self._completion(command)))
-
-    def _start(self, now_ms: TimeMs, command: Command, task: Read | Administration) -> None:
+    def _start(self, now_ms: TimeMs, sender: NodeId, command: ConsumeCommand | AdminCommand) -> None:
+        on_done = partial(self._in_progress.pop, command.command_id)
+        task: Read | Administration
+        if isinstance(command, ConsumeCommand):
+            task = Read(self._context, self._finder, sender, command, on_done)
+        else:
+            task = Administration(self._context, sender, command, on_done)
         self._in_progress[command.command_id] = task
         task.begin(now_ms)
 
-    def _completion(self, command: Command) -> Callable[[], None]:
-        def on_done() -> None:
-            del self._in_progress[command.command_id]
-
-        return on_done
-
     def _receive_response(self, now_ms: TimeMs, sender: NodeId, response: Response) -> None:
-        waiting = self._context.waiting.get(response.correlation_id)
-        if waiting is None:
-            return
-        answer, handler = waiting
-        if isinstance(response, answer):
-            handler(now_ms, response)
-        else:
+        answer, handler = self._context.waiting.get(response.correlation_id, (Response, None))
+        if not isinstance(response, answer):
             refuse(self._out, sender, response, ErrorCode.UNSUPPORTED_VERSION)
+        elif handler is not None:
+            handler(now_ms, response)

@@ -37,7 +37,7 @@ from protocol.messages.records import FeatureLevelRecord, MetadataRecord
 from protocol.metadata.image import BrokerRegistration, MetadataDelta, MetadataImage
 from protocol.metadata.partition import PartitionState
 from protocol.nodes.broker_sessions import BrokerSessions
-from protocol.nodes.metadata_feed import LogEntries, log_entries
+from protocol.nodes.metadata_feed import log_entries
 from protocol.quorum.describe import quorum_gauges
 from protocol.quorum.replica import QuorumReplica
 
@@ -84,7 +84,8 @@ class ControllerLog:
         """Appends and replays one batch of records, with the trace events and alerts that follow from them."""
         if not records:
             return
-        trace_committed(self._out, self.state.image, self.state.image.next_offset + len(records))
+        next_offset = self.state.image.next_offset  # the event is emitted once the records are committed
+        self._out.trace(MetadataCommitted(next_offset, next_offset + len(records)))
         for key in self.append(records):
             trace_partition(self._out, self.state.image, key)
         for alert in self.metrics.take_alerts():
@@ -108,19 +109,16 @@ class ControllerLog:
             return
         for entries in log_entries(self._replica, self.state.image.next_offset, end_offset):
             if entries.is_snapshot:
-                self._load_snapshot(entries)
+                self.reset()
+                self._replay(entries.records, traced=False)
+                self._records.clear()
+                self.first_record = self.state.image.next_offset = entries.next_offset
                 continue
             if traced:
-                trace_committed(self._out, self.state.image, entries.next_offset)
+                self._out.trace(MetadataCommitted(self.state.image.next_offset, entries.next_offset))
             for key in self._replay(entries.records, traced=traced):
                 if traced:
                     trace_partition(self._out, self.state.image, key)
-
-    def _load_snapshot(self, snapshot: LogEntries) -> None:
-        self.reset()
-        self._replay(snapshot.records, traced=False)
-        self._records.clear()
-        self.first_record = self.state.image.next_offset = snapshot.next_offset
 
     def _replay(self, records: Sequence[MetadataRecord], *, traced: bool) -> dict[TopicIdPartition, None]:
         """The partitions that the records changed, in the order of their first change."""
@@ -138,11 +136,6 @@ class ControllerLog:
                     self.incarnations.forget(broker)
                     self._sessions.end(broker)
         return changed
-
-
-def trace_committed(out: Outbox, image: MetadataImage, end_offset: Offset) -> None:
-    """The records between the offset of `image` and `end_offset` are committed by the time the event is emitted."""
-    out.trace(MetadataCommitted(image.next_offset, end_offset))
 
 
 def trace_record(out: Outbox, image: MetadataImage, record: MetadataRecord, delta: MetadataDelta) -> None:

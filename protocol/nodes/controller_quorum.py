@@ -71,9 +71,7 @@ class DeferredEffects:
         """Removes what is not committed by `high_watermark`; yields the unanswered requests with their senders."""
         discarded = [item for item in self._queue if item.offset > high_watermark]
         self._queue = deque(item for item in self._queue if item.offset <= high_watermark)
-        for item in discarded:
-            if item.request is not None:
-                yield item.sender, item.request
+        yield from ((item.sender, item.request) for item in discarded if item.request is not None)
 
 
 @dataclass(eq=False)
@@ -98,10 +96,6 @@ class ControllerQuorum:
     @property
     def is_active(self) -> bool:
         return self.active_epoch != NO_EPOCH
-
-    def receive(self, now_ms: TimeMs, sender: NodeId, message: Message) -> None:
-        """Gives a message between replicas, or a change of the voters, to the replica."""
-        self._replica.receive(now_ms, sender, message)
 
     def receive_fetch(self, now_ms: TimeMs, sender: NodeId, request: QuorumFetchRequest) -> None:
         """Gives a fetch to the replica. If the log accepts it, its broker has applied what it knows to be committed."""

@@ -51,7 +51,7 @@ def describe_quorum(replica: QuorumReplica, now_ms: TimeMs, request: DescribeQuo
             leader_epoch=replica.epoch,
         )
     state = partial(_state, leader_state, replica.log.end_offset, now_ms)
-    silent = leader_state.inactive_voters(replica.voters)
+    silent, voters, is_static = leader_state.inactive_voters(replica.voters), replica.voters, replica.config.is_static
     return DescribeQuorumResponse(
         correlation_id=number,
         cluster_id=replica.config.cluster_id,
@@ -62,11 +62,11 @@ def describe_quorum(replica: QuorumReplica, now_ms: TimeMs, request: DescribeQuo
         now_ms=now_ms,
         voters=tuple(
             state(leader_state.resolve_key(voter), voter not in silent, endpoints)
-            for voter, endpoints in replica.voters.endpoints.items()
+            for voter, endpoints in voters.endpoints.items()
         ),
         observers=tuple(
-            state(observer, _is_promotable(replica, observer))
-            for observer in _fetching_observers(replica, leader_state, now_ms)
+            state(key, key.uuid != NO_UUID and not (is_static and voters.key_of(key.id) is None))
+            for key in _fetching_observers(replica, leader_state, now_ms)
         ),
     )
 
@@ -95,12 +95,6 @@ def _fetching_observers(replica: QuorumReplica, leader_state: LeaderState, now_m
     return sorted(key for key in fetching if not any(matches_voter(voter, key) for voter in replica.voters.keys))
 
 
-def _is_promotable(replica: QuorumReplica, observer: ReplicaKey) -> bool:
-    if replica.config.is_static and replica.voters.key_of(observer.id) is None:
-        return False
-    return observer.uuid != NO_UUID
-
-
 def _state(
     leader_state: LeaderState,
     log_end: Offset,
@@ -109,11 +103,9 @@ def _state(
     is_promotable: bool,
     endpoints: tuple[Endpoint, ...] = (),
 ) -> ReplicaState:
-    progress = leader_state.progress.get(key)
+    progress = leader_state.progress.get(key, Progress(NO_OFFSET, -1))
     if key == leader_state.local:
         progress = Progress(log_end, now_ms, log_end, now_ms)
-    elif progress is None:
-        progress = Progress(NO_OFFSET, -1)
     return ReplicaState(
         replica_id=key.id,
         replica_uuid=key.uuid,
@@ -124,9 +116,6 @@ def _state(
         last_caught_up_ms=progress.caught_up_ms,
         is_promotable=is_promotable,
     )
-
-
-OBSERVER = "observer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,9 +133,7 @@ class QuorumView:
 
 def quorum_view(replica: QuorumReplica, is_active: bool) -> QuorumView:
     """The view of a controller with this replica; a leader that is not active yet is shown as `candidate`."""
-    role = replica.role.value
+    role = replica.role.value if replica.is_voter else "observer"
     if replica.is_leader:
         role = Role.LEADER.value if is_active else Role.CANDIDATE.value
-    elif not replica.is_voter:
-        role = OBSERVER
     return QuorumView(role, replica.key.uuid, replica.epoch, is_active, replica.voters.keys)

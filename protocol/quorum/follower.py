@@ -33,23 +33,20 @@ class _Download:
 
 
 class QuorumFollower:
-    """Fetches for one replica. `leaders_high_watermark` is the highest that a leader has reported."""
+    """Fetches for one replica. `leaders_high_watermark` is the highest that a leader has reported, `pending_request_id`
+    the correlation id of the newest request in this role.
+    """
 
     def __init__(self, context: QuorumContext) -> None:
         self._context = context
-        self._pending_id: int | None = None
+        self.pending_request_id: int | None = None
         self._bootstrap_tries = 0
         self.leaders_high_watermark: Offset = 0
         self._download: _Download | None = None
 
-    @property
-    def pending_request_id(self) -> int | None:
-        """The correlation id of the newest request, None if there is none in this role."""
-        return self._pending_id
-
     def reset(self) -> None:
         """Forgets the outstanding request and download; called when the role changes."""
-        self._pending_id = self._download = None
+        self.pending_request_id = self._download = None
         self._context.has_fetched = False
 
     def send_fetch(self, now_ms: TimeMs) -> None:
@@ -63,7 +60,7 @@ class QuorumFollower:
         target = context.leader if is_following else self._next_bootstrap_server()
         if target is None:
             return
-        self._pending_id = number = context.next_correlation_id()
+        self.pending_request_id = number = context.next_correlation_id()
         download = self._download if is_following else None
         request: QuorumRequest
         if download is not None:
@@ -113,7 +110,7 @@ class QuorumFollower:
             return
         self._record_leader_contact(now_ms)
         self.leaders_high_watermark = max(response.high_watermark, self.leaders_high_watermark)
-        is_newest = response.correlation_id == self._pending_id
+        is_newest = response.correlation_id == self.pending_request_id
         before = (context.log.end_offset, context.high_watermark)
         if response.snapshot_end_offset < 0 and response.diverging_end_offset < 0:
             self._append(response)
@@ -136,16 +133,14 @@ class QuorumFollower:
             for batch in batches:
                 log.append(batch)
             log.flush()
-        reached = min(response.high_watermark, log.end_offset)
-        if reached > context.high_watermark:
-            context.high_watermark = reached
+        context.high_watermark = max(context.high_watermark, min(response.high_watermark, log.end_offset))
 
     def handle_snapshot_response(self, now_ms: TimeMs, sender: NodeId, response: FetchSnapshotResponse) -> None:
         """Adds the bytes to the download; installs a complete snapshot that is ahead of the high watermark. An error
         ends the download. CorruptLogError for a bad checksum.
         """
         context, download = self._context, self._download
-        if download is None or response.correlation_id != self._pending_id:
+        if download is None or response.correlation_id != self.pending_request_id:
             return
         if not self._is_from_leader(sender, response):
             self._download = None  # the leader may have taken a newer snapshot

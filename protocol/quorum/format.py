@@ -12,11 +12,9 @@ controller may also start on an empty disk; it then generates its uuid at the fi
 
 from __future__ import annotations
 
-from random import Random
-
 from protocol.contract import Storage
 from protocol.errors import ForeignDirectoryError, ProtocolInvariantError
-from protocol.ids import METADATA_LOG, UUID_BITS, TimeMs, uuid_text
+from protocol.ids import METADATA_LOG, TimeMs
 from protocol.messages.batch import RecordBatch
 from protocol.messages.metadata_batch import pack_records
 from protocol.quorum import state_file
@@ -46,8 +44,4 @@ def format_voters(storage: Storage, cluster_id: str, me: ReplicaKey, voters: Vot
         payload = pack_records(records)
         log.append(RecordBatch(leader_epoch=0, record_count=len(records), payload=payload, timestamp_ms=now_ms))
         log.flush()
-    storage.write_file(state_file.FILE, QuorumState(cluster_id, me.uuid).encode())
-
-
-def disk_uuid(rng: Random) -> str:
-    return uuid_text(rng.getrandbits(UUID_BITS))
+    storage.write_file(state_file.FILE, state_file.encode(QuorumState(cluster_id, me.uuid)))

@@ -51,9 +51,8 @@ class QuorumLeader:
         self._tracked = VoterSet()
         self._voters_with_me: VoterSet | None = None
         self._completed_at = (NO_OFFSET, NO_OFFSET)
-        voters = _to_voters(context.voters.keys)
-        first = LeaderChangeRecord(leader_id=context.node_id, leader_uuid=context.state.uuid, voters=voters)
-        self.append(now_ms, [first])
+        voters, uuid = _to_voters(context.voters.keys), context.state.uuid
+        self.append(now_ms, [LeaderChangeRecord(leader_id=context.node_id, leader_uuid=uuid, voters=voters)])
         self._track_latest_voters(now_ms)
 
     @property
@@ -95,8 +94,11 @@ class QuorumLeader:
         context, log = self._context, self._context.log
         if context.high_watermark != log.end_offset:
             self._advance_high_watermark()
-        if self._changes:
-            self._process_changes(now_ms)
+        for change in list(self._changes):
+            if change.offset < 0:
+                self._append_change(now_ms, change)
+            if 0 <= change.offset < context.high_watermark:
+                self._complete_change(change)
         if self._tracked is not log.voters.latest:
             self._track_latest_voters(now_ms)
         completed_at = (log.end_offset, context.high_watermark)
@@ -114,8 +116,7 @@ class QuorumLeader:
         for timer in (BEGIN_TIMER, CHANGE_TIMER):
             context.out.cancel_timer(timer)
         for change in self._changes:
-            answer = not_leader(change.request, context.leader, context.epoch)
-            context.out.send(change.requester, answer)
+            context.out.send(change.requester, not_leader(change.request, context.leader, context.epoch))
         for _, (sender, request) in sorted(self._delayed.items()):
             context.respond(sender, request, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
@@ -156,9 +157,8 @@ class QuorumLeader:
 
     def _restart_voter_timer(self, voter: NodeId, now_ms: TimeMs) -> None:
         self.leader_state.inactive.discard(voter)
-        name = f"{VOTER_TIMER_PREFIX}{voter}"
         at_ms = now_ms + self._context.config.fetch_ms * 3 // 2
-        self._context.out.set_timer(name, at_ms, idle_with=voter, renewed_by=FETCH_TIMER)
+        self._context.out.set_timer(f"{VOTER_TIMER_PREFIX}{voter}", at_ms, idle_with=voter, renewed_by=FETCH_TIMER)
 
     def send_end_epoch(self) -> None:
         """Sends EndQuorumEpoch to the other voters, so that they elect the next leader without waiting."""
@@ -189,13 +189,8 @@ class QuorumLeader:
             return
         mismatch = log.validate_fetch_position(request.fetch_offset, request.last_fetched_epoch)
         if isinstance(mismatch, Snapshot):
-            context.respond(
-                sender,
-                request,
-                high_watermark=context.high_watermark,
-                snapshot_epoch=mismatch.epoch,
-                snapshot_end_offset=mismatch.end_offset,
-            )
+            where = {"snapshot_epoch": mismatch.epoch, "snapshot_end_offset": mismatch.end_offset}
+            context.respond(sender, request, ErrorCode.NONE, high_watermark=context.high_watermark, **where)
         elif mismatch is not None:
             context.respond(sender, request, diverging_epoch=mismatch.epoch, diverging_end_offset=mismatch.end_offset)
         else:
@@ -284,15 +279,8 @@ class QuorumLeader:
             change, context.log.voters, self.leader_state, context.high_watermark, context.log.end_offset
         )
 
-    def _process_changes(self, now_ms: TimeMs) -> None:
-        """Appends changes that nothing blocks, completes committed ones, and rejects those that became invalid."""
-        for change in list(self._changes):
-            if change.offset < 0:
-                self._append_change(now_ms, change)
-            if 0 <= change.offset < self._context.high_watermark:
-                self._complete_change(change)
-
     def _append_change(self, now_ms: TimeMs, change: Change) -> None:
+        """Appends a change that nothing blocks, and rejects one that became invalid."""
         context = self._context
         error, message = self._rejection(change.request)
         if error is not ErrorCode.NONE:

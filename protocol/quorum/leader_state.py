@@ -93,9 +93,8 @@ class LeaderState:
 
     def has_active_majority(self, voters: VoterSet) -> bool:
         """Whether a majority of the voters, including the leader if it is one, is active (check-quorum)."""
-        return (
-            sum(matches_voter(key, self.local) or key.id not in self.inactive for key in voters.keys) >= voters.majority
-        )
+        active = [key for key in voters.keys if matches_voter(key, self.local) or key.id not in self.inactive]
+        return len(active) >= voters.majority
 
     def inactive_voters(self, voters: VoterSet) -> list[ReplicaKey]:
         """The other voters that have not fetched in this epoch yet, or are inactive."""

@@ -86,29 +86,22 @@ class QuorumLog:
         self._storage = storage
         self._retention_bytes = retention_bytes
         raw = storage.read_file(SNAPSHOT_FILE)
+        self.raw_snapshot = raw or b""
+        """The encoded snapshot, empty if there is none."""
         self.snapshot = None if raw is None else decode_snapshot(raw)
-        self._raw = raw or b""
-        self._log: LogStorage = storage.open_log(name)
-        self.end_offset: Offset = self._log.end_offset
-        """The log end offset: the offset of the next record."""
-        self.bytes_since_snapshot = 0
-        """Payload bytes of the batches that the snapshot does not cover."""
-        self._align_with_snapshot(name)
-        self._size_bytes = self._stored_bytes()
-        self.voters = VoterHistory(voters if self.snapshot is None else self.snapshot.voters)
-        self._epochs = LeaderEpochCache(self._log.epoch_starts())
-        self._load_voters()
-
-    def _align_with_snapshot(self, name: str) -> None:
         covered = 0 if self.snapshot is None else self.snapshot.end_offset
+        self._log: LogStorage = storage.open_log(name)
         if self._log.start_offset > covered:
             raise CorruptLogError(f"{name} begins at {self._log.start_offset}, its snapshot ends at {covered}")
         if self._log.end_offset < covered:
             self._log.reset(covered)
-            self.end_offset = covered
-
-    def _load_voters(self) -> None:
-        covered = 0 if self.snapshot is None else self.snapshot.end_offset
+        self.end_offset: Offset = self._log.end_offset
+        """The log end offset: the offset of the next record."""
+        self.bytes_since_snapshot = 0
+        """Payload bytes of the batches that the snapshot does not cover."""
+        self._size_bytes = self._stored_bytes()
+        self.voters = VoterHistory(voters if self.snapshot is None else self.snapshot.voters)
+        self._epochs = LeaderEpochCache(self._log.epoch_starts())
         for batch in self.read(covered, _ALL_BYTES):
             self.bytes_since_snapshot += len(batch.payload)
             for offset, record in _control_records(batch):
@@ -157,8 +150,7 @@ class QuorumLog:
         if fetch_offset == 0 and self.start_offset == 0:
             return None
         if snapshot is not None and self.start_offset > 0:
-            entries = self._epochs.entries()
-            oldest = min([snapshot.epoch, *(epoch for epoch, _ in entries[:1])])
+            oldest = min([snapshot.epoch, *(epoch for epoch, _ in self._epochs.entries()[:1])])
             if fetch_offset < self.start_offset or last_epoch < oldest:
                 return snapshot
         end = self.end_offset_for_epoch(last_epoch)
@@ -171,9 +163,8 @@ class QuorumLog:
         self._log.append(batch)
         self.end_offset = self._log.end_offset
         self._epochs.assign(batch.leader_epoch, batch.base_offset)
-        size_bytes = len(batch.payload)
-        self.bytes_since_snapshot += size_bytes
-        self._size_bytes += BATCH_OVERHEAD_BYTES + size_bytes
+        self.bytes_since_snapshot += len(batch.payload)
+        self._size_bytes += BATCH_OVERHEAD_BYTES + len(batch.payload)
         for offset, record in _control_records(batch, records):
             self.voters.append(offset, record)
 
@@ -201,11 +192,6 @@ class QuorumLog:
 
     # -- snapshots -----------------------------------------------------------------------------------------------------
 
-    @property
-    def raw_snapshot(self) -> bytes:
-        """The encoded snapshot, empty if there is none."""
-        return self._raw
-
     def take_snapshot(self, end_offset: Offset, data: bytes) -> None:
         """Stores the committed state below `end_offset` as the snapshot; deletes the segments that it covers if the log
         is too large.
@@ -231,9 +217,9 @@ class QuorumLog:
         return sum(segment.size_bytes for segment in self._log.segments())
 
     def _write(self, snapshot: Snapshot) -> None:
-        self._raw = snapshot.encode()
+        self.raw_snapshot = snapshot.encode()
         self.bytes_since_snapshot = 0
-        self._storage.write_file(SNAPSHOT_FILE, self._raw)
+        self._storage.write_file(SNAPSHOT_FILE, self.raw_snapshot)
         self.snapshot = snapshot
 
 

@@ -104,7 +104,7 @@ def _removal_rejection(
     voter: ReplicaKey, same_id: ReplicaKey | None, voters: VoterSet, *, static: bool
 ) -> tuple[ErrorCode, str]:
     if same_id is None:
-        return ErrorCode.VOTER_NOT_FOUND, f"no voter has id {voter.id}; voters: {_list(voters)}"
+        return ErrorCode.VOTER_NOT_FOUND, f"no voter has id {voter.id}; voters: {', '.join(map(str, voters.keys))}"
     if not matches_voter(same_id, voter):
         return ErrorCode.VOTER_NOT_FOUND, f"{voter} is not a voter: the voter of that id is {same_id}"
     if static:
@@ -154,7 +154,3 @@ def blocking_reason(
         return ""
     has = "does not fetch" if progress is None else f"has {progress.end_offset} of {end} records"
     return f"{change.voter} {has}"
-
-
-def _list(voters: VoterSet) -> str:
-    return ", ".join(map(str, voters.keys))

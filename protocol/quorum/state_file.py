@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import json
 from functools import lru_cache
+from random import Random
 
 from protocol.errors import CorruptLogError
-from protocol.ids import NO_EPOCH, NO_LEADER, Epoch, NodeId
+from protocol.ids import NO_EPOCH, NO_LEADER, UUID_BITS, Epoch, NodeId, uuid_text
 from protocol.quorum.voters import NO_UUID, ReplicaKey
 from protocol.values import immutable
 
 FILE = "quorum-state"
 VERSION = 1
-_INTEGERS = ("leaderId", "leaderEpoch", "votedId")
 
 
 @immutable
@@ -31,12 +31,14 @@ class QuorumState:
     leader: NodeId = NO_LEADER
     voted: ReplicaKey | None = None
 
-    def encode(self) -> bytes:
-        return _encode(self)
+
+def disk_uuid(rng: Random) -> str:
+    """A new uuid of a disk."""
+    return uuid_text(rng.getrandbits(UUID_BITS))
 
 
 @lru_cache(maxsize=64)
-def _encode(state: QuorumState) -> bytes:
+def encode(state: QuorumState) -> bytes:
     voted = state.voted or ReplicaKey(-1, NO_UUID)
     document = {
         "clusterId": state.cluster_id,
@@ -60,7 +62,7 @@ def decode(data: bytes) -> QuorumState:
         version = document["data_version"]
         if version not in (0, VERSION):
             raise CorruptLogError(f"{FILE}: data_version: found {version}; allowed: 0 and {VERSION}")
-        numbers = {name: document.get(name, -1) for name in _INTEGERS}
+        numbers = {name: document.get(name, -1) for name in ("leaderId", "leaderEpoch", "votedId")}
         words = {name: document.get(name) or NO_UUID for name in ("clusterId", "voterUuid", "votedUuid")}
         if not all(type(value) is int for value in numbers.values()):
             raise CorruptLogError(f"{FILE}: found {numbers}; allowed: whole numbers")

@@ -79,15 +79,13 @@ class VoterSet:
         others = [item for item in self.endpoints.items() if item[0].id != key.id]
         return VoterSet(dict(sorted([*others, (key, endpoints)])))
 
-    def without_voter(self, key: ReplicaKey) -> VoterSet:
-        return VoterSet({voter: where for voter, where in self.endpoints.items() if voter != key})
-
     def after(self, record: ControlRecord) -> VoterSet:
         """The set after a control record; this one if the record changes no voter."""
         if isinstance(record, AddVoterRecord):
             return self.with_voter(ReplicaKey(record.voter_id, record.voter_uuid), record.endpoints)
         if isinstance(record, RemoveVoterRecord):
-            return self.without_voter(ReplicaKey(record.voter_id, record.voter_uuid))
+            removed = ReplicaKey(record.voter_id, record.voter_uuid)
+            return VoterSet({voter: where for voter, where in self.endpoints.items() if voter != removed})
         return self
 
     def to_records(self) -> list[AddVoterRecord]:

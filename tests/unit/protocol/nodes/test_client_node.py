@@ -15,7 +15,14 @@ from protocol.contract import CancelTimer, Effect, Send, SetTimer
 from protocol.errors import RETRIABLE, ErrorCode
 from protocol.events.base import Trace
 from protocol.ids import DRIVER
-from protocol.messages.admin import MetadataRequest, MetadataResponse, PartitionMetadata, TopicMetadata
+from protocol.messages.admin import (
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+    MetadataRequest,
+    MetadataResponse,
+    PartitionMetadata,
+    TopicMetadata,
+)
 from protocol.messages.base import Message
 from protocol.messages.cluster import DescribeClusterRequest, DescribeClusterResponse
 from protocol.messages.commands import (
@@ -27,7 +34,6 @@ from protocol.messages.commands import (
 )
 from protocol.messages.data import ProduceRequest, ProduceResponse
 from protocol.messages.partitions import ElectionType, ElectLeadersRequest
-from protocol.messages.producers import InitProducerIdRequest, InitProducerIdResponse
 from protocol.messages.quorum import AddVoterRequest, RemoveVoterRequest
 from protocol.messages.topics import DeletableTopicResult, DeleteTopicsRequest, DeleteTopicsResponse
 from protocol.nodes.client import ClientNode
