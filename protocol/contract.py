@@ -207,9 +207,7 @@ class LogStorage(Protocol):
         """The size of the active segment: payloads, and `BATCH_OVERHEAD_BYTES` for each batch."""
 
     def append(self, batch: RecordBatch) -> None:
-        """Appends a batch, unflushed. Raises ProtocolInvariantError unless its `base_offset` is `end_offset`, and
-        StorageFullError if there is no room for it.
-        """
+        """Appends a batch, unflushed. ProtocolInvariantError unless it begins at `end_offset`; StorageFullError."""
 
     def read(self, from_offset: Offset, max_bytes: int) -> Sequence[RecordBatch]:
         """Batches from the one that contains `from_offset` on (or from `start_offset` on, if that is higher): at least
@@ -252,14 +250,10 @@ class LogStorage(Protocol):
 
 
 class Storage(Protocol):
-    """The directory of a node: named logs, and small files that are replaced as a whole, durably. Every call may raise
-    StorageError.
-    """
+    """A node's directory: named logs, and small files that are replaced durably as a whole. StorageError."""
 
     def open_log(self, name: str) -> LogStorage:
-        """The log `name`, created empty if it does not exist. Raises CorruptLogError if durable records are missing or
-        damaged.
-        """
+        """The log `name`, created empty if it does not exist. CorruptLogError if durable records are lost."""
 
     def log_names(self) -> Sequence[str]:
         """The names of all logs, sorted."""

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from itertools import zip_longest
 
 from experiments.explorer.run import Run, RunEvent
-from protocol.events.client import ProduceCompleted
 from protocol.events.controller import PartitionChanged
+from protocol.events.node import ProduceCompleted
 from protocol.ids import node_name
 
 Compared = Callable[[RunEvent], tuple[Hashable, Hashable] | None]

@@ -17,8 +17,8 @@ this broker, with limits of its own, so that large partitions of one fetcher do 
 If retention deletes the records that a queued fetch asks for, the partition gets OFFSET_OUT_OF_RANGE with the log start
 offset; if a batch is damaged, CORRUPT_MESSAGE. Other partitions of the response get their records.
 
-Sizes are those of batches in the log, with `BATCH_OVERHEAD_BYTES`. Kafka bounds the single request that a fetcher has
-in flight; here several responses may be in flight, and the limit is on their sum.
+Kafka bounds the single request that a fetcher has in flight; here several responses may be in flight, and the limit is
+on their sum.
 """
 
 from __future__ import annotations
@@ -85,8 +85,7 @@ class _Share:
 
 
 class FetchSessions:
-    """The sessions that one broker serves, by fetcher. `flush`, at the end of every input, sends one message per
-    fetcher."""
+    """The sessions that one broker serves. `flush`, at the end of every input, sends one message per fetcher."""
 
     def __init__(self, context: BrokerContext) -> None:
         self._context = context
@@ -103,9 +102,7 @@ class FetchSessions:
     # -- requests of followers -----------------------------------------------------------------------------------------
 
     def accept_request(self, fetcher: FetcherKey, request: FetchRequest) -> bool:
-        """Whether the leader serves a fetch request: a duplicate or one of a former session is ignored, a gap an error
-        (KIP-227).
-        """
+        """Whether to serve a request: it is no duplicate, of this session, and none before it is missing (KIP-227)."""
         if not self._is_current_incarnation(fetcher, request.replica_epoch):
             return False
         state, session, number = self._session(fetcher), request.session, request.number
@@ -193,9 +190,7 @@ class FetchSessions:
         self._context.has_queued = True
 
     def enqueue(self, fetcher: FetcherKey, key: TopicIdPartition, fetch: FetchPartition) -> None:
-        """Queues a fetch for which the log has records, in the place of one that is queued; what was in flight has
-        arrived or is lost.
-        """
+        """Queues a fetch for which there are records, in the place of a queued one; none of them is in flight."""
         state = self._session(fetcher)
         state.release(key)
         state.ready[key] = fetch

@@ -3,10 +3,9 @@
 The partitions of one leader are spread over `num.replica.fetchers` fetchers, by a hash that assigns neighbours of a
 topic to different fetchers. Each fetcher has a fetch session with each leader (KIP-227, `messages/data.py`).
 
-Every followed partition has a *fetch state* (`Replica.fetch_state`): the log end offset, the leader epoch, and the
-epoch of the last record. The follower sends each change of a fetch state; the leader delays the fetch until there are
-records. Every `replica.fetch.wait.max.ms` the follower renews each session, or begins a new one with all fetch states
-if a message was lost.
+Every followed partition has a *fetch state* (`Replica.fetch_state`), of which the follower sends each change; the
+leader delays the fetch until there are records. Every `replica.fetch.wait.max.ms` the follower renews each session, or
+begins a new one with all fetch states if a message was lost.
 
 A result counts only if it matches the fetch state: same leader, leader epoch, offset, and epoch of the record before
 that offset. After a truncation the log may reach the same offset again with other records, and a duplicate of the

@@ -6,8 +6,6 @@
   restarted broker begins with these, which may be lower than before the restart (A29). An unreadable file is reported
   as a `storage_error`; high watermarks then begin at the log start.
 - Retention (`protocol.log.replica_log`): every `log.retention.check.interval.ms`, while any log has a closed segment.
-
-A failure of the disk raises StorageError, which stops the broker.
 """
 
 from __future__ import annotations

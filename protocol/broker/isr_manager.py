@@ -29,16 +29,12 @@ ALTER_PARTITION_TIMER = "alter-partition"
 _WITHDRAWN = frozenset({ErrorCode.INVALID_REQUEST, ErrorCode.INELIGIBLE_REPLICA, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
 
 
-Submit = Callable[[TimeMs, AlterPartitionRequest], None]
-"""Sends a request at a time, or carries it out."""
-
-
 class IsrManager:
-    """Queues the ISR proposals of one broker; `_in_flight` are those of the last request. `submit` takes the requests
-    (default: sends them to the controller).
-    """
+    """Queues a broker's ISR proposals; `_in_flight` are those of the last request, which `submit` takes."""
 
-    def __init__(self, context: BrokerContext, submit: Submit | None = None) -> None:
+    def __init__(
+        self, context: BrokerContext, submit: Callable[[TimeMs, AlterPartitionRequest], None] | None = None
+    ) -> None:
         self._context = context
         self._submit = submit or self._send_to_controller
         self._queue: dict[TopicIdPartition, PartitionIsrProposal] = {}
@@ -54,14 +50,13 @@ class IsrManager:
         self._context.has_queued = True
         epochs = {broker: progress.broker_epoch for broker, progress in leadership.followers.items()}
         epochs[self._context.me] = self._context.broker_epoch
+        members = [BrokerState.unchecked(broker_id=each, broker_epoch=self._epoch_of(each, epochs)) for each in isr]
         self._queue[replica.key] = PartitionIsrProposal.unchecked(
             topic_id=replica.key.topic_id,
             partition_id=replica.key.partition,
             leader_epoch=leadership.leader_epoch,
             partition_epoch=leadership.partition_epoch,
-            new_isr=tuple(
-                BrokerState.unchecked(broker_id=broker, broker_epoch=self._epoch_of(broker, epochs)) for broker in isr
-            ),
+            new_isr=tuple(members),
             leader_recovery_state=int(leadership.proposed_recovery_state),
         )
         self._context.out.trace(IsrProposed(replica.name, isr=isr, committed=leadership.isr))
@@ -105,12 +100,10 @@ class IsrManager:
 
     def _is_open(self, key: TopicIdPartition, item: PartitionIsrProposal) -> bool:
         replica = self._context.replicas.get(key)
-        leadership = None if replica is None else replica.leadership
-        return (
-            leadership is not None
-            and leadership.proposed_isr is not None
-            and (leadership.leader_epoch, leadership.partition_epoch) == (item.leader_epoch, item.partition_epoch)
-        )
+        if replica is None or replica.leadership is None or replica.leadership.proposed_isr is None:
+            return False
+        epochs = replica.leadership.leader_epoch, replica.leadership.partition_epoch
+        return epochs == (item.leader_epoch, item.partition_epoch)
 
     def receive(self, response: AlterPartitionResponse, now_ms: TimeMs) -> list[tuple[Replica, PartitionIsrResult]]:
         """The results for open proposals, for the leader to apply; none for a response to an older request. After an

@@ -18,6 +18,7 @@ from protocol.broker.context import BrokerContext, Replica
 from protocol.broker.fetch_sessions import FetchSessions
 from protocol.broker.fetcher import FETCH_PREFIX
 from protocol.broker.isr_manager import IsrManager
+from protocol.broker.leadership import Leadership
 from protocol.config import REPLICA_LAG_TIME_MAX_MS
 from protocol.ids import NO_OFFSET, BrokerId, TimeMs
 
@@ -41,17 +42,11 @@ class IsrShrink:
 
     def restart_silence(self, follower: BrokerId, now_ms: TimeMs) -> None:
         """The follower has fetched or renewed: its `silent/N` timer starts again."""
-        self._context.out.set_timer(
-            f"{SILENT_PREFIX}{follower}",
-            now_ms + self._lag_ms,
-            idle_with=follower,
-            renewed_by=f"{FETCH_PREFIX}{self._context.me}",
-        )
+        name, renewal = f"{SILENT_PREFIX}{follower}", f"{FETCH_PREFIX}{self._context.me}"
+        self._context.out.set_timer(name, now_ms + self._lag_ms, idle_with=follower, renewed_by=renewal)
 
     def fire_silent(self, now_ms: TimeMs, follower: str) -> None:
-        """Drops the delayed fetches of a silent follower and proposes its removal from every ISR, repeated by the lag
-        timer.
-        """
+        """Drops the delayed fetches of a silent follower and proposes its removal from every ISR."""
         broker, is_in_isr = int(follower), False
         self._fetch_sessions.forget(broker)
         for replica in self._context.replicas.values():
@@ -59,8 +54,7 @@ class IsrShrink:
             if leadership is not None and broker in leadership.followers:
                 progress = leadership.followers[broker]
                 progress.delayed_fetch = None
-                has_fetched = progress.end_offset != NO_OFFSET
-                self._shrink(replica, (broker,) if has_fetched else (), now_ms)
+                self._shrink(replica, leadership, () if progress.end_offset == NO_OFFSET else (broker,), now_ms)
                 is_in_isr = is_in_isr or broker in leadership.maximal_isr
         if is_in_isr:
             self._set_lag_timer(broker, now_ms + self._lag_ms // 2)
@@ -75,15 +69,13 @@ class IsrShrink:
             if leadership is None or broker not in leadership.maximal_isr or broker not in leadership.followers:
                 continue
             progress = leadership.followers[broker]
-            self._shrink(replica, (), now_ms)
+            self._shrink(replica, leadership, (), now_ms)
             if progress.delayed_fetch is None:
                 due.append(max(progress.last_caught_up_ms + self._lag_ms, now_ms + self._lag_ms // 2))
         if due:
             self._set_lag_timer(broker, min(due))
 
-    def _shrink(self, replica: Replica, silent: tuple[BrokerId, ...], now_ms: TimeMs) -> None:
-        leadership = replica.leadership
-        assert leadership is not None, replica.name
+    def _shrink(self, replica: Replica, leadership: Leadership, silent: tuple[BrokerId, ...], now_ms: TimeMs) -> None:
         removed = rules.out_of_sync_replicas(leadership, silent, now_ms, self._lag_ms)
         if removed:
             self._isr.propose(replica, tuple(broker for broker in leadership.isr if broker not in removed))

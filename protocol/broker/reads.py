@@ -125,9 +125,7 @@ class Reads:
 
 
 def read(log: ReplicaLog, request: ConsumeRequest, max_bytes: int) -> ConsumeResponse:
-    """The response to a read: batches of at most `max_bytes` below the high watermark, none, OFFSET_OUT_OF_RANGE, or
-    the diverging epoch.
-    """
+    """The response to a read: batches below the high watermark, none, OFFSET_OUT_OF_RANGE, or the diverging epoch."""
     number, limit, start = request.correlation_id, log.high_watermark, log.start_offset
     if not start <= request.fetch_offset <= log.end_offset:
         error = ErrorCode.OFFSET_OUT_OF_RANGE

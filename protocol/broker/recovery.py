@@ -42,9 +42,7 @@ def no_routine(partition: TopicPartition, leader_epoch: Epoch, log_end: Offset) 
 
 
 def hook_named(name: str, resolve: Callable[[str], object]) -> DataLossHook:
-    """The hook that the config `unclean.leader.hook` names (`module:function`), `no_routine` where that is empty.
-    `resolve` is like `pkgutil.resolve_name`. ConfigError unless the name is that of a function.
-    """
+    """The function that `unclean.leader.hook` names, resolved as by `pkgutil.resolve_name`; ConfigError."""
     if not name:
         return no_routine
     try:

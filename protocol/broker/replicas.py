@@ -83,9 +83,7 @@ class ReplicaManager:
         replica.log.segment_bytes = self._context.image.int_config(replica.key.topic_id, SEGMENT_BYTES)
 
     def _open(self, key: TopicIdPartition, state: PartitionState, now_ms: TimeMs) -> Replica:
-        """Opens the partition's log. A log of an older partition with the same index, removed while this broker was
-        down, is deleted, and so is the checkpointed high watermark of an empty log.
-        """
+        """Opens the partition's log; deletes one of an older partition with the same index, and a stale checkpoint."""
         log = self._open_log(key)
         if 0 <= log.latest_epoch < state.first_leader_epoch:
             self._context.storage.delete_log(log_name(key))

@@ -44,7 +44,7 @@ from protocol.metadata.queries import answer, metadata_response
 
 @dataclass(eq=False)
 class BrokerServices:
-    """Handlers `(now_ms, sender, request)` of one broker. `_checksum` is the CRC-32C; None skips the check."""
+    """Handlers `(now_ms, sender, request)` of one broker; `_checksum` as in `BaseBroker`."""
 
     _context: BrokerContext
     _leader: PartitionLeader

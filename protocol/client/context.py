@@ -35,8 +35,7 @@ WATCH_MS = 1_000
 """How long a client waits for a response, or for a leader, before it looks up the leader again."""
 WATCH_PREFIX = "watch/"
 DEADLINE_PREFIX = "deadline/"
-"""Timers of a command or partition sender, whose name follows: for the next search of a leader, and for its deadline.
-"""
+"""Timers of a command or partition sender, by its name: for its next search of a leader, and for its deadline."""
 
 IDS_PER_MS = 8
 MAX_FIRST_ID = 2**30
@@ -48,9 +47,7 @@ Handler = Callable[[TimeMs, Any], None]
 
 @dataclass(slots=True)
 class ClientContext:
-    """State shared by the parts of one client: the bootstrap list, and the presumed active `controller`. `checksum`
-    computes the CRC-32C of produced batches; None leaves that out.
-    """
+    """State of one client: the bootstrap list, the presumed active `controller`, the CRC-32C or None."""
 
     me: NodeId
     principal: str
@@ -76,9 +73,7 @@ class ClientContext:
         return (*self.controllers[place:], *self.controllers[:place])
 
     def begin_ids(self, now_ms: TimeMs) -> None:
-        """Begins correlation ids above those of the process before, of at most `IDS_PER_MS` requests per ms: its late
-        responses match none.
-        """
+        """Begins correlation ids above those of the process before, whose late responses match none."""
         self.last_correlation_id = now_ms * IDS_PER_MS % MAX_FIRST_ID
 
     def expect(self, answer: type[Response], handler: Handler) -> int:

@@ -22,7 +22,7 @@ from protocol.client.partition_sender import ACKS_ALL, BatchResult, PartitionSen
 from protocol.client.records import MIN_RECORD_BYTES, join, joined_size, record
 from protocol.config import BATCH_SIZE, BUFFER_MEMORY, ENABLE_IDEMPOTENCE, LINGER_MS, MAX_BLOCK_MS
 from protocol.errors import ErrorCode
-from protocol.events.client import ProduceCompleted
+from protocol.events.node import ProduceCompleted
 from protocol.ids import NO_OFFSET, NodeId, Offset, TimeMs, TopicPartition
 from protocol.messages.base import changed
 from protocol.messages.batch import RecordBatch
@@ -42,9 +42,7 @@ SenderKey = tuple[TopicPartition, int]
 
 @dataclass(slots=True, eq=False)
 class _Pending:
-    """A command without an outcome yet. Records below `taken` are in batches, `open` of them have no result.
-    `blocked_ms`: when it made progress last.
-    """
+    """Records below `taken` are in batches, `open` of them have no result. `blocked_ms`: when it made progress last."""
 
     command: ProduceCommand | SendRecords
     driver: NodeId

@@ -35,9 +35,7 @@ class ControllerResigned(Trace):
 
 @dataclass(slots=True)
 class MetadataCommitted(Trace):
-    """Records of the metadata log were committed. A new active controller may report again what the one before it has
-    reported.
-    """
+    """Records of the metadata log were committed. A new active controller may report some a second time."""
 
     kind: ClassVar[str] = "committed"
     base_offset: Annotated[Offset, "offset of the first of the records"]

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from dataclasses import fields, is_dataclass
 from functools import lru_cache
 
-from protocol.events import broker, client, controller, host, node, quorum, store
+from protocol.events import broker, controller, host, node, quorum, store
 from protocol.events.base import Trace
 from protocol.ids import NodeId, TimeMs, TopicPartition
 
-_MODULES = (broker, controller, quorum, client, store, node, host)
+_MODULES = (broker, controller, quorum, store, node, host)
 EVENTS: tuple[type[Trace], ...] = tuple(
     event
     for module in _MODULES
@@ -33,9 +33,7 @@ def detail_of(trace: Trace) -> dict[str, object]:
 
 
 def text_of(events: Iterable[tuple[TimeMs, NodeId, Trace]]) -> str:
-    """What the trace hash is made of: for each event `repr` of its time, node, kind, partition and `detail_of`, in less
-    time.
-    """
+    """What the trace hash is made of: for each event `repr` of its time, node, kind, partition and `detail_of`."""
     return "".join(
         [
             _FORMATS[type(trace)]

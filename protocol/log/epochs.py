@@ -47,9 +47,7 @@ class LeaderEpochCache:
         return self._epochs[index - 1], end
 
     def forget_before(self, start_offset: Offset) -> None:
-        """Removes the epochs that end at or below `start_offset`; the last one that begins there or earlier begins at
-        it.
-        """
+        """Removes the epochs that end at or below `start_offset`, at which the first of the others then begins."""
         index = bisect_right(self._starts, start_offset)
         if index:
             del self._starts[: index - 1], self._epochs[: index - 1]

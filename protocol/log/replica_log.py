@@ -140,9 +140,7 @@ class ReplicaLog:
             self.producers.appended(batch, high_watermark)
 
     def divergence(self, fetch_offset: Offset, last_fetched_epoch: Epoch) -> EpochEndOffset | None:
-        """As leader: None if a log that ends at `fetch_offset` with a record of `last_fetched_epoch` is a prefix of
-        this one, else the last epoch that both may share (M43).
-        """
+        """As leader: None if this log begins with the follower's, else the last epoch that both may share (M43)."""
         if last_fetched_epoch < 0 and self.start_offset <= fetch_offset <= self.end_offset:
             return None
         epoch, end_offset = self._end_offset_for(last_fetched_epoch)

@@ -21,9 +21,7 @@ DAMAGED = "the batch fails its checksum"
 
 
 class ReadBack(NamedTuple):
-    """A batch as it was read back: its offsets (-1 where its header is invalid), and its fault: TORN, DAMAGED, or a
-    description by the storage; empty if it has none.
-    """
+    """A batch as it was read back: offsets (-1: invalid header), and what is wrong with it, empty if nothing is."""
 
     base_offset: Offset
     next_offset: Offset

@@ -1,6 +1,4 @@
-"""All messages and metadata records. Importing the package registers their types for `codec.decode`: the modules below
-import the others.
-"""
+"""All messages and metadata records. Importing the package registers them for `codec.decode`."""
 
 from __future__ import annotations
 

@@ -18,9 +18,7 @@ from protocol.messages.batch import NO_PRODUCER_ID
 
 
 class AdminRequest(ClientRequest, control=True):
-    """Base of administration requests. Any node answers those that are declared `read_only`, the active controller the
-    others.
-    """
+    """Base of administration requests. Any node answers `read_only` ones, the active controller the others."""
 
     READ_ONLY: ClassVar[bool] = False
 

@@ -100,9 +100,7 @@ def _kinds(annotation: object) -> Iterator[type[Enum]]:
 
 
 def encode(message: Message, version: int | None = None) -> bytes:
-    """The frame of a message, by default in the latest version. ProtocolInvariantError if the version cannot carry a
-    field's value.
-    """
+    """The frame of a message, by default in the latest version. ProtocolInvariantError if it cannot carry a value."""
     detached: list[bytes] = []
     value: bytes = _PACKER.pack_ext_type(_MESSAGE_EXT, _pack_fields(message, version, detached))
     if not detached:

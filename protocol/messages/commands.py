@@ -130,9 +130,7 @@ class AdminOutcome(Message):
 
 
 class LoadCommand(Command):
-    """Keeps `in_flight` batches of `payload_bytes` in flight, round robin over the partitions of a topic, for
-    `duration_ms` after an unmeasured warm-up of `warm_up_ms`.
-    """
+    """Keeps `in_flight` batches in flight, round robin over `partitions`, for `duration_ms` after a warm-up."""
 
     topic: str
     partitions: tuple[Int32, ...]
@@ -175,8 +173,7 @@ class ProbeCommand(Command):
 
 
 class ProbeOutcome(Message):
-    """When the first broker acknowledged, for each partition of the command, in milliseconds of the
-    generator's clock."""
+    """When each partition of the command was first acknowledged, in milliseconds of the generator's clock."""
 
     command_id: Int64
     acknowledged_ms: tuple[Int64, ...]

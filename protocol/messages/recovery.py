@@ -84,9 +84,7 @@ class PartitionRecovery(Message):
 
 
 class RecoverPartitions(Message, control=True):
-    """The recoveries that the controller requires. A recovery that the URM knows continues with the replicas given
-    here; another recovery of the same partition replaces it.
-    """
+    """The recoveries that the controller requires: one that the URM knows gets these replicas, another replaces it."""
 
     recoveries: tuple[PartitionRecovery, ...]
 

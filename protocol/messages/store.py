@@ -27,8 +27,7 @@ NO_SESSION = 0
 
 @direct
 class StoreError(IntEnum):
-    """Why a store did not carry out a request; numbers are ZooKeeper's. CONNECTION_LOSS is the client's own: the
-    request may have been carried out."""
+    """Why a store refused a request, in ZooKeeper's numbers; CONNECTION_LOSS: it may have been carried out."""
 
     NONE = 0
     CONNECTION_LOSS = -4
@@ -89,8 +88,7 @@ class GetData(Message):
 
 
 class Exists(Message):
-    """Reads whether a node exists. The watch fires when it is created, changed or deleted, and stays if it does not
-    exist yet."""
+    """Reads whether a node exists. The watch fires when it is created, changed or deleted."""
 
     path: str
     watch: bool = False
@@ -232,8 +230,7 @@ class WatchEvent(StoreMessage):
 
 
 class ExpireSessions(Message, control=True):
-    """A fault of the experiment: the store ends all sessions of a node, which may be alive (A52). `owning_only`: only
-    those that own ephemeral nodes."""
+    """A fault: the store ends all sessions of a node (A52), or with `owning_only` those with ephemeral nodes."""
 
     node_id: Int32
     owning_only: bool = False

@@ -174,9 +174,7 @@ class DescribedPartition(Result):
 
 
 class DescribedTopic(Result):
-    """A topic. `topic_authorized_operations` has bit N set if the principal may perform the operation with wire value
-    N.
-    """
+    """A topic. Bit N of `topic_authorized_operations`: the principal may perform the operation with wire value N."""
 
     name: str
     topic_id: str = ""

@@ -42,8 +42,7 @@ class LeaderAndIsrPartition(Message, since={"is_unclean_leader": 1}):
 
 
 class ControllerCommand(Request, control=True):
-    """A command of the controller `controller_id`, elected at `controller_epoch`. It expects the response within
-    `ack_timeout_ms`, and raises an alert otherwise (A51)."""
+    """A command of a controller, which raises an alert without a response within `ack_timeout_ms` (A51)."""
 
     controller_id: Int32
     controller_epoch: Int32

@@ -26,8 +26,13 @@ from typing import Any, ClassVar, Final
 from protocol.broker.context import BrokerContext
 from protocol.broker.fetcher import Fetcher
 from protocol.broker.isr_manager import IsrManager
-from protocol.broker.lifecycle import LifecycleEvent, LifecycleState
-from protocol.broker.lifecycle_manager import HEARTBEAT_TIMER, SHUTDOWN_TIMER, BrokerLifecycleManager
+from protocol.broker.lifecycle import (
+    HEARTBEAT_TIMER,
+    SHUTDOWN_TIMER,
+    BrokerLifecycleManager,
+    LifecycleEvent,
+    LifecycleState,
+)
 from protocol.broker.recovery import DataLossHook, no_routine
 from protocol.broker.replicas import ReplicaManager
 from protocol.config import ClusterConfig

@@ -131,9 +131,7 @@ class BrokerControl:
             log.metrics.failed_over(len(records))
 
     def alter_partition(self, now_ms: TimeMs, sender: NodeId, request: AlterPartitionRequest) -> None:
-        """One result per proposal; STALE_BROKER_EPOCH where another incarnation is registered, INVALID_REQUEST for an
-        overtaken request.
-        """
+        """One result per proposal; STALE_BROKER_EPOCH for another incarnation, INVALID_REQUEST if overtaken."""
         log, number = self._log, request.correlation_id
         if log.state.image.broker_epoch(request.broker_id) != request.broker_epoch:
             error = ErrorCode.STALE_BROKER_EPOCH

@@ -74,9 +74,7 @@ class QuorumConfig:
 
 
 class QuorumContext:
-    """The shared state of a replica: the `epoch` of the metadata log, its known `leader` or -1. `has_fetched`: it
-    follows a leader that has answered a fetch in this epoch.
-    """
+    """The state of a replica. `has_fetched`: it follows a leader that has answered a fetch in this epoch."""
 
     def __init__(
         self, node_id: NodeId, config: QuorumConfig, storage: Storage, rng: Random, out: Outbox, can_vote: bool

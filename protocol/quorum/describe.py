@@ -28,9 +28,7 @@ OBSERVER_MS = 300_000
 
 
 class QuorumGauges(NamedTuple):
-    """Numbers of voters, of observers that fetch from this leader (0 on other replicas), of uncommitted voter changes
-    (0 or 1), and of static voters that are not in the voter set of the log (D34).
-    """
+    """Numbers of voters, observers that fetch here, uncommitted voter changes, static voters not in the log (D34)."""
 
     voters: int
     observers: int

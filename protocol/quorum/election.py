@@ -43,8 +43,7 @@ FOLLOWER: Final = Role.FOLLOWER
 
 
 LogEnd = tuple[Epoch, Offset]
-"""(epoch of the last record, log end offset). The log with the greater value is more up to date (Raft, section 5.4.1).
-"""
+"""(epoch of the last record, log end offset); the log with the greater value is more up to date (Raft, 5.4.1)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +60,7 @@ class VotingState:
 
 
 def can_grant_vote(state: VotingState, candidate: ReplicaKey, log_end: LogEnd, *, pre_vote: bool) -> bool:
-    """Whether a replica in `state` grants `candidate`, whose log ends at `log_end`, its vote in this epoch, or would
-    grant it (`pre_vote`).
-    """
+    """Whether a replica in `state` grants a candidate whose log ends at `log_end` its vote, or would (`pre_vote`)."""
     if state.role is Role.LEADER or log_end < state.log_end:
         return False
     if pre_vote:
@@ -77,9 +74,7 @@ def can_grant_vote(state: VotingState, candidate: ReplicaKey, log_end: LogEnd, *
 
 @dataclass(slots=True)
 class Election:
-    """The votes of one election among `voters`. `pending` maps the correlation id of each open vote request to its
-    voter.
-    """
+    """The votes of one election. `pending`: the voters of open vote requests by correlation id."""
 
     voters: VoterSet
     pending: dict[int, ReplicaKey] = field(default_factory=dict)

@@ -50,9 +50,7 @@ class QuorumFollower:
         self._context.has_fetched = False
 
     def send_fetch(self, now_ms: TimeMs) -> None:
-        """Sends a fetch, or the next FetchSnapshot of a download, to the leader; without a leader, a fetch to the next
-        bootstrap server. The fetch timer repeats that.
-        """
+        """Fetches from the leader, or without one from the next bootstrap server; the fetch timer repeats that."""
         context = self._context
         is_following = context.role is FOLLOWER
         is_delayed = is_following and context.has_fetched and self._download is None
@@ -122,9 +120,7 @@ class QuorumFollower:
             self.send_fetch(now_ms)
 
     def _append(self, response: QuorumFetchResponse) -> None:
-        """Appends batches that start at the log end, flushes, and advances the high watermark. The response to an older
-        fetch is valid, too: a leader only appends.
-        """
+        """Appends batches that start at the log end, also those of an older fetch: a leader only appends."""
         context = self._context
         log, batches = context.log, response.batches
         if batches:
@@ -136,9 +132,7 @@ class QuorumFollower:
         context.high_watermark = max(context.high_watermark, min(response.high_watermark, log.end_offset))
 
     def handle_snapshot_response(self, now_ms: TimeMs, sender: NodeId, response: FetchSnapshotResponse) -> None:
-        """Adds the bytes to the download; installs a complete snapshot that is ahead of the high watermark. An error
-        ends the download. CorruptLogError for a bad checksum.
-        """
+        """Adds bytes to the download, which an error ends; installs a complete snapshot. CorruptLogError."""
         context, download = self._context, self._download
         if download is None or response.correlation_id != self.pending_request_id:
             return

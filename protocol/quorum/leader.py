@@ -88,9 +88,7 @@ class QuorumLeader:
         return log.end_offset
 
     def settle(self, now_ms: TimeMs) -> bool:
-        """After a flush: advances the high watermark, processes changes of the voters, completes delayed fetches.
-        Whether it is removed.
-        """
+        """After a flush: advances the high watermark, processes changes, completes fetches. Whether it is removed."""
         context, log = self._context, self._context.log
         if context.high_watermark != log.end_offset:
             self._advance_high_watermark()
@@ -180,9 +178,7 @@ class QuorumLeader:
     # -- replication ---------------------------------------------------------------------------------------------------
 
     def fetch(self, now_ms: TimeMs, sender: NodeId, request: QuorumFetchRequest) -> None:
-        """Delays a fetch whose position is in the log (`settle` completes it); responds at once with a diverging epoch,
-        a snapshot id, or OFFSET_OUT_OF_RANGE for a negative offset.
-        """
+        """Delays a fetch whose position is in the log; answers another with a diverging epoch, snapshot id or error."""
         context, log = self._context, self._context.log
         if request.fetch_offset < 0:
             context.respond(sender, request, ErrorCode.OFFSET_OUT_OF_RANGE)

@@ -76,9 +76,7 @@ class LeaderState:
         return next((voter for voter in voters.keys if self.resolve_key(voter).uuid == NO_UUID), None)
 
     def majority_end_offset(self, voters: VoterSet, own_end: Offset) -> Offset | None:
-        """The offset below which a majority of the voters has all records; None until that includes a record of this
-        epoch.
-        """
+        """The end of what a majority of the voters has; None until that includes a record of this epoch."""
         ends = sorted((self._end_of(voter, own_end) for voter in voters.keys), reverse=True)
         if not ends:
             return None

@@ -139,9 +139,7 @@ class QuorumLog:
         return DivergingEpoch(found, end)
 
     def validate_fetch_position(self, fetch_offset: Offset, last_epoch: Epoch) -> DivergingEpoch | Snapshot | None:
-        """None if the follower's log is a prefix of this one (KIP-595, KIP-630); else the epoch end to truncate to, or
-        the snapshot to fetch.
-        """
+        """None if the follower's log is a prefix of this one; else the end to truncate to, or the snapshot to fetch."""
         if NO_EPOCH < last_epoch == self._epochs.latest_epoch and self.start_offset <= fetch_offset <= self.end_offset:
             return None
         snapshot = self.snapshot
@@ -193,9 +191,7 @@ class QuorumLog:
     # -- snapshots -----------------------------------------------------------------------------------------------------
 
     def take_snapshot(self, end_offset: Offset, data: bytes) -> None:
-        """Stores the committed state below `end_offset` as the snapshot; deletes the segments that it covers if the log
-        is too large.
-        """
+        """Stores the state below `end_offset` as the snapshot; deletes what it covers if the log is too large."""
         self._write(Snapshot(self.epoch_at(end_offset), end_offset, self.voters.before(end_offset), data))
         self.voters.forget_before(end_offset)
         if 0 <= self._retention_bytes < self._size_bytes:

@@ -176,17 +176,13 @@ class QuorumReplica:
         return [batch for batch in batches if batch.next_offset <= self.high_watermark]
 
     def append(self, now_ms: TimeMs, records: Sequence[MetadataRecord], payload: bytes | None = None) -> Offset:
-        """Appends records (`payload`: encoded already) as one batch; returns the log end offset. ProtocolInvariantError
-        if not leader.
-        """
+        """Appends records as one batch; returns the log end offset. ProtocolInvariantError if not leader."""
         if self._leader is None:
             raise ProtocolInvariantError(f"{self.key} appends to the metadata log but is not its leader")
         return self._leader.append(now_ms, records, payload)
 
     def take_snapshot(self, end_offset: Offset, data: bytes) -> None:
-        """Stores the state after the records below `end_offset`, and deletes log segments that it covers. Ignored below
-        the current snapshot; raises ProtocolInvariantError above the high watermark.
-        """
+        """Stores the state below `end_offset`, unless it has a newer one. ProtocolInvariantError if uncommitted."""
         if end_offset > self.high_watermark:
             raise ProtocolInvariantError(f"snapshot at {end_offset}, above the high watermark {self.high_watermark}")
         if self.snapshot is None or end_offset > self.snapshot.end_offset:
@@ -443,9 +439,7 @@ class QuorumReplica:
     def _validate_leader_epoch(
         self, sender: NodeId, request: QuorumFetchRequest | FetchSnapshotRequest
     ) -> QuorumLeader | None:
-        """The leader if this replica leads the epoch of a fetch, else None after an error response. A fetch cannot
-        change the epoch.
-        """
+        """The leader if this replica leads the epoch of a fetch, else None after an error response."""
         asked, own = request.current_leader_epoch, self._context.epoch
         if self._leader is None:
             error = ErrorCode.NOT_LEADER_OR_FOLLOWER

@@ -54,9 +54,7 @@ def encode(state: QuorumState) -> bytes:
 
 @lru_cache(maxsize=64)
 def decode(data: bytes) -> QuorumState:
-    """Parses the file; `uuid` is empty for version 0. CorruptLogError. Cached, since a restarted broker reads the same
-    file again.
-    """
+    """Parses the file; `uuid` is empty for version 0. CorruptLogError. A restarted broker reads the same file again."""
     try:
         document = json.loads(data)
         version = document["data_version"]
