@@ -181,13 +181,10 @@ class SegmentInfo:
 
 
 class LogStorage(Protocol):
-    """One log of record batches with contiguous offsets, in one or more segments. Batches are appended to the last
-    segment, the active one; whole segments are deleted from the front. `protocol.log` decides when to roll and delete.
-
-    `start_offset` <= `flushed_offset` <= `end_offset`. Records at or above `flushed_offset` survive a crash of the
-    process, but may be lost in a crash of the machine. Every call may raise StorageError. After StorageFullError the
-    log is unchanged; CorruptLogError from `read` concerns that read only; after any other error the log may reject
-    changes.
+    """One log of record batches with contiguous offsets, in segments. Batches are appended to the last, the active one;
+    whole segments are deleted from the front. Records at or above `flushed_offset` survive a crash of the process, not
+    one of the machine. Every call may raise StorageError. After StorageFullError the log is unchanged; CorruptLogError
+    from `read` concerns that read only; after any other error the log may reject changes.
     """
 
     @property
@@ -239,8 +236,7 @@ class LogStorage(Protocol):
 
     def snapshot(self) -> tuple[Offset, bytes] | None:
         """(offset, data) of the newest snapshot, None if there is none. It covers the records below that offset.
-        `truncate` deletes the snapshots above the new end, deletion of segments those below the new start, and `reset`
-        all. A newer snapshot of the same segment may replace an older one.
+        `truncate` deletes those above the new end, deletion of segments those below the new start, `reset` all.
         """
 
     def epoch_starts(self) -> Sequence[tuple[Epoch, Offset]]:

@@ -49,10 +49,9 @@ FetcherKey = tuple[BrokerId, int]
 
 @dataclass(slots=True)
 class _Session:
-    """`ready` queues, in order, the fetches for which there are records; `in_flight` counts the bytes in flight per
-    partition. `deadline_ms` is when the wait for `replica.fetch.min.bytes` ends, None before it has begun. `requests`
-    and `answers` count the messages of the follower's `session`, 0 while it has none. `leads`: a fetch of this session
-    was for a partition that this broker led.
+    """`ready` queues fetches for which there are records, `in_flight` counts bytes per partition. `deadline_ms` ends
+    the wait for `replica.fetch.min.bytes`. `requests` and `answers` count the messages of `session`, 0 for none.
+    `leads`: a fetch was for a partition that this broker led.
     """
 
     ready: dict[TopicIdPartition, FetchPartition] = field(default_factory=dict)
@@ -98,8 +97,6 @@ class FetchSessions:
         self._answers: dict[FetcherKey, list[FetchPartitionResult]] = {}
         self._session_statuses: list[tuple[FetcherKey, FetchResponse]] = []
         self._waiting: dict[FetcherKey, None] = {}
-
-    # -- requests of followers -----------------------------------------------------------------------------------------
 
     def accept_request(self, fetcher: FetcherKey, request: FetchRequest) -> bool:
         """Whether to serve a request: it is no duplicate, of this session, and none before it is missing (KIP-227)."""
@@ -181,8 +178,6 @@ class FetchSessions:
             if self._sessions.pop(fetcher).deadline_ms is not None:
                 self._context.out.cancel_timer(_timer_of(fetcher))
             self._waiting.pop(fetcher, None)
-
-    # -- responses -----------------------------------------------------------------------------------------------------
 
     def answer(self, fetcher: FetcherKey, result: FetchPartitionResult) -> None:
         """Queues a result without records for the next `flush`."""

@@ -54,10 +54,9 @@ class _Session:
 
 
 class Fetcher:
-    """Fetches all partitions that one broker follows. `_changed` are those whose fetch state has not been sent yet,
-    `_refused` those whose last fetch got an error, `_timed` the leaders with a renewal timer, `_unsettled` those that
-    have not had a renewal since this broker began to follow them in a new leader epoch, with the time of that renewal
-    (which a host may elide).
+    """Fetches what a broker follows. `_changed`: fetch states not sent yet; `_refused`: whose last fetch got an error;
+    `_timed`: leaders with a renewal timer; `_unsettled`: leaders without a renewal since the broker follows them in a
+    new epoch, with its time (a host may elide it).
     """
 
     NOT_STATE: ClassVar[frozenset[str]] = frozenset({"_timed", "_unsettled"})
@@ -114,10 +113,9 @@ class Fetcher:
             self._changes_of(leader).update(replicas)
 
     def send_changed_fetches(self, now_ms: TimeMs) -> None:
-        """Sends the fetch states that changed, one request per leader and fetcher, at the end of an input that
-        `has_queued`. Renewals, which confirm the delayed fetches that did not change, are not postponed by this; only
-        the first one in a new leader epoch is: the leader may not know that epoch yet, and the renewal repeats the
-        fetch then.
+        """Sends the fetch states that changed, one request per leader and fetcher. Only the first renewal in a new
+        leader epoch is postponed by this: the leader may not know that epoch yet, and the renewal repeats the fetch
+        then.
         """
         if not self._changed:
             return

@@ -1,8 +1,7 @@
 """What a broker does for the partitions that it leads: append, answer followers, move the high watermark, keep the ISR.
 
-docs/architecture.md ("Replication") follows a record with acks=all through this module and the others. A follower's
-fetch that finds nothing new is delayed (`FollowerProgress.delayed_fetch`, Kafka's `DelayedFetch`) until the log or the
-high watermark moves. A follower with a delayed fetch is caught up.
+docs/architecture.md ("Replication") follows a record with acks=all. A follower's fetch that finds nothing new is
+delayed (Kafka's `DelayedFetch`) until the log or the high watermark moves. Such a follower is caught up.
 """
 
 from __future__ import annotations
@@ -40,9 +39,8 @@ ACKS_ALL = -1
 
 
 class PartitionLeader:
-    """Produce requests, follower fetches and ISRs of all partitions that one broker leads. Handlers of messages have
-    the signature `(now_ms, sender, message)`, those of timers `(now_ms, argument)`, with what follows the slash of the
-    timer's name.
+    """What one broker does as leader. Handlers take `(now_ms, sender, message)`, or `(now_ms, argument)` for timers,
+    with what follows the slash of the timer's name.
     """
 
     def __init__(
@@ -123,9 +121,8 @@ class PartitionLeader:
     # -- produce -------------------------------------------------------------------------------------------------------
 
     def produce(self, now_ms: TimeMs, client: NodeId, request: ProduceRequest) -> None:
-        """Appends a valid batch (`services.py`). Answers at once with acks=1, when the high watermark has passed the
-        batch with acks=all, and never with acks=0 (E5, E6). StorageError, after KAFKA_STORAGE_ERROR, where the disk
-        fails.
+        """Appends a valid batch. Answers at once with acks=1, when it is committed with acks=all, and never with acks=0
+        (E5, E6). StorageError, after KAFKA_STORAGE_ERROR, where the disk fails.
         """
         replica, acks = self._context.replica_named(request.topic, request.partition), request.acks
         if replica is None or replica.leadership is None:

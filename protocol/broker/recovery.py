@@ -30,9 +30,8 @@ RECOVERY_PREFIX = "data-loss/"
 
 
 DataLossHook = Callable[[TopicPartition, Epoch, Offset], int]
-"""The routine for a partition that a broker leads after an unclean election: takes the partition, its leader epoch, and
-the log end at which that epoch begins. Returns how long it takes in milliseconds, 0: it is over at once. A function of
-its arguments alone, so that runs are reproducible.
+"""The routine after an unclean election, for the partition, its leader epoch, and the log end at which that begins.
+Returns how long it takes in ms (0: it is over), as a function of its arguments alone, so that runs are reproducible.
 """
 
 

@@ -1,9 +1,8 @@
 """The replica manager: applies metadata changes to a broker's replicas (Kafka's `ReplicaManager.applyDelta`).
 
-For each partition that changed, a new leader epoch makes the broker leader or follower. The old role ends before the
-new one begins (A26, A27): no record of the former leader is appended any more, and no client is answered as by a
-leader. Within a leader epoch, the leader adopts a state with a newer partition epoch. Replicas that were deleted or
-moved to other brokers are removed with their logs.
+A new leader epoch makes the broker leader or follower of a partition. The old role ends before the new one begins (A26,
+A27): no record of the former leader is appended any more, and no client is answered as by a leader. Within a leader
+epoch, the leader adopts a state with a newer partition epoch.
 """
 
 from __future__ import annotations
@@ -60,18 +59,15 @@ class ReplicaManager:
             replica.leader_epoch = state.leader_epoch
             replica.leader_id = state.leader
             if leads:
-                self._become_leader(replica, state, now_ms)
+                log_end, high_watermark = replica.log.end_offset, replica.log.high_watermark
+                replica.leadership = rules.begin(state, self._context.me, log_end, now_ms)
+                self._context.out.trace(BecameLeader(replica.name, state.leader_epoch, log_end, high_watermark))
+                self._leader.lead(replica, now_ms)
             elif state.leader != NO_LEADER:
                 self._context.out.trace(BecameFollower(replica.name, state.leader, state.leader_epoch))
                 self._fetcher.follow(replica)
         elif replica.leadership is not None:
             self._leader.adopt(replica, state, now_ms)
-
-    def _become_leader(self, replica: Replica, state: PartitionState, now_ms: TimeMs) -> None:
-        log_end, high_watermark = replica.log.end_offset, replica.log.high_watermark
-        replica.leadership = rules.begin(state, self._context.me, log_end, now_ms)
-        self._context.out.trace(BecameLeader(replica.name, state.leader_epoch, log_end, high_watermark))
-        self._leader.lead(replica, now_ms)
 
     def _end_role(self, replica: Replica) -> None:
         if replica.leadership is not None:

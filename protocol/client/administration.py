@@ -4,21 +4,17 @@ response counts.
 A query (`READ_ONLY`) goes to one node after the other, beginning with the presumed active controller, until one
 answers; a response to an earlier attempt is ignored.
 
-A change goes to the presumed active controller. Two things make the client try the next one in the rotation:
-
-- NOT_CONTROLLER: nothing was done there. The next controller is tried after `retry.backoff.ms`.
-- No response for `TRY_NEXT_MS`: the controller may be down, unreachable, or still working, as with an election that
-  takes long. It is skipped until `request.timeout.ms` after the attempt, and then tried again, since it may have
-  restarted and lost the request. The only controller of a cluster is not tried again without a response.
+A change goes to the presumed active controller, and to the next one in the rotation `retry.backoff.ms` after
+NOT_CONTROLLER, or after `TRY_NEXT_MS` without a response: the controller may be down, unreachable, or still working. It
+is skipped until `request.timeout.ms` after the attempt, and then tried again, since it may have restarted and lost the
+request. The only controller of a cluster is not tried again without a response.
 
 The client accepts responses to all attempts; the first one other than NOT_CONTROLLER is the outcome. So a change may be
-carried out twice, or reported as already done (TOPIC_ALREADY_EXISTS) when the response of the controller that did it
-came too late, as with Kafka's admin client.
+carried out twice, or reported as already done (TOPIC_ALREADY_EXISTS), as with Kafka's admin client.
 
 The client gives up after `delivery.timeout.ms`: with NOT_CONTROLLER if all attempts got that, so that nothing was done;
 otherwise with REQUEST_TIMED_OUT, and the change may have been carried out. Requests with a `timeout_ms` of their own
-get a bit less than the time that is left, so that their response, which reports the progress, comes before the client
-gives up.
+get a bit less than the time that is left, so that their response comes before the client gives up.
 """
 
 from __future__ import annotations

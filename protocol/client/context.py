@@ -1,9 +1,8 @@
 """What the parts of a client share: identity, bootstrap nodes, requests without a response yet, timers, and the search
 for leaders.
 
-Each request has a correlation id, under which the handler of its response is registered. A response with an unknown id
-belongs to a request of the past and is ignored; one of another type than expected is refused, and the right one may
-still come. Each timer calls the action that the part which set it has given.
+A response with an unknown correlation id belongs to a request of the past and is ignored; one of another type than
+expected is refused, and the right one may still come.
 
 The parts also share the presumed active controller: first the first one of the bootstrap list, then the last one that
 has answered a request which only the active controller answers. Neither NOT_CONTROLLER nor a missing response changes

@@ -32,10 +32,9 @@ Departures from Kafka: each partition has an epoch of its own under the producer
 does not know any more (DUPLICATE_SEQUENCE_NUMBER) is unknown, not acknowledged; the batch of a ProduceCommand is never
 split.
 
-The producer id of a client is requested once, with the first batch that needs it, and used for all partitions. Another
-one is requested only for a partition that has used up all epochs; other partitions keep theirs. The presumed active
-controller is asked first; after NOT_CONTROLLER, or no response for `RETRY_MS`, the next one. Repeated requests waste
-producer ids, but do no harm.
+The producer id of a client is requested once, with the first batch that needs it, and used for all partitions; another
+one only for a partition that has used up all epochs. The presumed active controller is asked first; after
+NOT_CONTROLLER, or no response for `RETRY_MS`, the next one. Repeated requests waste producer ids, but do no harm.
 """
 
 from __future__ import annotations
@@ -251,13 +250,6 @@ class PartitionSender:
             self._context.set_timer(f"{WATCH_PREFIX}{self._name}", now_ms + WATCH_MS, self._check_progress)
             self._send_ready(now_ms)
 
-    def _back_off(self, now_ms: TimeMs) -> None:
-        """After a retriable error: sends nothing for `retry.backoff.ms`, then looks up the leader."""
-        if not self._is_backing_off:
-            self._is_backing_off, self._leader = True, NO_LEADER
-            self._finder.cancel(self._partition.topic, self._name)
-            self._context.set_timer(f"{WATCH_PREFIX}{self._name}", now_ms + self._backoff_ms, self._check_progress)
-
     def _receive_leader(self, now_ms: TimeMs, leaders: TopicLeaders) -> None:
         found = leaders.partitions.get(self._partition.partition)
         if found is None:
@@ -377,8 +369,10 @@ class PartitionSender:
             self._replace(batch, batch.split())
         elif error in batch.final_errors or error not in RETRIABLE:
             self._fail(now_ms, batch, error)
-        else:
-            self._back_off(now_ms)
+        elif not self._is_backing_off:  # sends nothing for `retry.backoff.ms`, then looks up the leader
+            self._is_backing_off, self._leader = True, NO_LEADER
+            self._finder.cancel(self._partition.topic, self._name)
+            self._context.set_timer(f"{WATCH_PREFIX}{self._name}", now_ms + self._backoff_ms, self._check_progress)
         self._send_ready(now_ms)
 
     def _replace(self, batch: ProducerBatch, parts: list[ProducerBatch]) -> None:

@@ -8,7 +8,7 @@ batch of a ProduceCommand is sent as it is, after the records that came before i
 All records without an outcome count against `buffer.memory`. Commands whose records do not fit are held back, in the
 order of their arrival, so that a slow cluster slows its producer down. A held command that makes no progress for
 `max.block.ms` fails with REQUEST_TIMED_OUT, except for the records that were admitted; so does a further one while
-`MAX_HELD` are held. `partition_sender.py` delivers the batches.
+`MAX_HELD` are held.
 """
 
 from __future__ import annotations

@@ -175,24 +175,13 @@ class RecoveryDecided(PartitionTrace):
 
     def outcome(self) -> str:
         """Which replica answered what, which did not answer, and which leader was elected for which reason."""
-        return outcome_text(self.answers, self.silent, self.absent, self.leader, self.reason)
+        parts = [f"broker {broker} has epoch {epoch}, end {end}" for broker, _, epoch, end in self.answers]
+        parts += [f"broker {broker} is silent" for broker in self.silent]
+        parts += [f"broker {broker} is absent" for broker in self.absent]
+        return f"{'; '.join(parts)}. Broker {self.leader} is elected: {self.reason}"
 
     def sentence(self) -> str:
         return f"{self.partition}: {self.outcome()}"
-
-
-def outcome_text(
-    answers: tuple[Answer, ...],
-    silent: tuple[BrokerId, ...],
-    absent: tuple[BrokerId, ...],
-    leader: BrokerId,
-    reason: str,
-) -> str:
-    """The outcome of a recovery in words; the parameters are fields of `RecoveryDecided`."""
-    parts = [f"broker {broker} has epoch {epoch}, end {end}" for broker, _, epoch, end in answers]
-    parts += [f"broker {broker} is silent" for broker in silent]
-    parts += [f"broker {broker} is absent" for broker in absent]
-    return f"{'; '.join(parts)}. Broker {leader} is elected: {reason}"
 
 
 @dataclass(slots=True)

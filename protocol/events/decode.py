@@ -19,9 +19,8 @@ class EventError(ValueError):
 
 
 def decode(kind: str, partition: TopicPartition | None, detail: Mapping[str, object]) -> Trace:
-    """The event of that kind. `detail` has all fields by name; it may have lists where the event has tuples. EventError
-    where the kind is unknown, a field is unknown, missing or of another type, or the partition is missing or not
-    expected.
+    """The event of that kind; `detail` may have lists where the event has tuples. EventError for an unknown kind, for
+    an unknown, missing or wrong field, and for a partition that is missing or not expected.
     """
     event = KINDS.get(kind)
     if event is None:

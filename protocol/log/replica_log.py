@@ -14,9 +14,8 @@ Rules (KIP-101, KIP-279, KIP-595; requirements N1, N6):
 - A log that is truncated below its start is emptied and starts at that offset (as in `UnifiedLog`,
   `LeaderEpochFileCache`).
 
-`contract.LogStorage` stores the bytes; this class knows offsets and epochs. Closing a segment flushes it, so that after
-a crash at most one segment has to be verified (Kafka flushes in the background). Then, and at a clean shutdown, the
-storage gets a snapshot of the producer state, from which the next start continues.
+Closing a segment flushes it, so that after a crash at most one segment has to be verified (Kafka flushes in the
+background). Then, and at a clean shutdown, the storage gets a snapshot of the producer state.
 
 Records are appended to the last segment of a log, the active one. It is closed when the next batch would make it larger
 than `segment.bytes`. Closed segments are deleted as a whole, from the oldest on, when the newest timestamp in one is
@@ -87,9 +86,8 @@ _SEGMENT_BYTES = int(CONFIGS[SEGMENT_BYTES].default)
 
 
 class ReplicaLog:
-    """A replica's log on top of its storage. `high_watermark` is the offset after the last record known to be
-    committed; a segment is closed before it exceeds `segment_bytes`. Every method raises StorageError where the disk
-    fails.
+    """A replica's log on its storage. `high_watermark`: the offset after the last record known to be committed; a
+    segment is closed before it exceeds `segment_bytes`. StorageError where the disk fails.
     """
 
     __slots__ = ("epochs", "has_closed_segments", "high_watermark", "producers", "segment_bytes", "storage")

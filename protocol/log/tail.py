@@ -4,8 +4,6 @@ The part of a log after the flushed offset may be incomplete, so a storage reads
 the log. The first batch that is cut off, fails its checksum, or has an unexpected offset ends the log; the storage
 drops it and everything after it, since offsets must be contiguous, and reports that (`records_dropped`). The same
 finding below the flushed offset is damage to durable records: the log cannot be opened, or the read fails.
-
-Storages read bytes and compute checksums in their own ways; all of them end their logs by this rule.
 """
 
 from __future__ import annotations

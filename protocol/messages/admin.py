@@ -2,8 +2,7 @@
 
 Each request type has a response type with one `Result` per part of the request: an invalid part does not prevent the
 others. The response is sent when the records of the request are committed. Invalid input gets an `ErrorCode` and
-changes nothing (requirements G31-G33). The requests are in `topics.py`, `partitions.py`, `configs.py`, `cluster.py` and
-`acls.py`; `quorum.py` has those about the replicas of the metadata log.
+changes nothing (requirements G31-G33).
 """
 
 from __future__ import annotations

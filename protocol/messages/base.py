@@ -55,8 +55,6 @@ class Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
-# -- messages ----------------------------------------------------------------------------------------------------------
-
 M = TypeVar("M", bound="Message")
 _CONFIG = ConfigDict(strict=True, extra="forbid", defer_build=True)
 """A validator is built at its first use, since a process uses few of them."""
@@ -161,8 +159,6 @@ _ANYTHING: TypeAdapter[Any] = TypeAdapter(Any)
 def _adapter(name: str) -> TypeAdapter[Any]:
     return TypeAdapter(Message.REGISTRY[name])
 
-
-# -- requests and responses --------------------------------------------------------------------------------------------
 
 ANONYMOUS = "User:ANONYMOUS"
 """The principal of an unauthenticated client."""

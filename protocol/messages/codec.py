@@ -75,18 +75,12 @@ def _layout(name: str, version: int) -> _Layout:
         kind=model,
         version=version,
         fields=fields,
-        values=_values(fields),
+        values=attrgetter(*fields) if len(fields) > 1 else lambda item: tuple(getattr(item, name) for name in fields),
         lacking=tuple((name, defaults[name]) for name in lacking),
         enumerations=tuple(
             (name, {member.value: member for member in kind}) for name in fields for kind in _kinds(types[name])
         ),
     )
-
-
-def _values(fields: tuple[str, ...]) -> Callable[[Message], tuple[object, ...]]:
-    if len(fields) > 1:
-        return attrgetter(*fields)
-    return lambda message: tuple(getattr(message, name) for name in fields)
 
 
 def _kinds(annotation: object) -> Iterator[type[Enum]]:
@@ -201,9 +195,8 @@ def _message_of(parts: object) -> Message:
         raise MalformedMessageError("found a message without type name and version")
     name, version = parts[:2]
     if name not in Message.REGISTRY:
-        raise UnknownMessageTypeError(
-            f"found message type {name!r}; allowed: one of {len(Message.REGISTRY)} known types"
-        )
+        known = len(Message.REGISTRY)
+        raise UnknownMessageTypeError(f"found message type {name!r}; allowed: one of {known} known types")
     if type(version) is not int or not 0 <= version <= _latest(name):
         raise MalformedMessageError(f"{name}: found version {version!r}; allowed: 0 to {_latest(name)}")
     layout = _layout(name, version)

@@ -55,9 +55,8 @@ class SendRecords(Command):
 
 
 class ConsumeCommand(Command):
-    """Reads a partition from `offset` (EARLIEST: its log start offset, LATEST: its high watermark) to the high
-    watermark of the first response, or until it has `max_bytes`. Waits at most `max_wait_ms` for a first record. Errors
-    in `final_errors` end the command at once; other retriable errors are retried until `delivery.timeout.ms`.
+    """Reads a partition from `offset` (EARLIEST: log start, LATEST: high watermark) to the high watermark of the first
+    response, or `max_bytes`. Waits `max_wait_ms` for a first record. Errors as in ProduceCommand.
     """
 
     topic: str
@@ -105,9 +104,8 @@ class SendOutcome(Message):
 
 
 class ConsumeOutcome(Message):
-    """`batches` follow each other without a gap; the first one contains the requested offset. `next_offset` is the
-    offset to read on from, -1 after an error. `high_watermark` is the highest of all responses; a later leader may have
-    a lower one. With OFFSET_OUT_OF_RANGE, `log_start_offset` and `high_watermark` are the valid range.
+    """`batches` have no gap; the first one contains the requested offset. `next_offset` is the one to read on from, -1
+    after an error. `high_watermark`: of all responses. Both ends of the log are set with OFFSET_OUT_OF_RANGE.
     """
 
     command_id: Int64
@@ -158,9 +156,8 @@ class LoadOutcome(Message):
 
 
 class ProbeCommand(Command):
-    """Sends one batch of one record to every partition until a broker acknowledges it. Leaders are not looked up: each
-    batch goes to all of `brokers`, and again `retry_ms` after all have refused it. At most `in_flight` partitions are
-    probed at once, in the order given.
+    """Sends one record to each partition until a broker acknowledges it: to all of `brokers`, and again `retry_ms`
+    after all have refused it. At most `in_flight` partitions at once, in the order given.
     """
 
     topic: str

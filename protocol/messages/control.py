@@ -42,9 +42,8 @@ class BrokerHeartbeatRequest(Request, control=True, renewal=True):
 
 
 class BrokerHeartbeatResponse(Response, control=True, renewal=True):
-    """The broker's state by the controller. `broker_epoch` repeats the heartbeat's, because a response is delivered by
-    broker id and two incarnations of a broker may exist at a time (Kafka responds on the connection of the request). -1
-    addresses any incarnation.
+    """The broker's state by the controller. `broker_epoch` repeats the heartbeat's, because two incarnations of a
+    broker may exist at a time (Kafka responds on the connection of the request); -1 addresses any.
     """
 
     broker_epoch: Int64 = NO_EPOCH

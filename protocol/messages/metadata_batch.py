@@ -40,9 +40,8 @@ def pack_records(records: Sequence[MetadataRecord], version: int | None = None) 
 
 
 def unpack_records(payload: bytes) -> tuple[MetadataRecord, ...]:
-    """The records of a batch's payload. Raises MalformedMessageError for anything else. Results are cached by content,
-    so that neither a truncation nor a crash can make one wrong: the newest `SHORT_PAYLOADS` of up to `SHORT_BYTES`, and
-    `LONG_PAYLOADS` longer ones. Nodes of one process share them.
+    """The records of a batch's payload; MalformedMessageError. Results are cached by content for all nodes of the
+    process: the newest `SHORT_PAYLOADS` of up to `SHORT_BYTES`, and `LONG_PAYLOADS` longer ones.
     """
     records = (_short if len(payload) <= SHORT_BYTES else _long).get(payload)
     if records is None:

@@ -128,9 +128,8 @@ class EndQuorumEpochResponse(QuorumResponse):
 
 
 class QuorumFetchRequest(QuorumRequest, since={"replica_uuid": 14}):
-    """A replica whose log ends at `fetch_offset` after a record of `last_fetched_epoch` requests the records that
-    follow. The leader delays the request until there are any, and learns from it the replica's log end.
-    `high_watermark` is the highest that the replica knows (G16).
+    """A replica whose log ends at `fetch_offset` after a record of `last_fetched_epoch` requests what follows, and
+    knows `high_watermark` (G16). The leader delays the request until there is more.
     """
 
     replica_id: Int32
@@ -142,9 +141,8 @@ class QuorumFetchRequest(QuorumRequest, since={"replica_uuid": 14}):
 
 
 class QuorumFetchResponse(QuorumResponse):
-    """The batches from the fetch offset on; or the end of an epoch at which the follower's log diverges
-    (`diverging_epoch`, `diverging_end_offset`); or the id of the snapshot to fetch if the leader's log starts above the
-    fetch offset.
+    """The batches from the fetch offset on; or the end of an epoch at which the follower's log diverges; or the id of
+    the snapshot to fetch if the leader's log starts above the fetch offset.
     """
 
     high_watermark: Int64 = 0

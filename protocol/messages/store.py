@@ -40,13 +40,9 @@ class StoreError(IntEnum):
     SESSION_EXPIRED = -112
 
 
-# -- operations --------------------------------------------------------------------------------------------------------
-
-
 class Create(Message):
-    """Creates a node; its parent must exist. An `ephemeral` node ends with the session that creates it, and has no
-    children. The name of a `sequential` node is completed by a number of ten digits, which grows with every child that
-    the parent has had.
+    """Creates a node; its parent must exist. An `ephemeral` node ends with its session, and has no children. The name
+    of a `sequential` node is completed by ten digits, which grow with every child that the parent has had.
     """
 
     path: str
@@ -128,9 +124,6 @@ class OperationResult(Message):
     path: str = ""
 
 
-# -- connections and sessions ------------------------------------------------------------------------------------------
-
-
 class StoreMessage(Message, control=True):
     """Base of the messages of one connection, which the client numbers; no two connections have the same number."""
 
@@ -168,9 +161,6 @@ class SessionPong(StoreMessage, renewal=True):
     """The answer to a ping; `number` is that of the last message of the store."""
 
     number: Int64
-
-
-# -- requests ----------------------------------------------------------------------------------------------------------
 
 
 class StoreRequest(StoreMessage):
@@ -234,9 +224,6 @@ class ExpireSessions(Message, control=True):
 
     node_id: Int32
     owning_only: bool = False
-
-
-# -- the transaction log -----------------------------------------------------------------------------------------------
 
 
 class StoreRecord(Message):

@@ -126,15 +126,13 @@ class BaseBroker:
 
     @abstractmethod
     def start(self, now_ms: TimeMs) -> list[Effect]:
-        """Begins an incarnation of the broker."""
+        """As in `Node`, and so the two below."""
 
     @abstractmethod
-    def receive(self, now_ms: TimeMs, sender: NodeId, message: Message) -> list[Effect]:
-        """Hands a message to its handler; refuses it if the node does not serve it from this sender."""
+    def receive(self, now_ms: TimeMs, sender: NodeId, message: Message) -> list[Effect]: ...
 
     @abstractmethod
-    def fire(self, now_ms: TimeMs, name: str) -> list[Effect]:
-        """Hands a timer to its handler. ProtocolInvariantError if there is no such timer."""
+    def fire(self, now_ms: TimeMs, name: str) -> list[Effect]: ...
 
     def _send_queued(self, now_ms: TimeMs) -> None:
         """Sends what the parts have queued during one input: fetch responses, fetch requests, and ISR proposals."""

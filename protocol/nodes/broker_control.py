@@ -1,7 +1,7 @@
 """What the active controller does for brokers: registration, heartbeats, fencing, ISR proposals (KIP-631, KIP-497).
 
-Heartbeats and ISR proposals of a broker incarnation count once, in the order in which the broker sent them
-(`sending_order.py`): a heartbeat that was overtaken is answered and changes nothing, a proposal is refused.
+Heartbeats and ISR proposals of a broker incarnation count in the order in which the broker sent them: a heartbeat that
+was overtaken is answered and changes nothing, a proposal is refused.
 """
 
 from __future__ import annotations

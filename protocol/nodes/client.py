@@ -1,8 +1,7 @@
 """The client node: behaves like an application with a Kafka client library, with any number of commands at once.
 
-Its parts are in `protocol/client`: producer, reads, administration, and what they share. Every command has exactly one
-outcome. Every request carries the client's principal, unless the command sets another one. Authorization errors end a
-command at once, since a retry does not help.
+Every command has exactly one outcome. Every request carries the client's principal, unless the command sets another
+one. Authorization errors end a command at once, since a retry does not help.
 """
 
 from __future__ import annotations
@@ -40,16 +39,8 @@ class ClientNode:
     ) -> None:
         self.node_id = client_id
         self._out = Outbox()
-        self._context = ClientContext(
-            client_id,
-            principal or node_principal(client_id),
-            tuple(brokers),
-            tuple(controllers),
-            controllers[0],
-            config,
-            self._out,
-            checksum,
-        )
+        user, servers, first = principal or node_principal(client_id), tuple(controllers), controllers[0]
+        self._context = ClientContext(client_id, user, tuple(brokers), servers, first, config, self._out, checksum)
         self._finder = LeaderFinder(self._context)
         self._producer = Producer(self._context, self._finder)
         self._in_progress: dict[int, Read | Administration] = {}

@@ -4,11 +4,11 @@ Every change takes the same way: a handler decides on records from the present s
 metadata log and replayed (`controller_log.py`), and answers and trace events are deferred until a majority of the
 quorum has the records (`DeferredEffects`). Only the log changes the state.
 
-The node connects the parts: `receive` refuses what the sender may not send, by a table of rules for message types, then
-looks up the handler of the message type in two tables. Handlers of the first serve on every controller; those of the
-second on the active one only (`controller_quorum.py`), while the others answer NOT_CONTROLLER. Administration requests
-about topics, configs and ACLs are authorized by their handlers, which know the resources that a request names
-(`protocol/controller/administration.py`, and `protocol/metadata/queries.py` for those that only read).
+`receive` refuses what the sender may not send, by a table of rules for message types, then looks up the handler of the
+message type in two tables. Handlers of the first serve on every controller; those of the second on the active one only,
+while the others answer NOT_CONTROLLER. Administration requests about topics, configs and ACLs are authorized by their
+handlers, which know the resources that a request names (`protocol/controller/administration.py`, and
+`protocol/metadata/queries.py` for those that only read).
 """
 
 from __future__ import annotations
@@ -135,8 +135,6 @@ class ControllerNode:
             **dict.fromkeys(CHANGE_REQUESTS, self._administer),
         }
 
-    # -- what hosts and checkers read ----------------------------------------------------------------------------------
-
     @property
     def state(self) -> ControllerState:
         return self._log.state
@@ -175,8 +173,6 @@ class ControllerNode:
     def metrics(self) -> Mapping[str, int]:
         """The metrics of the cluster by name; units and meaning in `protocol/controller/metrics.py`."""
         return self._log.metrics.values()
-
-    # -- contract ------------------------------------------------------------------------------------------------------
 
     def start(self, now_ms: TimeMs) -> list[Effect]:
         self._log.metrics.now_ms = now_ms
@@ -223,8 +219,6 @@ class ControllerNode:
             self._out.drain(), image.next_offset, self.replica.high_watermark, sender, request
         )
         return committed + released + self._quorum_out.drain()
-
-    # -- handlers ------------------------------------------------------------------------------------------------------
 
     def _shut_down(self, now_ms: TimeMs, sender: NodeId, command: ShutdownCommand) -> None:
         self.replica.shut_down()

@@ -1,11 +1,9 @@
 """The metadata log as a controller uses it: the state that replay has built, and the one way to change that state.
 
 Every change is a batch of records that is appended to the controller's replica of the log and replayed at once
-(`write`). A controller that stands by replays what the quorum has committed (`replay_log`), after a snapshot where the
-log no longer begins at its first record. `reset` discards everything that was replayed.
-
-Observers receive trace events (`protocol/events/controller.py`) for the records of the active controller, and for those
-that a new leader of the quorum has committed although its predecessor may not have reported them (`traced`).
+(`write`). A controller that stands by replays what the quorum has committed (`replay_log`). Observers receive trace
+events for the records of the active controller, and for those that a new leader of the quorum has committed although
+its predecessor may not have reported them (`traced`).
 """
 
 from __future__ import annotations
@@ -163,12 +161,8 @@ def trace_partition(out: Outbox, image: MetadataImage, key: TopicIdPartition) ->
 
 
 def broker_registered(broker: BrokerId, registration: BrokerRegistration) -> BrokerRegistered:
-    return BrokerRegistered(
-        broker,
-        registration.broker_epoch,
-        fenced=registration.fenced,
-        in_controlled_shutdown=registration.in_controlled_shutdown,
-    )
+    fenced, stopping = registration.fenced, registration.in_controlled_shutdown
+    return BrokerRegistered(broker, registration.broker_epoch, fenced=fenced, in_controlled_shutdown=stopping)
 
 
 def partition_changed(name: TopicPartition, state: PartitionState, min_isr: int) -> PartitionChanged:

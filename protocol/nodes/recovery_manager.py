@@ -2,14 +2,12 @@
 
 The active controller requests recoveries. Each is a task (`recovery/task.py`), whose queries go through the Broker
 Request Sender (`recovery/sender.py`). When a task is decided the manager sends the result to the controller that
-requested it, and again whenever the controller repeats the request; the controller alone checks the result and records
-it. The manager keeps nothing durable and changes no metadata. If it crashes or hangs, or one of its messages is lost,
-the controller's next request restores the task (F14). A controller that becomes active requests recoveries of its own
-(F15), which replace those of the same partitions.
+requested it, and again whenever the controller repeats the request. The manager keeps nothing durable and changes no
+metadata. If it crashes or hangs, or one of its messages is lost, the controller's next request restores the task (F14).
+A controller that becomes active requests recoveries of its own (F15), which replace those of the same partitions.
 
 A task ends when the controller cancels it, or has not requested it for `LAPSES_AFTER` heartbeat intervals: the
-cancellation was lost, or the controller has crashed. Without that limit the manager would query brokers without end.
-One timer wakes the node when the next query, deadline, timeout or end of a task is due.
+cancellation was lost, or the controller has crashed. One timer wakes the node for whatever is due next.
 """
 
 from __future__ import annotations

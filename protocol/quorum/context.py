@@ -40,8 +40,8 @@ class QuorumConfig:
 
     Times are in milliseconds. An election timeout is drawn from [`election_ms`, 2 `election_ms`), the backoff after a
     lost election adds up to `backoff_ms`. A follower starts an election after `fetch_ms` without a response from its
-    leader; a leader resigns after 1.5 `fetch_ms` without fetches from a majority. A follower fetches at least every
-    `renewal_ms`. A snapshot deletes the records that it covers if the log is larger than `retention_bytes`.
+    leader, and fetches at least every `renewal_ms`; a leader resigns after 1.5 `fetch_ms` without fetches from a
+    majority. `retention_bytes` as in `QuorumLog`.
     """
 
     cluster_id: str
@@ -122,8 +122,6 @@ class QuorumContext:
         self.epoch: Epoch = state.epoch
         self.leader: NodeId = state.leader
 
-    # -- identity and membership ---------------------------------------------------------------------------------------
-
     @property
     def key(self) -> ReplicaKey:
         if self._key.uuid != self.state.uuid:
@@ -157,8 +155,6 @@ class QuorumContext:
         history = self.log.voters
         is_uncommitted = history.last_change >= self.high_watermark
         return self.is_voter or (is_uncommitted and self.membership(history.before(history.last_change)) is not None)
-
-    # -- responses and timers ------------------------------------------------------------------------------------------
 
     def next_correlation_id(self) -> int:
         self._correlation_id += 1

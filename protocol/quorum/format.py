@@ -30,9 +30,8 @@ def is_formatted(storage: Storage) -> bool:
 
 
 def format_voters(storage: Storage, cluster_id: str, me: ReplicaKey, voters: VoterSet, now_ms: TimeMs) -> None:
-    """Formats a disk for the replica `me`, with `voters` as the first records of its log; none: a joining controller.
-    Raises ForeignDirectoryError for a formatted disk, ProtocolInvariantError if `me` has no uuid or is not among the
-    voters.
+    """Formats a disk for the replica `me`, with `voters` as the first records of its log. ForeignDirectoryError if it
+    is formatted, ProtocolInvariantError if `me` has no uuid or is not among the voters.
     """
     if is_formatted(storage):
         raise ForeignDirectoryError(f"the disk of replica {me.id} is formatted already")

@@ -47,17 +47,13 @@ class QuorumLeader:
         self._context = context
         self.leader_state = LeaderState(context.epoch, context.log.end_offset, now_ms, context.key)
         self._delayed: dict[ReplicaKey, tuple[NodeId, QuorumFetchRequest]] = {}
-        self._changes: list[Change] = []
+        self.changes: list[Change] = []
         self._tracked = VoterSet()
         self._voters_with_me: VoterSet | None = None
         self._completed_at = (NO_OFFSET, NO_OFFSET)
         voters, uuid = _to_voters(context.voters.keys), context.state.uuid
         self.append(now_ms, [LeaderChangeRecord(leader_id=context.node_id, leader_uuid=uuid, voters=voters)])
         self._track_latest_voters(now_ms)
-
-    @property
-    def has_pending_changes(self) -> bool:
-        return bool(self._changes)
 
     @property
     def is_removed(self) -> bool:
@@ -92,7 +88,7 @@ class QuorumLeader:
         context, log = self._context, self._context.log
         if context.high_watermark != log.end_offset:
             self._advance_high_watermark()
-        for change in list(self._changes):
+        for change in list(self.changes):
             if change.offset < 0:
                 self._append_change(now_ms, change)
             if 0 <= change.offset < context.high_watermark:
@@ -113,7 +109,7 @@ class QuorumLeader:
         self._track_voters(VoterSet(), 0)
         for timer in (BEGIN_TIMER, CHANGE_TIMER):
             context.out.cancel_timer(timer)
-        for change in self._changes:
+        for change in self.changes:
             context.out.send(change.requester, not_leader(change.request, context.leader, context.epoch))
         for _, (sender, request) in sorted(self._delayed.items()):
             context.respond(sender, request, ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -263,7 +259,7 @@ class QuorumLeader:
         if error is not ErrorCode.NONE:
             self._context.out.send(sender, response_to(request, error, message))
             return
-        self._changes.append(Change(sender, request, now_ms + request.timeout_ms))
+        self.changes.append(Change(sender, request, now_ms + request.timeout_ms))
         self._reset_change_timer()
 
     def _rejection(self, request: VoterRequest) -> tuple[ErrorCode, str]:
@@ -288,20 +284,20 @@ class QuorumLeader:
             self._advance_high_watermark()
 
     def _complete_change(self, change: Change, error: ErrorCode = ErrorCode.NONE, message: str = "") -> None:
-        self._changes.remove(change)
+        self.changes.remove(change)
         self._context.out.send(change.requester, response_to(change.request, error, message))
 
     def expire_changes(self, now_ms: TimeMs) -> None:
         """Completes the changes whose deadline has passed with REQUEST_TIMED_OUT."""
-        for change in [change for change in self._changes if change.until_ms <= now_ms]:
+        for change in [change for change in self.changes if change.until_ms <= now_ms]:
             why = self._blocking_reason(change) if change.offset < 0 else "appended; it may still be committed"
             message = f"not done within {change.request.timeout_ms} ms: {why}"
             self._complete_change(change, ErrorCode.REQUEST_TIMED_OUT, message)
         self._reset_change_timer()
 
     def _reset_change_timer(self) -> None:
-        if self._changes:
-            self._context.out.set_timer(CHANGE_TIMER, min(change.until_ms for change in self._changes))
+        if self.changes:
+            self._context.out.set_timer(CHANGE_TIMER, min(change.until_ms for change in self.changes))
 
 
 def _to_voters(keys: Sequence[ReplicaKey]) -> tuple[Voter, ...]:

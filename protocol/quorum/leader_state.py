@@ -44,9 +44,8 @@ class LeaderState:
     inactive: set[NodeId] = field(default_factory=set)
 
     def record_fetch(self, replica: ReplicaKey, end_offset: Offset, leader_end: Offset, now_ms: TimeMs) -> None:
-        """Records a fetch of a replica that has all records below `end_offset` on its disk, while the leader's log ends
-        at `leader_end`. The replica is caught up now if it has them all; as of its previous fetch if it has all of then
-        (Kafka's `updateFollowerState`).
+        """Records that a replica has all records below `end_offset`, of the leader's `leader_end`. It is caught up now
+        if that is all; as of its previous fetch if it has all of then (Kafka's `updateFollowerState`).
         """
         before = self.progress.get(replica)
         caught_up_ms = -1 if before is None else before.caught_up_ms

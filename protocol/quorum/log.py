@@ -1,10 +1,9 @@
 """The metadata log of a replica: record batches, the newest snapshot, and the voter sets recorded in both.
 
-The log keeps one snapshot (KIP-630). It holds the state below its end offset, as opaque bytes of the state machine, and
-the voter set at that offset (D7). A snapshot deletes the records that it covers if the log is larger than
-`metadata.max.retention.bytes`, so that replicas that lag a little still fetch records instead of the snapshot; Kafka
-limits their age, too. The snapshot is written before the records are deleted, so after a crash every record that the
-log lacks is covered by the snapshot.
+The log keeps one snapshot (KIP-630): the state below its end offset, as opaque bytes of the state machine, and the
+voter set at that offset (D7). It deletes the records that it covers if the log is larger than
+`metadata.max.retention.bytes`, so that replicas that lag a little still fetch records; Kafka limits their age, too. The
+snapshot is written before the records are deleted, so after a crash it covers every record that the log lacks.
 """
 
 from __future__ import annotations
@@ -78,8 +77,7 @@ class DivergingEpoch:
 
 class QuorumLog:
     """The log `name` with its snapshot and voter history; `voters` are the static ones, used until the log contains
-    others. A snapshot deletes the records that it covers if the log is larger than `retention_bytes` (below 0: never).
-    Raises CorruptLogError.
+    others. With `retention_bytes` below 0 snapshots delete no records. Raises CorruptLogError.
     """
 
     def __init__(self, storage: Storage, name: str, voters: VoterSet, retention_bytes: int = 0) -> None:
@@ -107,8 +105,6 @@ class QuorumLog:
             for offset, record in _control_records(batch):
                 if offset >= covered:
                     self.voters.append(offset, record)
-
-    # -- reading -------------------------------------------------------------------------------------------------------
 
     @property
     def start_offset(self) -> Offset:
@@ -154,8 +150,6 @@ class QuorumLog:
         end = self.end_offset_for_epoch(last_epoch)
         return None if end.epoch == last_epoch and end.end_offset >= fetch_offset else end
 
-    # -- writing -------------------------------------------------------------------------------------------------------
-
     def append(self, batch: RecordBatch, records: Sequence[MetadataRecord] | None = None) -> None:
         """Appends a batch (`records`, if decoded already) without flushing; its voter changes apply at once (D8)."""
         self._log.append(batch)
@@ -187,8 +181,6 @@ class QuorumLog:
         if found:
             return found[-1]
         return NO_EPOCH if self.snapshot is None else self.snapshot.epoch
-
-    # -- snapshots -----------------------------------------------------------------------------------------------------
 
     def take_snapshot(self, end_offset: Offset, data: bytes) -> None:
         """Stores the state below `end_offset` as the snapshot; deletes what it covers if the log is too large."""
