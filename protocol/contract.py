@@ -142,7 +142,6 @@ class Outbox:
         self.effects.append(Exit())
 
     def drain(self) -> list[Effect]:
-        """Removes and returns all effects."""
         effects, self.effects = self.effects, []
         return effects
 

@@ -101,7 +101,6 @@ def is_client(node: NodeId) -> bool:
 
 
 def is_load(node: NodeId) -> bool:
-    """Whether a client is a load generator."""
     return FIRST_LOAD <= node < DRIVER
 
 

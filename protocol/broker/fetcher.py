@@ -153,7 +153,6 @@ class Fetcher:
         return sent
 
     def _by_fetcher(self, replicas: Iterable[Replica]) -> dict[int, list[FetchPartition]]:
-        """The fetch states of those of `replicas` that are followed."""
         found: dict[int, list[FetchPartition]] = {}
         for replica in replicas:
             if replica.fetch_state is not None:
@@ -209,7 +208,6 @@ class Fetcher:
             session.answers += 1
 
     def _repeat_later(self, replica: Replica, now_ms: TimeMs) -> None:
-        """Repeats a fetch with the next renewal."""
         self._refused.setdefault(replica.leader_id, set()).add(replica.key)
         self._set_timer(replica.leader_id, now_ms)
 

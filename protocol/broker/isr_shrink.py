@@ -37,7 +37,6 @@ class IsrShrink:
         self._lag_timers: set[BrokerId] = set()
 
     def watch_lag(self, follower: BrokerId, now_ms: TimeMs) -> None:
-        """Sets the follower's lag timer, unless it is set already."""
         self._set_lag_timer(follower, now_ms + self._lag_ms)
 
     def restart_silence(self, follower: BrokerId, now_ms: TimeMs) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from protocol.broker import leadership as rules
 from protocol.broker.context import BrokerContext, Replica
-from protocol.broker.delayed_produce import MAX_DELAYED, DelayedProduces
+from protocol.broker.delayed_produce import MAX_DELAYED, AppendedBatch, DelayedProduces
 from protocol.broker.fetch_sessions import FetcherKey, FetchSessions, refusal_of, result_of
 from protocol.broker.flushing import Flusher
 from protocol.broker.isr_manager import IsrManager, apply_result
@@ -20,9 +20,7 @@ from protocol.config import MIN_INSYNC_REPLICAS, REPLICA_LAG_MIN_MESSAGES, RETRY
 from protocol.errors import ErrorCode, StorageError
 from protocol.events.broker import HighWatermarkAdvanced, IsrCommitted, RecordsAppended
 from protocol.ids import NO_EPOCH, NO_OFFSET, BrokerId, Epoch, NodeId, Offset, TimeMs, partition_key
-from protocol.log.producer_state import ProducedBatch
 from protocol.messages.base import changed
-from protocol.messages.batch import RecordBatch
 from protocol.messages.control import AlterPartitionResponse
 from protocol.messages.data import (
     FetchPartition,
@@ -155,25 +153,16 @@ class PartitionLeader:
         self.advance_high_watermark(replica, now_ms)
 
     def _answer_appended(
-        self,
-        replica: Replica,
-        client: NodeId,
-        request: ProduceRequest,
-        batch: RecordBatch | ProducedBatch,
-        now_ms: TimeMs,
+        self, replica: Replica, client: NodeId, request: ProduceRequest, batch: AppendedBatch, now_ms: TimeMs
     ) -> None:
         """Answers with the offset of a batch in the log, which may be a former copy; with acks=all once committed."""
         if request.acks == ACKS_ALL and batch.next_offset > replica.log.high_watermark:
             self.delayed_produces.delay(replica, client, request, batch, now_ms)
         else:
-            self._respond(client, request, base_offset=batch.base_offset)
+            self._respond(client, request, ErrorCode.NONE, batch.base_offset)
 
     def _respond(
-        self,
-        client: NodeId,
-        request: ProduceRequest,
-        error: ErrorCode = ErrorCode.NONE,
-        base_offset: Offset = NO_OFFSET,
+        self, client: NodeId, request: ProduceRequest, error: ErrorCode, base_offset: Offset = NO_OFFSET
     ) -> None:
         """Responds unless acks is 0. With an error, `base_offset` is set if the log has the batch nevertheless."""
         if request.acks != 0:
@@ -267,7 +256,6 @@ class PartitionLeader:
         return image.is_active(broker) and image.broker_epoch(broker) == broker_epoch
 
     def _complete_delayed_fetches(self, replica: Replica, now_ms: TimeMs) -> None:
-        """The log end or the high watermark has moved: completes the delayed fetches of the partition."""
         for broker, progress in self._leadership(replica).followers.items():
             if progress.delayed_fetch is not None:
                 progress.last_caught_up_ms = now_ms

@@ -207,7 +207,6 @@ class BrokerLifecycleManager:
         self._out.set_timer(HEARTBEAT_TIMER, self._next_heartbeat_ms, idle_with=idle_with)
 
     def receive_heartbeat(self, now_ms: TimeMs, controller: NodeId, response: BrokerHeartbeatResponse) -> None:
-        """Follows the controller's answer: fenced, unfenced, released, or unknown broker epoch."""
         is_to_this_epoch = response.broker_epoch in (NO_EPOCH, self._context.broker_epoch)
         if self.state is LifecycleState.REGISTERING or not is_to_this_epoch:
             return
@@ -262,7 +261,6 @@ class BrokerLifecycleManager:
             self._out.set_timer(HEARTBEAT_TIMER, now_ms + min(SHUTDOWN_HEARTBEAT_MS, self._heartbeat_ms))
 
     def fire_shutdown_timeout(self, now_ms: TimeMs, _: str) -> None:
-        """The controller has not given its permission in time: stops without it."""
         self._stop()
 
     def _stop(self) -> None:

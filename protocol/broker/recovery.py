@@ -36,7 +36,6 @@ Returns how long it takes in ms (0: it is over), as a function of its arguments 
 
 
 def no_routine(partition: TopicPartition, leader_epoch: Epoch, log_end: Offset) -> int:
-    """The default hook, which does nothing."""
     return 0
 
 

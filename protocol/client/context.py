@@ -67,7 +67,6 @@ class ClientContext:
 
     @property
     def controllers_in_turn(self) -> tuple[NodeId, ...]:
-        """All controllers, beginning with the presumed active one."""
         place = self.controllers.index(self.controller)
         return (*self.controllers[place:], *self.controllers[:place])
 
@@ -85,7 +84,6 @@ class ClientContext:
         self.waiting.pop(correlation_id, None)
 
     def set_timer(self, name: str, at_ms: TimeMs, action: Callable[[TimeMs], None]) -> None:
-        """Sets a timer that calls `action`; replaces one of the same name."""
         self.timers[name] = action
         self.out.set_timer(name, at_ms)
 

@@ -335,7 +335,6 @@ class PartitionSender:
         self._context.out.send(self._leader, request)
 
     def _stamp(self, batch: ProducerBatch) -> None:
-        """Writes producer id, epoch, sequence number and checksum into a batch."""
         if batch.sequence != NO_SEQUENCE:
             number, epoch = self._producer_id, self._producer_epoch
             batch.content = changed(

@@ -252,7 +252,6 @@ class Producer:
             self._report_if_complete(job)
 
     def _report_if_complete(self, job: _Pending) -> None:
-        """Sends the outcome of a command all of whose records have a result."""
         command = job.command
         assert isinstance(command, SendRecords)
         if job.open or job.taken < command.record_count:
@@ -268,23 +267,13 @@ class Producer:
         self._report_produce(job, command, end)
 
     def _report_produce(self, job: _Pending, command: ProduceCommand, end: BatchResult) -> None:
-        self._context.out.trace(
-            ProduceCompleted(
-                TopicPartition(command.topic, command.partition),
-                command_id=command.command_id,
-                acks=command.acks,
-                error=end.error.name,
-                unknown=end.unknown,
-                base_offset=end.base_offset,
-            )
-        )
-        outcome = ProduceOutcome.unchecked(
-            command_id=command.command_id, error=end.error, base_offset=end.base_offset, unknown=end.unknown
-        )
+        partition, number = TopicPartition(command.topic, command.partition), command.command_id
+        error, unknown, offset = end.error, end.unknown, end.base_offset
+        self._context.out.trace(ProduceCompleted(partition, number, command.acks, error.name, unknown, offset))
+        outcome = ProduceOutcome.unchecked(command_id=number, error=error, base_offset=offset, unknown=unknown)
         self._context.out.send(job.driver, outcome)
 
     def _expire_held(self, now_ms: TimeMs) -> None:
-        """Fails held commands that have made no progress for `max.block.ms`."""
         late = [job for job in self._held if job.blocked_ms + self._max_block_ms <= now_ms]
         self._held = deque(job for job in self._held if job not in late)
         for job in late:

@@ -194,7 +194,6 @@ class AlertRaised(PartitionTrace):
     leader_epoch: LeaderEpoch
 
     def text(self) -> str:
-        """The alert in words."""
         if self.alert == OFFLINE_PARTITION:
             return f"{self.partition} is offline: it has no leader"
         elected = f"broker {self.leader} was elected uncleanly in epoch {self.leader_epoch}"

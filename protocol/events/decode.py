@@ -45,7 +45,6 @@ def decode(kind: str, partition: TopicPartition | None, detail: Mapping[str, obj
 
 @cache
 def _model(kind: str) -> type[BaseModel]:
-    """A model of the recorded fields of a kind of event."""
     event = KINDS[kind]
     hints = get_type_hints(event)
     declared: dict[str, Any] = {name: (hints[name], ...) for name in detail_names(event)}
@@ -53,5 +52,4 @@ def _model(kind: str) -> type[BaseModel]:
 
 
 def _tuples(value: object) -> object:
-    """JSON has lists where events have tuples."""
     return tuple(map(_tuples, value)) if isinstance(value, list | tuple) else value

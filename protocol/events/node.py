@@ -41,7 +41,6 @@ class ProduceCompleted(PartitionTrace):
 
     @property
     def is_acknowledged(self) -> bool:
-        """Whether the records are acknowledged."""
         return self.error == "NONE"
 
     def sentence(self) -> str:

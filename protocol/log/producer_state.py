@@ -75,7 +75,6 @@ class _Undo:
 
 
 def sequence_after(sequence: int, count: int = 1) -> int:
-    """The sequence number `count` after this one."""
     return (sequence + count) % SEQUENCE_MODULUS
 
 

@@ -115,7 +115,6 @@ class ReplicaLog:
 
     @property
     def latest_epoch(self) -> Epoch:
-        """The leader epoch of the last record, -1 on an empty log."""
         return self.epochs.latest_epoch
 
     def append_as_leader(self, batch: RecordBatch, leader_epoch: Epoch) -> RecordBatch:

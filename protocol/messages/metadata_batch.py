@@ -59,7 +59,6 @@ def remember_unpacked(payload: bytes, records: Sequence[MetadataRecord]) -> None
 
 
 def forget_unpacked() -> None:
-    """Empties the cache of `unpack_records`."""
     _short.clear()
     _long.clear()
 

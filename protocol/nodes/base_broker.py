@@ -112,12 +112,10 @@ class BaseBroker:
 
     @property
     def fetch_sessions(self) -> FetchSessions:
-        """The fetch sessions that this broker serves, for observers."""
         return self._leader.fetch_sessions
 
     @property
     def fetcher(self) -> Fetcher:
-        """The fetch sessions of this broker as a follower, for observers."""
         return self._fetcher
 
     def flush_all(self) -> None:
@@ -144,6 +142,5 @@ class BaseBroker:
             self._isr.send_queued(now_ms)
 
     def _finish(self, now_ms: TimeMs) -> list[Effect]:
-        """The effects of one input, with what the parts have queued."""
         self._send_queued(now_ms)
         return self._out.drain()

@@ -62,7 +62,6 @@ class BrokerControl:
                 self._sessions.renew(broker, now_ms)
 
     def expire_session(self, now_ms: TimeMs, timer: str) -> None:
-        """Fences the broker whose session timer has fired, unless it is fenced or unregistered."""
         broker = self._sessions.expire(timer)
         registration = self._log.state.image.brokers.get(broker)
         if registration is not None and not registration.fenced:
@@ -94,7 +93,6 @@ class BrokerControl:
     def _follow_heartbeat(
         self, now_ms: TimeMs, request: BrokerHeartbeatRequest, registration: BrokerRegistration
     ) -> BrokerControlState:
-        """The state to which the heartbeat moves the broker."""
         broker, incarnations = request.broker_id, self._log.incarnations
         incarnations.observe_applied(broker, request.current_metadata_offset)
         state, target = incarnations.control_state(broker), incarnations.next_state(request)

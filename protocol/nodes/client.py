@@ -53,7 +53,6 @@ class ClientNode:
 
     @property
     def buffered_bytes(self) -> int:
-        """The bytes of `buffer.memory` in use, for observers."""
         return self._producer.buffered_bytes
 
     def start(self, now_ms: TimeMs) -> list[Effect]:
@@ -62,7 +61,6 @@ class ClientNode:
         return []
 
     def receive(self, now_ms: TimeMs, sender: NodeId, message: Message) -> list[Effect]:
-        """Takes a command of the experiment, or a response to one of the client's requests."""
         handler = self._handlers.get(type(message))
         if handler is not None:
             handler(now_ms, sender, message)
@@ -74,7 +72,6 @@ class ClientNode:
         return self._out.drain()
 
     def fire(self, now_ms: TimeMs, name: str) -> list[Effect]:
-        """Fires a timer of one of the parts. ProtocolInvariantError if there is no such timer."""
         self._context.fire(now_ms, name)
         self._producer.admit_held(now_ms)
         return self._out.drain()

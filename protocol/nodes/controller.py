@@ -167,7 +167,6 @@ class ControllerNode:
         return self._log.committed_records
 
     def gauges(self) -> Mapping[str, Collection[TopicIdPartition]]:
-        """The partitions that each gauge counts, for observers."""
         return self._log.metrics.counted()
 
     def metrics(self) -> Mapping[str, int]:

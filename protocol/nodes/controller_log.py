@@ -57,7 +57,6 @@ class ControllerLog:
         self._begin_at(0)
 
     def reset(self) -> None:
-        """Discards everything that was replayed, and all sessions."""
         self._begin_at(self.metrics.now_ms)
 
     def _begin_at(self, now_ms: TimeMs) -> None:

@@ -106,7 +106,6 @@ class ControllerQuorum:
             self._log.incarnations.observe_applied(broker, applied)
 
     def describe(self, now_ms: TimeMs, sender: NodeId, request: DescribeQuorumRequest) -> None:
-        """Answers with the leader's description of the quorum, or with the leader to ask instead."""
         self._out.send(sender, describe_quorum(self._replica, now_ms, request))
 
     def follow(self, now_ms: TimeMs) -> list[Effect]:

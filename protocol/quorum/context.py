@@ -168,10 +168,8 @@ class QuorumContext:
         self.out.send(to, response(correlation_id=request.correlation_id, **fields))
 
     def reset_election_timer(self, now_ms: TimeMs) -> None:
-        """Restarts the election timer with a random timeout."""
         timeout_ms = self.config.election_ms + self.rng.randrange(self.config.election_ms)
         self.out.set_timer(ELECTION_TIMER, now_ms + timeout_ms)
 
     def backoff_ms(self) -> int:
-        """A random wait after a lost election, in milliseconds."""
         return self.config.election_ms // 2 + self.rng.randrange(1, self.config.backoff_ms + 1)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
 
 from protocol.errors import ErrorCode
 from protocol.ids import NO_OFFSET, Epoch, NodeId, Offset, TimeMs
@@ -25,15 +24,6 @@ from protocol.quorum.voters import NO_UUID, ReplicaKey, matches_voter
 
 OBSERVER_MS = 300_000
 """Milliseconds after its last fetch for which the leader describes an observer (Kafka: five minutes)."""
-
-
-class QuorumGauges(NamedTuple):
-    """Numbers of voters, observers that fetch here, uncommitted voter changes, static voters not in the log (D34)."""
-
-    voters: int
-    observers: int
-    uncommitted_voter_change: int
-    ignored_static_voters: int
 
 
 def describe_quorum(replica: QuorumReplica, now_ms: TimeMs, request: DescribeQuorumRequest) -> DescribeQuorumResponse:
@@ -69,14 +59,14 @@ def describe_quorum(replica: QuorumReplica, now_ms: TimeMs, request: DescribeQuo
     )
 
 
-def quorum_gauges(replica: QuorumReplica, now_ms: TimeMs) -> QuorumGauges:
+def quorum_gauges(replica: QuorumReplica, now_ms: TimeMs) -> tuple[int, int, int, int]:
+    """Numbers of voters, of observers that fetch from this leader (0 on other replicas), of uncommitted voter changes
+    (0 or 1), and of static voters that are not in the voter set of the log (D34).
+    """
     voters, leader_state = replica.voters, replica.leader_state
-    return QuorumGauges(
-        voters=len(voters),
-        observers=0 if leader_state is None else len(_fetching_observers(replica, leader_state, now_ms)),
-        uncommitted_voter_change=int(replica.log.voters.last_change >= replica.high_watermark),
-        ignored_static_voters=sum(voters.key_of(voter) is None for voter in replica.config.voters),
-    )
+    observers = 0 if leader_state is None else len(_fetching_observers(replica, leader_state, now_ms))
+    ignored = sum(voters.key_of(voter) is None for voter in replica.config.voters)
+    return len(voters), observers, int(replica.log.voters.last_change >= replica.high_watermark), ignored
 
 
 def _fetching_observers(replica: QuorumReplica, leader_state: LeaderState, now_ms: TimeMs) -> list[ReplicaKey]:

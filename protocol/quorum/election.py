@@ -93,5 +93,4 @@ class Election:
 
     @property
     def is_lost(self) -> bool:
-        """Whether so many voters rejected that no majority is possible."""
         return len(self.voters) - len(self.rejected) < self.voters.majority

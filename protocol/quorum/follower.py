@@ -90,7 +90,6 @@ class QuorumFollower:
         context.out.set_timer(FETCH_TIMER, now_ms + context.config.renewal_ms, idle_with=idle_with)
 
     def _next_bootstrap_server(self) -> NodeId | None:
-        """The next of the voters and bootstrap servers, None if there is no other node."""
         context = self._context
         servers = sorted({*context.config.bootstrap, *(key.id for key in context.voters.keys)} - {context.node_id})
         self._bootstrap_tries += 1
@@ -163,7 +162,6 @@ class QuorumFollower:
         self.reset_fetch_timeout(now_ms)
 
     def reset_fetch_timeout(self, now_ms: TimeMs) -> None:
-        """Restarts the timer that starts an election if the leader does not respond for `fetch_ms`."""
         context = self._context
         context.out.set_timer(
             ELECTION_TIMER, now_ms + context.config.fetch_ms, idle_with=context.leader, echoes=FETCH_TIMER

@@ -24,7 +24,6 @@ from protocol.quorum.voters import NO_UUID, ReplicaKey, VoterSet
 
 
 def is_formatted(storage: Storage) -> bool:
-    """Whether a disk holds a `quorum-state` file, a snapshot or a metadata log."""
     files = (storage.read_file(name) for name in (state_file.FILE, SNAPSHOT_FILE))
     return any(raw is not None for raw in files) or METADATA_LOG in storage.log_names()
 

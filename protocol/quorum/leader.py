@@ -98,9 +98,9 @@ class QuorumLeader:
         completed_at = (log.end_offset, context.high_watermark)
         if completed_at != self._completed_at:
             self._completed_at = completed_at
-            for replica, (sender, request) in sorted(self._delayed.items()):
+            for replica, (_, request) in sorted(self._delayed.items()):
                 if self._is_completable(request):
-                    self._complete_fetch(replica, sender, request)
+                    self._complete_fetch(replica)
         return log.voters.latest is not self._voters_with_me and self.is_removed
 
     def close(self) -> None:
@@ -194,9 +194,8 @@ class QuorumLeader:
         voter = self._tracked.key_of(replica.id)
         if voter is not None and matches_voter(voter, replica) and replica.id != self._context.node_id:
             self._restart_voter_timer(replica.id, now_ms)
-        former = self._delayed.get(replica)
-        if former is not None:
-            self._complete_fetch(replica, *former, ())
+        if replica in self._delayed:
+            self._complete_fetch(replica, ())
         self._delayed[replica] = (sender, request)
         self.leader_state.progress[replica].has_delayed_fetch = True
         if self._is_completable(request):
@@ -206,16 +205,9 @@ class QuorumLeader:
         context = self._context
         return fetch.fetch_offset < context.log.end_offset or fetch.high_watermark < context.high_watermark
 
-    def _complete_fetch(
-        self,
-        replica: ReplicaKey,
-        sender: NodeId,
-        fetch: QuorumFetchRequest,
-        batches: Sequence[RecordBatch] | None = None,
-    ) -> None:
-        del self._delayed[replica]
+    def _complete_fetch(self, replica: ReplicaKey, batches: Sequence[RecordBatch] | None = None) -> None:
+        context, (sender, fetch) = self._context, self._delayed.pop(replica)
         self.leader_state.progress[replica].has_delayed_fetch = False
-        context = self._context
         response = QuorumFetchResponse.unchecked(
             correlation_id=fetch.correlation_id,
             leader_id=context.node_id,
@@ -272,7 +264,6 @@ class QuorumLeader:
         )
 
     def _append_change(self, now_ms: TimeMs, change: Change) -> None:
-        """Appends a change that nothing blocks, and rejects one that became invalid."""
         context = self._context
         error, message = self._rejection(change.request)
         if error is not ErrorCode.NONE:
@@ -288,7 +279,6 @@ class QuorumLeader:
         self._context.out.send(change.requester, response_to(change.request, error, message))
 
     def expire_changes(self, now_ms: TimeMs) -> None:
-        """Completes the changes whose deadline has passed with REQUEST_TIMED_OUT."""
         for change in [change for change in self.changes if change.until_ms <= now_ms]:
             why = self._blocking_reason(change) if change.offset < 0 else "appended; it may still be committed"
             message = f"not done within {change.request.timeout_ms} ms: {why}"

@@ -94,11 +94,9 @@ class LeaderState:
         return len(active) >= voters.majority
 
     def inactive_voters(self, voters: VoterSet) -> list[ReplicaKey]:
-        """The other voters that have not fetched in this epoch yet, or are inactive."""
         others = [voter for voter in voters.keys if voter.id != self.local.id]
         return [voter for voter in others if voter.id in self.inactive or self.progress_of(voter) is None]
 
     def preferred_successors(self, voters: VoterSet) -> list[ReplicaKey]:
-        """The other voters in descending order of their log end offsets, as EndQuorumEpoch lists them."""
         others = [voter for voter in voters.keys if voter.id != self.local.id]
         return sorted(others, key=lambda voter: (-self._end_of(voter, 0), voter))

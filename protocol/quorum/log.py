@@ -108,7 +108,6 @@ class QuorumLog:
 
     @property
     def start_offset(self) -> Offset:
-        """The offset of the first record that is still in the log."""
         return self._log.start_offset
 
     @property
@@ -120,7 +119,6 @@ class QuorumLog:
 
     @property
     def end(self) -> LogEnd:
-        """Epoch of the last record and log end offset, as elections compare them."""
         return self.last_epoch, self.end_offset
 
     def read(self, from_offset: Offset, max_bytes: int = READ_BYTES) -> Sequence[RecordBatch]:
@@ -176,7 +174,6 @@ class QuorumLog:
         self._log.flush()
 
     def epoch_at(self, offset: Offset) -> Epoch:
-        """The epoch of the last record below `offset`."""
         found = [epoch for epoch, start in self._epochs.entries() if start < offset]
         if found:
             return found[-1]
@@ -193,7 +190,6 @@ class QuorumLog:
             self._size_bytes = self._stored_bytes()
 
     def install_snapshot(self, snapshot: Snapshot) -> None:
-        """Replaces the whole log with a snapshot from the leader."""
         self._write(snapshot)
         self._log.reset(snapshot.end_offset)
         self.end_offset = snapshot.end_offset

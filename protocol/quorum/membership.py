@@ -53,7 +53,6 @@ class Change:
         return ReplicaKey(self.request.voter_id, self.request.voter_uuid)
 
     def record(self, voters: VoterSet) -> ControlRecord:
-        """The control record that applies the change to `voters`."""
         voter = self.voter
         if isinstance(self.request, AddVoterRequest):
             return AddVoterRecord(voter_id=voter.id, voter_uuid=voter.uuid, endpoints=self.request.endpoints)
@@ -62,15 +61,12 @@ class Change:
 
 
 def response_to(
-    request: VoterRequest,
-    error: ErrorCode = ErrorCode.NONE,
-    message: str = "",
-    current_leader: CurrentLeader | None = None,
+    request: VoterRequest, error: ErrorCode, message: str, leader: CurrentLeader | None = None
 ) -> VoterResponse:
-    """The response to a voter request; with NOT_CONTROLLER `current_leader` is the leader to send the request to."""
+    """The response to a voter request; with NOT_CONTROLLER `leader` is the one to send the request to."""
     kind = AddVoterResponse if isinstance(request, AddVoterRequest) else RemoveVoterResponse
-    leader = current_leader or CurrentLeader()
-    return kind(correlation_id=request.correlation_id, error=error, message=message, current_leader=leader)
+    number, leader = request.correlation_id, leader or CurrentLeader()
+    return kind(correlation_id=number, error=error, message=message, current_leader=leader)
 
 
 def not_leader(request: VoterRequest, leader: NodeId, epoch: Epoch) -> VoterResponse:
@@ -80,7 +76,6 @@ def not_leader(request: VoterRequest, leader: NodeId, epoch: Epoch) -> VoterResp
 
 
 def leader_text(leader: NodeId, epoch: Epoch) -> str:
-    """The leader (-1: none) of an epoch as the text of an error message."""
     return f"epoch {epoch} has no leader" if leader == NO_LEADER else f"{leader} leads in epoch {epoch}"
 
 

@@ -107,7 +107,6 @@ class QuorumReplica:
 
     @property
     def key(self) -> ReplicaKey:
-        """Node id and uuid of the disk (empty for a replica that cannot vote)."""
         return self._context.key
 
     @property
@@ -146,7 +145,6 @@ class QuorumReplica:
 
     @property
     def leader_state(self) -> LeaderState | None:
-        """The leader's view of the other replicas, None if this replica does not lead."""
         return None if self._leader is None else self._leader.leader_state
 
     def fetched_end_offset(self, replica: ReplicaKey) -> Offset:
@@ -207,7 +205,6 @@ class QuorumReplica:
 
     @property
     def message_types(self) -> Collection[type[Message]]:
-        """The types of the messages that `receive` takes."""
         return self._handlers.keys()
 
     def receive(self, now_ms: TimeMs, sender: NodeId, message: Message) -> bool:
@@ -265,7 +262,6 @@ class QuorumReplica:
         self._out.trace(QuorumRoleChanged(role.value, context.epoch, context.leader))
 
     def _become_unattached(self, now_ms: TimeMs, epoch: Epoch) -> None:
-        """Enters `epoch`, or stays in the current one, without a leader to fetch from."""
         if epoch > self.epoch:
             self._context.save(epoch=epoch, leader=NO_LEADER, voted=None)
         self._transition_to(Role.UNATTACHED)
@@ -311,7 +307,6 @@ class QuorumReplica:
         self._count_votes(now_ms)
 
     def _become_candidate(self, now_ms: TimeMs) -> None:
-        """Starts a new epoch as a candidate that has voted for itself."""
         self._context.save(epoch=self.epoch + 1, leader=NO_LEADER, voted=self.key)
         self._transition_to(Role.CANDIDATE)
         self._context.reset_election_timer(now_ms)

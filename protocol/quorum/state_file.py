@@ -33,7 +33,6 @@ class QuorumState:
 
 
 def disk_uuid(rng: Random) -> str:
-    """A new uuid of a disk."""
     return uuid_text(rng.getrandbits(UUID_BITS))
 
 

@@ -152,7 +152,7 @@ def test_a_replica_that_does_not_lead_returns_the_leader() -> None:
     )
     assert answer.current_leader == CurrentLeader(leader_id=1002, leader_epoch=5)
     assert not_leader(remove(B), -1, 5).message == "epoch 5 has no leader"
-    assert response_to(remove(B)).current_leader == CurrentLeader(leader_id=-1, leader_epoch=-1)
+    assert response_to(remove(B), ErrorCode.NONE, "").current_leader == CurrentLeader(leader_id=-1, leader_epoch=-1)
 
 
 @pytest.mark.covers("G32")
