@@ -1,7 +1,7 @@
 """The leader's half of fetch sessions (KIP-227): which fetch responses leave, in which order, within which limits.
 
-A follower spreads the partitions that it follows over `num.replica.fetchers` fetchers. Each fetcher has a session with
-this broker, with limits of its own, so that large partitions of one fetcher do not delay those of another.
+Each fetcher of a follower has a session with this broker, with limits of its own, so that large partitions of one
+fetcher do not delay those of another.
 
 - Window: the records in flight (sent, and the follower has not fetched beyond them yet) and those of the next response
   are together at most `replica.fetch.response.max.bytes`. So no message is larger, and a follower that does not process

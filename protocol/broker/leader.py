@@ -11,8 +11,7 @@ from protocol.broker.context import BrokerContext, Replica
 from protocol.broker.delayed_produce import MAX_DELAYED, AppendedBatch, DelayedProduces
 from protocol.broker.fetch_sessions import FetcherKey, FetchSessions, refusal_of, result_of
 from protocol.broker.flushing import Flusher
-from protocol.broker.isr_manager import IsrManager, apply_result
-from protocol.broker.isr_shrink import IsrShrink
+from protocol.broker.isr_manager import IsrManager, IsrShrink, apply_result
 from protocol.broker.leadership import FollowerProgress, Leadership
 from protocol.broker.reads import Reads
 from protocol.broker.recovery import LeaderRecovery

@@ -6,9 +6,7 @@
 - An offset below the log start or above the log end gets OFFSET_OUT_OF_RANGE.
 - A consumer that sends the epoch of the last record that it has read gets the diverging epoch, if the log holds other
   records below the offset (KIP-320).
-- A read that meets a damaged batch gets CORRUPT_MESSAGE.
-
-At most `MAX_DELAYED_READS` reads wait per partition; further ones are answered at once.
+- A read that meets a damaged batch gets CORRUPT_MESSAGE, one beyond `MAX_DELAYED_READS` of a partition does not wait.
 """
 
 from __future__ import annotations

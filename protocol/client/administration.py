@@ -110,10 +110,9 @@ class Administration:
         request = self._command.request
         principal = self._context.principal if request.principal == ANONYMOUS else request.principal
         sent = replace(request, correlation_id=correlation_id, principal=principal)
-        if isinstance(sent, _LONG_REQUESTS):
-            left_ms = self._deadline_ms - now_ms
-            sent = replace(sent, timeout_ms=min(sent.timeout_ms, left_ms * 9 // 10))
-        return sent
+        if not isinstance(sent, _LONG_REQUESTS):
+            return sent
+        return replace(sent, timeout_ms=min(sent.timeout_ms, (self._deadline_ms - now_ms) * 9 // 10))
 
     def _receive(self, now_ms: TimeMs, response: AdminResponse) -> None:
         attempt = self._attempts[response.correlation_id]
@@ -124,20 +123,21 @@ class Administration:
             return
         if not self._is_query:
             self._context.controller = attempt.node
-        error, text = response.failure()
-        self._end(AdminOutcome(command_id=self._command.command_id, error=error, message=text, response=response))
+        self._end(*response.failure(), response)
 
     def _expire(self, now_ms: TimeMs) -> None:
-        error, text = ErrorCode.REQUEST_TIMED_OUT, "no answer in time"
         if all(attempt.is_refused for attempt in self._attempts.values()):
-            error, text = ErrorCode.NOT_CONTROLLER, "no controller is active"
-        self._end(AdminOutcome(command_id=self._command.command_id, error=error, message=text))
+            self._end(ErrorCode.NOT_CONTROLLER, "no controller is active")
+        else:
+            self._end(ErrorCode.REQUEST_TIMED_OUT, "no answer in time")
 
-    def _end(self, outcome: AdminOutcome) -> None:
+    def _end(self, error: ErrorCode, message: str, response: AdminResponse | None = None) -> None:
+        number = self._command.command_id
         self._forget()
-        self._context.cancel_timer(f"{WATCH_PREFIX}{self._command.command_id}")
-        self._context.cancel_timer(f"{DEADLINE_PREFIX}{self._command.command_id}")
+        self._context.cancel_timer(f"{WATCH_PREFIX}{number}")
+        self._context.cancel_timer(f"{DEADLINE_PREFIX}{number}")
         self._on_done()
+        outcome = AdminOutcome(command_id=number, error=error, message=message, response=response)
         self._context.out.send(self._driver, outcome)
 
     def _forget(self) -> None:

@@ -12,8 +12,8 @@ their order. A batch is repeated after a retriable error and a back-off, when th
 A response that reports a gap in the sequence means, for all but the first batch of the window, that a predecessor is
 still missing: the batch waits for its repetition. For the first batch it means that the leader's log has lost the
 predecessors (an unclean election, or a failed batch): the sender continues with the next producer epoch at sequence 0,
-with all batches of the window. None of them is in that log, since the gap precedes them. A sender never returns to an
-older leader epoch of the same topic, whose log might lack records of a newer one.
+with all batches of the window, none of which is in that log. A sender never returns to an older leader epoch of the
+same topic, whose log might lack records of a newer one.
 
 The sequence number of a failed batch must not be reused, whether or not the batch was appended. The rest of the window
 is sent with its own numbers; then the sender continues with the next epoch.
@@ -130,12 +130,10 @@ class BatchResult:
 
 @dataclass(slots=True, eq=False)
 class ProducerBatch:
-    """A batch and the state of its delivery. `finished` is called with the result; errors in `final_errors` are not
-    retried.
-
+    """A batch and the state of its delivery. `finished` takes the result; errors in `final_errors` are not retried.
     `request_id` is the attempt whose response is outstanding, -1 if none, sent at `sent_ms` to the leader of
-    `sent_epoch`; `open_attempts` are those that may have been appended. `waits`: a predecessor has to be repeated
-    first. `split` returns two batches with the halves of its records; None if the batch cannot be split.
+    `sent_epoch`; `open_attempts` may have been appended. `waits`: a predecessor has to be repeated first. `split`
+    returns two batches with the halves of its records; None if the batch cannot be split.
     """
 
     content: RecordBatch

@@ -7,27 +7,23 @@ Rules (KIP-101, KIP-279, KIP-595; requirements N1, N6):
   fetch offset, the leader answers with the last epoch that both may share and its end offset, and the follower
   truncates to the smaller of the two logs' end offsets of that epoch.
 - The high watermark never moves back, unless the log is truncated below it.
-- After retention the log begins at its log start offset. The end offsets of older epochs are unknown, except that they
-  are at or below the log start. So a consumer at or below the log start may go on from there. A follower whose last
-  record is of such an epoch empties its log and restarts at the leader's log start; Kafka's keeps the records below it,
-  hidden by its own log start offset, but here a log starts with a segment, in which diverged records would remain.
-- A log that is truncated below its start is emptied and starts at that offset (as in `UnifiedLog`,
-  `LeaderEpochFileCache`).
+- After retention the end offsets of epochs before the log start are unknown, except that they are at or below it. So a
+  consumer at or below the log start may go on from there. A follower whose last record is of such an epoch empties its
+  log and restarts at the leader's log start; Kafka's keeps the records below it, hidden by its own log start offset,
+  but here a log starts with a segment, in which diverged records would remain.
+- A log that is truncated below its start is emptied and starts at that offset.
 
 Closing a segment flushes it, so that after a crash at most one segment has to be verified (Kafka flushes in the
 background). Then, and at a clean shutdown, the storage gets a snapshot of the producer state.
 
-Records are appended to the last segment of a log, the active one. It is closed when the next batch would make it larger
-than `segment.bytes`. Closed segments are deleted as a whole, from the oldest on, when the newest timestamp in one is
-older than `retention.ms`, or the log without it still has `retention.bytes`. The active segment and records at or above
-the high watermark are never deleted: they may still be truncated, and no consumer has read them. Every replica decides
-for itself, by its own high watermark.
+The active segment is closed when the next batch would make it larger than `segment.bytes`. Closed segments are deleted
+as a whole, from the oldest on, when the newest timestamp in one is older than `retention.ms`, or the log without it
+still has `retention.bytes`. The active segment and records at or above the high watermark are never deleted: they may
+still be truncated, and no consumer has read them. Every replica decides for itself, by its own high watermark.
 
-Timestamps are those of producers; leaders refuse those far in the future (`message.timestamp.after.max.ms`). A segment
-without timestamps is as old as the next one that has some; without such a segment, it does not expire.
-
-Departures from Kafka: the active segment is not closed by age; Kafka uses the modification time of the file for a
-segment without timestamps, which is not a property of the log.
+Timestamps are those of producers. A segment without timestamps is as old as the next one that has some; without such a
+segment, it does not expire. Departures from Kafka: the active segment is not closed by age; Kafka uses the modification
+time of the file for a segment without timestamps, which is not a property of the log.
 """
 
 from __future__ import annotations

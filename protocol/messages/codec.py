@@ -6,9 +6,9 @@ strings, bytes, arrays and messages, so nested messages and lists of records of 
 models. A version below the latest lacks the fields that were added later (`Message.SINCE`). `decode` rejects invalid
 bytes with a `CodecError`: the CRC detects damage in transit, the models detect values that do not fit their fields.
 
-Bytes fields of `DETACH_BYTES` and more are not copied into the message and into the messages around it. They follow the
-msgpack value, one after another, and extension type 2 holds their place and length. Such a body begins with `0xc1`,
-which begins no msgpack value, and the length of the value.
+Bytes fields of `DETACH_BYTES` and more are not copied into the messages around them: they follow the msgpack value, and
+extension type 2 holds their length. Such a body begins with `0xc1`, which begins no msgpack value, and the length of
+the value.
 """
 
 from __future__ import annotations
@@ -41,9 +41,6 @@ _PLAIN = frozenset((int, str, bool, type(None)))
 """Types whose values msgpack packs without conversion."""
 _PACKER = msgpack.Packer()
 """Packs one value at a time; to construct a packer costs several times what it takes to pack a message."""
-
-
-# -- layout of message types -------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +87,6 @@ def _kinds(annotation: object) -> Iterator[type[Enum]]:
         yield from _kinds(part)
 
 
-# -- encode ------------------------------------------------------------------------------------------------------------
-
-
 def encode(message: Message, version: int | None = None) -> bytes:
     """The frame of a message, by default in the latest version. ProtocolInvariantError if it cannot carry a value."""
     detached: list[bytes] = []
@@ -130,9 +124,6 @@ def _pack_value(value: object, detached: list[bytes]) -> object:
     if isinstance(value, Enum):
         return value.value
     return value
-
-
-# -- decode ------------------------------------------------------------------------------------------------------------
 
 
 def decode(frame: bytes | memoryview) -> Message:

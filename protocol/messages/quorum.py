@@ -4,14 +4,11 @@ KIP-996).
 A replica is identified by its node id and the uuid of its disk, so a replaced disk is another replica with the same id
 (D4). `replica_uuid` is empty for observers that can never be voters (D23). `leader_epoch` is the epoch of the metadata
 log, not that of a partition. Names and fields are those of requirements G10-G19, without the arrays of topics and
-partitions, because there is one metadata log. Every response carries the epoch of its sender and the leader it knows
-(-1: none), so any response can announce a new leader.
+partitions, because there is one metadata log. Every response can announce a new leader.
 
-Control records are in the log like all other records and take one offset each; the metadata image skips them. They take
-effect when they are appended (D8).
-
-Releases before KIP-853 send versions without uuids. A missing uuid is empty, and as long as a voter has none, the
-voters cannot be changed (D35).
+Control records are in the log like all other records; the metadata image skips them. They take effect when they are
+appended (D8). Releases before KIP-853 send versions without uuids. A missing uuid is empty, and as long as a voter has
+none, the voters cannot be changed (D35).
 """
 
 from __future__ import annotations

@@ -16,8 +16,7 @@ from protocol.broker.delayed_produce import PRODUCE_TIMER
 from protocol.broker.fetch_sessions import FETCH_WAIT_PREFIX, FetchSessions
 from protocol.broker.fetcher import FETCH_PREFIX, Fetcher
 from protocol.broker.flushing import CHECKPOINT_TIMER, FLUSH_PREFIX, RETENTION_TIMER, Flusher
-from protocol.broker.isr_manager import ALTER_PARTITION_TIMER, IsrManager
-from protocol.broker.isr_shrink import LAG_PREFIX, SILENT_PREFIX
+from protocol.broker.isr_manager import ALTER_PARTITION_TIMER, LAG_PREFIX, SILENT_PREFIX, IsrManager
 from protocol.broker.leader import ISR_RETRY_TIMER, PartitionLeader
 from protocol.broker.lifecycle import LifecycleState
 from protocol.broker.reads import READ_TIMER, Reads

@@ -9,8 +9,8 @@ The leader takes an AddVoter or RemoveVoter request through these states:
                caught up with the leader (D12)
     appended   in use from here on (D8), until a majority of the new voter set has committed it
 
-The leader responds when the change is committed, or when the request's timeout expires; an expired change that was
-appended may still be committed (D16). A leader that loses its epoch responds NOT_CONTROLLER; the change may be lost.
+The leader responds when the change is committed, or at the request's timeout; an expired change that was appended may
+still be committed (D16). A leader that loses its epoch responds NOT_CONTROLLER; the change may be lost.
 """
 
 from __future__ import annotations

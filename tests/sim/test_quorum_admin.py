@@ -26,8 +26,8 @@ from protocol.messages.quorum import (
     ReplicaState,
 )
 from protocol.quorum.describe import OBSERVER_MS, describe_quorum, quorum_gauges
-from protocol.quorum.format import format_voters
 from protocol.quorum.replica import QuorumReplica
+from protocol.quorum.state_file import format_voters
 from protocol.quorum.voters import ReplicaKey, VoterSet
 from tests.sim.quorum_helpers import SOON_MS, leader, settle, started
 from tests.unit.protocol.messages.malformed_helpers import request

@@ -1,7 +1,7 @@
 """Formats and describes the directories of nodes, for `isray storage`.
 
 Formatting a directory before the node's first start writes its owner, and for a controller the directory id of its disk
-and the first voters (`protocol/quorum/format.py`); it locks the directory. Describing reads without the lock.
+and the first voters (`protocol/quorum/state_file.py`); it locks the directory. Describing reads without the lock.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from protocol.errors import CorruptLogError
 from protocol.ids import METADATA_LOG, NodeId
 from protocol.messages.quorum import ControlRecord
 from protocol.quorum import state_file
-from protocol.quorum.format import format_voters, is_formatted
 from protocol.quorum.log import decode_snapshot
+from protocol.quorum.state_file import format_voters, is_formatted
 from protocol.quorum.voters import ReplicaKey, VoterSet
 
 Document = dict[str, Any]

@@ -29,10 +29,10 @@ from protocol.messages.records import AccessControlEntryRecord
 from protocol.metadata.authorizer import may_administer_quorum
 from protocol.metadata.image import MetadataImage
 from protocol.quorum import state_file
-from protocol.quorum.format import format_voters
 from protocol.quorum.leader_state import LeaderState
 from protocol.quorum.log import SNAPSHOT_FILE, QuorumLog
 from protocol.quorum.membership import Change, VoterRequest, blocking_reason, not_leader, rejection, response_to
+from protocol.quorum.state_file import format_voters
 from protocol.quorum.voters import ReplicaKey, VoterHistory, VoterSet
 from tests.unit.protocol.node_helpers import config_of
 

@@ -36,10 +36,9 @@ from protocol.messages.quorum import (
 )
 from protocol.messages.records import MetadataRecord, ProducerIdsRecord
 from protocol.quorum.election import Election, Role, VotingState, can_grant_vote
-from protocol.quorum.format import format_voters
 from protocol.quorum.leader_state import LeaderState
 from protocol.quorum.log import SNAPSHOT_FILE, DivergingEpoch, QuorumLog, Snapshot, decode_snapshot
-from protocol.quorum.state_file import QuorumState
+from protocol.quorum.state_file import QuorumState, format_voters
 from protocol.quorum.state_file import decode as decode_state
 from protocol.quorum.state_file import encode as encode_state
 from protocol.quorum.voters import NO_UUID, ReplicaKey, VoterHistory, VoterSet
