@@ -84,9 +84,8 @@ class Send:
 
 @dataclass(slots=True)
 class SetTimer:
-    """Call `fire(name)` at `at_ms`, and replace an earlier setting of `name`. A time in the past means at once.
-
-    `idle_with`, `renewed_by` and `echoes` mark a timer that a host may elide ("Idle timers" above).
+    """Call `fire(name)` at `at_ms`, in the past: at once; replaces an earlier setting of `name`. `idle_with`,
+    `renewed_by` and `echoes`: see "Idle timers" above.
     """
 
     name: str
@@ -169,9 +168,7 @@ BATCH_OVERHEAD_BYTES = 52
 
 @immutable
 class SegmentInfo:
-    """One segment of a log: the offsets `base_offset` to `end_offset - 1`, its size in bytes, and the largest timestamp
-    of its batches in milliseconds (-1: no batch has one).
-    """
+    """Offsets `base_offset` to `end_offset - 1`, and the largest timestamp of the batches in ms (-1: none has one)."""
 
     base_offset: Offset
     end_offset: Offset
@@ -229,9 +226,7 @@ class LogStorage(Protocol):
         """Removes all batches; the empty log starts at `offset`. Durable at once."""
 
     def write_snapshot(self, data: bytes) -> None:
-        """Stores the producer state of the records below `end_offset` (`protocol.log.producer_state`), all of which are
-        flushed. Not durable: a crash may lose it.
-        """
+        """Stores the producer state below `end_offset`; all records are flushed. Not durable: a crash may lose it."""
 
     def snapshot(self) -> tuple[Offset, bytes] | None:
         """(offset, data) of the newest snapshot, None if there is none. It covers the records below that offset.

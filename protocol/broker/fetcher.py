@@ -113,9 +113,8 @@ class Fetcher:
             self._changes_of(leader).update(replicas)
 
     def send_changed_fetches(self, now_ms: TimeMs) -> None:
-        """Sends the fetch states that changed, one request per leader and fetcher. Only the first renewal in a new
-        leader epoch is postponed by this: the leader may not know that epoch yet, and the renewal repeats the fetch
-        then.
+        """Sends the fetch states that changed. Only the first renewal in a new leader epoch is postponed by this: the
+        leader may not know that epoch yet, and the renewal repeats the fetch.
         """
         if not self._changed:
             return

@@ -36,9 +36,7 @@ ACKS_ALL = -1
 
 
 class PartitionLeader:
-    """What one broker does as leader. Handlers take `(now_ms, sender, message)`, or `(now_ms, argument)` for timers,
-    with what follows the slash of the timer's name.
-    """
+    """Handlers take `(now_ms, sender, message)`, or `(now_ms, what follows the slash of a timer's name)`."""
 
     def __init__(
         self, context: BrokerContext, flusher: Flusher, isr_manager: IsrManager, recovery: LeaderRecovery, reads: Reads
@@ -118,9 +116,7 @@ class PartitionLeader:
     # -- produce -------------------------------------------------------------------------------------------------------
 
     def produce(self, now_ms: TimeMs, client: NodeId, request: ProduceRequest) -> None:
-        """Appends a valid batch. Answers at once with acks=1, when it is committed with acks=all, and never with acks=0
-        (E5, E6). StorageError, after KAFKA_STORAGE_ERROR, where the disk fails.
-        """
+        """Appends a valid batch. Answers with acks=1, or with acks=all when it is committed (E5, E6). StorageError."""
         replica, acks = self._context.replica_named(request.topic, request.partition), request.acks
         if replica is None or replica.leadership is None:
             self._respond(client, request, ErrorCode.NOT_LEADER_OR_FOLLOWER)

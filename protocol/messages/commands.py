@@ -83,9 +83,7 @@ class ProduceOutcome(Message):
 
 
 class SentRange(Message):
-    """The outcome of `count` consecutive records of a SendRecords command, from number `first` on. If acknowledged
-    (`error` NONE) they have consecutive offsets from `base_offset` on.
-    """
+    """The outcome of records `first` to `first + count - 1`; if acknowledged, their offsets begin at `base_offset`."""
 
     first: Int32
     count: Int32

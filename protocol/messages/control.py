@@ -12,9 +12,7 @@ from protocol.messages.base import Int8, Int32, Int64, Message, Request, Respons
 
 
 class BrokerRegistrationRequest(Request, control=True):
-    """A new incarnation of a broker registers and requests a broker epoch. `previous_broker_epoch` is that of its
-    clean-shutdown file, -1 without one (G23, E21).
-    """
+    """A broker registers. `previous_broker_epoch` is that of its clean-shutdown file, -1 without one (G23, E21)."""
 
     broker_id: Int32
     incarnation_id: str

@@ -23,9 +23,7 @@ CONSUMER = -1
 
 
 class ProduceRequest(ClientRequest):
-    """Appends one batch to a partition. `acks`: 0 no response, 1 a response after the leader's append, -1 (all) a
-    response after the high watermark has passed the batch (E5).
-    """
+    """Appends one batch. `acks`: 0 no response, 1 after the leader's append, -1 (all) once it is committed (E5)."""
 
     topic: str
     partition: Int32

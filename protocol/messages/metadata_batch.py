@@ -21,9 +21,7 @@ _long: dict[bytes, tuple[MetadataRecord, ...]] = {}
 
 
 def pack_batch(records: Sequence[MetadataRecord], levels: Mapping[str, int]) -> bytes:
-    """The payload of a batch that begins under these feature levels. Each record has the version of the levels in force
-    at its place: a FeatureLevelRecord changes them for the records after it.
-    """
+    """The payload of a batch that begins under `levels`, which a FeatureLevelRecord changes for those after it."""
     frames = []
     for record in records:
         frames.append(encode(record, record_version(levels)))

@@ -65,9 +65,8 @@ class RecoveryMode(Enum):
 
 
 class PartitionRecovery(Message):
-    """A recovery that the controller requires. `replicas` are those that may lead, in the order of the assignment.
-    `holders` may hold the most records, fenced ones too; one of them must respond, and all `required` ones.
-    `timeout_ms` starts with its first arrival.
+    """A recovery that the controller requires. `replicas` may lead, in this order. `holders` may hold the most records,
+    fenced ones too; one of them must respond, and all `required` ones. `timeout_ms` starts with its arrival.
     """
 
     recovery_id: Int64

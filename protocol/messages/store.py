@@ -101,9 +101,8 @@ ReadOperation = GetData | Exists | GetChildren
 
 
 class SetWatches(Message):
-    """Sets watches again over a new connection. The client knows everything up to the transaction `zxid`; a watch of
-    something that has changed since then fires at once. `data`: nodes that existed, `exists`: nodes that did not,
-    `children`: nodes whose children are watched.
+    """Sets watches again over a new connection: `data` and `exists` of nodes that existed and did not, `children`. One
+    of something that has changed since transaction `zxid` fires at once.
     """
 
     zxid: Int64
@@ -147,8 +146,7 @@ class SessionOpened(StoreMessage):
 
 
 class ConnectionClosed(StoreMessage):
-    """The store does not know the connection (any more): the store has started again, the session has expired, or a
-    message was lost. The client learns which by opening another one."""
+    """The store does not know the connection: it has restarted, the session has expired, or a message was lost."""
 
 
 class SessionPing(StoreMessage, renewal=True):

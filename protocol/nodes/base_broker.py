@@ -43,14 +43,15 @@ STOPPED: Final = LifecycleState.STOPPED
 
 
 class BaseBroker:
-    """A broker with the replicas of `context`, whose ISR proposals `isr` carries out. It is no ABC: observers
-    ask nodes for their class at every event, which takes several times as long with one.
+    """A broker with the replicas of `context`, whose ISR proposals `isr` carries out. A generation adds to the tables
+    of handlers. It is no ABC: observers ask nodes for their class at every event, which takes several times as long.
 
     - `data_loss_hook`: the routine after an unclean election (KIP-704).
     - `checksum`: computes the CRC-32C by which batches of clients are checked; None skips the check.
     """
 
-    NOT_STATE: ClassVar[frozenset[str]] = frozenset({"_services"})  # a part that only refers to others
+    # Tables of the parts' methods, and a part that only refers to others.
+    NOT_STATE: ClassVar[frozenset[str]] = frozenset({"_services", "_handlers", "_timers"})
 
     def __init__(
         self, context: BrokerContext, isr: IsrManager, data_loss_hook: DataLossHook, checksum: Checksum | None
@@ -68,10 +69,7 @@ class BaseBroker:
         self._fetcher = Fetcher(context, self._flusher)
         self._replica_manager = ReplicaManager(context, self._flusher, self._leader, self._fetcher)
         self._services = BrokerServices(context, self._leader, self._reads, checksum)
-
-    def _message_table(self) -> dict[type[Message], Callable[[TimeMs, NodeId, Any], None]]:
-        """The handlers of messages by class; those of a generation are added."""
-        return {
+        self._handlers: dict[type[Message], Callable[[TimeMs, NodeId, Any], None]] = {
             AlterPartitionResponse: self._leader.receive_alter_partition,
             FetchRequest: self._leader.fetch,
             FetchRenewal: self._leader.renew,
@@ -81,10 +79,7 @@ class BaseBroker:
             ListOffsetsRequest: self._services.list_offsets,
             MetadataRequest: self._services.describe,
         }
-
-    def _timer_table(self) -> dict[str, Callable[[TimeMs, str], None]]:
-        """The handlers of timers by kind; those of a generation are added."""
-        return {
+        self._timers: dict[str, Callable[[TimeMs, str], None]] = {
             FETCH_PREFIX: self._fetcher.fire,
             FETCH_WAIT_PREFIX: self._leader.fetch_sessions.fire,
             PRODUCE_TIMER: self._leader.delayed_produces.fire,

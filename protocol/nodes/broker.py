@@ -1,8 +1,7 @@
 """The broker node: connects the parts of a broker (`protocol/broker`) to the contract's three entry points.
 
 Two tables do the connecting: the class of a message gives its handler, `(now_ms, sender, message)`, and the kind of a
-timer, which is its name up to the first slash, gives `(now_ms, rest of the name)`. The part of the replicas in both is
-that of all brokers (`base_broker.py`).
+timer, which is its name up to the first slash, gives `(now_ms, rest of the name)`.
 
 The node is an observer of the metadata log (`protocol.quorum`), which it keeps on its disk. It replays what the quorum
 has committed into its metadata image, takes snapshots of the image, and takes the leader of the log for the active
@@ -21,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 from protocol.broker.context import BrokerContext
 from protocol.broker.fetcher import Fetcher
@@ -146,8 +145,8 @@ class BrokerNode(BaseBroker):
     - `cluster_id`: the id that its quorum messages carry.
     """
 
-    # Tables of the parts' methods, a part that only refers to others, and the metadata log, which the image shows.
-    NOT_STATE: ClassVar[frozenset[str]] = frozenset({"_handlers", "_timers", "_metadata", "replica"})
+    # A part that only refers to others, and the metadata log, which the image shows.
+    NOT_STATE: ClassVar[frozenset[str]] = frozenset({"_metadata", "replica"})
 
     def __init__(
         self,
@@ -171,12 +170,7 @@ class BrokerNode(BaseBroker):
         self._metadata = BrokerMetadata(
             context, self.replica, self._snapshots, self._lifecycle, self._isr, self._fetcher, self._replica_manager
         )
-        self._handlers = self._message_table()
-        self._timers = self._timer_table()
-
-    def _message_table(self) -> dict[type[Message], Callable[[TimeMs, NodeId, Any], None]]:
-        return {
-            **super()._message_table(),
+        self._handlers |= {
             BrokerRegistrationResponse: self._metadata.receive_registration,
             BrokerHeartbeatResponse: self._lifecycle.receive_heartbeat,
             QuorumFetchResponse: self._metadata.receive_quorum,
@@ -185,13 +179,8 @@ class BrokerNode(BaseBroker):
             ShutdownCommand: self._lifecycle.shut_down,
             **dict.fromkeys(READ_ONLY_REQUESTS, self._services.answer_query),
         }
-
-    def _timer_table(self) -> dict[str, Callable[[TimeMs, str], None]]:
-        return {
-            **super()._timer_table(),
-            HEARTBEAT_TIMER: self._lifecycle.fire_heartbeat,
-            SHUTDOWN_TIMER: self._lifecycle.fire_shutdown_timeout,
-        }
+        self._timers[HEARTBEAT_TIMER] = self._lifecycle.fire_heartbeat
+        self._timers[SHUTDOWN_TIMER] = self._lifecycle.fire_shutdown_timeout
 
     @property
     def state(self) -> LifecycleState:

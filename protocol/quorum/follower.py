@@ -33,9 +33,7 @@ class _Download:
 
 
 class QuorumFollower:
-    """Fetches for one replica. `leaders_high_watermark` is the highest that a leader has reported, `pending_request_id`
-    the correlation id of the newest request in this role.
-    """
+    """`leaders_high_watermark` is the highest that a leader has reported, `pending_request_id` the newest request."""
 
     def __init__(self, context: QuorumContext) -> None:
         self._context = context
@@ -168,9 +166,7 @@ class QuorumFollower:
         )
 
     def _truncate(self, epoch: Epoch, end_offset: Offset) -> None:
-        """Truncates the log to where it diverges from the leader's, whose largest epoch up to `epoch` ends at
-        `end_offset` (KIP-595). Raises ProtocolInvariantError below the high watermark.
-        """
+        """Truncates where the leader's log diverges: its largest epoch up to `epoch` ends at `end_offset` (KIP-595)."""
         context = self._context
         own = context.log.end_offset_for_epoch(epoch)
         target = min(own.end_offset, end_offset) if own.epoch == epoch else own.end_offset

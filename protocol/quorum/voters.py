@@ -92,9 +92,7 @@ class VoterSet:
 
 
 class VoterHistory:
-    """The voter sets of a log by the offsets of their control records, after `base` (snapshot or static voters).
-    `latest` is the set in use: that of the last control record, committed or not.
-    """
+    """The voter sets after the control records of a log, whose `base` is a snapshot's or static; `latest` is in use."""
 
     __slots__ = ("_base", "_offsets", "_sets", "latest")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
-from typing import Any, ClassVar
+from typing import Any
 
 from protocol.broker.context import BrokerContext
 from protocol.broker.isr_manager import IsrManager
@@ -70,8 +70,6 @@ _FROM_BROKERS = frozenset(
 class V3BrokerNode(BaseBroker):
     """One broker of a cluster with a store; the arguments are those of `BrokerNode`, and the store's settings."""
 
-    NOT_STATE: ClassVar[frozenset[str]] = frozenset({"_handlers", "_timers"})
-
     def __init__(
         self,
         broker_id: BrokerId,
@@ -93,8 +91,8 @@ class V3BrokerNode(BaseBroker):
         self._metadata = CommandedMetadata(context, self._replica_manager)
         self._admin = Administration(config, self._controller, self._runners["admin"], out, rng)
         self._connect()
-        self._handlers = self._message_table()
-        self._timers = self._timer_table()
+        self._handlers |= self._message_table()
+        self._timers |= self._timer_table()
 
     def _runner(self, name: str) -> Runner:
         return Runner(SessionOutlet(name, [self._session], self._out), {})
@@ -115,7 +113,6 @@ class V3BrokerNode(BaseBroker):
 
     def _message_table(self) -> dict[type[Message], Callable[[TimeMs, NodeId, Any], None]]:
         return {
-            **super()._message_table(),
             LeaderAndIsrRequest: self._obey,
             StopReplicaRequest: self._obey,
             LeaderAndIsrResponse: self._controller.receive_response,
@@ -128,7 +125,6 @@ class V3BrokerNode(BaseBroker):
 
     def _timer_table(self) -> dict[str, Callable[[TimeMs, str], None]]:
         return {
-            **super()._timer_table(),
             RUNNER_PREFIX: self._fire_runner,
             COMMAND_TIMER: self._controller.fire_commands,
             NOTIFY_TIMER: self._writer.fire,
