@@ -23,8 +23,7 @@ Every call returns the effects of that input, in order:
             case Exit():  end the process
 
 A node whose disk fails emits `Exit` (a broker) or raises StorageError (all others); either ends the process. So does
-ProtocolInvariantError, a defect of the program. Errors of other nodes arrive as values in responses
-(`protocol/errors.py`).
+ProtocolInvariantError, a defect of the program. Errors of other nodes arrive as values in responses.
 
 Rules
 -----
@@ -51,14 +50,13 @@ Idle timers
 A cluster without traffic must cost nothing in simulation. A node therefore marks timers that a host may leave unfired
 while they change nothing:
 
-- `idle_with=peer`: a periodic timer that only sends `peer` what it knows already, such as the heartbeat of an unfenced
-  broker or the renewal of a delayed fetch.
+- `idle_with=peer`: a periodic timer that only sends `peer` what it knows already, such as a heartbeat.
 - `renewed_by=name`: a watchdog timer that every message of the peer's timer `name` postpones.
 - `echoes=name`: a watchdog timer that the peer's response to each message of this node's own timer `name` postpones.
 
-A host may elide such timers while both nodes run and their links have no fault; an `idle_with` timer also while the
-peer does not run, since its messages are lost. It must resume them at the time at which they would have fired as soon
-as that ends or the node sets them again. A host that ignores the marks is correct.
+A host may elide such timers while both nodes run and their links have no fault, and an `idle_with` timer while the peer
+does not run. It must resume them as if they had run when that ends or the node sets them again. A host that ignores the
+marks is correct.
 """
 
 from __future__ import annotations

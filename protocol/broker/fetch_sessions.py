@@ -224,7 +224,7 @@ class FetchSessions:
         is_full = len(shares) < len(state.ready)
         sizes = [share.size_bytes for share in shares]
         size_bytes, has_error = sum(sizes), 0 in sizes
-        may_wait = not is_full and not has_error and size_bytes < self._min_bytes
+        may_wait = state.ready and not is_full and not has_error and size_bytes < self._min_bytes
         if may_wait and self._waits_for_more(fetcher, state, now_ms):
             return []
         for share in shares:
@@ -242,8 +242,6 @@ class FetchSessions:
 
     def _waits_for_more(self, fetcher: FetcherKey, state: _Session, now_ms: TimeMs) -> bool:
         """Whether the queued fetches wait for `replica.fetch.min.bytes`; begins the wait if it has not begun."""
-        if not state.ready:
-            return False
         if state.deadline_ms is None:
             state.deadline_ms = now_ms + self._wait_ms
             self._context.out.set_timer(_timer_of(fetcher), state.deadline_ms)
@@ -255,9 +253,7 @@ class FetchSessions:
         room = self._window_bytes - state.in_flight_bytes
         is_first = state.in_flight_bytes == 0
         for key, fetch in state.ready.items():
-            if room <= 0 and not is_first:
-                break
-            share = self._share(key, fetch, room, is_first)
+            share = self._share(key, fetch, room, is_first) if room > 0 or is_first else None
             if share is None:
                 break
             shares.append(share)

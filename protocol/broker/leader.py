@@ -91,11 +91,9 @@ class PartitionLeader:
             return
         min_isr, needs_min_isr = self._min_isr(replica), features.high_watermark_needs_min_isr
         target = rules.high_watermark_target(leadership, self._context.me, log.end_offset, min_isr, needs_min_isr)
-        if features.high_watermark_moves_back and target >= 0:
-            has_moved = log.set_high_watermark(target)
-        else:
-            has_moved = log.advance_high_watermark(target)
-        if not has_moved:
+        moves_back = features.high_watermark_moves_back and target >= 0
+        move = log.set_high_watermark if moves_back else log.advance_high_watermark
+        if not move(target):
             return
         self._context.out.trace(HighWatermarkAdvanced(replica.name, log.high_watermark, leadership.leader_epoch))
         self._flusher.high_watermark_moved(now_ms)

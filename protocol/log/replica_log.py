@@ -148,16 +148,13 @@ class ReplicaLog:
     def truncation_offset(self, diverging: EpochEndOffset) -> Offset:
         """As follower: the offset to truncate to for the leader's diverging epoch."""
         epoch, end_offset = self._end_offset_for(diverging.leader_epoch)
-        if epoch == diverging.leader_epoch:
-            return min(end_offset, diverging.end_offset)
-        return end_offset
+        return min(end_offset, diverging.end_offset) if epoch == diverging.leader_epoch else end_offset
 
     def _end_offset_for(self, epoch: Epoch) -> tuple[Epoch, Offset]:
         """The largest known epoch <= `epoch` and its end offset; `epoch` and the log start if all such are deleted."""
         found, end_offset = self.epochs.end_offset_for(epoch, self.end_offset)
-        if found < 0 <= epoch and self.start_offset > 0:
-            return epoch, self.start_offset
-        return found, end_offset
+        is_deleted = found < 0 <= epoch and self.start_offset > 0
+        return (epoch, self.start_offset) if is_deleted else (found, end_offset)
 
     def truncate(self, end_offset: Offset) -> None:
         """Removes the records from `end_offset` on; a log that starts above it is emptied and starts there."""

@@ -39,11 +39,8 @@ class Dropped:
 
 def end_reason(end_offset: Offset, found: ReadBack) -> str | None:
     """Why a log that was read back up to `end_offset` ends before the batch `found`; None if it goes on with it."""
-    if found.fault:
-        return found.fault
-    if found.base_offset != end_offset:
-        return f"found offset {found.base_offset}, expected {end_offset}"
-    return None
+    is_next = found.base_offset == end_offset
+    return found.fault or (None if is_next else f"found offset {found.base_offset}, expected {end_offset}")
 
 
 def trace_of(dropped: Dropped) -> RecordsDropped:

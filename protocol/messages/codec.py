@@ -121,9 +121,7 @@ def _pack_value(value: object, detached: list[bytes]) -> object:
     if isinstance(value, bytes) and len(value) >= DETACH_BYTES:
         detached.append(value)
         return msgpack.ExtType(_DETACHED_EXT, _LENGTH.pack(len(value)))
-    if isinstance(value, Enum):
-        return value.value
-    return value
+    return value.value if isinstance(value, Enum) else value
 
 
 def decode(frame: bytes | memoryview) -> Message:

@@ -67,9 +67,7 @@ def can_grant_vote(state: VotingState, candidate: ReplicaKey, log_end: LogEnd, *
         return not (state.role is Role.FOLLOWER and state.has_fetched)
     if state.role not in (Role.UNATTACHED, Role.PROSPECTIVE):
         return False
-    if state.voted is not None:
-        return matches_voter(state.voted, candidate)
-    return state.leader == NO_LEADER
+    return matches_voter(state.voted, candidate) if state.voted is not None else state.leader == NO_LEADER
 
 
 @dataclass(slots=True)
