@@ -56,9 +56,6 @@ COMPILED = (
 )
 """The modules that run for every event."""
 
-AS_SOURCES = frozenset({"protocol/events/decode.py"})
-"""Modules in the same folders that no run of a cluster uses."""
-
 PRIVATE = ("-fvisibility=hidden", "-fno-semantic-interposition")
 """C compiler flags: no other code links to the modules' functions, so the compiler may inline and call them
 directly.
@@ -68,7 +65,7 @@ directly.
 def compiled_paths() -> list[str]:
     """The paths of the modules to compile, relative to this file, sorted."""
     found = {path.relative_to(HERE).as_posix() for pattern in COMPILED for path in HERE.glob(pattern)}
-    return sorted(found - AS_SOURCES - {path for path in found if path.endswith("__init__.py")})
+    return sorted(found - {path for path in found if path.endswith("__init__.py")})
 
 
 def extensions() -> list[Extension]:

@@ -1,6 +1,6 @@
 """The load generator: a node that produces at a given concurrency and measures latencies, hosted as the cluster's
 client is, so that its frames take the path of any client's frames. It runs one command at a time
-(`protocol.messages.load`):
+(`protocol.messages.commands`):
 
 - *load*: looks up the leaders once, then keeps a number of batches under way over all partitions in turn. Each response
   makes room for the next batch; after an error response (the broker does not lead, or lacks replicas) the generator
@@ -25,8 +25,8 @@ from protocol.ids import NO_LEADER, BrokerId, NodeId, TimeMs
 from protocol.messages.admin import MetadataRequest, MetadataResponse
 from protocol.messages.base import Message
 from protocol.messages.batch import RecordBatch
+from protocol.messages.commands import LoadCommand, LoadOutcome, ProbeCommand, ProbeOutcome
 from protocol.messages.data import ProduceRequest, ProduceResponse
-from protocol.messages.load import LoadCommand, LoadOutcome, ProbeCommand, ProbeOutcome
 from protocol.metadata.authorizer import node_principal
 
 RETRY_MS = 50

@@ -86,7 +86,7 @@ from protocol.nodes.client import ClientNode
 from protocol.nodes.controller import ControllerNode
 from protocol.nodes.recovery_manager import RecoveryManagerNode
 from protocol.quorum.describe import QuorumView
-from protocol.quorum.format import format_voters
+from protocol.quorum.state_file import format_voters
 from protocol.quorum.voters import VoterSet
 from protocol.v3.broker.node import V3BrokerNode
 from protocol.v3.store.node import StoreNode

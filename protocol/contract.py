@@ -23,8 +23,7 @@ Every call returns the effects of that input, in order:
             case Exit():  end the process
 
 A node whose disk fails emits `Exit` (a broker) or raises StorageError (all others); either ends the process. So does
-ProtocolInvariantError, a defect of the program. Errors of other nodes arrive as values in responses
-(`protocol/errors.py`).
+ProtocolInvariantError, a defect of the program. Errors of other nodes arrive as values in responses.
 
 Rules
 -----
@@ -51,14 +50,13 @@ Idle timers
 A cluster without traffic must cost nothing in simulation. A node therefore marks timers that a host may leave unfired
 while they change nothing:
 
-- `idle_with=peer`: a periodic timer that only sends `peer` what it knows already, such as the heartbeat of an unfenced
-  broker or the renewal of a delayed fetch.
+- `idle_with=peer`: a periodic timer that only sends `peer` what it knows already, such as a heartbeat.
 - `renewed_by=name`: a watchdog timer that every message of the peer's timer `name` postpones.
 - `echoes=name`: a watchdog timer that the peer's response to each message of this node's own timer `name` postpones.
 
-A host may elide such timers while both nodes run and their links have no fault; an `idle_with` timer also while the
-peer does not run, since its messages are lost. It must resume them at the time at which they would have fired as soon
-as that ends or the node sets them again. A host that ignores the marks is correct.
+A host may elide such timers while both nodes run and their links have no fault, and an `idle_with` timer while the peer
+does not run. It must resume them as if they had run when that ends or the node sets them again. A host that ignores the
+marks is correct.
 """
 
 from __future__ import annotations
@@ -84,9 +82,8 @@ class Send:
 
 @dataclass(slots=True)
 class SetTimer:
-    """Call `fire(name)` at `at_ms`, and replace an earlier setting of `name`. A time in the past means at once.
-
-    `idle_with`, `renewed_by` and `echoes` mark a timer that a host may elide ("Idle timers" above).
+    """Call `fire(name)` at `at_ms`, in the past: at once; replaces an earlier setting of `name`. `idle_with`,
+    `renewed_by` and `echoes`: see "Idle timers" above.
     """
 
     name: str
@@ -142,7 +139,6 @@ class Outbox:
         self.effects.append(Exit())
 
     def drain(self) -> list[Effect]:
-        """Removes and returns all effects."""
         effects, self.effects = self.effects, []
         return effects
 
@@ -170,9 +166,7 @@ BATCH_OVERHEAD_BYTES = 52
 
 @immutable
 class SegmentInfo:
-    """One segment of a log: the offsets `base_offset` to `end_offset - 1`, its size in bytes, and the largest timestamp
-    of its batches in milliseconds (-1: no batch has one).
-    """
+    """Offsets `base_offset` to `end_offset - 1`, and the largest timestamp of the batches in ms (-1: none has one)."""
 
     base_offset: Offset
     end_offset: Offset
@@ -181,13 +175,10 @@ class SegmentInfo:
 
 
 class LogStorage(Protocol):
-    """One log of record batches with contiguous offsets, in one or more segments. Batches are appended to the last
-    segment, the active one; whole segments are deleted from the front. `protocol.log` decides when to roll and delete.
-
-    `start_offset` <= `flushed_offset` <= `end_offset`. Records at or above `flushed_offset` survive a crash of the
-    process, but may be lost in a crash of the machine. Every call may raise StorageError. After StorageFullError the
-    log is unchanged; CorruptLogError from `read` concerns that read only; after any other error the log may reject
-    changes.
+    """One log of record batches with contiguous offsets, in segments. Batches are appended to the last, the active one;
+    whole segments are deleted from the front. Records at or above `flushed_offset` survive a crash of the process, not
+    one of the machine. Every call may raise StorageError. After StorageFullError the log is unchanged; CorruptLogError
+    from `read` concerns that read only; after any other error the log may reject changes.
     """
 
     @property
@@ -207,9 +198,7 @@ class LogStorage(Protocol):
         """The size of the active segment: payloads, and `BATCH_OVERHEAD_BYTES` for each batch."""
 
     def append(self, batch: RecordBatch) -> None:
-        """Appends a batch, unflushed. Raises ProtocolInvariantError unless its `base_offset` is `end_offset`, and
-        StorageFullError if there is no room for it.
-        """
+        """Appends a batch, unflushed. ProtocolInvariantError unless it begins at `end_offset`; StorageFullError."""
 
     def read(self, from_offset: Offset, max_bytes: int) -> Sequence[RecordBatch]:
         """Batches from the one that contains `from_offset` on (or from `start_offset` on, if that is higher): at least
@@ -235,14 +224,11 @@ class LogStorage(Protocol):
         """Removes all batches; the empty log starts at `offset`. Durable at once."""
 
     def write_snapshot(self, data: bytes) -> None:
-        """Stores the producer state of the records below `end_offset` (`protocol.log.producer_state`), all of which are
-        flushed. Not durable: a crash may lose it.
-        """
+        """Stores the producer state below `end_offset`; all records are flushed. Not durable: a crash may lose it."""
 
     def snapshot(self) -> tuple[Offset, bytes] | None:
         """(offset, data) of the newest snapshot, None if there is none. It covers the records below that offset.
-        `truncate` deletes the snapshots above the new end, deletion of segments those below the new start, and `reset`
-        all. A newer snapshot of the same segment may replace an older one.
+        `truncate` deletes those above the new end, deletion of segments those below the new start, `reset` all.
         """
 
     def epoch_starts(self) -> Sequence[tuple[Epoch, Offset]]:
@@ -252,14 +238,10 @@ class LogStorage(Protocol):
 
 
 class Storage(Protocol):
-    """The directory of a node: named logs, and small files that are replaced as a whole, durably. Every call may raise
-    StorageError.
-    """
+    """A node's directory: named logs, and small files that are replaced durably as a whole. StorageError."""
 
     def open_log(self, name: str) -> LogStorage:
-        """The log `name`, created empty if it does not exist. Raises CorruptLogError if durable records are missing or
-        damaged.
-        """
+        """The log `name`, created empty if it does not exist. CorruptLogError if durable records are lost."""
 
     def log_names(self) -> Sequence[str]:
         """The names of all logs, sorted."""

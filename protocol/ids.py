@@ -101,14 +101,11 @@ def is_client(node: NodeId) -> bool:
 
 
 def is_load(node: NodeId) -> bool:
-    """Whether a client is a load generator."""
     return FIRST_LOAD <= node < DRIVER
 
 
 def node_name(node: NodeId) -> str:
-    """The name of a node in logs and reports: `broker-0`, `controller-1000`, `urm`, `store`, `client-3000`,
-    `load-4000`.
-    """
+    """The name of a node: `broker-0`, `controller-1000`, `urm`, `store`, `client-3000`, `load-4000`, `driver`."""
     if is_broker(node):
         return f"broker-{node}"
     if is_controller(node):

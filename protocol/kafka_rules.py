@@ -28,7 +28,6 @@ KAFKA_RULES: dict[str, KafkaRule] = {}
 
 
 def _declare(name: str, kafka: str, source: str) -> str:
-    """Adds a rule to `KAFKA_RULES` and returns its name."""
     KAFKA_RULES[name] = KafkaRule(name, kafka, source)
     return name
 

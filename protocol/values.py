@@ -5,8 +5,8 @@
   those of a frozen dataclass.
 - Python 3.11 keeps each member of an enumeration behind a descriptor written in Python, which takes ten times as long
   to read as another attribute of a class. `direct` puts the members themselves into the class, as later versions do.
-- Members of an enumeration without a data type are equal only to themselves, but their hash is a function in Python of
-  their name. `direct` gives them the hash of other objects; like that of a text it differs between processes.
+- The hash of an enumeration's members is a function in Python of their name. `direct` gives those that are equal only
+  to themselves the hash of other objects; like that of a text it differs between processes.
 """
 
 from __future__ import annotations

@@ -24,8 +24,7 @@ from protocol.events.base import Trace
 from protocol.events.controller import SessionExpired
 from protocol.events.store import StoreSessionEnded
 from protocol.ids import BrokerId, TimeMs
-from protocol.messages.commands import AdminCommand, AdminOutcome
-from protocol.messages.load import ProbeCommand, ProbeOutcome
+from protocol.messages.commands import AdminCommand, AdminOutcome, ProbeCommand, ProbeOutcome
 from protocol.messages.partitions import ElectionType, ElectLeadersRequest
 from protocol.v3.store.settings import StoreSettings
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from experiments.bench.report import BenchReport, median_run
 from experiments.engines.ray.session import ray_session, stay_on_loopback
 from protocol.config import MAX_MESSAGE_BYTES, MIN_INSYNC_REPLICAS
-from protocol.messages.load import LoadCommand, LoadOutcome
+from protocol.messages.commands import LoadCommand, LoadOutcome
 
 if TYPE_CHECKING:
     from experiments.bench.ceiling import CallLatencies, Ceiling

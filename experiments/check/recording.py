@@ -40,8 +40,7 @@ from experiments.support.errors import InputError
 from experiments.support.fields import AsTuple, StrictModel
 from experiments.support.yaml_input import validated
 from protocol.config import ClusterConfig, ConfigError, Generation
-from protocol.events.decode import EventError, decode
-from protocol.events.registry import detail_of
+from protocol.events.registry import EventError, decode, detail_of
 from protocol.ids import TopicPartition
 from protocol.messages.base import Message, from_json, json_values
 from protocol.messages.records import MetadataRecord

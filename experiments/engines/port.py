@@ -35,7 +35,7 @@ from protocol.messages.records import MetadataRecord
 from protocol.metadata.image import BrokerRegistration
 from protocol.metadata.partition import PartitionState
 from protocol.quorum.describe import QuorumView
-from protocol.quorum.format import disk_uuid
+from protocol.quorum.state_file import disk_uuid
 from protocol.quorum.voters import ReplicaKey, VoterSet
 from protocol.v3.store.settings import StoreSettings
 from protocol.v3.store.view import StoreView

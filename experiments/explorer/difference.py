@@ -15,8 +15,8 @@ from itertools import zip_longest
 from typing import cast
 
 from experiments.explorer.run import Run, RunEvent
-from protocol.events.client import ProduceCompleted
 from protocol.events.controller import PartitionChanged
+from protocol.events.node import ProduceCompleted
 from protocol.ids import node_name
 
 Compared = Callable[[RunEvent], tuple[Hashable, Hashable] | None]

@@ -17,9 +17,9 @@ from experiments.engines.sim.recorder import Change, Recorder
 from experiments.story.render import Heading
 from protocol.events.base import Trace
 from protocol.events.broker import BecameLeader
-from protocol.events.client import ProduceCompleted
 from protocol.events.controller import TopicDeleted
 from protocol.events.host import IncarnationBegan, IncarnationEnded
+from protocol.events.node import ProduceCompleted
 from protocol.ids import NodeId, Offset, TimeMs, TopicPartition
 from protocol.messages.base import Message
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from experiments.engines.port import TraceEvent
 from experiments.support.record_text import record_text, topic_names
-from protocol.events.client import ProduceCompleted
 from protocol.events.controller import MetadataCommitted
+from protocol.events.node import ProduceCompleted
 from protocol.ids import NodeId, TimeMs, node_name
 from protocol.messages.records import MetadataRecord
 

@@ -89,7 +89,6 @@ class BrokerContext:
 
 
 def log_name(key: TopicIdPartition) -> str:
-    """The name of a partition's log in the broker's storage."""
     return f"{key.topic_id}/{key.partition}"
 
 

@@ -16,6 +16,8 @@ from protocol.log.producer_state import ProducedBatch
 from protocol.messages.batch import RecordBatch
 from protocol.messages.data import ProduceRequest, ProduceResponse
 
+AppendedBatch = RecordBatch | ProducedBatch
+"""A batch in the log: as it was appended now, or as the producer state knows it."""
 PRODUCE_TIMER = "produce-timeout"
 MAX_DELAYED = 4_096
 """Requests that may wait per partition; the next one is answered with the retriable BROKER_NOT_AVAILABLE."""
@@ -32,12 +34,7 @@ class DelayedProduces:
         self._timer_is_set = False
 
     def delay(
-        self,
-        replica: Replica,
-        client: NodeId,
-        request: ProduceRequest,
-        batch: RecordBatch | ProducedBatch,
-        now_ms: TimeMs,
+        self, replica: Replica, client: NodeId, request: ProduceRequest, batch: AppendedBatch, now_ms: TimeMs
     ) -> None:
         """Delays the response until the high watermark reaches `batch.next_offset`."""
         deadline_ms = now_ms + self._timeout_ms
@@ -55,7 +52,6 @@ class DelayedProduces:
             self._respond(queue.popleft(), error)
 
     def fail(self, replica: Replica, error: ErrorCode) -> None:
-        """Answers every delayed request of the partition with `error`."""
         for delayed in replica.delayed_produces:
             self._respond(delayed, error)
         replica.delayed_produces.clear()
@@ -73,12 +69,9 @@ class DelayedProduces:
             self._set_timer(min(deadlines))
 
     def _respond(self, delayed: DelayedProduce, error: ErrorCode) -> None:
-        self._context.out.send(
-            delayed.client,
-            ProduceResponse.unchecked(
-                correlation_id=delayed.correlation_id, error=error, base_offset=delayed.base_offset
-            ),
-        )
+        number, base_offset = delayed.correlation_id, delayed.base_offset
+        response = ProduceResponse.unchecked(correlation_id=number, error=error, base_offset=base_offset)
+        self._context.out.send(delayed.client, response)
 
     def _set_timer(self, deadline_ms: TimeMs) -> None:
         if not self._timer_is_set:

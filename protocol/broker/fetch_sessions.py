@@ -1,7 +1,7 @@
 """The leader's half of fetch sessions (KIP-227): which fetch responses leave, in which order, within which limits.
 
-A follower spreads the partitions that it follows over `num.replica.fetchers` fetchers. Each fetcher has a session with
-this broker, with limits of its own, so that large partitions of one fetcher do not delay those of another.
+Each fetcher of a follower has a session with this broker, with limits of its own, so that large partitions of one
+fetcher do not delay those of another.
 
 - Window: the records in flight (sent, and the follower has not fetched beyond them yet) and those of the next response
   are together at most `replica.fetch.response.max.bytes`. So no message is larger, and a follower that does not process
@@ -17,8 +17,8 @@ this broker, with limits of its own, so that large partitions of one fetcher do 
 If retention deletes the records that a queued fetch asks for, the partition gets OFFSET_OUT_OF_RANGE with the log start
 offset; if a batch is damaged, CORRUPT_MESSAGE. Other partitions of the response get their records.
 
-Sizes are those of batches in the log, with `BATCH_OVERHEAD_BYTES`. Kafka bounds the single request that a fetcher has
-in flight; here several responses may be in flight, and the limit is on their sum.
+Kafka bounds the single request that a fetcher has in flight; here several responses may be in flight, and the limit is
+on their sum.
 """
 
 from __future__ import annotations
@@ -49,10 +49,9 @@ FetcherKey = tuple[BrokerId, int]
 
 @dataclass(slots=True)
 class _Session:
-    """`ready` queues, in order, the fetches for which there are records; `in_flight` counts the bytes in flight per
-    partition. `deadline_ms` is when the wait for `replica.fetch.min.bytes` ends, None before it has begun. `requests`
-    and `answers` count the messages of the follower's `session`, 0 while it has none. `leads`: a fetch of this session
-    was for a partition that this broker led.
+    """`ready` queues fetches for which there are records, `in_flight` counts bytes per partition. `deadline_ms` ends
+    the wait for `replica.fetch.min.bytes`. `requests` and `answers` count the messages of `session`, 0 for none.
+    `leads`: a fetch was for a partition that this broker led.
     """
 
     ready: dict[TopicIdPartition, FetchPartition] = field(default_factory=dict)
@@ -85,8 +84,7 @@ class _Share:
 
 
 class FetchSessions:
-    """The sessions that one broker serves, by fetcher. `flush`, at the end of every input, sends one message per
-    fetcher."""
+    """The sessions that one broker serves. `flush`, at the end of every input, sends one message per fetcher."""
 
     def __init__(self, context: BrokerContext) -> None:
         self._context = context
@@ -100,12 +98,8 @@ class FetchSessions:
         self._session_statuses: list[tuple[FetcherKey, FetchResponse]] = []
         self._waiting: dict[FetcherKey, None] = {}
 
-    # -- requests of followers -----------------------------------------------------------------------------------------
-
     def accept_request(self, fetcher: FetcherKey, request: FetchRequest) -> bool:
-        """Whether the leader serves a fetch request: a duplicate or one of a former session is ignored, a gap an error
-        (KIP-227).
-        """
+        """Whether to serve a request: it is no duplicate, of this session, and none before it is missing (KIP-227)."""
         if not self._is_current_incarnation(fetcher, request.replica_epoch):
             return False
         state, session, number = self._session(fetcher), request.session, request.number
@@ -115,7 +109,7 @@ class FetchSessions:
         error = _refusal_of_session(state, session, number)
         if error is not ErrorCode.NONE:
             self._queue_session_status(fetcher, session, 0, error)
-        elif _is_next_request(state, session, number):
+        elif session == state.session and number == state.requests:  # none before it was lost, and it is no duplicate
             state.requests = number + 1
             return True
         return False
@@ -128,8 +122,7 @@ class FetchSessions:
         error = _refusal_of_session(state, renewal.session, renewal.requests)
         if error is not ErrorCode.NONE:
             self._queue_session_status(fetcher, renewal.session, 0, error)
-            return False
-        if renewal.session < state.session:
+        if error is not ErrorCode.NONE or renewal.session < state.session:
             return False
         if renewal.answers < state.answers:
             self._queue_session_status(fetcher, state.session, state.answers, ErrorCode.NONE)
@@ -149,10 +142,9 @@ class FetchSessions:
         self._sessions[fetcher].leads = True
 
     def _session(self, fetcher: FetcherKey) -> _Session:
-        state = self._sessions.get(fetcher)
-        if state is None:
-            state = self._sessions[fetcher] = _Session()
-        return state
+        if fetcher not in self._sessions:
+            self._sessions[fetcher] = _Session()
+        return self._sessions[fetcher]
 
     def _is_current_incarnation(self, fetcher: FetcherKey, broker_epoch: Epoch) -> bool:
         """False for a broker epoch older than the newest one seen. A newer one resets all sessions of the follower."""
@@ -175,11 +167,10 @@ class FetchSessions:
 
     def withdraw(self, fetcher: FetcherKey, key: TopicIdPartition) -> FetchPartition | None:
         """Removes the partition from the fetcher's queue and window; returns the fetch if it was queued."""
-        state = self._sessions.get(fetcher)
-        if state is None:
+        if fetcher not in self._sessions:
             return None
-        state.release(key)
-        return state.ready.pop(key, None)
+        self._sessions[fetcher].release(key)
+        return self._sessions[fetcher].ready.pop(key, None)
 
     def forget(self, follower: BrokerId) -> None:
         """Drops all sessions of a follower that has been silent for `replica.lag.time.max.ms`."""
@@ -188,17 +179,13 @@ class FetchSessions:
                 self._context.out.cancel_timer(_timer_of(fetcher))
             self._waiting.pop(fetcher, None)
 
-    # -- responses -----------------------------------------------------------------------------------------------------
-
     def answer(self, fetcher: FetcherKey, result: FetchPartitionResult) -> None:
         """Queues a result without records for the next `flush`."""
         self._answers.setdefault(fetcher, []).append(result)
         self._context.has_queued = True
 
     def enqueue(self, fetcher: FetcherKey, key: TopicIdPartition, fetch: FetchPartition) -> None:
-        """Queues a fetch for which the log has records, in the place of one that is queued; what was in flight has
-        arrived or is lost.
-        """
+        """Queues a fetch for which there are records, in the place of a queued one; none of them is in flight."""
         state = self._session(fetcher)
         state.release(key)
         state.ready[key] = fetch
@@ -220,27 +207,24 @@ class FetchSessions:
             if fetcher in self._waiting:
                 results += self._serve(fetcher, self._sessions[fetcher], now_ms)
             if results:
-                self._send(fetcher, results)
+                session = self._session(fetcher)
+                message = FetchResponse.unchecked(
+                    partitions=tuple(results), fetcher=fetcher[1], session=session.session, number=session.answers
+                )
+                session.answers += 1
+                self._context.out.send(fetcher[0], message)
         statuses, self._session_statuses = self._session_statuses, []
         for fetcher, status in statuses:
             self._context.out.send(fetcher[0], status)
         if self._waiting:
             self._context.has_queued = True
 
-    def _send(self, fetcher: FetcherKey, results: list[FetchPartitionResult]) -> None:
-        state = self._session(fetcher)
-        message = FetchResponse.unchecked(
-            partitions=tuple(results), fetcher=fetcher[1], session=state.session, number=state.answers
-        )
-        state.answers += 1
-        self._context.out.send(fetcher[0], message)
-
     def _serve(self, fetcher: FetcherKey, state: _Session, now_ms: TimeMs) -> list[FetchPartitionResult]:
         shares = self._select(state)
         is_full = len(shares) < len(state.ready)
         sizes = [share.size_bytes for share in shares]
         size_bytes, has_error = sum(sizes), 0 in sizes
-        may_wait = not is_full and not has_error and size_bytes < self._min_bytes
+        may_wait = state.ready and not is_full and not has_error and size_bytes < self._min_bytes
         if may_wait and self._waits_for_more(fetcher, state, now_ms):
             return []
         for share in shares:
@@ -248,26 +232,20 @@ class FetchSessions:
             if share.size_bytes:
                 state.in_flight[share.key] = share.size_bytes
         state.in_flight_bytes += size_bytes
-        if shares or not state.ready:
-            self._end_wait(fetcher, state, now_ms)
+        if shares or not state.ready:  # fetches that remain queued do not wait for the minimum, later ones do
+            if state.deadline_ms is not None:
+                self._context.out.cancel_timer(_timer_of(fetcher))
+            state.deadline_ms = now_ms if state.ready else None
+            if not state.ready:
+                del self._waiting[fetcher]
         return [share.result for share in shares]
 
     def _waits_for_more(self, fetcher: FetcherKey, state: _Session, now_ms: TimeMs) -> bool:
         """Whether the queued fetches wait for `replica.fetch.min.bytes`; begins the wait if it has not begun."""
-        if not state.ready:
-            return False
         if state.deadline_ms is None:
             state.deadline_ms = now_ms + self._wait_ms
             self._context.out.set_timer(_timer_of(fetcher), state.deadline_ms)
         return now_ms < state.deadline_ms
-
-    def _end_wait(self, fetcher: FetcherKey, state: _Session, now_ms: TimeMs) -> None:
-        """A response has left: fetches that remain queued do not wait for the minimum, later ones do."""
-        if state.deadline_ms is not None:
-            self._context.out.cancel_timer(_timer_of(fetcher))
-        state.deadline_ms = now_ms if state.ready else None
-        if not state.ready:
-            del self._waiting[fetcher]
 
     def _select(self, state: _Session) -> list[_Share]:
         """The shares of the next response: as many of the queued partitions, in order, as the window has room for."""
@@ -275,9 +253,7 @@ class FetchSessions:
         room = self._window_bytes - state.in_flight_bytes
         is_first = state.in_flight_bytes == 0
         for key, fetch in state.ready.items():
-            if room <= 0 and not is_first:
-                break
-            share = self._share(key, fetch, room, is_first)
+            share = self._share(key, fetch, room, is_first) if room > 0 or is_first else None
             if share is None:
                 break
             shares.append(share)
@@ -298,11 +274,6 @@ class FetchSessions:
             return _Share(key, refusal_of(fetch, ErrorCode.CORRUPT_MESSAGE))
         batches, size_bytes = share_of(stored, self._share_bytes, room, is_first)
         return _Share(key, result_of(fetch, log, batches), size_bytes) if batches else None
-
-
-def _is_next_request(state: _Session, session: int, number: int) -> bool:
-    """Whether the request is the next one of the fetcher's session: none before it was lost, and it is no duplicate."""
-    return session == state.session and number == state.requests
 
 
 def _refusal_of_session(state: _Session, session: int, requests: int) -> ErrorCode:
@@ -330,7 +301,7 @@ def share_of(
     for batch in batches:
         with_it = size_bytes + bytes_of(batch)
         fits = with_it <= room_bytes and (with_it <= share_bytes or not taken)
-        if not fits and not (is_first and not taken):
+        if not fits and (taken or not is_first):
             break
         taken, size_bytes = taken + 1, with_it
     return tuple(batches[:taken]), size_bytes

@@ -3,10 +3,9 @@
 The partitions of one leader are spread over `num.replica.fetchers` fetchers, by a hash that assigns neighbours of a
 topic to different fetchers. Each fetcher has a fetch session with each leader (KIP-227, `messages/data.py`).
 
-Every followed partition has a *fetch state* (`Replica.fetch_state`): the log end offset, the leader epoch, and the
-epoch of the last record. The follower sends each change of a fetch state; the leader delays the fetch until there are
-records. Every `replica.fetch.wait.max.ms` the follower renews each session, or begins a new one with all fetch states
-if a message was lost.
+Every followed partition has a *fetch state* (`Replica.fetch_state`), of which the follower sends each change; the
+leader delays the fetch until there are records. Every `replica.fetch.wait.max.ms` the follower renews each session, or
+begins a new one with all fetch states if a message was lost.
 
 A result counts only if it matches the fetch state: same leader, leader epoch, offset, and epoch of the record before
 that offset. After a truncation the log may reach the same offset again with other records, and a duplicate of the
@@ -55,10 +54,9 @@ class _Session:
 
 
 class Fetcher:
-    """Fetches all partitions that one broker follows. `_changed` are those whose fetch state has not been sent yet,
-    `_refused` those whose last fetch got an error, `_timed` the leaders with a renewal timer, `_unsettled` those that
-    have not had a renewal since this broker began to follow them in a new leader epoch, with the time of that renewal
-    (which a host may elide).
+    """Fetches what a broker follows. `_changed`: fetch states not sent yet; `_refused`: whose last fetch got an error;
+    `_timed`: leaders with a renewal timer; `_unsettled`: leaders without a renewal since the broker follows them in a
+    new epoch, with its time (a host may elide it).
     """
 
     NOT_STATE: ClassVar[frozenset[str]] = frozenset({"_timed", "_unsettled"})
@@ -93,18 +91,19 @@ class Fetcher:
     def unfollow(self, replica: Replica) -> None:
         """Stops fetching a partition and ends its session: records of its former leader are not appended (A26)."""
         replica.fetch_state = None
-        session = self._sessions.get((replica.leader_id, fetcher_of(replica.key, self._fetchers)))
-        if session is not None:
-            session.is_over = True
+        self._end_session(replica)
         for table in (self._followed, self._changed):
-            partitions = table.get(replica.leader_id)
-            if partitions is not None:
-                partitions.pop(replica.key, None)
+            table.get(replica.leader_id, {}).pop(replica.key, None)
         self._refused.get(replica.leader_id, set()).discard(replica.key)
         if not self._followed.get(replica.leader_id):
             self._followed.pop(replica.leader_id, None)
             self._timed.discard(replica.leader_id)
             self._context.out.cancel_timer(f"{FETCH_PREFIX}{replica.leader_id}")
+
+    def _end_session(self, replica: Replica) -> None:
+        session = self._sessions.get((replica.leader_id, fetcher_of(replica.key, self._fetchers)))
+        if session is not None:
+            session.is_over = True
 
     def broker_epoch_changed(self) -> None:
         """Sends all fetch states again: leaders know them under the old broker epoch, which cannot join an ISR (B6)."""
@@ -114,10 +113,8 @@ class Fetcher:
             self._changes_of(leader).update(replicas)
 
     def send_changed_fetches(self, now_ms: TimeMs) -> None:
-        """Sends the fetch states that changed, one request per leader and fetcher, at the end of an input that
-        `has_queued`. Renewals, which confirm the delayed fetches that did not change, are not postponed by this; only
-        the first one in a new leader epoch is: the leader may not know that epoch yet, and the renewal repeats the
-        fetch then.
+        """Sends the fetch states that changed. Only the first renewal in a new leader epoch is postponed by this: the
+        leader may not know that epoch yet, and the renewal repeats the fetch.
         """
         if not self._changed:
             return
@@ -130,11 +127,7 @@ class Fetcher:
 
     def _request(self, leader: BrokerId, replicas: Iterable[Replica]) -> set[int]:
         """Sends the fetch states of `replicas`, or all of a session that is over. Returns the fetchers that sent."""
-        by_fetcher: dict[int, list[FetchPartition]] = {}
-        for replica in replicas:
-            if replica.fetch_state is not None:
-                by_fetcher.setdefault(fetcher_of(replica.key, self._fetchers), []).append(replica.fetch_state)
-        sent = set()
+        sent, by_fetcher = set(), self._by_fetcher(replicas)
         for fetcher in range(self._fetchers):
             fetches, session = by_fetcher.get(fetcher, []), self._sessions.get((leader, fetcher))
             if session is None and not fetches:
@@ -143,30 +136,27 @@ class Fetcher:
                 self._session_count += 1
                 number = self._context.broker_epoch * SESSIONS_PER_EPOCH + self._session_count
                 session = self._sessions[leader, fetcher] = _Session(number)
-                fetches = self._fetch_states(leader, fetcher)
+                fetches = self._by_fetcher(self._followed.get(leader, {}).values()).get(fetcher, [])
             if fetches:
-                self._send(leader, fetcher, session, fetches)
+                message = FetchRequest.unchecked(
+                    replica_id=self._context.me,
+                    replica_epoch=self._context.broker_epoch,
+                    partitions=tuple(fetches),
+                    fetcher=fetcher,
+                    session=session.number,
+                    number=session.requests,
+                )
+                session.requests += 1
+                self._context.out.send(leader, message)
                 sent.add(fetcher)
         return sent
 
-    def _fetch_states(self, leader: BrokerId, fetcher: int) -> list[FetchPartition]:
-        return [
-            replica.fetch_state
-            for replica in self._followed.get(leader, {}).values()
-            if replica.fetch_state is not None and fetcher_of(replica.key, self._fetchers) == fetcher
-        ]
-
-    def _send(self, leader: BrokerId, fetcher: int, session: _Session, fetches: list[FetchPartition]) -> None:
-        message = FetchRequest.unchecked(
-            replica_id=self._context.me,
-            replica_epoch=self._context.broker_epoch,
-            partitions=tuple(fetches),
-            fetcher=fetcher,
-            session=session.number,
-            number=session.requests,
-        )
-        session.requests += 1
-        self._context.out.send(leader, message)
+    def _by_fetcher(self, replicas: Iterable[Replica]) -> dict[int, list[FetchPartition]]:
+        found: dict[int, list[FetchPartition]] = {}
+        for replica in replicas:
+            if replica.fetch_state is not None:
+                found.setdefault(fetcher_of(replica.key, self._fetchers), []).append(replica.fetch_state)
+        return found
 
     def fire(self, now_ms: TimeMs, leader_id: str) -> None:
         """Renews the sessions with one leader and repeats the fetches that got an error."""
@@ -179,20 +169,17 @@ class Fetcher:
         for fetcher in range(self._fetchers):
             session = self._sessions.get((leader, fetcher))
             if session is not None and session.requests and fetcher not in sent:
-                self._renew_session(leader, fetcher, session)
+                message = FetchRenewal.unchecked(
+                    replica_id=self._context.me,
+                    replica_epoch=self._context.broker_epoch,
+                    fetcher=fetcher,
+                    session=session.number,
+                    requests=session.requests,
+                    answers=session.answers,
+                )
+                self._context.out.send(leader, message)
         if any(replica.fetch_state is not None for replica in followed.values()):
             self._set_timer(leader, now_ms)
-
-    def _renew_session(self, leader: BrokerId, fetcher: int, session: _Session) -> None:
-        message = FetchRenewal.unchecked(
-            replica_id=self._context.me,
-            replica_epoch=self._context.broker_epoch,
-            fetcher=fetcher,
-            session=session.number,
-            requests=session.requests,
-            answers=session.answers,
-        )
-        self._context.out.send(leader, message)
 
     def receive(self, now_ms: TimeMs, leader: BrokerId, response: FetchResponse) -> None:
         """Takes the results of a leader that match the fetch states. Raises StorageError where the disk fails."""
@@ -202,8 +189,11 @@ class Fetcher:
             if replica is not None and replica.leader_id == leader and answers_fetch_state(replica, result):
                 try:
                     self._take(replica, result, now_ms)
-                except CorruptLogError as error:
-                    self._repeat_after_damage(replica, error, now_ms)
+                except CorruptLogError as error:  # the batch has not been stored: fetches it again
+                    self._context.report_damage(replica, error)
+                    self._change_fetch_state(replica)
+                    del self._changed[leader][replica.key]
+                    self._repeat_later(replica, now_ms)
 
     def _count(self, leader: BrokerId, response: FetchResponse) -> None:
         """Counts a response. Ends a session that the leader does not know, or of which responses were lost."""
@@ -216,11 +206,7 @@ class Fetcher:
         elif response.partitions and response.number == session.answers:
             session.answers += 1
 
-    def _repeat_after_damage(self, replica: Replica, error: CorruptLogError, now_ms: TimeMs) -> None:
-        """A received batch was damaged and has not been stored: fetches it again with the next renewal."""
-        self._context.report_damage(replica, error)
-        self._change_fetch_state(replica)
-        del self._changed[replica.leader_id][replica.key]
+    def _repeat_later(self, replica: Replica, now_ms: TimeMs) -> None:
         self._refused.setdefault(replica.leader_id, set()).add(replica.key)
         self._set_timer(replica.leader_id, now_ms)
 
@@ -229,22 +215,19 @@ class Fetcher:
             self._reset_log(replica, result.log_start_offset, now_ms)
             return
         if result.error is not ErrorCode.NONE:
-            self._refused.setdefault(replica.leader_id, set()).add(replica.key)
-            self._set_timer(replica.leader_id, now_ms)
+            self._repeat_later(replica, now_ms)
             return
         log = replica.log
         if result.diverging_epoch is not None:
             self._truncate(replica, log.truncation_offset(result.diverging_epoch))
         elif result.batches:
             self._append(replica, result.batches, now_ms)
-        if self._context.image.features.high_watermark_moves_back:
-            moved = log.set_high_watermark(result.high_watermark)
-        else:
-            moved = log.advance_high_watermark(result.high_watermark)
+        moves_back = self._context.image.features.high_watermark_moves_back
+        move = log.set_high_watermark if moves_back else log.advance_high_watermark
+        if move(result.high_watermark):
+            self._flusher.high_watermark_moved(now_ms)
         if result.log_start_offset > log.start_offset:
             log.delete_segments_before(result.log_start_offset)
-        if moved:
-            self._flusher.high_watermark_moved(now_ms)
         if result.batches or result.diverging_epoch is not None:
             self._change_fetch_state(replica)
         else:  # a high watermark alone: the fetch stays delayed at the leader, which knows the new one
@@ -260,9 +243,7 @@ class Fetcher:
             self._reset_log(replica, base_offset, now_ms)
         elif self._context.image.features.truncates_to_high_watermark and base_offset < log.end_offset:
             self._truncate(replica, base_offset)
-            session = self._sessions.get((replica.leader_id, fetcher_of(replica.key, self._fetchers)))
-            if session is not None:
-                session.is_over = True
+            self._end_session(replica)
             if log.end_offset < base_offset:
                 return
         log.append_as_follower(batches)
@@ -271,9 +252,7 @@ class Fetcher:
 
     def _truncate(self, replica: Replica, offset: Offset) -> None:
         log = replica.log
-        self._context.out.trace(
-            LogTruncated(replica.name, to_offset=offset, log_end=log.end_offset, high_watermark=log.high_watermark)
-        )
+        self._context.out.trace(LogTruncated(replica.name, offset, log.end_offset, log.high_watermark))
         log.truncate(offset)
 
     def _reset_log(self, replica: Replica, start_offset: Offset, now_ms: TimeMs) -> None:

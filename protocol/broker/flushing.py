@@ -6,8 +6,6 @@
   restarted broker begins with these, which may be lower than before the restart (A29). An unreadable file is reported
   as a `storage_error`; high watermarks then begin at the log start.
 - Retention (`protocol.log.replica_log`): every `log.retention.check.interval.ms`, while any log has a closed segment.
-
-A failure of the disk raises StorageError, which stops the broker.
 """
 
 from __future__ import annotations
@@ -47,16 +45,13 @@ class Flusher:
         self._checkpoint_due = False
         self._has_forgotten = False
         self._retention_timer_is_set = False
-        self._checkpoint = self._read_checkpoint()
-
-    def _read_checkpoint(self) -> dict[str, Offset]:
-        data = self._context.storage.read_file(CHECKPOINT_FILE)
+        self._checkpoint: dict[str, Offset] = {}
+        data = context.storage.read_file(CHECKPOINT_FILE)
         try:
-            return {} if data is None else _OFFSETS.validator.validate_json(data)
+            self._checkpoint = {} if data is None else _OFFSETS.validator.validate_json(data)
         except ValidationError as error:
             reason = f"{CHECKPOINT_FILE}: no high watermarks: {error.errors()[0]['msg']}"
-            self._context.out.trace(StorageFailed(None, reason, halted=False))
-            return {}
+            context.out.trace(StorageFailed(None, reason, halted=False))
 
     def checkpointed_high_watermark(self, key: TopicIdPartition) -> Offset:
         """The high watermark of a partition in the checkpoint file, 0 without one."""

@@ -1,21 +1,33 @@
-"""Sends a broker's ISR proposals to the controller (KIP-497; Kafka's `AlterPartitionManager`).
+"""The ISR proposals of a broker: how they reach the controller (KIP-497; Kafka's `AlterPartitionManager`), and when a
+leader proposes to remove a follower (Kafka's `maybeShrinkIsr`; A44, A47, M41).
 
 One AlterPartition request is in flight per broker; the next one carries all proposals made meanwhile (B15). A proposal
 stays open, and counts in the maximal ISR, until a definite answer: it is sent again after a timeout or NOT_CONTROLLER
 (B22) and withdrawn after a definite rejection (B19); after an epoch error the leader waits for the metadata that it has
 not replayed yet.
+
+Two timers watch each follower N, for all partitions at once:
+
+- `silent/N` is set again with every fetch or renewal of N. When it fires, N has not been heard of for
+  `replica.lag.time.max.ms` and is removed from the ISRs of the partitions for which it had fetched. Where it has not
+  fetched yet, it may have been a follower for a shorter time; there it counts from the beginning of the leader epoch.
+- `lag/N` is set when a fetch of N is answered with records. When it fires, N is removed from the ISRs of partitions
+  whose answered fetch was not followed by another one for `replica.lag.time.max.ms`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import ClassVar
 
 from protocol.broker.context import BrokerContext, Replica
-from protocol.broker.leadership import may_propose
-from protocol.config import REQUEST_TIMEOUT_MS, RETRY_BACKOFF_MS
+from protocol.broker.fetch_sessions import FetchSessions
+from protocol.broker.fetcher import FETCH_PREFIX
+from protocol.broker.leadership import Leadership, may_propose, out_of_sync_replicas
+from protocol.config import REPLICA_LAG_TIME_MAX_MS, REQUEST_TIMEOUT_MS, RETRY_BACKOFF_MS
 from protocol.errors import ErrorCode
 from protocol.events.broker import IsrProposed
-from protocol.ids import Offset, TimeMs, TopicIdPartition, partition_key
+from protocol.ids import NO_OFFSET, BrokerId, Offset, TimeMs, TopicIdPartition, partition_key
 from protocol.messages.control import (
     AlterPartitionRequest,
     AlterPartitionResponse,
@@ -26,19 +38,17 @@ from protocol.messages.control import (
 from protocol.metadata.partition import LeaderRecoveryState
 
 ALTER_PARTITION_TIMER = "alter-partition"
+SILENT_PREFIX = "silent/"
+LAG_PREFIX = "lag/"
 _WITHDRAWN = frozenset({ErrorCode.INVALID_REQUEST, ErrorCode.INELIGIBLE_REPLICA, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
 
 
-Submit = Callable[[TimeMs, AlterPartitionRequest], None]
-"""Sends a request at a time, or carries it out."""
-
-
 class IsrManager:
-    """Queues the ISR proposals of one broker; `_in_flight` are those of the last request. `submit` takes the requests
-    (default: sends them to the controller).
-    """
+    """Queues a broker's ISR proposals; `_in_flight` are those of the last request, which `submit` takes."""
 
-    def __init__(self, context: BrokerContext, submit: Submit | None = None) -> None:
+    def __init__(
+        self, context: BrokerContext, submit: Callable[[TimeMs, AlterPartitionRequest], None] | None = None
+    ) -> None:
         self._context = context
         self._submit = submit or self._send_to_controller
         self._queue: dict[TopicIdPartition, PartitionIsrProposal] = {}
@@ -54,14 +64,13 @@ class IsrManager:
         self._context.has_queued = True
         epochs = {broker: progress.broker_epoch for broker, progress in leadership.followers.items()}
         epochs[self._context.me] = self._context.broker_epoch
+        members = [BrokerState.unchecked(broker_id=each, broker_epoch=self._epoch_of(each, epochs)) for each in isr]
         self._queue[replica.key] = PartitionIsrProposal.unchecked(
             topic_id=replica.key.topic_id,
             partition_id=replica.key.partition,
             leader_epoch=leadership.leader_epoch,
             partition_epoch=leadership.partition_epoch,
-            new_isr=tuple(
-                BrokerState.unchecked(broker_id=broker, broker_epoch=self._epoch_of(broker, epochs)) for broker in isr
-            ),
+            new_isr=tuple(members),
             leader_recovery_state=int(leadership.proposed_recovery_state),
         )
         self._context.out.trace(IsrProposed(replica.name, isr=isr, committed=leadership.isr))
@@ -105,12 +114,10 @@ class IsrManager:
 
     def _is_open(self, key: TopicIdPartition, item: PartitionIsrProposal) -> bool:
         replica = self._context.replicas.get(key)
-        leadership = None if replica is None else replica.leadership
-        return (
-            leadership is not None
-            and leadership.proposed_isr is not None
-            and (leadership.leader_epoch, leadership.partition_epoch) == (item.leader_epoch, item.partition_epoch)
-        )
+        if replica is None or replica.leadership is None or replica.leadership.proposed_isr is None:
+            return False
+        epochs = replica.leadership.leader_epoch, replica.leadership.partition_epoch
+        return epochs == (item.leader_epoch, item.partition_epoch)
 
     def receive(self, response: AlterPartitionResponse, now_ms: TimeMs) -> list[tuple[Replica, PartitionIsrResult]]:
         """The results for open proposals, for the leader to apply; none for a response to an older request. After an
@@ -156,3 +163,61 @@ def apply_result(replica: Replica, result: PartitionIsrResult, replayed: Offset)
     leadership.proposed_isr = None
     leadership.recovery_state = LeaderRecoveryState(result.leader_recovery_state)
     return True
+
+
+class IsrShrink:
+    NOT_STATE: ClassVar[frozenset[str]] = frozenset({"_lag_timers"})
+
+    def __init__(self, context: BrokerContext, isr_manager: IsrManager, fetch_sessions: FetchSessions) -> None:
+        self._context = context
+        self._isr = isr_manager
+        self._fetch_sessions = fetch_sessions
+        self._lag_ms = context.config.int_value(REPLICA_LAG_TIME_MAX_MS)
+        self._lag_timers: set[BrokerId] = set()
+
+    def watch_lag(self, follower: BrokerId, now_ms: TimeMs) -> None:
+        self._set_lag_timer(follower, now_ms + self._lag_ms)
+
+    def restart_silence(self, follower: BrokerId, now_ms: TimeMs) -> None:
+        """The follower has fetched or renewed: its `silent/N` timer starts again."""
+        name, renewal = f"{SILENT_PREFIX}{follower}", f"{FETCH_PREFIX}{self._context.me}"
+        self._context.out.set_timer(name, now_ms + self._lag_ms, idle_with=follower, renewed_by=renewal)
+
+    def fire_silent(self, now_ms: TimeMs, follower: str) -> None:
+        """Drops the delayed fetches of a silent follower and proposes its removal from every ISR."""
+        broker, is_in_isr = int(follower), False
+        self._fetch_sessions.forget(broker)
+        for replica in self._context.replicas.values():
+            leadership = replica.leadership
+            if leadership is not None and broker in leadership.followers:
+                progress = leadership.followers[broker]
+                progress.delayed_fetch = None
+                self._shrink(replica, leadership, () if progress.end_offset == NO_OFFSET else (broker,), now_ms)
+                is_in_isr = is_in_isr or broker in leadership.maximal_isr
+        if is_in_isr:
+            self._set_lag_timer(broker, now_ms + self._lag_ms // 2)
+
+    def fire_lag(self, now_ms: TimeMs, follower: str) -> None:
+        """Proposes removals where the follower is out of sync, again while one of its fetches is not followed up."""
+        broker = int(follower)
+        self._lag_timers.discard(broker)
+        due: list[TimeMs] = []
+        for replica in self._context.replicas.values():
+            leadership = replica.leadership
+            if leadership is not None and broker in leadership.maximal_isr and broker in leadership.followers:
+                self._shrink(replica, leadership, (), now_ms)
+                progress = leadership.followers[broker]
+                if progress.delayed_fetch is None:
+                    due.append(max(progress.last_caught_up_ms + self._lag_ms, now_ms + self._lag_ms // 2))
+        if due:
+            self._set_lag_timer(broker, min(due))
+
+    def _shrink(self, replica: Replica, leadership: Leadership, silent: tuple[BrokerId, ...], now_ms: TimeMs) -> None:
+        removed = out_of_sync_replicas(leadership, silent, now_ms, self._lag_ms)
+        if removed:
+            self._isr.propose(replica, tuple(broker for broker in leadership.isr if broker not in removed))
+
+    def _set_lag_timer(self, broker: BrokerId, at_ms: TimeMs) -> None:
+        if broker not in self._lag_timers:
+            self._lag_timers.add(broker)
+            self._context.out.set_timer(f"{LAG_PREFIX}{broker}", at_ms)

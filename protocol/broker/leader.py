@@ -1,19 +1,17 @@
 """What a broker does for the partitions that it leads: append, answer followers, move the high watermark, keep the ISR.
 
-docs/architecture.md ("Replication") follows a record with acks=all through this module and the others. A follower's
-fetch that finds nothing new is delayed (`FollowerProgress.delayed_fetch`, Kafka's `DelayedFetch`) until the log or the
-high watermark moves. A follower with a delayed fetch is caught up.
+docs/architecture.md ("Replication") follows a record with acks=all. A follower's fetch that finds nothing new is
+delayed (Kafka's `DelayedFetch`) until the log or the high watermark moves. Such a follower is caught up.
 """
 
 from __future__ import annotations
 
 from protocol.broker import leadership as rules
 from protocol.broker.context import BrokerContext, Replica
-from protocol.broker.delayed_produce import MAX_DELAYED, DelayedProduces
+from protocol.broker.delayed_produce import MAX_DELAYED, AppendedBatch, DelayedProduces
 from protocol.broker.fetch_sessions import FetcherKey, FetchSessions, refusal_of, result_of
 from protocol.broker.flushing import Flusher
-from protocol.broker.isr_manager import IsrManager, apply_result
-from protocol.broker.isr_shrink import IsrShrink
+from protocol.broker.isr_manager import IsrManager, IsrShrink, apply_result
 from protocol.broker.leadership import FollowerProgress, Leadership
 from protocol.broker.reads import Reads
 from protocol.broker.recovery import LeaderRecovery
@@ -21,9 +19,7 @@ from protocol.config import MIN_INSYNC_REPLICAS, REPLICA_LAG_MIN_MESSAGES, RETRY
 from protocol.errors import ErrorCode, StorageError
 from protocol.events.broker import HighWatermarkAdvanced, IsrCommitted, RecordsAppended
 from protocol.ids import NO_EPOCH, NO_OFFSET, BrokerId, Epoch, NodeId, Offset, TimeMs, partition_key
-from protocol.log.producer_state import ProducedBatch
 from protocol.messages.base import changed
-from protocol.messages.batch import RecordBatch
 from protocol.messages.control import AlterPartitionResponse
 from protocol.messages.data import (
     FetchPartition,
@@ -40,10 +36,7 @@ ACKS_ALL = -1
 
 
 class PartitionLeader:
-    """Produce requests, follower fetches and ISRs of all partitions that one broker leads. Handlers of messages have
-    the signature `(now_ms, sender, message)`, those of timers `(now_ms, argument)`, with what follows the slash of the
-    timer's name.
-    """
+    """Handlers take `(now_ms, sender, message)`, or `(now_ms, what follows the slash of a timer's name)`."""
 
     def __init__(
         self, context: BrokerContext, flusher: Flusher, isr_manager: IsrManager, recovery: LeaderRecovery, reads: Reads
@@ -96,19 +89,11 @@ class PartitionLeader:
         leadership, log, features = self._leadership(replica), replica.log, self._context.image.features
         if log.high_watermark >= log.end_offset and not features.high_watermark_moves_back:
             return
-        min_isr = self._min_isr(replica)
-        target = rules.high_watermark_target(
-            leadership,
-            self._context.me,
-            log.end_offset,
-            min_isr,
-            features.high_watermark_needs_min_isr,
-        )
-        if features.high_watermark_moves_back and target >= 0:
-            has_moved = log.set_high_watermark(target)
-        else:
-            has_moved = log.advance_high_watermark(target)
-        if not has_moved:
+        min_isr, needs_min_isr = self._min_isr(replica), features.high_watermark_needs_min_isr
+        target = rules.high_watermark_target(leadership, self._context.me, log.end_offset, min_isr, needs_min_isr)
+        moves_back = features.high_watermark_moves_back and target >= 0
+        move = log.set_high_watermark if moves_back else log.advance_high_watermark
+        if not move(target):
             return
         self._context.out.trace(HighWatermarkAdvanced(replica.name, log.high_watermark, leadership.leader_epoch))
         self._flusher.high_watermark_moved(now_ms)
@@ -129,70 +114,54 @@ class PartitionLeader:
     # -- produce -------------------------------------------------------------------------------------------------------
 
     def produce(self, now_ms: TimeMs, client: NodeId, request: ProduceRequest) -> None:
-        """Appends a valid batch (`admission.py`). Answers at once with acks=1, when the high watermark has passed the
-        batch with acks=all, and never with acks=0 (E5, E6). StorageError, after KAFKA_STORAGE_ERROR, where the disk
-        fails.
-        """
+        """Appends a valid batch. Answers with acks=1, or with acks=all when it is committed (E5, E6). StorageError."""
         replica, acks = self._context.replica_named(request.topic, request.partition), request.acks
-        error = ErrorCode.NONE
         if replica is None or replica.leadership is None:
-            error = ErrorCode.NOT_LEADER_OR_FOLLOWER
-        elif acks == ACKS_ALL and len(replica.leadership.isr) < self._min_isr(replica):
+            self._respond(client, request, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            return
+        duplicate, log, epoch = None, replica.log, replica.leadership.leader_epoch
+        if acks == ACKS_ALL and len(replica.leadership.isr) < self._min_isr(replica):
             error = ErrorCode.NOT_ENOUGH_REPLICAS
         elif acks == ACKS_ALL and len(replica.delayed_produces) >= MAX_DELAYED:
             error = ErrorCode.BROKER_NOT_AVAILABLE
-        if error is not ErrorCode.NONE or replica is None:
-            self._refuse_produce(client, request, error)
-            return
-        leadership = self._leadership(replica)
-        error, duplicate = replica.log.producers.check(request.batch)
-        if duplicate is not None:
-            self._answer_duplicate(replica, client, request, duplicate, now_ms)
-            return
+        else:
+            error, duplicate = log.producers.check(request.batch)
         if error is not ErrorCode.NONE:
-            self._refuse_produce(client, request, error)
+            self._respond(client, request, error)
             return
-        base_offset = replica.log.end_offset
+        if duplicate is not None:
+            self._answer_appended(replica, client, request, duplicate, now_ms)
+            return
+        base_offset = log.end_offset
         try:
-            batch = self._append(replica, leadership.leader_epoch, request, now_ms)
+            batch = log.append_as_leader(request.batch, epoch)
+            self._context.out.trace(RecordsAppended(replica.name, log.end_offset, epoch, acks))
+            self._flusher.appended(replica, now_ms)
         except StorageError:
-            stored_at = base_offset if replica.log.end_offset > base_offset else NO_OFFSET
-            self._refuse_produce(client, request, ErrorCode.KAFKA_STORAGE_ERROR, stored_at)
+            stored_at = base_offset if log.end_offset > base_offset else NO_OFFSET
+            self._respond(client, request, ErrorCode.KAFKA_STORAGE_ERROR, stored_at)
             raise
-        if acks == 1:
-            self._context.out.send(
-                client, ProduceResponse.unchecked(correlation_id=request.correlation_id, base_offset=batch.base_offset)
-            )
-        elif acks == ACKS_ALL:
-            self.delayed_produces.delay(replica, client, request, batch, now_ms)
+        self._answer_appended(replica, client, request, batch, now_ms)
         self._complete_delayed_fetches(replica, now_ms)
         self.advance_high_watermark(replica, now_ms)
 
-    def _append(self, replica: Replica, leader_epoch: Epoch, request: ProduceRequest, now_ms: TimeMs) -> RecordBatch:
-        batch = replica.log.append_as_leader(request.batch, leader_epoch)
-        self._context.out.trace(RecordsAppended(replica.name, replica.log.end_offset, leader_epoch, request.acks))
-        self._flusher.appended(replica, now_ms)
-        return batch
+    def _answer_appended(
+        self, replica: Replica, client: NodeId, request: ProduceRequest, batch: AppendedBatch, now_ms: TimeMs
+    ) -> None:
+        """Answers with the offset of a batch in the log, which may be a former copy; with acks=all once committed."""
+        if request.acks == ACKS_ALL and batch.next_offset > replica.log.high_watermark:
+            self.delayed_produces.delay(replica, client, request, batch, now_ms)
+        else:
+            self._respond(client, request, ErrorCode.NONE, batch.base_offset)
 
-    def _refuse_produce(
+    def _respond(
         self, client: NodeId, request: ProduceRequest, error: ErrorCode, base_offset: Offset = NO_OFFSET
     ) -> None:
-        """Answers with an error; `base_offset` is that of the batch if the log has it in spite of the error."""
+        """Responds unless acks is 0. With an error, `base_offset` is set if the log has the batch nevertheless."""
         if request.acks != 0:
             number = request.correlation_id
-            self._context.out.send(
-                client, ProduceResponse.unchecked(correlation_id=number, error=error, base_offset=base_offset)
-            )
-
-    def _answer_duplicate(
-        self, replica: Replica, client: NodeId, request: ProduceRequest, first: ProducedBatch, now_ms: TimeMs
-    ) -> None:
-        """Answers a repeated batch like the first one: with its offset, and with acks=all once that is committed."""
-        if request.acks == ACKS_ALL and first.next_offset > replica.log.high_watermark:
-            self.delayed_produces.delay(replica, client, request, first, now_ms)
-        elif request.acks != 0:
-            number, base_offset = request.correlation_id, first.base_offset
-            self._context.out.send(client, ProduceResponse.unchecked(correlation_id=number, base_offset=base_offset))
+            response = ProduceResponse.unchecked(correlation_id=number, error=error, base_offset=base_offset)
+            self._context.out.send(client, response)
 
     # -- fetch ---------------------------------------------------------------------------------------------------------
 
@@ -239,11 +208,9 @@ class PartitionLeader:
             return ErrorCode.UNKNOWN_LEADER_EPOCH
         if replica.leadership is None or follower not in replica.leadership.followers:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
-        fetch_offset, last_epoch = fetch.fetch_offset, fetch.last_fetched_epoch
-        is_below_start = fetch_offset < replica.log.start_offset
-        is_beyond_end = last_epoch == NO_EPOCH and fetch_offset > replica.log.end_offset
-        is_of_deleted_epoch = replica.log.has_forgotten(last_epoch)
-        is_out_of_range = is_below_start or is_beyond_end or is_of_deleted_epoch
+        fetch_offset, last_epoch, log = fetch.fetch_offset, fetch.last_fetched_epoch, replica.log
+        is_beyond_end = last_epoch == NO_EPOCH and fetch_offset > log.end_offset
+        is_out_of_range = fetch_offset < log.start_offset or is_beyond_end or log.has_forgotten(last_epoch)
         return ErrorCode.OFFSET_OUT_OF_RANGE if is_out_of_range else ErrorCode.NONE
 
     def _accept_fetch(
@@ -268,7 +235,7 @@ class PartitionLeader:
         if fetch_offset >= log.end_offset:
             self.fetch_sessions.withdraw(fetcher, replica.key)
         progress.delayed_fetch = fetch
-        self._complete_delayed_fetch(replica, follower, progress, now_ms)
+        self._complete_delayed_fetch(replica, follower, progress, fetch, now_ms)
 
     def _may_join(self, replica: Replica, broker: BrokerId) -> bool:
         leadership, log = self._leadership(replica), replica.log
@@ -282,31 +249,24 @@ class PartitionLeader:
         return image.is_active(broker) and image.broker_epoch(broker) == broker_epoch
 
     def _complete_delayed_fetches(self, replica: Replica, now_ms: TimeMs) -> None:
-        """The log end or the high watermark has moved: completes the delayed fetches of the partition."""
         for broker, progress in self._leadership(replica).followers.items():
             if progress.delayed_fetch is not None:
                 progress.last_caught_up_ms = now_ms
-                self._complete_delayed_fetch(replica, broker, progress, now_ms)
+                self._complete_delayed_fetch(replica, broker, progress, progress.delayed_fetch, now_ms)
 
     def _complete_delayed_fetch(
-        self, replica: Replica, broker: BrokerId, progress: FollowerProgress, now_ms: TimeMs
+        self, replica: Replica, broker: BrokerId, progress: FollowerProgress, fetch: FetchPartition, now_ms: TimeMs
     ) -> None:
-        """Completes a delayed fetch with records; answers one with a newer high watermark alone, and delays it
-        again."""
-        fetch, log = progress.delayed_fetch, replica.log
-        if fetch is None:
-            return
-        is_at_end = fetch.fetch_offset >= log.end_offset
-        if is_at_end and fetch.high_watermark >= log.high_watermark:
-            return
-        if is_at_end:
+        """Completes a delayed fetch with records; answers one with a newer high watermark, and delays it again."""
+        log = replica.log
+        if fetch.fetch_offset < log.end_offset:
+            progress.delayed_fetch = None
+            self.fetch_sessions.enqueue((broker, progress.fetcher), replica.key, fetch)
+            if broker in self._leadership(replica).maximal_isr:
+                self.isr_shrink.watch_lag(broker, now_ms)
+        elif fetch.high_watermark < log.high_watermark:
             progress.delayed_fetch = changed(fetch, high_watermark=log.high_watermark)
             self.fetch_sessions.answer((broker, progress.fetcher), result_of(fetch, log))
-            return
-        progress.delayed_fetch = None
-        self.fetch_sessions.enqueue((broker, progress.fetcher), replica.key, fetch)
-        if broker in self._leadership(replica).maximal_isr:
-            self.isr_shrink.watch_lag(broker, now_ms)
 
     # -- ISR -----------------------------------------------------------------------------------------------------------
 

@@ -1,7 +1,6 @@
 """The leader's state of one partition, and the rules of replication on it: follower progress, ISR, high watermark.
 
-The rules are functions of a `Leadership`; `leader.py`, `isr_shrink.py` and `isr_manager.py` apply them. Sources:
-KIP-497 (B10-B24), KIP-966 (E1-E11), and the published TLA+ model of the latter.
+Sources: KIP-497 (B10-B24), KIP-966 (E1-E11), and the published TLA+ model of the latter.
 
 - The *committed* ISR is the last one that the controller has stored. The controller may have stored a proposal in
   flight already, so the leader works with the union of both, the *maximal* ISR (B13).
@@ -74,12 +73,7 @@ class Leadership:
 def begin(state: PartitionState, me: BrokerId, log_end: Offset, now_ms: TimeMs) -> Leadership:
     """The leadership of a new leader epoch: ISR members count as caught up at `now_ms`, the others at 0."""
     leadership = Leadership(
-        leader_epoch=state.leader_epoch,
-        partition_epoch=state.partition_epoch,
-        epoch_start_offset=log_end,
-        replicas=state.replicas,
-        isr=state.isr,
-        recovery_state=state.leader_recovery_state,
+        state.leader_epoch, state.partition_epoch, log_end, state.replicas, state.isr, state.leader_recovery_state
     )
     for broker in state.replicas:
         if broker != me:
@@ -150,9 +144,8 @@ def may_join(
     if leadership.recovery_state is LeaderRecoveryState.RECOVERING:
         return False
     progress = leadership.followers[broker]
-    return progress.end_offset >= max(high_watermark, leadership.epoch_start_offset) and is_eligible(
-        broker, progress.broker_epoch
-    )
+    has_caught_up = progress.end_offset >= max(high_watermark, leadership.epoch_start_offset)
+    return has_caught_up and is_eligible(broker, progress.broker_epoch)
 
 
 def may_join_lagging(leadership: Leadership, broker: BrokerId, log_end: Offset, min_lag: int) -> bool:
@@ -174,12 +167,11 @@ def out_of_sync_replicas(
     """
     if not may_propose(leadership):
         return []
-    result = []
+    late_ms, result = now_ms - lag_time_max_ms, []
     for broker in leadership.isr:
         progress = leadership.followers.get(broker)
-        if progress is None:
-            continue
-        late = progress.delayed_fetch is None and now_ms - progress.last_caught_up_ms >= lag_time_max_ms
-        if late or broker in silent:
-            result.append(broker)
+        if progress is not None:
+            is_late = progress.delayed_fetch is None and progress.last_caught_up_ms <= late_ms
+            if is_late or broker in silent:
+                result.append(broker)
     return result

@@ -6,9 +6,7 @@
 - An offset below the log start or above the log end gets OFFSET_OUT_OF_RANGE.
 - A consumer that sends the epoch of the last record that it has read gets the diverging epoch, if the log holds other
   records below the offset (KIP-320).
-- A read that meets a damaged batch gets CORRUPT_MESSAGE.
-
-At most `MAX_DELAYED_READS` reads wait per partition; further ones are answered at once.
+- A read that meets a damaged batch gets CORRUPT_MESSAGE, one beyond `MAX_DELAYED_READS` of a partition does not wait.
 """
 
 from __future__ import annotations
@@ -53,28 +51,22 @@ class Reads:
         self._timer_ms: TimeMs | None = None
 
     def consume(self, now_ms: TimeMs, client: NodeId, request: ConsumeRequest) -> None:
-        """Answers a valid read (`admission.py`) with at most `replica.fetch.max.bytes` or one batch, or delays it."""
+        """Answers a valid read (`services.py`) with at most `replica.fetch.max.bytes` or one batch, or delays it."""
         replica = self._context.replica_named(request.topic, request.partition)
         if replica is None or replica.leadership is None:
-            self._send(client, _no_leader(request))
+            self._context.out.send(client, request.refusal(ErrorCode.NOT_LEADER_OR_FOLLOWER))
         elif not self._delay(replica, client, request, now_ms):
             self._answer(replica, client, request)
 
     def list_offsets(self, client: NodeId, request: ListOffsetsRequest) -> None:
-        """Answers with the log start offset or the high watermark. `admission.py` has validated the request."""
-        replica = self._context.replica_named(request.topic, request.partition)
+        """Answers a valid request with the log start offset or the high watermark."""
+        replica, number = self._context.replica_named(request.topic, request.partition), request.correlation_id
         if replica is None or replica.leadership is None:
-            error = ErrorCode.NOT_LEADER_OR_FOLLOWER
-            self._send(client, ListOffsetsResponse(correlation_id=request.correlation_id, error=error))
+            self._context.out.send(client, request.refusal(ErrorCode.NOT_LEADER_OR_FOLLOWER))
             return
-        log = replica.log
-        offset = log.start_offset if request.timestamp == EARLIEST else log.high_watermark
-        self._send(
-            client,
-            ListOffsetsResponse(
-                correlation_id=request.correlation_id, offset=offset, leader_epoch=replica.leadership.leader_epoch
-            ),
-        )
+        offset = replica.log.start_offset if request.timestamp == EARLIEST else replica.log.high_watermark
+        epoch = replica.leadership.leader_epoch
+        self._context.out.send(client, ListOffsetsResponse(correlation_id=number, offset=offset, leader_epoch=epoch))
 
     def high_watermark_moved(self, replica: Replica) -> None:
         """Answers the delayed reads below the new high watermark."""
@@ -84,7 +76,7 @@ class Reads:
     def resign(self, replica: Replica) -> None:
         """The replica stops leading: answers the delayed reads with NOT_LEADER_OR_FOLLOWER."""
         for item in self._delayed.pop(replica.key, ()):
-            self._send(item.client, _no_leader(item.request))
+            self._context.out.send(item.client, item.request.refusal(ErrorCode.NOT_LEADER_OR_FOLLOWER))
 
     def fire(self, now_ms: TimeMs, _: str) -> None:
         """Answers the delayed reads whose `max_wait_ms` is over, without records."""
@@ -98,9 +90,8 @@ class Reads:
     def _delay(self, replica: Replica, client: NodeId, request: ConsumeRequest, now_ms: TimeMs) -> bool:
         """Delays the read if it has a `max_wait_ms`, there is nothing to answer yet, and there is room for it."""
         log = replica.log
-        if request.max_wait_ms <= 0 or not log.high_watermark <= request.fetch_offset <= log.end_offset:
-            return False
-        if _diverging(log, request) is not None:
+        has_news = not log.high_watermark <= request.fetch_offset <= log.end_offset
+        if request.max_wait_ms <= 0 or has_news or _diverging(log, request) is not None:
             return False
         delayed = self._delayed.setdefault(replica.key, [])
         if len(delayed) >= MAX_DELAYED_READS:
@@ -111,10 +102,8 @@ class Reads:
 
     def _complete(self, replica: Replica, is_due: Callable[[_DelayedRead], bool]) -> None:
         delayed = self._delayed[replica.key]
-        waiting = [item for item in delayed if not is_due(item)]
-        if waiting:
-            self._delayed[replica.key] = waiting
-        else:
+        self._delayed[replica.key] = [item for item in delayed if not is_due(item)]
+        if not self._delayed[replica.key]:
             del self._delayed[replica.key]
         for item in filter(is_due, delayed):
             self._answer(replica, item.client, item.request)
@@ -126,29 +115,23 @@ class Reads:
 
     def _answer(self, replica: Replica, client: NodeId, request: ConsumeRequest) -> None:
         try:
-            response = read(replica.log, request, self._max_bytes)
+            response: Response = read(replica.log, request, self._max_bytes)
         except CorruptLogError as error:
             self._context.report_damage(replica, error)
-            response = ConsumeResponse(correlation_id=request.correlation_id, error=ErrorCode.CORRUPT_MESSAGE)
-        self._send(client, response)
-
-    def _send(self, client: NodeId, response: Response) -> None:
+            response = request.refusal(ErrorCode.CORRUPT_MESSAGE)
         self._context.out.send(client, response)
 
 
 def read(log: ReplicaLog, request: ConsumeRequest, max_bytes: int) -> ConsumeResponse:
-    """The response to a read: batches of at most `max_bytes` below the high watermark, none, OFFSET_OUT_OF_RANGE, or
-    the diverging epoch.
-    """
+    """The response to a read: batches below the high watermark, none, OFFSET_OUT_OF_RANGE, or the diverging epoch."""
     number, limit, start = request.correlation_id, log.high_watermark, log.start_offset
-    fetch_offset = request.fetch_offset
-    if not start <= fetch_offset <= log.end_offset:
+    if not start <= request.fetch_offset <= log.end_offset:
         error = ErrorCode.OFFSET_OUT_OF_RANGE
         return ConsumeResponse(correlation_id=number, error=error, high_watermark=limit, log_start_offset=start)
     diverging = _diverging(log, request)
     batches: tuple[RecordBatch, ...] = ()
-    if diverging is None and fetch_offset < limit:
-        stored = log.storage.read(fetch_offset, min(request.max_bytes, max_bytes))
+    if diverging is None and request.fetch_offset < limit:
+        stored = log.storage.read(request.fetch_offset, min(request.max_bytes, max_bytes))
         batches = tuple([batch for batch in stored if batch.base_offset + batch.record_count <= limit])
     return ConsumeResponse.unchecked(
         correlation_id=number, high_watermark=limit, log_start_offset=start, diverging_epoch=diverging, batches=batches
@@ -157,10 +140,5 @@ def read(log: ReplicaLog, request: ConsumeRequest, max_bytes: int) -> ConsumeRes
 
 def _diverging(log: ReplicaLog, request: ConsumeRequest) -> EpochEndOffset | None:
     """The epoch and offset from which on the log differs from what the consumer has read, if any (KIP-320)."""
-    if request.last_fetched_epoch < 0:
-        return None
-    return log.divergence(request.fetch_offset, request.last_fetched_epoch)
-
-
-def _no_leader(request: ConsumeRequest) -> ConsumeResponse:
-    return ConsumeResponse(correlation_id=request.correlation_id, error=ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    epoch = request.last_fetched_epoch
+    return None if epoch < 0 else log.divergence(request.fetch_offset, epoch)

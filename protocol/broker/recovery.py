@@ -15,7 +15,7 @@ timer represents the routine. The config `unclean.leader.hook` names the functio
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol, cast
+from typing import cast
 
 from protocol.broker.context import BrokerContext, Replica, log_name
 from protocol.broker.isr_manager import IsrManager
@@ -29,24 +29,18 @@ from protocol.metadata.partition import LeaderRecoveryState
 RECOVERY_PREFIX = "data-loss/"
 
 
-class DataLossHook(Protocol):
-    """The routine for a partition that a broker leads after an unclean election, with the log end at which
-    `leader_epoch` begins. Returns how long it takes in milliseconds, 0: it is over at once. A function of its arguments
-    alone, so that runs are reproducible.
-    """
-
-    def __call__(self, partition: TopicPartition, leader_epoch: Epoch, log_end: Offset) -> int: ...
+DataLossHook = Callable[[TopicPartition, Epoch, Offset], int]
+"""The routine after an unclean election, for the partition, its leader epoch, and the log end at which that begins.
+Returns how long it takes in ms (0: it is over), as a function of its arguments alone, so that runs are reproducible.
+"""
 
 
 def no_routine(partition: TopicPartition, leader_epoch: Epoch, log_end: Offset) -> int:
-    """The default hook, which does nothing."""
     return 0
 
 
 def hook_named(name: str, resolve: Callable[[str], object]) -> DataLossHook:
-    """The hook that the config `unclean.leader.hook` names (`module:function`), `no_routine` where that is empty.
-    `resolve` is like `pkgutil.resolve_name`. ConfigError unless the name is that of a function.
-    """
+    """The function that `unclean.leader.hook` names, resolved as by `pkgutil.resolve_name`; ConfigError."""
     if not name:
         return no_routine
     try:
@@ -73,9 +67,7 @@ class LeaderRecovery:
         duration_ms = self._hook(replica.name, epoch, log_end)
         if type(duration_ms) is not int or duration_ms < 0:
             raise ProtocolInvariantError(f"the data-loss hook answered {duration_ms!r} for {replica.name}")
-        self._context.out.trace(
-            DataLossRoutineBegan(replica.name, leader_epoch=epoch, log_end=log_end, duration_ms=duration_ms)
-        )
+        self._context.out.trace(DataLossRoutineBegan(replica.name, epoch, log_end, duration_ms))
         self._running.add(replica.key)
         if duration_ms:
             self._context.out.set_timer(RECOVERY_PREFIX + log_name(replica.key), now_ms + duration_ms)

@@ -1,9 +1,8 @@
 """The replica manager: applies metadata changes to a broker's replicas (Kafka's `ReplicaManager.applyDelta`).
 
-For each partition that changed, a new leader epoch makes the broker leader or follower. The old role ends before the
-new one begins (A26, A27): no record of the former leader is appended any more, and no client is answered as by a
-leader. Within a leader epoch, the leader adopts a state with a newer partition epoch. Replicas that were deleted or
-moved to other brokers are removed with their logs.
+A new leader epoch makes the broker leader or follower of a partition. The old role ends before the new one begins (A26,
+A27): no record of the former leader is appended any more, and no client is answered as by a leader. Within a leader
+epoch, the leader adopts a state with a newer partition epoch.
 """
 
 from __future__ import annotations
@@ -60,26 +59,15 @@ class ReplicaManager:
             replica.leader_epoch = state.leader_epoch
             replica.leader_id = state.leader
             if leads:
-                self._become_leader(replica, state, now_ms)
+                log_end, high_watermark = replica.log.end_offset, replica.log.high_watermark
+                replica.leadership = rules.begin(state, self._context.me, log_end, now_ms)
+                self._context.out.trace(BecameLeader(replica.name, state.leader_epoch, log_end, high_watermark))
+                self._leader.lead(replica, now_ms)
             elif state.leader != NO_LEADER:
-                self._context.out.trace(
-                    BecameFollower(replica.name, leader=state.leader, leader_epoch=state.leader_epoch)
-                )
+                self._context.out.trace(BecameFollower(replica.name, state.leader, state.leader_epoch))
                 self._fetcher.follow(replica)
         elif replica.leadership is not None:
             self._leader.adopt(replica, state, now_ms)
-
-    def _become_leader(self, replica: Replica, state: PartitionState, now_ms: TimeMs) -> None:
-        replica.leadership = rules.begin(state, self._context.me, replica.log.end_offset, now_ms)
-        self._context.out.trace(
-            BecameLeader(
-                replica.name,
-                leader_epoch=state.leader_epoch,
-                log_end=replica.log.end_offset,
-                high_watermark=replica.log.high_watermark,
-            )
-        )
-        self._leader.lead(replica, now_ms)
 
     def _end_role(self, replica: Replica) -> None:
         if replica.leadership is not None:
@@ -91,9 +79,7 @@ class ReplicaManager:
         replica.log.segment_bytes = self._context.image.int_config(replica.key.topic_id, SEGMENT_BYTES)
 
     def _open(self, key: TopicIdPartition, state: PartitionState, now_ms: TimeMs) -> Replica:
-        """Opens the partition's log. A log of an older partition with the same index, removed while this broker was
-        down, is deleted, and so is the checkpointed high watermark of an empty log.
-        """
+        """Opens the partition's log; deletes one of an older partition with the same index, and a stale checkpoint."""
         log = self._open_log(key)
         if 0 <= log.latest_epoch < state.first_leader_epoch:
             self._context.storage.delete_log(log_name(key))
@@ -120,9 +106,8 @@ class ReplicaManager:
 
     def remove_stale_logs(self) -> None:
         """Deletes the logs of partitions assigned to other brokers, once the metadata log is replayed (A34, M36)."""
-        wanted = {
-            log_name(key) for key, state in self._context.image.partitions() if self._context.me in state.replicas
-        }
-        for name in self._context.storage.log_names():
+        me, storage = self._context.me, self._context.storage
+        wanted = {log_name(key) for key, state in self._context.image.partitions() if me in state.replicas}
+        for name in storage.log_names():
             if name not in wanted and name != METADATA_LOG:
-                self._context.storage.delete_log(name)
+                storage.delete_log(name)

@@ -4,21 +4,17 @@ response counts.
 A query (`READ_ONLY`) goes to one node after the other, beginning with the presumed active controller, until one
 answers; a response to an earlier attempt is ignored.
 
-A change goes to the presumed active controller. Two things make the client try the next one in the rotation:
-
-- NOT_CONTROLLER: nothing was done there. The next controller is tried after `retry.backoff.ms`.
-- No response for `TRY_NEXT_MS`: the controller may be down, unreachable, or still working, as with an election that
-  takes long. It is skipped until `request.timeout.ms` after the attempt, and then tried again, since it may have
-  restarted and lost the request. The only controller of a cluster is not tried again without a response.
+A change goes to the presumed active controller, and to the next one in the rotation `retry.backoff.ms` after
+NOT_CONTROLLER, or after `TRY_NEXT_MS` without a response: the controller may be down, unreachable, or still working. It
+is skipped until `request.timeout.ms` after the attempt, and then tried again, since it may have restarted and lost the
+request. The only controller of a cluster is not tried again without a response.
 
 The client accepts responses to all attempts; the first one other than NOT_CONTROLLER is the outcome. So a change may be
-carried out twice, or reported as already done (TOPIC_ALREADY_EXISTS) when the response of the controller that did it
-came too late, as with Kafka's admin client.
+carried out twice, or reported as already done (TOPIC_ALREADY_EXISTS), as with Kafka's admin client.
 
 The client gives up after `delivery.timeout.ms`: with NOT_CONTROLLER if all attempts got that, so that nothing was done;
 otherwise with REQUEST_TIMED_OUT, and the change may have been carried out. Requests with a `timeout_ms` of their own
-get a bit less than the time that is left, so that their response, which reports the progress, comes before the client
-gives up.
+get a bit less than the time that is left, so that their response comes before the client gives up.
 """
 
 from __future__ import annotations
@@ -69,7 +65,7 @@ class Administration:
     """An administration command in progress; calls `on_done` once, before it sends its outcome to `driver`."""
 
     def __init__(
-        self, context: ClientContext, driver: NodeId, command: AdminCommand, on_done: Callable[[], None]
+        self, context: ClientContext, driver: NodeId, command: AdminCommand, on_done: Callable[[], object]
     ) -> None:
         self._context = context
         self._driver = driver
@@ -114,10 +110,9 @@ class Administration:
         request = self._command.request
         principal = self._context.principal if request.principal == ANONYMOUS else request.principal
         sent = replace(request, correlation_id=correlation_id, principal=principal)
-        if isinstance(sent, _LONG_REQUESTS):
-            left_ms = self._deadline_ms - now_ms
-            sent = replace(sent, timeout_ms=min(sent.timeout_ms, left_ms * 9 // 10))
-        return sent
+        if not isinstance(sent, _LONG_REQUESTS):
+            return sent
+        return replace(sent, timeout_ms=min(sent.timeout_ms, (self._deadline_ms - now_ms) * 9 // 10))
 
     def _receive(self, now_ms: TimeMs, response: AdminResponse) -> None:
         attempt = self._attempts[response.correlation_id]
@@ -128,20 +123,21 @@ class Administration:
             return
         if not self._is_query:
             self._context.controller = attempt.node
-        error, text = response.failure()
-        self._end(AdminOutcome(command_id=self._command.command_id, error=error, message=text, response=response))
+        self._end(*response.failure(), response)
 
     def _expire(self, now_ms: TimeMs) -> None:
-        error, text = ErrorCode.REQUEST_TIMED_OUT, "no answer in time"
         if all(attempt.is_refused for attempt in self._attempts.values()):
-            error, text = ErrorCode.NOT_CONTROLLER, "no controller is active"
-        self._end(AdminOutcome(command_id=self._command.command_id, error=error, message=text))
+            self._end(ErrorCode.NOT_CONTROLLER, "no controller is active")
+        else:
+            self._end(ErrorCode.REQUEST_TIMED_OUT, "no answer in time")
 
-    def _end(self, outcome: AdminOutcome) -> None:
+    def _end(self, error: ErrorCode, message: str, response: AdminResponse | None = None) -> None:
+        number = self._command.command_id
         self._forget()
-        self._context.cancel_timer(f"{WATCH_PREFIX}{self._command.command_id}")
-        self._context.cancel_timer(f"{DEADLINE_PREFIX}{self._command.command_id}")
+        self._context.cancel_timer(f"{WATCH_PREFIX}{number}")
+        self._context.cancel_timer(f"{DEADLINE_PREFIX}{number}")
         self._on_done()
+        outcome = AdminOutcome(command_id=number, error=error, message=message, response=response)
         self._context.out.send(self._driver, outcome)
 
     def _forget(self) -> None:

@@ -43,7 +43,7 @@ class Read:
         finder: LeaderFinder,
         driver: NodeId,
         command: ConsumeCommand,
-        on_done: Callable[[], None],
+        on_done: Callable[[], object],
     ) -> None:
         self._context = context
         self._finder = finder
@@ -62,7 +62,7 @@ class Read:
 
     def begin(self, now_ms: TimeMs) -> None:
         deadline_ms = now_ms + self._context.config.int_value(DELIVERY_TIMEOUT_MS) + self._command.max_wait_ms
-        self._context.set_timer(f"{DEADLINE_PREFIX}{self._name}", deadline_ms, self._expire)
+        self._context.set_timer(f"{DEADLINE_PREFIX}{self._name}", deadline_ms, lambda _: self._end(self._last_error))
         self._search_leader(now_ms)
 
     def _search_leader(self, now_ms: TimeMs) -> None:
@@ -185,9 +185,6 @@ class Read:
         self._last_error = error
         self._finder.cancel(self._command.topic, self._name)
         self._set_watch(now_ms, self._context.config.int_value(RETRY_BACKOFF_MS))
-
-    def _expire(self, now_ms: TimeMs) -> None:
-        self._end(self._last_error)
 
     def _end(self, error: ErrorCode, log_start_offset: Offset = 0) -> None:
         self._context.forget(self._request_id)

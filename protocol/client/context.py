@@ -1,9 +1,8 @@
 """What the parts of a client share: identity, bootstrap nodes, requests without a response yet, timers, and the search
 for leaders.
 
-Each request has a correlation id, under which the handler of its response is registered. A response with an unknown id
-belongs to a request of the past and is ignored; one of another type than expected is refused, and the right one may
-still come. Each timer calls the action that the part which set it has given.
+A response with an unknown correlation id belongs to a request of the past and is ignored; one of another type than
+expected is refused, and the right one may still come.
 
 The parts also share the presumed active controller: first the first one of the bootstrap list, then the last one that
 has answered a request which only the active controller answers. Neither NOT_CONTROLLER nor a missing response changes
@@ -35,8 +34,7 @@ WATCH_MS = 1_000
 """How long a client waits for a response, or for a leader, before it looks up the leader again."""
 WATCH_PREFIX = "watch/"
 DEADLINE_PREFIX = "deadline/"
-"""Timers of a command or partition sender, whose name follows: for the next search of a leader, and for its deadline.
-"""
+"""Timers of a command or partition sender, by its name: for its next search of a leader, and for its deadline."""
 
 IDS_PER_MS = 8
 MAX_FIRST_ID = 2**30
@@ -48,9 +46,7 @@ Handler = Callable[[TimeMs, Any], None]
 
 @dataclass(slots=True)
 class ClientContext:
-    """State shared by the parts of one client: the bootstrap list, and the presumed active `controller`. `checksum`
-    computes the CRC-32C of produced batches; None leaves that out.
-    """
+    """State of one client: the bootstrap list, the presumed active `controller`, the CRC-32C or None."""
 
     me: NodeId
     principal: str
@@ -71,14 +67,11 @@ class ClientContext:
 
     @property
     def controllers_in_turn(self) -> tuple[NodeId, ...]:
-        """All controllers, beginning with the presumed active one."""
         place = self.controllers.index(self.controller)
         return (*self.controllers[place:], *self.controllers[:place])
 
     def begin_ids(self, now_ms: TimeMs) -> None:
-        """Begins correlation ids above those of the process before, of at most `IDS_PER_MS` requests per ms: its late
-        responses match none.
-        """
+        """Begins correlation ids above those of the process before, whose late responses match none."""
         self.last_correlation_id = now_ms * IDS_PER_MS % MAX_FIRST_ID
 
     def expect(self, answer: type[Response], handler: Handler) -> int:
@@ -91,7 +84,6 @@ class ClientContext:
         self.waiting.pop(correlation_id, None)
 
     def set_timer(self, name: str, at_ms: TimeMs, action: Callable[[TimeMs], None]) -> None:
-        """Sets a timer that calls `action`; replaces one of the same name."""
         self.timers[name] = action
         self.out.set_timer(name, at_ms)
 

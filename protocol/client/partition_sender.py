@@ -12,8 +12,8 @@ their order. A batch is repeated after a retriable error and a back-off, when th
 A response that reports a gap in the sequence means, for all but the first batch of the window, that a predecessor is
 still missing: the batch waits for its repetition. For the first batch it means that the leader's log has lost the
 predecessors (an unclean election, or a failed batch): the sender continues with the next producer epoch at sequence 0,
-with all batches of the window. None of them is in that log, since the gap precedes them. A sender never returns to an
-older leader epoch of the same topic, whose log might lack records of a newer one.
+with all batches of the window, none of which is in that log. A sender never returns to an older leader epoch of the
+same topic, whose log might lack records of a newer one.
 
 The sequence number of a failed batch must not be reused, whether or not the batch was appended. The rest of the window
 is sent with its own numbers; then the sender continues with the next epoch.
@@ -32,10 +32,9 @@ Departures from Kafka: each partition has an epoch of its own under the producer
 does not know any more (DUPLICATE_SEQUENCE_NUMBER) is unknown, not acknowledged; the batch of a ProduceCommand is never
 split.
 
-The producer id of a client is requested once, with the first batch that needs it, and used for all partitions. Another
-one is requested only for a partition that has used up all epochs; other partitions keep theirs. The presumed active
-controller is asked first; after NOT_CONTROLLER, or no response for `RETRY_MS`, the next one. Repeated requests waste
-producer ids, but do no harm.
+The producer id of a client is requested once, with the first batch that needs it, and used for all partitions; another
+one only for a partition that has used up all epochs. The presumed active controller is asked first; after
+NOT_CONTROLLER, or no response for `RETRY_MS`, the next one. Repeated requests waste producer ids, but do no harm.
 """
 
 from __future__ import annotations
@@ -50,10 +49,10 @@ from protocol.errors import RETRIABLE, ErrorCode
 from protocol.ids import NO_EPOCH, NO_LEADER, NO_OFFSET, Epoch, Offset, TimeMs, TopicPartition
 from protocol.log.checksum import checksum_of
 from protocol.log.producer_state import MAX_PRODUCER_EPOCH, sequence_after
+from protocol.messages.admin import InitProducerIdRequest, InitProducerIdResponse
 from protocol.messages.base import changed
 from protocol.messages.batch import NO_PRODUCER_ID, NO_SEQUENCE, RecordBatch
 from protocol.messages.data import ProduceRequest, ProduceResponse
-from protocol.messages.producers import InitProducerIdRequest, InitProducerIdResponse
 
 IDENTITY_TIMER = "producer-id"
 RETRY_MS = 1_000
@@ -73,11 +72,10 @@ class ProducerIdentity:
 
     def request_id(self, now_ms: TimeMs, name: str, listener: Listener, exhausted: int = NO_PRODUCER_ID) -> None:
         """Calls the listener `name` with the client's producer id, which is not `exhausted`, as soon as it is known."""
-        if self._producer_id == exhausted:
-            self._producer_id = NO_PRODUCER_ID
-        if self._producer_id != NO_PRODUCER_ID:
+        if self._producer_id not in (NO_PRODUCER_ID, exhausted):
             listener(now_ms, self._producer_id, ErrorCode.NONE)
             return
+        self._producer_id = NO_PRODUCER_ID
         is_requested = bool(self._listeners)
         self._listeners[name] = listener
         if not is_requested:
@@ -96,10 +94,9 @@ class ProducerIdentity:
         context = self._context
         context.forget(self._correlation_id)
         self._correlation_id = context.expect(InitProducerIdResponse, self._receive)
-        controller, *others = self._rotation
-        self._rotation = (*others, controller)
+        self._rotation = (*self._rotation[1:], self._rotation[0])
         request = InitProducerIdRequest(correlation_id=self._correlation_id, principal=context.principal)
-        context.out.send(controller, request)
+        context.out.send(self._rotation[-1], request)
         context.set_timer(IDENTITY_TIMER, now_ms + RETRY_MS, self._send)
 
     def _receive(self, now_ms: TimeMs, response: InitProducerIdResponse) -> None:
@@ -133,12 +130,10 @@ class BatchResult:
 
 @dataclass(slots=True, eq=False)
 class ProducerBatch:
-    """A batch and the state of its delivery. `finished` is called with the result; errors in `final_errors` are not
-    retried.
-
+    """A batch and the state of its delivery. `finished` takes the result; errors in `final_errors` are not retried.
     `request_id` is the attempt whose response is outstanding, -1 if none, sent at `sent_ms` to the leader of
-    `sent_epoch`; `open_attempts` are those that may have been appended. `waits`: a predecessor has to be repeated
-    first. `split` returns two batches with the halves of its records; None if the batch cannot be split.
+    `sent_epoch`; `open_attempts` may have been appended. `waits`: a predecessor has to be repeated first. `split`
+    returns two batches with the halves of its records; None if the batch cannot be split.
     """
 
     content: RecordBatch
@@ -253,13 +248,6 @@ class PartitionSender:
             self._context.set_timer(f"{WATCH_PREFIX}{self._name}", now_ms + WATCH_MS, self._check_progress)
             self._send_ready(now_ms)
 
-    def _back_off(self, now_ms: TimeMs) -> None:
-        """After a retriable error: sends nothing for `retry.backoff.ms`, then looks up the leader."""
-        if not self._is_backing_off:
-            self._is_backing_off, self._leader = True, NO_LEADER
-            self._finder.cancel(self._partition.topic, self._name)
-            self._context.set_timer(f"{WATCH_PREFIX}{self._name}", now_ms + self._backoff_ms, self._check_progress)
-
     def _receive_leader(self, now_ms: TimeMs, leaders: TopicLeaders) -> None:
         found = leaders.partitions.get(self._partition.partition)
         if found is None:
@@ -327,7 +315,10 @@ class PartitionSender:
     def _send(self, now_ms: TimeMs, batch: ProducerBatch) -> None:
         self._stop_waiting(batch)
         if batch.sequence == NO_SEQUENCE and (self._identity is not None or not batch.open_attempts):
-            self._assign_sequence(batch)
+            if self._identity is not None:
+                batch.sequence = self._next_sequence
+                self._next_sequence = sequence_after(self._next_sequence, batch.content.record_count)
+            self._stamp(batch)
         number = self._context.expect(ProduceResponse, lambda at_ms, answer: self._receive(at_ms, batch, answer))
         batch.request_id, batch.sent_ms, batch.sent_epoch, batch.waits = number, now_ms, self._leader_epoch, False
         batch.open_attempts.add(number)
@@ -341,25 +332,14 @@ class PartitionSender:
         )
         self._context.out.send(self._leader, request)
 
-    def _assign_sequence(self, batch: ProducerBatch) -> None:
-        if self._identity is not None:
-            batch.sequence = self._next_sequence
-            self._next_sequence = sequence_after(self._next_sequence, batch.content.record_count)
-        self._stamp(batch)
-
     def _stamp(self, batch: ProducerBatch) -> None:
-        """Writes producer id, epoch, sequence number and checksum into a batch."""
-        content = batch.content
         if batch.sequence != NO_SEQUENCE:
-            content = changed(
-                content,
-                producer_id=self._producer_id,
-                producer_epoch=self._producer_epoch,
-                base_sequence=batch.sequence,
+            number, epoch = self._producer_id, self._producer_epoch
+            batch.content = changed(
+                batch.content, producer_id=number, producer_epoch=epoch, base_sequence=batch.sequence
             )
         if self._context.checksum is not None:
-            content = changed(content, crc=checksum_of(content, self._context.checksum))
-        batch.content = content
+            batch.content = changed(batch.content, crc=checksum_of(batch.content, self._context.checksum))
 
     def _stop_waiting(self, batch: ProducerBatch) -> None:
         """Ignores the response to the last attempt; the attempt stays one that may have been appended."""
@@ -379,21 +359,18 @@ class PartitionSender:
         if response.base_offset == NO_OFFSET and error is not ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
             batch.open_attempts.discard(response.correlation_id)
         if error in _GAP_ERRORS and self._identity is not None:
-            self._handle_gap(batch)
+            batch.waits = batch is not next(item for item in self._window if not item.done)
+            if not batch.waits:
+                self._bump_epoch()
         elif error is ErrorCode.MESSAGE_TOO_LARGE and batch.split is not None and not batch.open_attempts:
             self._replace(batch, batch.split())
         elif error in batch.final_errors or error not in RETRIABLE:
             self._fail(now_ms, batch, error)
-        else:
-            self._back_off(now_ms)
+        elif not self._is_backing_off:  # sends nothing for `retry.backoff.ms`, then looks up the leader
+            self._is_backing_off, self._leader = True, NO_LEADER
+            self._finder.cancel(self._partition.topic, self._name)
+            self._context.set_timer(f"{WATCH_PREFIX}{self._name}", now_ms + self._backoff_ms, self._check_progress)
         self._send_ready(now_ms)
-
-    def _handle_gap(self, batch: ProducerBatch) -> None:
-        first = next(item for item in self._window if not item.done)
-        if batch is first:
-            self._bump_epoch()
-        else:
-            batch.waits = True
 
     def _replace(self, batch: ProducerBatch, parts: list[ProducerBatch]) -> None:
         """Replaces a batch that no log contains by its halves, which take over its sequence numbers."""
@@ -404,24 +381,25 @@ class PartitionSender:
                 part.sequence = sequence
                 sequence = sequence_after(sequence, part.content.record_count)
                 self._stamp(part)
-        place = self._window.index(batch)
-        self._window = deque([*self._window][:place] + parts + [*self._window][place + 1 :])
+        self._window = deque(item for each in self._window for item in (parts if each is batch else [each]))
 
     # -- ends ----------------------------------------------------------------------------------------------------------
 
     def _expire(self, now_ms: TimeMs) -> None:
-        for batch in [*self._window, *self._waiting]:
-            if not batch.done and batch.deadline_ms <= now_ms:
+        for batch in self._unfinished():
+            if batch.deadline_ms <= now_ms:
                 self._fail(now_ms, batch, batch.last_error)
-        left = [batch.deadline_ms for batch in (*self._window, *self._waiting) if not batch.done]
+        left = [batch.deadline_ms for batch in self._unfinished()]
         if left:
             self._context.set_timer(f"{DEADLINE_PREFIX}{self._name}", min(left), self._expire)
         self._send_ready(now_ms)
 
+    def _unfinished(self) -> list[ProducerBatch]:
+        return [batch for batch in (*self._window, *self._waiting) if not batch.done]
+
     def _fail_all(self, now_ms: TimeMs, error: ErrorCode) -> None:
-        for batch in [*self._window, *self._waiting]:
-            if not batch.done:
-                self._fail(now_ms, batch, error)
+        for batch in self._unfinished():
+            self._fail(now_ms, batch, error)
         self._send_ready(now_ms)
 
     def _fail(self, now_ms: TimeMs, batch: ProducerBatch, error: ErrorCode) -> None:

@@ -8,13 +8,13 @@ batch of a ProduceCommand is sent as it is, after the records that came before i
 All records without an outcome count against `buffer.memory`. Commands whose records do not fit are held back, in the
 order of their arrival, so that a slow cluster slows its producer down. A held command that makes no progress for
 `max.block.ms` fails with REQUEST_TIMED_OUT, except for the records that were admitted; so does a further one while
-`MAX_HELD` are held. `partition_sender.py` delivers the batches.
+`MAX_HELD` are held.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from protocol.client.context import ClientContext, LeaderFinder, TopicLeaders
@@ -22,7 +22,7 @@ from protocol.client.partition_sender import ACKS_ALL, BatchResult, PartitionSen
 from protocol.client.records import MIN_RECORD_BYTES, join, joined_size, record
 from protocol.config import BATCH_SIZE, BUFFER_MEMORY, ENABLE_IDEMPOTENCE, LINGER_MS, MAX_BLOCK_MS
 from protocol.errors import ErrorCode
-from protocol.events.client import ProduceCompleted
+from protocol.events.node import ProduceCompleted
 from protocol.ids import NO_OFFSET, NodeId, Offset, TimeMs, TopicPartition
 from protocol.messages.base import changed
 from protocol.messages.batch import RecordBatch
@@ -42,9 +42,7 @@ SenderKey = tuple[TopicPartition, int]
 
 @dataclass(slots=True, eq=False)
 class _Pending:
-    """A command without an outcome yet. Records below `taken` are in batches, `open` of them have no result.
-    `blocked_ms`: when it made progress last.
-    """
+    """Records below `taken` are in batches, `open` of them have no result. `blocked_ms`: when it made progress last."""
 
     command: ProduceCommand | SendRecords
     driver: NodeId
@@ -101,12 +99,11 @@ class Producer:
 
     def submit(self, now_ms: TimeMs, driver: NodeId, command: ProduceCommand | SendRecords) -> None:
         """Accepts a command, which will have exactly one outcome; `admit_held` admits its records."""
-        job = _Pending(command, driver, now_ms)
-        error = self._command_error(command)
+        job, error = _Pending(command, driver, now_ms), self._command_error(command)
         if error is not ErrorCode.NONE:
-            self._fail_rest(now_ms, job, error)
-            return
-        self._held.append(job)
+            self._fail_rest(job, error)
+        else:
+            self._held.append(job)
 
     def admit_held(self, now_ms: TimeMs) -> None:
         """Admits the records of held commands as far as memory allows; call at the end of every input."""
@@ -169,12 +166,10 @@ class Producer:
         return True
 
     def _knows_partitions(self, now_ms: TimeMs, topic: str) -> bool:
-        if topic in self._partitions:
-            return True
-        who = f"{PARTITIONS_PREFIX}{topic}"
-        if who not in self._context.timers:
+        is_known = topic in self._partitions
+        if not is_known and f"{PARTITIONS_PREFIX}{topic}" not in self._context.timers:
             self._search_partitions(now_ms, topic)
-        return False
+        return is_known
 
     def _search_partitions(self, now_ms: TimeMs, topic: str) -> None:
         who = f"{PARTITIONS_PREFIX}{topic}"
@@ -222,26 +217,18 @@ class Producer:
         content = RecordBatch.unchecked(
             record_count=len(gathered.records), payload=join(gathered.records), timestamp_ms=timestamp_ms
         )
-        batch = ProducerBatch(content, self._completion(partition.partition, partition.topic, gathered))
+        batch = ProducerBatch(content, lambda _, end: self._ended(partition, gathered, end))
         if content.record_count > 1:
             batch.split = lambda: [self._batch_of(partition, half, timestamp_ms) for half in gathered.split()]
         return batch
-
-    def _completion(self, partition: int, topic: str, gathered: _OpenBatch) -> Callable[[TimeMs, BatchResult], None]:
-        def ended(now_ms: TimeMs, end: BatchResult) -> None:
-            self.buffered_bytes -= gathered.size_bytes
-            if end.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                self._partitions.pop(topic, None)
-            self._complete_batch(partition, gathered, end)
-
-        return ended
 
     def _send_own_batch(self, now_ms: TimeMs, job: _Pending, command: ProduceCommand) -> None:
         key = (TopicPartition(command.topic, command.partition), command.acks)
         self._send_open_batches(now_ms, [key])
         content = RecordBatch.unchecked(record_count=command.record_count, payload=command.payload, timestamp_ms=now_ms)
-        batch = ProducerBatch(content, lambda at_ms, end: self._produced(job, command, end))
-        batch.final_errors = command.final_errors
+        batch = ProducerBatch(
+            content, lambda _, end: self._produced(job, command, end), final_errors=command.final_errors
+        )
         self._sender(key).enqueue(now_ms, batch, new_search=True)
 
     def _sender(self, key: SenderKey) -> PartitionSender:
@@ -253,16 +240,18 @@ class Producer:
 
     # -- ends ----------------------------------------------------------------------------------------------------------
 
-    def _complete_batch(self, partition: int, gathered: _OpenBatch, end: BatchResult) -> None:
+    def _ended(self, partition: TopicPartition, gathered: _OpenBatch, end: BatchResult) -> None:
+        self.buffered_bytes -= gathered.size_bytes
+        if end.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            self._partitions.pop(partition.topic, None)
         offset = end.base_offset
         for job, first, count in gathered.parts:
-            job.ranges.append(_sent_range(first, count, partition, end, offset))
+            job.ranges.append(_sent_range(first, count, partition.partition, end, offset))
             job.open -= count
             offset = offset if offset < 0 else offset + count
             self._report_if_complete(job)
 
     def _report_if_complete(self, job: _Pending) -> None:
-        """Sends the outcome of a command all of whose records have a result."""
         command = job.command
         assert isinstance(command, SendRecords)
         if job.open or job.taken < command.record_count:
@@ -278,29 +267,19 @@ class Producer:
         self._report_produce(job, command, end)
 
     def _report_produce(self, job: _Pending, command: ProduceCommand, end: BatchResult) -> None:
-        self._context.out.trace(
-            ProduceCompleted(
-                TopicPartition(command.topic, command.partition),
-                command_id=command.command_id,
-                acks=command.acks,
-                error=end.error.name,
-                unknown=end.unknown,
-                base_offset=end.base_offset,
-            )
-        )
-        outcome = ProduceOutcome.unchecked(
-            command_id=command.command_id, error=end.error, base_offset=end.base_offset, unknown=end.unknown
-        )
+        partition, number = TopicPartition(command.topic, command.partition), command.command_id
+        error, unknown, offset = end.error, end.unknown, end.base_offset
+        self._context.out.trace(ProduceCompleted(partition, number, command.acks, error.name, unknown, offset))
+        outcome = ProduceOutcome.unchecked(command_id=number, error=error, base_offset=offset, unknown=unknown)
         self._context.out.send(job.driver, outcome)
 
     def _expire_held(self, now_ms: TimeMs) -> None:
-        """Fails held commands that have made no progress for `max.block.ms`."""
         late = [job for job in self._held if job.blocked_ms + self._max_block_ms <= now_ms]
         self._held = deque(job for job in self._held if job not in late)
         for job in late:
-            self._fail_rest(now_ms, job, ErrorCode.REQUEST_TIMED_OUT)
+            self._fail_rest(job, ErrorCode.REQUEST_TIMED_OUT)
 
-    def _fail_rest(self, now_ms: TimeMs, job: _Pending, error: ErrorCode) -> None:
+    def _fail_rest(self, job: _Pending, error: ErrorCode) -> None:
         command = job.command
         if isinstance(command, ProduceCommand):
             self._report_produce(job, command, BatchResult(error))
@@ -318,26 +297,16 @@ def _sent_range(first: int, count: int, partition: int, end: BatchResult, base_o
 
 
 def merged(ranges: Iterable[SentRange]) -> list[SentRange]:
-    """Ranges in order; consecutive ones with the same result are merged."""
+    """Ranges in order; those with one result that follow each other, in the command and in the log, are merged."""
     found: list[SentRange] = []
     for part in ranges:
-        if found and _continues(found[-1], part):
-            found[-1] = changed(found[-1], count=found[-1].count + part.count)
+        last = found[-1] if found else part
+        offset = last.base_offset if last.base_offset < 0 else last.base_offset + last.count
+        if found and part == changed(last, first=last.first + last.count, count=part.count, base_offset=offset):
+            found[-1] = changed(last, count=last.count + part.count)
         else:
             found.append(part)
     return found
-
-
-def _continues(before: SentRange, part: SentRange) -> bool:
-    """Whether a range continues the one before it, in the command and in the log."""
-    offset = before.base_offset if before.base_offset < 0 else before.base_offset + before.count
-    return (before.first + before.count, before.partition, before.error, offset, before.unknown) == (
-        part.first,
-        part.partition,
-        part.error,
-        part.base_offset,
-        part.unknown,
-    )
 
 
 def _linger(key: SenderKey) -> str:

@@ -33,11 +33,10 @@ from protocol.messages.acls import (
     DeleteAclsResponse,
     DeleteAclsResult,
 )
-from protocol.messages.admin import AdminRequest, Result
+from protocol.messages.admin import AdminRequest, InitProducerIdRequest, InitProducerIdResponse, Result
 from protocol.messages.cluster import UnregisterBrokerRequest, UpdateFeaturesRequest
 from protocol.messages.configs import AlterConfigsRequest, IncrementalAlterConfigsRequest
 from protocol.messages.partitions import AlterPartitionReassignmentsRequest, ElectLeadersRequest
-from protocol.messages.producers import InitProducerIdRequest, InitProducerIdResponse
 from protocol.messages.records import AccessControlEntryRecord, ProducerIdsRecord, RemoveAccessControlEntryRecord
 from protocol.messages.topics import (
     CreatePartitionsRequest,

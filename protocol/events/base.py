@@ -1,13 +1,12 @@
 """What every trace event is: an immutable value of declared fields, with a kind and a sentence for people.
 
 An event class declares `kind`, the name under which the event is recorded, and its fields, in the order in which they
-are recorded. A field holds plain values (int, str, bool, None, or tuples of these); its annotation says what it means.
-The docstring says what has happened. `sentence` says the same of one event, for transcripts of a run: its `words` with
-the values of its fields.
+are recorded: plain values (int, str, bool, None, or tuples of these), each annotated with its meaning. The docstring
+says what has happened, `sentence` the same of one event, for transcripts of a run: its `words` with its fields.
 
-Kinds, field names and their order are part of recordings and of the trace hash: renaming one changes both. The classes
-are not frozen, because constructing a frozen dataclass takes three times as long and every append constructs an event;
-no code may assign to a field.
+Kinds, field names and their order are part of recordings and of the trace hash. The classes are not frozen, because
+constructing a frozen dataclass takes three times as long and every append constructs an event; no code may assign to a
+field.
 """
 
 from __future__ import annotations

@@ -35,9 +35,7 @@ class ControllerResigned(Trace):
 
 @dataclass(slots=True)
 class MetadataCommitted(Trace):
-    """Records of the metadata log were committed. A new active controller may report again what the one before it has
-    reported.
-    """
+    """Records of the metadata log were committed. A new active controller may report some a second time."""
 
     kind: ClassVar[str] = "committed"
     base_offset: Annotated[Offset, "offset of the first of the records"]
@@ -177,24 +175,13 @@ class RecoveryDecided(PartitionTrace):
 
     def outcome(self) -> str:
         """Which replica answered what, which did not answer, and which leader was elected for which reason."""
-        return outcome_text(self.answers, self.silent, self.absent, self.leader, self.reason)
+        parts = [f"broker {broker} has epoch {epoch}, end {end}" for broker, _, epoch, end in self.answers]
+        parts += [f"broker {broker} is silent" for broker in self.silent]
+        parts += [f"broker {broker} is absent" for broker in self.absent]
+        return f"{'; '.join(parts)}. Broker {self.leader} is elected: {self.reason}"
 
     def sentence(self) -> str:
         return f"{self.partition}: {self.outcome()}"
-
-
-def outcome_text(
-    answers: tuple[Answer, ...],
-    silent: tuple[BrokerId, ...],
-    absent: tuple[BrokerId, ...],
-    leader: BrokerId,
-    reason: str,
-) -> str:
-    """The outcome of a recovery in words; the parameters are fields of `RecoveryDecided`."""
-    parts = [f"broker {broker} has epoch {epoch}, end {end}" for broker, _, epoch, end in answers]
-    parts += [f"broker {broker} is silent" for broker in silent]
-    parts += [f"broker {broker} is absent" for broker in absent]
-    return f"{'; '.join(parts)}. Broker {leader} is elected: {reason}"
 
 
 @dataclass(slots=True)
@@ -207,7 +194,6 @@ class AlertRaised(PartitionTrace):
     leader_epoch: LeaderEpoch
 
     def text(self) -> str:
-        """The alert in words."""
         if self.alert == OFFLINE_PARTITION:
             return f"{self.partition} is offline: it has no leader"
         elected = f"broker {self.leader} was elected uncleanly in epoch {self.leader_epoch}"

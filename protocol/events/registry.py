@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
+from typing import Any, get_type_hints
 
-from protocol.events import broker, client, controller, host, node, quorum, store
-from protocol.events.base import Trace
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model
+
+from protocol.events import broker, controller, host, node, quorum, store
+from protocol.events.base import PartitionTrace, Trace
 from protocol.ids import NodeId, TimeMs, TopicPartition
 
-_MODULES = (broker, controller, quorum, client, store, node, host)
+_MODULES = (broker, controller, quorum, store, node, host)
 EVENTS: tuple[type[Trace], ...] = tuple(
     event
     for module in _MODULES
@@ -32,10 +35,50 @@ def detail_of(trace: Trace) -> dict[str, object]:
     return {name: getattr(trace, name) for name in _NAMES[type(trace)]}
 
 
-def text_of(events: Iterable[tuple[TimeMs, NodeId, Trace]]) -> str:
-    """What the trace hash is made of: for each event `repr` of its time, node, kind, partition and `detail_of`, in less
-    time.
+class EventError(ValueError):
+    """Values that are no trace event; the message is one line that names the kind or field, and what is allowed."""
+
+
+def decode(kind: str, partition: TopicPartition | None, detail: Mapping[str, object]) -> Trace:
+    """The event of that kind, the inverse of `detail_of`; `detail` may have lists where the event has tuples.
+    EventError for an unknown kind, for an unknown, missing or wrong field, and for a partition that is missing or not
+    expected.
     """
+    event = KINDS.get(kind)
+    if event is None:
+        raise EventError(f"{kind!r} is no kind of trace event")
+    try:
+        checked = _model(kind).model_validate({name: _tuples(value) for name, value in detail.items()})
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        allowed = ", ".join(detail_names(event)) or "none"
+        raise EventError(f"{kind}: {where}: {first['msg']}; its fields: {allowed}") from error
+    has_partition = issubclass(event, PartitionTrace | broker.StorageFailed)
+    if issubclass(event, PartitionTrace) and partition is None:
+        raise EventError(f"{kind}: a partition is missing")
+    if partition is not None and not has_partition:
+        raise EventError(f"{kind}: no partition is expected, found {partition}")
+    make: Any = event
+    values = {name: getattr(checked, name) for name in detail_names(event)}
+    found: Trace = make(partition, **values) if has_partition else make(**values)
+    return found
+
+
+@cache
+def _model(kind: str) -> type[BaseModel]:
+    event = KINDS[kind]
+    hints = get_type_hints(event)
+    declared: dict[str, Any] = {name: (hints[name], ...) for name in detail_names(event)}
+    return create_model(event.__name__, __config__=ConfigDict(extra="forbid", strict=True), **declared)
+
+
+def _tuples(value: object) -> object:
+    return tuple(map(_tuples, value)) if isinstance(value, list | tuple) else value
+
+
+def text_of(events: Iterable[tuple[TimeMs, NodeId, Trace]]) -> str:
+    """What the trace hash is made of: for each event `repr` of its time, node, kind, partition and `detail_of`."""
     return "".join(
         [
             _FORMATS[type(trace)]

@@ -20,7 +20,6 @@ PRODUCER_PART = struct.Struct(">iqhiq")
 
 
 def producer_part_of(batch: RecordBatch) -> bytes:
-    """The fields of `PRODUCER_PART` of a batch, as bytes."""
     return PRODUCER_PART.pack(
         batch.record_count, batch.producer_id, batch.producer_epoch, batch.base_sequence, batch.timestamp_ms
     )

@@ -27,7 +27,6 @@ class LeaderEpochCache:
         self.latest_epoch: Epoch = self._epochs[-1] if known else NO_EPOCH
 
     def entries(self) -> list[tuple[Epoch, Offset]]:
-        """(epoch, start offset), oldest first."""
         return list(zip(self._epochs, self._starts, strict=True))
 
     def assign(self, epoch: Epoch, start_offset: Offset) -> None:
@@ -47,9 +46,7 @@ class LeaderEpochCache:
         return self._epochs[index - 1], end
 
     def forget_before(self, start_offset: Offset) -> None:
-        """Removes the epochs that end at or below `start_offset`; the last one that begins there or earlier begins at
-        it.
-        """
+        """Removes the epochs that end at or below `start_offset`, at which the first of the others then begins."""
         index = bisect_right(self._starts, start_offset)
         if index:
             del self._starts[: index - 1], self._epochs[: index - 1]
@@ -61,7 +58,6 @@ class LeaderEpochCache:
         self.latest_epoch = NO_EPOCH
 
     def truncate(self, end_offset: Offset) -> None:
-        """Removes the epochs that begin at or after `end_offset`."""
         while self._starts and self._starts[-1] >= end_offset:
             self._starts.pop()
             self._epochs.pop()

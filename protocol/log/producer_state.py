@@ -14,11 +14,8 @@ The state is a function of the log alone, so leaders and followers agree, and a 
 the appends did. Each append keeps the entry that it replaced until its offset is committed, and a truncation restores
 these entries in reverse order. A truncation below the former high watermark (after an unclean election) needs a scan of
 the log. A producer expires when its last batch is older than the newest batch of the log by more than
-`producer.id.expiration.ms`, according to the timestamps of the batches.
-
-A storage keeps *snapshots* of the state at some offsets, as bytes (`to_bytes`, `from_bytes`), so that a start need not
-scan the whole log: a snapshot and a scan of what follows yield the state. A truncation below a snapshot needs a scan
-from an earlier one.
+`producer.id.expiration.ms`, according to the timestamps of the batches. A storage keeps *snapshots* of the state at
+some offsets, so that a start scans only what follows.
 
 Departure from Kafka, which accepts any first sequence number of an unknown producer: it must be 0, otherwise the batch
 is refused with UNKNOWN_PRODUCER_ID and the producer begins a new epoch. Without this rule the second batch of a
@@ -78,7 +75,6 @@ class _Undo:
 
 
 def sequence_after(sequence: int, count: int = 1) -> int:
-    """The sequence number `count` after this one."""
     return (sequence + count) % SEQUENCE_MODULUS
 
 

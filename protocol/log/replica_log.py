@@ -7,28 +7,23 @@ Rules (KIP-101, KIP-279, KIP-595; requirements N1, N6):
   fetch offset, the leader answers with the last epoch that both may share and its end offset, and the follower
   truncates to the smaller of the two logs' end offsets of that epoch.
 - The high watermark never moves back, unless the log is truncated below it.
-- After retention the log begins at its log start offset. The end offsets of older epochs are unknown, except that they
-  are at or below the log start. So a consumer at or below the log start may go on from there. A follower whose last
-  record is of such an epoch empties its log and restarts at the leader's log start; Kafka's keeps the records below it,
-  hidden by its own log start offset, but here a log starts with a segment, in which diverged records would remain.
-- A log that is truncated below its start is emptied and starts at that offset (as in `UnifiedLog`,
-  `LeaderEpochFileCache`).
+- After retention the end offsets of epochs before the log start are unknown, except that they are at or below it. So a
+  consumer at or below the log start may go on from there. A follower whose last record is of such an epoch empties its
+  log and restarts at the leader's log start; Kafka's keeps the records below it, hidden by its own log start offset,
+  but here a log starts with a segment, in which diverged records would remain.
+- A log that is truncated below its start is emptied and starts at that offset.
 
-`contract.LogStorage` stores the bytes; this class knows offsets and epochs. Closing a segment flushes it, so that after
-a crash at most one segment has to be verified (Kafka flushes in the background). Then, and at a clean shutdown, the
-storage gets a snapshot of the producer state, from which the next start continues.
+Closing a segment flushes it, so that after a crash at most one segment has to be verified (Kafka flushes in the
+background). Then, and at a clean shutdown, the storage gets a snapshot of the producer state.
 
-Records are appended to the last segment of a log, the active one. It is closed when the next batch would make it larger
-than `segment.bytes`. Closed segments are deleted as a whole, from the oldest on, when the newest timestamp in one is
-older than `retention.ms`, or the log without it still has `retention.bytes`. The active segment and records at or above
-the high watermark are never deleted: they may still be truncated, and no consumer has read them. Every replica decides
-for itself, by its own high watermark.
+The active segment is closed when the next batch would make it larger than `segment.bytes`. Closed segments are deleted
+as a whole, from the oldest on, when the newest timestamp in one is older than `retention.ms`, or the log without it
+still has `retention.bytes`. The active segment and records at or above the high watermark are never deleted: they may
+still be truncated, and no consumer has read them. Every replica decides for itself, by its own high watermark.
 
-Timestamps are those of producers; leaders refuse those far in the future (`message.timestamp.after.max.ms`). A segment
-without timestamps is as old as the next one that has some; without such a segment, it does not expire.
-
-Departures from Kafka: the active segment is not closed by age; Kafka uses the modification time of the file for a
-segment without timestamps, which is not a property of the log.
+Timestamps are those of producers. A segment without timestamps is as old as the next one that has some; without such a
+segment, it does not expire. Departures from Kafka: the active segment is not closed by age; Kafka uses the modification
+time of the file for a segment without timestamps, which is not a property of the log.
 """
 
 from __future__ import annotations
@@ -87,9 +82,8 @@ _SEGMENT_BYTES = int(CONFIGS[SEGMENT_BYTES].default)
 
 
 class ReplicaLog:
-    """A replica's log on top of its storage. `high_watermark` is the offset after the last record known to be
-    committed; a segment is closed before it exceeds `segment_bytes`. Every method raises StorageError where the disk
-    fails.
+    """A replica's log on its storage. `high_watermark`: the offset after the last record known to be committed; a
+    segment is closed before it exceeds `segment_bytes`. StorageError where the disk fails.
     """
 
     __slots__ = ("epochs", "has_closed_segments", "high_watermark", "producers", "segment_bytes", "storage")
@@ -117,7 +111,6 @@ class ReplicaLog:
 
     @property
     def latest_epoch(self) -> Epoch:
-        """The leader epoch of the last record, -1 on an empty log."""
         return self.epochs.latest_epoch
 
     def append_as_leader(self, batch: RecordBatch, leader_epoch: Epoch) -> RecordBatch:
@@ -140,9 +133,7 @@ class ReplicaLog:
             self.producers.appended(batch, high_watermark)
 
     def divergence(self, fetch_offset: Offset, last_fetched_epoch: Epoch) -> EpochEndOffset | None:
-        """As leader: None if a log that ends at `fetch_offset` with a record of `last_fetched_epoch` is a prefix of
-        this one, else the last epoch that both may share (M43).
-        """
+        """As leader: None if this log begins with the follower's, else the last epoch that both may share (M43)."""
         if last_fetched_epoch < 0 and self.start_offset <= fetch_offset <= self.end_offset:
             return None
         epoch, end_offset = self._end_offset_for(last_fetched_epoch)
@@ -157,16 +148,13 @@ class ReplicaLog:
     def truncation_offset(self, diverging: EpochEndOffset) -> Offset:
         """As follower: the offset to truncate to for the leader's diverging epoch."""
         epoch, end_offset = self._end_offset_for(diverging.leader_epoch)
-        if epoch == diverging.leader_epoch:
-            return min(end_offset, diverging.end_offset)
-        return end_offset
+        return min(end_offset, diverging.end_offset) if epoch == diverging.leader_epoch else end_offset
 
     def _end_offset_for(self, epoch: Epoch) -> tuple[Epoch, Offset]:
         """The largest known epoch <= `epoch` and its end offset; `epoch` and the log start if all such are deleted."""
         found, end_offset = self.epochs.end_offset_for(epoch, self.end_offset)
-        if found < 0 <= epoch and self.start_offset > 0:
-            return epoch, self.start_offset
-        return found, end_offset
+        is_deleted = found < 0 <= epoch and self.start_offset > 0
+        return (epoch, self.start_offset) if is_deleted else (found, end_offset)
 
     def truncate(self, end_offset: Offset) -> None:
         """Removes the records from `end_offset` on; a log that starts above it is emptied and starts there."""

@@ -4,8 +4,6 @@ The part of a log after the flushed offset may be incomplete, so a storage reads
 the log. The first batch that is cut off, fails its checksum, or has an unexpected offset ends the log; the storage
 drops it and everything after it, since offsets must be contiguous, and reports that (`records_dropped`). The same
 finding below the flushed offset is damage to durable records: the log cannot be opened, or the read fails.
-
-Storages read bytes and compute checksums in their own ways; all of them end their logs by this rule.
 """
 
 from __future__ import annotations
@@ -21,9 +19,7 @@ DAMAGED = "the batch fails its checksum"
 
 
 class ReadBack(NamedTuple):
-    """A batch as it was read back: its offsets (-1 where its header is invalid), and its fault: TORN, DAMAGED, or a
-    description by the storage; empty if it has none.
-    """
+    """A batch as it was read back: offsets (-1: invalid header), and what is wrong with it, empty if nothing is."""
 
     base_offset: Offset
     next_offset: Offset
@@ -43,11 +39,8 @@ class Dropped:
 
 def end_reason(end_offset: Offset, found: ReadBack) -> str | None:
     """Why a log that was read back up to `end_offset` ends before the batch `found`; None if it goes on with it."""
-    if found.fault:
-        return found.fault
-    if found.base_offset != end_offset:
-        return f"found offset {found.base_offset}, expected {end_offset}"
-    return None
+    is_next = found.base_offset == end_offset
+    return found.fault or (None if is_next else f"found offset {found.base_offset}, expected {end_offset}")
 
 
 def trace_of(dropped: Dropped) -> RecordsDropped:

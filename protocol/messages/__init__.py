@@ -1,43 +1,7 @@
-"""All messages and metadata records. Importing the package registers their types for `codec.decode`."""
+"""All messages and metadata records. Importing the package registers them for `codec.decode`."""
 
 from __future__ import annotations
 
-from protocol.messages import (
-    acls,
-    admin,
-    batch,
-    cluster,
-    commands,
-    configs,
-    control,
-    data,
-    load,
-    partitions,
-    producers,
-    quorum,
-    records,
-    recovery,
-    store,
-    topics,
-    v3,
-)
+from protocol.messages import cluster, commands, configs, partitions, quorum, recovery, store, topics, v3
 
-__all__ = [
-    "acls",
-    "admin",
-    "batch",
-    "cluster",
-    "commands",
-    "configs",
-    "control",
-    "data",
-    "load",
-    "partitions",
-    "producers",
-    "quorum",
-    "records",
-    "recovery",
-    "store",
-    "topics",
-    "v3",
-]
+__all__ = ["cluster", "commands", "configs", "partitions", "quorum", "recovery", "store", "topics", "v3"]

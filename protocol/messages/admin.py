@@ -1,9 +1,8 @@
-"""Base classes of administration requests, and the metadata request of clients.
+"""Base classes of administration requests, and what clients request for themselves: metadata and producer ids.
 
 Each request type has a response type with one `Result` per part of the request: an invalid part does not prevent the
 others. The response is sent when the records of the request are committed. Invalid input gets an `ErrorCode` and
-changes nothing (requirements G31-G33). The requests are in `topics.py`, `partitions.py`, `configs.py`, `cluster.py` and
-`acls.py`; `quorum.py` has those about the replicas of the metadata log.
+changes nothing (requirements G31-G33).
 """
 
 from __future__ import annotations
@@ -13,13 +12,12 @@ from typing import Any, ClassVar, cast
 
 from protocol.errors import ErrorCode
 from protocol.ids import NO_LEADER
-from protocol.messages.base import ClientRequest, Int32, Message, Response, field_values
+from protocol.messages.base import ClientRequest, Int16, Int32, Int64, Message, Response, field_values
+from protocol.messages.batch import NO_PRODUCER_ID
 
 
 class AdminRequest(ClientRequest, control=True):
-    """Base of administration requests. Any node answers those that are declared `read_only`, the active controller the
-    others.
-    """
+    """Base of administration requests. Any node answers `read_only` ones, the active controller the others."""
 
     READ_ONLY: ClassVar[bool] = False
 
@@ -27,7 +25,7 @@ class AdminRequest(ClientRequest, control=True):
         cls.READ_ONLY = read_only
         super().__init_subclass__(**marks)
 
-    def refusal(self, error: ErrorCode, message: str) -> AdminResponse:
+    def refusal(self, error: ErrorCode, message: str = "") -> AdminResponse:
         """The response to a request that is refused as a whole."""
         response = cast("type[AdminResponse]", self.response_type())
         return response(correlation_id=self.correlation_id, error=error, message=message)
@@ -84,3 +82,14 @@ class MetadataResponse(Response):
     """The requested topic, if it exists."""
 
     topics: tuple[TopicMetadata, ...] = ()
+
+
+class InitProducerIdRequest(AdminRequest):
+    """Requests a new, unique producer id from the active controller; a producer does so once (KIP-98)."""
+
+
+class InitProducerIdResponse(AdminResponse):
+    """A new producer id and its epoch."""
+
+    producer_id: Int64 = NO_PRODUCER_ID
+    producer_epoch: Int16 = -1

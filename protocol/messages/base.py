@@ -1,12 +1,11 @@
 """What a message is: a frozen pydantic dataclass with Kafka's field names in snake_case and no unknown fields.
 
-A class derived from `Message` declares its fields and thereby becomes a dataclass that pydantic validates. Its
-constructor takes the fields by keyword and checks every value. Validation is strict: a string is not a number, a number
-is not a boolean, and an integer must fit the width that Kafka gives it on the wire. Whatever comes from the wire, a
-disk, a recording, a user or a test is built that way. That costs several times what it costs to store the values, and
-more than the rest of most inputs of a node. So where a node builds a message of values that are valid already, it calls
-`unchecked` of the class, which takes the same arguments and stores them; the type checker checks the arguments of both.
-The simulator's paranoid mode encodes and decodes every message, which validates what nodes build.
+A class derived from `Message` declares its fields and thereby becomes a dataclass that pydantic validates strictly: a
+string is not a number, a number is not a boolean, and an integer must fit the width that Kafka gives it on the wire.
+Whatever comes from the wire, a disk, a recording, a user or a test is built that way. That costs more than the rest of
+most inputs of a node. So where a node builds a message of values that are valid already, it calls `unchecked` of the
+class; the type checker checks the arguments of both. The simulator's paranoid mode encodes and decodes every message,
+which validates what nodes build.
 
 These are the operations on messages; those of pydantic's models do not exist:
 
@@ -22,12 +21,9 @@ These are the operations on messages; those of pydantic's models do not exist:
 | get the JSON schema of a class | `pydantic.TypeAdapter(kind).json_schema()` |
 | find a class by its name | `Message.REGISTRY` |
 
-A message keeps its values in its `__dict__`, as objects of most classes do, and that is where `unchecked` and
-`changed` put them. With slots a field is read 2 ns faster, but a frozen class then has no fast way to fill them: a copy
-takes twice as long, and the simulator as a whole is no faster (docs/benchmarks.md).
-
-The simulator shares message objects between nodes by reference; between processes the codec (`codec.py`) carries them
-as bytes.
+A message keeps its values in its `__dict__`. With slots a field is read 2 ns faster, but a frozen class then has no
+fast way to fill them: a copy takes twice as long (docs/benchmarks.md). The simulator shares message objects between
+nodes by reference; between processes the codec (`codec.py`) carries them as bytes.
 """
 
 from __future__ import annotations
@@ -54,8 +50,6 @@ class Frozen(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
-
-# -- messages ----------------------------------------------------------------------------------------------------------
 
 M = TypeVar("M", bound="Message")
 _CONFIG = ConfigDict(strict=True, extra="forbid", defer_build=True)
@@ -162,8 +156,6 @@ def _adapter(name: str) -> TypeAdapter[Any]:
     return TypeAdapter(Message.REGISTRY[name])
 
 
-# -- requests and responses --------------------------------------------------------------------------------------------
-
 ANONYMOUS = "User:ANONYMOUS"
 """The principal of an unauthenticated client."""
 
@@ -178,6 +170,10 @@ class Request(Message):
         """The type of the response: by the name of the request, else by that of its base class."""
         names = (base.__name__.removesuffix("Request") + "Response" for base in cls.__mro__)
         return next(kind for name in names if (kind := Message.REGISTRY.get(name)) and issubclass(kind, Response))
+
+    def refusal(self, error: ErrorCode) -> Response:
+        """The response with `error` and otherwise the defaults of its type."""
+        return self.response_type()(correlation_id=self.correlation_id, error=error)
 
 
 class ClientRequest(Request):

@@ -34,7 +34,6 @@ class RecordBatch(Message):
 
     @property
     def next_offset(self) -> int:
-        """The offset after the last record."""
         return self.base_offset + self.record_count
 
     @property

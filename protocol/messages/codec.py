@@ -6,9 +6,9 @@ strings, bytes, arrays and messages, so nested messages and lists of records of 
 models. A version below the latest lacks the fields that were added later (`Message.SINCE`). `decode` rejects invalid
 bytes with a `CodecError`: the CRC detects damage in transit, the models detect values that do not fit their fields.
 
-Bytes fields of `DETACH_BYTES` and more are not copied into the message and into the messages around it. They follow the
-msgpack value, one after another, and extension type 2 holds their place and length. Such a body begins with `0xc1`,
-which begins no msgpack value, and the length of the value.
+Bytes fields of `DETACH_BYTES` and more are not copied into the messages around them: they follow the msgpack value, and
+extension type 2 holds their length. Such a body begins with `0xc1`, which begins no msgpack value, and the length of
+the value.
 """
 
 from __future__ import annotations
@@ -43,9 +43,6 @@ _PACKER = msgpack.Packer()
 """Packs one value at a time; to construct a packer costs several times what it takes to pack a message."""
 
 
-# -- layout of message types -------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class _Layout:
     """One version of a message type: its fields, a reader of their values, and the defaults of fields it lacks."""
@@ -75,18 +72,12 @@ def _layout(name: str, version: int) -> _Layout:
         kind=model,
         version=version,
         fields=fields,
-        values=_values(fields),
+        values=attrgetter(*fields) if len(fields) > 1 else lambda item: tuple(getattr(item, name) for name in fields),
         lacking=tuple((name, defaults[name]) for name in lacking),
         enumerations=tuple(
             (name, {member.value: member for member in kind}) for name in fields for kind in _kinds(types[name])
         ),
     )
-
-
-def _values(fields: tuple[str, ...]) -> Callable[[Message], tuple[object, ...]]:
-    if len(fields) > 1:
-        return attrgetter(*fields)
-    return lambda message: tuple(getattr(message, name) for name in fields)
 
 
 def _kinds(annotation: object) -> Iterator[type[Enum]]:
@@ -96,13 +87,8 @@ def _kinds(annotation: object) -> Iterator[type[Enum]]:
         yield from _kinds(part)
 
 
-# -- encode ------------------------------------------------------------------------------------------------------------
-
-
 def encode(message: Message, version: int | None = None) -> bytes:
-    """The frame of a message, by default in the latest version. ProtocolInvariantError if the version cannot carry a
-    field's value.
-    """
+    """The frame of a message, by default in the latest version. ProtocolInvariantError if it cannot carry a value."""
     detached: list[bytes] = []
     value: bytes = _PACKER.pack_ext_type(_MESSAGE_EXT, _pack_fields(message, version, detached))
     if not detached:
@@ -135,12 +121,7 @@ def _pack_value(value: object, detached: list[bytes]) -> object:
     if isinstance(value, bytes) and len(value) >= DETACH_BYTES:
         detached.append(value)
         return msgpack.ExtType(_DETACHED_EXT, _LENGTH.pack(len(value)))
-    if isinstance(value, Enum):
-        return value.value
-    return value
-
-
-# -- decode ------------------------------------------------------------------------------------------------------------
+    return value.value if isinstance(value, Enum) else value
 
 
 def decode(frame: bytes | memoryview) -> Message:
@@ -203,9 +184,8 @@ def _message_of(parts: object) -> Message:
         raise MalformedMessageError("found a message without type name and version")
     name, version = parts[:2]
     if name not in Message.REGISTRY:
-        raise UnknownMessageTypeError(
-            f"found message type {name!r}; allowed: one of {len(Message.REGISTRY)} known types"
-        )
+        known = len(Message.REGISTRY)
+        raise UnknownMessageTypeError(f"found message type {name!r}; allowed: one of {known} known types")
     if type(version) is not int or not 0 <= version <= _latest(name):
         raise MalformedMessageError(f"{name}: found version {version!r}; allowed: 0 to {_latest(name)}")
     layout = _layout(name, version)

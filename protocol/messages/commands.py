@@ -1,7 +1,8 @@
 """The commands of the experiment to its clients, and the outcomes that the clients report.
 
 The experiment (node `DRIVER`) sends messages to client nodes only. A client behaves like an application with a Kafka
-client library, retries included, and reports one outcome per command: acknowledged, definitely failed, or unknown.
+client library, retries included, and reports one outcome per command: acknowledged, definitely failed, or unknown. A
+load generator (`actors/load.py`) measures a cluster: it neither batches records nor repeats a batch without a response.
 """
 
 from __future__ import annotations
@@ -54,9 +55,8 @@ class SendRecords(Command):
 
 
 class ConsumeCommand(Command):
-    """Reads a partition from `offset` (EARLIEST: its log start offset, LATEST: its high watermark) to the high
-    watermark of the first response, or until it has `max_bytes`. Waits at most `max_wait_ms` for a first record. Errors
-    in `final_errors` end the command at once; other retriable errors are retried until `delivery.timeout.ms`.
+    """Reads a partition from `offset` (EARLIEST: log start, LATEST: high watermark) to the high watermark of the first
+    response, or `max_bytes`. Waits `max_wait_ms` for a first record. Errors as in ProduceCommand.
     """
 
     topic: str
@@ -83,9 +83,7 @@ class ProduceOutcome(Message):
 
 
 class SentRange(Message):
-    """The outcome of `count` consecutive records of a SendRecords command, from number `first` on. If acknowledged
-    (`error` NONE) they have consecutive offsets from `base_offset` on.
-    """
+    """The outcome of records `first` to `first + count - 1`; if acknowledged, their offsets begin at `base_offset`."""
 
     first: Int32
     count: Int32
@@ -104,9 +102,8 @@ class SendOutcome(Message):
 
 
 class ConsumeOutcome(Message):
-    """`batches` follow each other without a gap; the first one contains the requested offset. `next_offset` is the
-    offset to read on from, -1 after an error. `high_watermark` is the highest of all responses; a later leader may have
-    a lower one. With OFFSET_OUT_OF_RANGE, `log_start_offset` and `high_watermark` are the valid range.
+    """`batches` have no gap; the first one contains the requested offset. `next_offset` is the one to read on from, -1
+    after an error. `high_watermark`: of all responses. Both ends of the log are set with OFFSET_OUT_OF_RANGE.
     """
 
     command_id: Int64
@@ -126,3 +123,52 @@ class AdminOutcome(Message):
     error: ErrorCode
     message: str
     response: AdminResponse | None = None
+
+
+class LoadCommand(Command):
+    """Keeps `in_flight` batches in flight, round robin over `partitions`, for `duration_ms` after a warm-up."""
+
+    topic: str
+    partitions: tuple[Int32, ...]
+    acks: Int16
+    record_count: Int32
+    payload_bytes: Int32
+    in_flight: Int32
+    warm_up_ms: Int64
+    duration_ms: Int64
+
+
+class LoadOutcome(Message):
+    """The batches that were `acknowledged`, `refused` and still `unanswered` after `elapsed_us` microseconds.
+    `p50_us` and `p99_us` are latencies from request to response of the acknowledged ones, 0 if there are none.
+    """
+
+    command_id: Int64
+    acknowledged: Int64
+    refused: Int64
+    unanswered: Int64
+    elapsed_us: Int64
+    p50_us: Int64
+    p99_us: Int64
+    last_error: ErrorCode = ErrorCode.NONE
+
+
+class ProbeCommand(Command):
+    """Sends one record to each partition until a broker acknowledges it: to all of `brokers`, and again `retry_ms`
+    after all have refused it. At most `in_flight` partitions at once, in the order given.
+    """
+
+    topic: str
+    partitions: tuple[Int32, ...]
+    brokers: tuple[Int32, ...]
+    acks: Int16
+    payload_bytes: Int32
+    in_flight: Int32
+    retry_ms: Int64
+
+
+class ProbeOutcome(Message):
+    """When each partition of the command was first acknowledged, in milliseconds of the generator's clock."""
+
+    command_id: Int64
+    acknowledged_ms: tuple[Int64, ...]

@@ -12,9 +12,7 @@ from protocol.messages.base import Int8, Int32, Int64, Message, Request, Respons
 
 
 class BrokerRegistrationRequest(Request, control=True):
-    """A new incarnation of a broker registers and requests a broker epoch. `previous_broker_epoch` is that of its
-    clean-shutdown file, -1 without one (G23, E21).
-    """
+    """A broker registers. `previous_broker_epoch` is that of its clean-shutdown file, -1 without one (G23, E21)."""
 
     broker_id: Int32
     incarnation_id: str
@@ -42,9 +40,8 @@ class BrokerHeartbeatRequest(Request, control=True, renewal=True):
 
 
 class BrokerHeartbeatResponse(Response, control=True, renewal=True):
-    """The broker's state by the controller. `broker_epoch` repeats the heartbeat's, because a response is delivered by
-    broker id and two incarnations of a broker may exist at a time (Kafka responds on the connection of the request). -1
-    addresses any incarnation.
+    """The broker's state by the controller. `broker_epoch` repeats the heartbeat's, because two incarnations of a
+    broker may exist at a time (Kafka responds on the connection of the request); -1 addresses any.
     """
 
     broker_epoch: Int64 = NO_EPOCH

@@ -23,9 +23,7 @@ CONSUMER = -1
 
 
 class ProduceRequest(ClientRequest):
-    """Appends one batch to a partition. `acks`: 0 no response, 1 a response after the leader's append, -1 (all) a
-    response after the high watermark has passed the batch (E5).
-    """
+    """Appends one batch. `acks`: 0 no response, 1 after the leader's append, -1 (all) once it is committed (E5)."""
 
     topic: str
     partition: Int32
@@ -53,9 +51,8 @@ class FetchPartition(Message):
 
 
 class FetchRequest(Message):
-    """Fetch states of one fetcher of a follower, sent to the leader of these partitions. `replica_epoch` is the
-    follower's broker epoch (KIP-903). `number` 0 begins a session and states all fetch states. The sessions of one
-    incarnation have ascending numbers, from 1 on.
+    """Fetch states of one fetcher of a follower. `replica_epoch` is its broker epoch (KIP-903). `number` 0 begins a
+    session and states all fetch states. Sessions of one incarnation ascend from 1 on.
     """
 
     replica_id: Int32
@@ -85,10 +82,9 @@ class EpochEndOffset(Message):
 
 
 class FetchPartitionResult(Message):
-    """The result of a fetch. `fetch_offset`, `leader_epoch` and `last_fetched_epoch` are those of the fetch, so that
-    the follower can ignore a result for an older fetch state: after a truncation it may reach the same offset again
-    with other records. `log_start_offset` is the leader's, or -1; with OFFSET_OUT_OF_RANGE the follower's log is
-    emptied and starts there.
+    """The result of a fetch, with its position, by which the follower ignores one for an older fetch state: after a
+    truncation it may reach an offset again with other records. `log_start_offset`: the leader's, or -1; with
+    OFFSET_OUT_OF_RANGE the follower's log is emptied and starts there.
     """
 
     topic_id: str
@@ -127,17 +123,13 @@ class FetchPartitionResult(Message):
 
     def answers(self, fetch: FetchPartition) -> bool:
         """Whether this is the result of `fetch`: same leader epoch, offset, and epoch of the record before it."""
-        return (self.leader_epoch, self.fetch_offset, self.last_fetched_epoch) == (
-            fetch.current_leader_epoch,
-            fetch.fetch_offset,
-            fetch.last_fetched_epoch,
-        )
+        wanted = (fetch.current_leader_epoch, fetch.fetch_offset, fetch.last_fetched_epoch)
+        return (self.leader_epoch, self.fetch_offset, self.last_fetched_epoch) == wanted
 
 
 class FetchResponse(Message):
-    """Results for one fetcher of a follower. `number` counts the responses of the session from 0 on. A response without
-    partitions is not counted; it carries the number of the next one. `error`: the leader has no such session, or lacks
-    requests of it.
+    """Results for one fetcher. `number` counts responses with partitions from 0 on; one without carries that of the
+    next. `error`: the leader has no such session, or lacks requests of it.
     """
 
     partitions: tuple[FetchPartitionResult, ...]
@@ -156,9 +148,8 @@ class FetchResponse(Message):
 
 
 class ConsumeRequest(ClientRequest):
-    """A consumer reads a partition from `fetch_offset` up to the high watermark (E7). Without records to read, the
-    request waits at the leader for up to `max_wait_ms`. `last_fetched_epoch` is the leader epoch of the record before
-    `fetch_offset`, -1 if the consumer has read none (KIP-320).
+    """A consumer reads from `fetch_offset` up to the high watermark (E7), and waits for up to `max_wait_ms` if there is
+    nothing. `last_fetched_epoch` is that of the record before `fetch_offset`, -1 if it has read none (KIP-320).
     """
 
     topic: str
@@ -170,9 +161,8 @@ class ConsumeRequest(ClientRequest):
 
 
 class ConsumeResponse(Response):
-    """Batches below the high watermark, from the one that contains `fetch_offset` on. `diverging_epoch`: from its end
-    offset on, the log differs from what the consumer has read. OFFSET_OUT_OF_RANGE carries the log start offset and
-    the high watermark.
+    """Batches from the one with `fetch_offset` on. `diverging_epoch`: from its end offset on, the log differs from what
+    the consumer has read. OFFSET_OUT_OF_RANGE carries the log start offset and the high watermark.
     """
 
     high_watermark: Int64 = NO_OFFSET

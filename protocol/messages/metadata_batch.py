@@ -21,9 +21,7 @@ _long: dict[bytes, tuple[MetadataRecord, ...]] = {}
 
 
 def pack_batch(records: Sequence[MetadataRecord], levels: Mapping[str, int]) -> bytes:
-    """The payload of a batch that begins under these feature levels. Each record has the version of the levels in force
-    at its place: a FeatureLevelRecord changes them for the records after it.
-    """
+    """The payload of a batch that begins under `levels`, which a FeatureLevelRecord changes for those after it."""
     frames = []
     for record in records:
         frames.append(encode(record, record_version(levels)))
@@ -40,9 +38,8 @@ def pack_records(records: Sequence[MetadataRecord], version: int | None = None) 
 
 
 def unpack_records(payload: bytes) -> tuple[MetadataRecord, ...]:
-    """The records of a batch's payload. Raises MalformedMessageError for anything else. Results are cached by content,
-    so that neither a truncation nor a crash can make one wrong: the newest `SHORT_PAYLOADS` of up to `SHORT_BYTES`, and
-    `LONG_PAYLOADS` longer ones. Nodes of one process share them.
+    """The records of a batch's payload; MalformedMessageError. Results are cached by content for all nodes of the
+    process: the newest `SHORT_PAYLOADS` of up to `SHORT_BYTES`, and `LONG_PAYLOADS` longer ones.
     """
     records = (_short if len(payload) <= SHORT_BYTES else _long).get(payload)
     if records is None:
@@ -60,7 +57,6 @@ def remember_unpacked(payload: bytes, records: Sequence[MetadataRecord]) -> None
 
 
 def forget_unpacked() -> None:
-    """Empties the cache of `unpack_records`."""
     _short.clear()
     _long.clear()
 

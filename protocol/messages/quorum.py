@@ -4,14 +4,11 @@ KIP-996).
 A replica is identified by its node id and the uuid of its disk, so a replaced disk is another replica with the same id
 (D4). `replica_uuid` is empty for observers that can never be voters (D23). `leader_epoch` is the epoch of the metadata
 log, not that of a partition. Names and fields are those of requirements G10-G19, without the arrays of topics and
-partitions, because there is one metadata log. Every response carries the epoch of its sender and the leader it knows
-(-1: none), so any response can announce a new leader.
+partitions, because there is one metadata log. Every response can announce a new leader.
 
-Control records are in the log like all other records and take one offset each; the metadata image skips them. They take
-effect when they are appended (D8).
-
-Releases before KIP-853 send versions without uuids. A missing uuid is empty, and as long as a voter has none, the
-voters cannot be changed (D35).
+Control records are in the log like all other records; the metadata image skips them. They take effect when they are
+appended (D8). Releases before KIP-853 send versions without uuids. A missing uuid is empty, and as long as a voter has
+none, the voters cannot be changed (D35).
 """
 
 from __future__ import annotations
@@ -128,9 +125,8 @@ class EndQuorumEpochResponse(QuorumResponse):
 
 
 class QuorumFetchRequest(QuorumRequest, since={"replica_uuid": 14}):
-    """A replica whose log ends at `fetch_offset` after a record of `last_fetched_epoch` requests the records that
-    follow. The leader delays the request until there are any, and learns from it the replica's log end.
-    `high_watermark` is the highest that the replica knows (G16).
+    """A replica whose log ends at `fetch_offset` after a record of `last_fetched_epoch` requests what follows, and
+    knows `high_watermark` (G16). The leader delays the request until there is more.
     """
 
     replica_id: Int32
@@ -142,9 +138,8 @@ class QuorumFetchRequest(QuorumRequest, since={"replica_uuid": 14}):
 
 
 class QuorumFetchResponse(QuorumResponse):
-    """The batches from the fetch offset on; or the end of an epoch at which the follower's log diverges
-    (`diverging_epoch`, `diverging_end_offset`); or the id of the snapshot to fetch if the leader's log starts above the
-    fetch offset.
+    """The batches from the fetch offset on; or the end of an epoch at which the follower's log diverges; or the id of
+    the snapshot to fetch if the leader's log starts above the fetch offset.
     """
 
     high_watermark: Int64 = 0

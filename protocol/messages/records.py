@@ -4,9 +4,8 @@ Field names are Kafka's in snake_case. In a change record `None` means "unchange
 be null on Kafka's wire use -2 (leader, last known leader) and -1 (leader recovery state) instead (requirements G20-G22,
 N15).
 
-Partition records of version 1 have the ELR fields; a cluster below metadata version 2 writes version 0, without them
-(G34, K3). Kafka cannot remove partitions; here `first_leader_epoch` distinguishes a new partition from a removed one
-with the same index.
+A cluster below metadata version 2 writes version 0 of partition records, without the ELR fields (G34, K3). Kafka cannot
+remove partitions; here `first_leader_epoch` distinguishes a new partition from a removed one with the same index.
 """
 
 from __future__ import annotations

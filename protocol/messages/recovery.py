@@ -1,10 +1,9 @@
 """Messages of unclean recovery between the controller, the Unclean Recovery Manager (URM) and brokers.
 
-GetReplicaLogInfo is KIP-966's (G29, G30), with an error per partition, which the KIP lacks (N22). Messages between the
-controller and the URM are not requests and responses: the controller publishes the recoveries it requires and repeats
-them until it has received their results; the URM publishes a result, and repeats it when the controller repeats the
-recovery. Every one of these messages may therefore be lost or duplicated, and a URM that has lost its state receives
-all of it again (F14).
+GetReplicaLogInfo is KIP-966's (G29, G30), with an error per partition, which the KIP lacks (N22). The controller
+publishes the recoveries it requires and repeats them until it has received their results; the URM publishes a result,
+and repeats it when the controller repeats the recovery. So any of these messages may be lost or duplicated, and a URM
+that has lost its state receives all of it again (F14).
 """
 
 from __future__ import annotations
@@ -66,10 +65,8 @@ class RecoveryMode(Enum):
 
 
 class PartitionRecovery(Message):
-    """A recovery that the controller requires. `recovery_id` is unique. `replicas` are those that may lead, in the
-    order of the assignment, with the broker epochs of their registrations. `holders` are those that may hold the most
-    records, fenced ones too; one of them must respond before a leader is chosen, and so must all `required` ones.
-    `timeout_ms` starts when the URM first receives the recovery.
+    """A recovery that the controller requires. `replicas` may lead, in this order. `holders` may hold the most records,
+    fenced ones too; one of them must respond, and all `required` ones. `timeout_ms` starts with its arrival.
     """
 
     recovery_id: Int64
@@ -84,9 +81,7 @@ class PartitionRecovery(Message):
 
 
 class RecoverPartitions(Message, control=True):
-    """The recoveries that the controller requires. A recovery that the URM knows continues with the replicas given
-    here; another recovery of the same partition replaces it.
-    """
+    """The recoveries that the controller requires: one that the URM knows gets these replicas, another replaces it."""
 
     recoveries: tuple[PartitionRecovery, ...]
 

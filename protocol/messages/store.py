@@ -27,8 +27,7 @@ NO_SESSION = 0
 
 @direct
 class StoreError(IntEnum):
-    """Why a store did not carry out a request; numbers are ZooKeeper's. CONNECTION_LOSS is the client's own: the
-    request may have been carried out."""
+    """Why a store refused a request, in ZooKeeper's numbers; CONNECTION_LOSS: it may have been carried out."""
 
     NONE = 0
     CONNECTION_LOSS = -4
@@ -41,13 +40,9 @@ class StoreError(IntEnum):
     SESSION_EXPIRED = -112
 
 
-# -- operations --------------------------------------------------------------------------------------------------------
-
-
 class Create(Message):
-    """Creates a node; its parent must exist. An `ephemeral` node ends with the session that creates it, and has no
-    children. The name of a `sequential` node is completed by a number of ten digits, which grows with every child that
-    the parent has had.
+    """Creates a node; its parent must exist. An `ephemeral` node ends with its session, and has no children. The name
+    of a `sequential` node is completed by ten digits, which grow with every child that the parent has had.
     """
 
     path: str
@@ -89,8 +84,7 @@ class GetData(Message):
 
 
 class Exists(Message):
-    """Reads whether a node exists. The watch fires when it is created, changed or deleted, and stays if it does not
-    exist yet."""
+    """Reads whether a node exists. The watch fires when it is created, changed or deleted."""
 
     path: str
     watch: bool = False
@@ -107,9 +101,8 @@ ReadOperation = GetData | Exists | GetChildren
 
 
 class SetWatches(Message):
-    """Sets watches again over a new connection. The client knows everything up to the transaction `zxid`; a watch of
-    something that has changed since then fires at once. `data`: nodes that existed, `exists`: nodes that did not,
-    `children`: nodes whose children are watched.
+    """Sets watches again over a new connection: `data` and `exists` of nodes that existed and did not, `children`. One
+    of something that has changed since transaction `zxid` fires at once.
     """
 
     zxid: Int64
@@ -128,9 +121,6 @@ class OperationResult(Message):
     children: tuple[str, ...] = ()
     exists: bool = False
     path: str = ""
-
-
-# -- connections and sessions ------------------------------------------------------------------------------------------
 
 
 class StoreMessage(Message, control=True):
@@ -156,8 +146,7 @@ class SessionOpened(StoreMessage):
 
 
 class ConnectionClosed(StoreMessage):
-    """The store does not know the connection (any more): the store has started again, the session has expired, or a
-    message was lost. The client learns which by opening another one."""
+    """The store does not know the connection: it has restarted, the session has expired, or a message was lost."""
 
 
 class SessionPing(StoreMessage, renewal=True):
@@ -170,9 +159,6 @@ class SessionPong(StoreMessage, renewal=True):
     """The answer to a ping; `number` is that of the last message of the store."""
 
     number: Int64
-
-
-# -- requests ----------------------------------------------------------------------------------------------------------
 
 
 class StoreRequest(StoreMessage):
@@ -232,14 +218,10 @@ class WatchEvent(StoreMessage):
 
 
 class ExpireSessions(Message, control=True):
-    """A fault of the experiment: the store ends all sessions of a node, which may be alive (A52). `owning_only`: only
-    those that own ephemeral nodes."""
+    """A fault: the store ends all sessions of a node (A52), or with `owning_only` those with ephemeral nodes."""
 
     node_id: Int32
     owning_only: bool = False
-
-
-# -- the transaction log -----------------------------------------------------------------------------------------------
 
 
 class StoreRecord(Message):

@@ -153,8 +153,7 @@ class DescribeTopicRequest(AdminRequest, read_only=True):
 
 class DescribedPartition(Result):
     """A partition by the metadata of the responding node. `offline_replicas` are on fenced or unknown brokers. ELR
-    fields are None while the cluster's feature level has no ELR. `min_insync_replicas` is the effective value: it
-    depends on the number of the partition's own replicas, which within a topic may differ (E8, N31).
+    fields are None below ELR's feature level. `min_insync_replicas` is the effective value (E8, N31).
     """
 
     partition_index: Int32
@@ -174,9 +173,7 @@ class DescribedPartition(Result):
 
 
 class DescribedTopic(Result):
-    """A topic. `topic_authorized_operations` has bit N set if the principal may perform the operation with wire value
-    N.
-    """
+    """A topic. Bit N of `topic_authorized_operations`: the principal may perform the operation with wire value N."""
 
     name: str
     topic_id: str = ""

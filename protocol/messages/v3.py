@@ -22,9 +22,8 @@ class TopicConfigValue(Message):
 
 
 class LeaderAndIsrPartition(Message, since={"is_unclean_leader": 1}):
-    """The state of a partition as it is in the store at `version`. `replicas`: the brokers that are to hold it, those
-    of a reassignment that is under way included. `controller_id` and `controller_epoch`: who made the decision.
-    `configs`: the config overrides of the topic.
+    """The state of a partition as it is in the store at `version`. `replicas` include those of a reassignment.
+    `controller_id` and `controller_epoch`: who decided. `configs`: the topic's overrides.
     """
 
     topic: str
@@ -42,8 +41,7 @@ class LeaderAndIsrPartition(Message, since={"is_unclean_leader": 1}):
 
 
 class ControllerCommand(Request, control=True):
-    """A command of the controller `controller_id`, elected at `controller_epoch`. It expects the response within
-    `ack_timeout_ms`, and raises an alert otherwise (A51)."""
+    """A command of a controller, which raises an alert without a response within `ack_timeout_ms` (A51)."""
 
     controller_id: Int32
     controller_epoch: Int32

@@ -11,97 +11,47 @@ from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar, Final
 
-from protocol.broker.admission import consume_error, list_offsets_error, produce_error
 from protocol.broker.context import BrokerContext
 from protocol.broker.delayed_produce import PRODUCE_TIMER
 from protocol.broker.fetch_sessions import FETCH_WAIT_PREFIX, FetchSessions
 from protocol.broker.fetcher import FETCH_PREFIX, Fetcher
 from protocol.broker.flushing import CHECKPOINT_TIMER, FLUSH_PREFIX, RETENTION_TIMER, Flusher
-from protocol.broker.isr_manager import ALTER_PARTITION_TIMER, IsrManager
-from protocol.broker.isr_shrink import LAG_PREFIX, SILENT_PREFIX
+from protocol.broker.isr_manager import ALTER_PARTITION_TIMER, LAG_PREFIX, SILENT_PREFIX, IsrManager
 from protocol.broker.leader import ISR_RETRY_TIMER, PartitionLeader
 from protocol.broker.lifecycle import LifecycleState
-from protocol.broker.log_info import replica_log_info
 from protocol.broker.reads import READ_TIMER, Reads
 from protocol.broker.recovery import RECOVERY_PREFIX, DataLossHook, LeaderRecovery
 from protocol.broker.replicas import ReplicaManager
+from protocol.broker.services import BrokerServices
 from protocol.contract import Effect
-from protocol.errors import ErrorCode
 from protocol.ids import NodeId, TimeMs
 from protocol.log.checksum import Checksum
-from protocol.messages.admin import AdminRequest, MetadataRequest
+from protocol.messages.admin import MetadataRequest
 from protocol.messages.base import Message
 from protocol.messages.control import AlterPartitionResponse
 from protocol.messages.data import (
     ConsumeRequest,
-    ConsumeResponse,
     FetchRenewal,
     FetchRequest,
     FetchResponse,
     ListOffsetsRequest,
-    ListOffsetsResponse,
     ProduceRequest,
-    ProduceResponse,
 )
-from protocol.messages.recovery import GetReplicaLogInfoRequest
-from protocol.metadata.queries import answer, metadata_response
-
-
-class BrokerServices:
-    """Handlers `(now_ms, sender, request)` of one broker; `checksum` as in `BrokerNode`."""
-
-    def __init__(
-        self, context: BrokerContext, leader: PartitionLeader, reads: Reads, checksum: Checksum | None
-    ) -> None:
-        self._context = context
-        self._leader = leader
-        self._reads = reads
-        self._checksum = checksum
-
-    def describe(self, now_ms: TimeMs, sender: NodeId, request: MetadataRequest) -> None:
-        self._context.out.send(sender, metadata_response(self._context.image, request))
-
-    def answer_query(self, now_ms: TimeMs, sender: NodeId, request: AdminRequest) -> None:
-        self._context.out.send(sender, answer(self._context.image, self._context.controller_id, request))
-
-    def send_log_info(self, now_ms: TimeMs, sender: NodeId, request: GetReplicaLogInfoRequest) -> None:
-        self._context.out.send(sender, replica_log_info(self._context, request))
-
-    def produce(self, now_ms: TimeMs, sender: NodeId, request: ProduceRequest) -> None:
-        error = produce_error(self._context.image, request, self._checksum, now_ms)
-        if error is ErrorCode.NONE:
-            self._leader.produce(now_ms, sender, request)
-        elif request.acks != 0:
-            self._context.out.send(sender, ProduceResponse(correlation_id=request.correlation_id, error=error))
-
-    def consume(self, now_ms: TimeMs, sender: NodeId, request: ConsumeRequest) -> None:
-        error = consume_error(self._context.image, request)
-        if error is ErrorCode.NONE:
-            self._reads.consume(now_ms, sender, request)
-        else:
-            self._context.out.send(sender, ConsumeResponse(correlation_id=request.correlation_id, error=error))
-
-    def list_offsets(self, now_ms: TimeMs, sender: NodeId, request: ListOffsetsRequest) -> None:
-        error = list_offsets_error(self._context.image, request)
-        if error is ErrorCode.NONE:
-            self._reads.list_offsets(sender, request)
-        else:
-            self._context.out.send(sender, ListOffsetsResponse(correlation_id=request.correlation_id, error=error))
-
 
 STOPPED: Final = LifecycleState.STOPPED
 """Every input reads it; Python 3.11 finds a global name in a tenth of the time of a member of an enumeration."""
 
 
 class BaseBroker:
-    """A broker with the replicas of `context`, whose ISR proposals `isr` carries out. It is no ABC: observers
-    ask nodes for their class at every event, which takes several times as long with one.
+    """A broker with the replicas of `context`, whose ISR proposals `isr` carries out. A generation adds to the tables
+    of handlers. It is no ABC: observers ask nodes for their class at every event, which takes several times as long.
 
     - `data_loss_hook`: the routine after an unclean election (KIP-704).
     - `checksum`: computes the CRC-32C by which batches of clients are checked; None skips the check.
     """
 
-    NOT_STATE: ClassVar[frozenset[str]] = frozenset({"_services"})  # a part that only refers to others
+    # Tables of the parts' methods, and a part that only refers to others.
+    NOT_STATE: ClassVar[frozenset[str]] = frozenset({"_services", "_handlers", "_timers"})
 
     def __init__(
         self, context: BrokerContext, isr: IsrManager, data_loss_hook: DataLossHook, checksum: Checksum | None
@@ -119,10 +69,7 @@ class BaseBroker:
         self._fetcher = Fetcher(context, self._flusher)
         self._replica_manager = ReplicaManager(context, self._flusher, self._leader, self._fetcher)
         self._services = BrokerServices(context, self._leader, self._reads, checksum)
-
-    def _message_table(self) -> dict[type[Message], Callable[[TimeMs, NodeId, Any], None]]:
-        """The handlers of messages by class; those of a generation are added."""
-        return {
+        self._handlers: dict[type[Message], Callable[[TimeMs, NodeId, Any], None]] = {
             AlterPartitionResponse: self._leader.receive_alter_partition,
             FetchRequest: self._leader.fetch,
             FetchRenewal: self._leader.renew,
@@ -132,10 +79,7 @@ class BaseBroker:
             ListOffsetsRequest: self._services.list_offsets,
             MetadataRequest: self._services.describe,
         }
-
-    def _timer_table(self) -> dict[str, Callable[[TimeMs, str], None]]:
-        """The handlers of timers by kind; those of a generation are added."""
-        return {
+        self._timers: dict[str, Callable[[TimeMs, str], None]] = {
             FETCH_PREFIX: self._fetcher.fire,
             FETCH_WAIT_PREFIX: self._leader.fetch_sessions.fire,
             PRODUCE_TIMER: self._leader.delayed_produces.fire,
@@ -162,12 +106,10 @@ class BaseBroker:
 
     @property
     def fetch_sessions(self) -> FetchSessions:
-        """The fetch sessions that this broker serves, for observers."""
         return self._leader.fetch_sessions
 
     @property
     def fetcher(self) -> Fetcher:
-        """The fetch sessions of this broker as a follower, for observers."""
         return self._fetcher
 
     def flush_all(self) -> None:
@@ -176,15 +118,13 @@ class BaseBroker:
 
     @abstractmethod
     def start(self, now_ms: TimeMs) -> list[Effect]:
-        """Begins an incarnation of the broker."""
+        """As in `Node`, and so the two below."""
 
     @abstractmethod
-    def receive(self, now_ms: TimeMs, sender: NodeId, message: Message) -> list[Effect]:
-        """Hands a message to its handler; refuses it if the node does not serve it from this sender."""
+    def receive(self, now_ms: TimeMs, sender: NodeId, message: Message) -> list[Effect]: ...
 
     @abstractmethod
-    def fire(self, now_ms: TimeMs, name: str) -> list[Effect]:
-        """Hands a timer to its handler. ProtocolInvariantError if there is no such timer."""
+    def fire(self, now_ms: TimeMs, name: str) -> list[Effect]: ...
 
     def _send_queued(self, now_ms: TimeMs) -> None:
         """Sends what the parts have queued during one input: fetch responses, fetch requests, and ISR proposals."""
@@ -196,6 +136,5 @@ class BaseBroker:
             self._isr.send_queued(now_ms)
 
     def _finish(self, now_ms: TimeMs) -> list[Effect]:
-        """The effects of one input, with what the parts have queued."""
         self._send_queued(now_ms)
         return self._out.drain()

@@ -46,20 +46,14 @@ class BrokerControl:
             epoch = known.broker_epoch
         elif error is ErrorCode.NONE:
             self._log.incarnations.forget(broker)
-            records = brokers.register(
-                state, broker, request.incarnation_id, request.previous_broker_epoch, request.rack
-            )
-            self._log.write(records)
+            incarnation, previous = request.incarnation_id, request.previous_broker_epoch
+            self._log.write(brokers.register(state, broker, incarnation, previous, request.rack))
             epoch = state.image.brokers[broker].broker_epoch
-        self._out.send(
-            sender,
-            BrokerRegistrationResponse.unchecked(
-                correlation_id=request.correlation_id,
-                error=error,
-                incarnation_id=request.incarnation_id,
-                broker_epoch=epoch,
-            ),
+        number, incarnation = request.correlation_id, request.incarnation_id
+        response = BrokerRegistrationResponse.unchecked(
+            correlation_id=number, error=error, incarnation_id=incarnation, broker_epoch=epoch
         )
+        self._out.send(sender, response)
 
     def open_sessions(self, now_ms: TimeMs) -> None:
         """Gives every unfenced broker a session that begins now; for a controller that has become active."""
@@ -68,7 +62,6 @@ class BrokerControl:
                 self._sessions.renew(broker, now_ms)
 
     def expire_session(self, now_ms: TimeMs, timer: str) -> None:
-        """Fences the broker whose session timer has fired, unless it is fenced or unregistered."""
         broker = self._sessions.expire(timer)
         registration = self._log.state.image.brokers.get(broker)
         if registration is not None and not registration.fenced:
@@ -88,21 +81,18 @@ class BrokerControl:
         target = None
         if self._log.incarnations.heartbeats.takes(broker, request.correlation_id):
             target = self._follow_heartbeat(now_ms, request, registration)
-        self._out.send(
-            sender,
-            BrokerHeartbeatResponse.unchecked(
-                correlation_id=request.correlation_id,
-                broker_epoch=request.broker_epoch,
-                is_caught_up=request.current_metadata_offset > registration.broker_epoch,
-                is_fenced=image.brokers[broker].fenced,
-                should_shut_down=target is BrokerControlState.SHUTDOWN_NOW,
-            ),
+        response = BrokerHeartbeatResponse.unchecked(
+            correlation_id=request.correlation_id,
+            broker_epoch=request.broker_epoch,
+            is_caught_up=request.current_metadata_offset > registration.broker_epoch,
+            is_fenced=image.brokers[broker].fenced,
+            should_shut_down=target is BrokerControlState.SHUTDOWN_NOW,
         )
+        self._out.send(sender, response)
 
     def _follow_heartbeat(
         self, now_ms: TimeMs, request: BrokerHeartbeatRequest, registration: BrokerRegistration
     ) -> BrokerControlState:
-        """The state to which the heartbeat moves the broker."""
         broker, incarnations = request.broker_id, self._log.incarnations
         incarnations.observe_applied(broker, request.current_metadata_offset)
         state, target = incarnations.control_state(broker), incarnations.next_state(request)
@@ -139,9 +129,7 @@ class BrokerControl:
             log.metrics.failed_over(len(records))
 
     def alter_partition(self, now_ms: TimeMs, sender: NodeId, request: AlterPartitionRequest) -> None:
-        """One result per proposal; STALE_BROKER_EPOCH where another incarnation is registered, INVALID_REQUEST for an
-        overtaken request.
-        """
+        """One result per proposal; STALE_BROKER_EPOCH for another incarnation, INVALID_REQUEST if overtaken."""
         log, number = self._log, request.correlation_id
         if log.state.image.broker_epoch(request.broker_id) != request.broker_epoch:
             error = ErrorCode.STALE_BROKER_EPOCH

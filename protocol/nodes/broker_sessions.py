@@ -26,7 +26,6 @@ class BrokerSessions:
         return broker in self._open
 
     def renew(self, broker: BrokerId, now_ms: TimeMs) -> None:
-        """Opens the broker's session, or extends it to a full timeout from `now_ms`."""
         self._open.add(broker)
         self._out.set_timer(
             f"{SESSION_PREFIX}{broker}", now_ms + self._timeout_ms, idle_with=broker, renewed_by=HEARTBEAT_TIMER

@@ -1,13 +1,13 @@
 """The client node: behaves like an application with a Kafka client library, with any number of commands at once.
 
-Its parts are in `protocol/client`: producer, reads, administration, and what they share. Every command has exactly one
-outcome. Every request carries the client's principal, unless the command sets another one. Authorization errors end a
-command at once, since a retry does not help.
+Every command has exactly one outcome. Every request carries the client's principal, unless the command sets another
+one. Authorization errors end a command at once, since a retry does not help.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from protocol.client.administration import Administration
@@ -20,7 +20,7 @@ from protocol.errors import ErrorCode
 from protocol.ids import NodeId, TimeMs
 from protocol.log.checksum import Checksum
 from protocol.messages.base import Message, Response
-from protocol.messages.commands import AdminCommand, Command, ConsumeCommand, ProduceCommand, SendRecords
+from protocol.messages.commands import AdminCommand, ConsumeCommand, ProduceCommand, SendRecords
 from protocol.metadata.authorizer import node_principal
 from protocol.nodes.refusals import refuse
 
@@ -39,29 +39,20 @@ class ClientNode:
     ) -> None:
         self.node_id = client_id
         self._out = Outbox()
-        self._context = ClientContext(
-            client_id,
-            principal or node_principal(client_id),
-            tuple(brokers),
-            tuple(controllers),
-            controllers[0],
-            config,
-            self._out,
-            checksum,
-        )
+        user, servers, first = principal or node_principal(client_id), tuple(controllers), controllers[0]
+        self._context = ClientContext(client_id, user, tuple(brokers), servers, first, config, self._out, checksum)
         self._finder = LeaderFinder(self._context)
         self._producer = Producer(self._context, self._finder)
         self._in_progress: dict[int, Read | Administration] = {}
         self._handlers: dict[type[Message], Callable[[TimeMs, NodeId, Any], None]] = {
             ProduceCommand: self._producer.submit,
             SendRecords: self._producer.submit,
-            ConsumeCommand: self._read,
-            AdminCommand: self._administer,
+            ConsumeCommand: self._start,
+            AdminCommand: self._start,
         }
 
     @property
     def buffered_bytes(self) -> int:
-        """The bytes of `buffer.memory` in use, for observers."""
         return self._producer.buffered_bytes
 
     def start(self, now_ms: TimeMs) -> list[Effect]:
@@ -70,7 +61,6 @@ class ClientNode:
         return []
 
     def receive(self, now_ms: TimeMs, sender: NodeId, message: Message) -> list[Effect]:
-        """Takes a command of the experiment, or a response to one of the client's requests."""
         handler = self._handlers.get(type(message))
         if handler is not None:
             handler(now_ms, sender, message)
@@ -82,33 +72,23 @@ class ClientNode:
         return self._out.drain()
 
     def fire(self, now_ms: TimeMs, name: str) -> list[Effect]:
-        """Fires a timer of one of the parts. ProtocolInvariantError if there is no such timer."""
         self._context.fire(now_ms, name)
         self._producer.admit_held(now_ms)
         return self._out.drain()
 
-    def _read(self, now_ms: TimeMs, sender: NodeId, command: ConsumeCommand) -> None:
-        self._start(now_ms, command, Read(self._context, self._finder, sender, command, self._completion(command)))
-
-    def _administer(self, now_ms: TimeMs, sender: NodeId, command: AdminCommand) -> None:
-        self._start(now_ms, command, Administration(self._context, sender, command, self._completion(command)))
-
-    def _start(self, now_ms: TimeMs, command: Command, task: Read | Administration) -> None:
+    def _start(self, now_ms: TimeMs, sender: NodeId, command: ConsumeCommand | AdminCommand) -> None:
+        on_done = partial(self._in_progress.pop, command.command_id)
+        task: Read | Administration
+        if isinstance(command, ConsumeCommand):
+            task = Read(self._context, self._finder, sender, command, on_done)
+        else:
+            task = Administration(self._context, sender, command, on_done)
         self._in_progress[command.command_id] = task
         task.begin(now_ms)
 
-    def _completion(self, command: Command) -> Callable[[], None]:
-        def on_done() -> None:
-            del self._in_progress[command.command_id]
-
-        return on_done
-
     def _receive_response(self, now_ms: TimeMs, sender: NodeId, response: Response) -> None:
-        waiting = self._context.waiting.get(response.correlation_id)
-        if waiting is None:
-            return
-        answer, handler = waiting
-        if isinstance(response, answer):
-            handler(now_ms, response)
-        else:
+        answer, handler = self._context.waiting.get(response.correlation_id, (Response, None))
+        if not isinstance(response, answer):
             refuse(self._out, sender, response, ErrorCode.UNSUPPORTED_VERSION)
+        elif handler is not None:
+            handler(now_ms, response)

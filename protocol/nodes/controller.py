@@ -4,11 +4,11 @@ Every change takes the same way: a handler decides on records from the present s
 metadata log and replayed (`controller_log.py`), and answers and trace events are deferred until a majority of the
 quorum has the records (`DeferredEffects`). Only the log changes the state.
 
-The node connects the parts: `receive` refuses what the sender may not send, by a table of rules for message types, then
-looks up the handler of the message type in two tables. Handlers of the first serve on every controller; those of the
-second on the active one only (`controller_quorum.py`), while the others answer NOT_CONTROLLER. Administration requests
-about topics, configs and ACLs are authorized by their handlers, which know the resources that a request names
-(`protocol/controller/administration.py`, and `protocol/metadata/queries.py` for those that only read).
+`receive` refuses what the sender may not send, by a table of rules for message types, then looks up the handler of the
+message type in two tables. Handlers of the first serve on every controller; those of the second on the active one only,
+while the others answer NOT_CONTROLLER. Administration requests about topics, configs and ACLs are authorized by their
+handlers, which know the resources that a request names (`protocol/controller/administration.py`, and
+`protocol/metadata/queries.py` for those that only read).
 """
 
 from __future__ import annotations
@@ -79,10 +79,7 @@ _CONTROLLER_MESSAGES = (*QuorumRequest.__subclasses__(), *QuorumResponse.__subcl
 _QUORUM_ADMINISTRATION = (AddVoterRequest, RemoveVoterRequest, DescribeQuorumRequest)
 """Requests of operators about the quorum, judged by their principal (G32)."""
 
-Rule = Callable[[MetadataImage, NodeId, Any], bool]
-
-
-_RULES: Mapping[type[Message], Rule] = {
+_RULES: Mapping[type[Message], Callable[[MetadataImage, NodeId, Any], bool]] = {
     **dict.fromkeys(_CONTROLLER_MESSAGES, lambda image, sender, message: is_controller(sender)),
     **dict.fromkeys(_CLUSTER_ACTION_REQUESTS, lambda image, sender, message: may_act_for_cluster(image, sender)),
     **dict.fromkeys(_QUORUM_ADMINISTRATION, lambda image, sender, message: may_administer_quorum(image, message)),
@@ -122,23 +119,21 @@ class ControllerNode:
         self._quorum = ControllerQuorum(
             self.replica, self._log, self._brokers, sessions, self._deferred, self._out, is_sole
         )
-        self._handlers: dict[type[Message], Callable[[TimeMs, NodeId, Any], None]] = {
-            **dict.fromkeys(self.replica.message_types, self._quorum.receive),
+        self._handlers: dict[type[Message], Callable[[TimeMs, NodeId, Any], object]] = {
+            **dict.fromkeys(self.replica.message_types, self.replica.receive),
             QuorumFetchRequest: self._quorum.receive_fetch,
             DescribeQuorumRequest: self._quorum.describe,
             ShutdownCommand: self._shut_down,
             MetadataRequest: self._describe_topic,
             **dict.fromkeys(READ_ONLY_REQUESTS, self._describe),
         }
-        self._active_handlers: dict[type[Message], Callable[[TimeMs, NodeId, Any], None]] = {
+        self._active_handlers: dict[type[Message], Callable[[TimeMs, NodeId, Any], object]] = {
             BrokerRegistrationRequest: self._brokers.register,
             BrokerHeartbeatRequest: self._brokers.heartbeat,
             AlterPartitionRequest: self._brokers.alter_partition,
             RecoveryResults: self._elect_recovered,
             **dict.fromkeys(CHANGE_REQUESTS, self._administer),
         }
-
-    # -- what hosts and checkers read ----------------------------------------------------------------------------------
 
     @property
     def state(self) -> ControllerState:
@@ -172,14 +167,11 @@ class ControllerNode:
         return self._log.committed_records
 
     def gauges(self) -> Mapping[str, Collection[TopicIdPartition]]:
-        """The partitions that each gauge counts, for observers."""
         return self._log.metrics.counted()
 
     def metrics(self) -> Mapping[str, int]:
         """The metrics of the cluster by name; units and meaning in `protocol/controller/metrics.py`."""
         return self._log.metrics.values()
-
-    # -- contract ------------------------------------------------------------------------------------------------------
 
     def start(self, now_ms: TimeMs) -> list[Effect]:
         self._log.metrics.now_ms = now_ms
@@ -193,18 +185,14 @@ class ControllerNode:
         if handler is None and self._quorum.is_active:
             handler = self._active_handlers.get(type(message))
         rule = _RULES.get(type(message))
-        is_allowed = rule is None or rule(self._log.state.image, sender, message)
-        if is_allowed and handler is not None:
+        if rule is not None and not rule(self._log.state.image, sender, message):
+            refuse(self._out, sender, message, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        elif handler is not None:
             handler(now_ms, sender, message)
         else:
-            refuse(self._out, sender, message, self._refusal(is_allowed))
+            unknown = ErrorCode.UNSUPPORTED_VERSION if self._quorum.is_active else ErrorCode.NOT_CONTROLLER
+            refuse(self._out, sender, message, unknown)
         return self._finish(now_ms, sender, message)
-
-    def _refusal(self, is_allowed: bool) -> ErrorCode:
-        """The error for a message that is not authorized, or that this controller does not handle in its role."""
-        if not is_allowed:
-            return ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-        return ErrorCode.UNSUPPORTED_VERSION if self._quorum.is_active else ErrorCode.NOT_CONTROLLER
 
     def fire(self, now_ms: TimeMs, name: str) -> list[Effect]:
         self._log.metrics.now_ms = now_ms
@@ -230,8 +218,6 @@ class ControllerNode:
             self._out.drain(), image.next_offset, self.replica.high_watermark, sender, request
         )
         return committed + released + self._quorum_out.drain()
-
-    # -- handlers ------------------------------------------------------------------------------------------------------
 
     def _shut_down(self, now_ms: TimeMs, sender: NodeId, command: ShutdownCommand) -> None:
         self.replica.shut_down()

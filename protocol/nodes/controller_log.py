@@ -1,11 +1,9 @@
 """The metadata log as a controller uses it: the state that replay has built, and the one way to change that state.
 
 Every change is a batch of records that is appended to the controller's replica of the log and replayed at once
-(`write`). A controller that stands by replays what the quorum has committed (`replay_log`), after a snapshot where the
-log no longer begins at its first record. `reset` discards everything that was replayed.
-
-Observers receive trace events (`protocol/events/controller.py`) for the records of the active controller, and for those
-that a new leader of the quorum has committed although its predecessor may not have reported them (`traced`).
+(`write`). A controller that stands by replays what the quorum has committed (`replay_log`). Observers receive trace
+events for the records of the active controller, and for those that a new leader of the quorum has committed although
+its predecessor may not have reported them (`traced`).
 """
 
 from __future__ import annotations
@@ -37,7 +35,7 @@ from protocol.messages.records import FeatureLevelRecord, MetadataRecord
 from protocol.metadata.image import BrokerRegistration, MetadataDelta, MetadataImage
 from protocol.metadata.partition import PartitionState
 from protocol.nodes.broker_sessions import BrokerSessions
-from protocol.nodes.metadata_feed import LogEntries, log_entries
+from protocol.nodes.metadata_feed import log_entries
 from protocol.quorum.describe import quorum_gauges
 from protocol.quorum.replica import QuorumReplica
 
@@ -59,7 +57,6 @@ class ControllerLog:
         self._begin_at(0)
 
     def reset(self) -> None:
-        """Discards everything that was replayed, and all sessions."""
         self._begin_at(self.metrics.now_ms)
 
     def _begin_at(self, now_ms: TimeMs) -> None:
@@ -84,7 +81,8 @@ class ControllerLog:
         """Appends and replays one batch of records, with the trace events and alerts that follow from them."""
         if not records:
             return
-        trace_committed(self._out, self.state.image, self.state.image.next_offset + len(records))
+        next_offset = self.state.image.next_offset  # the event is emitted once the records are committed
+        self._out.trace(MetadataCommitted(next_offset, next_offset + len(records)))
         for key in self.append(records):
             trace_partition(self._out, self.state.image, key)
         for alert in self.metrics.take_alerts():
@@ -108,19 +106,16 @@ class ControllerLog:
             return
         for entries in log_entries(self._replica, self.state.image.next_offset, end_offset):
             if entries.is_snapshot:
-                self._load_snapshot(entries)
+                self.reset()
+                self._replay(entries.records, traced=False)
+                self._records.clear()
+                self.first_record = self.state.image.next_offset = entries.next_offset
                 continue
             if traced:
-                trace_committed(self._out, self.state.image, entries.next_offset)
+                self._out.trace(MetadataCommitted(self.state.image.next_offset, entries.next_offset))
             for key in self._replay(entries.records, traced=traced):
                 if traced:
                     trace_partition(self._out, self.state.image, key)
-
-    def _load_snapshot(self, snapshot: LogEntries) -> None:
-        self.reset()
-        self._replay(snapshot.records, traced=False)
-        self._records.clear()
-        self.first_record = self.state.image.next_offset = snapshot.next_offset
 
     def _replay(self, records: Sequence[MetadataRecord], *, traced: bool) -> dict[TopicIdPartition, None]:
         """The partitions that the records changed, in the order of their first change."""
@@ -138,11 +133,6 @@ class ControllerLog:
                     self.incarnations.forget(broker)
                     self._sessions.end(broker)
         return changed
-
-
-def trace_committed(out: Outbox, image: MetadataImage, end_offset: Offset) -> None:
-    """The records between the offset of `image` and `end_offset` are committed by the time the event is emitted."""
-    out.trace(MetadataCommitted(image.next_offset, end_offset))
 
 
 def trace_record(out: Outbox, image: MetadataImage, record: MetadataRecord, delta: MetadataDelta) -> None:
@@ -170,12 +160,8 @@ def trace_partition(out: Outbox, image: MetadataImage, key: TopicIdPartition) ->
 
 
 def broker_registered(broker: BrokerId, registration: BrokerRegistration) -> BrokerRegistered:
-    return BrokerRegistered(
-        broker,
-        registration.broker_epoch,
-        fenced=registration.fenced,
-        in_controlled_shutdown=registration.in_controlled_shutdown,
-    )
+    fenced, stopping = registration.fenced, registration.in_controlled_shutdown
+    return BrokerRegistered(broker, registration.broker_epoch, fenced=fenced, in_controlled_shutdown=stopping)
 
 
 def partition_changed(name: TopicPartition, state: PartitionState, min_isr: int) -> PartitionChanged:

@@ -3,15 +3,14 @@ effects that it defers until a majority of the quorum has the records that they 
 
 The leader of the metadata log becomes active when the first record of its epoch is committed, and with it every record
 before, and stays active until its epoch ends. All other controllers stand by: they replay what is committed, so that
-they can take over at once. A controller that resigns discards what it has replayed and builds its state again from the
-committed records; the requests whose records are not committed by then are refused with NOT_CONTROLLER, though a later
-leader may commit them. Those that the last input before the end of the epoch has committed are answered: a leader that
-removes itself from the voters commits the removal and resigns at once. A new leader that finds its own removal in the
-log does the same before it is active; what it has committed is traced nevertheless.
+they can take over at once. A controller that resigns builds its state again from the committed records; the requests
+whose records are not committed by then are refused with NOT_CONTROLLER, though a later leader may commit them. Those
+that the last input before the end of the epoch has committed are answered: a leader that removes itself from the voters
+commits the removal and resigns at once. A new leader that finds its own removal in the log does the same before it is
+active; what it has committed is traced nevertheless.
 
-Answers and trace events are deferred in the order in which they came up, each until the log is committed up to the
-offset that the state had reached when they came up. Timers and the end of the node concern the node alone, and are
-emitted at once.
+Answers and trace events are deferred in their order, each until the log is committed up to the offset that the state
+had reached. Timers and the end of the node concern the node alone, and are emitted at once.
 """
 
 from __future__ import annotations
@@ -71,16 +70,13 @@ class DeferredEffects:
         """Removes what is not committed by `high_watermark`; yields the unanswered requests with their senders."""
         discarded = [item for item in self._queue if item.offset > high_watermark]
         self._queue = deque(item for item in self._queue if item.offset <= high_watermark)
-        for item in discarded:
-            if item.request is not None:
-                yield item.sender, item.request
+        yield from ((item.sender, item.request) for item in discarded if item.request is not None)
 
 
 @dataclass(eq=False)
 class ControllerQuorum:
     """Brings the log to the state of the replica's role. `_is_sole`: no predecessor can have left records.
-    `_inactive_epoch`: the epoch in which the replica leads, or has led up to this input, and this controller was never
-    active.
+    `_inactive_epoch`: the epoch in which the replica leads or has led while this controller was never active.
     """
 
     NOT_STATE: ClassVar[frozenset[str]] = frozenset({"_replica"})
@@ -99,10 +95,6 @@ class ControllerQuorum:
     def is_active(self) -> bool:
         return self.active_epoch != NO_EPOCH
 
-    def receive(self, now_ms: TimeMs, sender: NodeId, message: Message) -> None:
-        """Gives a message between replicas, or a change of the voters, to the replica."""
-        self._replica.receive(now_ms, sender, message)
-
     def receive_fetch(self, now_ms: TimeMs, sender: NodeId, request: QuorumFetchRequest) -> None:
         """Gives a fetch to the replica. If the log accepts it, its broker has applied what it knows to be committed."""
         self._replica.receive(now_ms, sender, request)
@@ -114,7 +106,6 @@ class ControllerQuorum:
             self._log.incarnations.observe_applied(broker, applied)
 
     def describe(self, now_ms: TimeMs, sender: NodeId, request: DescribeQuorumRequest) -> None:
-        """Answers with the leader's description of the quorum, or with the leader to ask instead."""
         self._out.send(sender, describe_quorum(self._replica, now_ms, request))
 
     def follow(self, now_ms: TimeMs) -> list[Effect]:

@@ -1,9 +1,8 @@
 """How controllers and brokers build a metadata image from their replica of the metadata log, and make snapshots of it.
 
-A node reads the records between the offset of its image and an end offset: whole batches in order, after a snapshot
-where the log begins behind the image. When enough bytes have been appended since the last snapshot, or enough time has
-passed, and the image contains exactly the committed records, the image becomes the next snapshot (KIP-630). So a
-restarting node replays a snapshot and a bounded part of the log, however long the cluster has run.
+A node reads whole batches in order, after a snapshot where the log begins behind the image. When enough bytes have been
+appended since the last snapshot, or enough time has passed, the image becomes the next one (KIP-630). So a restarting
+node replays a snapshot and a bounded part of the log, however long the cluster has run.
 """
 
 from __future__ import annotations

@@ -2,14 +2,12 @@
 
 The active controller requests recoveries. Each is a task (`recovery/task.py`), whose queries go through the Broker
 Request Sender (`recovery/sender.py`). When a task is decided the manager sends the result to the controller that
-requested it, and again whenever the controller repeats the request; the controller alone checks the result and records
-it. The manager keeps nothing durable and changes no metadata. If it crashes or hangs, or one of its messages is lost,
-the controller's next request restores the task (F14). A controller that becomes active requests recoveries of its own
-(F15), which replace those of the same partitions.
+requested it, and again whenever the controller repeats the request. The manager keeps nothing durable and changes no
+metadata. If it crashes or hangs, or one of its messages is lost, the controller's next request restores the task (F14).
+A controller that becomes active requests recoveries of its own (F15), which replace those of the same partitions.
 
 A task ends when the controller cancels it, or has not requested it for `LAPSES_AFTER` heartbeat intervals: the
-cancellation was lost, or the controller has crashed. Without that limit the manager would query brokers without end.
-One timer wakes the node when the next query, deadline, timeout or end of a task is due.
+cancellation was lost, or the controller has crashed. One timer wakes the node for whatever is due next.
 """
 
 from __future__ import annotations
@@ -69,7 +67,7 @@ class RecoveryManagerNode:
     def receive(self, now_ms: TimeMs, sender: NodeId, message: Message) -> list[Effect]:
         if isinstance(message, RecoverPartitions) and is_controller(sender):
             self._controller = sender
-            self._recover(now_ms, message)
+            self._report(now_ms, [self._begin_or_update(now_ms, recovery) for recovery in message.recoveries])
         elif isinstance(message, CancelRecoveries) and is_controller(sender):
             for cancelled in message.recoveries:
                 self._cancel(TopicIdPartition(cancelled.topic_id, cancelled.partition_id), cancelled.recovery_id)
@@ -89,15 +87,10 @@ class RecoveryManagerNode:
         for task in [task for task in self._tasks.values() if task.requested_ms + self._lapse_ms <= now_ms]:
             self._cancel(task.key, task.recovery.recovery_id)
         self._record_answers(now_ms, self._sender.expire(now_ms))
-        self._report(
-            now_ms, [task for task in self._tasks.values() if task.deadline_ms <= now_ms and not task.reported]
-        )
+        due = [task for task in self._tasks.values() if task.deadline_ms <= now_ms and not task.reported]
+        self._report(now_ms, due)
         self._send_queries(now_ms)
         return self._out.drain()
-
-    def _recover(self, now_ms: TimeMs, message: RecoverPartitions) -> None:
-        requested = [self._begin_or_update(now_ms, recovery) for recovery in message.recoveries]
-        self._report(now_ms, requested)
 
     def _begin_or_update(self, now_ms: TimeMs, recovery: PartitionRecovery) -> RecoveryTask:
         key = TopicIdPartition(recovery.topic_id, recovery.partition_id)
@@ -132,11 +125,10 @@ class RecoveryManagerNode:
             else:
                 again.add(event.broker)
                 self._sender.query(event.broker, event.key)
-        for broker in sorted(brokers):
-            if broker in again:
-                self._sender.back_off(broker, now_ms)
-            else:
-                self._sender.reset_backoff(broker)
+        for broker in sorted(again):
+            self._sender.back_off(broker, now_ms)
+        for broker in sorted(brokers - again):
+            self._sender.reset_backoff(broker)
         self._report(now_ms, answered.values())
 
     def _report(self, now_ms: TimeMs, tasks: Iterable[RecoveryTask]) -> None:

@@ -15,11 +15,7 @@ from protocol.errors import ErrorCode
 from protocol.events.node import RequestRefused
 from protocol.ids import NodeId
 from protocol.messages.base import Message, Request
-from protocol.messages.control import (
-    BrokerHeartbeatRequest,
-    BrokerRegistrationRequest,
-    BrokerRegistrationResponse,
-)
+from protocol.messages.control import BrokerHeartbeatRequest, BrokerRegistrationRequest, BrokerRegistrationResponse
 from protocol.messages.data import FetchPartitionResult, FetchRequest, FetchResponse
 
 
@@ -31,8 +27,7 @@ def refuse(out: Outbox, sender: NodeId, message: Message, error: ErrorCode) -> N
         number, incarnation = message.correlation_id, message.incarnation_id
         out.send(sender, BrokerRegistrationResponse(correlation_id=number, error=error, incarnation_id=incarnation))
     elif isinstance(message, Request):
-        response = message.response_type()
-        out.send(sender, response(correlation_id=message.correlation_id, error=error))
+        out.send(sender, message.refusal(error))
     elif isinstance(message, FetchRequest):
         results = tuple(FetchPartitionResult.to(fetch, error=error) for fetch in message.partitions)
         out.send(sender, FetchResponse(partitions=results))

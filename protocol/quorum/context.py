@@ -18,12 +18,12 @@ from protocol.config import (
 )
 from protocol.contract import Outbox, Storage
 from protocol.errors import ErrorCode, ForeignDirectoryError
-from protocol.ids import METADATA_LOG, NO_LEADER, UUID_BITS, Epoch, NodeId, Offset, TimeMs, uuid_text
+from protocol.ids import METADATA_LOG, NO_LEADER, Epoch, NodeId, Offset, TimeMs
 from protocol.messages.quorum import QuorumRequest, QuorumResponse
 from protocol.quorum import state_file
 from protocol.quorum.election import Role, VotingState
 from protocol.quorum.log import QuorumLog
-from protocol.quorum.state_file import QuorumState
+from protocol.quorum.state_file import QuorumState, disk_uuid
 from protocol.quorum.voters import NO_UUID, ReplicaKey, VoterSet, matches_voter
 from protocol.values import immutable
 
@@ -40,8 +40,8 @@ class QuorumConfig:
 
     Times are in milliseconds. An election timeout is drawn from [`election_ms`, 2 `election_ms`), the backoff after a
     lost election adds up to `backoff_ms`. A follower starts an election after `fetch_ms` without a response from its
-    leader; a leader resigns after 1.5 `fetch_ms` without fetches from a majority. A follower fetches at least every
-    `renewal_ms`. A snapshot deletes the records that it covers if the log is larger than `retention_bytes`.
+    leader, and fetches at least every `renewal_ms`; a leader resigns after 1.5 `fetch_ms` without fetches from a
+    majority. `retention_bytes` as in `QuorumLog`.
     """
 
     cluster_id: str
@@ -74,9 +74,7 @@ class QuorumConfig:
 
 
 class QuorumContext:
-    """The shared state of a replica: the `epoch` of the metadata log, its known `leader` or -1. `has_fetched`: it
-    follows a leader that has answered a fetch in this epoch.
-    """
+    """The state of a replica. `has_fetched`: it follows a leader that has answered a fetch in this epoch."""
 
     def __init__(
         self, node_id: NodeId, config: QuorumConfig, storage: Storage, rng: Random, out: Outbox, can_vote: bool
@@ -108,7 +106,7 @@ class QuorumContext:
         static = VoterSet.of(ReplicaKey(voter, NO_UUID) for voter in self.config.voters)
         self.log = QuorumLog(self._storage, METADATA_LOG, static, self.config.retention_bytes)
         if self.can_vote and not self.state.uuid:
-            self.save(uuid=uuid_text(self.rng.getrandbits(UUID_BITS)))
+            self.save(uuid=disk_uuid(self.rng))
         if self.log.last_epoch > self.epoch:
             self.save(epoch=self.log.last_epoch, leader=NO_LEADER, voted=None)
         self.high_watermark = 0 if self.log.snapshot is None else self.log.snapshot.end_offset
@@ -117,14 +115,12 @@ class QuorumContext:
         """Changes fields of the election state (`uuid`, `epoch`, `leader`, `voted`) and writes it durably."""
         values = {name: getattr(self.state, name) for name in ("uuid", "epoch", "leader", "voted")}
         self._adopt(QuorumState(self.config.cluster_id, **(values | changes)))
-        self._storage.write_file(state_file.FILE, self.state.encode())
+        self._storage.write_file(state_file.FILE, state_file.encode(self.state))
 
     def _adopt(self, state: QuorumState) -> None:
         self.state = state
         self.epoch: Epoch = state.epoch
         self.leader: NodeId = state.leader
-
-    # -- identity and membership ---------------------------------------------------------------------------------------
 
     @property
     def key(self) -> ReplicaKey:
@@ -157,11 +153,8 @@ class QuorumContext:
     def can_be_candidate(self) -> bool:
         """Whether it may start elections: a voter, or one until a change that it does not know to be committed."""
         history = self.log.voters
-        if history.last_change >= self.high_watermark and self.membership(history.before(history.last_change)):
-            return True
-        return self.is_voter
-
-    # -- responses and timers ------------------------------------------------------------------------------------------
+        is_uncommitted = history.last_change >= self.high_watermark
+        return self.is_voter or (is_uncommitted and self.membership(history.before(history.last_change)) is not None)
 
     def next_correlation_id(self) -> int:
         self._correlation_id += 1
@@ -175,11 +168,8 @@ class QuorumContext:
         self.out.send(to, response(correlation_id=request.correlation_id, **fields))
 
     def reset_election_timer(self, now_ms: TimeMs) -> None:
-        """Restarts the election timer with a random timeout in [`election_ms`, 2 `election_ms`)."""
-        self.out.set_timer(
-            ELECTION_TIMER, now_ms + self.config.election_ms + self.rng.randrange(self.config.election_ms)
-        )
+        timeout_ms = self.config.election_ms + self.rng.randrange(self.config.election_ms)
+        self.out.set_timer(ELECTION_TIMER, now_ms + timeout_ms)
 
     def backoff_ms(self) -> int:
-        """A random wait after a lost election, in milliseconds."""
         return self.config.election_ms // 2 + self.rng.randrange(1, self.config.backoff_ms + 1)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
 
 from protocol.errors import ErrorCode
 from protocol.ids import NO_OFFSET, Epoch, NodeId, Offset, TimeMs
@@ -25,17 +24,6 @@ from protocol.quorum.voters import NO_UUID, ReplicaKey, matches_voter
 
 OBSERVER_MS = 300_000
 """Milliseconds after its last fetch for which the leader describes an observer (Kafka: five minutes)."""
-
-
-class QuorumGauges(NamedTuple):
-    """Numbers of voters, of observers that fetch from this leader (0 on other replicas), of uncommitted voter changes
-    (0 or 1), and of static voters that are not in the voter set of the log (D34).
-    """
-
-    voters: int
-    observers: int
-    uncommitted_voter_change: int
-    ignored_static_voters: int
 
 
 def describe_quorum(replica: QuorumReplica, now_ms: TimeMs, request: DescribeQuorumRequest) -> DescribeQuorumResponse:
@@ -51,7 +39,7 @@ def describe_quorum(replica: QuorumReplica, now_ms: TimeMs, request: DescribeQuo
             leader_epoch=replica.epoch,
         )
     state = partial(_state, leader_state, replica.log.end_offset, now_ms)
-    silent = leader_state.inactive_voters(replica.voters)
+    silent, voters, is_static = leader_state.inactive_voters(replica.voters), replica.voters, replica.config.is_static
     return DescribeQuorumResponse(
         correlation_id=number,
         cluster_id=replica.config.cluster_id,
@@ -62,23 +50,23 @@ def describe_quorum(replica: QuorumReplica, now_ms: TimeMs, request: DescribeQuo
         now_ms=now_ms,
         voters=tuple(
             state(leader_state.resolve_key(voter), voter not in silent, endpoints)
-            for voter, endpoints in replica.voters.endpoints.items()
+            for voter, endpoints in voters.endpoints.items()
         ),
         observers=tuple(
-            state(observer, _is_promotable(replica, observer))
-            for observer in _fetching_observers(replica, leader_state, now_ms)
+            state(key, key.uuid != NO_UUID and not (is_static and voters.key_of(key.id) is None))
+            for key in _fetching_observers(replica, leader_state, now_ms)
         ),
     )
 
 
-def quorum_gauges(replica: QuorumReplica, now_ms: TimeMs) -> QuorumGauges:
+def quorum_gauges(replica: QuorumReplica, now_ms: TimeMs) -> tuple[int, int, int, int]:
+    """Numbers of voters, of observers that fetch from this leader (0 on other replicas), of uncommitted voter changes
+    (0 or 1), and of static voters that are not in the voter set of the log (D34).
+    """
     voters, leader_state = replica.voters, replica.leader_state
-    return QuorumGauges(
-        voters=len(voters),
-        observers=0 if leader_state is None else len(_fetching_observers(replica, leader_state, now_ms)),
-        uncommitted_voter_change=int(replica.log.voters.last_change >= replica.high_watermark),
-        ignored_static_voters=sum(voters.key_of(voter) is None for voter in replica.config.voters),
-    )
+    observers = 0 if leader_state is None else len(_fetching_observers(replica, leader_state, now_ms))
+    ignored = sum(voters.key_of(voter) is None for voter in replica.config.voters)
+    return len(voters), observers, int(replica.log.voters.last_change >= replica.high_watermark), ignored
 
 
 def _fetching_observers(replica: QuorumReplica, leader_state: LeaderState, now_ms: TimeMs) -> list[ReplicaKey]:
@@ -95,12 +83,6 @@ def _fetching_observers(replica: QuorumReplica, leader_state: LeaderState, now_m
     return sorted(key for key in fetching if not any(matches_voter(voter, key) for voter in replica.voters.keys))
 
 
-def _is_promotable(replica: QuorumReplica, observer: ReplicaKey) -> bool:
-    if replica.config.is_static and replica.voters.key_of(observer.id) is None:
-        return False
-    return observer.uuid != NO_UUID
-
-
 def _state(
     leader_state: LeaderState,
     log_end: Offset,
@@ -109,11 +91,9 @@ def _state(
     is_promotable: bool,
     endpoints: tuple[Endpoint, ...] = (),
 ) -> ReplicaState:
-    progress = leader_state.progress.get(key)
+    progress = leader_state.progress.get(key, Progress(NO_OFFSET, -1))
     if key == leader_state.local:
         progress = Progress(log_end, now_ms, log_end, now_ms)
-    elif progress is None:
-        progress = Progress(NO_OFFSET, -1)
     return ReplicaState(
         replica_id=key.id,
         replica_uuid=key.uuid,
@@ -124,9 +104,6 @@ def _state(
         last_caught_up_ms=progress.caught_up_ms,
         is_promotable=is_promotable,
     )
-
-
-OBSERVER = "observer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,9 +121,7 @@ class QuorumView:
 
 def quorum_view(replica: QuorumReplica, is_active: bool) -> QuorumView:
     """The view of a controller with this replica; a leader that is not active yet is shown as `candidate`."""
-    role = replica.role.value
+    role = replica.role.value if replica.is_voter else "observer"
     if replica.is_leader:
         role = Role.LEADER.value if is_active else Role.CANDIDATE.value
-    elif not replica.is_voter:
-        role = OBSERVER
     return QuorumView(role, replica.key.uuid, replica.epoch, is_active, replica.voters.keys)

@@ -43,8 +43,7 @@ FOLLOWER: Final = Role.FOLLOWER
 
 
 LogEnd = tuple[Epoch, Offset]
-"""(epoch of the last record, log end offset). The log with the greater value is more up to date (Raft, section 5.4.1).
-"""
+"""(epoch of the last record, log end offset); the log with the greater value is more up to date (Raft, 5.4.1)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,25 +60,19 @@ class VotingState:
 
 
 def can_grant_vote(state: VotingState, candidate: ReplicaKey, log_end: LogEnd, *, pre_vote: bool) -> bool:
-    """Whether a replica in `state` grants `candidate`, whose log ends at `log_end`, its vote in this epoch, or would
-    grant it (`pre_vote`).
-    """
+    """Whether a replica in `state` grants a candidate whose log ends at `log_end` its vote, or would (`pre_vote`)."""
     if state.role is Role.LEADER or log_end < state.log_end:
         return False
     if pre_vote:
         return not (state.role is Role.FOLLOWER and state.has_fetched)
     if state.role not in (Role.UNATTACHED, Role.PROSPECTIVE):
         return False
-    if state.voted is not None:
-        return matches_voter(state.voted, candidate)
-    return state.leader == NO_LEADER
+    return matches_voter(state.voted, candidate) if state.voted is not None else state.leader == NO_LEADER
 
 
 @dataclass(slots=True)
 class Election:
-    """The votes of one election among `voters`. `pending` maps the correlation id of each open vote request to its
-    voter.
-    """
+    """The votes of one election. `pending`: the voters of open vote requests by correlation id."""
 
     voters: VoterSet
     pending: dict[int, ReplicaKey] = field(default_factory=dict)
@@ -98,5 +91,4 @@ class Election:
 
     @property
     def is_lost(self) -> bool:
-        """Whether so many voters rejected that no majority is possible."""
         return len(self.voters) - len(self.rejected) < self.voters.majority

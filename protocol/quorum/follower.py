@@ -33,29 +33,22 @@ class _Download:
 
 
 class QuorumFollower:
-    """Fetches for one replica. `leaders_high_watermark` is the highest that a leader has reported."""
+    """`leaders_high_watermark` is the highest that a leader has reported, `pending_request_id` the newest request."""
 
     def __init__(self, context: QuorumContext) -> None:
         self._context = context
-        self._pending_id: int | None = None
+        self.pending_request_id: int | None = None
         self._bootstrap_tries = 0
         self.leaders_high_watermark: Offset = 0
         self._download: _Download | None = None
 
-    @property
-    def pending_request_id(self) -> int | None:
-        """The correlation id of the newest request, None if there is none in this role."""
-        return self._pending_id
-
     def reset(self) -> None:
         """Forgets the outstanding request and download; called when the role changes."""
-        self._pending_id = self._download = None
+        self.pending_request_id = self._download = None
         self._context.has_fetched = False
 
     def send_fetch(self, now_ms: TimeMs) -> None:
-        """Sends a fetch, or the next FetchSnapshot of a download, to the leader; without a leader, a fetch to the next
-        bootstrap server. The fetch timer repeats that.
-        """
+        """Fetches from the leader, or without one from the next bootstrap server; the fetch timer repeats that."""
         context = self._context
         is_following = context.role is FOLLOWER
         is_delayed = is_following and context.has_fetched and self._download is None
@@ -63,7 +56,7 @@ class QuorumFollower:
         target = context.leader if is_following else self._next_bootstrap_server()
         if target is None:
             return
-        self._pending_id = number = context.next_correlation_id()
+        self.pending_request_id = number = context.next_correlation_id()
         download = self._download if is_following else None
         request: QuorumRequest
         if download is not None:
@@ -95,7 +88,6 @@ class QuorumFollower:
         context.out.set_timer(FETCH_TIMER, now_ms + context.config.renewal_ms, idle_with=idle_with)
 
     def _next_bootstrap_server(self) -> NodeId | None:
-        """The next of the voters and bootstrap servers, None if there is no other node."""
         context = self._context
         servers = sorted({*context.config.bootstrap, *(key.id for key in context.voters.keys)} - {context.node_id})
         self._bootstrap_tries += 1
@@ -113,7 +105,7 @@ class QuorumFollower:
             return
         self._record_leader_contact(now_ms)
         self.leaders_high_watermark = max(response.high_watermark, self.leaders_high_watermark)
-        is_newest = response.correlation_id == self._pending_id
+        is_newest = response.correlation_id == self.pending_request_id
         before = (context.log.end_offset, context.high_watermark)
         if response.snapshot_end_offset < 0 and response.diverging_end_offset < 0:
             self._append(response)
@@ -125,9 +117,7 @@ class QuorumFollower:
             self.send_fetch(now_ms)
 
     def _append(self, response: QuorumFetchResponse) -> None:
-        """Appends batches that start at the log end, flushes, and advances the high watermark. The response to an older
-        fetch is valid, too: a leader only appends.
-        """
+        """Appends batches that start at the log end, also those of an older fetch: a leader only appends."""
         context = self._context
         log, batches = context.log, response.batches
         if batches:
@@ -136,16 +126,12 @@ class QuorumFollower:
             for batch in batches:
                 log.append(batch)
             log.flush()
-        reached = min(response.high_watermark, log.end_offset)
-        if reached > context.high_watermark:
-            context.high_watermark = reached
+        context.high_watermark = max(context.high_watermark, min(response.high_watermark, log.end_offset))
 
     def handle_snapshot_response(self, now_ms: TimeMs, sender: NodeId, response: FetchSnapshotResponse) -> None:
-        """Adds the bytes to the download; installs a complete snapshot that is ahead of the high watermark. An error
-        ends the download. CorruptLogError for a bad checksum.
-        """
+        """Adds bytes to the download, which an error ends; installs a complete snapshot. CorruptLogError."""
         context, download = self._context, self._download
-        if download is None or response.correlation_id != self._pending_id:
+        if download is None or response.correlation_id != self.pending_request_id:
             return
         if not self._is_from_leader(sender, response):
             self._download = None  # the leader may have taken a newer snapshot
@@ -174,16 +160,13 @@ class QuorumFollower:
         self.reset_fetch_timeout(now_ms)
 
     def reset_fetch_timeout(self, now_ms: TimeMs) -> None:
-        """Restarts the timer that starts an election if the leader does not respond for `fetch_ms`."""
         context = self._context
         context.out.set_timer(
             ELECTION_TIMER, now_ms + context.config.fetch_ms, idle_with=context.leader, echoes=FETCH_TIMER
         )
 
     def _truncate(self, epoch: Epoch, end_offset: Offset) -> None:
-        """Truncates the log to where it diverges from the leader's, whose largest epoch up to `epoch` ends at
-        `end_offset` (KIP-595). Raises ProtocolInvariantError below the high watermark.
-        """
+        """Truncates where the leader's log diverges: its largest epoch up to `epoch` ends at `end_offset` (KIP-595)."""
         context = self._context
         own = context.log.end_offset_for_epoch(epoch)
         target = min(own.end_offset, end_offset) if own.epoch == epoch else own.end_offset

@@ -47,18 +47,13 @@ class QuorumLeader:
         self._context = context
         self.leader_state = LeaderState(context.epoch, context.log.end_offset, now_ms, context.key)
         self._delayed: dict[ReplicaKey, tuple[NodeId, QuorumFetchRequest]] = {}
-        self._changes: list[Change] = []
+        self.changes: list[Change] = []
         self._tracked = VoterSet()
         self._voters_with_me: VoterSet | None = None
         self._completed_at = (NO_OFFSET, NO_OFFSET)
-        voters = _to_voters(context.voters.keys)
-        first = LeaderChangeRecord(leader_id=context.node_id, leader_uuid=context.state.uuid, voters=voters)
-        self.append(now_ms, [first])
+        voters, uuid = _to_voters(context.voters.keys), context.state.uuid
+        self.append(now_ms, [LeaderChangeRecord(leader_id=context.node_id, leader_uuid=uuid, voters=voters)])
         self._track_latest_voters(now_ms)
-
-    @property
-    def has_pending_changes(self) -> bool:
-        return bool(self._changes)
 
     @property
     def is_removed(self) -> bool:
@@ -89,22 +84,23 @@ class QuorumLeader:
         return log.end_offset
 
     def settle(self, now_ms: TimeMs) -> bool:
-        """After a flush: advances the high watermark, processes changes of the voters, completes delayed fetches.
-        Whether it is removed.
-        """
+        """After a flush: advances the high watermark, processes changes, completes fetches. Whether it is removed."""
         context, log = self._context, self._context.log
         if context.high_watermark != log.end_offset:
             self._advance_high_watermark()
-        if self._changes:
-            self._process_changes(now_ms)
+        for change in list(self.changes):
+            if change.offset < 0:
+                self._append_change(now_ms, change)
+            if 0 <= change.offset < context.high_watermark:
+                self._complete_change(change)
         if self._tracked is not log.voters.latest:
             self._track_latest_voters(now_ms)
         completed_at = (log.end_offset, context.high_watermark)
         if completed_at != self._completed_at:
             self._completed_at = completed_at
-            for replica, (sender, request) in sorted(self._delayed.items()):
+            for replica, (_, request) in sorted(self._delayed.items()):
                 if self._is_completable(request):
-                    self._complete_fetch(replica, sender, request)
+                    self._complete_fetch(replica)
         return log.voters.latest is not self._voters_with_me and self.is_removed
 
     def close(self) -> None:
@@ -113,9 +109,8 @@ class QuorumLeader:
         self._track_voters(VoterSet(), 0)
         for timer in (BEGIN_TIMER, CHANGE_TIMER):
             context.out.cancel_timer(timer)
-        for change in self._changes:
-            answer = not_leader(change.request, context.leader, context.epoch)
-            context.out.send(change.requester, answer)
+        for change in self.changes:
+            context.out.send(change.requester, not_leader(change.request, context.leader, context.epoch))
         for _, (sender, request) in sorted(self._delayed.items()):
             context.respond(sender, request, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
@@ -156,9 +151,8 @@ class QuorumLeader:
 
     def _restart_voter_timer(self, voter: NodeId, now_ms: TimeMs) -> None:
         self.leader_state.inactive.discard(voter)
-        name = f"{VOTER_TIMER_PREFIX}{voter}"
         at_ms = now_ms + self._context.config.fetch_ms * 3 // 2
-        self._context.out.set_timer(name, at_ms, idle_with=voter, renewed_by=FETCH_TIMER)
+        self._context.out.set_timer(f"{VOTER_TIMER_PREFIX}{voter}", at_ms, idle_with=voter, renewed_by=FETCH_TIMER)
 
     def send_end_epoch(self) -> None:
         """Sends EndQuorumEpoch to the other voters, so that they elect the next leader without waiting."""
@@ -180,22 +174,15 @@ class QuorumLeader:
     # -- replication ---------------------------------------------------------------------------------------------------
 
     def fetch(self, now_ms: TimeMs, sender: NodeId, request: QuorumFetchRequest) -> None:
-        """Delays a fetch whose position is in the log (`settle` completes it); responds at once with a diverging epoch,
-        a snapshot id, or OFFSET_OUT_OF_RANGE for a negative offset.
-        """
+        """Delays a fetch whose position is in the log; answers another with a diverging epoch, snapshot id or error."""
         context, log = self._context, self._context.log
         if request.fetch_offset < 0:
             context.respond(sender, request, ErrorCode.OFFSET_OUT_OF_RANGE)
             return
         mismatch = log.validate_fetch_position(request.fetch_offset, request.last_fetched_epoch)
         if isinstance(mismatch, Snapshot):
-            context.respond(
-                sender,
-                request,
-                high_watermark=context.high_watermark,
-                snapshot_epoch=mismatch.epoch,
-                snapshot_end_offset=mismatch.end_offset,
-            )
+            where = {"snapshot_epoch": mismatch.epoch, "snapshot_end_offset": mismatch.end_offset}
+            context.respond(sender, request, ErrorCode.NONE, high_watermark=context.high_watermark, **where)
         elif mismatch is not None:
             context.respond(sender, request, diverging_epoch=mismatch.epoch, diverging_end_offset=mismatch.end_offset)
         else:
@@ -207,9 +194,8 @@ class QuorumLeader:
         voter = self._tracked.key_of(replica.id)
         if voter is not None and matches_voter(voter, replica) and replica.id != self._context.node_id:
             self._restart_voter_timer(replica.id, now_ms)
-        former = self._delayed.get(replica)
-        if former is not None:
-            self._complete_fetch(replica, *former, ())
+        if replica in self._delayed:
+            self._complete_fetch(replica, ())
         self._delayed[replica] = (sender, request)
         self.leader_state.progress[replica].has_delayed_fetch = True
         if self._is_completable(request):
@@ -219,16 +205,9 @@ class QuorumLeader:
         context = self._context
         return fetch.fetch_offset < context.log.end_offset or fetch.high_watermark < context.high_watermark
 
-    def _complete_fetch(
-        self,
-        replica: ReplicaKey,
-        sender: NodeId,
-        fetch: QuorumFetchRequest,
-        batches: Sequence[RecordBatch] | None = None,
-    ) -> None:
-        del self._delayed[replica]
+    def _complete_fetch(self, replica: ReplicaKey, batches: Sequence[RecordBatch] | None = None) -> None:
+        context, (sender, fetch) = self._context, self._delayed.pop(replica)
         self.leader_state.progress[replica].has_delayed_fetch = False
-        context = self._context
         response = QuorumFetchResponse.unchecked(
             correlation_id=fetch.correlation_id,
             leader_id=context.node_id,
@@ -272,7 +251,7 @@ class QuorumLeader:
         if error is not ErrorCode.NONE:
             self._context.out.send(sender, response_to(request, error, message))
             return
-        self._changes.append(Change(sender, request, now_ms + request.timeout_ms))
+        self.changes.append(Change(sender, request, now_ms + request.timeout_ms))
         self._reset_change_timer()
 
     def _rejection(self, request: VoterRequest) -> tuple[ErrorCode, str]:
@@ -283,14 +262,6 @@ class QuorumLeader:
         return blocking_reason(
             change, context.log.voters, self.leader_state, context.high_watermark, context.log.end_offset
         )
-
-    def _process_changes(self, now_ms: TimeMs) -> None:
-        """Appends changes that nothing blocks, completes committed ones, and rejects those that became invalid."""
-        for change in list(self._changes):
-            if change.offset < 0:
-                self._append_change(now_ms, change)
-            if 0 <= change.offset < self._context.high_watermark:
-                self._complete_change(change)
 
     def _append_change(self, now_ms: TimeMs, change: Change) -> None:
         context = self._context
@@ -304,20 +275,19 @@ class QuorumLeader:
             self._advance_high_watermark()
 
     def _complete_change(self, change: Change, error: ErrorCode = ErrorCode.NONE, message: str = "") -> None:
-        self._changes.remove(change)
+        self.changes.remove(change)
         self._context.out.send(change.requester, response_to(change.request, error, message))
 
     def expire_changes(self, now_ms: TimeMs) -> None:
-        """Completes the changes whose deadline has passed with REQUEST_TIMED_OUT."""
-        for change in [change for change in self._changes if change.until_ms <= now_ms]:
+        for change in [change for change in self.changes if change.until_ms <= now_ms]:
             why = self._blocking_reason(change) if change.offset < 0 else "appended; it may still be committed"
             message = f"not done within {change.request.timeout_ms} ms: {why}"
             self._complete_change(change, ErrorCode.REQUEST_TIMED_OUT, message)
         self._reset_change_timer()
 
     def _reset_change_timer(self) -> None:
-        if self._changes:
-            self._context.out.set_timer(CHANGE_TIMER, min(change.until_ms for change in self._changes))
+        if self.changes:
+            self._context.out.set_timer(CHANGE_TIMER, min(change.until_ms for change in self.changes))
 
 
 def _to_voters(keys: Sequence[ReplicaKey]) -> tuple[Voter, ...]:

@@ -44,9 +44,8 @@ class LeaderState:
     inactive: set[NodeId] = field(default_factory=set)
 
     def record_fetch(self, replica: ReplicaKey, end_offset: Offset, leader_end: Offset, now_ms: TimeMs) -> None:
-        """Records a fetch of a replica that has all records below `end_offset` on its disk, while the leader's log ends
-        at `leader_end`. The replica is caught up now if it has them all; as of its previous fetch if it has all of then
-        (Kafka's `updateFollowerState`).
+        """Records that a replica has all records below `end_offset`, of the leader's `leader_end`. It is caught up now
+        if that is all; as of its previous fetch if it has all of then (Kafka's `updateFollowerState`).
         """
         before = self.progress.get(replica)
         caught_up_ms = -1 if before is None else before.caught_up_ms
@@ -76,9 +75,7 @@ class LeaderState:
         return next((voter for voter in voters.keys if self.resolve_key(voter).uuid == NO_UUID), None)
 
     def majority_end_offset(self, voters: VoterSet, own_end: Offset) -> Offset | None:
-        """The offset below which a majority of the voters has all records; None until that includes a record of this
-        epoch.
-        """
+        """The end of what a majority of the voters has; None until that includes a record of this epoch."""
         ends = sorted((self._end_of(voter, own_end) for voter in voters.keys), reverse=True)
         if not ends:
             return None
@@ -93,16 +90,13 @@ class LeaderState:
 
     def has_active_majority(self, voters: VoterSet) -> bool:
         """Whether a majority of the voters, including the leader if it is one, is active (check-quorum)."""
-        return (
-            sum(matches_voter(key, self.local) or key.id not in self.inactive for key in voters.keys) >= voters.majority
-        )
+        active = [key for key in voters.keys if matches_voter(key, self.local) or key.id not in self.inactive]
+        return len(active) >= voters.majority
 
     def inactive_voters(self, voters: VoterSet) -> list[ReplicaKey]:
-        """The other voters that have not fetched in this epoch yet, or are inactive."""
         others = [voter for voter in voters.keys if voter.id != self.local.id]
         return [voter for voter in others if voter.id in self.inactive or self.progress_of(voter) is None]
 
     def preferred_successors(self, voters: VoterSet) -> list[ReplicaKey]:
-        """The other voters in descending order of their log end offsets, as EndQuorumEpoch lists them."""
         others = [voter for voter in voters.keys if voter.id != self.local.id]
         return sorted(others, key=lambda voter: (-self._end_of(voter, 0), voter))

@@ -1,10 +1,9 @@
 """The metadata log of a replica: record batches, the newest snapshot, and the voter sets recorded in both.
 
-The log keeps one snapshot (KIP-630). It holds the state below its end offset, as opaque bytes of the state machine, and
-the voter set at that offset (D7). A snapshot deletes the records that it covers if the log is larger than
-`metadata.max.retention.bytes`, so that replicas that lag a little still fetch records instead of the snapshot; Kafka
-limits their age, too. The snapshot is written before the records are deleted, so after a crash every record that the
-log lacks is covered by the snapshot.
+The log keeps one snapshot (KIP-630): the state below its end offset, as opaque bytes of the state machine, and the
+voter set at that offset (D7). It deletes the records that it covers if the log is larger than
+`metadata.max.retention.bytes`, so that replicas that lag a little still fetch records; Kafka limits their age, too. The
+snapshot is written before the records are deleted, so after a crash it covers every record that the log lacks.
 """
 
 from __future__ import annotations
@@ -78,48 +77,37 @@ class DivergingEpoch:
 
 class QuorumLog:
     """The log `name` with its snapshot and voter history; `voters` are the static ones, used until the log contains
-    others. A snapshot deletes the records that it covers if the log is larger than `retention_bytes` (below 0: never).
-    Raises CorruptLogError.
+    others. With `retention_bytes` below 0 snapshots delete no records. Raises CorruptLogError.
     """
 
     def __init__(self, storage: Storage, name: str, voters: VoterSet, retention_bytes: int = 0) -> None:
         self._storage = storage
         self._retention_bytes = retention_bytes
         raw = storage.read_file(SNAPSHOT_FILE)
+        self.raw_snapshot = raw or b""
+        """The encoded snapshot, empty if there is none."""
         self.snapshot = None if raw is None else decode_snapshot(raw)
-        self._raw = raw or b""
-        self._log: LogStorage = storage.open_log(name)
-        self.end_offset: Offset = self._log.end_offset
-        """The log end offset: the offset of the next record."""
-        self.bytes_since_snapshot = 0
-        """Payload bytes of the batches that the snapshot does not cover."""
-        self._align_with_snapshot(name)
-        self._size_bytes = self._stored_bytes()
-        self.voters = VoterHistory(voters if self.snapshot is None else self.snapshot.voters)
-        self._epochs = LeaderEpochCache(self._log.epoch_starts())
-        self._load_voters()
-
-    def _align_with_snapshot(self, name: str) -> None:
         covered = 0 if self.snapshot is None else self.snapshot.end_offset
+        self._log: LogStorage = storage.open_log(name)
         if self._log.start_offset > covered:
             raise CorruptLogError(f"{name} begins at {self._log.start_offset}, its snapshot ends at {covered}")
         if self._log.end_offset < covered:
             self._log.reset(covered)
-            self.end_offset = covered
-
-    def _load_voters(self) -> None:
-        covered = 0 if self.snapshot is None else self.snapshot.end_offset
+        self.end_offset: Offset = self._log.end_offset
+        """The log end offset: the offset of the next record."""
+        self.bytes_since_snapshot = 0
+        """Payload bytes of the batches that the snapshot does not cover."""
+        self._size_bytes = self._stored_bytes()
+        self.voters = VoterHistory(voters if self.snapshot is None else self.snapshot.voters)
+        self._epochs = LeaderEpochCache(self._log.epoch_starts())
         for batch in self.read(covered, _ALL_BYTES):
             self.bytes_since_snapshot += len(batch.payload)
             for offset, record in _control_records(batch):
                 if offset >= covered:
                     self.voters.append(offset, record)
 
-    # -- reading -------------------------------------------------------------------------------------------------------
-
     @property
     def start_offset(self) -> Offset:
-        """The offset of the first record that is still in the log."""
         return self._log.start_offset
 
     @property
@@ -131,7 +119,6 @@ class QuorumLog:
 
     @property
     def end(self) -> LogEnd:
-        """Epoch of the last record and log end offset, as elections compare them."""
         return self.last_epoch, self.end_offset
 
     def read(self, from_offset: Offset, max_bytes: int = READ_BYTES) -> Sequence[RecordBatch]:
@@ -146,9 +133,7 @@ class QuorumLog:
         return DivergingEpoch(found, end)
 
     def validate_fetch_position(self, fetch_offset: Offset, last_epoch: Epoch) -> DivergingEpoch | Snapshot | None:
-        """None if the follower's log is a prefix of this one (KIP-595, KIP-630); else the epoch end to truncate to, or
-        the snapshot to fetch.
-        """
+        """None if the follower's log is a prefix of this one; else the end to truncate to, or the snapshot to fetch."""
         if NO_EPOCH < last_epoch == self._epochs.latest_epoch and self.start_offset <= fetch_offset <= self.end_offset:
             return None
         snapshot = self.snapshot
@@ -157,23 +142,19 @@ class QuorumLog:
         if fetch_offset == 0 and self.start_offset == 0:
             return None
         if snapshot is not None and self.start_offset > 0:
-            entries = self._epochs.entries()
-            oldest = min([snapshot.epoch, *(epoch for epoch, _ in entries[:1])])
+            oldest = min([snapshot.epoch, *(epoch for epoch, _ in self._epochs.entries()[:1])])
             if fetch_offset < self.start_offset or last_epoch < oldest:
                 return snapshot
         end = self.end_offset_for_epoch(last_epoch)
         return None if end.epoch == last_epoch and end.end_offset >= fetch_offset else end
-
-    # -- writing -------------------------------------------------------------------------------------------------------
 
     def append(self, batch: RecordBatch, records: Sequence[MetadataRecord] | None = None) -> None:
         """Appends a batch (`records`, if decoded already) without flushing; its voter changes apply at once (D8)."""
         self._log.append(batch)
         self.end_offset = self._log.end_offset
         self._epochs.assign(batch.leader_epoch, batch.base_offset)
-        size_bytes = len(batch.payload)
-        self.bytes_since_snapshot += size_bytes
-        self._size_bytes += BATCH_OVERHEAD_BYTES + size_bytes
+        self.bytes_since_snapshot += len(batch.payload)
+        self._size_bytes += BATCH_OVERHEAD_BYTES + len(batch.payload)
         for offset, record in _control_records(batch, records):
             self.voters.append(offset, record)
 
@@ -193,23 +174,13 @@ class QuorumLog:
         self._log.flush()
 
     def epoch_at(self, offset: Offset) -> Epoch:
-        """The epoch of the last record below `offset`."""
         found = [epoch for epoch, start in self._epochs.entries() if start < offset]
         if found:
             return found[-1]
         return NO_EPOCH if self.snapshot is None else self.snapshot.epoch
 
-    # -- snapshots -----------------------------------------------------------------------------------------------------
-
-    @property
-    def raw_snapshot(self) -> bytes:
-        """The encoded snapshot, empty if there is none."""
-        return self._raw
-
     def take_snapshot(self, end_offset: Offset, data: bytes) -> None:
-        """Stores the committed state below `end_offset` as the snapshot; deletes the segments that it covers if the log
-        is too large.
-        """
+        """Stores the state below `end_offset` as the snapshot; deletes what it covers if the log is too large."""
         self._write(Snapshot(self.epoch_at(end_offset), end_offset, self.voters.before(end_offset), data))
         self.voters.forget_before(end_offset)
         if 0 <= self._retention_bytes < self._size_bytes:
@@ -219,7 +190,6 @@ class QuorumLog:
             self._size_bytes = self._stored_bytes()
 
     def install_snapshot(self, snapshot: Snapshot) -> None:
-        """Replaces the whole log with a snapshot from the leader."""
         self._write(snapshot)
         self._log.reset(snapshot.end_offset)
         self.end_offset = snapshot.end_offset
@@ -231,9 +201,9 @@ class QuorumLog:
         return sum(segment.size_bytes for segment in self._log.segments())
 
     def _write(self, snapshot: Snapshot) -> None:
-        self._raw = snapshot.encode()
+        self.raw_snapshot = snapshot.encode()
         self.bytes_since_snapshot = 0
-        self._storage.write_file(SNAPSHOT_FILE, self._raw)
+        self._storage.write_file(SNAPSHOT_FILE, self.raw_snapshot)
         self.snapshot = snapshot
 
 

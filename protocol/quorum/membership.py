@@ -9,8 +9,8 @@ The leader takes an AddVoter or RemoveVoter request through these states:
                caught up with the leader (D12)
     appended   in use from here on (D8), until a majority of the new voter set has committed it
 
-The leader responds when the change is committed, or when the request's timeout expires; an expired change that was
-appended may still be committed (D16). A leader that loses its epoch responds NOT_CONTROLLER; the change may be lost.
+The leader responds when the change is committed, or at the request's timeout; an expired change that was appended may
+still be committed (D16). A leader that loses its epoch responds NOT_CONTROLLER; the change may be lost.
 """
 
 from __future__ import annotations
@@ -53,7 +53,6 @@ class Change:
         return ReplicaKey(self.request.voter_id, self.request.voter_uuid)
 
     def record(self, voters: VoterSet) -> ControlRecord:
-        """The control record that applies the change to `voters`."""
         voter = self.voter
         if isinstance(self.request, AddVoterRequest):
             return AddVoterRecord(voter_id=voter.id, voter_uuid=voter.uuid, endpoints=self.request.endpoints)
@@ -62,15 +61,12 @@ class Change:
 
 
 def response_to(
-    request: VoterRequest,
-    error: ErrorCode = ErrorCode.NONE,
-    message: str = "",
-    current_leader: CurrentLeader | None = None,
+    request: VoterRequest, error: ErrorCode, message: str, leader: CurrentLeader | None = None
 ) -> VoterResponse:
-    """The response to a voter request; with NOT_CONTROLLER `current_leader` is the leader to send the request to."""
+    """The response to a voter request; with NOT_CONTROLLER `leader` is the one to send the request to."""
     kind = AddVoterResponse if isinstance(request, AddVoterRequest) else RemoveVoterResponse
-    leader = current_leader or CurrentLeader()
-    return kind(correlation_id=request.correlation_id, error=error, message=message, current_leader=leader)
+    number, leader = request.correlation_id, leader or CurrentLeader()
+    return kind(correlation_id=number, error=error, message=message, current_leader=leader)
 
 
 def not_leader(request: VoterRequest, leader: NodeId, epoch: Epoch) -> VoterResponse:
@@ -80,7 +76,6 @@ def not_leader(request: VoterRequest, leader: NodeId, epoch: Epoch) -> VoterResp
 
 
 def leader_text(leader: NodeId, epoch: Epoch) -> str:
-    """The leader (-1: none) of an epoch as the text of an error message."""
     return f"epoch {epoch} has no leader" if leader == NO_LEADER else f"{leader} leads in epoch {epoch}"
 
 
@@ -104,7 +99,7 @@ def _removal_rejection(
     voter: ReplicaKey, same_id: ReplicaKey | None, voters: VoterSet, *, static: bool
 ) -> tuple[ErrorCode, str]:
     if same_id is None:
-        return ErrorCode.VOTER_NOT_FOUND, f"no voter has id {voter.id}; voters: {_list(voters)}"
+        return ErrorCode.VOTER_NOT_FOUND, f"no voter has id {voter.id}; voters: {', '.join(map(str, voters.keys))}"
     if not matches_voter(same_id, voter):
         return ErrorCode.VOTER_NOT_FOUND, f"{voter} is not a voter: the voter of that id is {same_id}"
     if static:
@@ -154,7 +149,3 @@ def blocking_reason(
         return ""
     has = "does not fetch" if progress is None else f"has {progress.end_offset} of {end} records"
     return f"{change.voter} {has}"
-
-
-def _list(voters: VoterSet) -> str:
-    return ", ".join(map(str, voters.keys))

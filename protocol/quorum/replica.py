@@ -3,7 +3,7 @@
 How a node uses it
 ------------------
 The node passes every message and timer to `receive` and `fire`, which return whether the input belonged to the quorum,
-and calls `settle` at the end of every input. The node pulls: it reads batches up to `high_watermark` with `read`, and
+and calls `settle` at the end of every input. The node pulls: it reads batches of `log` up to `high_watermark`, and
 takes `snapshot` if the log starts after its own position. A leader adds records with `append`; they are committed once
 `high_watermark` has passed them. The node detects the end of its leadership by `is_leader` and `epoch`.
 
@@ -21,9 +21,7 @@ Rules
    committed may still be a candidate, without voting for itself: if it alone has the removal record, no other voter can
    win an election.
 
-Modules: `election.py` roles and votes, `leader.py` and `leader_state.py` the leader, `membership.py` changes of the
-voters, `follower.py` the follower, `log.py` log and snapshot, `voters.py` voter sets, `state_file.py` the durable
-election state, `format.py` formatting, `describe.py` DescribeQuorum and gauges. This module moves between the roles.
+This module moves between the roles; `leader.py` and `follower.py` are what a replica does in them.
 """
 
 from __future__ import annotations
@@ -99,7 +97,7 @@ class QuorumReplica:
             EndQuorumEpochResponse: QuorumReplica._handle_epoch_response,
             QuorumFetchRequest: QuorumReplica._handle_fetch,
             QuorumFetchResponse: QuorumReplica._handle_fetch_response,
-            FetchSnapshotRequest: QuorumReplica._handle_fetch_snapshot,
+            FetchSnapshotRequest: QuorumReplica._handle_fetch,
             FetchSnapshotResponse: QuorumReplica._handle_fetch_snapshot_response,
             AddVoterRequest: QuorumReplica._handle_voter_change,
             RemoveVoterRequest: QuorumReplica._handle_voter_change,
@@ -109,7 +107,6 @@ class QuorumReplica:
 
     @property
     def key(self) -> ReplicaKey:
-        """Node id and uuid of the disk (empty for a replica that cannot vote)."""
         return self._context.key
 
     @property
@@ -148,7 +145,6 @@ class QuorumReplica:
 
     @property
     def leader_state(self) -> LeaderState | None:
-        """The leader's view of the other replicas, None if this replica does not lead."""
         return None if self._leader is None else self._leader.leader_state
 
     def fetched_end_offset(self, replica: ReplicaKey) -> Offset:
@@ -168,7 +164,7 @@ class QuorumReplica:
 
     @property
     def has_pending_changes(self) -> bool:
-        return self._leader is not None and self._leader.has_pending_changes
+        return self._leader is not None and bool(self._leader.changes)
 
     def read(self, from_offset: Offset, max_bytes: int) -> Sequence[RecordBatch]:
         """Committed batches from the one that contains `from_offset` on, about `max_bytes` in all."""
@@ -176,17 +172,13 @@ class QuorumReplica:
         return [batch for batch in batches if batch.next_offset <= self.high_watermark]
 
     def append(self, now_ms: TimeMs, records: Sequence[MetadataRecord], payload: bytes | None = None) -> Offset:
-        """Appends records (`payload`: encoded already) as one batch; returns the log end offset. ProtocolInvariantError
-        if not leader.
-        """
+        """Appends records as one batch; returns the log end offset. ProtocolInvariantError if not leader."""
         if self._leader is None:
             raise ProtocolInvariantError(f"{self.key} appends to the metadata log but is not its leader")
         return self._leader.append(now_ms, records, payload)
 
     def take_snapshot(self, end_offset: Offset, data: bytes) -> None:
-        """Stores the state after the records below `end_offset`, and deletes log segments that it covers. Ignored below
-        the current snapshot; raises ProtocolInvariantError above the high watermark.
-        """
+        """Stores the state below `end_offset`, unless it has a newer one. ProtocolInvariantError if uncommitted."""
         if end_offset > self.high_watermark:
             raise ProtocolInvariantError(f"snapshot at {end_offset}, above the high watermark {self.high_watermark}")
         if self.snapshot is None or end_offset > self.snapshot.end_offset:
@@ -213,7 +205,6 @@ class QuorumReplica:
 
     @property
     def message_types(self) -> Collection[type[Message]]:
-        """The types of the messages that `receive` takes."""
         return self._handlers.keys()
 
     def receive(self, now_ms: TimeMs, sender: NodeId, message: Message) -> bool:
@@ -229,8 +220,13 @@ class QuorumReplica:
 
     def fire(self, now_ms: TimeMs, name: str) -> bool:
         """Handles a timer if it is one of the quorum's; returns whether it is."""
-        if name == ELECTION_TIMER:
-            self._on_election_timeout(now_ms)
+        if name == ELECTION_TIMER:  # no response from the leader for the fetch timeout, or an election without a winner
+            if not self._context.can_be_candidate:
+                self._become_unattached(now_ms, self.epoch)
+            elif self._context.is_only_voter:
+                self._become_candidate(now_ms)
+            else:
+                self._become_prospective(now_ms)
         elif name == FETCH_TIMER:
             self._follower.send_fetch(now_ms)
         elif self._leader is not None and name.startswith(VOTER_TIMER_PREFIX):
@@ -266,7 +262,6 @@ class QuorumReplica:
         self._out.trace(QuorumRoleChanged(role.value, context.epoch, context.leader))
 
     def _become_unattached(self, now_ms: TimeMs, epoch: Epoch) -> None:
-        """Enters `epoch`, or stays in the current one, without a leader to fetch from."""
         if epoch > self.epoch:
             self._context.save(epoch=epoch, leader=NO_LEADER, voted=None)
         self._transition_to(Role.UNATTACHED)
@@ -303,15 +298,6 @@ class QuorumReplica:
             if again or context.leader == NO_LEADER:
                 self._become_follower(now_ms, epoch, leader)
 
-    def _on_election_timeout(self, now_ms: TimeMs) -> None:
-        """The fetch timeout has expired without a response from the leader, or an election without a winner."""
-        if not self._context.can_be_candidate:
-            self._become_unattached(now_ms, self.epoch)
-        elif self._context.is_only_voter:
-            self._become_candidate(now_ms)
-        else:
-            self._become_prospective(now_ms)
-
     def _become_prospective(self, now_ms: TimeMs) -> None:
         """Starts a pre-vote, and meanwhile looks for a leader."""
         self._transition_to(Role.PROSPECTIVE)
@@ -321,7 +307,6 @@ class QuorumReplica:
         self._count_votes(now_ms)
 
     def _become_candidate(self, now_ms: TimeMs) -> None:
-        """Starts a new epoch as a candidate that has voted for itself."""
         self._context.save(epoch=self.epoch + 1, leader=NO_LEADER, voted=self.key)
         self._transition_to(Role.CANDIDATE)
         self._context.reset_election_timer(now_ms)
@@ -353,21 +338,19 @@ class QuorumReplica:
                 continue
             number = context.next_correlation_id()
             election.pending[number] = voter
-            self._out.send(
-                voter.id,
-                VoteRequest(
-                    correlation_id=number,
-                    cluster_id=self.config.cluster_id,
-                    candidate_id=self.key.id,
-                    candidate_uuid=self.key.uuid,
-                    candidate_epoch=self.epoch,
-                    voter_id=voter.id,
-                    voter_uuid=voter.uuid,
-                    last_offset_epoch=context.log.last_epoch,
-                    last_offset=context.log.end_offset,
-                    pre_vote=pre_vote,
-                ),
+            request = VoteRequest(
+                correlation_id=number,
+                cluster_id=self.config.cluster_id,
+                candidate_id=self.key.id,
+                candidate_uuid=self.key.uuid,
+                candidate_epoch=self.epoch,
+                voter_id=voter.id,
+                voter_uuid=voter.uuid,
+                last_offset_epoch=context.log.last_epoch,
+                last_offset=context.log.end_offset,
+                pre_vote=pre_vote,
             )
+            self._out.send(voter.id, request)
 
     def _handle_vote_request(self, now_ms: TimeMs, sender: NodeId, request: VoteRequest) -> None:
         context = self._context
@@ -378,12 +361,10 @@ class QuorumReplica:
             context.respond(sender, request, ErrorCode.FENCED_LEADER_EPOCH)
             return
         self._observe_epoch(now_ms, request.candidate_epoch, NO_LEADER)
-        candidate = ReplicaKey(request.candidate_id, request.candidate_uuid)
+        candidate, pre_vote = ReplicaKey(request.candidate_id, request.candidate_uuid), request.pre_vote
         log_end = (request.last_offset_epoch, request.last_offset)
-        granted = context.can_vote and can_grant_vote(
-            context.voting_state, candidate, log_end, pre_vote=request.pre_vote
-        )
-        if granted and not request.pre_vote and context.state.voted is None:
+        granted = context.can_vote and can_grant_vote(context.voting_state, candidate, log_end, pre_vote=pre_vote)
+        if granted and not pre_vote and context.state.voted is None:
             context.save(voted=candidate)
             context.reset_election_timer(now_ms)
         context.respond(sender, request, vote_granted=granted)
@@ -430,7 +411,7 @@ class QuorumReplica:
         context.respond(sender, request)
         if self.role is Role.FOLLOWER and context.can_be_candidate:
             ids = [voter.voter_id for voter in request.preferred_successors]
-            place = ids.index(self.key.id) if self.key.id in ids else len(ids)
+            place = [*ids, self.key.id].index(self.key.id)
             if place == 0:
                 self._become_prospective(now_ms)
             else:
@@ -440,29 +421,17 @@ class QuorumReplica:
 
     # -- replication ---------------------------------------------------------------------------------------------------
 
-    def _validate_leader_epoch(
-        self, sender: NodeId, request: QuorumFetchRequest | FetchSnapshotRequest
-    ) -> QuorumLeader | None:
-        """The leader if this replica leads the epoch of a fetch, else None after an error response. A fetch cannot
-        change the epoch.
-        """
+    def _handle_fetch(self, now_ms: TimeMs, sender: NodeId, request: QuorumFetchRequest | FetchSnapshotRequest) -> None:
         asked, own = request.current_leader_epoch, self._context.epoch
         if self._leader is None:
-            error = ErrorCode.NOT_LEADER_OR_FOLLOWER
-        elif asked == own:
-            return self._leader
-        else:
+            self._context.respond(sender, request, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        elif asked != own:
             error = ErrorCode.FENCED_LEADER_EPOCH if asked < own else ErrorCode.UNKNOWN_LEADER_EPOCH
-        self._context.respond(sender, request, error)
-        return None
-
-    def _handle_fetch(self, now_ms: TimeMs, sender: NodeId, request: QuorumFetchRequest) -> None:
-        if leader := self._validate_leader_epoch(sender, request):
-            leader.fetch(now_ms, sender, request)
-
-    def _handle_fetch_snapshot(self, now_ms: TimeMs, sender: NodeId, request: FetchSnapshotRequest) -> None:
-        if leader := self._validate_leader_epoch(sender, request):
-            leader.fetch_snapshot(sender, request)
+            self._context.respond(sender, request, error)
+        elif isinstance(request, QuorumFetchRequest):
+            self._leader.fetch(now_ms, sender, request)
+        else:
+            self._leader.fetch_snapshot(sender, request)
 
     def _handle_fetch_response(self, now_ms: TimeMs, sender: NodeId, response: QuorumFetchResponse) -> None:
         from_leader = sender == response.leader_id and response.error is ErrorCode.NONE

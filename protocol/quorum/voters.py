@@ -53,7 +53,6 @@ class VoterSet:
 
     @property
     def keys(self) -> tuple[ReplicaKey, ...]:
-        """The voters' keys, sorted."""
         return tuple(self.endpoints)
 
     def __contains__(self, key: ReplicaKey) -> bool:
@@ -64,34 +63,28 @@ class VoterSet:
 
     @property
     def majority(self) -> int:
-        """The number of voters that make a majority."""
         return len(self.endpoints) // 2 + 1
 
     def key_of(self, node: NodeId) -> ReplicaKey | None:
-        """The key of the voter with this node id, None if there is none."""
         for key in self.endpoints:
             if key.id == node:
                 return key
         return None
 
     def with_voter(self, key: ReplicaKey, endpoints: tuple[Endpoint, ...] = ()) -> VoterSet:
-        """A copy with this voter, which replaces a voter with the same node id."""
         others = [item for item in self.endpoints.items() if item[0].id != key.id]
         return VoterSet(dict(sorted([*others, (key, endpoints)])))
-
-    def without_voter(self, key: ReplicaKey) -> VoterSet:
-        return VoterSet({voter: where for voter, where in self.endpoints.items() if voter != key})
 
     def after(self, record: ControlRecord) -> VoterSet:
         """The set after a control record; this one if the record changes no voter."""
         if isinstance(record, AddVoterRecord):
             return self.with_voter(ReplicaKey(record.voter_id, record.voter_uuid), record.endpoints)
         if isinstance(record, RemoveVoterRecord):
-            return self.without_voter(ReplicaKey(record.voter_id, record.voter_uuid))
+            removed = ReplicaKey(record.voter_id, record.voter_uuid)
+            return VoterSet({voter: where for voter, where in self.endpoints.items() if voter != removed})
         return self
 
     def to_records(self) -> list[AddVoterRecord]:
-        """The records that a snapshot stores for the set (D7)."""
         return [
             AddVoterRecord.unchecked(voter_id=key.id, voter_uuid=key.uuid, endpoints=where)
             for key, where in self.endpoints.items()
@@ -99,9 +92,7 @@ class VoterSet:
 
 
 class VoterHistory:
-    """The voter sets of a log by the offsets of their control records, after `base` (snapshot or static voters).
-    `latest` is the set in use: that of the last control record, committed or not.
-    """
+    """The voter sets after the control records of a log, whose `base` is a snapshot's or static; `latest` is in use."""
 
     __slots__ = ("_base", "_offsets", "_sets", "latest")
 
@@ -117,7 +108,6 @@ class VoterHistory:
         return self._offsets[-1] if self._offsets else -1
 
     def before(self, end_offset: Offset) -> VoterSet:
-        """The set after the records below `end_offset`."""
         index = bisect_right(self._offsets, end_offset - 1)
         return self._sets[index - 1] if index else self._base
 
@@ -130,7 +120,6 @@ class VoterHistory:
             self.latest = changed
 
     def truncate(self, end_offset: Offset) -> None:
-        """Removes the changes at and above `end_offset`."""
         while self._offsets and self._offsets[-1] >= end_offset:
             self._offsets.pop()
             self._sets.pop()

@@ -26,8 +26,7 @@ from experiments.scenarios.loader import load_scenario, scenario_from
 from experiments.scenarios.runner import Runner, run_recorded
 from experiments.support.errors import InputError
 from protocol.events.broker import BrokerStateChanged, RecordsAppended
-from protocol.events.decode import decode
-from protocol.events.registry import detail_of
+from protocol.events.registry import decode, detail_of
 from protocol.ids import FIRST_CONTROLLER, TopicPartition
 from protocol.messages.records import MetadataRecord, PartitionChangeRecord, PartitionRecord
 from tests.sim.scenario_helpers import SCENARIOS, spec_of

@@ -24,8 +24,7 @@ from protocol.broker.context import Replica
 from protocol.config import ClusterConfig, Generation
 from protocol.errors import ErrorCode
 from protocol.events.broker import BecameLeader, RecordsAppended
-from protocol.events.decode import decode
-from protocol.events.registry import KINDS, detail_names
+from protocol.events.registry import KINDS, decode, detail_names
 from protocol.ids import FIRST_CONTROLLER, TopicIdPartition, TopicPartition
 from protocol.messages.batch import RecordBatch
 from protocol.messages.commands import AdminCommand

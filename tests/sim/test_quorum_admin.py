@@ -25,9 +25,9 @@ from protocol.messages.quorum import (
     RemoveVoterResponse,
     ReplicaState,
 )
-from protocol.quorum.describe import OBSERVER_MS, QuorumGauges, describe_quorum, quorum_gauges
-from protocol.quorum.format import format_voters
+from protocol.quorum.describe import OBSERVER_MS, describe_quorum, quorum_gauges
 from protocol.quorum.replica import QuorumReplica
+from protocol.quorum.state_file import format_voters
 from protocol.quorum.voters import ReplicaKey, VoterSet
 from tests.sim.quorum_helpers import SOON_MS, leader, settle, started
 from tests.unit.protocol.messages.malformed_helpers import request
@@ -174,7 +174,7 @@ def test_a_removed_leader_describes_itself_as_an_observer() -> None:
     harness.submit(first.key.id, gone)
     assert harness.run_until(lambda: first.key not in first.voters, SOON_MS)
     assert (*first.key, True) in keys(described(harness, first).observers)
-    assert quorum_gauges(first, harness.now_ms) == QuorumGauges(1, 3, 1, 0)
+    assert quorum_gauges(first, harness.now_ms) == (1, 3, 1, 0)
     settled(harness)
 
 
@@ -182,23 +182,23 @@ def test_a_removed_leader_describes_itself_as_an_observer() -> None:
 def test_the_gauges_of_a_quorum() -> None:
     harness = grown()
     first = leader(harness)
-    assert quorum_gauges(first, harness.now_ms) == QuorumGauges(2, 2, 0, 0)
+    assert quorum_gauges(first, harness.now_ms) == (2, 2, 0, 0)
     follower = harness.nodes[next(node for node in harness.ids if node != first.key.id)].replica
-    assert quorum_gauges(follower, harness.now_ms) == QuorumGauges(2, 0, 0, 0)
+    assert quorum_gauges(follower, harness.now_ms) == (2, 0, 0, 0)
     assert response_to(harness, add(harness.nodes[1002].replica.key)).error is ErrorCode.NONE
-    assert quorum_gauges(leader(harness), harness.now_ms) == QuorumGauges(3, 1, 0, 0)
+    assert quorum_gauges(leader(harness), harness.now_ms) == (3, 1, 0, 0)
 
 
 def test_static_voters_that_the_snapshot_does_not_contain_are_ignored() -> None:
     harness = QuorumHarness("ignored", 3, static=True)
     settled(harness)
     found = leader(harness)
-    assert quorum_gauges(found, harness.now_ms) == QuorumGauges(3, 0, 0, 0)
+    assert quorum_gauges(found, harness.now_ms) == (3, 0, 0, 0)
     found.take_snapshot(found.high_watermark, b"state")
     harness.crash(found.key.id)
     harness.ids = (*harness.ids, 1003)
     harness.start(found.key.id)
-    assert quorum_gauges(harness.nodes[found.key.id].replica, harness.now_ms) == QuorumGauges(3, 0, 0, 1)
+    assert quorum_gauges(harness.nodes[found.key.id].replica, harness.now_ms) == (3, 0, 0, 1)
 
 
 # -- changes of the voters ---------------------------------------------------------------------------------------------

@@ -16,8 +16,8 @@ from protocol.errors import CorruptLogError
 from protocol.ids import NodeId
 from protocol.messages.quorum import ControlRecord
 from protocol.quorum import state_file
-from protocol.quorum.format import format_voters, is_formatted
 from protocol.quorum.log import decode_snapshot
+from protocol.quorum.state_file import format_voters, is_formatted
 from protocol.quorum.voters import ReplicaKey, VoterSet
 
 Document = dict[str, Any]

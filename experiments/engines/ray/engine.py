@@ -50,11 +50,14 @@ from protocol.messages.commands import (
     AdminOutcome,
     Command,
     ConsumeOutcome,
+    LoadCommand,
+    LoadOutcome,
+    ProbeCommand,
+    ProbeOutcome,
     ProduceOutcome,
     SendOutcome,
     ShutdownCommand,
 )
-from protocol.messages.load import LoadCommand, LoadOutcome, ProbeCommand, ProbeOutcome
 from protocol.messages.metadata_batch import unpack_records
 from protocol.messages.records import MetadataRecord
 from protocol.messages.store import ExpireSessions

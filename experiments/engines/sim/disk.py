@@ -23,7 +23,7 @@ from protocol.ids import CLUSTER_ID, FIRST_CONTROLLER, Epoch, NodeId, Offset, Ti
 from protocol.log.epochs import LeaderEpochCache
 from protocol.log.tail import DAMAGED, TORN, Dropped, ReadBack, end_reason
 from protocol.messages.batch import NO_TIMESTAMP, RecordBatch
-from protocol.quorum.format import format_voters
+from protocol.quorum.state_file import format_voters
 from protocol.quorum.voters import ReplicaKey, VoterSet
 
 

@@ -45,10 +45,9 @@ from experiments.hunt.explore.states import (
 )
 from experiments.hunt.explore.values import VALUES
 from protocol.broker.fetcher import FETCH_PREFIX
-from protocol.broker.isr_manager import ALTER_PARTITION_TIMER
-from protocol.broker.isr_shrink import LAG_PREFIX, SILENT_PREFIX
+from protocol.broker.isr_manager import ALTER_PARTITION_TIMER, LAG_PREFIX, SILENT_PREFIX
 from protocol.broker.leader import ISR_RETRY_TIMER
-from protocol.broker.lifecycle_manager import HEARTBEAT_TIMER, SHUTDOWN_TIMER
+from protocol.broker.lifecycle import HEARTBEAT_TIMER, SHUTDOWN_TIMER
 from protocol.config import ClusterConfig, Generation
 from protocol.errors import ProtocolInvariantError
 from protocol.ids import (

@@ -14,7 +14,7 @@ from experiments.hunt.explore.search import Counterexample
 from experiments.hunt.explore.states import Action, Successor
 from experiments.story.render import Heading, render
 from protocol.broker.fetcher import FETCH_PREFIX
-from protocol.broker.isr_shrink import LAG_PREFIX, SILENT_PREFIX
+from protocol.broker.isr_manager import LAG_PREFIX, SILENT_PREFIX
 from protocol.ids import NodeId, node_name
 from protocol.messages.base import Message
 from protocol.messages.control import AlterPartitionRequest, AlterPartitionResponse

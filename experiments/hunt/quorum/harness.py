@@ -34,8 +34,8 @@ from protocol.messages.codec import encode
 from protocol.messages.records import ProducerIdsRecord
 from protocol.quorum import state_file
 from protocol.quorum.context import QuorumConfig
-from protocol.quorum.format import disk_uuid, format_voters
 from protocol.quorum.replica import QuorumReplica
+from protocol.quorum.state_file import disk_uuid, format_voters
 from protocol.quorum.voters import NO_UUID, ReplicaKey, VoterSet
 
 CLUSTER = "lab"

@@ -36,19 +36,16 @@ def page() -> str:
         "A request has a `correlation_id` (int32), its response the same one and an `error` (int16, Kafka's codes). "
         "The tables omit both. A field with a version is encoded from that version of the message on; the rest are in "
         "every version. Items such as G10 are those of [requirements.md](../requirements.md).",
-        *(_module(name, models) for name in sorted(messages.__all__)),
+        *(_module(name, models) for name in sorted({model.__module__ for model in models})),
     )
 
 
 def _module(name: str, models: list[type[Message]]) -> str:
-    module = import_module(f"{messages.__name__}.{name}")
-    own = [model for model in models if model.__module__ == module.__name__]
-    enums = [
-        kind for kind in vars(module).values() if isinstance(kind, EnumType) and kind.__module__ == module.__name__
-    ]
-    return (
-        sections(f"## {name}", first_paragraph(module.__doc__), *map(_message, own), *map(_enum, enums)) if own else ""
-    )
+    module = import_module(name)
+    own = [model for model in models if model.__module__ == name]
+    enums = [kind for kind in vars(module).values() if isinstance(kind, EnumType) and kind.__module__ == name]
+    heading = f"## {name.removeprefix(f'{messages.__name__}.')}"
+    return sections(heading, first_paragraph(module.__doc__), *map(_message, own), *map(_enum, enums))
 
 
 def _message(model: type[Message]) -> str:

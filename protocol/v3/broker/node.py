@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
-from typing import Any, ClassVar
+from typing import Any
 
 from protocol.broker.context import BrokerContext
 from protocol.broker.isr_manager import IsrManager
@@ -70,8 +70,6 @@ _FROM_BROKERS = frozenset(
 class V3BrokerNode(BaseBroker):
     """One broker of a cluster with a store; the arguments are those of `BrokerNode`, and the store's settings."""
 
-    NOT_STATE: ClassVar[frozenset[str]] = frozenset({"_handlers", "_timers"})
-
     def __init__(
         self,
         broker_id: BrokerId,
@@ -99,8 +97,8 @@ class V3BrokerNode(BaseBroker):
         self._controller.on_deposed = self._membership.elect
         self._writer.runner, self._writer.metadata = self._runners["isr"], self._metadata
         self._writer.on_result = self._leader.receive_alter_partition
-        self._handlers = self._message_table()
-        self._timers = self._timer_table()
+        self._handlers |= self._message_table()
+        self._timers |= self._timer_table()
 
     def _new_epoch(self, now_ms: TimeMs) -> None:
         self._fetcher.broker_epoch_changed()
@@ -109,7 +107,6 @@ class V3BrokerNode(BaseBroker):
 
     def _message_table(self) -> dict[type[Message], Callable[[TimeMs, NodeId, Any], None]]:
         return {
-            **super()._message_table(),
             LeaderAndIsrRequest: self._obey,
             StopReplicaRequest: self._obey,
             LeaderAndIsrResponse: self._controller.receive_response,
@@ -122,7 +119,6 @@ class V3BrokerNode(BaseBroker):
 
     def _timer_table(self) -> dict[str, Callable[[TimeMs, str], None]]:
         return {
-            **super()._timer_table(),
             RUNNER_PREFIX: self._fire_runner,
             COMMAND_TIMER: self._controller.fire_commands,
             NOTIFY_TIMER: self._writer.fire,

@@ -17,8 +17,8 @@ from protocol.errors import ErrorCode, ProtocolInvariantError
 from protocol.ids import DRIVER, FIRST_LOAD, NO_LEADER
 from protocol.messages.admin import MetadataRequest, MetadataResponse, PartitionMetadata, TopicMetadata
 from protocol.messages.base import Message
+from protocol.messages.commands import LoadCommand, LoadOutcome, ProbeCommand, ProbeOutcome
 from protocol.messages.data import ProduceRequest, ProduceResponse
-from protocol.messages.load import LoadCommand, LoadOutcome, ProbeCommand, ProbeOutcome
 from protocol.metadata.authorizer import node_principal
 
 M = TypeVar("M", bound=Message)

@@ -15,9 +15,9 @@ from protocol.errors import CorruptLogError, ForeignDirectoryError, StorageError
 from protocol.ids import CLUSTER_ID
 from protocol.messages.metadata_batch import pack_records
 from protocol.nodes.controller import ControllerNode
-from protocol.quorum.format import format_voters
 from protocol.quorum.log import SNAPSHOT_FILE
 from protocol.quorum.state_file import FILE as STATE_FILE
+from protocol.quorum.state_file import format_voters
 from protocol.quorum.voters import ReplicaKey, VoterSet
 from tests.unit.actors.disk_helpers import content, flipped, refused
 

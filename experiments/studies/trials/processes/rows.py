@@ -19,8 +19,8 @@ from experiments.studies.design.model import CellParameters
 from experiments.studies.trace.kinds import Acknowledged, Crash, End, Observation, Restarted, Stamped, Start, Throughput
 from experiments.studies.trials.states import PartitionStates
 from protocol.events.broker import BecameLeader, HighWatermarkAdvanced
-from protocol.events.client import ProduceCompleted
 from protocol.events.controller import BrokerRegistered, PartitionChanged
+from protocol.events.node import ProduceCompleted
 from protocol.ids import Epoch, NodeId, TimeMs, TopicPartition
 
 

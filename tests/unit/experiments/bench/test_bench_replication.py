@@ -22,7 +22,7 @@ from experiments.bench.replication import (
 )
 from experiments.bench.report import median_run
 from protocol.errors import ErrorCode
-from protocol.messages.load import LoadOutcome
+from protocol.messages.commands import LoadOutcome
 
 KIB = 1_024
 OUTCOME = LoadOutcome(

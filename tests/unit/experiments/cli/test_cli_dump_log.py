@@ -22,8 +22,8 @@ from protocol.messages.metadata_batch import pack_records
 from protocol.messages.quorum import AddVoterRecord, Endpoint, RemoveVoterRecord
 from protocol.messages.records import PartitionRecord, TopicRecord
 from protocol.quorum.context import QuorumConfig
-from protocol.quorum.format import format_voters
 from protocol.quorum.replica import QuorumReplica
+from protocol.quorum.state_file import format_voters
 from protocol.quorum.voters import ReplicaKey, VoterSet
 from tests.unit.actors.disk_helpers import batch, segment_file, written
 from tests.unit.experiments.cli.cli_helpers import Commands

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from experiments.explorer.recorder import AcknowledgedLosses
 from protocol.events.broker import BecameLeader
-from protocol.events.client import ProduceCompleted
 from protocol.events.controller import TopicDeleted
+from protocol.events.node import ProduceCompleted
 from protocol.ids import TopicPartition
 
 PLACE = TopicPartition("t", 0)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol.broker.isr_shrink import SILENT_PREFIX
+from protocol.broker.isr_manager import SILENT_PREFIX
 from protocol.config import Generation
 from protocol.controller.alter_partition import decide, result
 from protocol.controller.brokers import fence

@@ -12,11 +12,17 @@ from protocol.contract import CancelTimer, Effect, Send, SetTimer
 from protocol.errors import ErrorCode
 from protocol.ids import DRIVER
 from protocol.log.checksum import Checksum
-from protocol.messages.admin import MetadataRequest, MetadataResponse, PartitionMetadata, TopicMetadata
+from protocol.messages.admin import (
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+    MetadataRequest,
+    MetadataResponse,
+    PartitionMetadata,
+    TopicMetadata,
+)
 from protocol.messages.base import Message
 from protocol.messages.commands import ProduceCommand, SendRecords
 from protocol.messages.data import ProduceRequest, ProduceResponse
-from protocol.messages.producers import InitProducerIdRequest, InitProducerIdResponse
 from protocol.nodes.client import ClientNode
 from tests.unit.protocol.node_helpers import CLIENT, CONTROLLER, config_of
 

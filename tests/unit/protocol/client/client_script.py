@@ -15,7 +15,7 @@ from protocol.broker.reads import read
 from protocol.errors import ErrorCode
 from protocol.ids import DRIVER
 from protocol.log.replica_log import ReplicaLog
-from protocol.messages.admin import AdminRequest, MetadataRequest, MetadataResponse
+from protocol.messages.admin import AdminRequest, InitProducerIdRequest, MetadataRequest, MetadataResponse
 from protocol.messages.base import Message
 from protocol.messages.cluster import DescribeClusterRequest
 from protocol.messages.commands import AdminCommand, AdminOutcome, ConsumeCommand, ConsumeOutcome, ProduceOutcome
@@ -29,7 +29,6 @@ from protocol.messages.data import (
     ProduceRequest,
     ProduceResponse,
 )
-from protocol.messages.producers import InitProducerIdRequest
 from tests.unit.protocol.client.client_helpers import ClientBench
 from tests.unit.protocol.node_helpers import batch
 from tests.unit.protocol.transcripts import Command, Script, listed, numbers

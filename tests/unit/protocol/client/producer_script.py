@@ -16,10 +16,10 @@ from protocol.client import partition_sender, producer
 from protocol.client.records import identity, joined_size, split
 from protocol.errors import ErrorCode
 from protocol.log.checksum import is_intact
+from protocol.messages.admin import InitProducerIdRequest, InitProducerIdResponse
 from protocol.messages.base import Message
 from protocol.messages.commands import ProduceOutcome, SendOutcome
 from protocol.messages.data import ProduceRequest
-from protocol.messages.producers import InitProducerIdRequest, InitProducerIdResponse
 from tests.unit.protocol.client.client_helpers import ClientBench, client_config
 from tests.unit.protocol.transcripts import Command, Script, listed, numbers
 

@@ -14,12 +14,17 @@ from protocol.client.administration import TRY_NEXT_MS, Attempt, next_node
 from protocol.client.partition_sender import RETRY_MS
 from protocol.errors import ErrorCode
 from protocol.ids import DRIVER
-from protocol.messages.admin import AdminRequest, AdminResponse, MetadataResponse
+from protocol.messages.admin import (
+    AdminRequest,
+    AdminResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+    MetadataResponse,
+)
 from protocol.messages.base import Message
 from protocol.messages.cluster import DescribeClusterRequest, DescribeClusterResponse
 from protocol.messages.commands import AdminCommand, AdminOutcome, ConsumeCommand, ConsumeOutcome, ProduceOutcome
 from protocol.messages.partitions import ElectionType, ElectLeadersRequest
-from protocol.messages.producers import InitProducerIdRequest, InitProducerIdResponse
 from protocol.messages.topics import DeleteTopicsResponse
 from tests.unit.protocol.client.client_helpers import BACKOFF_MS, DELIVERY_MS, REQUEST_MS, ClientBench
 

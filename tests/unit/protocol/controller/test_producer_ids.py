@@ -17,7 +17,7 @@ from protocol.messages.acls import (
     CreateAclsRequest,
     PatternType,
 )
-from protocol.messages.producers import InitProducerIdRequest, InitProducerIdResponse
+from protocol.messages.admin import InitProducerIdRequest, InitProducerIdResponse
 from protocol.messages.records import ProducerIdsRecord
 from protocol.metadata.image import MetadataImage
 from protocol.nodes.controller import ControllerNode

@@ -14,8 +14,7 @@ import protocol.events
 from protocol.events.base import PartitionTrace, Trace
 from protocol.events.broker import StorageFailed
 from protocol.events.controller import PartitionChanged
-from protocol.events.decode import EventError, decode
-from protocol.events.registry import EVENTS, KINDS, detail_names, detail_of, text_of
+from protocol.events.registry import EVENTS, KINDS, EventError, decode, detail_names, detail_of, text_of
 from protocol.ids import TopicPartition
 
 T0 = TopicPartition("t", 0)

@@ -26,7 +26,15 @@ from protocol.messages.acls import (
     CreateAclsRequest,
     PatternType,
 )
-from protocol.messages.admin import AdminResponse, MetadataRequest, MetadataResponse, PartitionMetadata, TopicMetadata
+from protocol.messages.admin import (
+    AdminResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+    MetadataRequest,
+    MetadataResponse,
+    PartitionMetadata,
+    TopicMetadata,
+)
 from protocol.messages.base import Message, field_values
 from protocol.messages.commands import (
     AdminCommand,
@@ -55,7 +63,6 @@ from protocol.messages.data import (
     ProduceRequest,
     ProduceResponse,
 )
-from protocol.messages.producers import InitProducerIdRequest, InitProducerIdResponse
 from protocol.messages.quorum import FetchSnapshotRequest, FetchSnapshotResponse, QuorumFetchResponse
 from protocol.messages.records import AccessControlEntryRecord, MetadataRecord
 from protocol.metadata.authorizer import may, node_principal

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from experiments.engines.sim.disk import SimStorage
-from protocol.broker.lifecycle_manager import HEARTBEAT_TIMER
+from protocol.broker.lifecycle import HEARTBEAT_TIMER
 from protocol.errors import ErrorCode, ProtocolInvariantError
 from protocol.ids import METADATA_LOG, TopicIdPartition
 from protocol.messages.admin import MetadataRequest, MetadataResponse

@@ -12,7 +12,7 @@ from experiments.engines.sim.disk import formatted_disk
 from protocol.errors import ErrorCode, ProtocolInvariantError
 from protocol.events.base import PartitionTrace, Trace
 from protocol.ids import CLUSTER_ID, METADATA_LOG, RECOVERY_MANAGER
-from protocol.messages.admin import MetadataRequest, MetadataResponse
+from protocol.messages.admin import InitProducerIdRequest, MetadataRequest, MetadataResponse
 from protocol.messages.base import Message, Request, Response
 from protocol.messages.cluster import DescribeClusterRequest, DescribeClusterResponse
 from protocol.messages.control import (
@@ -21,7 +21,6 @@ from protocol.messages.control import (
     BrokerRegistrationRequest,
 )
 from protocol.messages.metadata_batch import pack_records
-from protocol.messages.producers import InitProducerIdRequest
 from protocol.messages.quorum import (
     FetchSnapshotRequest,
     FetchSnapshotResponse,

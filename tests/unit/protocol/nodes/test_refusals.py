@@ -12,7 +12,7 @@ from experiments.support.metadata_fetch import metadata_fetch
 from protocol.contract import Send, SetTimer
 from protocol.errors import ErrorCode
 from protocol.events.base import Trace
-from protocol.messages.admin import AdminRequest, AdminResponse
+from protocol.messages.admin import AdminRequest, AdminResponse, InitProducerIdRequest, InitProducerIdResponse
 from protocol.messages.base import ClientRequest, Message, Request, Response
 from protocol.messages.commands import ProduceCommand
 from protocol.messages.control import (
@@ -33,7 +33,6 @@ from protocol.messages.data import (
     ProduceRequest,
     ProduceResponse,
 )
-from protocol.messages.producers import InitProducerIdRequest, InitProducerIdResponse
 from protocol.messages.quorum import QuorumFetchResponse
 from protocol.messages.records import PartitionChangeRecord, TopicRecord
 from protocol.metadata.queries import READ_ONLY_REQUESTS

@@ -29,10 +29,10 @@ from protocol.messages.records import AccessControlEntryRecord
 from protocol.metadata.authorizer import may_administer_quorum
 from protocol.metadata.image import MetadataImage
 from protocol.quorum import state_file
-from protocol.quorum.format import format_voters
 from protocol.quorum.leader_state import LeaderState
 from protocol.quorum.log import SNAPSHOT_FILE, QuorumLog
 from protocol.quorum.membership import Change, VoterRequest, blocking_reason, not_leader, rejection, response_to
+from protocol.quorum.state_file import format_voters
 from protocol.quorum.voters import ReplicaKey, VoterHistory, VoterSet
 from tests.unit.protocol.node_helpers import config_of
 
@@ -152,7 +152,7 @@ def test_a_replica_that_does_not_lead_returns_the_leader() -> None:
     )
     assert answer.current_leader == CurrentLeader(leader_id=1002, leader_epoch=5)
     assert not_leader(remove(B), -1, 5).message == "epoch 5 has no leader"
-    assert response_to(remove(B)).current_leader == CurrentLeader(leader_id=-1, leader_epoch=-1)
+    assert response_to(remove(B), ErrorCode.NONE, "").current_leader == CurrentLeader(leader_id=-1, leader_epoch=-1)
 
 
 @pytest.mark.covers("G32")

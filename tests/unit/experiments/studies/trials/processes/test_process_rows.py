@@ -24,8 +24,8 @@ from experiments.studies.trials.processes.rows import Failed, Lost, Started, Tri
 from experiments.studies.trials.states import TOPIC
 from protocol.events.base import Trace
 from protocol.events.broker import BecameLeader
-from protocol.events.client import ProduceCompleted
 from protocol.events.controller import BrokerRegistered
+from protocol.events.node import ProduceCompleted
 from protocol.ids import FIRST_CLIENT, FIRST_CONTROLLER, NodeId, TimeMs, TopicPartition
 from tests.trace_rows import as_rows, check_trace
 from tests.unit.partition_events import partition_changed
