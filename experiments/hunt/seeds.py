@@ -1,8 +1,7 @@
 """Runs the plans of a range of seeds (`spread.py` says where), and shrinks and saves each violation.
 
 The result of a seed depends on the seed, the generation and the mutant alone, so results arrive in any order and are
-sorted. Workers shrink violations and return the timeline file; the caller writes it. An interrupt ends the workers; the
-results that they had returned are reported.
+sorted. Workers shrink violations and return the timeline file; the caller writes it.
 """
 
 from __future__ import annotations
@@ -13,8 +12,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from math import inf
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 from experiments.hunt.fuzz import coverage
 from experiments.hunt.fuzz.plan import Plan, PlanViolation, TimelineFile, save
@@ -28,6 +28,7 @@ from experiments.support.fields import AsTuple, StrictModel
 from protocol.config import Generation
 
 SEEDS_PER_TASK = 5
+_Item = TypeVar("_Item")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,16 @@ class Hunt:
     mutant: str | None = None
     minutes: float | None = None
     jobs: int | str = 1
+
+    def tasks(self, items: Sequence[_Item]) -> list[Sequence[_Item]]:
+        """The items as the tasks of workers."""
+        size = SEEDS_PER_TASK if self.jobs != 1 else 1
+        return [items[begin : begin + size] for begin in range(0, len(items), size)]
+
+    def limit_from(self, began_s: float) -> Callable[[], bool]:
+        """Whether the limit of time is reached, for a start at `began_s` of the monotonic clock."""
+        deadline_s = inf if self.minutes is None else began_s + self.minutes * 60
+        return lambda: time.monotonic() >= deadline_s
 
 
 Counts = Annotated[tuple[Annotated[tuple[str, str, int], AsTuple], ...], AsTuple]
@@ -70,32 +81,40 @@ def counts_read(counts: Counts) -> Counter[tuple[str, str]]:
     return Counter({(group, name): count for group, name, count in counts})
 
 
-@dataclass(slots=True)
-class HuntResult:
-    """The results of all seeds that were run; `interrupted`: an interrupt left out the others."""
+@dataclass(slots=True, kw_only=True)
+class SeedsResult:
+    """What hunts and campaigns report; `interrupted`: an interrupt left out some seeds."""
 
     seeds: int = 0
     events: int = 0
     seconds: float = 0.0
     interrupted: bool = False
-    next_seed: int | None = None
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
-    violations: list[tuple[int, TimelineFile, Path]] = field(default_factory=list)
 
-    def document(self) -> dict[str, object]:
-        """The JSON document of `isray fuzz --json`."""
+    def hunt_document(self, events_per_second: float, violations: list[dict[str, object]]) -> dict[str, object]:
+        """The JSON document of `isray fuzz --json`, without the part about a campaign."""
         return {
             "seeds": self.seeds,
             "events": self.events,
             "seconds": round(self.seconds, 3),
-            "events_per_second": round(self.events / max(self.seconds, 1e-9)),
-            "violations": [
-                violation_document(seed, file.violation, path)
-                for seed, file, path in self.violations
-                if file.violation is not None
-            ],
+            "events_per_second": round(events_per_second),
+            "violations": violations,
             "coverage": coverage.document(self.counts),
         }
+
+
+@dataclass(slots=True, kw_only=True)
+class HuntResult(SeedsResult):
+    """The results of all seeds that were run."""
+
+    next_seed: int | None = None
+    violations: list[tuple[int, TimelineFile, Path]] = field(default_factory=list)
+
+    def document(self) -> dict[str, object]:
+        found = [(seed, file.violation, path) for seed, file, path in self.violations if file.violation is not None]
+        return self.hunt_document(
+            self.events / max(self.seconds, 1e-9), [violation_document(*violation) for violation in found]
+        )
 
 
 def violation_document(seed: int, found: PlanViolation, path: Path) -> dict[str, object]:
@@ -112,19 +131,12 @@ def hunt(spec: Hunt, out: Path, progress: Callable[[HuntResult], None] = lambda 
         pass
     check_can_hold_files("--out", out)
     began_s = time.monotonic()
-    deadline_s = None if spec.minutes is None else began_s + spec.minutes * 60
-
-    def is_over() -> bool:
-        return deadline_s is not None and time.monotonic() >= deadline_s
-
     result, missing = HuntResult(), dict.fromkeys(spec.seeds)
     progress(result)
     try:
         with workers(spec.jobs) as spread:
-            size = SEEDS_PER_TASK if spec.jobs != 1 else 1
-            parts = [spec.seeds[begin : begin + size] for begin in range(0, len(spec.seeds), size)]
             task = partial(_hunt_seeds, generation=spec.generation, mutant=spec.mutant)
-            for results in spread(task, parts, is_over):
+            for results in spread(task, spec.tasks(spec.seeds), spec.limit_from(began_s)):
                 for done in results:
                     _add_result(result, done, out, spec.mutant)
                     del missing[done.seed]

@@ -1,13 +1,9 @@
 """Which behaviour of the protocol the runs have reached: elections by their reason, transitions, error codes. What is
 reached in `v3` only is in `coverage_v3.py`.
 
-Clean runs are evidence only for behaviour that they have reached. Everything here is counted from trace events
-and messages; what is never reached is listed too. Error codes are counted in answers and in all their parts; those
-that could be reached are read from the protocol's own source: the codes that brokers and controllers name other than to
-compare with them.
-
-An operation, such as a reassignment, and a fault have met if one of them began while the other one lasted
-(`experiments/faults/inject.py`).
+Clean runs are evidence only for behaviour that they have reached. It is counted from trace events and messages; what is
+never reached is listed too. Error codes are counted in answers and in all their parts; those that could be reached are
+read from the protocol's own source: the codes that brokers and controllers name other than to compare with them.
 
 An election is a change of leader in the controller's state of a partition. Its reason is why the new leader was
 eligible in the state before: membership of the ISR, which the same change may have given it where it completes a
@@ -22,11 +18,10 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
 from functools import cache
 from importlib.resources import files
-from importlib.resources.abc import Traversable
 from typing import get_args, get_type_hints
 
 from experiments.faults.kinds import FAULT_KINDS
@@ -61,16 +56,16 @@ from protocol.messages.store import StoreMessage
 MET = "operation and fault"
 FROM_ISR, FROM_ELR, LAST_KNOWN = "from the ISR", "from the ELR", "last known leader"
 UNCLEAN, LEADERLESS = "unclean", "none"
-_TRANSITIONS = (
-    "ISR shrinks",
-    "ISR grows",
-    "ISR becomes empty",
-    "ELR gains members",
-    "ELR loses members",
-    "ELR is cleared",
-    "replicas change",
-    "leader recovers",
-)
+_TRANSITIONS: Mapping[str, Callable[[PartitionChanged, PartitionChanged], bool]] = {
+    "ISR shrinks": lambda old, new: not set(old.isr) <= set(new.isr),
+    "ISR grows": lambda old, new: not set(new.isr) <= set(old.isr),
+    "ISR becomes empty": lambda old, new: bool(old.isr) and not new.isr,
+    "ELR gains members": lambda old, new: not set(new.elr) <= set(old.elr),
+    "ELR loses members": lambda old, new: not set(old.elr) <= set(new.elr),
+    "ELR is cleared": lambda old, new: bool(old.elr) and not new.elr,
+    "replicas change": lambda old, new: set(old.replicas) != set(new.replicas),
+    "leader recovers": lambda old, new: old.recovering and not new.recovering,
+}
 _TRACED: Mapping[type[Trace], str] = {
     LogTruncated: "follower truncates",
     LogReset: "follower is emptied",
@@ -103,24 +98,17 @@ PLANS = "plans"
 @cache
 def known(*, with_store: bool = False) -> Mapping[str, tuple[str, ...]]:
     """What can be reached, by group: in `v3`, or in the generations with a metadata log."""
-    broker = tuple(state.value for state in LifecycleState if state is not LifecycleState.NOT_RUNNING)
-    if with_store:
-        traced = [_TRACED[kind] for kind in (LogTruncated, LogReset, SegmentsDeleted, StorageFailed)]
-        routine = _TRACED[DataLossRoutineBegan]
-        groups = {"transition": (*traced, routine), "broker": broker, "error": answerable(with_store=True)}
-        return {**coverage_v3.KNOWN, **groups, MET: _pair_names(with_store=True)}
-    return {
-        "election": (FROM_ISR, FROM_ELR, LAST_KNOWN, UNCLEAN, LEADERLESS),
-        "transition": (*_TRANSITIONS, *_TRACED.values()),
-        "broker": broker,
-        "error": answerable(),
-        MET: _pair_names(),
-    }
-
-
-def _pair_names(*, with_store: bool = False) -> tuple[str, ...]:
     found = pairs(with_store=with_store).items()
-    return tuple(pair_name(operation, fault) for operation, faults in found for fault in faults)
+    groups = {
+        "broker": tuple(state.value for state in LifecycleState if state is not LifecycleState.NOT_RUNNING),
+        "error": answerable(with_store=with_store),
+        MET: tuple(pair_name(operation, fault) for operation, faults in found for fault in faults),
+    }
+    if with_store:
+        kinds = (LogTruncated, LogReset, SegmentsDeleted, StorageFailed, DataLossRoutineBegan)
+        return {**coverage_v3.KNOWN, "transition": tuple(_TRACED[kind] for kind in kinds), **groups}
+    election = (FROM_ISR, FROM_ELR, LAST_KNOWN, UNCLEAN, LEADERLESS)
+    return {"election": election, "transition": (*_TRANSITIONS, *_TRACED.values()), **groups}
 
 
 @cache
@@ -164,17 +152,12 @@ def known_groups(counts: Counter[tuple[str, str]]) -> dict[str, tuple[str, ...]]
 def answerable(*, with_store: bool = False) -> tuple[str, ...]:
     """The names of the error codes that the protocol's source can answer, by number."""
     protocol = files("protocol")
-    units = _ANSWERING_IN_V3 if with_store else _ANSWERING
-    modules = [module for unit in units for module in _modules(protocol / unit)]
+    folders = [protocol / unit for unit in (_ANSWERING_IN_V3 if with_store else _ANSWERING)]
+    modules = [entry for folder in folders for entry in folder.iterdir() if entry.name.endswith(".py")]
     if with_store:
         modules += [protocol / "nodes" / name for name in _SHARED_NODES]
     named = {name for module in modules for name in codes_in(module.read_text(encoding="utf-8"))}
     return tuple(code.name for code in ErrorCode if code.name in named and code is not ErrorCode.NONE)
-
-
-def _modules(folder: Traversable) -> Iterator[Traversable]:
-    if folder.is_dir():
-        yield from (entry for entry in folder.iterdir() if entry.name.endswith(".py"))
 
 
 def codes_in(source: str) -> set[str]:
@@ -212,7 +195,8 @@ class Coverage:
             self._shapes[trace.partition] = path
             self._paths.add(path)
             if before is not None:
-                self.counts.update(("transition", name) for name in _changes(before, trace))
+                happened = (name for name, has_happened in _TRANSITIONS.items() if has_happened(before, trace))
+                self.counts.update(("transition", name) for name in happened)
                 if trace.leader_epoch != before.leader_epoch:
                     self.counts["election", _reason(before, trace)] += 1
         elif isinstance(trace, BrokerStateChanged):
@@ -277,10 +261,8 @@ def rows(counts: Counter[tuple[str, str]]) -> Iterator[tuple[str, str, int]]:
 
 def missed(counts: Counter[tuple[str, str]]) -> dict[str, list[str]]:
     """What can be reached and was not, by group; groups of which all was reached are left out."""
-    never = {
-        group: [name for name in names if not counts[group, name]] for group, names in known_groups(counts).items()
-    }
-    return {group: names for group, names in never.items() if names}
+    groups = known_groups(counts).items()
+    return {group: never for group, names in groups if (never := [name for name in names if not counts[group, name]])}
 
 
 def document(counts: Counter[tuple[str, str]]) -> dict[str, object]:
@@ -294,7 +276,6 @@ def document(counts: Counter[tuple[str, str]]) -> dict[str, object]:
 
 def _shape_of(before: PartitionChanged | None, state: PartitionChanged) -> str:
     """Sizes and flags of a partition's state, with the reason of its election if it is the first of a leader epoch."""
-    elected = before is not None and before.leader_epoch != state.leader_epoch
     flags = (
         ("recovering", state.recovering),
         ("leader known", state.last_known_leader != NO_LEADER),
@@ -304,7 +285,7 @@ def _shape_of(before: PartitionChanged | None, state: PartitionChanged) -> str:
         ("below min ISR", len(state.isr) < state.min_isr),
     )
     named = [name for name, is_so in flags if is_so]
-    if before is not None and elected:
+    if before is not None and before.leader_epoch != state.leader_epoch:
         named.append(f"elected {_reason(before, state)}")
     return " ".join((f"{len(state.isr)}+{len(state.elr)}/{len(state.replicas)}", *named))
 
@@ -321,19 +302,3 @@ def _reason(before: PartitionChanged, after: PartitionChanged) -> str:
         return FROM_ISR
     known = before.last_known_leader == leader or (not before.elr and leader in before.last_known_elr)
     return LAST_KNOWN if known else UNCLEAN
-
-
-def _changes(before: PartitionChanged, after: PartitionChanged) -> Iterator[str]:
-    isr, elr = set(after.isr), set(after.elr)
-    old_isr, old_elr = set(before.isr), set(before.elr)
-    changed = (
-        bool(old_isr - isr),
-        bool(isr - old_isr),
-        bool(old_isr) and not isr,
-        bool(elr - old_elr),
-        bool(old_elr - elr),
-        bool(old_elr) and not elr,
-        set(before.replicas) != set(after.replicas),
-        before.recovering and not after.recovering,
-    )
-    yield from (name for name, is_so in zip(_TRANSITIONS, changed, strict=True) if is_so)

@@ -50,13 +50,7 @@ KNOWN: Final[Mapping[str, tuple[str, ...]]] = {
         "ISR without dead members",
         "new epoch only",
     ),
-    ISR: (
-        "shrinks",
-        "grows",
-        "unclean flag is cleared",
-        "written by the leader",
-        "written by the controller",
-    ),
+    ISR: ("shrinks", "grows", "unclean flag is cleared", "written by the leader", "written by the controller"),
     CONTROLLER: ("first election", "failover", "race is lost", "deposed", "writes of a deposed one are refused"),
     COMMAND: ("LeaderAndIsr", "LeaderAndIsr with INIT", "StopReplica", "refused"),
     REASSIGNMENT: ("requested", "requested again", "withdrawn", "begins", "completes", "leader moves"),
@@ -89,8 +83,6 @@ class V3Coverage:
 
     def _count(self, group: str, name: str) -> None:
         self._counts[group, name] += 1
-
-    # -- trace events --------------------------------------------------------------------------------------------------
 
     def observe(self, node: NodeId, trace: Trace) -> None:
         """A trace event."""
@@ -149,7 +141,13 @@ class V3Coverage:
             self._decision(key, before, state)
         else:
             self._isr_changes.add((change.path, change.version))
-            self._isr(before, state)
+            for name, has_happened in (
+                ("shrinks", not set(before.isr) <= set(state.isr)),
+                ("grows", not set(state.isr) <= set(before.isr)),
+                ("unclean flag is cleared", before.is_unclean_leader and not state.is_unclean_leader),
+            ):
+                if has_happened:
+                    self._count(ISR, name)
 
     def _decision(self, key: TopicPartition, before: LeaderAndIsr, state: LeaderAndIsr) -> None:
         self._count(DECISION, _reason(before, state))
@@ -159,18 +157,6 @@ class V3Coverage:
         elif target is not None and (before.leader, before.isr) == (state.leader, state.isr):
             self._count(REASSIGNMENT, "begins")
 
-    def _isr(self, before: LeaderAndIsr, state: LeaderAndIsr) -> None:
-        changed = (
-            bool(set(before.isr) - set(state.isr)),
-            bool(set(state.isr) - set(before.isr)),
-            before.is_unclean_leader and not state.is_unclean_leader,
-        )
-        for name, is_so in zip(("shrinks", "grows", "unclean flag is cleared"), changed, strict=True):
-            if is_so:
-                self._count(ISR, name)
-
-    # -- messages ------------------------------------------------------------------------------------------------------
-
     def message(self, message: StoreMessage) -> None:
         """A message between the store and a broker that was sent."""
         if isinstance(message, StoreWrite):
@@ -178,7 +164,8 @@ class V3Coverage:
         elif isinstance(message, StoreResponse):
             self._response(message)
         elif isinstance(message, WatchEvent):
-            self._count(WATCH, _watched(message.path))
+            root, names = paths.locate(message.path)
+            self._count(WATCH, f"{root}/ID" if root == paths.BROKER_IDS and names else root)
         elif isinstance(message, ConnectionClosed):
             self._count(STORE, "connection is closed")
         elif isinstance(message, StoreRead) and isinstance(message.operation, SetWatches):
@@ -213,11 +200,6 @@ def _reason(before: LeaderAndIsr, state: LeaderAndIsr) -> str:
     if state.leader != before.leader:
         return "leader from the ISR" if state.leader in before.isr else "leader outside the ISR (unclean)"
     return "new epoch only" if set(before.isr) == set(state.isr) else "ISR without dead members"
-
-
-def _watched(path: str) -> str:
-    root, names = paths.locate(path)
-    return f"{root}/ID" if root == paths.BROKER_IDS and names else root
 
 
 def _conflict(path: str, *, is_fenced: bool) -> str:

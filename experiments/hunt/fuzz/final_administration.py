@@ -85,11 +85,37 @@ _RETENTION = 123_456
 _LARGEST = 1_234
 """The largest batch of the topic, in bytes."""
 _UNKNOWN_VOTER = FIRST_CONTROLLER + 900
+_OF_TOPIC = ConfigSource.DYNAMIC_TOPIC_CONFIG
 Outcome = AdminOutcome | ProduceOutcome
 Judge = Callable[[Outcome], str]
 """What is wrong with an outcome, in words; empty if nothing is."""
 Step = tuple[AdminRequest | ProduceCommand, Judge]
 _Response = TypeVar("_Response", bound=AdminResponse)
+
+
+def answer_of(outcome: Outcome, kind: type[_Response]) -> _Response:
+    """The response of an outcome, which has one of this kind."""
+    assert isinstance(outcome, AdminOutcome), outcome
+    assert isinstance(outcome.response, kind), outcome
+    return outcome.response
+
+
+def differs(found: object, expected: object) -> str:
+    """The difference in words, empty if there is none."""
+    return "" if found == expected else f"found {found}, expected {expected}"
+
+
+def answers(kind: type[_Response], part_of: Callable[[_Response], object], expected: object) -> Judge:
+    """A judge of responses of a kind, a part of which must be as expected."""
+    return lambda outcome: differs(part_of(answer_of(outcome, kind)), expected)
+
+
+def refused(error: ErrorCode) -> Judge:
+    """A judge of requests that must be refused with this error."""
+    return lambda outcome: differs(outcome.error.name, error.name)
+
+
+_succeeds = refused(ErrorCode.NONE)
 
 
 class FinalAdministration:
@@ -104,43 +130,46 @@ class FinalAdministration:
         self._racks = {broker: spec.rack_of(broker) for broker in spec.broker_ids}
         self._has_authorizer = bool(spec.config.values[AUTHORIZER_CLASS_NAME])
         self._default = config_text(spec.config.values[RETENTION_BYTES])
-        created = (ErrorCode.NONE, CHECKED_TOPIC, self._count, self._factor)
-        self._is_created = answers(CreateTopicsResponse, _created, created)
 
     def steps(self) -> Iterator[Step]:
         """The requests in their order, each with what judges its outcome."""
         yield from self._creation()
         yield from self._pages()
         yield from self._configs()
-        yield from self._growth()
+        yield grow_topic(CHECKED_TOPIC, self._count), refused(ErrorCode.INVALID_PARTITIONS)
+        yield grow_topic(CHECKED_TOPIC, self._count + 1), _succeeds
+        yield _describe(), partial(self._is_placed, self._count + 1)
         if not self._has_authorizer:
-            yield from self._writes()
+            yield alter_config(CHECKED_TOPIC, {MAX_MESSAGE_BYTES: _LARGEST}), _succeeds
+            for acks in (0, 1, -1):
+                yield _write(_LARGEST + 1, acks), _succeeds if acks == 0 else refused(ErrorCode.MESSAGE_TOO_LARGE)
+                yield _write(_LARGEST, acks), _succeeds
         yield from self._move()
         yield from self._cluster()
         if self._has_authorizer:
             yield from self._access()
-        yield from self._deletion()
-
-    # -- topics --------------------------------------------------------------------------------------------------------
+        yield delete_topic(CHECKED_TOPIC), _succeeds
+        yield _describe(), refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        yield delete_topic(CHECKED_TOPIC), refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
     def _creation(self) -> Iterator[Step]:
-        yield self._create(self._count, self._factor, validate_only=True), self._is_created
+        is_created = answers(
+            CreateTopicsResponse,
+            lambda response: [(t.error, t.name, t.num_partitions, t.replication_factor) for t in response.topics],
+            [(ErrorCode.NONE, CHECKED_TOPIC, self._count, self._factor)],
+        )
+        topic = _create(self._count, self._factor)
+        yield replace(topic, validate_only=True), is_created
         yield _describe(), refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         for name in ("", "..", "two words"):
-            topic = CreatableTopic(name=name, num_partitions=1, replication_factor=1)
-            yield _create(topic), refused(ErrorCode.INVALID_TOPIC_EXCEPTION)
+            yield _create(1, 1, name), refused(ErrorCode.INVALID_TOPIC_EXCEPTION)
         yield create_topic(CHECKED_TOPIC, [[0], [0, 0]]), refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT)
         yield create_topic(CHECKED_TOPIC, [[0]], {RETENTION_BYTES: "many"}), refused(ErrorCode.INVALID_CONFIG)
-        yield self._create(0, self._factor), refused(ErrorCode.INVALID_PARTITIONS)
-        yield self._create(self._count, self._brokers + 1), refused(ErrorCode.INVALID_REPLICATION_FACTOR)
-        yield self._create(self._count, self._factor), self._is_created
-        yield self._create(self._count, self._factor), refused(ErrorCode.TOPIC_ALREADY_EXISTS)
+        yield _create(0, self._factor), refused(ErrorCode.INVALID_PARTITIONS)
+        yield _create(self._count, self._brokers + 1), refused(ErrorCode.INVALID_REPLICATION_FACTOR)
+        yield topic, is_created
+        yield topic, refused(ErrorCode.TOPIC_ALREADY_EXISTS)
         yield _describe(), partial(self._is_placed, self._count)
-
-    def _create(self, count: int, factor: int, validate_only: bool = False) -> CreateTopicsRequest:
-        configs = (CreatableTopicConfig(name=MIN_INSYNC_REPLICAS, value="1"),)
-        topic = CreatableTopic(name=CHECKED_TOPIC, num_partitions=count, replication_factor=factor, configs=configs)
-        return _create(topic, validate_only)
 
     def _is_placed(self, count: int, outcome: Outcome) -> str:
         """The topic has so many partitions, placed by the rules: replicas on different brokers, in different racks
@@ -170,22 +199,6 @@ class FinalAdministration:
         yield _describe(limit=2, cursor=at_end), answers(DescribeTopicResponse, _page, ([last - 1, last], None))
         yield _describe(limit=0), refused(ErrorCode.INVALID_REQUEST)
 
-    def _growth(self) -> Iterator[Step]:
-        yield grow_topic(CHECKED_TOPIC, self._count), refused(ErrorCode.INVALID_PARTITIONS)
-        yield grow_topic(CHECKED_TOPIC, self._count + 1), _succeeds
-        yield _describe(), self._has_grown
-
-    def _has_grown(self, outcome: Outcome) -> str:
-        partitions = answer_of(outcome, DescribeTopicResponse).topics[0].partitions
-        wrong = differs(len(partitions), self._count + 1)
-        return next(filter(None, map(self._wrong_with, partitions)), wrong)
-
-    def _writes(self) -> Iterator[Step]:
-        yield alter_config(CHECKED_TOPIC, {MAX_MESSAGE_BYTES: _LARGEST}), _succeeds
-        for acks in (0, 1, -1):
-            yield _write(_LARGEST + 1, acks), _succeeds if acks == 0 else refused(ErrorCode.MESSAGE_TOO_LARGE)
-            yield _write(_LARGEST, acks), _succeeds
-
     def _move(self) -> Iterator[Step]:
         """Partition 0 gets its replicas in the reverse order, without the last one where it has another one."""
         view = self._engine.view()
@@ -203,13 +216,6 @@ class FinalAdministration:
             unknown = elect_leader(CHECKED_TOPIC, self._count + 1, election)
             yield unknown, refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
-    def _deletion(self) -> Iterator[Step]:
-        yield delete_topic(CHECKED_TOPIC), _succeeds
-        yield _describe(), refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        yield delete_topic(CHECKED_TOPIC), refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-
-    # -- configs, the cluster, access ----------------------------------------------------------------------------------
-
     def _configs(self) -> Iterator[Step]:
         resource = DescribeConfigsResource(
             resource_type=ConfigResourceType.TOPIC,
@@ -218,7 +224,11 @@ class FinalAdministration:
         )
         question = DescribeConfigsRequest(correlation_id=0, resources=(resource,))
         by_default, as_changed = (
-            answers(DescribeConfigsResponse, _config, [(RETENTION_BYTES, value, is_of_topic)])
+            answers(
+                DescribeConfigsResponse,
+                lambda response: [(c.name, c.value, c.source is _OF_TOPIC) for c in response.results[0].configs],
+                [(RETENTION_BYTES, value, is_of_topic)],
+            )
             for value, is_of_topic in ((self._default, False), (str(_RETENTION), True))
         )
         change = alter_config(CHECKED_TOPIC, {RETENTION_BYTES: _RETENTION})
@@ -276,37 +286,10 @@ class FinalAdministration:
         yield question, answers(DescribeAclsResponse, lambda response: response.acls, ())
 
 
-# -- judges ------------------------------------------------------------------------------------------------------------
-
-
-def answer_of(outcome: Outcome, kind: type[_Response]) -> _Response:
-    """The response of an outcome, which has one of this kind."""
-    assert isinstance(outcome, AdminOutcome), outcome
-    assert isinstance(outcome.response, kind), outcome
-    return outcome.response
-
-
-def differs(found: object, expected: object) -> str:
-    """The difference in words, empty if there is none."""
-    return "" if found == expected else f"found {found}, expected {expected}"
-
-
-def answers(kind: type[_Response], part_of: Callable[[_Response], object], expected: object) -> Judge:
-    """A judge of responses of a kind, a part of which must be as expected."""
-    return lambda outcome: differs(part_of(answer_of(outcome, kind)), expected)
-
-
-def refused(error: ErrorCode) -> Judge:
-    """A judge of requests that must be refused with this error."""
-    return lambda outcome: differs(outcome.error.name, error.name)
-
-
-def _succeeds(outcome: Outcome) -> str:
-    return differs(outcome.error.name, ErrorCode.NONE.name)
-
-
-def _create(topic: CreatableTopic, validate_only: bool = False) -> CreateTopicsRequest:
-    return CreateTopicsRequest(correlation_id=0, topics=(topic,), validate_only=validate_only)
+def _create(count: int, factor: int, name: str = CHECKED_TOPIC) -> CreateTopicsRequest:
+    configs = (CreatableTopicConfig(name=MIN_INSYNC_REPLICAS, value="1"),)
+    topic = CreatableTopic(name=name, num_partitions=count, replication_factor=factor, configs=configs)
+    return CreateTopicsRequest(correlation_id=0, topics=(topic,))
 
 
 def _write(size: int, acks: int) -> ProduceCommand:
@@ -333,19 +316,9 @@ def _differs_from_whole(each: DescribedPartition, replicas: Sequence[BrokerId]) 
     return differs((*found, *moved, *eligible), (*whole, (), (), 0, (), ()))
 
 
-def _created(response: CreateTopicsResponse) -> object:
-    result = response.topics[0]
-    return result.error, result.name, result.num_partitions, result.replication_factor
-
-
 def _page(response: DescribeTopicResponse) -> object:
     return [each.partition_index for topic in response.topics for each in topic.partitions], response.next_cursor
 
 
 def _is_assigned(replicas: Sequence[BrokerId], outcome: Outcome) -> str:
     return _differs_from_whole(answer_of(outcome, DescribeTopicResponse).topics[0].partitions[0], replicas)
-
-
-def _config(response: DescribeConfigsResponse) -> object:
-    configs = response.results[0].configs
-    return [(each.name, each.value, each.source is ConfigSource.DYNAMIC_TOPIC_CONFIG) for each in configs]

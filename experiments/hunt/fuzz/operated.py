@@ -9,6 +9,7 @@ all other kinds, so that each operation meets each fault in a few dozen plans. `
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from random import Random
 
 from experiments.faults import recipes
@@ -80,21 +81,29 @@ def operated(plan: Plan) -> Plan:
     has_authorizer = rng.random() < 0.8 and not spec.has_store_metadata
     config = dict(plan.config)
     if has_authorizer:
-        config |= {
-            AUTHORIZER_CLASS_NAME: "standard",
-            SUPER_USERS: OPERATOR,
-            ALLOW_EVERYONE_IF_NO_ACL_FOUND: True,
-        }
+        config |= {AUTHORIZER_CLASS_NAME: "standard", SUPER_USERS: OPERATOR, ALLOW_EVERYONE_IF_NO_ACL_FOUND: True}
     has_late_batches = rng.random() < 0.3 and not spec.has_store_metadata
     if has_late_batches:
         config |= {ENABLE_IDEMPOTENCE: True, DELIVERY_TIMEOUT_MS: _GIVES_UP_MS, REQUEST_TIMEOUT_MS: 1_000}
-    begin_ms = plan.operations[0].at_ms + 500
-    end_ms = plan.operations[-1].at_ms - _SETTLING_MS
-    failures = _timeline(rng, targets, begin_ms, end_ms, _kinds(targets, False), _BETWEEN_FAULTS_MS, _FAULTS_LAST_MS)
+    begin_ms, end_ms = plan.operations[0].at_ms + 500, plan.operations[-1].at_ms - _SETTLING_MS
+
+    def drawn(operations: bool, between_ms: Sequence[int], durations_ms: Sequence[int]) -> tuple[Fault, ...]:
+        """Faults of some or all kinds that are operations, or that are none."""
+        possible = {name: kind for name, kind in FAULT_KINDS.items() if kind.is_possible(targets)}
+        kinds = [name for name, kind in possible.items() if kind.is_operation is operations]
+        kinds = [name for name in kinds if has_authorizer or name != "deny"]
+        chosen = rng.sample(kinds, rng.choice((4, *(len(kinds),) * 3)))
+        rates = Rates(
+            mean_between_ms=rng.choice(between_ms),
+            durations_ms=tuple(sorted(rng.sample(durations_ms, 3))),
+            weights=dict.fromkeys(chosen, 1),
+        )
+        return timeline(rates, targets, rng, begin_ms, end_ms)
+
+    failures = drawn(False, _BETWEEN_FAULTS_MS, _FAULTS_LAST_MS)
     if has_late_batches:
         failures += _late_batches(rng, targets, begin_ms)
-    kinds = [kind for kind in _kinds(targets, True) if has_authorizer or kind != "deny"]
-    changes = _timeline(rng, targets, begin_ms, end_ms, kinds, _BETWEEN_OPERATIONS_MS, _OPERATIONS_LAST_MS)
+    changes = drawn(True, _BETWEEN_OPERATIONS_MS, _OPERATIONS_LAST_MS)
     return plan.model_copy(
         update={
             "topics": topics,
@@ -117,29 +126,6 @@ def _late_batches(rng: Random, targets: Targets, begin_ms: int) -> tuple[Fault, 
         recipes.disturb(clients, brokers, effect, late_ms, lost_ms, only="produce", delay_ms=2 * _GIVES_UP_MS),
         recipes.disturb(clients, brokers, "lose", lost_ms, back_ms, only="produce"),
     )
-
-
-def _kinds(targets: Targets, operations: bool) -> list[str]:
-    return [name for name, kind in FAULT_KINDS.items() if kind.is_operation is operations and kind.is_possible(targets)]
-
-
-def _timeline(
-    rng: Random,
-    targets: Targets,
-    begin_ms: int,
-    end_ms: int,
-    kinds: list[str],
-    between_ms: tuple[int, ...],
-    durations_ms: tuple[int, ...],
-) -> tuple[Fault, ...]:
-    """Faults of some or all of these kinds."""
-    chosen = rng.sample(kinds, rng.choice((4, *(len(kinds),) * 3)))
-    rates = Rates(
-        mean_between_ms=rng.choice(between_ms),
-        durations_ms=tuple(sorted(rng.sample(durations_ms, 3))),
-        weights=dict.fromkeys(chosen, 1),
-    )
-    return timeline(rates, targets, rng, begin_ms, end_ms)
 
 
 def _topic(rng: Random, plan: Plan, name: str) -> TopicModel:

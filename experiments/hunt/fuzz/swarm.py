@@ -14,8 +14,9 @@ is of `v3`, in any of these forms.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import reduce
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial, reduce
+from itertools import cycle
 from random import Random
 from typing import Annotated, Any
 
@@ -96,17 +97,11 @@ def draw(seed: int, generation: Generation | None = None, bias: Bias = NO_BIAS) 
     """The plan of a seed; what neither the generation nor the bias fixes is drawn."""
     if bias != NO_BIAS:
         return _draw(seed, generation, bias)
-    if generation is None and seed % V3_ONE_IN == V3_REMAINDER:
-        return _drawn_of_v3(seed)
-    return operated(_draw(seed, generation, sizes(seed))) if is_operated(seed) else _draw(seed, generation, bias)
-
-
-def _drawn_of_v3(seed: int) -> Plan:
-    """The plan of a default seed that is of `v3`: in turn operated, with single faults, and staged."""
-    turn = seed // V3_ONE_IN % 3
-    if turn == 0:
-        return operated(_draw(seed, Generation.V3, sizes(seed)))
-    return _draw(seed, Generation.V3, Bias(themes=()) if turn == 1 else NO_BIAS)
+    becomes_operated = is_operated(seed)
+    if generation is None and seed % V3_ONE_IN == V3_REMAINDER:  # in turn operated, with single faults, and staged
+        generation, turn = Generation.V3, seed // V3_ONE_IN % 3
+        becomes_operated, bias = turn == 0, Bias(themes=()) if turn == 1 else NO_BIAS
+    return operated(_draw(seed, generation, sizes(seed))) if becomes_operated else _draw(seed, generation, bias)
 
 
 def _draw(seed: int, generation: Generation | None, bias: Bias) -> Plan:
@@ -136,8 +131,8 @@ def _draw(seed: int, generation: Generation | None, bias: Bias) -> Plan:
         stores=(STORE,) if has_store else (),
     )
     singles = () if themes and rng.random() < 0.6 else _faults(rng, tempo, targets, length_ms, wanted)
-    episodes = [known[name][0] for name in themes]
-    staged = _episodes(rng, episodes, targets, topic, config, length_ms) if themes else []
+    scene_at = partial(_scene, rng, targets, topic, config)
+    staged = _episodes([known[name][0] for name in themes], scene_at, rng, length_ms) if themes else []
     return Plan(
         seed=seed,
         brokers=brokers,
@@ -223,12 +218,12 @@ def _config(rng: Random, tempo: _Tempo) -> dict[str, ConfigSetting]:
 
 def _operations(rng: Random, tempo: _Tempo, partitions: int, length_ms: int) -> tuple[Operation, ...]:
     every_ms = rng.choice(tempo.operations)
-    plain = rng.choice(((), (0, 1), (1,)))
+    acks = (-1, -1, *rng.choice(((), (0, 1), (1,))))
     operations: list[Operation] = []
     at_ms = BEGIN_MS
     while at_ms < BEGIN_MS + length_ms:
         place = {"at_ms": at_ms, "id": len(operations) + 1, "topic": TOPIC, "partition": rng.randrange(partitions)}
-        operations.append(_operation(rng, place, (-1, -1, *plain)))
+        operations.append(_operation(rng, place, acks))
         at_ms += 1 + round(rng.expovariate(1 / every_ms))
     return tuple(operations)
 
@@ -237,10 +232,8 @@ def _operation(rng: Random, place: dict[str, Any], acks: Sequence[int]) -> Opera
     """A send in 70 % of cases, a read in 28 %, an election in 2 %."""
     share = rng.random()
     if share < 0.70:
-        size = rng.choice((12, 12, 100))
-        return Send.model_validate(
-            place | {"acks": rng.choice(acks), "records": rng.choice((1, 1, 3, 20)), "record_bytes": size}
-        )
+        size = {"record_bytes": rng.choice((12, 12, 100))}
+        return Send.model_validate(place | size | {"acks": rng.choice(acks), "records": rng.choice((1, 1, 3, 20))})
     if share < 0.98:
         reader, again, wait_ms = rng.randrange(READERS), rng.random() < 0.2, rng.choice((0, 0, 500))
         return Read(**place, reader=reader, from_start=again, max_wait_ms=wait_ms)
@@ -258,29 +251,21 @@ def _faults(rng: Random, tempo: _Tempo, targets: Targets, length_ms: int, wanted
     return timeline(rates, targets, rng, BEGIN_MS + 500, BEGIN_MS + length_ms - tempo.settling)
 
 
-# -- episodes ----------------------------------------------------------------------------------------------------------
-
-
 def _episodes(
-    rng: Random,
-    episodes: Sequence[Episode],
-    targets: Targets,
-    topic: TopicModel,
-    config: Mapping[str, ConfigSetting],
-    length_ms: int,
+    episodes: Sequence[Episode], scene_at: Callable[[int], Scene], rng: Random, length_ms: int
 ) -> list[tuple[int, Part]]:
     """These episodes, in turn, the next one when the last one is over; each part with its partition."""
     staged: list[tuple[int, Part]] = []
-    at_ms, turn = BEGIN_MS + rng.randint(0, 500), 0
+    at_ms, turns = BEGIN_MS + rng.randint(0, 500), cycle(episodes)
     while at_ms < BEGIN_MS + length_ms:
-        scene = _scene(rng, at_ms, targets, topic, config)
-        parts = [RequestedElection(at_ms - 200), *episodes[turn % len(episodes)](scene)]
+        scene = scene_at(at_ms)
+        parts = [RequestedElection(at_ms - 200), *next(turns)(scene)]
         staged += [(scene.partition, part) for part in parts]
-        at_ms, turn = max(part.end_ms for part in parts) + rng.choice((300, 1_000, 3_000)), turn + 1
+        at_ms = max(part.end_ms for part in parts) + rng.choice((300, 1_000, 3_000))
     return staged
 
 
-def _scene(rng: Random, at_ms: int, targets: Targets, topic: TopicModel, config: Mapping[str, ConfigSetting]) -> Scene:
+def _scene(rng: Random, targets: Targets, topic: TopicModel, config: Mapping[str, ConfigSetting], at_ms: int) -> Scene:
     partition = rng.randrange(len(topic.assignments))
     leader, *followers = topic.assignments[partition]
     member, *others = rng.sample(followers, len(followers))
