@@ -67,15 +67,10 @@ _OF_BROKER: _Kinds = frozenset(
     }
 )
 """These read one broker, and of the controller which partitions there are and who leads them."""
-_OF_COPIES: _Kinds = frozenset({MetadataLogMatching})
-"""It compares copies of the metadata."""
-_OF_PAIRS: _Kinds = frozenset({LeadersCountWhatFollowersHold})
-"""It compares what leaders believe of followers with these."""
-_OF_SESSIONS: _Kinds = frozenset({FetchSessionsAgree})
-"""It compares the two sides of fetch sessions."""
+_COMPARING: _Kinds = frozenset({MetadataLogMatching, LeadersCountWhatFollowersHold, FetchSessionsAgree})
+"""These compare nodes: copies of the metadata, what leaders believe of followers, the two sides of fetch sessions."""
 _OF_CLUSTER: _Kinds = frozenset({LeaderCandidateCompleteness, NoCommittedRecordLostGlobally, ReplicationQuorumSuperset})
 """These come to the same after an event of any node: they are checked once, with those of the controller."""
-_BY_KIND: _Kinds = _OF_BROKER | _OF_COPIES | _OF_PAIRS | _OF_SESSIONS | _OF_CLUSTER
 
 
 class StepChecker:
@@ -96,8 +91,9 @@ class StepChecker:
         self._views = _NodeViews(machines)
         found = {type(invariant) for invariant in self.states.suite.invariants}
         kinds = [kind for kind in found if kind.check is not Invariant.check]
-        self._of_controller: _Kinds = frozenset(kind for kind in kinds if kind.AFTER_CONTROLLERS) - _OF_COPIES
-        self._of_no_kind: _Kinds = frozenset(kind for kind in kinds if kind.AFTER_BROKERS) - _BY_KIND
+        self._of_controller: _Kinds = frozenset(kind for kind in kinds if kind.AFTER_CONTROLLERS) - _COMPARING
+        of_brokers: _Kinds = frozenset(kind for kind in kinds if kind.AFTER_BROKERS)
+        self._of_no_kind = of_brokers - _OF_BROKER - _COMPARING - _OF_CLUSTER
 
     def check(
         self,

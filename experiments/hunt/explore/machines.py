@@ -108,8 +108,6 @@ class Machines:
         self.fetched = cache(self._fetched)
         self.fenced_epoch = cache(self._fenced_epoch)
 
-    # -- states --------------------------------------------------------------------------------------------------------
-
     def intern(self, node: AnyNode) -> Local:
         """The number of the node's state; the node must not be changed any more."""
         key = self._keys.key(node)
@@ -136,14 +134,15 @@ class Machines:
         node = self._controller(controller)
         log = node.storage.open_log(METADATA_LOG)
         batches = [batch for batch in log.read(offset, _MAX_BYTES) if offset <= batch.base_offset < end]
-        message = QuorumFetchResponse(
-            correlation_id=fetch_id,
-            leader_id=FIRST_CONTROLLER,
-            leader_epoch=node.replica.epoch,
-            high_watermark=end,
-            batches=tuple(batches),
+        return VALUES.number(
+            QuorumFetchResponse(
+                correlation_id=fetch_id,
+                leader_id=FIRST_CONTROLLER,
+                leader_epoch=node.replica.epoch,
+                high_watermark=end,
+                batches=tuple(batches),
+            )
         )
-        return VALUES.number(message)
 
     def _fenced_epoch(self, controller: Local, broker: NodeId) -> Epoch | None:
         """The broker's epoch if it is registered and fenced, -1 if it is unfenced, None if it is not registered."""
@@ -151,8 +150,6 @@ class Machines:
         if registration is None:
             return None
         return registration.broker_epoch if registration.fenced else NO_EPOCH
-
-    # -- new nodes and copies ------------------------------------------------------------------------------------------
 
     def new_controller(self) -> ControllerNode:
         spec, controller = self._spec, FIRST_CONTROLLER
@@ -163,13 +160,13 @@ class Machines:
 
     def _copy(self, local: Local) -> AnyNode:
         inputs: list[_Key] = []
-        while _is_suspended(self.nodes[local]):
+        while isinstance(node := self.nodes[local], V3BrokerNode) and node.is_suspended:
             inputs.append(self._origins[local])
             local = inputs[-1][0]
-        node: AnyNode = copy_of(self.nodes[local])
+        copied: AnyNode = copy_of(node)
         for key in reversed(inputs):
-            self._act(node, key)
-        return node
+            self._act(copied, key)
+        return copied
 
     # -- steps ---------------------------------------------------------------------------------------------------------
 
@@ -262,17 +259,9 @@ class Machines:
 
 
 def _acknowledged(sends: Sequence[tuple[NodeId, int]]) -> Offset:
-    messages = (message_of(number) for receiver, number in sends if is_client(receiver))
-    offsets = (
-        message.base_offset
-        for message in messages
-        if isinstance(message, ProduceResponse) and message.error is ErrorCode.NONE
-    )
-    return max(offsets, default=NO_OFFSET)
-
-
-def _is_suspended(node: AnyNode) -> bool:
-    return isinstance(node, V3BrokerNode) and node.is_suspended
+    answers = (message_of(number) for receiver, number in sends if is_client(receiver))
+    produced = (answer for answer in answers if isinstance(answer, ProduceResponse))
+    return max((answer.base_offset for answer in produced if answer.error is ErrorCode.NONE), default=NO_OFFSET)
 
 
 def _dead(node: BaseBroker, disk: SimStorage) -> DeadBroker:

@@ -99,7 +99,11 @@ def run(spec: SearchSpec, progress: Callable[[Search], None] | None = None) -> R
         raise InputError("--bounds", "", f"recoveries={bounds.recoveries}", "recoveries=0 before kip-966")
     begin = time.perf_counter()
     with mutated(spec.mutant):
-        model = _model(spec, bounds)
+        model = (
+            V3Model(spec.generation, spec.brokers, spec.min_isr, bounds)
+            if has_store
+            else ControlledModel(spec.generation, spec.brokers, spec.min_isr, bounds, spec.strategy)
+        )
         search = Search(model).run(spec.depth, spec.max_states, progress)
         seconds = time.perf_counter() - begin
         violation = _found(model, search)
@@ -116,12 +120,6 @@ def run(spec: SearchSpec, progress: Callable[[Search], None] | None = None) -> R
         seconds=seconds,
         violation=violation,
     )
-
-
-def _model(spec: SearchSpec, bounds: Bounds) -> Model:
-    if spec.generation.features.metadata_in_store:
-        return V3Model(spec.generation, spec.brokers, spec.min_isr, bounds)
-    return ControlledModel(spec.generation, spec.brokers, spec.min_isr, bounds, spec.strategy)
 
 
 def _found(model: Model, search: Search) -> FoundViolation | None:

@@ -11,7 +11,7 @@ from experiments.engines.port import TraceEvent
 from experiments.hunt.explore.machines import message_of
 from experiments.hunt.explore.model import LATE, Model
 from experiments.hunt.explore.search import Counterexample
-from experiments.hunt.explore.states import Action, Successor
+from experiments.hunt.explore.states import Action
 from experiments.story.render import Heading, render
 from protocol.broker.fetcher import FETCH_PREFIX
 from protocol.broker.isr_shrink import LAG_PREFIX, SILENT_PREFIX
@@ -35,14 +35,9 @@ def story_of(model: Model, found: Counterexample) -> list[str]:
     headings: list[Heading] = []
     for number, step in enumerate(found.path, 1):
         headings.append(Heading(f"{number}. {_step(model, step.action)}", len(events)))
-        events += _events(number, step)
+        traces = [(node, trace) for node, outcome in step.outcomes for trace in outcome.traces]
+        events += [TraceEvent(number * MS_PER_STEP, node, trace) for node, trace in traces]
     return [*render(events, headings, model.records_of(found.path[-1].state)), f"!! {found.wrong}"]
-
-
-def _events(number: int, step: Successor) -> list[TraceEvent]:
-    return [
-        TraceEvent(number * MS_PER_STEP, node, trace) for node, outcome in step.outcomes for trace in outcome.traces
-    ]
 
 
 def _step(model: Model, action: Action) -> str:
@@ -66,7 +61,8 @@ def sentence(action: Action) -> str:
     if kind == "expire":
         return f"session {numbers[1]} of {name} expires"
     if kind == "crash":
-        return f"{name} crashes; its disk loses {_records(numbers[1])}"
+        lost = {0: "nothing", 1: "its last record"}.get(numbers[1], f"its last {numbers[1]} records")
+        return f"{name} crashes; its disk loses {lost}"
     if kind == "fail over":
         lost = " and ".join(f"what {node_name(sender)} has sent" for sender in numbers[1:])
         return f"{name} ends, and another controller begins with its log" + (f"; {lost} to it is lost" if lost else "")
@@ -82,10 +78,6 @@ _EVENT_WORDS = {
     "query again": "repeats its queries",
     "decide": "decides, since the time of the recovery is over",
 }
-
-
-def _records(count: int) -> str:
-    return {0: "nothing", 1: "its last record"}.get(count, f"its last {count} records")
 
 
 def _timer(node: NodeId, timer: str) -> str:
@@ -108,25 +100,19 @@ def _content(message: Message) -> str:
     if isinstance(message, FetchRequest):
         return "; ".join(f"fetch from {f.fetch_offset}, epoch {f.current_leader_epoch}" for f in message.partitions)
     if isinstance(message, FetchResponse):
-        return (
-            "; ".join(
-                f"epoch {r.leader_epoch}, {r.error.name if r.error else _records_of(r)}" for r in message.partitions
-            )
-            or f"session: {message.error.name}"
-        )
+        found = [f"epoch {r.leader_epoch}, {r.error.name if r.error else _records_of(r)}" for r in message.partitions]
+        return "; ".join(found) or f"session: {message.error.name}"
     if isinstance(message, AlterPartitionRequest):
         return "; ".join(
             f"proposes ISR {_isr([m.broker_id for m in p.new_isr])} in epochs {p.leader_epoch}/{p.partition_epoch}"
             for p in message.partitions
         )
     if isinstance(message, AlterPartitionResponse):
-        return (
-            "; ".join(
-                f"ISR {_isr(r.isr)}, partition epoch {r.partition_epoch}" if not r.error else r.error.name
-                for r in message.partitions
-            )
-            or message.error.name
-        )
+        found = [
+            r.error.name if r.error else f"ISR {_isr(r.isr)}, partition epoch {r.partition_epoch}"
+            for r in message.partitions
+        ]
+        return "; ".join(found) or message.error.name
     if isinstance(message, StoreWrite):
         return "writes " + ", ".join(f"{type(part).__name__} {part.path}" for part in message.operations)
     if isinstance(message, StoreRead) and not isinstance(message.operation, SetWatches):

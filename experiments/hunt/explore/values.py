@@ -31,10 +31,8 @@ def held_by(call: object) -> tuple[object, ...]:
     variables, and the procedure that it waits for.
 
     A node may hold functions for later: methods bound to arguments, functions within functions, and, in `v3`,
-    procedures in the middle of their work. A procedure is a generator, so that its steps read in the order in which
-    they happen; where it has stopped and what its variables are is known to Python alone. Written as objects with
-    fields, which keys could walk, each wait would cut a procedure in two, in the code that nodes run, for the search
-    only. So this function reads frames and closures, and no other does. It needs the interpreted sources.
+    procedures, which are generators. Where a generator has stopped and what its variables are only its frame says. No
+    other function reads frames and closures. It needs the interpreted sources.
     """
     if isinstance(call, partial):
         return "partial", call.func, call.args, call.keywords
@@ -107,7 +105,7 @@ class Keys:
     def _walker_of(self, kind: type) -> Callable[[Any, dict[int, int]], object]:
         """How objects of that type are walked."""
         if issubclass(kind, Message):
-            return _number_of_message
+            return lambda message, seen: ("#", VALUES.number(message))
         if issubclass(kind, list | tuple | deque):
             return self._walk_items
         if issubclass(kind, dict):
@@ -115,11 +113,11 @@ class Keys:
         if issubclass(kind, set | frozenset):
             return self._walk_set
         if issubclass(kind, Enum) or kind in VALUE_TYPES:
-            return _itself
+            return lambda thing, seen: thing
         if issubclass(kind, _NAMED):
-            return _name
+            return lambda thing, seen: getattr(thing, "__qualname__", type(thing).__name__)
         if issubclass(kind, Random):
-            return _random_state
+            return lambda rng, seen: rng.getstate()
         return self._walk_call if kind in CALLS else self._object_walker(kind)
 
     def _walk_items(self, things: Iterable[object], seen: dict[int, int]) -> object:
@@ -129,7 +127,7 @@ class Keys:
     def _walk_dict(self, thing: Mapping[object, object], seen: dict[int, int]) -> object:
         walk = self._walk
         items = [(walk(name, seen), walk(item, seen)) for name, item in thing.items()]
-        return tuple(sorted(items, key=_repr_of_name) if self._unordered and len(items) > 1 else items)
+        return tuple(sorted(items, key=lambda item: repr(item[0])) if self._unordered and len(items) > 1 else items)
 
     def _walk_set(self, things: Iterable[object], seen: dict[int, int]) -> object:
         return ("set", *sorted((self._walk(item, seen) for item in things), key=repr))
@@ -161,26 +159,6 @@ class Keys:
             return (kind_name, *[part if type(part) in ATOMS else walk(part, seen) for part in parts])
 
         return walk_object
-
-
-def _repr_of_name(item: tuple[object, object]) -> str:
-    return repr(item[0])
-
-
-def _itself(thing: object, seen: dict[int, int]) -> object:
-    return thing
-
-
-def _number_of_message(message: Message, seen: dict[int, int]) -> object:
-    return ("#", VALUES.number(message))
-
-
-def _name(thing: object, seen: dict[int, int]) -> object:
-    return getattr(thing, "__qualname__", type(thing).__name__)
-
-
-def _random_state(rng: Random, seen: dict[int, int]) -> object:
-    return rng.getstate()
 
 
 ATOMS = frozenset({int, str, bytes, bool, float, type(None)})

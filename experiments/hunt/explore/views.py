@@ -121,13 +121,9 @@ def _replica(replica: Replica) -> object:
     return (
         (replica.key, replica.name, replica.leader_id, replica.leader_epoch),
         _log(replica.log),
-        None if fetch is None else (fetch.current_leader_epoch, fetch.fetch_offset),
-        None if leadership is None else (leadership.leader_epoch, leadership.recovery_state, _isrs(leadership)),
+        fetch and (fetch.current_leader_epoch, fetch.fetch_offset),
+        leadership and (leadership.leader_epoch, leadership.recovery_state, leadership.isr, leadership.maximal_isr),
     )
-
-
-def _isrs(leadership: Leadership) -> object:
-    return leadership.isr, leadership.maximal_isr
 
 
 def _log(log: ReplicaLog) -> object:
@@ -163,13 +159,9 @@ def ends(node: AnyNode) -> object:
         return disk(node)
     context = node.context
     replicas = [
-        (
-            _place(replica),
-            replica.log.start_offset,
-            replica.log.end_offset,
-            None if replica.leadership is None else _isrs(replica.leadership),
-        )
+        (_place(replica), replica.log.start_offset, replica.log.end_offset, led and (led.isr, led.maximal_isr))
         for replica in context.replicas.values()
+        for led in [replica.leadership]
     ]
     return context.broker_epoch, _known(context.image), tuple(replicas), disk(node)
 
@@ -177,12 +169,9 @@ def ends(node: AnyNode) -> object:
 @_of(BrokerNode)
 def counted(node: BrokerNode) -> object:
     """The ends of a running broker's replicas, and how far each leads it to believe its followers to be."""
-    context = node.context
-    replicas = [
-        (_place(replica), replica.log.end_offset, _progress(replica.leadership))
-        for replica in context.replicas.values()
-    ]
-    return context.broker_epoch, _known(context.image), tuple(replicas)
+    context, replicas = node.context, node.context.replicas.values()
+    counted = [(_place(replica), replica.log.end_offset, _progress(replica.leadership)) for replica in replicas]
+    return context.broker_epoch, _known(context.image), tuple(counted)
 
 
 def _place(replica: Replica) -> object:
@@ -190,9 +179,7 @@ def _place(replica: Replica) -> object:
 
 
 def _progress(leadership: Leadership | None) -> object:
-    if leadership is None:
-        return None
-    return tuple((broker, each.end_offset, each.broker_epoch) for broker, each in leadership.followers.items())
+    return leadership and tuple((name, f.end_offset, f.broker_epoch) for name, f in leadership.followers.items())
 
 
 def _known(image: MetadataImage) -> object:
@@ -205,21 +192,14 @@ def sessions(node: BrokerNode) -> object:
     """A running broker's fetch sessions, as a leader and as a follower, and which of them it uses."""
     context, fetchers = node.context, range(node.context.config.int_value(NUM_REPLICA_FETCHERS))
     others: list[NodeId] = [broker for broker in context.image.brokers if broker != node.node_id]
-    served = [
-        (
-            other,
-            node.fetch_sessions.epoch_of(other),
-            *[node.fetch_sessions.session((other, fetcher)) for fetcher in fetchers],
-        )
-        for other in others
+    epochs = [(other, node.fetch_sessions.epoch_of(other)) for other in others]
+    pairs = [(other, fetcher) for other in others for fetcher in fetchers]
+    served = [node.fetch_sessions.session(pair) for pair in pairs]
+    began = [node.fetcher.session(*pair) for pair in pairs]
+    roles = [
+        (held.leader_id, held.leadership and tuple(held.leadership.followers)) for held in context.replicas.values()
     ]
-    began = [(other, *[node.fetcher.session(other, fetcher) for fetcher in fetchers]) for other in others]
-    roles = [(replica.leader_id, _followers(replica)) for replica in context.replicas.values()]
-    return context.broker_epoch, tuple(served), tuple(began), tuple(roles)
-
-
-def _followers(replica: Replica) -> tuple[NodeId, ...] | None:
-    return None if replica.leadership is None else tuple(replica.leadership.followers)
+    return context.broker_epoch, tuple(epochs), tuple(served), tuple(began), tuple(roles)
 
 
 def disk(node: AnyNode) -> object:
