@@ -43,7 +43,8 @@ def homes_of(spec: ClusterSpec, nodes: RayNodes) -> dict[NodeId, str]:
 
 class SoakCluster:
     """A cluster on Ray under test. `homes` is the present Ray node of each node; `pids` are the processes as of the
-    last `await_whole`; `rss` collects the resident bytes of each node's processes every two seconds.
+    last `await_whole`; `rss` collects the resident bytes of each node's processes every two seconds; `next_id` gives
+    new command ids.
     """
 
     def __init__(self, engine: RayEngine, nodes: RayNodes, homes: dict[NodeId, str]) -> None:
@@ -54,7 +55,7 @@ class SoakCluster:
         self.partitions: tuple[TopicPartition, ...] = ()
         self.rss: dict[NodeId, list[int]] = {}
         self.workload: Workload | None = None
-        self._ids = count(1)
+        self.next_id = count(1).__next__
         self._next_sample_ms = 0
 
     @property
@@ -74,12 +75,6 @@ class SoakCluster:
 
         return self.wait_for(active, "a controller is active")
 
-    def next_id(self) -> int:
-        """A command id that was not used before."""
-        return next(self._ids)
-
-    # -- waiting -------------------------------------------------------------------------------------------------------
-
     def wait(self, condition: Callable[[], bool], what: str, within_ms: int = HEAL_WITHIN_MS) -> None:
         """Runs the workload until the condition `what` holds. NotHealedError where it does not hold in time."""
         next_check_ms = 0
@@ -98,15 +93,16 @@ class SoakCluster:
 
     def wait_for(self, find: Callable[[], _Found | None], what: str) -> _Found:
         """Runs the workload until `find` has a result other than None; returns it. NotHealedError as `wait`."""
-        found: list[_Found] = []
+        found: _Found | None = None
 
         def is_found() -> bool:
-            if (one := find()) is not None:
-                found.append(one)
-            return bool(found)
+            nonlocal found
+            found = find()
+            return found is not None
 
         self.wait(is_found, what)
-        return found[0]
+        assert found is not None
+        return found
 
     def pass_time(self, duration_ms: int) -> None:
         """Runs the workload for a time."""
@@ -120,11 +116,8 @@ class SoakCluster:
         if now_ms >= self._next_sample_ms:
             self._next_sample_ms = now_ms + 2_000
             for node, pid in self.pids.items():
-                size = rss_of(pid)
-                if size:
+                if size := rss_of(pid):
                     self.rss.setdefault(node, []).append(size)
-
-    # -- state ---------------------------------------------------------------------------------------------------------
 
     def state(self, partition: TopicPartition) -> PartitionState | None:
         view = self.engine.view()
@@ -149,11 +142,10 @@ class SoakCluster:
         roles = [part.role for part in self.engine.quorum().values()]
         if len(roles) < len(self.controllers) or not set(roles) <= {"leader", "follower"}:
             return False
-        if not view.unfenced.issuperset(self.brokers):
-            return False
-        states = [view.partitions.get(partition) for partition in self.partitions]
-        replicas = len(self.brokers)
-        return all(state is not None and state.leader != NO_LEADER and len(state.isr) == replicas for state in states)
+        states, replicas = [view.partitions.get(partition) for partition in self.partitions], len(self.brokers)
+        return view.unfenced.issuperset(self.brokers) and all(
+            state is not None and state.leader != NO_LEADER and len(state.isr) == replicas for state in states
+        )
 
     def await_whole(self) -> None:
         """Waits until the cluster is whole, and updates `pids`."""
@@ -175,8 +167,6 @@ class SoakCluster:
         if not isinstance(outcome, AdminOutcome) or outcome.error is not ErrorCode.NONE:
             raise NotHealedError(f"the topic is not created: {outcome}")
         self.partitions = tuple(TopicPartition(TOPIC, index) for index in range(partitions))
-
-    # -- operations of faults ------------------------------------------------------------------------------------------
 
     def signal(self, node: NodeId, number: signal.Signals) -> None:
         """Sends a signal to a node's process."""

@@ -64,7 +64,8 @@ class RayNodes:
 
     def kill_raylet(self, node_id: str) -> None:
         """Sends SIGKILL to the raylet of a node, and to no other process; its workers become orphans."""
-        os.kill(_raylet(self._nodes[node_id]).pid, signal.SIGKILL)
+        [raylet] = self._nodes[node_id].all_processes["raylet"]
+        os.kill(raylet.process.pid, signal.SIGKILL)
 
     def kill_control_store(self) -> None:
         """Sends SIGKILL to the control store of all nodes."""
@@ -83,11 +84,6 @@ def start_node(cluster: Handle, num_cpus: int = NODE_CPUS, **options: object) ->
     if not ray_constants.ENABLE_RAY_CLUSTER:  # the variable of `stay_on_loopback`, as ray has read it
         options["node_ip_address"] = "127.0.0.1"
     return cluster.add_node(num_cpus=num_cpus, **_SHARED, **options)
-
-
-def _raylet(node: Handle) -> Handle:
-    [process] = node.all_processes["raylet"]
-    return process.process
 
 
 @contextmanager

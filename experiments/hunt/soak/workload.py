@@ -2,12 +2,8 @@
 
 The producer is the cluster's client node: idempotent, acks=all. It sends batches of `RECORDS_PER_SEND` records to the
 partitions in turn, at `rate` records per second, with at most `MAX_OUTSTANDING` sends under way. Sends that the limit
-prevents are skipped and not made up for, so that the producer does not stay behind after an outage.
-
-Two readers follow each partition from its log start offset. The second one goes back by `JUMP_BACK` offsets at every
-`rewind`, so that records which were visible are read again after each fault.
-
-The loop that waits for the cluster calls `tick` as often as possible.
+prevents are skipped and not made up for, so that the producer does not stay behind after an outage. The second reader
+of a partition goes back at every `rewind`, so that records which were visible are read again after each fault.
 """
 
 from __future__ import annotations
@@ -58,7 +54,8 @@ class _Follower:
 
 class Workload:
     """The producer and the readers. `write` receives the operations of the history, `rate` is in records per second,
-    and `next_id` returns new command ids. `is_sending` and `is_reading` may be set to False.
+    and `next_id` returns new command ids. `is_sending` and `is_reading` may be set to False. Whoever waits for the
+    cluster calls `tick` as often as possible.
     """
 
     def __init__(
@@ -108,15 +105,15 @@ class Workload:
         for command_id, outcome in self._clients.take_outcomes().items():
             if isinstance(outcome, SendOutcome) and command_id in self._sends:
                 del self._sends[command_id]
-                self._handle_send_outcome(outcome)
+                for end in ended(outcome):
+                    self._write(end)
+                    setattr(self.counts, end.result, getattr(self.counts, end.result) + end.size)
             elif isinstance(outcome, ConsumeOutcome) and command_id in self._reads:
                 self._handle_read_outcome(now_ms, self._reads.pop(command_id), outcome)
         self._send_due(now_ms)
         for follower in self._followers:
             if self.is_reading and not follower.command and follower.due_ms <= now_ms:
                 self._read(follower)
-
-    # -- sending -------------------------------------------------------------------------------------------------------
 
     def _send_due(self, now_ms: TimeMs) -> None:
         every_ms = 1000 * RECORDS_PER_SEND / self._rate
@@ -139,13 +136,6 @@ class Workload:
         self._write(Invoked(command.command_id, PRODUCER, partition, RECORDS_PER_SEND))
         self._clients.submit(command)
         self.counts.sent += RECORDS_PER_SEND
-
-    def _handle_send_outcome(self, outcome: SendOutcome) -> None:
-        for end in ended(outcome):
-            self._write(end)
-            setattr(self.counts, end.result, getattr(self.counts, end.result) + end.size)
-
-    # -- reading -------------------------------------------------------------------------------------------------------
 
     def _read(self, follower: _Follower) -> None:
         command = ConsumeCommand(
