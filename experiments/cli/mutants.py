@@ -96,7 +96,6 @@ def _generated_verdicts(
 ) -> Iterator[GeneratedVerdict]:
     """The verdicts on the committed list, or on a sample of `number` mutants."""
     from experiments.hunt.mutants.generated import campaign
-    from experiments.hunt.mutants.generated.hunts import SWARM
 
     workers = jobs or os.cpu_count() or 1
     if number is None:
@@ -104,7 +103,7 @@ def _generated_verdicts(
         _refuse("--kept", {"--swarm-only": swarm_only})
         return campaign.kept_verdicts(campaign.kept_mutants(), workers)
     _refuse("--generated", {"--kept": kept})
-    stages = (SWARM,) if swarm_only else campaign.STAGES
+    stages = (campaign.SWARM,) if swarm_only else campaign.STAGES
     drawn = campaign.sample(number, seed or 0, None if module is None else campaign.module_at(module))
     return campaign.generated_verdicts(drawn, swarm or campaign.SWARM_SEEDS, workers, stages)
 

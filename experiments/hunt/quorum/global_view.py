@@ -1,11 +1,8 @@
 """The whole quorum at once: what is committed, the log on every disk, and the voter sets.
 
-`GlobalView` follows the logs on all disks, including those of replicas that are down. A record is committed as soon as
-the high watermark of any replica passes it. The view reads disks and high watermarks and derives the voters itself, so
-a defect of a replica does not affect it.
-
-A lost disk is kept as it was (`lost`). Its uuid is never used again, so its promises stay valid: a leader may count a
-fetch that was sent before the loss.
+A record is committed as soon as the high watermark of any replica passes it. The view reads disks, including those of
+replicas that are down, and high watermarks, and derives the voters itself. A lost disk is kept as it was (`lost`). Its
+uuid is never used again, so its promises stay valid: a leader may count a fetch that was sent before the loss.
 """
 
 from __future__ import annotations
@@ -126,19 +123,19 @@ class VoterSets:
         self._sets.append(voters_after(self.latest, change))
 
 
+@dataclass(slots=True, eq=False)
 class LogCopy:
     """A copy of the log on one disk: the values from `start` to `end`, the changes of the voters in it and the voter
     sets they lead to. Everything below `matched` equals the committed values.
     """
 
-    def __init__(self) -> None:
-        self.start: Offset = 0
-        self.values: list[Value] = []
-        self.changes: dict[Offset, VoterChange] = {}
-        self.history = VoterSets(frozenset())
-        self.matched: Offset = 0
-        self.flushed: Offset = 0
-        self._last: RecordBatch | None = None
+    start: Offset = 0
+    values: list[Value] = field(default_factory=list)
+    changes: dict[Offset, VoterChange] = field(default_factory=dict)
+    history: VoterSets = field(default_factory=lambda: VoterSets(frozenset()))
+    matched: Offset = 0
+    flushed: Offset = 0
+    _last: RecordBatch | None = None
 
     @property
     def end(self) -> Offset:
@@ -238,10 +235,9 @@ class GlobalView:
         self.new_commit = Commit(replica.epoch, end, sets)
         self.committed += copy.values[first - copy.start : end - copy.start]
         self.committed_by[replica.epoch] = end
-        for offset in range(first, end):
-            if offset in copy.changes:
-                self.changes[offset] = copy.changes[offset]
-                self.history.add(offset, copy.changes[offset])
+        for offset in filter(copy.changes.__contains__, range(first, end)):
+            self.changes[offset] = copy.changes[offset]
+            self.history.add(offset, copy.changes[offset])
         for other in (*self.copies.values(), *self.lost.values()):
             other.match(self.committed)
 

@@ -38,8 +38,6 @@ class Operator:
         self._errors: dict[int, ErrorCode] = {}
         self._read = len(harness.responses)
 
-    # -- changes -------------------------------------------------------------------------------------------------------
-
     def request_change(self, adds: bool, key: ReplicaKey, to: NodeId) -> int:
         """Sends a request for a change of the voters to a replica; returns its correlation id."""
         harness = self._harness
@@ -68,8 +66,6 @@ class Operator:
         number = self.request_change(adds, key, harness.leader.key.id)
         harness.run_until(lambda: not self.has_open_requests(), ANSWERED_WITHIN_MS)
         return self._errors.get(number)
-
-    # -- tolerated actions ---------------------------------------------------------------------------------------------
 
     def lost_voters(self) -> set[ReplicaKey]:
         """Voters of any set in use whose disks are lost."""
@@ -101,8 +97,6 @@ class Operator:
     def _has_majority(self, voters: Voters, left: Iterable[ReplicaKey]) -> bool:
         there = sum(self._harness.view.has_disk(voter) for voter in left)
         return bool(voters) and there >= majority(voters)
-
-    # -- repair --------------------------------------------------------------------------------------------------------
 
     def replace_lost_voters(self) -> bool:
         """Removes every voter whose disk is lost (static voters: adds the new disk); returns whether that succeeded."""

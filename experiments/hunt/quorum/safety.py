@@ -227,13 +227,14 @@ class HighWatermarkHasMajority(SafetyInvariant):
         epoch, _ = view.committed[end - 1]
         if epoch != commit.epoch:
             return f"{replica.key} commits {end - 1} of epoch {epoch} in epoch {commit.epoch}"
-        if not any(self._has_majority(voters, end) for voters in commit.sets):
+
+        def has(voter: ReplicaKey) -> bool:
+            return any(copy.durable >= end for copy in view.copies_of(voter))
+
+        if not any(rules.have_majority(voters, has) for voters in commit.sets):
             ends = {node: copy.durable for node, copy in view.copies.items()}
             return f"{replica.key} commits {end} by {' or '.join(map(list_keys, commit.sets))}; on disks are {ends}"
         return ""
-
-    def _has_majority(self, voters: Voters, end: Offset) -> bool:
-        return rules.have_majority(voters, lambda voter: any(it.durable >= end for it in self.view.copies_of(voter)))
 
 
 @dataclass
@@ -269,9 +270,8 @@ class ChangesTakeTurns(SafetyInvariant):
         if len(waiting) > 1:
             return f"{replica.key} has {len(waiting)} uncommitted changes of the voters, at {waiting}"
         if replica.epoch not in self.view.committed_by:
-            return (
-                f"{replica.key} changes the voters at {last} before it has committed a record of epoch {replica.epoch}"
-            )
+            too_early = f"before it has committed a record of epoch {replica.epoch}"
+            return f"{replica.key} changes the voters at {last} {too_early}"
         return self._lagging(replica, copy.changes[last], last) if last in copy.changes else ""
 
     def _lagging(self, leader: QuorumReplica, change: VoterChange, offset: Offset) -> str:
@@ -300,17 +300,14 @@ class AckedChangeIsCommitted(SafetyInvariant):
             if send.to != DRIVER or not isinstance(answer, Response) or answer.error is not ErrorCode.NONE:
                 continue
             asked = self._asked.get(answer.correlation_id)
-            if asked is not None and not any(_is_made(asked, change) for change in changes):
-                return (
-                    f"{replica.key} confirms the change of {asked.voter_id}:{asked.voter_uuid}, which is not committed"
-                )
+            if asked is None:
+                continue
+            kind = AddVoterRecord if isinstance(asked, AddVoterRequest) else RemoveVoterRecord
+            key = (asked.voter_id, asked.voter_uuid)
+            made = (change for change in changes if isinstance(change, kind))
+            if key not in ((change.voter_id, change.voter_uuid) for change in made):
+                return f"{replica.key} confirms the change of {key[0]}:{key[1]}, which is not committed"
         return ""
-
-
-def _is_made(asked: VoterRequest, change: VoterChange) -> bool:
-    kind = AddVoterRecord if isinstance(asked, AddVoterRequest) else RemoveVoterRecord
-    key = (change.voter_id, change.voter_uuid)
-    return isinstance(change, kind) and key == (asked.voter_id, asked.voter_uuid)
 
 
 @dataclass(slots=True)
