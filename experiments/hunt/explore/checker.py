@@ -1,13 +1,10 @@
 """Checks the invariants of `experiments/check` on the numbered states of a search.
 
 The suite that every simulation runs receives the trace events of a step; then every invariant is checked on all
-partitions. What the suite has accumulated belongs to the state (`suite_states.py`): two states that differ in it are
-two states.
-
-A step is checked in parts: what the suite makes of a crash, of the trace events of each node, and of the state. The
-last of these has parts again, one for each broker and kind of invariant. The result of a part depends on the suite
-state, or only on its ground truth, and on what the part reads of the nodes (`views.py`). It is computed once for all
-steps that agree in these. An invariant of no kind below is checked for every broker, and reads everything.
+partitions. A step is checked in parts: what the suite makes of a crash, of the trace events of each node, and of the
+state, the last of these for each broker and kind of invariant. The result of a part depends on the suite state
+(`suite_states.py`), or only on its ground truth, and on what the part reads of the nodes (`views.py`). It is computed
+once for all steps that agree in these. An invariant of no kind below is checked for every broker, and reads everything.
 
 One more property is checked here, since no client takes part in a search: what a leader acknowledges with acks=all is
 below its high watermark (E5).
@@ -16,6 +13,7 @@ below its high watermark (E5).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import product
 
 from experiments.check.invariants import Invariant
 from experiments.check.invariants_broker import (
@@ -120,16 +118,14 @@ class StepChecker:
             return self._checked_entirely(suite_state, before, after)
         marks, by_itself, compared = self._lowered(before, after), self._views.by_itself, self._views.compared
         key = (self.states.truth_of(suite_state), marks, tuple([by_itself[local] for local in after]))
-        found = self._whole.get(key)
-        if found is None:
-            found = self._whole[key] = self._checked_by_parts(suite_state, dict(marks), after)
-        truth, wrong = found
+        if key not in self._whole:
+            self._whole[key] = self._checked_by_parts(suite_state, dict(marks), after)
+        truth, wrong = self._whole[key]
         if not wrong:
             others = tuple([compared[local] for local in after])
-            disagreement = self._disagreements.get(others)
-            if disagreement is None:
-                disagreement = self._disagreements[others] = self._disagreement(after)
-            wrong = disagreement
+            if others not in self._disagreements:
+                self._disagreements[others] = self._disagreement(after)
+            wrong = self._disagreements[others]
         return self.states.with_truth(suite_state, truth), wrong
 
     def _after_crash(
@@ -163,13 +159,10 @@ class StepChecker:
             stage = self._stage
             self.states.restored(suite_state)
             stage.show(after, self._machines)
-            for trace in outcome.traces:
-                for observer in stage.trace_observers:
-                    observer(stage.now_ms, node, trace)
+            for trace, observer in product(outcome.traces, stage.trace_observers):
+                observer(stage.now_ms, node, trace)
             self._known[key] = self.states.verdict(suite_state)
         return self._known[key]
-
-    # -- the state after a step ----------------------------------------------------------------------------------------
 
     def _lowered(self, before: _Nodes, after: _Nodes) -> tuple[tuple[NodeId, Local], ...]:
         """The brokers whose high watermark has changed, with the state before."""
@@ -200,14 +193,15 @@ class StepChecker:
         cluster = (of.committed[after[0]], *[of.ends[local] for local in brokers])
         truth, wrong = self._part(suite_state, after, FIRST_CONTROLLER, self._of_controller, cluster)
         for node in self._broker_ids:
+            if wrong:
+                return truth, wrong
             was = marks.get(node)
             reads = (of.itself[after[1 + node]], of.leaders[after[0]], -1 if was is None else of.high_watermark[was])
-            if not wrong:
-                truth, wrong = self._part(suite_state, after, node, _OF_BROKER, reads, was)
-                suite_state = self.states.with_truth(suite_state, truth)
-        if not wrong:
-            truth, wrong = self._part(suite_state, after, FIRST_CONTROLLER, self._of_controller, cluster)
-        return truth, wrong
+            truth, wrong = self._part(suite_state, after, node, _OF_BROKER, reads, was)
+            suite_state = self.states.with_truth(suite_state, truth)
+        return (
+            (truth, wrong) if wrong else self._part(suite_state, after, FIRST_CONTROLLER, self._of_controller, cluster)
+        )
 
     def _disagreement(self, after: _Nodes) -> str:
         """How nodes disagree with each other; that depends on no suite state."""
@@ -291,14 +285,10 @@ def _together(machines: Machines, *parts: Callable[[AnyNode], object]) -> Views:
 
 def _acknowledged_too_early(outcomes: Sequence[tuple[NodeId, Outcome]], machines: Machines) -> str:
     for node, outcome in outcomes:
-        if outcome.acknowledged == NO_OFFSET:
-            continue
-        found = machines.nodes[outcome.local]
-        if isinstance(found, BaseBroker):
-            [replica] = found.context.replicas.values()
-            if outcome.acknowledged >= replica.log.high_watermark:
-                return (
-                    f"AcknowledgedIsCommitted: broker {node} acknowledges the record at {outcome.acknowledged}, "
-                    f"its high watermark is {replica.log.high_watermark}"
-                )
+        found, end = machines.nodes[outcome.local], outcome.acknowledged
+        if end != NO_OFFSET and isinstance(found, BaseBroker):
+            [mark] = [replica.log.high_watermark for replica in found.context.replicas.values()]
+            if end >= mark:
+                acknowledged = f"broker {node} acknowledges the record at {end}"
+                return f"AcknowledgedIsCommitted: {acknowledged}, its high watermark is {mark}"
     return ""

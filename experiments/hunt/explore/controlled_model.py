@@ -58,8 +58,6 @@ class ControlledModel(Model):
     def _place(self, node: NodeId) -> int:
         return 1 + len(self._brokers) if node == RECOVERY_MANAGER else super()._place(node)
 
-    # -- messages ------------------------------------------------------------------------------------------------------
-
     def _take(self, step: Step, node: NodeId, outcome: Outcome, exchange: type | None = None) -> None:
         super()._take(step, node, outcome, exchange)
         for receiver, number in outcome.sends if self._has_manager else ():
@@ -81,8 +79,6 @@ class ControlledModel(Model):
         step.now_ms = TIMEOUT_MS
         self._receive(step, link[1], link[0], -message)
         yield from self._some(state, (step, ("deliver", *link, -message)))
-
-    # -- actions -------------------------------------------------------------------------------------------------------
 
     def _environment(self, state: State) -> Iterator[Successor]:
         yield from super()._environment(state)
@@ -109,8 +105,6 @@ class ControlledModel(Model):
             step.parts[self._first_bound + RETRIES] += is_broker(self.links[number][0])
         self._take(step, CONTROLLER, self.machines.take_over(step.parts[0]))
         return step, ("fail over", CONTROLLER, *[self.links[number][0] for number in lost])
-
-    # -- recoveries ----------------------------------------------------------------------------------------------------
 
     def _wake(self, state: State, now_ms: TimeMs) -> tuple[Step, Action]:
         step = self._open(state)

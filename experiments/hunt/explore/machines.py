@@ -1,12 +1,9 @@
 """Nodes as state machines: their states have numbers, and each step is computed once by the node code and cached.
 
-A node is deterministic, so its next state depends on its state and its input alone. The step of a node in state 17 on
-message 5 is therefore computed once, however many states of the cluster contain it; in a search many thousands do. A
-state of the cluster is then a few numbers, and a step of it a few lookups. The node code runs, unchanged, on a copy of
-the node.
-
-A broker of `v3` in the middle of a procedure cannot be copied (`copies.py`), since procedures are generators: its copy
-is made from that of its last state without one, by the inputs since.
+A node is deterministic, so the step of a node in state 17 on message 5 is computed once, however many states of the
+cluster contain it. A state of the cluster is then a few numbers, and a step of it a few lookups. The node code runs,
+unchanged, on a copy of the node. A broker of `v3` in the middle of a procedure, which is a generator, cannot be copied
+(`copies.py`): its copy is made from that of its last state without one, by the inputs since.
 
 Time. The time passed to nodes is 0 with every message and `replica.lag.time.max.ms` with every timer: a follower may
 lag at any moment, and no time gets into the state. `model.py` decides which timers fire, and when.
@@ -117,8 +114,6 @@ class Machines:
             self.nodes.append(node)
         return local
 
-    # -- what the model asks of a controller's state -------------------------------------------------------------------
-
     def _controller(self, local: Local) -> ControllerNode:
         node = self.nodes[local]
         assert isinstance(node, ControllerNode)
@@ -167,8 +162,6 @@ class Machines:
         for key in reversed(inputs):
             self._act(copied, key)
         return copied
-
-    # -- steps ---------------------------------------------------------------------------------------------------------
 
     def receive(self, local: Local, sender: NodeId, message: int) -> Outcome:
         """A running node gets a message, by its number."""

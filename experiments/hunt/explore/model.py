@@ -1,9 +1,7 @@
-"""The cluster as a transition system: its states, and the actions that lead from one to the next.
+"""The cluster as a transition system: its states (`states.py`), and the actions that lead from one to the next.
 
-A state is a tuple of numbers: the states of the controller and of the brokers (`machines.py`), the contents of the
-channels between them, what is left of each bound, how many records were produced, and the state of the invariant suite
-(`checker.py`). Every action is an input to one node, or a short exchange between two that nothing can come between.
-What is abstracted, and why no violation is missed by that, is explained in docs/explore.md.
+Every action is an input to one node, or a short exchange between two that nothing can come between. What is abstracted,
+and why no violation is missed by that, is explained in docs/explore.md.
 
 - A channel is a queue per pair of nodes and direction; its first message may arrive at any time. A crash loses what was
   on its way to the broker, and not what it has sent.

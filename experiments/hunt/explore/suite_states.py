@@ -1,9 +1,8 @@
 """States of the invariant suite, by number.
 
-An `InvariantSuite` observes a simulated cluster and accumulates what was committed, which broker led in which epoch,
-and which brokers have lost records. In a search these variables belong to the state, as auxiliary variables do in a
-TLA+ model. The suite is the one that every simulation runs; it is attached to a `Stage`, a cluster that is filled with
-the nodes and disks of a state.
+An `InvariantSuite` accumulates what was committed, which broker led in which epoch, and which brokers have lost
+records. In a search these variables belong to the state, as auxiliary variables do in a TLA+ model. The suite is
+attached to a `Stage`, a cluster that is filled with the nodes and disks of a state.
 
 A suite state has two halves with numbers of their own: the ground truth, which the checks of states read, and the rest,
 which only observers of trace events read. What the suite keeps only to spare work, or can see in the state before the
@@ -51,10 +50,7 @@ class Stage(SimCluster):
     """A cluster that shows the nodes of a state and never runs."""
 
     def __init__(self, spec: ClusterSpec) -> None:
-        super().__init__(
-            _WithoutClients(spec.brokers, spec.controllers, spec.config, spec.seed),
-            keep_traces=False,
-        )
+        super().__init__(_WithoutClients(spec.brokers, spec.controllers, spec.config, spec.seed), keep_traces=False)
         self.incarnations: dict[NodeId, int] = {}
         self.after_crash: Callable[[], None] | None = None
 
@@ -119,7 +115,7 @@ class SuiteStates:
         data = [(part, name) for part in suite.parts for name in vars(part) if not _is_reference(name, part)]
         self._spared = [(part, name) for part, name in data if name in not_state(type(part))]
         self._of_truth = [(part, name) for part, name in data if part is suite.truth]
-        self._of_rest = [found for found in data if found not in self._spared and found not in self._of_truth]
+        self._of_rest = [found for found in data if found not in (*self._spared, *self._of_truth)]
         self._present = _CHANGED
 
     def __len__(self) -> int:
@@ -137,12 +133,9 @@ class SuiteStates:
         """The suite in that state; `verdict` must follow."""
         if self._present != suite_state:
             truth, rest = self._halves[suite_state]
-            for places, values in (
-                (self._of_truth, self._truths.snapshots[truth]),
-                (self._of_rest, self._rests.snapshots[rest]),
-            ):
-                for (part, name), value in zip(places, copy_of(values), strict=True):
-                    vars(part)[name] = value
+            values = copy_of(self._truths.snapshots[truth]) + copy_of(self._rests.snapshots[rest])
+            for (part, name), value in zip(self._of_truth + self._of_rest, values, strict=True):
+                vars(part)[name] = value
         self._present = _CHANGED
         return self.suite
 

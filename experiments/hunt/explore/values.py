@@ -1,9 +1,8 @@
-"""Keys of nodes: equal states have equal keys.
+"""Keys of nodes: nested tuples of plain values that are equal for two objects if and only if they hold the same,
+whatever objects they share and in whatever order their sets were filled.
 
-A *key* is a nested tuple of plain values that is equal for two objects if and only if they hold the same, whatever
-objects they share and in whatever order their sets were filled. It is made by walking every attribute there is, so that
-an attribute that is added to a node becomes part of the state by itself. What is left out a class declares itself, as
-`NOT_STATE` (`protocol/contract.py`). Dicts keep their order, since a node may iterate over them.
+A key is made by walking every attribute, so that one that is added to a node becomes part of the state, except those
+that its class declares as `NOT_STATE` (`protocol/contract.py`). Dicts keep their order, since nodes iterate over them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """What the checks of a state read of each node, as a number.
 
-A check of broker 1 does not read all of the cluster, but only the few things listed here. The result of the check is
-then the same in all states in which these are, and `checker.py` computes it once. That nothing is missing here, a test
-makes sure: it compares searches with those in which every check reads everything.
+The result of a check is the same in all states in which these are, and `checker.py` computes it once. That nothing is
+missing here, a test makes sure: it compares searches with those in which every check reads everything.
 """
 
 from __future__ import annotations
@@ -48,9 +47,6 @@ def _of(kind: type[_Node]) -> Callable[[Callable[[_Node], object]], Callable[[An
     return lambda view: lambda node: view(node) if isinstance(node, kind) else None
 
 
-# -- the controller ----------------------------------------------------------------------------------------------------
-
-
 @_of(ControllerNode)
 def committed(node: ControllerNode) -> object:
     """All that the controller has committed but the length of its log, and what its gauges count."""
@@ -89,9 +85,6 @@ def _replayed(image: MetadataImage) -> tuple[object, ...]:
         tuple((topic.name, topic.topic_id) for topic in image.topics.values()),
         tuple(image.partitions()),
     )
-
-
-# -- a broker that is checked ------------------------------------------------------------------------------------------
 
 
 def itself(node: AnyNode) -> object:
@@ -140,9 +133,6 @@ def high_watermark(node: BrokerNode) -> object:
     """A running broker's high watermark, with its incarnation: it may not fall in the next step."""
     marks = tuple((key, replica.log.high_watermark) for key, replica in node.context.replicas.items())
     return node.context.broker_epoch, marks
-
-
-# -- brokers that are compared with each other, or with the controller -------------------------------------------------
 
 
 @_of(BrokerNode)

@@ -79,7 +79,6 @@ class TopicIncarnations:
         return topic_id is not None and known == {topic_id}
 
     def are_settled(self) -> bool:
-        """Whether all topics are settled."""
         return not self._unsettled
 
     def precedes(self, topic: str, at_ms: TimeMs) -> bool:
