@@ -301,8 +301,7 @@ class QuorumHarness(Recorder):
         for observe in self.listeners:
             observe(step)
         for invariant in self.invariants:
-            violation = invariant.check_stopped(step) if replica is None else invariant.check(step, replica)
-            if violation:
+            for violation in invariant.check_stopped(step) if replica is None else invariant.check(step, replica):
                 raise PropertyViolatedError(type(invariant).__name__, violation)
 
     def trace_hash(self) -> str:
